@@ -7,7 +7,7 @@
 #include "checkpoint/names.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 namespace names = checkpoint_names;
@@ -70,4 +70,4 @@ Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::st
   return candidates;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

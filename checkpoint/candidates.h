@@ -9,7 +9,7 @@
 
 #include "checkpoint/checkpoint.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 struct CheckpointCandidate {
   std::uint64_t step = 0;  // of its name
@@ -27,4 +27,4 @@ Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::st
 // to do.
 Result<Checkpoint> open_verified(Env& env, const std::string& directory);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

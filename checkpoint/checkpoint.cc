@@ -11,7 +11,7 @@
 #include "checkpoint/shard_format.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 namespace names = checkpoint_names;
@@ -200,4 +200,4 @@ Result<void> Checkpoint::verify_rest(int threads) {
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -13,7 +13,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 // Reads the manifest of one checkpoint directory; the step of a directory called step-%08d must be the
 // manifest's.
@@ -68,4 +68,4 @@ class Checkpoint {
   std::optional<Error> damage_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

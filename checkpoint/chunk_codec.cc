@@ -8,7 +8,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 // Of zstd nearly only its Huffman coder is wanted: in noise around few exponents, matches are short, and
@@ -175,4 +175,4 @@ bool ChunkCoder::decode_planes(std::span<const std::byte> stored, std::uint64_t 
   return true;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

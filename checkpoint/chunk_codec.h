@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 enum class ChunkCodec : std::uint32_t { raw = 0, planes = 1 };
 
@@ -66,4 +66,4 @@ class ChunkCoder {
   std::vector<std::byte> scratch_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

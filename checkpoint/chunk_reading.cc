@@ -9,7 +9,7 @@
 #include "checkpoint/shard_format.h"
 #include "runtime/os/io_queue.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 // Fewer chunks than this are read one after another: a queue would cost more than it brings.
@@ -121,4 +121,4 @@ Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads) 
   return reading.outcome();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

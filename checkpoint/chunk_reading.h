@@ -8,7 +8,7 @@
 
 #include "checkpoint/shard_file.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 // `target` gets the bytes of the chunk from `offset_bytes` on.
 struct ChunkPart {
@@ -33,4 +33,4 @@ inline constexpr int read_depth = 8;
 // the threads did.
 Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -16,7 +16,7 @@
 #include "checkpoint/chunk_codec.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 enum class Compression { automatic, none, always };
 // "automatic", "none", "always".
@@ -55,4 +55,4 @@ class CompressionChoice {
   double write_ns_per_byte_ = 0;  // 0 = not known yet
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

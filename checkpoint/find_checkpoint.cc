@@ -5,7 +5,7 @@
 #include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 namespace names = checkpoint_names;
@@ -82,4 +82,4 @@ Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::stri
   return std::optional<FoundCheckpoint>(FoundCheckpoint{.checkpoint = std::move(checkpoint), .skipped = {}});
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

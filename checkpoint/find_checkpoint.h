@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 struct FoundCheckpoint {
   Checkpoint checkpoint;
@@ -26,4 +26,4 @@ Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::stri
 Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path,
                                                        const std::function<Result<void>(Checkpoint&)>& use);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

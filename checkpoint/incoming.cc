@@ -5,7 +5,7 @@
 #include "checkpoint/names.h"
 #include "runtime/os/durable_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 constexpr std::string_view incoming_prefix = "incoming-";
@@ -77,4 +77,4 @@ Result<std::string> publish_incoming(Env& env, FaultPoints& faults, const std::s
   return target;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -17,7 +17,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 // Makes an empty directory of a name that none had before: what a process that was killed had started may
 // still write into an older one. Those are removed as far as that is possible now.
@@ -35,4 +35,4 @@ IncomingSize size_of_incoming(Env& env, const std::string& directory);
 Result<std::string> publish_incoming(Env& env, FaultPoints& faults, const std::string& run_directory,
                                      const Checkpoint& checkpoint);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

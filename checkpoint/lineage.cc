@@ -7,7 +7,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 constexpr const char* lineage_key = "holdfast_lineage";
@@ -141,4 +141,4 @@ Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory
   return write_lineage(env, run_directory, lineage);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

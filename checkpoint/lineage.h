@@ -17,7 +17,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 struct Generation {
   std::uint64_t number = 0;
@@ -57,4 +57,4 @@ Result<void> remove_lineage(Env& env, const std::string& run_directory);
 // After a checkpoint was published. Begins a record where there is none, or one of another run.
 Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

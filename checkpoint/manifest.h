@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 // One shard file as its writer reported it.
 struct ShardFile {
@@ -56,4 +56,4 @@ std::string encode_manifest(const Manifest& manifest);
 // later version.
 Result<Manifest> decode_manifest(std::string_view text, const std::string& place);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace holdfast::checkpoint_names {
+namespace holdfast::inline checkpoint::checkpoint_names {
 
 inline constexpr const char* manifest = "manifest.json";
 // A whole checkpoint on its way out because another one of the same step takes its place. Until that one is
@@ -55,4 +55,4 @@ inline bool is_file_name(std::string_view name) {
          name.find('\0') == std::string_view::npos;
 }
 
-}  // namespace holdfast::checkpoint_names
+}  // namespace holdfast::inline checkpoint::checkpoint_names

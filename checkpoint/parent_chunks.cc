@@ -4,7 +4,7 @@
 #include "checkpoint/names.h"
 #include "checkpoint/shard_format.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 std::uint64_t first_byte_of(const ShardSpec& spec, std::uint64_t chunk) {
@@ -61,4 +61,4 @@ const ParentChunks::Known* ParentChunks::find(const ShardSpec& spec, std::uint64
   return same ? &found->second : nullptr;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -11,7 +11,7 @@
 
 #include "checkpoint/shard_file.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 class ParentChunks {
  public:
@@ -47,4 +47,4 @@ class ParentChunks {
   std::map<Slice, std::map<std::uint64_t, Known>> chunks_;  // by the first byte in the slice
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

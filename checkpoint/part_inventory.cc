@@ -11,7 +11,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/json.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 Json to_json(const ShardFile& shard) {
@@ -287,4 +287,4 @@ Lineage forget(Lineage lineage, std::span<const FoundParts> never_whole, std::sp
   return lineage;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

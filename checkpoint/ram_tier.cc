@@ -9,7 +9,7 @@
 #include <string_view>
 #include <tuple>
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 std::string prefix_of(const Digest& run) {
@@ -309,4 +309,4 @@ Result<void> SnapshotSet::read(std::span<const Checkpoint::Wanted> wanted) {
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -19,7 +19,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 std::string snapshot_name(const Digest& run, std::uint64_t writer, int rank, int slot);
 std::string replica_name(const Digest& run, std::uint64_t writer, int rank, int slot);
@@ -122,4 +122,4 @@ class SnapshotSet {
   std::vector<std::string> damages_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -9,7 +9,7 @@
 
 #include "runtime/core/crc32c.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 constexpr std::array<char, 8> hello_magic = {'H', 'F', 'R', 'E', 'P', 'L', 'I', 'C'};
@@ -214,4 +214,4 @@ Result<void> ReplicaKeeper::fill(Place& place, const SnapshotIdentity& announced
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -26,7 +26,7 @@
 #include "runtime/os/fault_point.h"
 #include "runtime/os/network.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 // `slot` is sealed and stays so; it is of the snapshot `step`. Returns when the replica is sealed.
 // `confirmed`: the step whose replica the keeper must not touch; all zero: none is.
@@ -66,4 +66,4 @@ class ReplicaKeeper {
   FaultPoints* faults_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -25,7 +25,7 @@
 #include "runtime/os/fault_point.h"
 #include "runtime/os/network.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 // CopySource names one start of a run, whose files are copied.
 struct CopySource {
@@ -44,4 +44,4 @@ Result<void> receive_shard_copy(Connection& connection, Env& env, const CopySour
                                 const std::function<std::string(std::uint64_t step)>& directory_of,
                                 FaultPoints& faults, const ReplicaLimits& limits = {});
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

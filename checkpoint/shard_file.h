@@ -19,7 +19,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/io_engine.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 // A piece of live state to be saved, and the memory it is in (spec.byte_count() bytes, contiguous): the
 // host's, or a device's that is only read through ReadState.
@@ -94,4 +94,4 @@ class ShardReader {
   std::vector<std::unique_ptr<File>> files_;  // the shard, then its bases
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

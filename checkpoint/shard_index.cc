@@ -8,7 +8,7 @@
 #include "checkpoint/shard_format.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 using namespace shard_format;
@@ -413,4 +413,4 @@ Result<ShardIndex> read_shard_index(File& file, const ShardFile& expected, std::
   return place.version == 1 ? parse_version_1(path, index, place) : parse_version_2(path, index, place);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

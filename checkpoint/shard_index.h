@@ -13,7 +13,7 @@
 #include "runtime/core/shard_spec.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 // 1 MiB of a piece, the last one of it shorter.
 struct StoredChunk {
@@ -58,4 +58,4 @@ Error damaged_shard(const std::string& path, std::string_view what);
 // A read that fails is this checkpoint's problem, whatever the system called it.
 Result<void> read_shard_bytes(File& file, std::uint64_t offset, std::span<std::byte> target);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

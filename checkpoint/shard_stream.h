@@ -15,7 +15,7 @@
 
 #include "runtime/os/io_queue.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 class ShardStream {
  public:
@@ -74,4 +74,4 @@ class ShardStream {
   std::unique_ptr<IoQueue> queue_;  // last: it waits for what is in flight before the buffers go
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

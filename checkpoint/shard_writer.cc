@@ -6,7 +6,7 @@
 #include "checkpoint/shard_stream.h"
 #include "runtime/core/digest.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 using namespace shard_format;
@@ -254,4 +254,4 @@ Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const
   return written;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -16,7 +16,7 @@
 #include "runtime/core/crc32c.h"
 #include "runtime/core/json.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 constexpr std::array<char, 8> slot_magic = {'H', 'F', 'S', 'N', 'A', 'P', '\0', '\0'};
@@ -345,4 +345,4 @@ Result<std::span<const std::byte>> SnapshotReader::piece(std::size_t index, cons
   return bytes;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -22,7 +22,7 @@
 #include "runtime/core/result.h"
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 // Makes a slot, sealed or not, one that counts for nothing. Before anything else changes.
 void unseal_snapshot(std::span<std::byte> slot);
@@ -123,4 +123,4 @@ class SnapshotReader {
   std::vector<bool> verified_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

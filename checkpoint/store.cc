@@ -10,7 +10,7 @@
 #include "checkpoint/lineage.h"
 #include "checkpoint/names.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 namespace {
 
 namespace names = checkpoint_names;
@@ -301,4 +301,4 @@ Result<void> CheckpointStore::remove_checkpoint(const std::string& directory) {
   return env_->remove_tree(aside);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -28,7 +28,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 
-namespace holdfast {
+namespace holdfast::inline checkpoint {
 
 struct CheckpointCandidate;
 
@@ -113,4 +113,4 @@ class CheckpointStore {
   std::vector<std::uint64_t> steps_in_use_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline checkpoint

@@ -6,7 +6,7 @@
 
 #include "kernels/op.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 struct OpCost {
   // Multiplications and additions of the op's matrix products; 0 for ops that memory limits.
@@ -31,4 +31,4 @@ OpCost cost_of(const Op& op) {
   return cost_of(Op::id, &op);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

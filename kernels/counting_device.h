@@ -11,9 +11,9 @@
 
 #include "kernels/device.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 // It runs no op. The requests must be such that KernelRegistry::choose() takes them.
 std::unique_ptr<Device> make_counting_cpu_device(const CpuDeviceOptions& options);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

@@ -7,7 +7,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 struct CrossEntropy {
   static constexpr OpId id = OpId::cross_entropy;
@@ -79,4 +79,4 @@ struct LossSum {
 };
 void reference(const LossSum& op);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

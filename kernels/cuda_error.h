@@ -2,7 +2,7 @@
 // so that it is tested everywhere.
 #pragma once
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 enum class CudaErrorClass {
   none,         // cudaSuccess
@@ -40,4 +40,4 @@ constexpr CudaErrorClass cuda_error_class(int code) {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

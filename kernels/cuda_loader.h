@@ -16,7 +16,7 @@
 #include "kernels/registry.h"
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 struct CudaFacts {
   std::string name;  // "NVIDIA H200"
@@ -83,4 +83,4 @@ using CudaModuleFactory = const CudaModule*();
 // Stays loaded until the process ends. `path`: of the library.
 Result<const CudaModule*> load_cuda_module(const std::string& path);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

@@ -30,7 +30,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 class Device {
  public:
@@ -156,4 +156,4 @@ std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 // and only works before oneDNN's first use: before the first device, and before any description().
 Result<void> limit_library_isa(CpuIsa isa);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

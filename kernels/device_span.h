@@ -5,7 +5,7 @@
 #include "kernels/device.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 class DeviceSpan {
  public:
@@ -33,4 +33,4 @@ class DeviceSpan {
   Span* span_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

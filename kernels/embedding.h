@@ -10,7 +10,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 struct EmbeddingForward {
   static constexpr OpId id = OpId::embedding_forward;
@@ -39,4 +39,4 @@ struct EmbeddingBackward {
 };
 void reference(const EmbeddingBackward& op);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

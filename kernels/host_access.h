@@ -24,7 +24,7 @@
 #include "kernels/device.h"
 #include "runtime/core/memory_plan.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 // To a device's memory, from any; waits until it is there. For small tables.
 void write_memory(Device& device, void* target, std::span<const std::byte> source);
@@ -64,4 +64,4 @@ class HostAccess {
   std::vector<Pending> pending_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

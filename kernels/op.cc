@@ -1,9 +1,9 @@
 #include "kernels/op.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 const char* name_of(OpId id) {
   return id < OpId::count ? op_names[static_cast<std::size_t>(id)] : "unknown";
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

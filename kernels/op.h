@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 // In the order of tables. The names are those that users write: [kernels] rmsnorm_forward = "avx2".
 #define HF_OPS(X)           \
@@ -57,4 +57,4 @@ const char* name_of(OpId id);
 
 inline constexpr std::size_t op_bytes_max = 192;  // largest argument struct; queues hold arguments by value
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

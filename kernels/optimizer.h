@@ -6,7 +6,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 // One tensor, or the part of it that a rank owns. All arrays have `count` elements.
 struct AdamWTensor {
@@ -47,4 +47,4 @@ struct SquareSum {
 };
 void reference(const SquareSum& op);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

@@ -7,7 +7,7 @@
 
 #include "kernels/matmul.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 // Meaning of the fields as in Matmul.
 struct ProductShape {
@@ -29,4 +29,4 @@ struct ProductShapeHash {
 // Aborts when the sizes, leading dimensions and types of a call do not fit together.
 void check_matmul(const Matmul& op);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

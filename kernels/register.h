@@ -4,7 +4,7 @@
 
 #include "kernels/implementation.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 // What the registry has to know of a kernel; Implementation (kernels/implementation.h) says what each means.
 struct About {
@@ -61,4 +61,4 @@ constexpr bool (*untyped())(const void*) {
   constinit const ImplementationList HF_KERNEL_LIST = {HF_KERNEL_FILE, implementations, \
                                                        sizeof(implementations) / sizeof(Implementation)}
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

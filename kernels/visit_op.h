@@ -18,7 +18,7 @@
 #include "kernels/tree_sum.h"
 #include "runtime/core/check.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 // The visitor returns the same type for every op. `arguments` is the struct of `id`.
 template <typename Visitor>
@@ -63,4 +63,4 @@ auto visit_op(OpId id, const void* arguments, const Visitor& visitor) {
   __builtin_unreachable();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

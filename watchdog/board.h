@@ -35,7 +35,7 @@
 #include "runtime/os/span_recorder.h"
 #include "watchdog/phase.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 // The shared memory of one start of a run on one host. `start`: what all ranks of the start know before MPI
 // (runtime/rank/watch.h).
@@ -225,4 +225,4 @@ std::optional<GuardNetworkFacts> read_guard_network(const BoardHeader& header); 
 void write_run_directory(BoardHeader& header, const std::string& directory);  // the first one stays
 std::string read_run_directory(const BoardHeader& header);                    // empty: not known
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

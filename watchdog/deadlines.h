@@ -7,7 +7,7 @@
 
 #include "watchdog/phase.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 struct DeadlineLimits {
   double factor = 3.0;
@@ -51,4 +51,4 @@ class Deadlines {
   std::array<History, phases * kinds> histories_{};  // by place()
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 namespace {
 
 // What a rank that is over its time is at, not yet compared with the others.
@@ -263,4 +263,4 @@ std::string storage_sentence(std::span<const WatchedRank> ranks, std::int64_t no
                      duration(ceiling_of(longest->slot)));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

@@ -17,7 +17,7 @@
 
 #include "watchdog/board.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 struct WatchedRank {
   SlotView slot;
@@ -63,4 +63,4 @@ HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns
 // before 600 s".
 std::string storage_sentence(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t quiet_ns);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

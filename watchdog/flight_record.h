@@ -14,7 +14,7 @@
 #include "runtime/os/env.h"
 #include "watchdog/board.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 struct FlightSpan {
   std::string kind;
@@ -48,4 +48,4 @@ Result<void> write_flight_record(Env& env, const std::string& directory, const F
 // `directory`: of a run, or that of the files. Error: there are none, or one cannot be read.
 Result<std::vector<FlightRecord>> read_flight_records(Env& env, const std::string& directory);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

@@ -20,7 +20,7 @@
 #include "watchdog/guard_network.h"
 #include "watchdog/signs_of_life.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 namespace {
 
 constexpr std::size_t max_pending = 256;
@@ -329,4 +329,4 @@ Result<void> run_guard(Env& env, const GuardSettings& settings) {
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

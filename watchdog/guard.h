@@ -18,7 +18,7 @@
 #include "runtime/os/env.h"
 #include "watchdog/guard_mind.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 struct GuardSettings {
   std::string board;
@@ -33,4 +33,4 @@ struct GuardSettings {
 // Until the last rank has gone. Error: the board cannot be opened.
 Result<void> run_guard(Env& env, const GuardSettings& settings);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

@@ -7,7 +7,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 namespace {
 
 using Kind = GuardAction::Kind;
@@ -264,4 +264,4 @@ void GuardMind::kill(std::size_t index, const HostEvidence& evidence, GuardActio
   actions.push_back({.kind = Kind::kill, .slot = static_cast<std::uint32_t>(index)});
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

@@ -32,7 +32,7 @@
 #include "watchdog/detector.h"
 #include "watchdog/signs_of_life.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 struct GuardMindSettings {
   std::int64_t tick_ms = 25;
@@ -162,4 +162,4 @@ class GuardMind {
   bool told_of_storage_ = false, said_that_one_stays_ = false;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

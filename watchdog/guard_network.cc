@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 namespace {
 
 constexpr std::int64_t ns_per_ms = 1'000'000;
@@ -223,4 +223,4 @@ std::vector<WatchedRank> GuardNetwork::distant_ranks(std::int64_t now_ns) const 
   return sight_ == nullptr ? std::vector<WatchedRank>() : sight_->ranks(now_ns);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

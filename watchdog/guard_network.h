@@ -22,7 +22,7 @@
 #include "watchdog/peer_host_monitor.h"
 #include "watchdog/peer_host_table.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 class GuardNetwork {
  public:
@@ -88,4 +88,4 @@ class GuardNetwork {
   std::size_t next_call_ = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 PeerHostMonitor::PeerHostMonitor(const PeerHostTableSetup& setup)
     : start_(setup.start), own_host_(setup.own_host), silence_ns_(setup.silence_ms * 1'000'000) {
@@ -95,4 +95,4 @@ std::vector<WatchedRank> PeerHostMonitor::ranks(std::int64_t now_ns) const {
   return found;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

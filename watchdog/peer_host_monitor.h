@@ -21,7 +21,7 @@
 #include "watchdog/detector.h"
 #include "watchdog/guard_message.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 class PeerHostMonitor {
  public:
@@ -57,4 +57,4 @@ class PeerHostMonitor {
   std::vector<Host> hosts_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

@@ -17,7 +17,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 // As the ranks tell each other. `addresses` are numbers (Network::own_addresses).
 struct HostFacts {
@@ -98,4 +98,4 @@ class PeerHostTable {
   Size size_;  // as it fits the memory; what the header says now is not asked again
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

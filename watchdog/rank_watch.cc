@@ -9,7 +9,7 @@
 
 #include "runtime/os/processes.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 namespace {
 
 constexpr std::int64_t look_ns = 100'000'000;
@@ -306,4 +306,4 @@ void RankWatch::start_guard(std::int64_t now_ns) {
   header.guard_process = (*guard)->id();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

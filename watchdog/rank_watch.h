@@ -22,7 +22,7 @@
 #include "watchdog/board.h"
 #include "watchdog/deadlines.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 class RankWatch final : public WaitListener {
  public:
@@ -116,4 +116,4 @@ class RankWatch final : public WaitListener {
   std::uint64_t seen_generation_ = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 namespace {
 
 // Those that mean the same next time. Any other end of a process is a fault of this time.
@@ -117,4 +117,4 @@ std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const 
   return copies == copies_wanted ? room : copies * wanted.per_copy;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

@@ -10,7 +10,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 // How one start ended, by what its ranks left behind. What mpirun exited with is no part of it: it is 0 when
 // all ranks were killed, and not 0 after a good recovery.
@@ -82,4 +82,4 @@ int room_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wan
 // None: fewer than the least copies would be left.
 std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

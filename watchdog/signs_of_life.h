@@ -12,7 +12,7 @@
 
 #include "watchdog/board.h"
 
-namespace holdfast {
+namespace holdfast::inline watchdog {
 
 // Since the process started.
 struct ProcessWork {
@@ -44,4 +44,4 @@ class SignsOfLife {
   std::int64_t last_ns_ = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline watchdog

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/task_ref.h"
 
-namespace holdfast::cpu {
+namespace holdfast::inline kernels::cpu {
 
 class Team;         // kernels/cpu/team.h: the threads
 class MatmulCache;  // kernels/cpu/matmul_cache.h: oneDNN primitives by shape
@@ -76,4 +76,4 @@ class Context {
   MatmulCache* matmuls_;
 };
 
-}  // namespace holdfast::cpu
+}  // namespace holdfast::inline kernels::cpu

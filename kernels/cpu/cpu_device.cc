@@ -18,7 +18,7 @@
 #include "kernels/device.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 namespace {
 
@@ -261,4 +261,4 @@ std::unique_ptr<Device> make_counting_cpu_device(const CpuDeviceOptions& options
   return make_device(options, /*counts_workspace=*/true);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

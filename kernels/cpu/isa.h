@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 enum class CpuIsa : std::uint8_t {
   portable,     // x86-64
@@ -23,4 +23,4 @@ std::optional<CpuIsa> cpu_isa_of(std::string_view name);
 // The highest rung of this processor and of what the operating system lets this process use.
 CpuIsa best_cpu_isa();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

@@ -4,7 +4,7 @@
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/device.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 namespace {
 
@@ -36,4 +36,4 @@ Result<void> limit_library_isa(CpuIsa isa) {
               name_of(isa), cpu::matmul_library());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

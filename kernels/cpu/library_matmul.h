@@ -8,7 +8,7 @@
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::cpu {
+namespace holdfast::inline kernels::cpu {
 
 // Used by the thread that made it. While it lives, that thread's oneDNN primitives take `threads` threads.
 class LibraryMatmul {
@@ -26,4 +26,4 @@ class LibraryMatmul {
   std::size_t scratch_bytes_ = 0;
 };
 
-}  // namespace holdfast::cpu
+}  // namespace holdfast::inline kernels::cpu

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace holdfast::cpu {
+namespace holdfast::inline kernels::cpu {
 
 namespace {
 
@@ -20,4 +20,4 @@ std::span<const ImplementationList> implementation_lists() {
   return lists;
 }
 
-}  // namespace holdfast::cpu
+}  // namespace holdfast::inline kernels::cpu

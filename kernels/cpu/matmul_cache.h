@@ -10,7 +10,7 @@
 
 #include "kernels/product_shape.h"
 
-namespace holdfast::cpu {
+namespace holdfast::inline kernels::cpu {
 
 // To be called first on every thread that creates or runs products: each primitive then uses that thread
 // only.
@@ -53,4 +53,4 @@ class MatmulCache {
   std::unordered_map<ProductShape, std::unique_ptr<Product>, ProductShapeHash> products_;
 };
 
-}  // namespace holdfast::cpu
+}  // namespace holdfast::inline kernels::cpu

@@ -13,7 +13,7 @@
 #include "kernels/cpu/context.h"
 #include "kernels/register.h"
 
-namespace holdfast::cpu::HF_ISA {
+namespace holdfast::inline kernels::cpu::HF_ISA {
 
 // The implementation that runs `run_op`; `prepare_op` and `supports_op` may be left out.
 template <typename Op, void (*run_op)(const Context&, const Op&),
@@ -27,4 +27,4 @@ constexpr Implementation kernel(const About& about) {
   return result;
 }
 
-}  // namespace holdfast::cpu::HF_ISA
+}  // namespace holdfast::inline kernels::cpu::HF_ISA

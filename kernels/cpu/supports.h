@@ -3,10 +3,10 @@
 // support.
 #pragma once
 
-namespace holdfast::cpu {
+namespace holdfast::inline kernels::cpu {
 
 bool supports_bf16_matmul(const void* arguments);              // const Matmul*
 bool supports_bf16_attention_forward(const void* arguments);   // const AttentionForward*
 bool supports_bf16_attention_backward(const void* arguments);  // const AttentionBackward*
 
-}  // namespace holdfast::cpu
+}  // namespace holdfast::inline kernels::cpu

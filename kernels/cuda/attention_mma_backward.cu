@@ -9,7 +9,7 @@
 #include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/ops.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 namespace {
 
@@ -349,4 +349,4 @@ void run_attention_backward_mma(Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -18,7 +18,7 @@
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 inline constexpr int tile_rows = 64;  // queries or keys
 inline constexpr int tile_threads = 256;
@@ -185,4 +185,4 @@ void for_tile_kernel(DType dtype, std::int64_t head_size, const Body& body) {
   });
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

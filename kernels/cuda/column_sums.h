@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/context.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 struct ColumnSums {
   const float* partials = nullptr;  // (groups, target_count, columns)
@@ -18,4 +18,4 @@ struct ColumnSums {
 // targets[t][c] (+)= sum of partials[g, t, c] over the groups, in an order that follows from their number.
 void add_column_sums(Context& context, const ColumnSums& sums);
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // Any thread may call. Whoever owns it ends its copies first.
 class CopyStreams {
@@ -38,4 +38,4 @@ class CopyStreams {
   std::vector<Queue> all_, idle_;
 };
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

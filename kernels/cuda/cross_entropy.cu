@@ -11,7 +11,7 @@
 #include "kernels/cuda/scalar.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 namespace {
 
@@ -239,4 +239,4 @@ void run_loss_sum(Context& context, const void* arguments) {
   launch(context, loss_sum, {.blocks = 1, .threads = threads_max}, op.values, op.count, op.sum);
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -29,7 +29,7 @@
 #include "kernels/cuda_error.h"
 #include "runtime/core/units.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 namespace {
 
@@ -425,4 +425,4 @@ Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) {
                                                               std::move(matmuls), stream, options));
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

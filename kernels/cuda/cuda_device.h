@@ -6,10 +6,10 @@
 
 #include "kernels/cuda_loader.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 Result<std::vector<CudaFacts>> devices();
 Result<CudaFacts> facts_of(int ordinal);
 Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options);
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -6,7 +6,7 @@
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/trial.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 extern "C" const CudaModule* holdfast_cuda_module();
 
@@ -22,4 +22,4 @@ const CudaModule* holdfast_cuda_module() {
   return &module;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

@@ -6,7 +6,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // "cudaMalloc on GPU 0: out of memory (cudaErrorMemoryAllocation)"; what else to say goes before and after.
 inline std::string sentence_of(cudaError_t error, const char* operation) {
@@ -18,4 +18,4 @@ inline Result<void> check(cudaError_t error, const char* operation) {
   return fail(ExitCode::config, "CUDA: {}", sentence_of(error, operation));
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

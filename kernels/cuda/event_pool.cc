@@ -1,6 +1,6 @@
 #include "kernels/cuda/event_pool.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 EventPool::~EventPool() {
   for (const cudaEvent_t event : spare_) cudaEventDestroy(event);
@@ -18,4 +18,4 @@ cudaEvent_t EventPool::record(Context& context) {
   return event;
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/context.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // Used by the launching thread only. Outlived by the stream; outlives what it has recorded, which its owner
 // gives back or destroys.
@@ -26,4 +26,4 @@ class EventPool {
   std::vector<cudaEvent_t> spare_;
 };
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

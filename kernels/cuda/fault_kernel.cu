@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 namespace {
 
 __device__ void abort_kernel() {
@@ -45,4 +45,4 @@ cudaError_t launch_fault_kernel(cudaStream_t stream, DeviceFault fault) {
                             reinterpret_cast<const volatile int*>(on_first_page));
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

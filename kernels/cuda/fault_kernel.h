@@ -5,9 +5,9 @@
 
 #include "runtime/core/device_fault.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // Puts the kernel on the stream. The error comes back from whatever waits for the stream later.
 cudaError_t launch_fault_kernel(cudaStream_t stream, DeviceFault fault);
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -1,6 +1,6 @@
 #include "kernels/cuda/graphs.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 bool Graphs::launch(Context& context, std::uint64_t key) {
   const auto found = graphs_.find(key);
@@ -45,4 +45,4 @@ void Graphs::clear() {
   graphs_.clear();
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

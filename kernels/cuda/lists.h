@@ -4,9 +4,9 @@
 
 #include "kernels/implementation.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // kernels/cuda/custom/*.cu; CMake writes the function.
 std::span<const ImplementationList* const> custom_lists();
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

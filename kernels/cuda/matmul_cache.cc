@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 namespace {
 
@@ -249,4 +249,4 @@ std::string MatmulCache::description() const {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

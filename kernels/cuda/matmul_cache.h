@@ -19,7 +19,7 @@
 #include "kernels/product_shape.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // "cuBLASLt 13.1.0": with the GPU it decides the algorithms, and so the bits.
 std::string matmul_library();
@@ -89,4 +89,4 @@ class MatmulCache {
   std::unordered_map<ProductShape, Product, ProductShapeHash> products_;
 };
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -9,7 +9,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/tell.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 namespace {
 
 constexpr std::int64_t poll_interval_us = 200'000;
@@ -96,4 +96,4 @@ Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaErro
   }
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -10,7 +10,7 @@
 
 #include "kernels/cuda_loader.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 struct MemoryClaim {
   const CudaFacts& gpu;
@@ -28,4 +28,4 @@ struct MemoryClaim {
 //   communication  others still hold it after MemoryWait::timeout_ms, or the device failed
 Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaError_t()>& attempt);
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

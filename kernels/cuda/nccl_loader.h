@@ -7,10 +7,10 @@
 #include "kernels/nccl_library.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // CudaModule::load_nccl. It leaves the environment alone, which NCCL reads when it is first used: what must
 // be in there is set at the start of the process (parallel/nccl/nccl_environment.h).
 Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string& file);
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 OpClock::~OpClock() {
   for (const Timing& timing : timings_) {
@@ -34,4 +34,4 @@ void OpClock::tell() {
   }
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

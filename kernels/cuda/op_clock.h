@@ -13,7 +13,7 @@
 #include "kernels/cuda/event_pool.h"
 #include "kernels/cuda_loader.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // Used by the launching thread only. Outlived by the stream.
 class OpClock {
@@ -41,4 +41,4 @@ class OpClock {
   std::deque<Timing> timings_;   // not told yet, in order
 };
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

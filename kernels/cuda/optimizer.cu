@@ -5,7 +5,7 @@
 #include "kernels/cuda/square_sum.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 namespace {
 
@@ -89,4 +89,4 @@ void run_square_sum(Context& context, const void* arguments) {
          op.sums);
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -19,7 +19,7 @@
 
 #include "kernels/cuda/scalar.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 #ifdef HF_CUDA_EMULATED
 
@@ -108,4 +108,4 @@ __device__ inline void await_copies() {
 
 #endif
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -12,7 +12,7 @@
 #include "kernels/cuda/context.h"
 #include "kernels/register.h"
 
-namespace holdfast::cuda::custom {
+namespace holdfast::inline kernels::cuda::custom {
 
 // The implementation that runs `run_op`; `prepare_op` and `supports_op` may be left out.
 template <typename Op, void (*run_op)(Context&, const Op&), void (*prepare_op)(Context&, const Op&) = nullptr,
@@ -25,4 +25,4 @@ constexpr Implementation kernel(const About& about) {
   return result;
 }
 
-}  // namespace holdfast::cuda::custom
+}  // namespace holdfast::inline kernels::cuda::custom

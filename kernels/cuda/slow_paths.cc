@@ -9,7 +9,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 namespace {
 
 // These are all the ops that have FLOPs. The cost of others may be in a table in the GPU's memory (AdamW),
@@ -90,4 +90,4 @@ std::vector<std::string> SlowPaths::sentences() const {
   return sentences;
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/context.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // Compares by token first. No two are equal, so there is one order, however it is found.
 using TokenRow = unsigned long long;
@@ -26,4 +26,4 @@ std::size_t sort_bytes(std::int64_t rows);
 // tokens: (rows), none negative. The result is (rows), in the workspace.
 const TokenRow* sort_tokens(Context& context, const std::int32_t* tokens, std::int64_t rows);
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

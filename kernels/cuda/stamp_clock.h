@@ -13,7 +13,7 @@
 #include "kernels/cuda/event_pool.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // Used by the launching thread only. Outlived by the stream. Targets that are not told when it goes are left
 // as they are.
@@ -51,4 +51,4 @@ class StampClock {
   std::deque<Pending> pending_;  // in order
 };
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

@@ -7,7 +7,7 @@
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/ops.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 namespace {
 
@@ -97,4 +97,4 @@ const KernelRegistry& registry() {
   return kernels;
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

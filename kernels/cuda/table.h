@@ -2,9 +2,9 @@
 
 #include "kernels/registry.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 // Of the implementations for CUDA devices.
 const KernelRegistry& registry();
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

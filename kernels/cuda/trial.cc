@@ -11,7 +11,7 @@
 #include "kernels/cuda/trial_kernel.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 namespace {
 
 // Freed at the end of its scope.
@@ -148,4 +148,4 @@ Result<std::string> try_own_instructions([[maybe_unused]] int ordinal) {
 #endif
 }
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

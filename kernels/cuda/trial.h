@@ -6,7 +6,7 @@
 
 #include "kernels/cuda_loader.h"
 
-namespace holdfast::cuda {
+namespace holdfast::inline kernels::cuda {
 
 std::string built_for();  // "sm_80, sm_90": what the kernels were compiled for
 
@@ -18,4 +18,4 @@ Result<void> try_device(int ordinal, const MemoryWait& wait);
 // Implements CudaModule::try_own_instructions (kernels/cuda_loader.h).
 Result<std::string> try_own_instructions(int ordinal);
 
-}  // namespace holdfast::cuda
+}  // namespace holdfast::inline kernels::cuda

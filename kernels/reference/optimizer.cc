@@ -4,7 +4,7 @@
 
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast {
+namespace holdfast::inline kernels {
 
 namespace {
 
@@ -44,4 +44,4 @@ void reference(const SquareSum& op) {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline kernels

@@ -11,7 +11,7 @@
 #include "kernels/rotary.h"
 #include "kernels/tree_sum.h"
 
-namespace holdfast::cpu {
+namespace holdfast::inline kernels::cpu {
 
 namespace {
 
@@ -60,4 +60,4 @@ constexpr Implementation implementations[] = {reference_of<Matmul>(),
 constinit const ImplementationList reference_list = {"kernels/reference/table.cc", implementations,
                                                      sizeof(implementations) / sizeof(Implementation)};
 
-}  // namespace holdfast::cpu
+}  // namespace holdfast::inline kernels::cpu

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 // Fields of any content, one after another, each led by its length.
@@ -103,4 +103,4 @@ Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, 
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -7,7 +7,7 @@
 
 #include "parallel/comm/collectives.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct Fact {
   std::string name;   // "binary", "config", "data", "device"
@@ -23,4 +23,4 @@ Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter, co
 Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
                               const std::string& host);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -11,7 +11,7 @@
 
 #include "parallel/comm/collectives.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct ClockOffset {
   std::int64_t offset_ns = 0;  // plus the clock of this rank's host = the clock of rank 0's
@@ -22,4 +22,4 @@ struct ClockOffset {
 Result<ClockOffset> find_clock_offset(Communicator& communicator, const Waiter& waiter,
                                       const std::string& host);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 using Request = Communicator::Request;
@@ -226,4 +226,4 @@ Result<std::vector<std::string>> all_gather_text(Communicator& communicator, con
   return texts;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -13,7 +13,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 class Communicator {
  public:
@@ -59,4 +59,4 @@ class Communicator {
 // Tags: one space for the tree, so that two users of one communicator never meet.
 enum Tag : int { tag_never_sent = 0, tag_collective = 1, tag_exchange = 1000 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

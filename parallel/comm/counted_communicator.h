@@ -4,7 +4,7 @@
 #include "parallel/comm/group_communicator.h"
 #include "parallel/comm/traffic.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 class CountedCommunicator final : public Communicator {
  public:
@@ -40,4 +40,4 @@ class CountedCommunicator final : public Communicator {
   AxisTraffic traffic_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -7,7 +7,7 @@
 #include "kernels/device.h"
 #include "parallel/comm/communicator.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // How long a thread that has messages to move waits for its device before it looks at them again: MPI moves
 // nothing unless it is polled, but every look takes the processor from a kernel.
@@ -29,4 +29,4 @@ inline bool holds_up_messages(Device& device) {
 // finds is said by the next call on the communicator.
 void poll_peers(Communicator& communicator);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

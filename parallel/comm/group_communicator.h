@@ -10,7 +10,7 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/traffic.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // Of groups that share two ranks each has its own.
 enum class TagGroup : int {
@@ -54,4 +54,4 @@ class GroupCommunicator final : public Communicator {
   int tag_base_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

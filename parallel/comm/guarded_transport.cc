@@ -1,6 +1,6 @@
 #include "parallel/comm/guarded_transport.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 constexpr std::int64_t look_interval_ns = 10'000'000;  // a death is noticed that soon; MPI moves on, too
@@ -49,4 +49,4 @@ void GuardedTransport::abandon() {
   transport_->abandon();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

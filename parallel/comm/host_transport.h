@@ -6,7 +6,7 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/transport.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 class HostTransport final : public Transport {
  public:
@@ -60,4 +60,4 @@ class HostTransport final : public Transport {
   std::vector<Request> receives_, sends_;  // [slot][peer]
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

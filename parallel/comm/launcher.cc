@@ -9,7 +9,7 @@
 
 #include "runtime/os/processes.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 // mpirun of Open MPI; of MPICH, Intel MPI and others of that family; srun.
@@ -99,4 +99,4 @@ std::string launched_as(Env& env) {
   return fmt::format("rank {} of {} ({}={})", launched_rank(env), ranks.number, ranks.name, ranks.number);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

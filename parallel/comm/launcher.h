@@ -7,7 +7,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 bool launched_by_mpi(Env& env);    // as one rank of a job
 bool launched_by_ranks(Env& env);  // of a run that goes on meanwhile, by MPI_Comm_spawn
@@ -30,4 +30,4 @@ Result<void> check_tasks_are_ranks(Env& env);
 // For sentences: "rank 2 of 4 (OMPI_COMM_WORLD_SIZE=4)".
 std::string launched_as(Env& env);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct Traffic {
   std::uint64_t bytes_sent = 0, messages_sent = 0;
@@ -55,4 +55,4 @@ class AxisTraffic {
   std::array<Traffic, axis_names.size()> traffic_{};
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

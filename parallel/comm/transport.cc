@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 Awaited awaited_of(const Transport& transport, const char* operation) {
   const Transport::Awaited awaited = transport.awaited();
@@ -48,4 +48,4 @@ Result<void> pass_on(Transport& pair, const Waiter& waiter, std::span<std::byte>
   return finish_exchanges(pair, waiter, number + 1, operation);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -34,7 +34,7 @@
 #include "parallel/comm/collectives.h"
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 class Transport {
  public:
@@ -100,4 +100,4 @@ Error give_up_exchange(Transport& transport, const Waiter& waiter, const char* o
 Result<void> pass_on(Transport& pair, const Waiter& waiter, std::span<std::byte> bytes, bool sends,
                      const char* operation);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

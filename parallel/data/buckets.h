@@ -25,7 +25,7 @@
 
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct BucketTensor {
   std::string name;
@@ -137,4 +137,4 @@ class BucketPlan {
   int gradient_places_ = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

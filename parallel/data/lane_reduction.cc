@@ -5,7 +5,7 @@
 #include "parallel/comm/device_wait.h"
 #include "parallel/data/lane_sum.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct LaneReduction::State {
   State(const BucketPlan& plan, LaneSchedule lane_schedule, Transport& group, Device& queue,
@@ -409,4 +409,4 @@ LaneReductionCounts LaneReduction::counts() const {
   return state_->counts;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

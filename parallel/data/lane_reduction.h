@@ -36,7 +36,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct LaneReductionCounts {
   // "Before backward ended": their sends were posted before the last bucket of the lane was ready.
@@ -93,4 +93,4 @@ class LaneReduction {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

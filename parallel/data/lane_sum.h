@@ -15,7 +15,7 @@
 #include "parallel/data/lanes.h"
 #include "runtime/core/memory_plan.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 class LaneSum {
  public:
@@ -66,4 +66,4 @@ class LaneSum {
   std::span<double> square_sums_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

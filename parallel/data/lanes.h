@@ -5,7 +5,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 class LaneSchedule {
  public:
@@ -26,4 +26,4 @@ class LaneSchedule {
   int ranks_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -4,7 +4,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 class ParameterGate {
  public:
@@ -14,4 +14,4 @@ class ParameterGate {
   virtual Result<void> wait_for(int bucket) = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -5,7 +5,7 @@
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/index.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 constexpr const char* gathering = "the gathering of parameters";
@@ -205,4 +205,4 @@ Error ParameterGather::give_up() {
                                 : give_up_exchange(*transport_, waiter_, gathering);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -28,7 +28,7 @@
 #include "parallel/data/parameter_gate.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct ParameterGatherCounts {
   std::uint64_t buckets = 0;          // gathered
@@ -107,4 +107,4 @@ class ParameterGather final : public ParameterGate {
   ParameterGatherCounts counts_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -4,7 +4,7 @@
 
 #include "kernels/elementwise.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 constexpr std::size_t slot_count = 2;  // one is filled while the other travels
@@ -150,4 +150,4 @@ Result<bool> PinnedTransport::advance() {
   return sent || moved || arrived || finished;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -16,7 +16,7 @@
 #include "parallel/data/buckets.h"
 #include "runtime/core/memory_plan.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // Of all messages that `rank` receives and sends in one exchange: the most that a lane reduction (fp32) or a
 // gathering of parameters brings.
@@ -76,4 +76,4 @@ class PinnedTransport final : public Transport {
   Number next_ = 0, oldest_ = 0;  // the same numbers as host_'s
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

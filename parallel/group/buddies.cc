@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 // Member of a data group that could keep a replica. Two members of one class never keep for each other.
@@ -133,4 +133,4 @@ bool any_crosses_hosts(std::span<const int> buddies, std::span<const std::string
   return false;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -12,7 +12,7 @@
 
 #include "parallel/group/mesh.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // Returns the buddy of each rank; -1 for spares and for a rank that is alone in its group. Within a group
 // each rank keeps about as many replicas as the others do that can; where hosts have unequal numbers of its
@@ -24,4 +24,4 @@ bool all_cross_hosts(std::span<const int> buddies, std::span<const std::string> 
 // Returns whether some buddy is on another host than its rank.
 bool any_crosses_hosts(std::span<const int> buddies, std::span<const std::string> host_of_rank);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

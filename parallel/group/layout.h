@@ -12,7 +12,7 @@
 #include "parallel/group/mesh.h"
 #include "parallel/pipeline/schedule.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // What is asked for, as the config has it.
 struct Layout {
@@ -55,4 +55,4 @@ std::vector<LayoutProblem> layout_problems(const Layout& layout, const LayoutFac
 // Of a layout without problems.
 MeshShape mesh_shape(const Layout& layout);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

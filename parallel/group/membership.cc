@@ -10,7 +10,7 @@
 #include "parallel/group/quorum.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 // "rank pid ticks host host_id", one a line; a host's name has no blanks.
@@ -270,4 +270,4 @@ bool Membership::is_proven_dead(const Member& member) {
   return has_ended(env_->processes(), member.process_id, member.started_ticks);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

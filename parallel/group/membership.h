@@ -26,7 +26,7 @@
 #include "parallel/comm/communicator.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // Says what became of the processes that start_new_ranks() started.
 enum class NewRankState : std::uint8_t {
@@ -180,4 +180,4 @@ std::map<std::string, int> ranks_by_host(const MembershipView& view);
 // Returns "rank 2 (host a)" or "ranks 1 (host a), 3 (host b)".
 std::string name_members(const std::vector<Member>& members);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

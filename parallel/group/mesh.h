@@ -15,7 +15,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct MeshShape {
   int data = 1;      // copies of the model
@@ -79,4 +79,4 @@ class Mesh {
   std::vector<int> spares_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

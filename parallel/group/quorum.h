@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // Launched ranks, each list ascending.
 struct QuorumFacts {
@@ -19,4 +19,4 @@ struct QuorumFacts {
 // Everyone that is missing dead: the rest goes on, be it one.
 bool has_quorum(const QuorumFacts& facts);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

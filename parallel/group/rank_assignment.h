@@ -13,7 +13,7 @@
 #include "parallel/group/mesh.h"
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct AssignmentRequest {
   int data_max = 1;  // copies of the model
@@ -37,4 +37,4 @@ Result<RankAssignment> assign_ranks(const AssignmentRequest& request,
 // Of a mesh with spares, as a run starts with it.
 RankAssignment assignment_of(const Mesh& mesh);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 using Request = Communicator::Request;
@@ -250,4 +250,4 @@ Result<void> run_local_ranks(int size, const std::function<Result<void>(Communic
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

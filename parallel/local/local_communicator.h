@@ -8,7 +8,7 @@
 
 #include "parallel/comm/communicator.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // `size` connected ends; each is used by one thread.
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size);
@@ -18,4 +18,4 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(const std::v
 // Runs body(communicator) on `size` threads and joins them; returns the first error by rank.
 Result<void> run_local_ranks(int size, const std::function<Result<void>(Communicator&)>& body);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -9,7 +9,7 @@
 
 #include "parallel/local/local_communicator.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct LocalWorld::Shared {
   struct Place {
@@ -157,4 +157,4 @@ std::unique_ptr<ShrinkingWorld> LocalWorld::join(int launched_rank) {
   return std::make_unique<Rank>(shared_, launched_rank);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -13,7 +13,7 @@
 
 #include "parallel/group/membership.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 class LocalWorld {
  public:
@@ -30,4 +30,4 @@ class LocalWorld {
   std::shared_ptr<Shared> shared_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

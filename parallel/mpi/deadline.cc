@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 Deadline::Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence,
                    std::function<std::string()> sooner, End end)
@@ -56,4 +56,4 @@ bool Deadline::wait_for_end(std::int64_t timeout_ms) {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

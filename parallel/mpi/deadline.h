@@ -12,7 +12,7 @@
 #include "runtime/core/wait_listener.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // From construction to destruction; on expiry `sentence` goes to stderr and the process ends at once with
 // ExitCode::communication, because a blocked MPI call can neither be cancelled nor be left. For calls without
@@ -46,4 +46,4 @@ class Deadline {
   std::thread thread_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

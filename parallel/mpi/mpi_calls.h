@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // Returns the sentence of MPI for an error code.
 std::string mpi_text(int code);
@@ -22,4 +22,4 @@ std::vector<bool> failed_ranks(MPI_Comm communicator, int size);
 // such a part of a freed send comes to its end, it ends this process ("Send error after request freed").
 int test_when_complete(MPI_Request& request, int& complete);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

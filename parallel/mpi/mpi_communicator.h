@@ -18,7 +18,7 @@
 #include "runtime/core/wait_listener.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 class MpiCommunicator final : public Communicator {
  public:
@@ -94,4 +94,4 @@ class MpiCommunicator final : public Communicator {
   std::vector<Request> free_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -4,7 +4,7 @@
 
 #include "parallel/group/mpi_loader.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // Implements start_mpi() and, below, mpi_library_facts().
 Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t join_timeout_ms,
@@ -12,4 +12,4 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
                                                       const Preparation& preparation = {});
 MpiFacts facts_of_linked_mpi();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -16,7 +16,7 @@
 #include "parallel/mpi/mpi_calls.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 // Tags of messages between the leader and the processes that it started.
@@ -437,4 +437,4 @@ void MpiWorld::join(std::int64_t, const Preparation&) {
 }
 #endif
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda_error.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 constexpr std::int64_t poll_us = 200;
@@ -197,4 +197,4 @@ CudaError NcclCommunicators::free_all() {
   return first;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

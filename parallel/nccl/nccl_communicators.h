@@ -34,7 +34,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // One communicator and what belongs to it.
 struct NcclLink {
@@ -106,4 +106,4 @@ class NcclCommunicators {
   std::thread thread_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

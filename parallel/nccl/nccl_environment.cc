@@ -8,7 +8,7 @@
 
 #include "runtime/os/posix_variables.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 // In NCCL's order; it looks up the home directory in the user database, which $HOME hardly ever contradicts.
@@ -67,4 +67,4 @@ void set_nccl_variables(Env& env) {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -7,7 +7,7 @@
 #include "parallel/comm/agreement.h"
 #include "parallel/nccl/nccl_transport.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 constexpr std::size_t first_message_bytes = 16;
@@ -170,4 +170,4 @@ Error NcclSession::cuda_failed(const char* call, CudaError error) {
               library_->text(error));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -21,7 +21,7 @@
 #include "parallel/comm/transport.h"
 #include "parallel/nccl/nccl_communicators.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct NcclOptions {
   int device = 0;  // CUDA ordinal
@@ -70,4 +70,4 @@ class NcclSession {
   NcclCommunicators communicators_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -42,7 +42,7 @@
 #include "parallel/comm/transport.h"
 #include "parallel/nccl/nccl_communicators.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 class NcclTransport final : public Transport {
  public:
@@ -93,4 +93,4 @@ class NcclTransport final : public Transport {
   CudaError cuda_error_ = 0;                   // of the last failure
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -6,7 +6,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 namespace {
 
 constexpr std::array<std::pair<ScheduleKind, const char*>, 4> kind_names = {{
@@ -184,4 +184,4 @@ std::vector<int> weight_gradient_buffers(const ScheduleShape& shape, const std::
   return most;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -28,7 +28,7 @@
 #include <string_view>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 enum class ScheduleKind { gpipe, one_forward_one_backward, interleaved, zero_bubble };
 const char* name_of(ScheduleKind kind);  // as above
@@ -104,4 +104,4 @@ int weight_gradients_pending_max(const ScheduleShape& shape, int stage);
 // microbatches, so microbatch i may use buffer i mod this number.
 std::vector<int> weight_gradient_buffers(const ScheduleShape& shape, const std::vector<Action>& actions);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

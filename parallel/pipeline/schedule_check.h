@@ -6,7 +6,7 @@
 
 #include "parallel/pipeline/schedule.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // What is wrong, a sentence each; none: the schedule is
 //   - complete: every microbatch goes forward once and backward once (in one piece or in two) through every
@@ -27,4 +27,4 @@ namespace holdfast {
 // A deadlock is searched for only when nothing else is wrong.
 std::vector<std::string> schedule_problems(const Schedule& schedule);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -16,7 +16,7 @@
 
 #include "parallel/pipeline/schedule.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // Of one microbatch through one part, all in the same unit. A backward in one piece takes the sum of both.
 struct PartDurations {
@@ -47,4 +47,4 @@ ScheduleTime schedule_time(const Schedule& schedule, std::span<const PartDuratio
 // One line: "1f1b: 4 stages, 8 microbatches, bubble 27.3 %, activations in flight 4, 3, 2, 1"
 std::string describe(const ScheduleShape& shape, const ScheduleTime& time);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -27,7 +27,7 @@
 #include "parallel/pipeline/schedule.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // One microbatch in one chunk of the stage.
 struct StagePosition {
@@ -155,4 +155,4 @@ class StageExecutor {
   int first_microbatch_ = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -9,7 +9,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // What the ends of the model cost, in units of one layer, for one microbatch forward and backward.
 struct EndCosts {
@@ -47,4 +47,4 @@ StageSplit split_layers(int layers, int stages, int chunks, const EndCosts& ends
 Result<StageSplit> split_as_given(std::span<const std::int64_t> layers_of_part, int layers, int stages,
                                   int chunks);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

@@ -23,7 +23,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 // Partial results of all rows, one for each slice of this rank; and where the peers' arrive.
 struct SliceSums {
@@ -84,4 +84,4 @@ class TensorGroup {
   SpanRecorder* spans_ = nullptr;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

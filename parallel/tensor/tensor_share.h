@@ -3,7 +3,7 @@
 // neighbouring ones, and so do its peers.
 #pragma once
 
-namespace holdfast {
+namespace holdfast::inline parallel {
 
 struct TensorShare {
   int slices = 1;
@@ -20,4 +20,4 @@ inline TensorShare all_slices(int slices) {
   return {.slices = slices, .first = 0, .count = slices};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline parallel

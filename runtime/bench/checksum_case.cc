@@ -16,7 +16,7 @@
 #include "runtime/os/sealed_session.h"
 #include "runtime/os/secret.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 using BytePass = std::function<void(std::span<const std::byte> bytes)>;
@@ -109,4 +109,4 @@ Result<Json> run_checksum_case(Env& env, const ChecksumCaseOptions& options) {
   return result;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

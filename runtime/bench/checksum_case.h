@@ -7,7 +7,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 struct ChecksumCaseOptions {
   std::int64_t milliseconds = 100;  // for each figure
@@ -16,4 +16,4 @@ struct ChecksumCaseOptions {
 // Prints a table on stdout and returns its figures.
 Result<Json> run_checksum_case(Env& env, const ChecksumCaseOptions& options);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

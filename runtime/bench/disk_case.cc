@@ -15,7 +15,7 @@
 #include "runtime/measure/samples.h"
 #include "runtime/os/io_queue.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 constexpr std::uint64_t transfer_bytes = std::uint64_t{4} << 20;
@@ -167,4 +167,4 @@ Result<Json> run_disk_case(Env& env, const DiskCaseOptions& options) {
   return result;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

@@ -9,7 +9,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/io_engine.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 struct DiskCaseOptions {
   std::string directory;  // on the disk in question; empty = that of the system's temporary files
@@ -22,4 +22,4 @@ struct DiskCaseOptions {
 // Prints a table on stdout and returns its figures: bytes per second, of each round.
 Result<Json> run_disk_case(Env& env, const DiskCaseOptions& options);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

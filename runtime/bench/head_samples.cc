@@ -1,6 +1,6 @@
 #include "runtime/bench/op_samples_internal.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 Samples cross_entropy(const SampleSource& source) {
@@ -99,4 +99,4 @@ Samples head_samples(OpId id, const SampleSource& source) {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

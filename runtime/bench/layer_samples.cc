@@ -5,7 +5,7 @@
 
 #include "runtime/bench/op_samples_internal.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 // One linear layer of a model.
@@ -353,4 +353,4 @@ Samples layer_samples(OpId id, const SampleSource& source) {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

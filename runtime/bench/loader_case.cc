@@ -10,7 +10,7 @@
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 constexpr double target_ratio = 10.0;
@@ -89,4 +89,4 @@ Result<Json> run_loader_case(Env& env, const LoaderCaseOptions& options) {
               {"formats", formats}};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

@@ -7,7 +7,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 struct LoaderCaseOptions {
   std::int64_t tokens = std::int64_t{1} << 24U;  // of each file
@@ -21,4 +21,4 @@ struct LoaderCaseOptions {
 // Prints a table on stdout and returns its figures.
 Result<Json> run_loader_case(Env& env, const LoaderCaseOptions& options);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

@@ -14,7 +14,7 @@
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 // One implementation on a device of its own.
@@ -287,4 +287,4 @@ Result<Json> run_op_case(Env& env, const OpCaseOptions& options) {
       options.name, name_of(sizes_of(options)), options.shape);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

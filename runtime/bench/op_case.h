@@ -11,7 +11,7 @@
 #include "runtime/measure/measured_device.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 struct OpCaseOptions {
   std::string name;                 // of the op, or "all"
@@ -26,4 +26,4 @@ struct OpCaseOptions {
 // Prints a table for each op on stdout and returns the figures.
 Result<Json> run_op_case(Env& env, const OpCaseOptions& options);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

@@ -12,7 +12,7 @@
 #include "runtime/measure/op_text.h"
 #include "runtime/model/activations.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 // Every op has its part of the model.
@@ -206,4 +206,4 @@ std::vector<SampleSource> sample_sources(OpId id, DType dtype, SampleSizes sizes
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

@@ -14,7 +14,7 @@
 #include "runtime/model/block.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 // Any op's arguments.
 class OpCall {
@@ -74,4 +74,4 @@ Result<ModelSpec> preset_spec(std::string_view preset, DType dtype, std::int64_t
 // The models and batches that op_samples() is asked for.
 std::vector<SampleSource> sample_sources(OpId id, DType dtype, SampleSizes sizes);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

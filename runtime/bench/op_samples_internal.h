@@ -4,7 +4,7 @@
 #include "kernels/visit_op.h"  // every op
 #include "runtime/bench/op_samples.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 using Samples = std::vector<OpSample>;
 
@@ -13,4 +13,4 @@ Samples head_samples(OpId id, const SampleSource& source);   // the loss, and su
 // What goes through parameters and gradients has the sizes of the model's tensors; batches do not matter.
 Samples parameter_samples(OpId id, const SampleSource& source);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

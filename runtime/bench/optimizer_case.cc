@@ -18,7 +18,7 @@
 #include "runtime/optim/sharded_optimizer.h"
 #include "runtime/os/available_memory.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 // What one rank of a run alone holds for its updates.
@@ -164,4 +164,4 @@ Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
   return result;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

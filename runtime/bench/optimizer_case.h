@@ -9,7 +9,7 @@
 #include "runtime/measure/measured_device.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 struct OptimizerCaseOptions {
   std::string preset = "gpt2-124m";
@@ -22,4 +22,4 @@ struct OptimizerCaseOptions {
 // Prints a table on stdout and returns its figures.
 Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

@@ -1,7 +1,7 @@
 #include "runtime/bench/op_samples_internal.h"
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 Samples parameter_samples(OpId id, const SampleSource& source) {
   const auto sample = [id, dtype = source.spec.dtype](const char* name, std::int64_t count) {
@@ -52,4 +52,4 @@ Samples parameter_samples(OpId id, const SampleSource& source) {
           sample("embedding", spec.padded_vocabulary * spec.width)};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

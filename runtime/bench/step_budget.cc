@@ -12,7 +12,7 @@
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 double seconds_of(const std::vector<OpTimer::Record>& records) {
@@ -247,4 +247,4 @@ Json budget_json(const StepBudget& budget) {
           {"ops", rows}};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

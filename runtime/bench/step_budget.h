@@ -12,7 +12,7 @@
 #include "runtime/measure/op_text.h"
 #include "runtime/measure/op_timer.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 // All ops of one kind and shape in a step.
 struct BudgetRow {
@@ -50,4 +50,4 @@ Result<void> measure_limits(StepBudget& budget, Limits& limits);
 std::string budget_text(const StepBudget& budget);
 Json budget_json(const StepBudget& budget);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

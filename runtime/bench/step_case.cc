@@ -7,7 +7,7 @@
 #include "runtime/measure/measured_device.h"
 #include "runtime/measure/report.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 Result<Json> run_step_case(Env& env, const StepCaseOptions& options) {
   HF_TRY(BenchRun run, load_bench_run(env, options.config_path, options.overrides));
@@ -58,4 +58,4 @@ Result<Json> run_step_case(Env& env, const StepCaseOptions& options) {
   return result;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

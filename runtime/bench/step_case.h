@@ -8,7 +8,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 struct StepCaseOptions {
   std::string config_path = {};  // as of load_bench_run
@@ -21,4 +21,4 @@ struct StepCaseOptions {
 // Prints the budget on stdout and returns it.
 Result<Json> run_step_case(Env& env, const StepCaseOptions& options);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

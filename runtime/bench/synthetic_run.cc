@@ -9,7 +9,7 @@
 #include "runtime/elastic/join.h"
 #include "runtime/rank/device_choice.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 constexpr std::string_view synthetic_path = "synthetic";  // of the source that stands for made-up tokens
@@ -81,4 +81,4 @@ Result<BenchRun> load_bench_run(Env& env, const std::string& config_path,
   return run;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

@@ -10,7 +10,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 // A directory of its own under TMPDIR or /tmp, gone with the object.
 class ScratchDirectory {
@@ -41,4 +41,4 @@ Result<BenchRun> load_bench_run(Env& env, const std::string& config_path,
 
 int threads_of(Env& env, const Config& config);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

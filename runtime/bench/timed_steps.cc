@@ -6,7 +6,7 @@
 #include "runtime/save/save.h"
 #include "runtime/train/step.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 TimedSteps::TimedSteps(Env& env, BenchRun run, const MeasuredDevice& bench)
     : env_(env),
@@ -52,4 +52,4 @@ Result<void> TimedSteps::measure(std::int64_t steps) {
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

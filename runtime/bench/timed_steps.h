@@ -9,7 +9,7 @@
 #include "runtime/measure/op_timer.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 class TimedSteps {
  public:
@@ -41,4 +41,4 @@ class TimedSteps {
   std::vector<double> seconds_;                        // by step
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

@@ -6,7 +6,7 @@
 
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 namespace {
 
 constexpr std::array<TokenFileKind, 6> kinds = {{{"text", 256},
@@ -120,4 +120,4 @@ Result<std::vector<std::string>> write_token_file(Env& env, const TokenFileKind&
   return std::vector<std::string>{path};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

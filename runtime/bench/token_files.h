@@ -9,7 +9,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline bench {
 
 struct TokenFileKind {
   std::string_view format;  // as in data.sources
@@ -22,4 +22,4 @@ std::span<const TokenFileKind> token_file_kinds();
 Result<std::vector<std::string>> write_token_file(Env& env, const TokenFileKind& kind,
                                                   const std::string& path, std::int64_t count);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline bench

@@ -20,7 +20,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/run/run_history.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 // What a campaign found is in its report; what it says meanwhile may be lost.
@@ -285,4 +285,4 @@ Result<bool> run_campaign(Env& env, Mounts& mounts, const CampaignOptions& optio
   return true;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

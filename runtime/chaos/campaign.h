@@ -21,7 +21,7 @@
 #include "runtime/os/mounts.h"
 #include "watchdog/restart_policy.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 struct CampaignOptions {
   std::string config;                       // RUN.toml
@@ -77,4 +77,4 @@ Error nothing_to_draw(const ChaosChoice& choice);
 // follows from it and from the data. Where it may, this process has mounts of its own from then on.
 Result<bool> run_campaign(Env& env, Mounts& mounts, const CampaignOptions& options, Config resolved);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

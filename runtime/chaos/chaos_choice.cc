@@ -9,7 +9,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/rank/rank_layout.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 constexpr std::int64_t slow_rank_max_ms = 400;  // chaos_plan.cc
@@ -212,4 +212,4 @@ Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions&
   return nothing_to_draw(choice);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

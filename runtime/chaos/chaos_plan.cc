@@ -10,7 +10,7 @@
 #include "runtime/core/check.h"
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 constexpr std::int64_t delay_max_us = 60'000;     // within a step of a small run, or some of them
@@ -362,4 +362,4 @@ std::string to_word(const ChaosLayout& layout) {
                      layout.spares > 0 ? fmt::format("+{}", layout.spares) : "");
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

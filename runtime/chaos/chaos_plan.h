@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 enum class ChaosFault : std::uint8_t {
   kill,                // SIGKILL of a rank
@@ -126,4 +126,4 @@ std::vector<ChaosLayout> layouts_up_to(int ranks_max, int pipeline_max, int tens
 std::optional<ChaosLayout> read_layout(std::string_view text);
 std::string to_word(const ChaosLayout& layout);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

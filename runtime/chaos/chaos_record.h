@@ -15,7 +15,7 @@
 #include "runtime/run/launch_record.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 // Setup that all runs of a campaign have in common.
 struct ChaosSetup {
@@ -83,4 +83,4 @@ struct ChaosRun {
   std::int64_t duration_ms = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -7,7 +7,7 @@
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 Json json_of(const CheckedLoss& checked) {
@@ -223,4 +223,4 @@ std::string chaos_html(const ChaosHeader& header, std::span<const ChaosRun> runs
   return html_page(header.name, "", text);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -9,7 +9,7 @@
 #include "runtime/chaos/chaos_run.h"
 #include "runtime/chaos/chaos_summary.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 // Beside the runs: what a reader must know to repeat it.
 struct ChaosHeader {
@@ -27,4 +27,4 @@ std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs
 std::string chaos_html(const ChaosHeader& header, std::span<const ChaosRun> runs,
                        const ChaosSummary& summary);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

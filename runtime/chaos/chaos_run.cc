@@ -21,7 +21,7 @@
 #include "runtime/run/run_identity.h"
 #include "runtime/save/state_digest.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 constexpr std::int64_t look_us = 3'000;
@@ -489,4 +489,4 @@ bool kill_job(Env& env, Process& launcher, const std::string& directory) {
   return all_gone;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

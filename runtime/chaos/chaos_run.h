@@ -11,7 +11,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 // The words that launch such a run in `directory`.
 std::vector<std::string> launch_words(const ChaosSetup& setup, const ChaosPlan& plan,
@@ -30,4 +30,4 @@ Result<std::string> digest_of_run(Env& env, const std::string& directory);
 // processes of the run in `directory` are still there ten seconds later.
 bool kill_job(Env& env, Process& launcher, const std::string& directory);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

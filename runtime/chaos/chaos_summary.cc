@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 // Whether the launcher gave the run up between the fault and what mended it.
@@ -208,4 +208,4 @@ std::string to_text(const ChaosSummary& summary) {
   return text + "\n";
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -14,7 +14,7 @@
 #include "runtime/chaos/cost_promise.h"
 #include "runtime/chaos/culprits.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 enum class ChaosOutcome : std::uint8_t {
   in_place,          // level 1: the ranks that were left went on
@@ -78,4 +78,4 @@ ChaosSummary summarize(std::span<const ChaosRun> runs);
 // The table of a terminal.
 std::string to_text(const ChaosSummary& summary);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -8,7 +8,7 @@
 #include "runtime/chaos/host_fault.h"
 #include "runtime/core/units.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 bool is_disk(ChaosFault fault) {
@@ -101,4 +101,4 @@ std::string to_text(const CostTally& tally) {
   return text;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

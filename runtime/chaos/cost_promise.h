@@ -10,7 +10,7 @@
 #include "runtime/chaos/chaos_run.h"
 #include "runtime/chaos/work_loss.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 // Part of the job that was lost; a failure_cost event has a figure for each.
 enum class LostPart : std::uint8_t {
@@ -58,4 +58,4 @@ struct CostTally {
 // Returns "the cost promise held in 9 of 9 deaths; worst: ...".
 std::string to_text(const CostTally& tally);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -4,7 +4,7 @@
 #include <array>
 #include <limits>
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 constexpr std::int64_t never_us = std::numeric_limits<std::int64_t>::max();
@@ -135,4 +135,4 @@ Culprits find_culprits(const ChaosRun& run) {
   return Judge(run).judge();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -8,7 +8,7 @@
 
 #include "runtime/chaos/chaos_run.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 enum class NamedRank : std::uint8_t {
   right,   // the first verdict about it names the rank that hung
@@ -38,4 +38,4 @@ inline constexpr std::int64_t same_moment_us = 10'000;
 // The first entry of the ledger that was not over when the fault came; null: there is none.
 const FaultEntry* entry_of(const IncidentLog& ledger, std::int64_t time_us);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

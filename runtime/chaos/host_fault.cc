@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 std::span<const HostFault> host_faults() {
   static constexpr std::array table = {
@@ -47,4 +47,4 @@ std::string missing_commands(const HostFault& fault, const HostCommands& command
                            : fmt::format("--{} CMD and --{} CMD", fault.begin, fault.end);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -10,7 +10,7 @@
 
 #include "runtime/chaos/chaos_plan.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 struct HostFault {
   ChaosFault fault;
@@ -33,4 +33,4 @@ using HostCommands = std::map<std::string, std::string, std::less<>>;
 // Returns which option is missing; empty: the fault can be made and ended.
 std::string missing_commands(const HostFault& fault, const HostCommands& commands);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

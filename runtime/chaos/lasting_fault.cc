@@ -7,7 +7,7 @@
 #include "runtime/core/check.h"
 #include "runtime/launch/shell_words.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 constexpr std::uint64_t steps_at_end = 2;  // a disk that is full when the last one is saved ends the run
@@ -82,4 +82,4 @@ Result<void> LastingFault::command(std::string_view option) const {
               end.output.empty() ? "" : ": ", end.output);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

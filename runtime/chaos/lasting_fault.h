@@ -14,7 +14,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/fifo.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 // Holds what the faults of a run's plan act on; null: the plan has no such fault.
 struct RunGround {
@@ -51,4 +51,4 @@ class LastingFault {
   std::int64_t until_ns_ = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

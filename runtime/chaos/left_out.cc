@@ -6,7 +6,7 @@
 
 #include "runtime/run/event_reading.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 bool each_host_must_have_ranks(const ChaosRun& run, std::span<const LaunchHost> hosts) {
@@ -52,4 +52,4 @@ std::string host_left_out(const ChaosRun& run, std::span<const LaunchHost> hosts
   return "";
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

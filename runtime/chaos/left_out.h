@@ -8,7 +8,7 @@
 #include "runtime/chaos/chaos_record.h"
 #include "runtime/core/json.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 // Takes an event of a log: the ranks of each host, if it is a start that says so.
 std::optional<HostRanks> ranks_of_start(const Json& event);
@@ -19,4 +19,4 @@ std::optional<HostRanks> ranks_of_start(const Json& event);
 // them on `here`, the host of the campaign.
 std::string host_left_out(const ChaosRun& run, std::span<const LaunchHost> hosts, const std::string& here);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

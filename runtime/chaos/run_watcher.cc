@@ -5,7 +5,7 @@
 #include "runtime/core/json.h"
 #include "runtime/run/log_reader.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 std::vector<std::string> starts_of_run(Env& env, const std::string& directory) {
   const std::string launch = RunPaths{directory}.launch();
@@ -192,4 +192,4 @@ std::unique_ptr<Process> RunWatcher::mpirun() const {
   return nullptr;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -16,7 +16,7 @@
 #include "runtime/run/run_directory.h"
 #include "watchdog/board.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 struct RankProcess {
   int rank = 0;
@@ -118,4 +118,4 @@ class RunWatcher {
   std::size_t verdicts_before_ = 0;  // of earlier starts
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -1,6 +1,6 @@
 #include "runtime/chaos/small_disk.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 Result<std::unique_ptr<SmallDisk>> SmallDisk::mount(Env& env, Mounts& mounts, const std::string& directory,
                                                     std::uint64_t bytes) {
@@ -78,4 +78,4 @@ Result<void> copy_tree(Env& env, const std::string& source, const std::string& t
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

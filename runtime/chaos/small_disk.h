@@ -9,7 +9,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/mounts.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 class SmallDisk {
  public:
@@ -40,4 +40,4 @@ Result<void> copy_tree(Env& env, const std::string& source, const std::string& t
 // Unmounts what is mounted on the directory, and leaves the files that are on it in the directory itself.
 Result<void> move_out_of_mount(Env& env, Mounts& mounts, const std::string& directory);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

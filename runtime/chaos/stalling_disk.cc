@@ -5,7 +5,7 @@
 #include "runtime/chaos/small_disk.h"
 #include "runtime/launch/shell_words.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 constexpr std::int64_t disk_command_limit_ms = 30'000;
@@ -68,4 +68,4 @@ Result<void> StallingDisk::keep() {
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -11,7 +11,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/mounts.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 class StallingDisk {
  public:
@@ -38,4 +38,4 @@ class StallingDisk {
   bool mounted_ = false, stalled_ = false;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

@@ -6,7 +6,7 @@
 #include "runtime/core/json.h"
 #include "runtime/run/event_reading.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 namespace {
 
 std::int64_t time_of(const Json& event, const char* key = "time_us") {
@@ -97,4 +97,4 @@ double WorkLossReader::usual_step_ms() {
   return sorted[static_cast<std::size_t>(count / 2)];
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

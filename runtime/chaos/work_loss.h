@@ -9,7 +9,7 @@
 
 #include "runtime/core/json.h"
 
-namespace holdfast {
+namespace holdfast::inline chaos {
 
 // Figures of a failure_cost event; none: all of the work is lost.
 struct ToldCost {
@@ -56,4 +56,4 @@ class WorkLossReader {
   bool begun_ = false, stopped_ = false;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline chaos

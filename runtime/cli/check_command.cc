@@ -27,7 +27,7 @@
 #include "runtime/save/snapshot_memory.h"
 #include "runtime/train/evaluation.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* check_usage =
@@ -271,4 +271,4 @@ int run_check_command(const std::vector<std::string>& arguments) {
   return run.ok() ? 0 : complain(run.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -10,7 +10,7 @@
 #include "runtime/run/run_identity.h"
 #include "watchdog/board.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* clean_usage =
@@ -65,4 +65,4 @@ int run_clean_command(const std::vector<std::string>& arguments) {
   return cleaned.ok() ? 0 : complain(cleaned.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -16,7 +16,7 @@
 #include "runtime/os/tell.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* collect_usage =
@@ -229,4 +229,4 @@ int run_collect_command(const std::vector<std::string>& arguments) {
   return collected.ok() ? 0 : complain(collected.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

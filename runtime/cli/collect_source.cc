@@ -10,7 +10,7 @@
 #include "runtime/launch/run_progress.h"
 #include "runtime/launch/shell_words.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr std::uint64_t copied_at_a_time = std::uint64_t{4} << 20;
@@ -93,4 +93,4 @@ Result<void> copy_from(Env& env, const CollectSource& source, const std::string&
   return copied->sync();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -9,7 +9,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 
 struct CollectSource {
   std::string host = {};       // empty: a directory of this host
@@ -30,4 +30,4 @@ Result<std::string> listing_of(Env& env, const std::string& directory);
 Result<void> copy_from(Env& env, const CollectSource& source, const std::string& path,
                        const std::string& target);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

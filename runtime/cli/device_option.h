@@ -6,10 +6,10 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 
 // "cpu" or "cuda", with what auto came to told on stderr where there may be a GPU. ExitCode::config for any
 // other word.
 Result<std::string> device_option(const Arguments& arguments, Env& env);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

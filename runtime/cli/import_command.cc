@@ -9,7 +9,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/save/run_state.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* import_usage =
@@ -91,4 +91,4 @@ int run_import_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

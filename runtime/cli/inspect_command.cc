@@ -19,7 +19,7 @@
 #include "runtime/os/tell.h"
 #include "runtime/save/run_state.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* inspect_usage =
@@ -238,4 +238,4 @@ int run_inspect_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -10,7 +10,7 @@
 #include "runtime/os/posix_output.h"
 #include "runtime/os/signals.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* launch_usage =
@@ -83,4 +83,4 @@ int run_launch_command(const std::vector<std::string>& arguments) {
   return code.ok() ? static_cast<int>(*code) : complain(code.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 
 // `path`: a run directory (its newest whole checkpoint) or one checkpoint. Damaged ones that were skipped
 // are named on stderr. ExitCode::checkpoint when there is none.
@@ -28,4 +28,4 @@ struct CheckpointPaths {
 };
 Result<CheckpointPaths> checkpoints_at(Env& env, std::string path);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -19,7 +19,7 @@
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* plan_usage =
@@ -312,4 +312,4 @@ int run_plan_command(const std::vector<std::string>& arguments) {
   return code.ok() ? *code : complain(code.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -8,7 +8,7 @@
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/inference/sampler.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* sample_usage =
@@ -67,4 +67,4 @@ int run_sample_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

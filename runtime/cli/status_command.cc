@@ -20,7 +20,7 @@
 #include "runtime/run/run_standing.h"
 #include "watchdog/board.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* status_usage =
@@ -110,4 +110,4 @@ int run_status_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -8,7 +8,7 @@
 #include "runtime/timeline/timeline_page.h"
 #include "runtime/timeline/timeline_summary.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* timeline_usage =
@@ -62,4 +62,4 @@ int run_timeline_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -7,7 +7,7 @@
 #include "runtime/os/processes.h"
 #include "runtime/os/program_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 // Becomes the program of the command; returns only when that is not to be had.
@@ -30,4 +30,4 @@ int run_chaos_command(const std::vector<std::string>& arguments) {
   return become_command("chaos", arguments);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -25,7 +25,7 @@
 #include "runtime/run/launch_record.h"
 #include "runtime/run/preemption_notice.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr std::int64_t join_timeout_ms = 60'000;
@@ -246,4 +246,4 @@ int run_train_command(const std::vector<std::string>& arguments) {
   return complain(code.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -6,7 +6,7 @@
 #include "runtime/cli/common/build_facts.h"
 #include "runtime/rank/device_choice.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 
 namespace {
 
@@ -41,4 +41,4 @@ void print_version() {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -10,7 +10,7 @@
 #include "runtime/core/suggest.h"
 #include "runtime/core/units.h"
 
-namespace holdfast {
+namespace holdfast::inline config {
 namespace {
 
 using Kind = TomlValue::Kind;
@@ -272,4 +272,4 @@ void assign_value(const Option& option, const TomlValue& value, Config& config,
   Reader(option, config, problems).assign(value);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

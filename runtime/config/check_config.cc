@@ -7,7 +7,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/config/presets.h"
 
-namespace holdfast {
+namespace holdfast::inline config {
 namespace {
 
 constexpr std::int64_t kLargestHead = 256;
@@ -256,4 +256,4 @@ std::vector<ConfigProblem> check_intervals(const Config& config,
   return Checker(config, origin).check_intervals();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

@@ -10,7 +10,7 @@
 
 #include "kernels/op.h"
 
-namespace holdfast {
+namespace holdfast::inline config {
 
 struct SourceConfig {
   std::string path;             // a file; relative to the directory the program was started in
@@ -174,4 +174,4 @@ struct Config {
   TraceConfig trace;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

@@ -9,7 +9,7 @@
 #include "runtime/config/config.h"
 #include "runtime/config/option.h"
 
-namespace holdfast {
+namespace holdfast::inline config {
 
 // TOML that loads back to the same Config; with `origin`, each line is followed by a comment that says where
 // it is from.
@@ -36,4 +36,4 @@ std::vector<ConfigChange> diff_config(const Config& before, const Config& after)
 // describe the same run in the same cut.
 std::string config_identity(const Config& config);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

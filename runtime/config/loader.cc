@@ -16,7 +16,7 @@
 #include "runtime/core/suggest.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast {
+namespace holdfast::inline config {
 namespace {
 
 constexpr std::size_t kDeepestInclude = 32;
@@ -321,4 +321,4 @@ Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& ar
   return overrides;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

@@ -14,7 +14,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline config {
 
 struct Override {
   std::string key;    // "training.steps"
@@ -80,4 +80,4 @@ std::int64_t default_head_rows(const Config& config);
 // device of "auto", takes the value of `stored`. Call before resolve_config when a run is resumed.
 void inherit_resolved(Config& config, const Config& stored);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

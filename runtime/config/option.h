@@ -13,7 +13,7 @@
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline config {
 
 // What a changed value means for a run that is resumed.
 enum class ResumeEffect : std::uint8_t {
@@ -47,4 +47,4 @@ struct Option {
 // Every option, in the order of the reference. Built once per call site that needs it; a constant table.
 std::span<const Option> option_registry();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

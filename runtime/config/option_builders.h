@@ -8,7 +8,7 @@
 
 #include "runtime/config/option.h"
 
-namespace holdfast::builders {
+namespace holdfast::inline config::builders {
 
 // The field `name` of a Config, as the accessor that the constructors below take.
 #define HF_FIELD(name)           \
@@ -104,4 +104,4 @@ inline Option required(Option option) {
   return option;
 }
 
-}  // namespace holdfast::builders
+}  // namespace holdfast::inline config::builders

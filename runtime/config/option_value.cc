@@ -8,7 +8,7 @@
 
 #include "runtime/core/units.h"
 
-namespace holdfast {
+namespace holdfast::inline config {
 namespace {
 
 template <typename Value>
@@ -117,4 +117,4 @@ std::string range_text(const Option& option) {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

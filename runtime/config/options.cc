@@ -5,7 +5,7 @@
 #include "runtime/config/option_builders.h"
 #include "runtime/config/presets.h"
 
-namespace holdfast {
+namespace holdfast::inline config {
 namespace {
 
 using namespace builders;
@@ -402,4 +402,4 @@ std::span<const Option> option_registry() {
   return registry;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

@@ -10,7 +10,7 @@
 #include "runtime/config/suggest_key.h"
 #include "runtime/core/suggest.h"
 
-namespace holdfast {
+namespace holdfast::inline config {
 namespace {
 
 constexpr std::string_view kGeneral = "general";  // the name of the section of the top-level keys
@@ -150,4 +150,4 @@ std::string options_reference() {
   return text + preset_table();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

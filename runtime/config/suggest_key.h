@@ -4,10 +4,10 @@
 #include <string>
 #include <string_view>
 
-namespace holdfast {
+namespace holdfast::inline config {
 
 // Returns the key with the nearest name in its section, else the one that another program has by this name,
 // else one of the same name in another section, else the nearest of all. Empty when nothing is near.
 std::string suggest_key(std::string_view key);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline config

@@ -9,7 +9,7 @@
 
 #include <string_view>
 
-namespace holdfast {
+namespace holdfast::inline core {
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, std::string_view message);
 
@@ -26,7 +26,7 @@ template <typename... Values>
 }
 #endif
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core
 
 // HF_CHECK(condition) or HF_CHECK(condition, "format {}", values...).
 #ifdef __CUDACC__  // nvcc does not take fmt: its files say the format without the values

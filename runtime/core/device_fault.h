@@ -1,7 +1,7 @@
 // The ways in which a kernel breaks its device: what fault points ask for and devices do, for tests.
 #pragma once
 
-namespace holdfast {
+namespace holdfast::inline core {
 
 enum class DeviceFault {
   trap,             // the kernel is aborted: cudaErrorLaunchFailure
@@ -9,4 +9,4 @@ enum class DeviceFault {
   endless,          // it never ends, and what stands behind it in the queue never runs
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core

@@ -7,7 +7,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast {
+namespace holdfast::inline core {
 namespace {
 
 Digest to_digest(const XXH128_hash_t& hash) {
@@ -101,4 +101,4 @@ Digest chain(const Digest& previous, const Digest& value) {
   return digest_of(std::span<const std::byte>(bytes));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core

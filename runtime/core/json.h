@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline core {
 
 class Json;
 struct JsonMember;
@@ -266,4 +266,4 @@ T Json::value(std::string_view key, const T& otherwise) const {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core

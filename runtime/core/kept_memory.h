@@ -22,7 +22,7 @@
 
 #include "runtime/core/memory_plan.h"
 
-namespace holdfast {
+namespace holdfast::inline core {
 
 struct KeptMemoryOptions {
   bool device_is_host = true;  // both places are memory of the system's
@@ -80,4 +80,4 @@ void fault_in(std::span<std::byte> memory, int threads, const std::function<void
 // asked some times in a second. Does nothing where the system cannot (Linux before 5.14).
 void fault_in_beside(std::span<std::byte> memory, const std::function<bool()>& is_cancelled);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core

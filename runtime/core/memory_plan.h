@@ -19,7 +19,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline core {
 
 enum class MemoryClass : std::uint8_t {
   weights,
@@ -104,4 +104,4 @@ class MemoryArena {
   std::array<OwnedMemory, 2> places_;  // by MemoryPlace
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core

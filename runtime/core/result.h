@@ -15,7 +15,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast {
+namespace holdfast::inline core {
 
 // The process exit codes of docs/errors.md. An Error carries the code that the program ends with if nobody
 // handles it.
@@ -108,7 +108,7 @@ Error fail(ExitCode code, fmt::format_string<Values...> format, Values&&... valu
   return fail_with(code, format, fmt::make_format_args(values...));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core
 
 #define HF_CONCAT_(a, b) a##b
 #define HF_CONCAT(a, b) HF_CONCAT_(a, b)

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::inline core {
 namespace {
 
 // Elements [first, end) of one tensor, to be had from existing[index].
@@ -178,4 +178,4 @@ Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existin
   return copies;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core

@@ -12,7 +12,7 @@
 #include "runtime/core/result.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast {
+namespace holdfast::inline core {
 
 struct ShardSpec {
   std::string tensor;  // e.g. "layers.3.attention.qkv.weight"
@@ -50,4 +50,4 @@ std::vector<ShardSpec> whole_slices(const std::vector<ShardSpec>& pieces);
 Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existing,
                                            const std::vector<ShardSpec>& wanted);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core

@@ -1,6 +1,6 @@
 #include "runtime/core/tensor.h"
 
-namespace holdfast {
+namespace holdfast::inline core {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
@@ -16,4 +16,4 @@ std::string_view name_of(DType dtype) {
   return "unknown";
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core

@@ -7,7 +7,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline core {
 
 std::string format_bytes(std::uint64_t bytes);  // "512 B", "1.50 GiB"
 
@@ -21,4 +21,4 @@ std::string format_seconds(double seconds);
 // small, each at most once. ExitCode::config with what is accepted.
 Result<std::int64_t> parse_duration(std::string_view text);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace holdfast {
+namespace holdfast::inline core {
 
 struct Awaited {
   const char* operation = "";  // "an all-reduce"; a literal
@@ -21,4 +21,4 @@ class WaitListener {
   virtual void on_resume() = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline core

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace holdfast {
+namespace holdfast::inline data {
 namespace {
 
 std::uint64_t samples_of(const TokenSource& source, std::int64_t sequence_length) {
@@ -172,4 +172,4 @@ void DataSet::drop_cached() const {
   for (const Source& source : sources_) source.tokens->drop_cached();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

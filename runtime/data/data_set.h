@@ -11,7 +11,7 @@
 #include "runtime/data/sample_order.h"
 #include "runtime/data/source.h"
 
-namespace holdfast {
+namespace holdfast::inline data {
 
 struct DataOptions {
   DocumentRule documents;
@@ -62,4 +62,4 @@ class DataSet {
   std::vector<Source> sources_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

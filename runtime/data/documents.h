@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/data/token_file.h"
 
-namespace holdfast {
+namespace holdfast::inline data {
 
 // Tokens that stand at the ends of a document; -1 = none.
 struct DocumentRule {
@@ -37,4 +37,4 @@ class Documents {
   std::int64_t begin_token_ = -1, end_token_ = -1;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

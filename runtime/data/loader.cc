@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-namespace holdfast {
+namespace holdfast::inline data {
 namespace {
 
 // What the digest of a sample is taken of, in front of its tokens.
@@ -192,4 +192,4 @@ Result<MicroBatch> DataLoader::next() {
                     .digest = slot.digest};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

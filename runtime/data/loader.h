@@ -17,7 +17,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/data/data_set.h"
 
-namespace holdfast {
+namespace holdfast::inline data {
 
 struct BatchShape {
   std::int64_t sequence_length = 0;
@@ -57,4 +57,4 @@ class DataLoader {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-namespace holdfast {
+namespace holdfast::inline data {
 
 MegatronPaths megatron_paths(const std::string& path) {
   std::string name = path;
@@ -14,4 +14,4 @@ MegatronPaths megatron_paths(const std::string& path) {
   return {.data = name + ".bin", .index = name + ".idx"};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace holdfast {
+namespace holdfast::inline data {
 
 struct MegatronPaths {
   std::string data;   // NAME.bin
@@ -11,4 +11,4 @@ struct MegatronPaths {
 };
 MegatronPaths megatron_paths(const std::string& path);  // NAME.bin, NAME.idx or NAME
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

@@ -13,7 +13,7 @@
 #include "runtime/data/permutation.h"
 #include "runtime/data/sample_subset.h"
 
-namespace holdfast {
+namespace holdfast::inline data {
 
 struct SampleId {
   std::uint32_t source = 0;
@@ -46,4 +46,4 @@ class SampleOrder {
   std::vector<std::uint64_t> first_;  // unweighted: cumulative samples; weighted: cumulative slots of a round
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace holdfast {
+namespace holdfast::inline data {
 
 struct ValidationRule {
   double fraction = 0.0;  // of the samples; 0 = none, at most 0.5
@@ -38,4 +38,4 @@ class SampleSubset {
   std::uint64_t key_ = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline data {
 namespace {
 
 constexpr std::size_t piece_bytes = 16384;  // what is read at once, on the stack
@@ -214,4 +214,4 @@ void TokenSource::will_need(std::uint64_t first_token, std::uint64_t count) cons
   file_.file->will_need(file_.first_byte + first_token * width, count * width);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

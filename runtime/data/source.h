@@ -16,7 +16,7 @@
 #include "runtime/data/token_file.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline data {
 
 // A target that does not count in the loss.
 inline constexpr std::int32_t uncounted_target = -100;
@@ -91,4 +91,4 @@ class TokenSource {
   Digest fingerprint_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

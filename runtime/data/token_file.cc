@@ -8,7 +8,7 @@
 
 #include "runtime/data/megatron_paths.h"
 
-namespace holdfast {
+namespace holdfast::inline data {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
@@ -99,4 +99,4 @@ Result<std::string> detect_format(Env& env, const std::string& path) {
   return std::string(index.exists && half_of_a_pair ? "megatron" : "text");
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

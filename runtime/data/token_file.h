@@ -12,7 +12,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline data {
 
 enum class TokenType : std::uint8_t { u8, i8, u16, i16, u32, i32, i64 };
 constexpr std::uint64_t bytes_of(TokenType type) {
@@ -69,4 +69,4 @@ Result<std::unique_ptr<File>> open_data_file(Env& env, const std::string& path);
 // What a file is whose first four bytes are `magic`, as " (it looks like ...)", or nothing.
 std::string foreign_name(std::int32_t magic);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline data

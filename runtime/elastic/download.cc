@@ -18,7 +18,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/user_command.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 namespace {
 
 Error not_kept(const std::string& what) {
@@ -192,4 +192,4 @@ Result<StartPoint> join_download(const TrainInputs& inputs, const Waiter& waiter
   return share_start(inputs, waiter, chosen);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -12,7 +12,7 @@
 #include "runtime/elastic/resume.h"
 #include "runtime/rank/train_inputs.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // Returns whether a start that has found no more than this looks elsewhere.
 bool wants_download(const Config& config, const StartPoint& start);
@@ -28,4 +28,4 @@ Result<StartPoint> join_download(const TrainInputs& inputs, const Waiter& waiter
                                  const DataSet& data, const StartPoint& start,
                                  const std::function<Result<void>()>& fence);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 namespace {
 
 // Empty: the state goes on in generation `current`.
@@ -43,4 +43,4 @@ GenerationChoice choose_generation(const StartPoint& start, const RunState& stat
   return choice;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -6,7 +6,7 @@
 #include "runtime/elastic/resume.h"
 #include "runtime/save/run_state.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 struct GenerationChoice {
   std::uint64_t generation = 0;
@@ -21,4 +21,4 @@ struct GenerationChoice {
 GenerationChoice choose_generation(const StartPoint& start, const RunState& state, const std::string& numeric,
                                    const std::string& settings);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

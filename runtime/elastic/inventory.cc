@@ -7,7 +7,7 @@
 #include "runtime/core/json.h"
 #include "runtime/run/event_reading.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 namespace {
 
 Json json_of(const RecoveryInventory& inventory) {
@@ -107,4 +107,4 @@ Result<void> limit_retries(RecoveryInventory& inventory) {
               inventory.step + 1, redone_max, inventory.noticed);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -9,7 +9,7 @@
 #include "parallel/comm/collectives.h"
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 struct RecoveryInventory {
   int launched_ranks = 0;               // at the start; the most that anyone knows
@@ -43,4 +43,4 @@ Result<RecoveryInventory> gather_inventories(Communicator& communicator, const W
 // Pure; all ranks count alike.
 Result<void> limit_retries(RecoveryInventory& inventory);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

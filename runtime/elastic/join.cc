@@ -15,7 +15,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/save/checkpoint_io.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 namespace {
 
 Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine) {
@@ -281,4 +281,4 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
   return device;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -17,7 +17,7 @@
 #include "runtime/save/run_places.h"
 #include "runtime/train/evaluation.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // Config and binary are the same everywhere. Returns the config.
 Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
@@ -73,4 +73,4 @@ Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, 
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
                                             const Config& config, Device* existing = nullptr);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

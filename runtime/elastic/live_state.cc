@@ -5,7 +5,7 @@
 #include "checkpoint/ram_tier.h"
 #include "runtime/save/snapshot.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 bool no_coordinate_is_lost(const RankAssignment& assignment, const MembershipView& before,
                            const MembershipView& now) {
@@ -30,4 +30,4 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

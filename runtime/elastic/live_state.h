@@ -12,7 +12,7 @@
 #include "parallel/group/rank_assignment.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // Whether everyone who had a coordinate is still there. `rank assignment`: by rank of `before`. Pure.
 bool no_coordinate_is_lost(const RankAssignment& assignment, const MembershipView& before,
@@ -23,4 +23,4 @@ bool no_coordinate_is_lost(const RankAssignment& assignment, const MembershipVie
 // not there any more.
 Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

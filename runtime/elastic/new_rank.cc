@@ -10,7 +10,7 @@
 #include "runtime/os/tell.h"
 #include "runtime/save/snapshot_memory.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 std::string to_text(const NewRankTask& task) {
   return Json::array({task.device_bytes, task.host_bytes, task.shm_run_id, task.slot_bytes,
@@ -79,4 +79,4 @@ void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // Tells a new rank what to do before it is taken in.
 struct NewRankTask {
@@ -39,4 +39,4 @@ struct PreparedRank {
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
                       PreparedRank& prepared);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -15,7 +15,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_identity.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 namespace {
 
 class PartsOfHosts {
@@ -255,4 +255,4 @@ Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
   return PartsOfHosts(inputs, waiter, run_directory, places, check).run();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

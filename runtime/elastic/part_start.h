@@ -9,7 +9,7 @@
 #include "runtime/rank/train_inputs.h"
 #include "runtime/save/run_places.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // All ranks together; equal on all. The lineage that they agree on is in every host's directory when it
 // returns, unless OwnStates::newest is an error: then no directory has learned or lost anything. `check`: of
@@ -20,4 +20,4 @@ Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
                              const std::string& run_directory, const RunPlaces& places,
                              const ClaimCheck& check);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

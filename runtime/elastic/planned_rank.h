@@ -18,7 +18,7 @@
 #include "kernels/registry.h"
 #include "parallel/comm/communicator.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // Every message is done at once; what is received stays as it was.
 class AbsentPeers : public Communicator {
@@ -79,4 +79,4 @@ class PlannedDevice final : public Device {
   KernelTable no_kernels_ = {};
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -10,7 +10,7 @@
 #include "runtime/elastic/part_start.h"
 #include "runtime/run/run_identity.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 namespace {
 
 // Returns the checkpoint that is newest by the manifests alone.
@@ -83,4 +83,4 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
   return start;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

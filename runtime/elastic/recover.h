@@ -20,7 +20,7 @@
 #include "runtime/rank/train_inputs.h"
 #include "runtime/save/run_places.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // A snapshot that is not older than the newest checkpoint; else what a start would find on the disk, with
 // every byte verified. `places`: where run.directory is local to each host; `check`: of this rank's claim.
@@ -36,4 +36,4 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
                                           const Config& config, const StartPoint& asked,
                                           const std::optional<RunPlaces>& places, const ClaimCheck& check);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

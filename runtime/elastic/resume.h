@@ -13,7 +13,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // Rank 0 may wait for another writer, and then verifies every byte of the newest checkpoint: how much longer
 // than for a peer that may take.
@@ -99,4 +99,4 @@ Result<ResumeChanges> compare_with_stored(Env& env, const StartPoint& start, con
 // Digest of the settings that are numeric. `config` is resolved.
 std::string numeric_settings(const Config& config);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -22,7 +22,7 @@
 #include "runtime/save/uploads.h"
 #include "runtime/train/trainer.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // A thread that the system refuses arrives as an exception of the standard library; it is told as an error of
 // this rank alone, and the peers learn of it by its leaving.
@@ -430,4 +430,4 @@ RunEnd train_run(const TrainInputs& inputs) {
   return end;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -8,7 +8,7 @@
 #include "runtime/core/result.h"
 #include "runtime/rank/train_inputs.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 struct RunEnd {
   ExitCode code = ExitCode::done;
@@ -21,4 +21,4 @@ struct RunEnd {
 // system fails it while the others could go on never returns: it dies by SIGKILL.
 RunEnd train_run(const TrainInputs& inputs);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -17,7 +17,7 @@
 #include "runtime/save/snapshot_memory.h"
 #include "runtime/train/growth.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // Returns whether the run has fewer ranks than it was started with, and may have more.
 bool TrainRun::wants_ranks() const {
@@ -217,4 +217,4 @@ bool TrainRun::refuses_new_ranks(const Result<ExitCode>& code) {
   return true;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -38,7 +38,7 @@
 #include "runtime/train/progress.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // One rank's run, step by step from nothing to a trained model; each member function is one phase.
 class TrainRun {
@@ -222,4 +222,4 @@ class TrainRun {
   std::int64_t disturbed_ns_ = 0;  // the last fault or attempt to grow; 0: none so far
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

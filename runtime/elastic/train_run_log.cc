@@ -19,7 +19,7 @@
 #include "runtime/run/run_identity.h"
 #include "runtime/run/save_requests.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // What the run has recorded where that is about these ranks on these machines. Else the best of a few short
 // rounds: other work on the machine only ever makes a peak look lower than it is, and every start waits for
@@ -227,4 +227,4 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
   if (progress_ != nullptr && faults.ok() && !faults->empty()) progress_->say(*faults);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

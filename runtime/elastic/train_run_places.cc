@@ -4,7 +4,7 @@
 #include "runtime/save/run_places.h"
 #include "runtime/save/shard_copies.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // The places of a group of ranks; none where there is one directory.
 Result<std::optional<RunPlaces>> TrainRun::places_of(const TrainInputs& group) {
@@ -49,4 +49,4 @@ Result<void> TrainRun::make_tier() {
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

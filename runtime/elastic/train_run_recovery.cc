@@ -6,7 +6,7 @@
 #include "runtime/os/tell.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 // The others can go on without this rank, so it goes as the dead do: a code other than 0 would end them, too.
 void TrainRun::leave_if_broken(const Error& error) {
@@ -174,4 +174,4 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   return run_epoch();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

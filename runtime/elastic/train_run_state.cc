@@ -11,7 +11,7 @@
 #include "runtime/run/run_identity.h"
 #include "runtime/save/save.h"
 
-namespace holdfast {
+namespace holdfast::inline elastic {
 
 Result<void> TrainRun::load_state() {
   worker_->state().data_fingerprint = data_->fingerprint();
@@ -98,4 +98,4 @@ Result<bool> TrainRun::load_snapshot() {
   return false;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline elastic

@@ -6,7 +6,7 @@
 #include "runtime/core/exact_sum.h"
 #include "runtime/data/data_set.h"
 
-namespace holdfast {
+namespace holdfast::inline inference {
 namespace {
 
 // Windows one after another as batches of one shape; the last batch is filled up with targets that do not
@@ -89,4 +89,4 @@ Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string&
   return sum.value() / static_cast<double>(counted);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline inference

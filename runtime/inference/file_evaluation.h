@@ -7,7 +7,7 @@
 #include "runtime/inference/inference.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline inference {
 
 // Mean loss per target that counts (llmq shards can mask some) over the floor((tokens - 1) / N) consecutive
 // windows of N = model.shape().sequence_length tokens, window i predicting tokens i*N + 1 to i*N + N. The
@@ -16,4 +16,4 @@ namespace holdfast {
 // bad or shorter than one window.
 Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string& path);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline inference

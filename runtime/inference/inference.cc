@@ -9,7 +9,7 @@
 #include "runtime/rank/device_choice.h"
 #include "runtime/save/device_state.h"
 
-namespace holdfast {
+namespace holdfast::inline inference {
 namespace {
 
 // Sequences are padded to a multiple of this, so that a growing text needs few matmul shapes. Padding stands
@@ -129,4 +129,4 @@ Result<double> InferenceModel::loss_sum(std::span<const std::int32_t> inputs,
   return *loss_sum_;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline inference

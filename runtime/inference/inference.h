@@ -16,7 +16,7 @@
 #include "runtime/os/env.h"
 #include "runtime/train/token_staging.h"
 
-namespace holdfast {
+namespace holdfast::inline inference {
 
 struct InferenceOptions {
   std::string device = "cpu";        // or "cuda"
@@ -67,4 +67,4 @@ class InferenceModel {
   std::unique_ptr<Device> device_;  // last: its queue drains while the memory it works on is still there
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline inference

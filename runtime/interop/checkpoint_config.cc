@@ -2,7 +2,7 @@
 
 #include "runtime/config/loader.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 
 Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
   const std::string name = checkpoint.directory() + " (stored config)";
@@ -11,4 +11,4 @@ Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
   return std::move(loaded->config);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

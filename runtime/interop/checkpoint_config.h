@@ -6,9 +6,9 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 
 // Returns the config of the run that wrote the checkpoint; ExitCode::checkpoint where it cannot be used.
 Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

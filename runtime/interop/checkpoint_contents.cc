@@ -10,7 +10,7 @@
 
 #include "runtime/model/spec.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 namespace {
 
 constexpr std::string_view layer_prefix = "layers.";
@@ -100,4 +100,4 @@ std::vector<TensorRow> rows_by_layer(const std::vector<StoredTensor>& tensors) {
   return rows;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

@@ -9,7 +9,7 @@
 #include "runtime/config/config.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 
 // A tensor and the kinds of state that are saved of it.
 struct StoredTensor {
@@ -43,4 +43,4 @@ struct TensorRow {
 };
 std::vector<TensorRow> rows_by_layer(const std::vector<StoredTensor>& tensors);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

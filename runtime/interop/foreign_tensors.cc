@@ -4,7 +4,7 @@
 
 #include <map>
 
-namespace holdfast {
+namespace holdfast::inline interop {
 namespace {
 
 // Makes the entries of one model from its own list of tensors, so that no shape is said twice.
@@ -126,4 +126,4 @@ std::vector<ForeignTensor> llmc_tensors(const ModelSpec& spec) {
   return list.take();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

@@ -9,7 +9,7 @@
 
 #include "runtime/model/spec.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 
 // One tensor of a foreign file, and the rows of one of ours that it is.
 struct ForeignTensor {
@@ -33,4 +33,4 @@ std::vector<ForeignTensor> llmc_tensors(const ModelSpec& spec);
 
 inline constexpr std::int64_t llmc_vocabulary_multiple = 128;
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

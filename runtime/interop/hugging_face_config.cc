@@ -8,7 +8,7 @@
 #include "runtime/core/json.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 namespace {
 
 // Reads members and remembers the first that is missing or of another type. null is as good as missing.
@@ -252,4 +252,4 @@ std::string hugging_face_generation_config(const Config& config) {
   return json.dump(2) + "\n";
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

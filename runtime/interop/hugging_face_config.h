@@ -8,7 +8,7 @@
 #include "runtime/core/result.h"
 #include "runtime/interop/weight_files.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 
 // The shape that a foreign file tells. Its numbers are the file's: whether they make a model is for the rules
 // of the config (runtime/interop/model_import.h).
@@ -30,4 +30,4 @@ Result<ForeignShape> parse_hugging_face_config(const std::string& text, const st
 Result<std::string> hugging_face_config(const Config& config, WeightType precision);
 std::string hugging_face_generation_config(const Config& config);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

@@ -8,7 +8,7 @@
 #include "runtime/interop/foreign_tensors.h"
 #include "runtime/interop/weight_files.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 
 // A text of bounded size. ExitCode::data.
 Result<std::string> read_small_text(Env& env, const std::string& path, std::uint64_t bytes_max);
@@ -30,4 +30,4 @@ struct FolderPlan {
 FolderPlan plan_folder(const std::vector<ForeignTensor>& tensors, WeightType type,
                        std::uint64_t file_bytes_max);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

@@ -11,7 +11,7 @@
 #include "runtime/interop/weight_files.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 
 struct LlmcHeader {
   WeightType precision = WeightType::fp32;
@@ -30,4 +30,4 @@ Result<WeightFiles> open_llmc_weights(std::unique_ptr<File> file, const LlmcHead
 // The header as it is written. ExitCode::config when the format cannot express the model.
 Result<std::string> llmc_header(const Config& config, WeightType precision);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

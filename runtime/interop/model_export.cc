@@ -9,7 +9,7 @@
 #include "runtime/interop/llmc_model.h"
 #include "runtime/interop/safetensors.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 namespace {
 
 constexpr std::uint64_t exported_at_once = std::uint64_t{4} << 20;
@@ -133,4 +133,4 @@ Result<void> export_llmc(Env& env, TensorReader& weights, const Config& config, 
   });
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

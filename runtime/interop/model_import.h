@@ -11,7 +11,7 @@
 #include "runtime/interop/hugging_face_config.h"
 #include "runtime/interop/weight_files.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 
 // The manifest's value that says that a checkpoint is an imported model: weights without a training state.
 inline constexpr const char* imported_from_key = "imported_from";
@@ -45,4 +45,4 @@ class ModelImport {
 Result<void> match_tensors(const WeightFiles& weights, const std::string& source,
                            std::vector<ForeignTensor>& tensors);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

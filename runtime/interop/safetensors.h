@@ -10,7 +10,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 
 struct SafetensorsTensor {
   std::string name;
@@ -29,4 +29,4 @@ Result<std::vector<SafetensorsTensor>> read_safetensors_header(File& file);
 std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                const std::map<std::string, std::string>& metadata);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

@@ -10,7 +10,7 @@
 
 #include "runtime/model/tensor_runs.h"
 
-namespace holdfast {
+namespace holdfast::inline interop {
 namespace {
 
 // Of a piece of another cut, converted at once: 4 MiB of fp32.
@@ -207,4 +207,4 @@ std::vector<ShardSpec> pieces_in_slices(const std::vector<ParameterSpec>& parame
   return pieces;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline interop

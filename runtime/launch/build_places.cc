@@ -1,6 +1,6 @@
 #include "runtime/launch/build_places.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 std::string build_mpi_prefix() {
   return HF_MPI_PREFIX;
@@ -12,4 +12,4 @@ std::string build_tune_directory() {
   return HF_TUNE_DIRECTORY;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -4,10 +4,10 @@
 
 #include <string>
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 std::string build_mpi_prefix();
 std::string build_opal_prefix();     // of an MPI that does not know where it lies; else empty
 std::string build_tune_directory();  // configs/mpi
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 using State = DrainRequest::State;
@@ -149,4 +149,4 @@ std::optional<std::string> Drains::overdue(std::int64_t now_ns) const {
   return std::nullopt;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

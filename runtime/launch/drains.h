@@ -15,7 +15,7 @@
 #include "runtime/run/drain_requests.h"
 #include "watchdog/restart_policy.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 // DrainView is what is known of the start that trains.
 struct DrainView {
@@ -71,4 +71,4 @@ class Drains {
   std::vector<Drain> drains_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -12,7 +12,7 @@
 #include "runtime/run/run_identity.h"
 #include "watchdog/board.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 constexpr std::size_t token_digits = 16;
@@ -92,4 +92,4 @@ Result<int> run_host_command(Env& env, const std::vector<std::string>& words) {
               "clean or finish, a token, and ids of the run");
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -13,7 +13,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 // The one of the run; made when there is none. The caller holds the launcher's lock.
 Result<std::string> launch_token(Env& env, const RunPaths& paths);
@@ -33,4 +33,4 @@ bool do_host_command(Env& env, HostCommand duty, const std::string& token, const
 std::vector<std::string> arguments_of(HostCommand duty, const std::string& token, const std::string& run_id);
 Result<int> run_host_command(Env& env, const std::vector<std::string>& words);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

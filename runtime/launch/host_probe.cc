@@ -13,7 +13,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_us = 20'000;
@@ -150,4 +150,4 @@ std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost
   return answers;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -12,7 +12,7 @@
 #include "runtime/os/env.h"
 #include "watchdog/restart_policy.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 // The command that reaches a host, whose name (may_be_host_name) and words for its shell stand behind it: the
 // first of PRTE_MCA_plm_ssh_agent's, else ssh. Words, not a line for a shell.
@@ -36,4 +36,4 @@ std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost
                                           const std::vector<std::string>& words,
                                           const std::function<std::int64_t()>& left_ms);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -10,7 +10,7 @@
 #include "runtime/os/tell.h"
 #include "watchdog/board.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 constexpr std::int64_t tick_ms = 50;
@@ -293,4 +293,4 @@ void Job::tell_fault(StartEnd& end) const {
   if (stayed_behind_) end.fault += "; " + why_killed_;  // behind what happened, which may be the same again
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

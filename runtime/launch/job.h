@@ -16,7 +16,7 @@
 #include "runtime/run/run_directory.h"
 #include "watchdog/restart_policy.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 struct JobPlan {
   CommandLine line;
@@ -91,4 +91,4 @@ class Job {
   std::optional<std::uint64_t> step_at_request_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

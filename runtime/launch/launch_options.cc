@@ -12,7 +12,7 @@
 #include "runtime/core/suggest.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 constexpr std::array<std::string_view, 7> names_with_value = {"np",   "hostfile", "host-command",  "host",
@@ -211,4 +211,4 @@ std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, 
   return list;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -9,7 +9,7 @@
 #include "runtime/os/env.h"
 #include "watchdog/restart_policy.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 struct LaunchOptions {
   int ranks = 0;      // -np N, or MAX of -np MIN:MAX: as many as the hosts have slots for, up to that
@@ -43,4 +43,4 @@ Result<void> check_host_names(const std::vector<LaunchHost>& hosts, const std::s
 // what the ranks need where nobody said how many slots they have.
 std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, int group = 1);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

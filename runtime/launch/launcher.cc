@@ -20,7 +20,7 @@
 #include "runtime/run/run_identity.h"
 #include "runtime/run/save_requests.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 constexpr std::int64_t host_retry_ms = 5'000;
@@ -472,4 +472,4 @@ void Launcher::clean_up_after(const StartEnd& end, bool last) {
   if (run_id.ok()) static_cast<void>(remove_snapshots(*env_, digest_of(*run_id)).ok());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -23,7 +23,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/events.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 class Launcher {
  public:
@@ -115,4 +115,4 @@ class Launcher {
   std::int64_t failed_ns_ = -1;                           // when; -1: no start has
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

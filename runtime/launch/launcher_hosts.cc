@@ -15,7 +15,7 @@
 #include "runtime/run/log_reader.h"
 #include "runtime/run/save_requests.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 constexpr std::int64_t answer_limit_ms = 5'000;
@@ -210,4 +210,4 @@ void Launcher::ask_for_another_start(const std::vector<std::optional<int>>& code
       scale_up_.ranks(), room));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -6,7 +6,7 @@
 #include "runtime/launch/launcher.h"
 #include "runtime/run/log_reader.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 void Launcher::log_fault(const StartEnd& end) {
   if (log_bytes(*env_, paths_) == 0) return;
@@ -41,4 +41,4 @@ void Launcher::log_recovery(int ranks, std::uint64_t step) {
   failed_ns_ = env_->monotonic_ns();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -11,7 +11,7 @@
 #include "runtime/os/program_directory.h"
 #include "runtime/rank/device_choice.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 bool is_file(Env& env, const std::string& path) {
@@ -152,4 +152,4 @@ std::string shell_line(const CommandLine& line) {
   return text + words_for_shell(line.arguments);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

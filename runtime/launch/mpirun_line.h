@@ -10,7 +10,7 @@
 #include "runtime/launch/launch_options.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 // Where things are on this machine.
 struct LaunchPlaces {
@@ -44,4 +44,4 @@ CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlac
 // Returns the line as a shell can run it as it stands.
 std::string shell_line(const CommandLine& line);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -10,7 +10,7 @@
 #include "runtime/os/env.h"
 #include "watchdog/restart_policy.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 // Limits --host-command: the launcher does nothing else meanwhile, so it is far less than the usual notice.
 inline constexpr std::int64_t host_command_limit_ms = 5'000;
@@ -23,4 +23,4 @@ Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& optio
 bool hosts_may_change(const LaunchOptions& options);
 std::string source_of_hosts(const LaunchOptions& options);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -10,7 +10,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 // Those of the start in `directory`, this process apart; those of other users cannot be seen.
 std::vector<std::unique_ptr<Process>> processes_of_start(Env& env, const std::string& directory);
@@ -26,4 +26,4 @@ bool end_processes_of_starts(Env& env, const std::string& token, std::int64_t gr
 // left to whoever started it.
 void reap_adopted(Env& env, std::int64_t own);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -9,7 +9,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/log_reader.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 constexpr std::uint64_t tail_bytes = 65'536;  // more than what is logged between two steps
@@ -99,4 +99,4 @@ std::string verdicts_at_end(std::span<const ToldVerdict> verdicts, const StepMad
   return text;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

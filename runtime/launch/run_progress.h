@@ -11,7 +11,7 @@
 #include "runtime/run/launch_record.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 struct StepMade {
   std::uint64_t step = 0;
@@ -36,4 +36,4 @@ std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths&
 // Pure.
 std::string verdicts_at_end(std::span<const ToldVerdict> verdicts, const StepMade& newest);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 constexpr std::int64_t ms = 1'000'000;
@@ -82,4 +82,4 @@ bool ScaleUp::may_use(const std::string& host) const {
   return found == hosts_.end() || found->second.failures < max_failures;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

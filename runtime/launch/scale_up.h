@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 class ScaleUp {
  public:
@@ -55,4 +55,4 @@ class ScaleUp {
   bool begun_ = false;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 std::string shell_word(const std::string& word);  // quoted where it has to be
 std::string words_for_shell(const std::vector<std::string>& words);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

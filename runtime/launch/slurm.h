@@ -9,7 +9,7 @@
 #include "runtime/os/env.h"
 #include "watchdog/restart_policy.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 // Expands a list of nodes as Slurm writes it ("n[01-03,7],m2"), and a list of counts, one for each node
 // ("4(x2),1"). Pure. ExitCode::config with the words for a sentence where it cannot be read, or would be
@@ -38,4 +38,4 @@ inline constexpr const char* srun_error_variable = "SLURM_EXIT_ERROR";
 inline constexpr const char* srun_error_code = "255";
 inline constexpr int min_srun_error = 128;
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -7,7 +7,7 @@
 
 #include "runtime/rank/rank_layout.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 namespace {
 
 // Returns how many groups of so many ranks have a host of their own to be on.
@@ -55,4 +55,4 @@ std::optional<StartLayout> narrower_layout(const Config& run, std::span<const La
   return best;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

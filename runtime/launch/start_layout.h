@@ -12,7 +12,7 @@
 #include "runtime/config/config.h"
 #include "watchdog/restart_policy.h"
 
-namespace holdfast {
+namespace holdfast::inline launch {
 
 struct StartLayout {
   int ranks = 1;  // spares among them, where the run has any
@@ -28,4 +28,4 @@ struct StartLayout {
 std::optional<StartLayout> narrower_layout(const Config& run, std::span<const LaunchHost> hosts,
                                            const RanksWanted& wanted, int min_ranks);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline launch

@@ -11,7 +11,7 @@
 #include "runtime/measure/op_text.h"
 #include "runtime/measure/samples.h"
 
-namespace holdfast {
+namespace holdfast::inline measure {
 namespace {
 
 constexpr std::int64_t line_floats = 16;
@@ -194,4 +194,4 @@ void HostLimits::forget() {
   product_rates_.clear();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline measure

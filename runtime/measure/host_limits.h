@@ -13,7 +13,7 @@
 #include "runtime/measure/limits.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline measure {
 
 // Sizes of this machine's caches, 0 = not known.
 struct CacheSizes {
@@ -67,4 +67,4 @@ class HostLimits final : public Limits {
   std::map<DType, double> product_rates_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline measure

@@ -19,7 +19,7 @@
 #include "runtime/measure/op_timer.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline measure {
 
 struct MeasuredDeviceOptions {
   bool gpu = false;  // the first one that this process sees, instead of the CPU
@@ -60,4 +60,4 @@ class MeasuredDevice {
   std::optional<Gpu> gpu_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline measure

@@ -12,7 +12,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast {
+namespace holdfast::inline measure {
 
 class OpMemory {
  public:
@@ -54,4 +54,4 @@ class OpMemory {
   Result<void> outcome_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline measure

@@ -6,7 +6,7 @@
 
 #include "kernels/visit_op.h"
 
-namespace holdfast {
+namespace holdfast::inline measure {
 
 void OpTimer::attach(CpuDeviceOptions& options) {
   options.observer = [this](OpId) { begin_ns_ = env_->monotonic_ns(); };
@@ -45,4 +45,4 @@ void OpTimer::fetch_tables(HostAccess& device_memory) {
   records_.resize(recorded);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline measure

@@ -18,7 +18,7 @@
 #include "kernels/optimizer.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline measure {
 
 class OpTimer {
  public:
@@ -49,4 +49,4 @@ class OpTimer {
   std::map<const AdamWTensor*, std::vector<AdamWTensor>> tables_;  // by where the device has them
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline measure

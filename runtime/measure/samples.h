@@ -3,9 +3,9 @@
 
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline measure {
 
 // 0 without values.
 double median(std::vector<double> values);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline measure

@@ -8,7 +8,7 @@
 
 #include "kernels/host_access.h"
 
-namespace holdfast {
+namespace holdfast::inline model {
 namespace {
 
 void* address(const MemoryArena& arena, MemoryPlan::Slot slot) {
@@ -298,4 +298,4 @@ void ActivationMemory::fill_rotary_tables(Device& device, const MemoryArena& are
   write_memory(device, arena.at<float>(sine_), std::as_bytes(std::span(sine)));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline model

@@ -20,7 +20,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/model/block.h"
 
-namespace holdfast {
+namespace holdfast::inline model {
 
 // What a microbatch keeps from its forward to its backward. Void pointers are in the model's dtype.
 struct MicrobatchActivations {
@@ -141,4 +141,4 @@ class ActivationMemory {
       softmax_slices_, softmax_rows_, dgathered_, parts_, arrivals_, norm_slices_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline model

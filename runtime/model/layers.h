@@ -14,7 +14,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast {
+namespace holdfast::inline model {
 
 // What a backward computes: everything, or one of two parts, of which the second may come much later
 // (zero_bubble, parallel/pipeline/schedule.h). Both parts together have the bits of the whole.
@@ -122,4 +122,4 @@ struct Norm {
   std::int64_t gradient_vectors() const { return kind == NormKind::layer_norm ? 2 : 1; }
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline model

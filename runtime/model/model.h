@@ -26,7 +26,7 @@
 #include "runtime/model/parameters.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast {
+namespace holdfast::inline model {
 
 // Memory the device can read; rows = batch * sequence_length. A negative target is not counted.
 struct TokenBatch {
@@ -185,4 +185,4 @@ class Model {
   ParameterGate* gate_ = nullptr;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline model

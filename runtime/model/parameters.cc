@@ -5,7 +5,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::inline model {
 
 ParameterTable::ParameterTable(const ModelSpec& spec, const BucketPlan& buckets, std::byte* parameters,
                                float* gradients)
@@ -117,4 +117,4 @@ void initial_values_of_slice(const ParameterSpec& parameter, int slice, int slic
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline model

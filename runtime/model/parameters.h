@@ -11,7 +11,7 @@
 #include "runtime/model/layers.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast {
+namespace holdfast::inline model {
 
 // Resolves names to pointers. `gradients` may be null (forward only).
 class ParameterTable {
@@ -50,4 +50,4 @@ void initial_values(const ParameterSpec& parameter, std::uint64_t seed, std::uin
 void initial_values_of_slice(const ParameterSpec& parameter, int slice, int slices, std::uint64_t seed,
                              std::uint64_t first_element, std::span<float> values);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline model

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <string_view>
 
-namespace holdfast {
+namespace holdfast::inline model {
 namespace {
 
 constexpr const char* tied_weight = "embedding.token.weight";
@@ -315,4 +315,4 @@ double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
          6.0 * static_cast<double>(spec.layers * spec.attention_width() * sequence_length);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline model

@@ -13,7 +13,7 @@
 #include "runtime/config/config.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast {
+namespace holdfast::inline model {
 
 enum class NormKind { layer_norm, rms_norm };
 enum class ActivationKind { gelu, swiglu };
@@ -118,4 +118,4 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const Mode
 // attention once (6 * layers * attention_width * T).
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline model

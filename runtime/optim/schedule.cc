@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace holdfast {
+namespace holdfast::inline optim {
 namespace {
 
 // Share of the way from the end of warm-up (0) to the last step (1).
@@ -38,4 +38,4 @@ double learning_rate_at(const OptimizerConfig& optimizer, std::int64_t step, std
   return peak;  // constant
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline optim

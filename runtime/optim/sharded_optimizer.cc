@@ -6,7 +6,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/host_access.h"
 
-namespace holdfast {
+namespace holdfast::inline optim {
 
 ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype,
                                    const OptimizerConfig& config, MemoryPlan& plan)
@@ -105,4 +105,4 @@ std::vector<OwnedState> ShardedOptimizer::state() {
   return pieces;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline optim

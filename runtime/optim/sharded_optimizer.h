@@ -17,7 +17,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast {
+namespace holdfast::inline optim {
 
 struct UpdateScalars {
   std::int64_t step = 1;  // counted from 1: decides the bias correction
@@ -64,4 +64,4 @@ class ShardedOptimizer {
   std::byte* parameters_ = nullptr;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline optim

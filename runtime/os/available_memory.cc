@@ -5,7 +5,7 @@
 
 #include "runtime/os/control_groups.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 // The number behind `label` at the start of a line ("MemAvailable:   123 kB", "inactive_file 123").
@@ -100,4 +100,4 @@ std::optional<std::uint64_t> available_memory_bytes(Env& env) {
   return room.has_value() ? std::optional(room->available_bytes) : std::nullopt;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

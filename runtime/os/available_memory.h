@@ -8,7 +8,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 struct MemoryRoom {
   std::uint64_t available_bytes = 0;
@@ -31,4 +31,4 @@ std::optional<MemoryRoom> room_of_meminfo(const std::string& meminfo);
 std::optional<MemoryRoom> room_of_group(const std::string& limit, const std::string& usage,
                                         const std::string& stat);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

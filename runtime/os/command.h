@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 struct Command {
   std::string line;                                   // for /bin/sh -c
@@ -27,4 +27,4 @@ struct CommandEnd {
   bool succeeded() const { return how == How::exited && code == 0; }
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -4,7 +4,7 @@
 #include <optional>
 #include <sstream>
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 using Version = ControlGroup::Version;
@@ -112,4 +112,4 @@ std::vector<ControlGroup> control_groups(Env& env, const std::string& controller
   return groups;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

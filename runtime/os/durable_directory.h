@@ -8,11 +8,11 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // Makes `path` and the parents that are missing, and syncs every directory that has got a new name. A path
 // that is there already may have been made by a process that died before its sync, or by `mkdir`: its parent
 // is synced as well, and that this process may not open that parent is no error.
 Result<void> make_durable_directories(Env& env, const std::string& path);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

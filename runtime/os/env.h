@@ -17,7 +17,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/command.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 class IoEngine;
 class IoQueue;
@@ -210,4 +210,4 @@ inline std::string host_name_of(const std::string& host_id) {
 // The real operating system. Lives as long as the process; stateless.
 Env& posix_env();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

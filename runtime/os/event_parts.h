@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // `path`: of the log that grows, ending in .jsonl.
 std::string event_part(const std::string& path, std::uint64_t number);
@@ -19,4 +19,4 @@ Result<std::vector<std::uint64_t>> event_parts(Env& env, const std::string& path
 // Makes the log that grows the newest part; the next line begins another.
 Result<void> rotate_events(Env& env, const std::string& path);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -10,7 +10,7 @@
 
 #include "runtime/os/event_parts.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 // Limit of the lines that wait: some two hundred thousand steps.
@@ -215,4 +215,4 @@ EventQueue::EventQueue(Env& env, const std::string& path, std::uint64_t rotate_b
           std::make_unique<EventLog>(env, path, rotate_bytes, std::move(before_line), std::move(may_write)),
           path, {.bytes = memory_bytes, .drops_oldest = true}) {}
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -12,7 +12,7 @@
 #include "runtime/core/suggest.h"
 #include "runtime/os/events.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 // One entry of the specification, and where it starts in the text (for the error).
@@ -231,4 +231,4 @@ void FaultPoints::hit(std::string_view name) {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -25,7 +25,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 class FaultPoints {
  public:
@@ -57,7 +57,7 @@ class FaultPoints {
   std::vector<std::unique_ptr<Rule>> rules_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os
 
 #define HF_FAULT_POINT(faults, name)   \
   do {                                 \

@@ -9,7 +9,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 class Fifo {
  public:
@@ -23,4 +23,4 @@ class Fifo {
 // Makes it at `path`, where nothing may be, with as little room as the system gives: a page.
 Result<std::unique_ptr<Fifo>> make_posix_fifo(const std::string& path);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

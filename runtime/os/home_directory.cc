@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 std::string home_of_user() {
   constexpr std::size_t entry_bytes = 1 << 16;
@@ -21,4 +21,4 @@ std::string home_of_user() {
   return is_own ? home : std::string();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

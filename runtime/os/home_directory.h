@@ -4,10 +4,10 @@
 
 #include <string>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // The home directory that the user database names for this user; empty where there is none, or it belongs to
 // somebody else.
 std::string home_of_user();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -12,7 +12,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 enum class IoBackend {
   automatic,  // io_uring where the kernel allows it, else threads
@@ -49,4 +49,4 @@ class IoEngine {
   virtual const std::string& fallback_reason() const = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -8,7 +8,7 @@
 
 #include "runtime/os/posix_file.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 // Not more than this at a time: the kernel moves less than 2 GiB.
@@ -196,4 +196,4 @@ void IoQueue::settle_waiting_syncs(File& file) {
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -8,7 +8,7 @@
 #include "runtime/core/units.h"
 #include "runtime/os/tell.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 std::string count_of_lines(std::uint64_t count) {
@@ -125,4 +125,4 @@ Result<void> LineLog::hold(std::string_view line, const Error& reason) {
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

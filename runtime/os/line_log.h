@@ -27,7 +27,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 class LineLog {
  public:
@@ -75,4 +75,4 @@ class LineLog {
   bool owner_knows_ = false;     // that lines are missing
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

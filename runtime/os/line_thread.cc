@@ -15,7 +15,7 @@
 #include "runtime/core/units.h"
 #include "runtime/os/tell.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 namespace {
 
@@ -281,4 +281,4 @@ void LineThread::post(std::function<void()> work) {
   state_->post(std::move(work));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -18,7 +18,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // Takes lines, one after the other (LineLog, EventLog).
 class LineSink {
@@ -67,4 +67,4 @@ class LineThread {
   std::shared_ptr<State> state_;  // the thread's too
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -6,7 +6,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 struct MachineFact {
   std::string name;  // "io_uring"
@@ -17,4 +17,4 @@ struct MachineFact {
 // Processors, memory, io_uring, /dev/shm.
 std::vector<MachineFact> machine_facts(Env& env);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

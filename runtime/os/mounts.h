@@ -10,7 +10,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 class Mounts {
  public:
@@ -27,4 +27,4 @@ class Mounts {
 // The real one.
 Mounts& posix_mounts();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

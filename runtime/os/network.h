@@ -26,7 +26,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // Closed by the destructor.
 class Socket {
@@ -92,4 +92,4 @@ class Network {
 // Behind Env::network().
 Network& posix_network();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -4,8 +4,8 @@
 #include "runtime/os/command.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 Result<CommandEnd> run_posix_command(Env& env, const Command& command);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -30,7 +30,7 @@
 #include "runtime/os/processes.h"
 #include "runtime/os/processor_count.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 std::string parent_of(const std::string& path) {
@@ -295,4 +295,4 @@ Env& posix_env() {
   return env;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -16,7 +16,7 @@
 
 #include "runtime/os/aligned_buffer.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 constexpr std::size_t largest_transfer_bytes = std::size_t{1} << 30;  // the kernel stops short of 2 GiB
@@ -292,4 +292,4 @@ void stop_direct(File& file, int reason) {
   posix_file(file).stop_direct(reason);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -10,7 +10,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // "cannot <action> <path>: <reason>" for the errno `reason`, with what to do where that is known (a full
 // disk).
@@ -64,4 +64,4 @@ int sync_descriptor(File& file);
 // they go through the page cache.
 void stop_direct(File& file, int reason);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

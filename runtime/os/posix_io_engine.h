@@ -4,7 +4,7 @@
 
 #include "runtime/os/io_queue.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // What both have in common: which descriptor an operation gets, and that one which a file system refuses for
 // being direct is done again through the page cache.
@@ -37,4 +37,4 @@ Result<std::unique_ptr<IoEngine>> make_posix_io_engine(const IoQueueOptions& opt
 Result<std::unique_ptr<IoEngine>> make_io_uring_engine(int depth);
 Result<std::unique_ptr<IoEngine>> make_thread_io_engine(int depth, std::string fallback_reason);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -9,7 +9,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // Behind Env::lock, Env::replace_lock and Env::is_locked. `env`: for the clock and for what is no lock.
 Result<std::unique_ptr<FileLock>> lock_posix_file(Env& env, const std::string& path,
@@ -18,4 +18,4 @@ Result<std::unique_ptr<FileLock>> replace_posix_lock(Env& env, const std::string
                                                      const std::string& content);
 Result<bool> is_posix_locked(const std::string& path);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -21,7 +21,7 @@
 #include "runtime/os/network.h"
 #include "runtime/os/posix_file.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 constexpr std::int64_t ns_per_ms = 1'000'000;
@@ -390,4 +390,4 @@ Network& posix_network() {
   return network;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

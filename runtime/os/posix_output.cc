@@ -19,7 +19,7 @@
 #include <thread>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 using namespace std::chrono_literals;
@@ -264,4 +264,4 @@ OutputThread::~OutputThread() {
   if (err_ != nullptr && err_ != out_) err_->stop();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

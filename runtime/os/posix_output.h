@@ -19,7 +19,7 @@
 #include <cstdio>
 #include <memory>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 class OutputThread {
  public:
@@ -48,4 +48,4 @@ class OutputThread {
   Stream out_stream_, err_stream_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

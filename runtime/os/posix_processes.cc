@@ -26,7 +26,7 @@ extern "C" {  // which the header of glibc 2.36 forgets
 
 extern char** environ;
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 Error cannot(const std::string& what, int reason) {
@@ -393,4 +393,4 @@ Processes& posix_processes() {
   return processes;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -13,7 +13,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 std::string posix_shared_memory_path(const std::string& name);
 Result<std::unique_ptr<SharedMemory>> create_posix_shared_memory(const std::string& name,
@@ -23,4 +23,4 @@ Result<void> remove_posix_shared_memory(const std::string& name);
 Result<std::vector<std::string>> list_posix_shared_memory();
 Result<std::string> make_posix_shared_directory(const std::string& name);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

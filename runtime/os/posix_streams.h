@@ -1,7 +1,7 @@
 // The three streams that a process begins with.
 #pragma once
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // Who starts a process may have closed some of them (`holdfast train >&-`). The next file that it opens would
 // be taken for the stream, and what is printed would get into a log or a checkpoint. Opens something harmless
@@ -12,4 +12,4 @@ void replace_closed_streams();
 // thrown away. For what ends by its own will when that happens, as mpirun does.
 void replace_unread_streams();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

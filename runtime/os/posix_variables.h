@@ -4,9 +4,9 @@
 
 #include <string>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // One that is set already stays: whoever started the process knows better.
 void set_variable_if_unset(const std::string& name, const std::string& value);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -15,7 +15,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // How a child ended; of a process that is no child nobody can tell.
 struct ProcessEnd {
@@ -116,4 +116,4 @@ void raise_descriptor_limit();
 // Behind Env::processes().
 Processes& posix_processes();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // At least 1. Reads sched_getaffinity and the cpu.max of this process's cgroup v2 and its ancestors.
 int available_processors();
@@ -12,4 +12,4 @@ int available_processors();
 // limit.
 int processors_of_quota(std::string_view cpu_max);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

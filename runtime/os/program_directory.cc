@@ -4,7 +4,7 @@
 
 #include <climits>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 std::string program_path() {
   char path[PATH_MAX] = "";
@@ -18,4 +18,4 @@ std::string program_directory() {
   return slash == std::string::npos ? "." : program.substr(0, slash);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -3,9 +3,9 @@
 
 #include <string>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 std::string program_path();       // absolute
 std::string program_directory();  // without a slash at the end
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -3,11 +3,11 @@
 #include <cstdlib>
 #include <memory>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 std::string real_path(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> resolved(::realpath(path.c_str(), nullptr), &std::free);
   return resolved == nullptr ? "" : resolved.get();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

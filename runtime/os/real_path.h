@@ -3,9 +3,9 @@
 
 #include <string>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // Absolute, without symbolic links, . and ..; empty when there is no such file or directory.
 std::string real_path(const std::string& path);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -7,7 +7,7 @@
 
 #include "runtime/os/sealed_session.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 constexpr std::int64_t ns_in_a_ms = 1'000'000;
@@ -293,4 +293,4 @@ bool SealedNetwork::wait_any_readable(std::span<Socket* const> sockets, std::int
   return env_->network().wait_any_readable(sockets, timeout_ms);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

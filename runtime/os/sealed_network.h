@@ -30,7 +30,7 @@
 #include "runtime/os/network.h"
 #include "runtime/os/secret.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 class SealedNetwork final : public Network {
  public:
@@ -58,4 +58,4 @@ class SealedNetwork final : public Network {
   std::string purpose_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -9,7 +9,7 @@
 #include "runtime/core/check.h"
 #include "runtime/os/sodium.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 constexpr std::array<char, 8> session_magic = {'H', 'F', 'S', 'E', 'A', 'L', '0', '1'};
@@ -192,4 +192,4 @@ std::size_t SealedSession::take(std::span<std::byte> target) {
   return count;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -27,7 +27,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/secret.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 class SealedSession {
  public:
@@ -83,4 +83,4 @@ class SealedSession {
   std::size_t verified_ = 0, taken_ = 0;  // of a record's bytes
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

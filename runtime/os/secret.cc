@@ -7,7 +7,7 @@
 
 #include "runtime/os/sodium.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 namespace {
 
 static_assert(crypto_box_PUBLICKEYBYTES == 32 && crypto_box_SECRETKEYBYTES == 32);
@@ -83,4 +83,4 @@ Result<std::string> seal_secret(const Secret& secret, const std::string& request
   return digits_of(box);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

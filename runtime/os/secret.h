@@ -23,7 +23,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 class Secret {
  public:
@@ -59,4 +59,4 @@ class SecretRequest {
 // Returns the answer to a request's text(), in hexadecimal digits. Error (communication): it is no request.
 Result<std::string> seal_secret(const Secret& secret, const std::string& request);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -7,7 +7,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 class SignalWatcher {
  public:
@@ -28,4 +28,4 @@ class SignalWatcher {
 // process. What Env starts finds the system's own setting.
 void ignore_closed_pipes();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -4,11 +4,11 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 void begin_sodium() {
   static const bool ready = sodium_init() >= 0;
   HF_CHECK(ready, "libsodium finds no random numbers on this system");
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

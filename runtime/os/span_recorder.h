@@ -23,7 +23,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 enum class SpanKind : std::uint8_t {
   // What the device computes: of a microbatch in a chunk of the stage, and of the step. Never two at once.
@@ -152,4 +152,4 @@ class HostSpan {
   Span* span_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

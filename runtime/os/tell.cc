@@ -2,7 +2,7 @@
 
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 void say_on(std::FILE* stream, const std::string& text) {
   const std::string shown = printable(text);
@@ -10,4 +10,4 @@ void say_on(std::FILE* stream, const std::string& text) {
   static_cast<void>(std::fflush(stream));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

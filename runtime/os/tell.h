@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::inline os {
 
 // The text in one write, and at once; what a terminal would obey is made visible (printable()).
 void say_on(std::FILE* stream, const std::string& text);
@@ -26,4 +26,4 @@ void show(fmt::format_string<Values...> format, Values&&... values) {
   say_on(stdout, fmt::format(format, std::forward<Values>(values)...) + "\n");
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline os

@@ -10,7 +10,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast {
+namespace holdfast::inline plan {
 namespace {
 
 constexpr int replicas_planned_max = 4;
@@ -416,4 +416,4 @@ Result<LayoutPlan> plan_layout(Env& env, const Config& config, int ranks, const 
   return LayoutPlanner(env, machine).plan(config, ranks);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline plan

@@ -18,7 +18,7 @@
 #include "runtime/plan/step_time.h"
 #include "runtime/train/traffic.h"
 
-namespace holdfast {
+namespace holdfast::inline plan {
 
 inline constexpr std::size_t memory_class_count = 8;
 
@@ -90,4 +90,4 @@ class LayoutPlanner {
 
 Result<LayoutPlan> plan_layout(Env& env, const Config& config, int ranks, const PlannedMachine& machine);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline plan

@@ -14,7 +14,7 @@
 
 #include "runtime/plan/layout_plan.h"
 
-namespace holdfast {
+namespace holdfast::inline plan {
 
 // Keys of a config and their values, as one writes them: {"training.recompute", "\"full\""}.
 struct Setting {
@@ -58,4 +58,4 @@ struct Remedy {
 std::optional<Remedy> smallest_remedy(Env& env, const Config& config, int ranks,
                                       const PlannedMachine& machine);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline plan

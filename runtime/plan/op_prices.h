@@ -10,7 +10,7 @@
 #include "kernels/op.h"
 #include "runtime/measure/op_timer.h"
 
-namespace holdfast {
+namespace holdfast::inline plan {
 
 class OpPrices {
  public:
@@ -67,4 +67,4 @@ class TimedPrices final : public OpPrices {
   std::string description_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline plan

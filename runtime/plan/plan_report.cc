@@ -9,7 +9,7 @@
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
 
-namespace holdfast {
+namespace holdfast::inline plan {
 namespace {
 
 std::string seconds_text(double seconds) {
@@ -455,4 +455,4 @@ Json remedy_json(const Remedy& remedy, const PlannedMachine& machine) {
           {"layout", layout_json(remedy.plan, machine)}};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline plan

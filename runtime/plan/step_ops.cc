@@ -14,7 +14,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast {
+namespace holdfast::inline plan {
 namespace {
 
 // Where an op's options are pointers, only whether they are there counts.
@@ -275,4 +275,4 @@ Json step_ops_json(const StepOps& step) {
   return json;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline plan

@@ -23,7 +23,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/train/traffic.h"
 
-namespace holdfast {
+namespace holdfast::inline plan {
 
 // Of one microbatch through one part of a stage, in seconds.
 struct PartTime {
@@ -73,4 +73,4 @@ struct TimedLayout {
 };
 StepEstimate estimate_step(const TimedLayout& layout, const PlannedMachine& machine);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline plan

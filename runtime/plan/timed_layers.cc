@@ -18,7 +18,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/save/save.h"
 
-namespace holdfast {
+namespace holdfast::inline plan {
 namespace {
 
 constexpr std::int64_t layers_max = 2;
@@ -195,4 +195,4 @@ Result<std::unique_ptr<OpPrices>> price_ops_here(Env& env, const Config& config,
   return prices;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline plan

@@ -8,11 +8,11 @@
 #include "runtime/os/env.h"
 #include "runtime/plan/op_prices.h"
 
-namespace holdfast {
+namespace holdfast::inline plan {
 
 // `config` is resolved and computes on the CPU; its data is not looked at. Takes a second or two. A model of
 // which two layers are too large for that, or for the memory, gets the peaks of this machine instead
 // (PeakPrices); the description says which it was.
 Result<std::unique_ptr<OpPrices>> price_ops_here(Env& env, const Config& config, int ranks);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline plan

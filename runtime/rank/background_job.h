@@ -19,7 +19,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 template <typename T>
 class BackgroundJob {
@@ -75,4 +75,4 @@ class BackgroundHelpers {
   std::vector<std::jthread> threads_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

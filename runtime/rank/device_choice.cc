@@ -9,7 +9,7 @@
 #include "runtime/os/program_directory.h"
 #include "runtime/rank/kernel_choice.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 namespace {
 
 std::string module_path(Env& env) {
@@ -130,4 +130,4 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
                        .ranks_on_gpu = (place.ranks_on_host + gpu.gpus - 1) / gpu.gpus}});
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

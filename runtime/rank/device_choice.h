@@ -16,7 +16,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 inline constexpr const char* cuda_module_variable = "HOLDFAST_CUDA_MODULE";
 
@@ -72,4 +72,4 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
 // The implementations that a device of this config chooses from.
 Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

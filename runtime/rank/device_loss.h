@@ -8,7 +8,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 // What is known of a rank that must leave.
 struct LeavingRank {
@@ -23,4 +23,4 @@ struct LeavingRank {
 // of a run that had finished or was saved.
 void end_without_device(const LeavingRank& rank, const Error& error);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

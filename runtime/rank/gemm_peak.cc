@@ -10,7 +10,7 @@
 #include "kernels/matmul.h"
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 namespace {
 
@@ -123,4 +123,4 @@ double GemmPeak::rate(std::int64_t duration_ns) {
   return product_->rate(count, elapsed_ns);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -9,7 +9,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 class GemmPeak {
  public:
@@ -32,4 +32,4 @@ class GemmPeak {
   int products_at_once_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -10,7 +10,7 @@
 #include "runtime/core/check.h"
 #include "runtime/core/json.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 namespace {
 
 struct Machine {
@@ -69,4 +69,4 @@ std::optional<double> recorded_peak(const std::string& record, std::span<const s
   return sum > 0.0 && std::isfinite(sum) ? std::optional(sum) : std::nullopt;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

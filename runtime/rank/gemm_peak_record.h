@@ -11,7 +11,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 // All that the rate of this rank depends on, but for the other ranks of the machine: a line that says which
 // machine that is, and one for the rest. Empty: it cannot be told, and then nothing is remembered.
@@ -24,4 +24,4 @@ std::string peak_record(std::span<const std::string> places, std::span<const dou
 // measured on one of the machines, or with other ranks there.
 std::optional<double> recorded_peak(const std::string& record, std::span<const std::string> places);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

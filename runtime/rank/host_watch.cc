@@ -13,7 +13,7 @@
 #include "watchdog/board.h"
 #include "watchdog/peer_host_table.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 namespace {
 
 // The port of a guard, which is told at which address others may reach it.
@@ -143,4 +143,4 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const C
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

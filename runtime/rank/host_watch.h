@@ -11,7 +11,7 @@
 #include "runtime/rank/train_inputs.h"
 #include "watchdog/peer_host_table.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 // Once, of all launched ranks, with a config and a secret that all have agreed on. On one host, without a
 // guard or without membership it changes nothing, and nobody listens. Errors: of the communicator; config
@@ -43,4 +43,4 @@ ToldHosts different_hosts(const std::vector<ToldHost>& told);
 // hosts could not tell such guards apart.
 std::string host_with_several_guards(const std::vector<ToldHost>& told);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

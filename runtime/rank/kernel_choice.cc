@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace holdfast {
+namespace holdfast::inline rank {
 namespace {
 
 OpId op_at(std::size_t index) {
@@ -106,4 +106,4 @@ bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, O
   return bits_before.ok() && bits_after.ok() && *bits_before == *bits_after;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/events.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 struct KernelRequest {
   CpuIsa isa = best_cpu_isa();
@@ -35,4 +35,4 @@ void put_kernels(const KernelTable& table, EventLine& line);
 // `precision`, as far as this build knows both.
 bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::inline rank {
 namespace {
 
 // Of the communicator of all ranks, in which nothing but collectives goes beside it.
@@ -84,4 +84,4 @@ Result<void> MembershipEpoch::tell_spares(const Waiter& waiter, const Result<Epo
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

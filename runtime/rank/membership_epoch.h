@@ -10,7 +10,7 @@
 #include "parallel/group/rank_assignment.h"
 #include "runtime/rank/train_inputs.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 // `inputs` with another communicator.
 TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communicator);
@@ -49,4 +49,4 @@ class MembershipEpoch {
   std::optional<TrainInputs> active_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -12,7 +12,7 @@
 #include "runtime/os/tell.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 namespace {
 
 using Kind = FitAnswer::Kind;
@@ -170,4 +170,4 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
   }
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -14,7 +14,7 @@
 #include "runtime/rank/memory_fit.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 // Holds what a run knows beyond the plan of one worker.
 struct MemoryTerms {
@@ -54,4 +54,4 @@ struct MemoryParties {
 Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, SnapshotTiers wanted,
                              const MemoryTerms& terms, MemoryDecision& decision);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -12,7 +12,7 @@
 
 #include "runtime/os/available_memory.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 // Tiers of snapshots in shared memory, each including the ones before it.
 enum class SnapshotTiers : std::uint8_t {
@@ -74,4 +74,4 @@ struct FitAnswer {
 
 FitAnswer decide_fit(const FitQuestion& question);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -3,7 +3,7 @@
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/guarded_transport.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 namespace {
 
 constexpr int groups_of_phase_max = 2;  // of one rank: activations and gradients
@@ -45,4 +45,4 @@ Result<void> connect_nccl_groups(NcclSession& session, CountedCommunicator& run,
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -19,7 +19,7 @@
 #include "parallel/nccl/nccl_session.h"
 #include "runtime/rank/rank_transport.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 enum class NcclPhase { data, tensor, even_stages, odd_stages, wrapped_stages, tied_ends };
 
@@ -36,4 +36,4 @@ struct NcclGroup {
 Result<void> connect_nccl_groups(NcclSession& session, CountedCommunicator& run, Env& env,
                                  std::span<const NcclGroup> groups);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options& options)
     : stage_(mesh.coordinate_of(run.rank()).pipeline), stages_(mesh.shape().pipeline) {
@@ -69,4 +69,4 @@ StageLinks PipelineLinks::neighbours() {
           .gradients_out = exchange_of(gradients_out_)};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

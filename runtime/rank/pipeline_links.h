@@ -10,7 +10,7 @@
 #include "runtime/rank/nccl_connection.h"
 #include "runtime/rank/rank_transport.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 class PipelineLinks {
  public:
@@ -36,4 +36,4 @@ class PipelineLinks {
   Link activations_in_, activations_out_, gradients_in_, gradients_out_, tied_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -20,7 +20,7 @@
 #include "runtime/rank/run_secret.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 struct RankContext {
   Env& env;
@@ -51,4 +51,4 @@ struct RankContext {
   }
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -7,7 +7,7 @@
 #include "parallel/group/buddies.h"
 #include "parallel/pipeline/stage_split.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 namespace {
 
 Layout layout_of(const Config& config, int ranks, std::int64_t spares = 0) {
@@ -160,4 +160,4 @@ std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int data_rank) {
   return result;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

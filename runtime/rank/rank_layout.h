@@ -14,7 +14,7 @@
 #include "runtime/config/config.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 // Whether so many ranks, some of them spares, can run it; ExitCode::config with every rule that is broken
 // (parallel/group/layout.h). The other functions are asked about layouts that can.
@@ -65,4 +65,4 @@ std::string why_gradients_are_whole(const Config& config, int data_ranks);
 // The lanes of a data-parallel rank, in the order of waves.
 std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int data_rank);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -11,7 +11,7 @@
 #include "parallel/comm/host_transport.h"
 #include "parallel/data/pinned_transport.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 class RankTransport {
  public:
@@ -45,4 +45,4 @@ class RankTransport {
   std::unique_ptr<Transport> other_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

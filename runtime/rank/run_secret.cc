@@ -8,7 +8,7 @@
 #include "runtime/os/network.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 namespace {
 
 constexpr std::string_view has_it = "known ", has_none = "none ";
@@ -66,4 +66,4 @@ Result<ListenPlace> listen_place(Env& env, const Config& config, bool one_host) 
   return ListenPlace{.address = addresses->front(), .told = {addresses->front()}};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -11,7 +11,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/secret.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 // All ranks together. Returns the same secret on each: that which some of them know from an epoch before,
 // else a new one. It is handed out sealed. Errors: communication.
@@ -26,4 +26,4 @@ struct ListenPlace {
 // host has no such interface (config; communication in a run that has begun).
 Result<ListenPlace> listen_place(Env& env, const Config& config, bool one_host);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -16,9 +16,11 @@
 #include "runtime/os/fault_point.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast {
-
+namespace holdfast::inline elastic {
 struct PreparedRank;  // runtime/elastic/new_rank.h
+}  // namespace holdfast::inline elastic
+
+namespace holdfast::inline rank {
 
 // Asked between steps what somebody wants of this rank.
 class StopSource {
@@ -55,4 +57,4 @@ struct TrainInputs {
   bool spoil_kept_memory = false;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

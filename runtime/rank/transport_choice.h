@@ -12,7 +12,7 @@
 #include "parallel/comm/collectives.h"
 #include "runtime/rank/train_inputs.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 enum class TransportWay {
   host,  // over the communicator: memory that the host sees as it lies, a GPU's by way of pinned buffers
@@ -60,4 +60,4 @@ struct JoinedTransport {
 Result<JoinedTransport> join_transport(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                        const Device& device);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -7,7 +7,7 @@
 #include "runtime/os/program_directory.h"
 #include "runtime/os/tell.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 namespace {
 
 // Ranks of this host that come when the run grows back need a slot, too.
@@ -50,4 +50,4 @@ std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& con
   return std::move(watch).value();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

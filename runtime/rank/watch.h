@@ -12,7 +12,7 @@
 #include "runtime/os/env.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast {
+namespace holdfast::inline rank {
 
 DeadlineLimits deadline_limits(const WatchdogConfig& config);
 
@@ -73,4 +73,4 @@ class StorageWait {
   RankWatch* watch_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline rank

@@ -13,7 +13,7 @@
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
 
-namespace holdfast {
+namespace holdfast::inline report {
 
 const std::string_view fault_style = R"css(
 .span { fill: currentColor; }
@@ -230,4 +230,4 @@ std::string faults_section(const IncidentLog& ledger) {
                   fault_rows(ledger, count) + "</table></div>\n");
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline report

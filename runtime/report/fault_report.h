@@ -7,11 +7,11 @@
 
 #include "runtime/run/incident_log.h"
 
-namespace holdfast {
+namespace holdfast::inline report {
 
 // Cards of HTML; empty for a run that nothing disturbed.
 std::string faults_section(const IncidentLog& ledger);
 // For html_page().
 extern const std::string_view fault_style;
 
-}  // namespace holdfast
+}  // namespace holdfast::inline report

@@ -18,7 +18,7 @@
 #include "runtime/report/report_page.h"
 #include "runtime/run/run_history.h"
 
-namespace holdfast {
+namespace holdfast::inline report {
 namespace {
 
 constexpr std::size_t points_per_curve = 2000;
@@ -245,4 +245,4 @@ Result<std::string> write_report(Env& env, const RunPaths& paths) {
   return summary_of(content.history.ledger);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline report

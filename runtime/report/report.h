@@ -8,10 +8,10 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline report {
 
 // Replaces the report. May be called while the run goes on. What the run's faults came to, in a sentence
 // (incident_log.h); empty when there were none. ExitCode::config when there is no event log.
 Result<std::string> write_report(Env& env, const RunPaths& paths);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline report

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <iterator>
 
-namespace holdfast {
+namespace holdfast::inline report {
 namespace {
 
 constexpr std::size_t hover_bands = 120;
@@ -262,4 +262,4 @@ std::string escape_html(std::string_view text) {
   return escaped;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline report

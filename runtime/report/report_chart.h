@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline report {
 
 struct ChartPoint {
   double x = 0.0, y = 0.0;
@@ -47,4 +47,4 @@ std::vector<ChartPoint> smooth(const std::vector<ChartPoint>& points, std::size_
 std::string short_number(double value);
 std::string escape_html(std::string_view text);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline report

@@ -5,7 +5,7 @@
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_style.h"
 
-namespace holdfast {
+namespace holdfast::inline report {
 
 std::string html_page(std::string_view title, std::string_view style, std::string_view body) {
   return fmt::format(
@@ -39,4 +39,4 @@ std::string run_name(const std::string& directory) {
   return std::string(path.substr(path.find_last_of('/') + 1));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline report

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace holdfast {
+namespace holdfast::inline report {
 
 // A whole page. `style` is added to the common style sheet (report_style.h), `body` is HTML.
 std::string html_page(std::string_view title, std::string_view style, std::string_view body);
@@ -18,4 +18,4 @@ std::string card(std::string_view title, std::string_view remark, const std::str
 // "quickstart" of "runs/quickstart/".
 std::string run_name(const std::string& directory);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline report

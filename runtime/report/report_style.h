@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace holdfast {
+namespace holdfast::inline report {
 
 inline constexpr std::string_view report_style = R"css(
 :root {
@@ -70,4 +70,4 @@ pre { margin: 12px 0 0; font: 12.5px/1.55 ui-monospace, "SF Mono", Menlo, Consol
 .empty { color: var(--faint); padding: 18px 0; }
 )css";
 
-}  // namespace holdfast
+}  // namespace holdfast::inline report

@@ -11,7 +11,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/tell.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 namespace {
 
 constexpr std::int64_t look_ms = 250;        // at the holder's record, while its lock is waited for
@@ -216,4 +216,4 @@ Result<void> Claim::renew() {
   return held_->renew(*state_);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

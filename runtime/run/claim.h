@@ -31,7 +31,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/claim_record.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 // ClaimCheck is Claim::check() for others; empty on a rank that has no claim.
 using ClaimCheck = std::function<Result<void>()>;
@@ -98,4 +98,4 @@ class ClaimGate {
   std::function<bool()> fence_;  // empty: nobody else has the run
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

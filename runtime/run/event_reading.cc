@@ -4,7 +4,7 @@
 
 #include "runtime/core/json.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 void for_each_event(std::string_view event_lines, const std::function<void(const Json&)>& take) {
   while (!event_lines.empty()) {
@@ -30,4 +30,4 @@ std::string text_of(const Json& event, const char* key) {
   return found != event.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

@@ -9,7 +9,7 @@
 
 #include "runtime/core/json.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 // Every event in the order of the log, its fields in the order of the line; lines that are not whole are
 // skipped.
@@ -20,4 +20,4 @@ double number_of(const Json& event, const char* key, double otherwise);
 std::uint64_t count_of(const Json& event, const char* key, std::uint64_t otherwise = 0);
 std::string text_of(const Json& event, const char* key);  // missing: empty
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

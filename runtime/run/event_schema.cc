@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace holdfast {
+namespace holdfast::inline run {
 namespace {
 
 constexpr std::array start_fields = {
@@ -223,4 +223,4 @@ std::string event_reference() {
   return text;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

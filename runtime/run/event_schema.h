@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 struct EventField {
   std::string_view name;
@@ -28,4 +28,4 @@ std::span<const EventKind> event_schema();
 // Returns the page for people: docs/events.md.
 std::string event_reference();
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

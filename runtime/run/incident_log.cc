@@ -12,7 +12,7 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 namespace {
 
 double number_or_zero(const Json& event, const char* key) {
@@ -308,4 +308,4 @@ std::string summary_of(const IncidentLog& ledger) {
                      100.0 * ledger.effective_ratio());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

@@ -10,7 +10,7 @@
 
 #include "runtime/core/json.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 // Who went on after a fault. DESIGN, section 7.
 enum class FaultLevel : std::uint8_t {
@@ -91,4 +91,4 @@ IncidentLog read_incidents(std::string_view event_lines);
 // Empty when nothing happened.
 std::string summary_of(const IncidentLog& ledger);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

@@ -14,7 +14,7 @@
 #include "runtime/os/tell.h"
 #include "runtime/run/event_reading.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 namespace {
 
 constexpr std::string_view file_prefix = "rank-", guard_prefix = "guard-";
@@ -154,4 +154,4 @@ std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directo
   return verdicts;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

@@ -13,7 +13,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 // Holds the directory of the start.
 inline constexpr const char* launch_variable = "HOLDFAST_LAUNCH";
@@ -59,4 +59,4 @@ struct ToldVerdict {
 // Of all guards of the start, by time.
 std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directory);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

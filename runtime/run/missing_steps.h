@@ -13,7 +13,7 @@
 #include "runtime/run/recent_steps.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 struct StepInterval {
   std::uint64_t first = 0, last = 0;
@@ -29,4 +29,4 @@ std::vector<StepInterval> missing_steps(std::string_view log_end, std::uint64_t 
 void write_missing_steps(Env& env, const RunPaths& paths, std::uint64_t step, const RecentSteps& recent,
                          LineSink& log);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

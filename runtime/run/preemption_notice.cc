@@ -6,7 +6,7 @@
 #include "runtime/os/tell.h"
 #include "runtime/run/drain_requests.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 namespace {
 
 constexpr std::int64_t notice_look_ms = 50, ask_again_ms = 1'000;
@@ -85,4 +85,4 @@ void PreemptionNotice::work() {
   if (!has_launcher_) stops_ = true;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

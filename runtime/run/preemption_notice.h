@@ -19,7 +19,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 class PreemptionNotice {
  public:
@@ -57,4 +57,4 @@ class PreemptionNotice {
   std::thread thread_;  // not joinable: nothing to look at so far
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-namespace holdfast {
+namespace holdfast::inline run {
 namespace {
 
 constexpr std::size_t pairs = 5;  // of 64-bit words that hold one step
@@ -61,4 +61,4 @@ RecentSteps RecentSteps::from_text(std::string_view text) {
   return steps;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

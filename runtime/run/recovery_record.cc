@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 std::string sentence_of(const RecoveryRecord& record) {
   const std::string place = record.resumed_from == "ram"    ? "in RAM"
@@ -33,4 +33,4 @@ std::string sentence_of(const RecoveryRecord& record) {
                      again == 0 ? "" : fmt::format("; {} step{} again", again, again == 1 ? "" : "s"));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

@@ -7,7 +7,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/launch_record.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 namespace {
 
 // Env::replace_text writes beside the file first; a kill in between leaves that file behind.
@@ -106,4 +106,4 @@ Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& stat
   return env.replace_text(paths.status(), json.dump_any(1) + "\n");
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

@@ -23,7 +23,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/claim.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 struct RunPaths {
   std::string directory;
@@ -81,4 +81,4 @@ Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& stat
 // that is finished or saved.
 bool may_record_failure(Env& env, const RunPaths& paths);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

@@ -13,7 +13,7 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 namespace {
 
 double number_or_nan(const Json& event, const char* key) {
@@ -167,4 +167,4 @@ double median_tokens_per_sec(const RunHistory& history) {
   return *middle;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

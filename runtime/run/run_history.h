@@ -11,7 +11,7 @@
 #include "runtime/run/incident_log.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 // Numbers that the log has as null (not finite) or not at all are NaN.
 struct StepRecord {
@@ -67,4 +67,4 @@ Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t byt
 
 double median_tokens_per_sec(const RunHistory& history);  // 0 without steps
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

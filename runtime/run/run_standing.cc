@@ -8,7 +8,7 @@
 #include "runtime/core/units.h"
 #include "runtime/run/event_reading.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 namespace {
 
 template <typename Number>
@@ -174,4 +174,4 @@ Json to_json(const RunStanding& run) {
   return json;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

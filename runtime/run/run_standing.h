@@ -12,7 +12,7 @@
 #include "runtime/run/run_directory.h"
 #include "watchdog/board.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 struct RunStanding {
   struct SavedStep {
@@ -62,4 +62,4 @@ std::string activity_of(const SlotView& slot, std::int64_t now_ns);
 std::string to_text(const RunStanding& run, std::int64_t now_us);
 Json to_json(const RunStanding& run);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 // Of training between two saves: so long that what saves cost and what failures undo is least together.
 // `cost_seconds`: how much longer training takes for one save. J. T. Daly, "A higher order estimate of the
@@ -31,4 +31,4 @@ struct FailureHistory {
 // first failures, and with time that has gone by without one.
 double measured_mtbf_seconds(const FailureHistory& history);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

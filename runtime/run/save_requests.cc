@@ -10,7 +10,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/drain_requests.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 namespace {
 
 constexpr auto look_again = std::chrono::milliseconds(250);
@@ -208,4 +208,4 @@ void SaveRequests::remove_answered() {
   for (const std::string& name : names) static_cast<void>(env_->remove(directory_ + "/" + name).ok());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

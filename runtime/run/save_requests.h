@@ -23,7 +23,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline run {
 
 // Says that the launcher wants to start the run again, with more ranks or without some of its hosts.
 struct RestartRequest {
@@ -94,4 +94,4 @@ class SaveRequests {
   std::jthread thread_;  // the last member: it uses the others until it is joined
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline run

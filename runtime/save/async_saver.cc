@@ -13,7 +13,7 @@
 #include "runtime/save/checkpoint_parts.h"
 #include "runtime/save/shard_options.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 AsyncSaver::AsyncSaver(StateView& view, CheckpointStore& store, std::uint64_t writer,
                        const std::optional<SnapshotStep>& resumed, std::optional<DiskTier> tier)
@@ -483,4 +483,4 @@ Result<void> AsyncSaver::finish_with_replicas() {
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -59,7 +59,7 @@
 #include "runtime/save/snapshot_memory.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 class AsyncSaver {
  public:
@@ -185,4 +185,4 @@ class AsyncSaver {
   BackgroundJob<std::monostate> prefault_;  // the pages of the slots, beside the first steps
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

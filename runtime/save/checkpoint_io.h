@@ -6,7 +6,7 @@
 #include "runtime/config/config.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // Tries checkpoint.io on this host: ExitCode::config where a backend was demanded that the kernel forbids,
 // else what is lost if "auto" was not given io_uring, or empty.
@@ -16,4 +16,4 @@ Result<std::string> check_checkpoint_io(Env& env, const CheckpointConfig& config
 // system does no direct I/O, or empty.
 Result<std::string> check_direct_io(Env& env, const std::string& directory);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -9,7 +9,7 @@
 #include "runtime/save/disk_tier.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // The state that this rank saves, in the device's memory: what it owns; of what all ranks of a tensor group
 // have, one saves it.
@@ -35,4 +35,4 @@ void retain_or_complain(CheckpointStore& store, std::int64_t keep);
 // slower than is meant to be used.
 Waiter patient_waiter(const StateView& view);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 // Cuts what is longer than the host can hold of it at once.
@@ -52,4 +52,4 @@ Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& piece
                      });
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

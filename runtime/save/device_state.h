@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/optim/sharded_optimizer.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // The bytes of a piece of state, in the device's memory.
 std::span<std::byte> bytes_of_state(const OwnedState& piece);
@@ -32,4 +32,4 @@ inline Result<void> read_state(HostAccess& access, const std::vector<OwnedState>
   });
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

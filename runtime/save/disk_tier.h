@@ -9,7 +9,7 @@
 #include "runtime/save/run_places.h"
 #include "runtime/save/shard_copies.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // Holds what one rank needs to know of it to save. Copies are cheap; `copies` outlives them.
 class DiskTier {
@@ -42,4 +42,4 @@ class DiskTier {
   ShardCopies* copies_ = nullptr;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -6,7 +6,7 @@
 #include "parallel/comm/agreement.h"
 #include "runtime/core/json.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 constexpr const char* replica_purpose = "replica";
@@ -230,4 +230,4 @@ ReplicaReport Replicas::take() {
           .duration_ns = view_->rank.env.monotonic_ns() - begin_ns_};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

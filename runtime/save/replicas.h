@@ -28,7 +28,7 @@
 #include "runtime/save/save_records.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 class Replicas {
  public:
@@ -79,4 +79,4 @@ class Replicas {
   BackgroundJob<std::uint64_t> job_;  // how many bytes it sent
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

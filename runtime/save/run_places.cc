@@ -12,7 +12,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 // A file in the run directory that is there as long as this object. Its name is one that Env::replace_text
@@ -200,4 +200,4 @@ Result<RunPlaces> gather_places(Communicator& communicator, const Waiter& waiter
   return RunPlaces(std::move(places));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

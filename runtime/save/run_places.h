@@ -19,7 +19,7 @@
 #include "runtime/os/env.h"
 #include "runtime/rank/train_inputs.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // The place of a rank. It does not change while the rank lives.
 struct Place {
@@ -66,4 +66,4 @@ Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Wa
 // Gathers places that are known, for the ranks of another communicator.
 Result<RunPlaces> gather_places(Communicator& communicator, const Waiter& waiter, const Place& mine);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

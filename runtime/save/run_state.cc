@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 Error missing(const std::string& place, const char* key) {
@@ -49,4 +49,4 @@ Result<RunState> take_state(const Manifest& manifest, const std::string& place) 
   return state;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

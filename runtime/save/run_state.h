@@ -11,7 +11,7 @@
 #include "runtime/core/result.h"
 #include "runtime/run/recent_steps.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 struct RunState {
   std::string run_id;             // 32 hex digits, made at the first start; of all that is saved
@@ -32,4 +32,4 @@ inline constexpr const char* recent_steps_key = "recent_steps";
 void put_state(const RunState& state, Manifest& manifest);
 Result<RunState> take_state(const Manifest& manifest, const std::string& place);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

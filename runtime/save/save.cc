@@ -21,7 +21,7 @@
 #include "runtime/save/shard_options.h"
 #include "runtime/save/snapshot_exchange.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 Result<ShardFile> write_own_shard(StateView& view, const CheckpointStore& store) {
@@ -297,4 +297,4 @@ Result<void> initialize_weights(StateView& view) {
   return view.publish_parameters();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -12,7 +12,7 @@
 #include "runtime/save/disk_tier.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // Every rank writes what it owns; rank 0 publishes when all are durable, and keeps the newest `keep`. All
 // ranks get the same outcome: how many bytes the shards have. On error nothing visible has changed. Training
@@ -36,4 +36,4 @@ Result<void> restore_weights(StateView& view, const std::string& checkpoint_dire
 // Starting values from run.seed.
 Result<void> initialize_weights(StateView& view);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

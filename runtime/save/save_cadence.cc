@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 constexpr std::int64_t slow_first_steps = 2;    // of an epoch
@@ -245,4 +245,4 @@ std::optional<FailureCost> SaveCadence::take_failure_cost() {
   return cost;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -31,7 +31,7 @@
 #include "runtime/run/save_interval.h"
 #include "runtime/save/save_records.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // Median of the newest few values.
 class RecentMedian {
@@ -151,4 +151,4 @@ class SaveCadence {
   std::optional<FailureCost> told_cost_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

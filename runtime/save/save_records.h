@@ -6,7 +6,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // Saves that are due when a step is made.
 struct SaveDue {
@@ -86,4 +86,4 @@ struct ReplicaReport {
   std::int64_t duration_ns = 0;  // until all ranks knew
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -5,7 +5,7 @@
 #include "parallel/comm/agreement.h"
 #include "runtime/core/json.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 // Returns what the two ends of a connection prove to each other: with the number of the rank in it nobody can
@@ -124,4 +124,4 @@ Result<void> ShardCopies::send(std::uint64_t step, const std::string& directory,
   return sent.ok() ? sent : told(sent.error());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -26,7 +26,7 @@
 #include "runtime/save/run_places.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 class ShardCopies {
  public:
@@ -66,4 +66,4 @@ class ShardCopies {
   std::jthread thread_;  // the last member: it uses the others until it is joined
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

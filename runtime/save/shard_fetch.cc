@@ -15,7 +15,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 constexpr std::uint64_t fetched_at_once = std::uint64_t{4} << 20;
@@ -305,4 +305,4 @@ Result<void> fetch_missing_shards(StateView& view, const RunPlaces& places, cons
   return ShardExchange(view, places, directory, content, check).run(wanted_of);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -13,7 +13,7 @@
 #include "runtime/save/run_places.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // Returns what this rank reads of a checkpoint with this manifest.
 using WantedOf = std::function<Result<std::vector<ShardSpec>>(const Manifest& manifest)>;
@@ -37,4 +37,4 @@ struct ShardFetch {
 std::vector<ShardFetch> plan_fetches(const std::vector<std::vector<int>>& holders,
                                      const std::vector<std::vector<int>>& needed_by);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

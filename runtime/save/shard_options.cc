@@ -2,7 +2,7 @@
 
 #include "runtime/os/io_queue.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 ShardWriteOptions shard_options(const CheckpointConfig& config, const CheckpointStore& store) {
   const std::optional<Compression> compression = compression_of(config.compression);
@@ -13,4 +13,4 @@ ShardWriteOptions shard_options(const CheckpointConfig& config, const Checkpoint
           .takes_digests = config.delta};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

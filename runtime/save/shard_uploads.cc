@@ -9,7 +9,7 @@
 #include "parallel/comm/agreement.h"
 #include "runtime/save/upload_name.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 ShardUploads::ShardUploads(Env& env, FaultPoints& faults, CheckpointStore& store, Settings settings)
     : env_(&env), faults_(&faults), store_(&store), settings_(std::move(settings)) {}
@@ -121,4 +121,4 @@ CommandAttempts ShardUploads::send(const Manifest& manifest, const std::string& 
                           cancelled_);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

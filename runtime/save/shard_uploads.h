@@ -33,7 +33,7 @@
 #include "runtime/save/uploader.h"
 #include "runtime/save/user_command.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 class ShardUploads {
  public:
@@ -87,4 +87,4 @@ class ShardUploads {
   BackgroundJob<int> job_;  // attempts; the last member: it uses the others
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

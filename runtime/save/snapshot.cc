@@ -6,7 +6,7 @@
 #include "runtime/rank/background_job.h"
 #include "runtime/save/checkpoint_parts.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 std::vector<ShardSpec> specs_of(const std::vector<StatePiece>& pieces) {
@@ -85,4 +85,4 @@ bool Snapshot::copy() {
   return !failed;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -16,7 +16,7 @@
 #include "checkpoint/snapshot_slot.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 class Snapshot {
  public:
@@ -54,4 +54,4 @@ class Snapshot {
   Manifest manifest_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

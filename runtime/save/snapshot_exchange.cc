@@ -8,7 +8,7 @@
 #include "runtime/core/json.h"
 #include "runtime/save/checkpoint_parts.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 // A range of a piece in the slot of `part`, the rank whose state it was.
@@ -206,4 +206,4 @@ Result<std::string> share_manifest(StateView& view, const SnapshotSet& set) {
   return texts[static_cast<std::size_t>(first - has.begin())];
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

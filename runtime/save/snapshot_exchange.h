@@ -7,7 +7,7 @@
 #include "checkpoint/ram_tier.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // All ranks together; `set`: what this rank's host has of one step. Every rank adds to its set what of
 // `wanted` its host does not have; each part is verified where it lies, and sent once to each rank that needs
@@ -18,4 +18,4 @@ Result<void> fetch_missing_parts(StateView& view, SnapshotSet& set, std::vector<
 // Of the first rank that has one, to all; empty where none has.
 Result<std::string> share_manifest(StateView& view, const SnapshotSet& set);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -16,7 +16,7 @@
 #include "runtime/save/snapshot_plan.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 class SnapshotMemory {
  public:
@@ -51,4 +51,4 @@ class SnapshotMemory {
   std::string warning_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -10,7 +10,7 @@
 
 #include "runtime/save/run_state.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 // Blocks read at once: 16 MiB of fp32, much more than a file's chunk, so that few chunks are read twice.
@@ -122,4 +122,4 @@ std::string to_text(const StateDigest& digest) {
                      to_hex(digest.loss));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -9,7 +9,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 struct StateDigest {
   std::uint64_t step = 0;
@@ -26,4 +26,4 @@ Result<StateDigest> digest_checkpoint(Checkpoint& checkpoint);
 // Five lines: "step 50", "weights <hex>", "optimizer <hex>", "data <hex>", "loss <hex>".
 std::string to_text(const StateDigest& digest);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

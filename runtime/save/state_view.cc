@@ -3,7 +3,7 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/rank/device_loss.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 Result<void> StateView::publish_parameters() const {
   optimizer.launch_publish(rank.device);
@@ -20,4 +20,4 @@ Result<void> StateView::device_outcome() const {
   return outcome;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

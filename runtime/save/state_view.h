@@ -11,7 +11,7 @@
 #include "runtime/save/run_state.h"
 #include "runtime/save/snapshot_plan.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 struct StateView {
   const RankContext& rank;
@@ -34,4 +34,4 @@ struct StateView {
   Result<void> device_outcome() const;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

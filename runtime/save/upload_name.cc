@@ -8,7 +8,7 @@
 #include "runtime/core/crc32c.h"
 #include "runtime/core/digest.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 std::string upload_name(const Manifest& manifest) {
   const std::string text = encode_manifest(manifest);
@@ -40,4 +40,4 @@ Result<std::vector<std::string>> files_to_send(Env& env, const std::string& dire
   return files;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -8,7 +8,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 // "generation-0000-step-00000100-1a2b3c4d": the greatest name is the newest checkpoint, and one of other
 // bytes has another name (the end is a checksum of the manifest), so that an upload that is under way never
@@ -27,4 +27,4 @@ void record_upload(Env& env, const std::string& path, const Manifest& manifest, 
 Result<std::vector<std::string>> files_to_send(Env& env, const std::string& directory,
                                                const Manifest& manifest, int rank, int ranks);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -6,7 +6,7 @@
 #include "runtime/os/tell.h"
 #include "runtime/save/upload_name.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 void tell_upload(const UploadReport& report) {
   if (report.outcome.ok()) return;
@@ -98,4 +98,4 @@ UploadReport Uploader::upload(std::uint64_t step) {
   return report;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

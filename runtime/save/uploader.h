@@ -20,7 +20,7 @@
 #include "runtime/os/env.h"
 #include "runtime/save/user_command.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 struct UploadReport {
   std::uint64_t step = 0;
@@ -69,4 +69,4 @@ class Uploader {
   std::jthread thread_;  // the last member: it uses the others
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

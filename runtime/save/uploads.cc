@@ -7,7 +7,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/save/upload_name.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 namespace {
 
 UserCommand upload_command_of(const CheckpointConfig& config) {
@@ -90,4 +90,4 @@ std::vector<UploadReport> Uploads::take_reports() {
   return shards_ ? shards_->take_reports() : std::vector<UploadReport>();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

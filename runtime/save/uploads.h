@@ -26,7 +26,7 @@
 #include "runtime/save/shard_uploads.h"
 #include "runtime/save/uploader.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 class Uploads {
  public:
@@ -65,4 +65,4 @@ class Uploads {
   std::optional<ShardUploads> shards_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -12,7 +12,7 @@
 #include "runtime/os/command.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline save {
 
 struct UserCommand {
   std::string key;  // of the config, for sentences
@@ -34,4 +34,4 @@ CommandAttempts run_user_command(Env& env, const UserCommand& command,
                                  const std::map<std::string, std::string>& variables,
                                  const std::atomic<bool>& cancelled);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline save

@@ -12,7 +12,7 @@
 #include "runtime/core/json.h"
 #include "runtime/timeline/transfers.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 namespace {
 
 constexpr int compute_thread = 1, host_thread = 2, first_transfer_thread = 3;
@@ -171,4 +171,4 @@ std::string chrome_trace(const Timeline& timeline) {
   return Writer(timeline).write();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

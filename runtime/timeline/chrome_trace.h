@@ -8,8 +8,8 @@
 
 #include "runtime/timeline/timeline.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 
 std::string chrome_trace(const Timeline& timeline);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

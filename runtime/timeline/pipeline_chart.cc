@@ -11,7 +11,7 @@
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 
 // Neighbouring microbatches are far apart on the wheel of hues.
 const std::string_view pipeline_chart_style = R"css(
@@ -282,4 +282,4 @@ std::string pipeline_legend(const PipelineStep& step, const ScheduleShape& sched
   return legend;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

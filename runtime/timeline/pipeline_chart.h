@@ -10,7 +10,7 @@
 #include "runtime/timeline/step_analysis.h"
 #include "runtime/timeline/transfers.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 
 // `transfers` of the step; those between ranks that are not in it are left out.
 std::string pipeline_chart(const PipelineStep& step, const ScheduleShape& schedule,
@@ -20,4 +20,4 @@ std::string pipeline_legend(const PipelineStep& step, const ScheduleShape& sched
 
 extern const std::string_view pipeline_chart_style;
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

@@ -6,7 +6,7 @@
 
 #include "parallel/pipeline/schedule_time.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 namespace {
 
 double median(std::vector<double> values) {
@@ -206,4 +206,4 @@ std::vector<PipelineTimes> analyse(const Timeline& timeline) {
   return all;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

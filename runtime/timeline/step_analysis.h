@@ -18,7 +18,7 @@
 
 #include "runtime/timeline/timeline.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 
 struct Interval {
   std::int64_t begin_ns = 0, end_ns = 0;
@@ -84,4 +84,4 @@ std::vector<PipelineTimes> analyse(const Timeline& timeline);
 // Whether it is a forward or some backward.
 bool is_forward_or_backward(SpanKind kind);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

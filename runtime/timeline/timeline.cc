@@ -10,7 +10,7 @@
 
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 namespace {
 
 bool is_over(const Span& span) {
@@ -142,4 +142,4 @@ Result<Timeline> read_timeline(Env& env, const RunPaths& paths) {
   return merge_ranks(std::move(ranks));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

@@ -11,7 +11,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/trace_file.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 
 struct Timeline {
   std::vector<RankTrace> ranks = {};      // by rank; times of rank 0's clock, every span of them over
@@ -36,4 +36,4 @@ Result<Timeline> select_steps(Timeline timeline, const StepRange& range);
 // ExitCode::config when nothing was recorded there, ExitCode::data when a file is damaged or missing.
 Result<Timeline> read_timeline(Env& env, const RunPaths& paths);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

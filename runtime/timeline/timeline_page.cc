@@ -7,7 +7,7 @@
 #include "runtime/timeline/pipeline_chart.h"
 #include "runtime/timeline/timeline_summary.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 namespace {
 
 constexpr std::size_t boxes_max = 20'000;  // of a page that a browser still scrolls well
@@ -90,4 +90,4 @@ std::string timeline_page(const std::string& name, const Timeline& timeline,
   return html_page(name + " timeline", pipeline_chart_style, text);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

@@ -6,10 +6,10 @@
 
 #include "runtime/timeline/step_analysis.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 
 // `name`: of the run.
 std::string timeline_page(const std::string& name, const Timeline& timeline,
                           const std::vector<PipelineTimes>& pipelines);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

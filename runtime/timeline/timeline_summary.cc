@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 namespace {
 
 constexpr std::size_t ranks_shown = 64;
@@ -113,4 +113,4 @@ std::string timeline_summary(const Timeline& timeline, const std::vector<Pipelin
   return text;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

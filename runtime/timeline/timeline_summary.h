@@ -6,7 +6,7 @@
 
 #include "runtime/timeline/step_analysis.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 
 double median_step_ms(const PipelineTimes& pipeline);
 // "steps 3 to 5 of 2 ranks: 1f1b, 2 stages, 8 microbatches; cpu, ..."
@@ -14,4 +14,4 @@ std::string describe_timeline(const Timeline& timeline, const PipelineTimes& pip
 // Several lines: where each rank's time went, and the bubble of each pipeline beside the formula.
 std::string timeline_summary(const Timeline& timeline, const std::vector<PipelineTimes>& pipelines);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

@@ -4,7 +4,7 @@
 #include <map>
 #include <tuple>
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 namespace {
 
 using Direction = std::tuple<SpanKind, int, int>;  // what, from, to
@@ -40,4 +40,4 @@ std::vector<Transfer> transfers_of(const Timeline& timeline, std::uint64_t step)
   return transfers;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

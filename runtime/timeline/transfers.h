@@ -6,7 +6,7 @@
 
 #include "runtime/timeline/timeline.h"
 
-namespace holdfast {
+namespace holdfast::inline timeline {
 
 struct Transfer {
   int source = 0, target = 0;  // ranks
@@ -19,4 +19,4 @@ struct Transfer {
 // sent; one that has no other end is left out.
 std::vector<Transfer> transfers_of(const Timeline& timeline, std::uint64_t step);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline timeline

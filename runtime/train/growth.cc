@@ -4,7 +4,7 @@
 
 #include "runtime/os/tell.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 bool Growth::due(std::int64_t now_ns, const Saves& saves) {
   is_ready_ = may_pause_for_resize(now_ns, saves.is_settled);
@@ -61,4 +61,4 @@ void Growth::put_off(std::int64_t now_ns, const std::string& why) {
   tell("new ranks {}; others are started in {} s", why, terms_.retry_ns / 1'000'000'000);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

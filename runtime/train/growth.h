@@ -12,7 +12,7 @@
 #include "parallel/group/membership.h"
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 // Object of the leader that decides when new ranks are started, and when they are taken in; for one epoch.
 class Growth {
@@ -62,4 +62,4 @@ class Growth {
   bool is_ready_ = false;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

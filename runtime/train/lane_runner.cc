@@ -5,7 +5,7 @@
 #include "kernels/device_span.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 namespace {
 
 class LaneBuckets final : public BucketObserver {
@@ -230,4 +230,4 @@ Result<bool> LaneRunner::advance() {
   return gathering || reducing;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

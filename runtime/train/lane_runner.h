@@ -26,7 +26,7 @@
 #include "runtime/train/sample_log.h"
 #include "runtime/train/token_staging.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 // Parts of a worker that the lanes of a step are run on. The worker outlives them.
 struct StageParts {
@@ -101,4 +101,4 @@ class LaneRunner final : private StageWork {
   std::size_t first_slot_ = 0;  // of this run of the schedule
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

@@ -11,7 +11,7 @@
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/run/recovery_record.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 namespace {
 
 double milliseconds(std::int64_t duration_ns) {
@@ -301,4 +301,4 @@ Result<void> Progress::finished(const RunStatus& status, const LaneReductionCoun
   return log_->insist(line.field("reason", status.reason));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

@@ -18,7 +18,7 @@
 #include "runtime/save/uploader.h"
 #include "runtime/train/step.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 class Progress {
  public:
@@ -95,4 +95,4 @@ class Progress {
   bool peak_was_beaten_ = false;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

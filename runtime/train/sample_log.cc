@@ -7,7 +7,7 @@
 
 #include "runtime/os/line_log.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 namespace {
 
 constexpr std::uint64_t memory_bytes = std::uint64_t{64} << 20;  // of lines that wait
@@ -50,4 +50,4 @@ Result<void> SampleLog::close_step(std::uint64_t step) {
   return lines_.append(line_);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

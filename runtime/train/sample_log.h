@@ -16,7 +16,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/line_thread.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 // Of one rank, for all the time that it takes part.
 class SampleLog {
@@ -36,4 +36,4 @@ class SampleLog {
   std::string samples_, line_;  // kept, so that a step allocates nothing once they are long enough
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

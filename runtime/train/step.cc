@@ -12,7 +12,7 @@
 #include "runtime/save/async_saver.h"
 #include "runtime/save/uploads.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 namespace {
 
 // What the ranks add up to reach one verdict: exact sums and wrapped integers only, so that order cannot
@@ -189,4 +189,4 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   return outcome;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

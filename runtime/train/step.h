@@ -11,10 +11,12 @@
 #include "runtime/save/save_records.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast {
-
+namespace holdfast::inline save {
 class AsyncSaver;
 class Uploads;
+}  // namespace holdfast::inline save
+
+namespace holdfast::inline train {
 
 // 64-bit words that the vote of a step adds up over all ranks: loss, squared gradient norm, digest of the
 // data, how many ask to stop, failed, and targets count, whether the run grows, and how the saves stand.
@@ -53,4 +55,4 @@ struct StepOutcome {
 // must leave).
 Result<StepOutcome> run_step(Worker& worker, const StepRequest& request);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

@@ -4,7 +4,7 @@
 
 #include "kernels/elementwise.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 TokenStaging::TokenStaging(const TokenStagingShape& shape, Device& device, MemoryPlan& plan)
     : shape_(shape), device_(&device) {
@@ -51,4 +51,4 @@ TokenBatch TokenStaging::at(std::size_t slot) const {
           .shape = shape_.microbatch};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

@@ -14,7 +14,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/model/model.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 struct TokenStagingShape {
   BatchShapeBT microbatch;
@@ -46,4 +46,4 @@ class TokenStaging {
   std::int32_t* read_ = nullptr;     // by kernels; the same memory where the host sees the device's
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

@@ -12,7 +12,7 @@
 #include "runtime/run/trace_file.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 class TraceRecording {
  public:
@@ -37,4 +37,4 @@ class TraceRecording {
   TraceHeader header_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

@@ -6,7 +6,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/train/step.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 namespace {
 
 void send(Traffic& traffic, std::uint64_t bytes, std::uint64_t messages = 1) {
@@ -201,4 +201,4 @@ StepTraffic step_traffic(const Config& config, const Mesh& mesh, int rank) {
           .votes = vote(mesh.shape().ranks(), rank)};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

@@ -9,7 +9,7 @@
 #include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 struct StepTraffic {
   Traffic gradients;   // data axis: the lanes' gradients to the owners of the optimizer's shards, in fp32
@@ -26,4 +26,4 @@ struct StepTraffic {
 // Of rank `rank`, which is no spare of the mesh; the layout can run (rank_layout.h).
 StepTraffic step_traffic(const Config& config, const Mesh& mesh, int rank);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

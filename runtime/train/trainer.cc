@@ -10,7 +10,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/save.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 namespace {
 
 // A step, with the processor time that the thread of the host takes for all of it: what running a step costs
@@ -469,4 +469,4 @@ Result<void> Trainer::save() {
   return {};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

@@ -18,7 +18,7 @@
 #include "runtime/train/trace_recording.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 class Trainer {
  public:
@@ -103,4 +103,4 @@ class Trainer {
   Uploads uploads_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

@@ -10,7 +10,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 namespace {
 
 // Else it saves at its end only, or where it is asked to stop: then the state itself is written.
@@ -308,4 +308,4 @@ void Worker::leave(const Error& error) {
   end_without_device({rank_.env, rank_.communicator, rank_.config.run.directory, state_.step}, error);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

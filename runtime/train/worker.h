@@ -41,7 +41,7 @@
 #include "runtime/train/token_staging.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast {
+namespace holdfast::inline train {
 
 // What a worker is built from; the referenced objects outlive it.
 struct WorkerInputs {
@@ -182,4 +182,4 @@ class Worker {
   std::optional<StateView> state_view_;  // from allocate() on
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::inline train

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/gemm/vector_tile.h"
 
-namespace holdfast::cpu::HF_ISA {
+namespace holdfast::inline kernels::cpu::HF_ISA {
 
 // Tile registers of 16 rows x 64 bytes; a thread's own state.
 struct AmxConfiguration {
@@ -137,4 +137,4 @@ struct AmxTile {
   }
 };
 
-}  // namespace holdfast::cpu::HF_ISA
+}  // namespace holdfast::inline kernels::cpu::HF_ISA

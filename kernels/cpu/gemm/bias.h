@@ -4,7 +4,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::cpu::HF_ISA {
+namespace holdfast::inline kernels::cpu::HF_ISA {
 
 // C = bias + C, or bias, or zero: a product that sums nothing, and the part of one with a bias that
 // accumulates.
@@ -25,4 +25,4 @@ HF_INLINE void add_bias_alone(const Matmul& op) {
   });
 }
 
-}  // namespace holdfast::cpu::HF_ISA
+}  // namespace holdfast::inline kernels::cpu::HF_ISA

@@ -17,7 +17,7 @@
 #include "kernels/cpu/team.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::cpu::HF_ISA {
+namespace holdfast::inline kernels::cpu::HF_ISA {
 
 template <typename Tile>
 class Gemm {
@@ -311,4 +311,4 @@ void prepare_gemm(const Context& context, const Matmul& op) {
   Gemm<Tile>(context, op).request_scratch();
 }
 
-}  // namespace holdfast::cpu::HF_ISA
+}  // namespace holdfast::inline kernels::cpu::HF_ISA

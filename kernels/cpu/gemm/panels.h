@@ -10,7 +10,7 @@
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::cpu::HF_ISA {
+namespace holdfast::inline kernels::cpu::HF_ISA {
 
 inline constexpr int lanes = native_lanes;
 
@@ -250,4 +250,4 @@ void pack_panels(const Operand<typename Words::Element>& operand, std::int64_t f
   }
 }
 
-}  // namespace holdfast::cpu::HF_ISA
+}  // namespace holdfast::inline kernels::cpu::HF_ISA

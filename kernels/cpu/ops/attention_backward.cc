@@ -5,7 +5,7 @@
 #include "kernels/cpu/ops/ops.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::cpu::HF_ISA {
+namespace holdfast::inline kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -340,4 +340,4 @@ void run_attention_backward(const Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::cpu::HF_ISA
+}  // namespace holdfast::inline kernels::cpu::HF_ISA

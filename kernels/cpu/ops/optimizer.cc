@@ -5,7 +5,7 @@
 #include "kernels/cpu/ops/square_sum.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::cpu::HF_ISA {
+namespace holdfast::inline kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -119,4 +119,4 @@ void run_square_sum(const Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::cpu::HF_ISA
+}  // namespace holdfast::inline kernels::cpu::HF_ISA

@@ -3,7 +3,7 @@
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/ops/ops.h"
 
-namespace holdfast::cpu::HF_ISA {
+namespace holdfast::inline kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -78,4 +78,4 @@ constexpr Implementation implementations[] = {
 constinit const ImplementationList table_list = {"kernels/cpu/ops/table.cc", implementations,
                                                  sizeof(implementations) / sizeof(Implementation)};
 
-}  // namespace holdfast::cpu::HF_ISA
+}  // namespace holdfast::inline kernels::cpu::HF_ISA

@@ -19,7 +19,7 @@
 
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::cpu::HF_ISA {
+namespace holdfast::inline kernels::cpu::HF_ISA {
 
 inline constexpr std::int64_t panel_columns = 16;
 inline constexpr std::int64_t depth_step = 32;
@@ -177,4 +177,4 @@ template <Sum sum>
 
 #endif
 
-}  // namespace holdfast::cpu::HF_ISA
+}  // namespace holdfast::inline kernels::cpu::HF_ISA

@@ -17,7 +17,7 @@
 #include "runtime/measure/report.h"
 #include "runtime/os/io_queue.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* usage =
@@ -246,7 +246,7 @@ int run_bench(const std::vector<std::string>& words) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::inline cli
 
 int main(int argc, char** argv) {
   return holdfast::run_program(argc, argv, holdfast::run_bench);

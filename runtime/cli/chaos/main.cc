@@ -14,7 +14,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/suggest.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* usage =
@@ -199,7 +199,7 @@ int run_chaos_command(const std::vector<std::string>& words) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::inline cli
 
 int main(int argc, char** argv) {
   return holdfast::run_program(argc, argv, holdfast::run_chaos_command);

@@ -11,7 +11,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 
 class Arguments {
  public:
@@ -46,4 +46,4 @@ Error output_is_lost(std::string_view reason);
 // code.
 int complain(const Error& error);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -5,7 +5,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::inline cli {
 
 std::string build_version();   // "0.1.0"
 std::string build_type();      // "Release"
@@ -13,4 +13,4 @@ std::string build_compiler();  // "gcc 12.2.0"
 // Digest of the running program's own file: equal on all ranks of a run, or they run different binaries.
 std::string program_digest(Env& env);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::inline cli {
 
 // Runs `run` with the words of the command line and returns its exit code. Streams that are closed take
 // nothing that the process opens; what fmt::print cannot write is said, and is ExitCode::config.
@@ -13,4 +13,4 @@ int run_program(int argc, char** argv, int (*run)(const std::vector<std::string>
 // Returns the code of a command whose result is what it printed: an error when some of that is lost.
 int with_output(int code);
 
-}  // namespace holdfast
+}  // namespace holdfast::inline cli
