@@ -29,6 +29,23 @@ struct RecoveryInventory {
   std::int64_t noticed_us = 0;
   bool told = false;
   std::string noticed = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("launched_ranks", self.launched_ranks);
+    visit("joined", self.joined);
+    visit("log_opened", self.log_opened);
+    visit("step", self.step);
+    visit("gemm_peak", self.gemm_peak);
+    visit("shm_run_id", self.shm_run_id);
+    visit("verdict", self.verdict);
+    visit("lost_some", self.lost_some);
+    visit("lost_starter", self.lost_starter);
+    visit("redone_step", self.redone_step);
+    visit("redone", self.redone);
+    visit("noticed_us", self.noticed_us);
+    visit("told", self.told);
+    visit("noticed", self.noticed);
+  }
 };
 
 // Merges what the ranks know, one inventory of each, into what holds for all. Pure.
