@@ -5,45 +5,26 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
-#include <sstream>
 
+#include "parallel/comm/gather.h"
 #include "parallel/group/quorum.h"
 #include "runtime/os/processes.h"
 
 namespace holdfast::inline parallel {
 namespace {
 
-// "rank pid ticks host host_id", one a line; a host's name has no blanks.
-std::string line_of(const Member& member) {
-  return fmt::format("{} {} {} {} {}\n", member.launched_rank, member.process_id, member.started_ticks,
-                     member.host.empty() ? "?" : member.host, member.host_id.empty() ? "?" : member.host_id);
-}
-
-std::istream& operator>>(std::istream& stream, Member& member) {
-  return stream >> member.launched_rank >> member.process_id >> member.started_ticks >> member.host >>
-         member.host_id;
-}
-
 // Message in which a rank introduces itself, in the first exchange of an epoch.
 struct Introduction {
   std::uint64_t epoch = 0;  // that it believes to be in
   Member self;
   MembershipView newest;  // that it has agreed on
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("self", self.self);
+    visit("newest", self.newest);
+  }
 };
-
-std::string to_text(const Introduction& said) {
-  std::string text = fmt::format("{}\n{}{}\n", said.epoch, line_of(said.self), said.newest.epoch);
-  for (const Member& member : said.newest.members) text += line_of(member);
-  return text;
-}
-
-Introduction introduction_of(const std::string& text) {
-  std::istringstream stream(text);
-  Introduction said;
-  stream >> said.epoch >> said.self >> said.newest.epoch;
-  for (Member member; stream >> member;) said.newest.members.push_back(member);
-  return said;
-}
 
 std::vector<int> ranks_of(const std::vector<Member>& members) {
   std::vector<int> ranks;
@@ -198,9 +179,7 @@ Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipVie
                                    .host = env_->host_name(),
                                    .host_id = env_->host_id()},
                           .newest = view_};
-  HF_TRY(const std::vector<std::string> texts, all_gather_text(group, waiter, to_text(mine)));
-  std::vector<Introduction> all;
-  for (const std::string& text : texts) all.push_back(introduction_of(text));
+  HF_TRY(std::vector<Introduction> all, gather(group, waiter, mine));
   for (const Introduction& said : all) {
     if (epoch_ == epoch_not_known) epoch_ = said.epoch;
   }
@@ -223,14 +202,10 @@ Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipVie
 Result<void> Membership::check_quorum(const Waiter& waiter, const MembershipView& before,
                                       const MembershipView& now) {
   const std::vector<Member> missing = members_lost(before, now);
-  std::string mine;
-  for (const int rank : proven_dead(missing, before, now)) mine += fmt::format("{} ", rank);
-  HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator(), waiter, mine));
+  HF_TRY(const std::vector<std::vector<int>> dead,
+         gather(communicator(), waiter, proven_dead(missing, before, now)));
   QuorumFacts facts{.before = ranks_of(before.members), .left = ranks_of(now.members), .dead = {}};
-  for (const std::string& text : texts) {
-    std::istringstream stream(text);
-    for (int rank = 0; stream >> rank;) facts.dead.push_back(rank);
-  }
+  for (const std::vector<int>& each : dead) facts.dead.insert(facts.dead.end(), each.begin(), each.end());
   std::ranges::sort(facts.dead);
   facts.dead.erase(std::unique(facts.dead.begin(), facts.dead.end()), facts.dead.end());
   if (has_quorum(facts)) return {};

@@ -86,11 +86,24 @@ struct Member {
   std::int64_t started_ticks = 0;  // ProcessFacts; 0: not known
   std::string host;                // its name, for people
   std::string host_id = {};        // Env::host_id(): equal names may be those of two hosts
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("launched_rank", self.launched_rank);
+    visit("process_id", self.process_id);
+    visit("started_ticks", self.started_ticks);
+    visit("host", self.host);
+    visit("host_id", self.host_id);
+  }
 };
 
 struct MembershipView {
   std::uint64_t epoch = 0;
   std::vector<Member> members;  // by rank of the epoch's communicator; ascending launched ranks
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("epoch", self.epoch);
+    visit("members", self.members);
+  }
 };
 
 class Membership {
