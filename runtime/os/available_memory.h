@@ -16,6 +16,11 @@ struct MemoryRoom {
   std::string limited_by = {};    // folder of the control group that leaves the least; empty: the host does
 
   bool operator==(const MemoryRoom&) const = default;
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("available_bytes", self.available_bytes);
+    visit("total_bytes", self.total_bytes);
+    visit("limited_by", self.limited_by);
+  }
 };
 
 // std::nullopt when the system does not say. A snapshot: other processes take and give back all the time.

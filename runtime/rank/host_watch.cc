@@ -1,11 +1,10 @@
 #include "runtime/rank/host_watch.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <sstream>
 
+#include "parallel/comm/gather.h"
 #include "runtime/os/processes.h"
 #include "runtime/os/tell.h"
 #include "runtime/rank/run_secret.h"
@@ -28,35 +27,13 @@ std::uint16_t port_of_guard(Env& env, RankWatch* watch, const GuardNetworkFacts&
 }
 
 ToldHost own_facts(Env& env) {
-  const std::string name_space = env.processes().own_namespace();
   return {.number = env.random_u64(),
           .host = env.host_name(),
           .host_id = env.host_id(),
-          .name_space = name_space.empty() ? "-" : name_space};
-}
-
-Result<std::vector<ToldHost>> tell_hosts(const TrainInputs& inputs, const Waiter& waiter,
-                                         const ToldHost& own) {
-  HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(own)));
-  std::vector<ToldHost> told;
-  for (const std::string& text : texts) told.push_back(told_host(text));
-  return told;
+          .name_space = env.processes().own_namespace()};
 }
 
 }  // namespace
-
-std::string to_text(const ToldHost& told) {
-  return fmt::format("{} {} {} {} {} {}", told.number, told.host, told.host_id, told.name_space,
-                     told.guard_port, fmt::join(told.addresses, " "));
-}
-
-ToldHost told_host(const std::string& text) {
-  std::istringstream stream(text);
-  ToldHost told;
-  stream >> told.number >> told.host >> told.host_id >> told.name_space >> told.guard_port;
-  for (std::string address; stream >> address;) told.addresses.push_back(address);
-  return told;
-}
 
 ToldHosts different_hosts(const std::vector<ToldHost>& told) {
   ToldHosts hosts;
@@ -93,7 +70,7 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const C
   HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, outcome_of(place), env.host_name()));
   if (inputs.membership == nullptr) return {};
   ToldHost own = own_facts(env);
-  HF_TRY(std::vector<ToldHost> told, tell_hosts(inputs, waiter, own));
+  HF_TRY(std::vector<ToldHost> told, gather(inputs.communicator, waiter, own));
   if (different_hosts(told).facts.size() < 2) return {};
   if (const std::string host = host_with_several_guards(told); !host.empty()) {
     if (inputs.communicator.rank() == 0)
@@ -106,7 +83,7 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const C
   }
   own.addresses = place->told;
   own.guard_port = port_of_guard(env, inputs.watch, {.secret = secret, .listen_address = place->address});
-  HF_TRY(told, tell_hosts(inputs, waiter, own));
+  HF_TRY(told, gather(inputs.communicator, waiter, own));
   ToldHosts hosts = different_hosts(told);
   if (inputs.watch == nullptr) return {};
   constexpr std::int64_t min_ms = 1'000;

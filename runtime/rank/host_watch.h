@@ -20,18 +20,25 @@ namespace holdfast::inline rank {
 Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                         const Secret& secret);
 
-// ToldHost is what a rank tells the others of its host: "number host id namespace address ...", and where its
-// guard listens, which only does so once it has been told that there are others.
+// ToldHost is what a rank tells the others of its host, and where its guard listens, which only does so once
+// it has been told that there are others.
 struct ToldHost {
   std::uint64_t number = 0;  // random; rank 0's names the start
   std::string host = {};
   std::string host_id = {};      // Env::host_id()
-  std::string name_space = {};   // of the PIDs; "-": not known
+  std::string name_space = {};   // of the PIDs; empty: not known
   std::uint16_t guard_port = 0;  // told later; 0: nowhere
   std::vector<std::string> addresses = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("number", self.number);
+    visit("host", self.host);
+    visit("host_id", self.host_id);
+    visit("name_space", self.name_space);
+    visit("guard_port", self.guard_port);
+    visit("addresses", self.addresses);
+  }
 };
-std::string to_text(const ToldHost& told);
-ToldHost told_host(const std::string& text);
 // The different hosts, in the order of their first ranks, each with the facts of a rank that knows a guard.
 // Two that have the same name are "NAME" and "NAME#2". `index_of`: by Env::host_id().
 struct ToldHosts {

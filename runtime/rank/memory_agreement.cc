@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "runtime/core/json.h"
+#include "parallel/comm/gather.h"
 #include "runtime/core/units.h"
 #include "runtime/os/shared_memory_facts.h"
 #include "runtime/os/tell.h"
@@ -34,53 +35,32 @@ void measure(Env& env, const MemoryTerms& terms, SnapshotTiers wanted, RankMemor
   mine.resumed_bytes = old.resumed.bytes;
 }
 
-std::string to_text(const RankMemory& rank, SnapshotTiers had, bool time_is_over) {
-  Json need = Json::array();
-  for (const RankMemory::Need& each : rank.need) need.push_back({each.own_bytes, each.shared_bytes});
-  const MemoryRoom room = rank.room.value_or(MemoryRoom{});
-  return Json({{"host", rank.host},
-               {"host_id", rank.host_id},
-               {"need", need},
-               {"slot", rank.slot_bytes},
-               {"kept", rank.kept_bytes},
-               {"old", {rank.unneeded_bytes, rank.resumed_bytes}},
-               {"known", rank.room.has_value()},
-               {"room", {room.available_bytes, room.total_bytes}},
-               {"limited_by", room.limited_by},
-               {"shared", rank.shared_free.has_value() ? Json(*rank.shared_free) : Json()},
-               {"had", static_cast<int>(had)},
-               {"over", time_is_over}})
-      .dump_any();
-}
+// What one rank brings to the question of all.
+struct MemoryRecord {
+  RankMemory memory = {};
+  SnapshotTiers had = SnapshotTiers::none;
+  bool time_is_over = false;
 
-// The question of all ranks, from their texts; they run the same binary.
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("memory", self.memory);
+    visit("had", self.had);
+    visit("time_is_over", self.time_is_over);
+  }
+};
+
+// The question of all ranks.
 struct Gathered {
   std::vector<RankMemory> ranks;
   SnapshotTiers had = SnapshotTiers::none;
   bool time_is_over = false;
 };
 
-Gathered gathered_from(const std::vector<std::string>& texts) {
+Gathered gathered_from(std::vector<MemoryRecord> records) {
   Gathered all;
-  for (const std::string& text : texts) {
-    const Json told = Json::parse(text);
-    RankMemory rank{.host = told["host"],
-                    .host_id = told["host_id"],
-                    .slot_bytes = told["slot"],
-                    .kept_bytes = told["kept"],
-                    .unneeded_bytes = told["old"][0],
-                    .resumed_bytes = told["old"][1]};
-    for (std::size_t i = 0; i < snapshot_tier_count; ++i)
-      rank.need[i] = {.own_bytes = told["need"][i][0], .shared_bytes = told["need"][i][1]};
-    if (told["known"].get<bool>()) {
-      rank.room = MemoryRoom{.available_bytes = told["room"][0],
-                             .total_bytes = told["room"][1],
-                             .limited_by = told["limited_by"]};
-    }
-    if (!told["shared"].is_null()) rank.shared_free = told["shared"].get<std::uint64_t>();
-    all.had = std::max(all.had, static_cast<SnapshotTiers>(told["had"].get<int>()));
-    all.time_is_over = all.time_is_over || told["over"].get<bool>();
-    all.ranks.push_back(std::move(rank));
+  for (MemoryRecord& each : records) {
+    all.had = std::max(all.had, each.had);
+    all.time_is_over = all.time_is_over || each.time_is_over;
+    all.ranks.push_back(std::move(each.memory));
   }
   return all;
 }
@@ -134,9 +114,10 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
     const std::int64_t waited_ns = env.monotonic_ns() - begin_ns;
     measure(env, terms, wanted, mine);
     const bool is_over = waited_ns >= terms.timeout_ms * 1'000'000;
-    HF_TRY(const std::vector<std::string> texts,
-           all_gather_text(parties.communicator, parties.waiter, to_text(mine, terms.had, is_over)));
-    const Gathered all = gathered_from(texts);
+    HF_TRY(std::vector<MemoryRecord> records,
+           gather(parties.communicator, parties.waiter,
+                  MemoryRecord{.memory = mine, .had = terms.had, .time_is_over = is_over}));
+    const Gathered all = gathered_from(std::move(records));
     const FitAnswer answer = decide_fit(
         {.ranks = all.ranks, .wanted = wanted, .waits_for = all.had, .time_is_over = all.time_is_over});
     if (answer.kind == Kind::fits && answer.removes_snapshots_first && !removed && terms.run.has_value()) {

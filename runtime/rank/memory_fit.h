@@ -35,6 +35,11 @@ struct RankMemory {
   struct Need {
     std::uint64_t own_bytes = 0;     // of ordinary memory
     std::uint64_t shared_bytes = 0;  // of shared memory
+
+    static void visit_fields(auto& self, auto&& visit) {
+      visit("own_bytes", self.own_bytes);
+      visit("shared_bytes", self.shared_bytes);
+    }
   };
   std::string host = {};
   std::string host_id = {};                         // Env::host_id(); empty: the name stands for it
@@ -46,6 +51,18 @@ struct RankMemory {
   std::uint64_t unneeded_bytes = 0, resumed_bytes = 0;
   std::optional<MemoryRoom> room = {};            // none: not known, and then everything fits
   std::optional<std::uint64_t> shared_free = {};  // what shared memory has room for; none: not known
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("host_id", self.host_id);
+    visit("need", self.need);
+    visit("slot_bytes", self.slot_bytes);
+    visit("kept_bytes", self.kept_bytes);
+    visit("unneeded_bytes", self.unneeded_bytes);
+    visit("resumed_bytes", self.resumed_bytes);
+    visit("room", self.room);
+    visit("shared_free", self.shared_free);
+  }
 };
 
 struct FitQuestion {

@@ -1,33 +1,33 @@
 #include "runtime/rank/run_secret.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <sstream>
+#include <vector>
 
+#include "parallel/comm/gather.h"
 #include "runtime/os/network.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::inline rank {
 namespace {
 
-constexpr std::string_view has_it = "known ", has_none = "none ";
+// What a rank asks of the one that has the secret, which seals it for the rank alone.
+struct SecretNeed {
+  bool is_known = false;  // the rank has the secret of the run already
+  std::string request = {};
 
-// For every rank its own, with blanks between them.
-Result<std::string> sealed_for_all(const Secret& secret, const std::vector<std::string>& requests) {
-  std::string all;
-  for (const std::string& request : requests) {
-    HF_TRY(const std::string sealed, seal_secret(secret, request.substr(request.find(' ') + 1)));
-    all += sealed + ' ';
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("is_known", self.is_known);
+    visit("request", self.request);
+  }
+};
+
+// By rank.
+Result<std::vector<std::string>> sealed_for_all(const Secret& secret, const std::vector<SecretNeed>& needs) {
+  std::vector<std::string> all;
+  for (const SecretNeed& need : needs) {
+    HF_TRY(all.emplace_back(), seal_secret(secret, need.request));
   }
   return all;
-}
-
-std::string word_of(const std::string& text, int index) {
-  std::istringstream words(text);
-  std::string word;
-  for (int at = 0; at <= index; ++at) word.clear(), words >> word;
-  return word;
 }
 
 }  // namespace
@@ -35,19 +35,18 @@ std::string word_of(const std::string& text, int index) {
 Result<Secret> agree_on_secret(Communicator& communicator, const Waiter& waiter, Env& env,
                                const std::optional<Secret>& known) {
   const SecretRequest request;
-  HF_TRY(const std::vector<std::string> requests,
-         all_gather_text(communicator, waiter,
-                         fmt::format("{}{}", known.has_value() ? has_it : has_none, request.text())));
-  const auto holder =
-      std::ranges::find_if(requests, [](const std::string& text) { return text.starts_with(has_it); });
-  const int gives = holder == requests.end() ? 0 : static_cast<int>(holder - requests.begin());
-  Result<std::string> sealed = std::string();
+  HF_TRY(const std::vector<SecretNeed> needs,
+         gather(communicator, waiter, SecretNeed{.is_known = known.has_value(), .request = request.text()}));
+  const auto holder = std::ranges::find_if(needs, &SecretNeed::is_known);
+  const int gives = holder == needs.end() ? 0 : static_cast<int>(holder - needs.begin());
+  Result<std::vector<std::string>> sealed = std::vector<std::string>();
   if (communicator.rank() == gives)
-    sealed = sealed_for_all(known.has_value() ? *known : Secret::draw(env), requests);
+    sealed = sealed_for_all(known.has_value() ? *known : Secret::draw(env), needs);
   HF_TRY_VOID(agree_on_outcome(communicator, waiter, outcome_of(sealed), env.host_name()));
-  HF_TRY(const std::vector<std::string> answers, all_gather_text(communicator, waiter, *sealed));
-  const Result<Secret> secret =
-      request.open(word_of(answers[static_cast<std::size_t>(gives)], communicator.rank()));
+  HF_TRY(const std::vector<std::vector<std::string>> answers, gather(communicator, waiter, *sealed));
+  const std::vector<std::string>& given = answers[static_cast<std::size_t>(gives)];
+  const auto own = static_cast<std::size_t>(communicator.rank());
+  const Result<Secret> secret = request.open(own < given.size() ? given[own] : "");
   HF_TRY_VOID(agree_on_outcome(communicator, waiter, outcome_of(secret), env.host_name()));
   return *secret;
 }

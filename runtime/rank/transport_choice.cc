@@ -3,9 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
+#include "parallel/comm/gather.h"
 #include "parallel/nccl/nccl_environment.h"
 #include "runtime/os/posix_variables.h"
 #include "runtime/rank/device_choice.h"
@@ -83,29 +83,6 @@ Result<void> find_gpu_and_nccl(const TrainInputs& inputs, const Config& config, 
   return {};
 }
 
-// A line each; the last may be any text.
-std::string to_text(const TransportMeans& means) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}", means.host, means.host_sees_memory ? 1 : 0, means.gpu,
-                     means.nccl_version, means.nccl_missing);
-}
-
-TransportMeans means_from_text(std::string_view text) {
-  const auto line = [&text] {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view found = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    return std::string(found);
-  };
-  TransportMeans means;
-  means.host = line();
-  means.host_sees_memory = line() == "1";
-  means.gpu = line();
-  const std::string version = line();
-  std::from_chars(version.data(), version.data() + version.size(), means.nccl_version);
-  means.nccl_missing = text;
-  return means;
-}
-
 }  // namespace
 
 Result<TransportChoice> choose_transport(std::string_view wanted, std::span<const TransportMeans> ranks) {
@@ -175,9 +152,7 @@ Result<JoinedTransport> join_transport(const TrainInputs& inputs, const Waiter& 
     const Result<void> found = find_gpu_and_nccl(inputs, config, mine, joined);
     if (!found.ok()) mine.nccl_missing = found.error().message;
   }
-  HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(mine)));
-  std::vector<TransportMeans> ranks;
-  for (const std::string& text : texts) ranks.push_back(means_from_text(text));
+  HF_TRY(const std::vector<TransportMeans> ranks, gather(inputs.communicator, waiter, mine));
   HF_TRY(joined.choice, choose_transport(config.parallel.exchange, ranks));
   if (joined.choice.way == TransportWay::host) {
     joined.nccl = nullptr;

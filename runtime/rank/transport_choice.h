@@ -26,6 +26,14 @@ struct TransportMeans {
   std::string gpu = {};           // CudaFacts::uuid
   int nccl_version = 0;           // 0: it has none
   std::string nccl_missing = {};  // why, a clause
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("host_sees_memory", self.host_sees_memory);
+    visit("gpu", self.gpu);
+    visit("nccl_version", self.nccl_version);
+    visit("nccl_missing", self.nccl_missing);
+  }
 };
 
 struct TransportChoice {

@@ -17,30 +17,6 @@ TEST(HostWatch, ANamespaceOfPidsHasABoardOfItsOwn) {
   EXPECT_NE(watched_board(one), watched_board(other));
 }
 
-TEST(HostWatch, WhatARankTellsArrives) {
-  for (const ToldHost& told : {ToldHost{.number = 7,
-                              .host = "a",
-                              .host_id = "a@m",
-                              .name_space = "pid:[1]",
-                              .guard_port = 4'000,
-                              .addresses = {}},
-                               ToldHost{.number = 8,
-                               .host = "b",
-                               .host_id = "b@m",
-                               .name_space = "-",
-                               .guard_port = 0,
-                               .addresses = {"10.0.0.7", "::1"}}}) {
-    const ToldHost heard = told_host(to_text(told));
-    EXPECT_EQ(to_text(heard), to_text(told));
-    EXPECT_EQ(heard.number, told.number);
-    EXPECT_EQ(heard.host, told.host);
-    EXPECT_EQ(heard.host_id, told.host_id);
-    EXPECT_EQ(heard.guard_port, told.guard_port);
-    EXPECT_EQ(heard.name_space, told.name_space);
-    EXPECT_EQ(heard.addresses, told.addresses);
-  }
-}
-
 TEST(HostWatch, TwoMachinesOfOneNameAreTwoHosts) {
   const auto told = [](const char* name, const char* machine, std::uint16_t port) {
     return ToldHost{.host = name, .host_id = std::string(name) + "@" + machine, .guard_port = port};
