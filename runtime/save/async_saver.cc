@@ -21,7 +21,6 @@ AsyncSaver::AsyncSaver(StateView& view, CheckpointStore& store, std::uint64_t wr
       store_(&store),
       writer_(writer),
       resumed_(resumed),
-      first_(view.rank.communicator.rank() == 0),
       tier_(tier.has_value() ? *std::move(tier) : DiskTier(view.rank.communicator.rank())) {}
 
 void AsyncSaver::cancel() {
@@ -240,7 +239,7 @@ void AsyncSaver::wait_for_copy(const Save& save) {
   }
 }
 
-SaveVotes AsyncSaver::vote(const SaveDue& due) {
+SaveVotes AsyncSaver::vote() {
   SaveVotes votes;
   if (is_copying()) {
     Save& newest = *saves_.back();
@@ -253,14 +252,9 @@ SaveVotes AsyncSaver::vote(const SaveDue& due) {
     (saves_.front()->job.result().ok() ? votes.durable : votes.failed) = 1;
   if (publishing_ && tier_.publishes() && publish_.finished())
     (publish_.result().ok() ? votes.published : votes.unpublished) = 1;
-  if (first_) {
-    votes.to_disk = due.to_disk ? 1 : 0;
-    votes.to_ram = due.to_ram ? 1 : 0;
-  }
   const bool has_last = cleanup_.finished() && memory_->slots().size() > snapshots_.size();
   votes.last_slots = has_last ? 1 : 0;
   votes.settling = older_removed_ && cleanup_.finished() ? 0 : 1;
-  votes.asked_for = due.asked_for ? 1 : 0;
   if (sent_ != nullptr && replicas_->finished())
     (replicas_->succeeded() ? votes.replicated : votes.unreplicated) = 1;
   return votes;
@@ -468,7 +462,7 @@ Result<void> AsyncSaver::complete_round() {
     view_->rank.communicator.abandon();  // no step follows whose vote would tell the others
     return device.ok() ? outcome_of(saves_.back()->job.result()) : device;
   }
-  SaveVotes::Words words = vote({}).words();
+  SaveVotes::Words words = vote().words();
   HF_TRY_VOID(all_reduce_sum(view_->rank.communicator, patient_waiter(*view_), words));
   return advance(SaveVotes::of(words));
 }

@@ -91,8 +91,8 @@ class AsyncSaver {
   // Copies the state after the step that was just made, and saves it if `to_disk`. False: a RAM snapshot was
   // left out.
   Result<bool> begin(bool to_disk);
-  // Waits for the copy of the state that the coming update would overwrite. `due`: after the coming step.
-  SaveVotes vote(const SaveDue& due);
+  // Waits for the copy of the state that the coming update would overwrite.
+  SaveVotes vote();
   Result<void> advance(const SaveVotes& sums);
   // Waits until no save is under way; the second one, until no snapshot is being sent to a buddy, either, so
   // that a slot is free.
@@ -161,7 +161,6 @@ class AsyncSaver {
   CheckpointStore* store_;
   std::uint64_t writer_;
   std::optional<SnapshotStep> resumed_;
-  bool first_;  // rank 0, which decides when to save
   DiskTier tier_;
   bool
       all_published_;  // the newest checkpoint, on every host; where hosts have parts, false until it is seen

@@ -8,11 +8,13 @@
 
 namespace holdfast::inline save {
 
-// Saves that are due when a step is made.
+// Says which saves are due when a step is made: by one rank's count, or, after the step's vote, for all.
 struct SaveDue {
   bool to_disk = false;
   bool to_ram = false;
-  bool asked_for = false;  // somebody asked this rank for a save to disk: counts on every rank
+  bool asked_for = false;  // somebody asked for a save to disk, of one rank, which may be any
+
+  bool wants_disk() const { return to_disk || asked_for; }
 };
 
 // State of a rank's saves, as words that the vote of a step adds up over all ranks.
@@ -30,21 +32,14 @@ struct SaveVotes {
   std::int64_t last_slots = 0;
   // Whether this rank will still make or give up slots for snapshots in this epoch.
   std::int64_t settling = 0;
-  // Saves that are due after this step; rank 0 alone, so that clocks that differ never part the ranks.
-  std::int64_t to_disk = 0;
-  std::int64_t to_ram = 0;
-  // Whether somebody asked this rank, which may be any, for a save to disk.
-  std::int64_t asked_for = 0;
   // Whether this rank's part of the upload that is under way (shard_uploads.h) is sent, or cannot be.
   std::int64_t sent = 0;
   std::int64_t unsent = 0;
 
-  bool wants_disk() const { return to_disk + asked_for > 0; }
-
-  using Words = std::array<std::int64_t, 13>;
+  using Words = std::array<std::int64_t, 10>;
   Words words() const {
-    return {durable, failed, published, unpublished, replicated, unreplicated, last_slots,
-            to_disk, to_ram, asked_for, settling,    sent,       unsent};
+    return {durable,      failed,     published, unpublished, replicated,
+            unreplicated, last_slots, settling,  sent,        unsent};
   }
   static SaveVotes of(const Words& words) {
     return {.durable = words[0],
@@ -54,12 +49,9 @@ struct SaveVotes {
             .replicated = words[4],
             .unreplicated = words[5],
             .last_slots = words[6],
-            .settling = words[10],
-            .to_disk = words[7],
-            .to_ram = words[8],
-            .asked_for = words[9],
-            .sent = words[11],
-            .unsent = words[12]};
+            .settling = words[7],
+            .sent = words[8],
+            .unsent = words[9]};
   }
 };
 

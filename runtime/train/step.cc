@@ -25,6 +25,8 @@ struct Ballot {
   std::int64_t stops = 0;
   std::int64_t failures = 0;
   std::int64_t grows = 0;  // of one rank each: 1: grow, 2: starts_ranks, 4: restart, 8 a host that leaves
+  std::int64_t due_to_disk = 0, due_to_ram = 0;  // rank 0 alone
+  std::int64_t due_asked_for = 0;
   SaveVotes saves;
 };
 
@@ -66,8 +68,11 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
   words[2 * width + 3] = ballot.failures;
   words[2 * width + 4] = ballot.counted_targets;
   words[2 * width + 5] = ballot.grows;
+  words[2 * width + 6] = ballot.due_to_disk;
+  words[2 * width + 7] = ballot.due_to_ram;
+  words[2 * width + 8] = ballot.due_asked_for;
   SaveVotes::Words saves = ballot.saves.words();
-  std::copy(saves.begin(), saves.end(), words.begin() + 2 * width + 6);
+  std::copy(saves.begin(), saves.end(), words.begin() + 2 * width + 9);
   {
     const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_vote});
     HF_TRY_VOID(all_reduce_sum(worker.rank().communicator, worker.rank().waiter, words));
@@ -80,7 +85,10 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
   ballot.failures = words[2 * width + 3];
   ballot.counted_targets = words[2 * width + 4];
   ballot.grows = words[2 * width + 5];
-  std::copy_n(words.begin() + 2 * width + 6, saves.size(), saves.begin());
+  ballot.due_to_disk = words[2 * width + 6];
+  ballot.due_to_ram = words[2 * width + 7];
+  ballot.due_asked_for = words[2 * width + 8];
+  std::copy_n(words.begin() + 2 * width + 9, saves.size(), saves.begin());
   ballot.saves = SaveVotes::of(saves);
   return {};
 }
@@ -138,11 +146,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   LaneOutcome lanes{.data = {}, .failure = request.trouble};
   HF_TRY_VOID(run_lanes(worker, lanes));
   Result<void>& failure = lanes.failure;
-  if (request.saver != nullptr) {
-    ballot.saves = request.saver->vote(request.due);
-  } else if (request.due.asked_for) {
-    ballot.saves.asked_for = 1;
-  }
+  if (request.saver != nullptr) ballot.saves = request.saver->vote();
   if (request.uploads != nullptr) request.uploads->vote(ballot.saves);
   // After the wait for a snapshot: none is voted on that the device did not give whole.
   if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);
@@ -153,6 +157,11 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   ballot.failures = failure.ok() ? 0 : 1;
   ballot.grows = (request.grow ? 1 : 0) + (request.starts_ranks ? 2 : 0) + (request.restart.wanted ? 4 : 0) +
                  8 * std::clamp(request.restart.hosts_leaving, 0, 2);
+  if (worker.rank().communicator.rank() == 0) {
+    ballot.due_to_disk = request.due.to_disk ? 1 : 0;
+    ballot.due_to_ram = request.due.to_ram ? 1 : 0;
+  }
+  ballot.due_asked_for = request.due.asked_for ? 1 : 0;
 
   HF_FAULT_POINT(worker.rank().faults, "step.before_vote");
   HF_TRY_VOID(vote(worker, ballot));
@@ -168,6 +177,9 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   outcome.grow = (ballot.grows & 1) != 0;
   outcome.starts_ranks = (ballot.grows & 2) != 0;
   outcome.restart = {.wanted = (ballot.grows & 4) != 0, .hosts_leaving = static_cast<int>(ballot.grows / 8)};
+  outcome.due = {.to_disk = ballot.due_to_disk > 0,
+                 .to_ram = ballot.due_to_ram > 0,
+                 .asked_for = ballot.due_asked_for > 0};
   outcome.saves = ballot.saves;
   HF_TRY_VOID(check_finite(outcome));
 

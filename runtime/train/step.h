@@ -19,9 +19,10 @@ class Uploads;
 namespace holdfast::inline train {
 
 // 64-bit words that the vote of a step adds up over all ranks: loss, squared gradient norm, digest of the
-// data, how many ask to stop, failed, and targets count, whether the run grows, and how the saves stand.
+// data, how many ask to stop, failed, and targets count, whether the run grows, what is due to be saved, and
+// how the saves stand.
 inline constexpr std::size_t ballot_words =
-    2 * ExactSum::word_count + 6 + std::tuple_size_v<SaveVotes::Words>;
+    2 * ExactSum::word_count + 9 + std::tuple_size_v<SaveVotes::Words>;
 
 struct StepRequest {
   bool stop = false;          // this rank was asked to save and stop; the vote carries it to all
@@ -31,7 +32,9 @@ struct StepRequest {
   Result<void> trouble;  // something failed on this rank since the last step: the vote carries that too
   AsyncSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
   Uploads* uploads = nullptr;   // the vote carries its votes, too
-  SaveDue due = {};             // by this rank's count; the vote carries rank 0's, and who was asked
+  // By this rank's count. The vote carries that of rank 0, so that clocks that differ never part the ranks,
+  // and whether somebody asked any of them.
+  SaveDue due = {};
 };
 
 // Equal on all ranks, but for `gathers`.
@@ -44,6 +47,7 @@ struct StepOutcome {
   bool grow = false;            // rank 0 asked for it
   bool starts_ranks = false;    // rank 0 said so
   RestartRequest restart = {};  // the leader said so; no more than two hosts are counted
+  SaveDue due = {};             // after this step
   SaveVotes saves = {};         // of all ranks
   // Whether the updated parameters are on their way. Where they are not a peer is gone, and this rank must
   // leave; the step is made all the same.

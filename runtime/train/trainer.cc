@@ -85,15 +85,14 @@ Result<ExitCode> Trainer::run_steps() {
     const bool last = outcome.step == last_step;
     const bool stopping = outcome.stop && !last;
     if (outcome.restart.wanted && !last && !stopping) {
-      HF_TRY(const bool ends,
-             end_for_another_start(outcome.saves.wants_disk(), outcome.restart.hosts_leaving));
+      HF_TRY(const bool ends, end_for_another_start(outcome.due.wants_disk(), outcome.restart.hosts_leaving));
       if (ends) return ExitCode::saved;
     }
-    if (outcome.grow && !last && !stopping) return pause_for_resize(outcome.saves.wants_disk());
+    if (outcome.grow && !last && !stopping) return pause_for_resize(outcome.due.wants_disk());
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
       HF_TRY_VOID(save());
-    } else if (const bool to_disk = outcome.saves.wants_disk(); to_disk || outcome.saves.to_ram > 0) {
+    } else if (const bool to_disk = outcome.due.wants_disk(); to_disk || outcome.due.to_ram) {
       HF_TRY_VOID(begin_save(to_disk));
     }
     if (stopping) return end(ExitCode::saved);
@@ -302,7 +301,7 @@ Result<StepOutcome> Trainer::step() {
     *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   if (SampleLog* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
-  if (outcome.saves.asked_for > 0) step_asked_for_ = outcome.step;
+  if (outcome.due.asked_for) step_asked_for_ = outcome.step;
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
   RunState& state = parts_.worker.state();
   state.recent_steps.add(parts_.progress.stepped(outcome, state.data_digest, duration_ns));
@@ -326,7 +325,7 @@ bool Trainer::grows(const SaveDue& due) {
   if (parts_.growth == nullptr) return false;
   Growth::Saves saves;
   if (saver_) saves = {.is_settled = saver_->is_settled(), .under_way = saver_->saves_under_way()};
-  if (due.to_disk || due.asked_for) saves.under_way.push_back(parts_.worker.state().step + 1);
+  if (due.wants_disk()) saves.under_way.push_back(parts_.worker.state().step + 1);
   return parts_.growth->due(parts_.worker.rank().env.monotonic_ns(), saves);
 }
 

@@ -32,11 +32,11 @@ TEST(Vote, WhatOneRankAsksForHoldsForAll) {
       EXPECT_TRUE(grow.grow) << "rank " << asks << " asks";
       EXPECT_FALSE(grow.stop);
       HF_TRY(const StepOutcome save, run_step(worker, {.trouble = {}, .due = {.asked_for = mine}}));
-      EXPECT_EQ(save.saves.asked_for, 1) << "rank " << asks << " asks";
+      EXPECT_TRUE(save.due.asked_for) << "rank " << asks << " asks";
     }
     HF_TRY(const StepOutcome none, run_step(worker, {}));
     EXPECT_FALSE(none.stop || none.grow);
-    EXPECT_EQ(none.saves.asked_for, 0);
+    EXPECT_FALSE(none.due.wants_disk());
     return {};
   });
 }
