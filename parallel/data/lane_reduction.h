@@ -25,13 +25,14 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/device.h"
 #include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
+#include "parallel/data/lane_sum.h"
 #include "parallel/data/lanes.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/os/span_recorder.h"
@@ -54,13 +55,15 @@ class LaneReduction {
   LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Transport& transport, Device& device,
                 const Waiter& waiter, MemoryPlan& plan);
   ~LaneReduction();
+  LaneReduction(const LaneReduction&) = delete;
+  LaneReduction& operator=(const LaneReduction&) = delete;
   // Once, after the arena exists; `gradients` is the flat gradient buffer of this rank's lanes.
   void bind(const MemoryArena& arena, float* gradients);
   // Moves on what else is under way while a launch waits for a place; whether anything moved.
   using Background = std::function<Result<bool>()>;
-  void set_background(Background background);
+  void set_background(Background background) { background_ = std::move(background); }
   // From the next step on its waves, waits and buckets go to `spans`, which outlives it.
-  void record(SpanRecorder& spans);
+  void record(SpanRecorder& spans) { recorded_.spans = &spans; }
 
   void begin_step();
   Result<void> begin_wave(int wave);
@@ -76,21 +79,88 @@ class LaneReduction {
   Result<void> finish_wave();
   // Between the last wave and finish_step(): this rank's range of a bucket whose state is another stage's
   // (LaneSum::sum_of).
-  std::span<float> sum_of(int bucket) const;
+  std::span<float> sum_of(int bucket) const { return sum_.sum_of(bucket); }
   // Launches the adds of shadow buckets. The sums are whole when the device has run what was launched
   // (device_wait.h).
   void finish_step();
 
   // The owned segments' sums over all lanes, from the end of a step to the next begin_step(). Where they lie
   // stays the same from bind() on.
-  ReducedGradients reduced() const;
+  ReducedGradients reduced() const { return sum_.reduced(); }
   // Of reduced(), one for each block of BucketPlan::segments(), in their order.
-  std::span<const double> square_sums() const;
-  LaneReductionCounts counts() const;
+  std::span<const double> square_sums() const { return sum_.square_sums(); }
+  LaneReductionCounts counts() const { return counts_; }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  // One wave of the step, and the exchanges of its buckets.
+  struct Wave {
+    bool under_way = false;
+    int number = 0;
+    int active = 0;  // ranks 0 .. active-1 have a lane
+    bool has_lane = false;
+    bool backward_launched = false;  // or there is no lane
+    Device::Ticket backward_end = 0, last_add = 0;
+    std::int64_t backward_ended_ns = -1, done_ns = -1;  // when these were first seen
+    std::vector<Device::Ticket> tickets;                // of the buckets launched so far
+    std::size_t ready = 0;                              // so many of them are reached
+    std::size_t sent = 0;                               // so many of them are handed to the transport
+    Transport::Number first = 0;                        // of the exchange of bucket 0
+    std::size_t opened = 0;                             // buckets
+    std::size_t first_adding = 0;                       // all buckets before it are added
+    std::vector<int> next_add;                          // by bucket: the rank whose lane is added next
+    std::vector<Device::Ticket> add_tickets;            // by bucket: of its last add so far
+    std::size_t adds_left = 0;
+    std::vector<Transport::Incoming> incoming;  // of one exchange
+    std::vector<Transport::Outgoing> outgoing;
+  };
+  // Spans of a wave, where somebody records them.
+  struct Recorded {
+    SpanRecorder* spans = nullptr;
+    Span* wave = nullptr;
+    std::vector<Span*> buckets;  // [0, noted) have begun, the first `ended` of which are over
+    std::size_t noted = 0, ended = 0;
+  };
+
+  const ElementRange& owned(int rank, std::size_t bucket) const {
+    return ranges_[static_cast<std::size_t>(rank) * bucket_count_ + bucket];
+  }
+  bool backward_ended() const { return wave_.backward_launched && device_->reached(wave_.backward_end); }
+  bool exchanged() const;
+  bool wave_is_whole() const;
+  bool has_added(std::size_t bucket) const;
+  bool place_is_free(std::size_t bucket) const;
+  std::span<const std::byte> to_send(int target, std::size_t bucket) const;
+  std::span<std::byte> to_receive(int source, std::size_t bucket) const;
+  Result<void> open_wave(int wave);
+  Result<bool> open_exchanges();
+  void launch_adds(std::size_t bucket);
+  void launch_adds();
+  Result<void> send(std::size_t bucket);
+  Result<bool> send_ready();
+  Result<bool> move_on();
+  Result<void> poll_until_free(std::size_t bucket);
+  Result<void> poll_until_whole();
+  Awaited awaited() const;
+  Error timed_out() const;
+  bool recording() const { return recorded_.spans != nullptr && recorded_.spans->on(); }
+  void note_opened(std::size_t bucket, std::uint64_t bytes);
+  void note_ended();
+
+  LaneSchedule schedule_;
+  Transport* transport_;
+  Device* device_;
+  Waiter waiter_;
+  int rank_, ranks_;
+  std::size_t bucket_count_;
+  std::size_t places_;  // that buckets take turns in
+  Background background_;
+  std::vector<ElementRange> ranges_;  // [rank * buckets + bucket]
+  LaneSum sum_;
+  float* gradients_ = nullptr;
+  LaneReductionCounts counts_;
+  int next_wave_ = 0;
+  Wave wave_;
+  Recorded recorded_;
 };
 
 }  // namespace holdfast::inline parallel
