@@ -12,7 +12,7 @@
 //
 // No deadlock: a rank sends as soon as it has begun, whatever it waits for. Whoever waits here moves the
 // rest of its communication on (the background), and whoever waits elsewhere calls advance(): the ranks of
-// another stage, or of the group that shares a layer, come to their gates at other times.
+// another stage, or of the group that shares a layer, ask for parameters at other times.
 //
 // Threads: one. Errors: communication; the transport is abandoned. Nothing is allocated after construction.
 #pragma once
@@ -25,7 +25,6 @@
 #include "kernels/device.h"
 #include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
-#include "parallel/data/parameter_gate.h"
 #include "runtime/os/span_recorder.h"
 
 namespace holdfast::inline parallel {
@@ -37,13 +36,15 @@ struct ParameterGatherCounts {
   std::int64_t exposed_us = 0;        // of that: the host waited, and the device had nothing left to do
 };
 
-class ParameterGather final : public ParameterGate {
+class ParameterGather {
  public:
   // What is passed by reference but `waiter` outlives this object. `dtype_bytes`: of an element of the
   // buffer.
   ParameterGather(const BucketPlan& buckets, Transport& transport, Device& device, const Waiter& waiter,
                   std::size_t dtype_bytes);
-  ~ParameterGather() override;
+  ~ParameterGather();
+  ParameterGather(const ParameterGather&) = delete;
+  ParameterGather& operator=(const ParameterGather&) = delete;
   // The flat parameter buffer.
   void bind(std::byte* parameters) { parameters_ = parameters; }
   // Where BucketPlan says that a tied weight's other end is elsewhere: with that stage's rank of the same
@@ -59,7 +60,9 @@ class ParameterGather final : public ParameterGate {
   Result<void> begin();
   // Moves on what can move without waiting. Whether anything moved.
   Result<bool> advance();
-  Result<void> wait_for(int bucket) override;
+  // Returns when the parameters of this bucket (BucketPlan's number), and of all that a forward reads before
+  // it, are whole for what is launched from then on.
+  Result<void> wait_for(int bucket);
   // All parameters are whole, and all that was to be sent is sent.
   Result<void> finish();
 

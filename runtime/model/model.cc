@@ -118,7 +118,7 @@ void Model::bind_buckets(const BucketPlan& buckets) {
 }
 
 Result<void> Model::wait_for_parameters(int bucket) const {
-  return gate_ == nullptr ? Result<void>() : gate_->wait_for(bucket);
+  return parameter_wait_ ? parameter_wait_(bucket) : Result<void>();
 }
 
 void Model::join(TensorGroup& group) {

@@ -14,12 +14,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/device.h"
-#include "parallel/data/parameter_gate.h"
+#include "parallel/data/buckets.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/model/activations.h"
 #include "runtime/model/block.h"
@@ -73,10 +75,13 @@ class Model {
   // Of a share with peers, before anything runs; the group outlives the model. Until then nothing moves, as
   // when kernels are only planned.
   void join(TensorGroup& group);
-  // From now on forward() asks for the parameters of the embedding and of each half layer before it launches
-  // what reads them; the gate outlives the model. Without one they are there, as the head's must be before
-  // a backward or forward_loss(), which ask for nothing.
-  void ask(ParameterGate& gate) { gate_ = &gate; }
+  // Returns when the parameters of a bucket, and of those before it in forward order, are whole for what is
+  // launched from then on (ParameterGather::wait_for). The error is that of whoever brings them.
+  using ParameterWait = std::function<Result<void>(int bucket)>;
+  // From now on forward() waits for the parameters of the embedding and of each half layer before it launches
+  // what reads them. Without this call they are there, as the head's must be before a backward or
+  // forward_loss(), which wait for nothing.
+  void set_parameter_wait(ParameterWait wait) { parameter_wait_ = std::move(wait); }
 
   // Microbatches are numbered in the order of their forwards, and so are the places of their activations,
   // which come round after StageShape::microbatches_in_flight.
@@ -182,7 +187,7 @@ class Model {
   };
   int embedding_bucket_ = 0;
   std::vector<HalfBuckets> block_buckets_;
-  ParameterGate* gate_ = nullptr;
+  ParameterWait parameter_wait_;
 };
 
 }  // namespace holdfast::inline model

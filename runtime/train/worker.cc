@@ -221,7 +221,7 @@ Result<void> Worker::allocate() {
   for (const std::unique_ptr<Model>& model : models_) {
     model->bind(rank_.device, arena_, buckets_, parameters_, gradients_);
     model->join(tensor_group_);
-    model->ask(*parameter_gather_);
+    model->set_parameter_wait([this](int bucket) { return parameter_gather_->wait_for(bucket); });
   }
   reduction_->bind(arena_, gradients_);
   parameter_gather_->bind(parameters_);

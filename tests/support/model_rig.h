@@ -64,7 +64,7 @@ class ModelRig {
   const BucketPlan& buckets() const { return buckets_; }
   Device& device() { return *device_; }
   const Model& model() const { return model_; }
-  void ask(ParameterGate& gate) { model_.ask(gate); }
+  void set_parameter_wait(Model::ParameterWait wait) { model_.set_parameter_wait(std::move(wait)); }
   std::byte* parameters() const { return arena_.at<std::byte>(parameters_); }
   float* gradients() const { return gradients_.bytes == 0 ? nullptr : arena_.at<float>(gradients_); }
   double* loss_sum() const { return arena_.at<double>(loss_sum_); }
