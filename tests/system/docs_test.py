@@ -70,17 +70,17 @@ class DocsTest(unittest.TestCase):
                                                         shape.feed_forward, shape.vocabulary))
 
     def test_files_that_documents_link_to_exist(self):
-        for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for document in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
             prose = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
             for target in re.findall(r"\]\(([^)#:]+)\)", prose):
                 with self.subTest(document=document.name, target=target):
                     self.assertTrue((document.parent / target).exists())
 
     def test_folders_of_the_architecture_exist(self):
-        for name in re.findall(r"`((?:runtime|kernels|checkpoint|parallel|tests|tools|configs)/[\w./]*)`",
-                               (ROOT / "docs/architecture.md").read_text()):
-            with self.subTest(name):
-                self.assertTrue((ROOT / name).exists())
+        for document in [ROOT / "docs/architecture.md", *sorted((ROOT / "docs/internals").glob("*.md"))]:
+            for name in re.findall(r"`((?:runtime|kernels|checkpoint|parallel|watchdog|tests|tools|configs)/[\w./]*)`", document.read_text()):
+                with self.subTest(document=document.name, name=name):
+                    self.assertTrue((ROOT / name).exists())
 
 
 if __name__ == "__main__":
