@@ -13,7 +13,7 @@ namespace holdfast::inline plan {
 
 // Memory that the process of a rank takes beside what its plan counts, on a CPU: heap, MPI, thread stacks,
 // the buffers of a save, and its part of mpirun and of the guard. Measured: 26 MiB with the smallest models,
-// 42 MiB with llama-15m (docs/measurements.md). Pages of the program file come and go.
+// 42 MiB with llama-15m (docs/measurements_archive.md). Pages of the program file come and go.
 inline constexpr std::uint64_t process_bytes = std::uint64_t{64} << 20;
 
 struct PlannedMachine {

@@ -4,7 +4,7 @@
 
 It makes what an attacker would make, runs the program as its victim, prints what came of it, and "the attack succeeds" (exit code 1)
 or "the attack fails" (0); 77 where this machine cannot run it. tests/system/security_test.py runs them all. They also run against
-programs of before; which of them commit 668cf33 gives in to is in docs/measurements.md. docs/security.md tells of each.
+programs of before; which of them commit 668cf33 gives in to is in docs/measurements_archive.md. docs/security.md tells of each.
 """
 import argparse
 import contextlib

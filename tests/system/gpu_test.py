@@ -37,7 +37,7 @@ SMALL = Size(model=["--model.layers=1", "--model.heads=1", "--model.kv_heads=1",
 SIZE = SMALL if EMULATED else FULL
 
 # Of two bf16 runs that round in other places, each as far from fp32 as the noise and in its own direction, the difference
-# is sqrt(2) of it; docs/measurements.md has how far apart two such runs on the CPU are.
+# is sqrt(2) of it; docs/measurements_archive.md has how far apart two such runs on the CPU are.
 NOISE_SHARE_BF16 = 2.0
 # fp32 rounds 2^16 times finer.
 NOISE_SHARE_FP32 = 0.01

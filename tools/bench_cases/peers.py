@@ -136,7 +136,7 @@ def llmc_against_bf16(case, rows):
 
 
 def print_table(rows):
-    """As Markdown, for docs/measurements.md."""
+    """As Markdown, for docs/measurements_archive.md."""
     print("\n| case | | program | step ms (of the rounds) | tokens/s | Holdfast is faster by | target | peak MiB |\n"
           "|---|---|---|---|---|---|---|---|")
     for row in rows:

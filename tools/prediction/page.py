@@ -1,4 +1,4 @@
-"""The tables of a prediction, for a terminal and for docs/measurements.md."""
+"""The tables of a prediction, for a terminal and for docs/measurements_archive.md."""
 import re
 
 from . import rooflines as r
@@ -74,7 +74,7 @@ def summary(cases, predictions):
 
 
 def recorded(cases, predictions):
-    """What stands between the markers of docs/measurements.md."""
+    """What stands between the markers of docs/measurements_archive.md."""
     first = cases[0]
     return (f"{summary(cases, predictions)}\n\nOp by op, {first.preset}, {first.batch}:\n\n"
             f"{markdown([PART_HEAD, *part_rows(predictions[first.name])])}\n")

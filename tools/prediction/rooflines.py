@@ -1,7 +1,7 @@
 """The constants of the prediction: what a GPU can do, and what part of it each class of kernels is expected to reach.
 
 Every constant has its source beside it:
-  measured     on an H200 (docs/measurements.md, "A training step on a GPU, measured"); its power cap was reached all the time
+  measured     on an H200 (docs/measurements_archive.md, "A training step on a GPU, measured"); its power cap was reached all the time
   data sheet   NVIDIA's, of the H200 SXM and the H100 SXM
   published    somebody else's measurement, which is named
   read         derived from the source of the kernel: what it reads and writes, and the instructions of its inner loop
