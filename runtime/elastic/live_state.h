@@ -19,7 +19,7 @@ bool no_coordinate_is_lost(const RankAssignment& assignment, const MembershipVie
                            const MembershipView& now);
 
 // `worker`: between two updates, and for the last time; its communicator is not used. `slot`:
-// AsyncSaver::unused_slot() of this `writer`, whose object is gone. Errors: the device's, or that the slot is
+// StateSaver::unused_slot() of this `writer`, whose object is gone. Errors: the device's, or that the slot is
 // not there any more.
 Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot);
 

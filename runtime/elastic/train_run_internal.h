@@ -30,9 +30,9 @@
 #include "runtime/run/failure_record.h"
 #include "runtime/run/recovery_record.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/save/async_saver.h"
 #include "runtime/save/disk_tier.h"
 #include "runtime/save/save_cadence.h"
+#include "runtime/save/state_saver.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/growth.h"
 #include "runtime/train/progress.h"
@@ -194,7 +194,7 @@ class TrainRun {
   std::unique_ptr<Worker> worker_;
   std::optional<CheckpointStore> store_;        // of the newest trainer
   std::unique_ptr<ShardCopies> copies_;         // of the newest trainer; null: there are none
-  std::unique_ptr<AsyncSaver> given_up_saves_;  // of one that met a fault; they use worker_ and store_
+  std::unique_ptr<StateSaver> given_up_saves_;  // of one that met a fault; they use worker_ and store_
   std::unique_ptr<Progress> progress_;
   bool leads_log_ = false;               // this rank writes the log, and it has completed the log
   bool saves_first_ = false;             // the state that a generation began from was in RAM alone

@@ -1,5 +1,5 @@
 // What a rank contributes to a checkpoint, and what rank 0 makes of it: shared by saving at once (save.h) and
-// saving while training goes on (async_saver.h).
+// saving while training goes on (disk_saver.h).
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ namespace holdfast::inline save {
 
 // Every rank writes what it owns; rank 0 publishes when all are durable, and keeps the newest `keep`. All
 // ranks get the same outcome: how many bytes the shards have. On error nothing visible has changed. Training
-// waits for all of it (async_saver.h has the other way).
+// waits for all of it (state_saver.h has the other way).
 // `tier`: where checkpoints are; none: in one directory.
 Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, std::int64_t keep,
                                       const std::optional<DiskTier>& tier = {});

@@ -55,6 +55,16 @@ bool Snapshot::complete() {
   return true;
 }
 
+void SnapshotCopy::make(Env& env) {
+  const std::int64_t copy_begin_ns = env.monotonic_ns(), processor_before_ns = env.thread_processor_ns();
+  if (!snapshot->complete())
+    outcome = fail(ExitCode::communication, "the device failed while its state was copied");
+  duration_ns = env.monotonic_ns() - copy_begin_ns;
+  processor_ns = env.thread_processor_ns() - processor_before_ns;
+  is_done = true;
+  is_done.notify_one();
+}
+
 bool Snapshot::copy() {
   Device& device = view_->rank.device;
   const std::span<const std::span<std::byte>> staging = view_->snapshots.staging();  // one of each thread

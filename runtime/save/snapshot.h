@@ -9,6 +9,7 @@
 //   write(snapshot.pieces());  // until the next begin()
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -52,6 +53,20 @@ class Snapshot {
   SnapshotSlot slot_;
   RunState state_;
   Manifest manifest_;
+};
+
+// SnapshotCopy is one copy of the state on its way into a snapshot, and says how long it took. The thread
+// that makes it writes what make() fills in; others read that when it is done.
+struct SnapshotCopy {
+  Snapshot* snapshot = nullptr;  // begun; null only before
+  std::int64_t begin_ns = 0;     // Env::monotonic_ns()
+  std::int64_t stall_ns = 0;     // that the training loop waited for a snapshot and for the copy
+  std::atomic<bool> is_done = false;
+  Result<void> outcome = {};  // error: the device failed, and what is in the slot is of no use
+  std::int64_t duration_ns = 0, processor_ns = 0;
+
+  // Copies the state, on any thread, once.
+  void make(Env& env);
 };
 
 }  // namespace holdfast::inline save

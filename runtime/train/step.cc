@@ -9,7 +9,7 @@
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/device_wait.h"
 #include "runtime/optim/schedule.h"
-#include "runtime/save/async_saver.h"
+#include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"
 
 namespace holdfast::inline train {

@@ -12,7 +12,7 @@
 #include "runtime/train/worker.h"
 
 namespace holdfast::inline save {
-class AsyncSaver;
+class StateSaver;
 class Uploads;
 }  // namespace holdfast::inline save
 
@@ -30,7 +30,7 @@ struct StepRequest {
   bool starts_ranks = false;  // of rank 0: it starts new ranks between this step and the next
   RestartRequest restart = {};  // of the leader: the run ends after this step, for another start
   Result<void> trouble;  // something failed on this rank since the last step: the vote carries that too
-  AsyncSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
+  StateSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
   Uploads* uploads = nullptr;   // the vote carries its votes, too
   // By this rank's count. The vote carries that of rank 0, so that clocks that differ never part the ranks,
   // and whether somebody asked any of them.

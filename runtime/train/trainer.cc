@@ -49,7 +49,7 @@ Trainer::Trainer(const Parts& parts)
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_view().state_bytes()) * slow_ns_per_byte;
   if (parts.worker.snapshots().bytes() > 0)
-    saver_ = std::make_unique<AsyncSaver>(parts.worker.state_view(), parts.store, parts.writer, parts.resumed,
+    saver_ = std::make_unique<StateSaver>(parts.worker.state_view(), parts.store, parts.writer, parts.resumed,
                                           parts.tier);
 }
 
@@ -100,7 +100,7 @@ Result<ExitCode> Trainer::run_steps() {
   return end(ExitCode::done);
 }
 
-std::unique_ptr<AsyncSaver> Trainer::give_up_saves() {
+std::unique_ptr<StateSaver> Trainer::give_up_saves() {
   if (saver_) saver_->cancel();
   return std::move(saver_);
 }

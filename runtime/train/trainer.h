@@ -9,8 +9,8 @@
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/claim.h"
 #include "runtime/run/save_requests.h"
-#include "runtime/save/async_saver.h"
 #include "runtime/save/save_cadence.h"
+#include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/growth.h"
@@ -53,10 +53,10 @@ class Trainer {
   bool pauses_for_resize() const { return stands_still_; }
   // Returns whether it has ended with its state sealed for another start.
   bool ends_for_another_start() const { return ends_for_another_start_; }
-  // After an error: AsyncSaver::unused_slot().
+  // After an error: StateSaver::unused_slot().
   std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
   // After an error: what may have to wait for the disk before it can go; cancelled. Null: there is nothing.
-  std::unique_ptr<AsyncSaver> give_up_saves();
+  std::unique_ptr<StateSaver> give_up_saves();
 
  private:
   Result<ExitCode> run_steps();
@@ -91,7 +91,7 @@ class Trainer {
 
   Parts parts_;
   TraceRecording trace_;
-  std::unique_ptr<AsyncSaver> saver_;  // null: nothing is due before the end
+  std::unique_ptr<StateSaver> saver_;  // null: nothing is due before the end
   SaveCadence* cadence_ = nullptr;     // there when the saver is prepared
   std::int64_t longest_step_ns_ = 0;
   std::int64_t longest_evaluation_ns_ = 0;

@@ -1,4 +1,4 @@
-// Makes each call fail that a save beside training (async_saver.h) consists of, one after another:
+// Makes each call fail that a save beside training (state_saver.h) consists of, one after another:
 // checkpoints and RAM snapshots of a run of four steps, published and retained. Whatever fails, the bits are
 // those of the run that nothing disturbs, what was told as saved is there and whole, and what could not be
 // saved was told.

@@ -9,7 +9,7 @@
 namespace holdfast {
 namespace {
 
-class AsyncSaverTest : public TrainingTest {
+class StateSaverTest : public TrainingTest {
  protected:
   static constexpr int steps = 20;
 
@@ -43,7 +43,7 @@ class AsyncSaverTest : public TrainingTest {
   }
 };
 
-TEST_F(AsyncSaverTest, EveryStepIsSavedWithTheBitsOfThatStep) {
+TEST_F(StateSaverTest, EveryStepIsSavedWithTheBitsOfThatStep) {
   const std::vector<std::pair<int, std::vector<std::string>>> layouts = {
       {1, {}}, {2, {}}, {3, {}}, {4, {"parallel.pipeline=2"}}};
   const std::string end = reference(), middle = reference(7);
@@ -61,7 +61,7 @@ TEST_F(AsyncSaverTest, EveryStepIsSavedWithTheBitsOfThatStep) {
 }
 
 // Also of tensors that all ranks of a tensor group have, which one of them saves.
-TEST_F(AsyncSaverTest, SlicesAreSavedOnce) {
+TEST_F(StateSaverTest, SlicesAreSavedOnce) {
   const std::vector<std::string> slices = {"parallel.tensor_lanes=2"};
   ASSERT_EQ(train({.run = "stopped", .stop_after_steps = 5, .overrides = slices}).code, ExitCode::saved);
   Launch launch{.run = "saving", .ranks = 2, .overrides = slices};
@@ -71,7 +71,7 @@ TEST_F(AsyncSaverTest, SlicesAreSavedOnce) {
   EXPECT_EQ(digest(checkpoint("saving", 5)), digest("stopped"));
 }
 
-TEST_F(AsyncSaverTest, TrainingGoesOnBesideASlowDisk) {
+TEST_F(StateSaverTest, TrainingGoesOnBesideASlowDisk) {
   const std::string end = reference();
   const Launch launch{.run = "slow",
                       .ranks = 2,
@@ -88,7 +88,7 @@ TEST_F(AsyncSaverTest, TrainingGoesOnBesideASlowDisk) {
 }
 
 // The next save is due before the one before is on the disk.
-TEST_F(AsyncSaverTest, NoSaveIsLeftOutBecauseTheDiskIsSlow) {
+TEST_F(StateSaverTest, NoSaveIsLeftOutBecauseTheDiskIsSlow) {
   const std::string end = reference();
   const Launch launch{.run = "slower",
                       .ranks = 2,
@@ -101,7 +101,7 @@ TEST_F(AsyncSaverTest, NoSaveIsLeftOutBecauseTheDiskIsSlow) {
 
 // When saves are made follows from clocks, and differs from run to run; what the run learns does not. Rank
 // 0's clock counts for all.
-TEST_F(AsyncSaverTest, IntervalsThatFollowFromMeasurementsChangeNoBit) {
+TEST_F(StateSaverTest, IntervalsThatFollowFromMeasurementsChangeNoBit) {
   const std::string end = reference();
   const std::vector<std::string> faults = {"", "save.before_shard:1=sleep:20",
                                            "snapshot.mid_copy@2:0=sleep:30"};
@@ -126,7 +126,7 @@ TEST_F(AsyncSaverTest, IntervalsThatFollowFromMeasurementsChangeNoBit) {
   }
 }
 
-TEST_F(AsyncSaverTest, ASlowCopyHoldsTheUpdateUp) {
+TEST_F(StateSaverTest, ASlowCopyHoldsTheUpdateUp) {
   const std::string end = reference(), middle = reference(10);
   const Launch launch{.run = "slow-copy",
                       .ranks = 2,
@@ -137,7 +137,7 @@ TEST_F(AsyncSaverTest, ASlowCopyHoldsTheUpdateUp) {
   EXPECT_EQ(digest("slow-copy"), end);
 }
 
-TEST_F(AsyncSaverTest, AFailedSaveIsToldAndTrainingGoesOn) {
+TEST_F(StateSaverTest, AFailedSaveIsToldAndTrainingGoesOn) {
   struct Case {
     Operation operation;
     std::string path;
@@ -181,7 +181,7 @@ TEST_F(AsyncSaverTest, AFailedSaveIsToldAndTrainingGoesOn) {
 }
 
 // It makes its checkpoints visible without asking anybody: long before the step ends in which it does.
-TEST_F(AsyncSaverTest, OneRankAlonePublishesWhatItHasDrained) {
+TEST_F(StateSaverTest, OneRankAlonePublishesWhatItHasDrained) {
   const std::string end = reference();
   ASSERT_EQ(train({.run = "alone",
                    .overrides = {"checkpoint.every_steps=5"},
@@ -205,7 +205,7 @@ TEST_F(AsyncSaverTest, OneRankAlonePublishesWhatItHasDrained) {
   for (const int step : {5, 10, 15, 20}) EXPECT_EQ(is_there("failing", step), step != 10) << step;
 }
 
-TEST_F(AsyncSaverTest, ADiskThatStaysFullEndsTheRunAtItsEnd) {
+TEST_F(StateSaverTest, ADiskThatStaysFullEndsTheRunAtItsEnd) {
   FaultyEnv machine(posix_env());
   machine.inject(
       {.operation = Operation::allocate, .path_contains = "shard-00001", .for_ever = true, .reason = ENOSPC});
@@ -220,7 +220,7 @@ TEST_F(AsyncSaverTest, ADiskThatStaysFullEndsTheRunAtItsEnd) {
 }
 
 // Full from line to line, half of it in the middle of a save.
-TEST_F(AsyncSaverTest, AFullDiskCostsNoEventAndNoLineOfTheLedger) {
+TEST_F(StateSaverTest, AFullDiskCostsNoEventAndNoLineOfTheLedger) {
   const std::string end = reference();
   FaultyEnv machine(posix_env());
   constexpr std::uint64_t first = 5, last = 14;  // tries
@@ -257,7 +257,7 @@ TEST_F(AsyncSaverTest, AFullDiskCostsNoEventAndNoLineOfTheLedger) {
 }
 
 // Nothing comes behind the end, so it wants all lines; a start wants to know that there will be some.
-TEST_F(AsyncSaverTest, ALogThatCannotBeWrittenEndsARunAtItsEndAndAtItsStart) {
+TEST_F(StateSaverTest, ALogThatCannotBeWrittenEndsARunAtItsEndAndAtItsStart) {
   const std::string end = reference();
   for (const char* file : {"events.jsonl", "ledger-00001"}) {
     SCOPED_TRACE(file);
@@ -292,7 +292,7 @@ TEST_F(AsyncSaverTest, ALogThatCannotBeWrittenEndsARunAtItsEndAndAtItsStart) {
 }
 
 // The save was begun before the trouble, and is of an earlier step.
-TEST_F(AsyncSaverTest, ARunThatEndsWithAnErrorFinishesItsSaves) {
+TEST_F(StateSaverTest, ARunThatEndsWithAnErrorFinishesItsSaves) {
   const std::string middle = reference(5);
   const RunEnd run_end = train({.run = "troubled",
                                 .ranks = 2,

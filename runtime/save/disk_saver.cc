@@ -1,0 +1,222 @@
+#include "runtime/save/disk_saver.h"
+
+#include <algorithm>
+
+#include "parallel/comm/agreement.h"
+#include "runtime/rank/watch.h"
+#include "runtime/save/checkpoint_parts.h"
+#include "runtime/save/shard_options.h"
+
+namespace holdfast::inline save {
+
+DiskSaver::DiskSaver(StateView& view, CheckpointStore& store, std::optional<DiskTier> tier)
+    : view_(&view),
+      store_(&store),
+      tier_(tier.has_value() ? *std::move(tier) : DiskTier(view.rank.communicator.rank())) {}
+
+void DiskSaver::cancel() {
+  cancelled_ = true;
+  if (tier_.copies() != nullptr) tier_.copies()->cancel();
+}
+
+DiskSaver::~DiskSaver() {
+  cancel();
+  saves_.clear();
+  publish_.wait();
+}
+
+Result<void> DiskSaver::remove_leftovers() {
+  return tier_.publishes() ? store_->remove_leftovers() : Result<void>();
+}
+
+void DiskSaver::begin(std::shared_ptr<SnapshotCopy> copy) {
+  auto save = std::make_unique<Save>();
+  save->report.step = copy->snapshot->state().step;
+  save->copy = std::move(copy);
+  save->job.start([this, begun = save.get()] { return copy_and_drain(*begun); });
+  saves_.push_back(std::move(save));
+}
+
+// Runs in the background, as drain() does.
+Result<ShardFile> DiskSaver::copy_and_drain(Save& save) {
+  Env& env = view_->rank.env;
+  save.copy->make(env);
+  if (!save.copy->outcome.ok()) return save.copy->outcome.error();
+  env.lower_thread_priority();
+  const std::lock_guard one_at_a_time(disk_);
+  const std::int64_t begin_ns = env.monotonic_ns(), processor_begin_ns = env.thread_processor_ns();
+  Result<ShardFile> shard = drain(save);
+  save.drain_ns = env.monotonic_ns() - begin_ns;
+  if (shard.ok() && is_alone()) {
+    Manifest manifest = save.copy->snapshot->manifest();
+    manifest.shards = {*shard};
+    save.published = publish(save, manifest);
+  }
+  save.processor_ns = env.thread_processor_ns() - processor_begin_ns;
+  return shard;
+}
+
+// Runs on a rank that publishes, and returns how long it took, in ns.
+Result<std::int64_t> DiskSaver::publish(Save& save, const Manifest& manifest) {
+  Env& env = view_->rank.env;
+  const std::int64_t begin_ns = env.monotonic_ns();
+  const std::int64_t keep = tier_.kept(view_->rank.config.checkpoint.keep);
+  // Another host may not publish its part, so what is there counts without this one.
+  if (tier_.in_parts()) retain_or_complain(*store_, keep);
+  HF_TRY_VOID(store_->publish(manifest));
+  save.durable_ns = env.monotonic_ns() - save.copy->begin_ns;
+  if (!tier_.in_parts()) retain_or_complain(*store_, keep);
+  return env.monotonic_ns() - begin_ns;
+}
+
+Result<ShardFile> DiskSaver::drain(Save& save) {
+  Env& env = view_->rank.env;
+  FaultPoints& faults = view_->rank.faults;
+  const Snapshot& snapshot = *save.copy->snapshot;
+  const RunState& state = snapshot.state();
+  const std::string directory = store_->pending_directory(state.step);
+  HF_FAULT_POINT(faults, "save.before_shard");
+  if (const Result<void> made = env.make_directories(directory); !made.ok())
+    return Error{ExitCode::checkpoint, made.error().message};
+  ShardWriteOptions options = shard_options(view_->rank.config.checkpoint, *store_);
+  // Processors that train do not compute while they compress.
+  if (view_->rank.device.host_sees_memory() && options.compression == Compression::automatic)
+    options.compression = Compression::none;
+  RankWatch* const watch = view_->rank.watch;
+  options.pace = [&](std::uint64_t bytes) {
+    const std::uint64_t drained = save.drained_bytes += bytes;
+    if (watch != nullptr) watch->drains(state.step, drained);
+    HF_FAULT_POINT(faults, "save.mid_shard");
+  };
+  options.cancelled = [this] { return cancelled_.load(); };
+  Result<ShardFile> shard =
+      write_shard_file(env, directory, CheckpointStore::shard_name(view_->rank.communicator.rank()),
+                       state.step, state.run_id, snapshot.pieces(), {}, options);
+  HF_FAULT_POINT(faults, "save.after_shard");
+  if (shard.ok()) {
+    const auto count = [&](std::uint64_t bytes) {
+      const std::uint64_t drained = save.drained_bytes += bytes;
+      if (watch != nullptr) watch->drains(state.step, drained);
+    };
+    if (const Result<void> copied = tier_.copy(state.step, directory, *shard, count); !copied.ok())
+      shard = copied.error();
+  }
+  if (watch != nullptr) watch->drained();
+  return shard;
+}
+
+void DiskSaver::vote(SaveVotes& votes) const {
+  if (!saves_.empty() && saves_.front()->job.finished())
+    (saves_.front()->job.result().ok() ? votes.durable : votes.failed) = 1;
+  if (publishing_ && tier_.publishes() && publish_.finished())
+    (publish_.result().ok() ? votes.published : votes.unpublished) = 1;
+}
+
+Result<void> DiskSaver::advance(const SaveVotes& sums) {
+  if (publishing_ && sums.published + sums.unpublished == tier_.publishers())
+    end_publishing(sums.unpublished == 0);
+  const bool drained = sums.durable + sums.failed == view_->rank.communicator.size();
+  if (!drained || publishing_) return {};
+  return sums.failed == 0 ? begin_publishing() : give_up();
+}
+
+Result<void> DiskSaver::begin_publishing() {
+  std::unique_ptr<Save> save = std::move(saves_.front());
+  saves_.pop_front();
+  const std::int64_t begin_ns = view_->rank.env.monotonic_ns();
+  const Result<ShardFile> shard = save->job.take();
+  if (save->published.has_value()) {
+    save->report.bytes = shard->bytes;
+    report(*save, outcome_of(*save->published));
+    return {};
+  }
+  HF_TRY(const std::vector<std::string> texts,
+         all_gather_text(view_->rank.communicator, view_->rank.waiter, to_text(*shard)));
+  save->report.bytes = bytes_of_shards(texts);
+  Manifest manifest = save->copy->snapshot->manifest();
+  for (const std::string& text : texts) manifest.shards.push_back(shard_from_text(text));
+  HF_TRY_VOID(describe_parts(*view_, tier_, manifest));
+  if (tier_.publishes()) {
+    publish_.start([this, published = save.get(), manifest = std::move(manifest)] {
+      view_->rank.env.lower_thread_priority();
+      return publish(*published, manifest);
+    });
+  }
+  save->report.stall_ns += view_->rank.env.monotonic_ns() - begin_ns;
+  publishing_ = std::move(save);
+  return {};
+}
+
+void DiskSaver::end_publishing(bool published) {
+  Result<void> outcome;
+  if (!published && tier_.in_parts()) {
+    outcome = fail(ExitCode::checkpoint, "a host could not publish its part of the checkpoint");
+  } else if (!published) {
+    outcome = fail(ExitCode::checkpoint, "rank 0 could not publish the checkpoint");
+  }
+  if (published && tier_.in_parts())
+    store_->all_hosts_have({.generation = view_->state.generation, .step = publishing_->report.step});
+  if (tier_.publishes()) {
+    publishing_->published = publish_.take();
+    if (!publishing_->published->ok()) outcome = publishing_->published->error();
+  }
+  report(*publishing_, outcome);
+  publishing_.reset();
+}
+
+// Gives up the oldest save: what the others wrote is of no use. The error that made it so is the one to tell.
+Result<void> DiskSaver::give_up() {
+  const std::unique_ptr<Save> save = std::move(saves_.front());
+  saves_.pop_front();
+  const Result<void> outcome = agree_on_outcome(view_->rank.communicator, view_->rank.waiter,
+                                                outcome_of(save->job.take()), view_->rank.env.host_name());
+  HF_CHECK(!outcome.ok());
+  if (outcome.error().code == ExitCode::communication) return outcome;
+  if (tier_.publishes()) static_cast<void>(store_->abandon_save(save->report.step).ok());
+  report(*save, outcome);
+  return {};
+}
+
+// Reports a save that none of its threads works on any more.
+void DiskSaver::report(Save& save, const Result<void>& outcome) {
+  save.report.outcome = outcome;
+  save.report.stall_ns += save.copy->stall_ns;
+  save.report.copy_ns = save.copy->duration_ns;
+  save.report.drain_ns = save.drain_ns;
+  save.report.processor_ns = save.processor_ns;
+  save.report.durable_ns = save.durable_ns;
+  if (save.published.has_value() && save.published->ok()) save.report.publish_ns = **save.published;
+  save.report.duration_ns = view_->rank.env.monotonic_ns() - save.copy->begin_ns;
+  reports_.push_back(std::move(save.report));
+}
+
+std::vector<std::uint64_t> DiskSaver::steps() const {
+  std::vector<std::uint64_t> steps;
+  if (publishing_ != nullptr) steps.push_back(publishing_->report.step);
+  for (const std::unique_ptr<Save>& save : saves_) steps.push_back(save->report.step);
+  return steps;
+}
+
+std::vector<const Snapshot*> DiskSaver::snapshots() const {
+  std::vector<const Snapshot*> snapshots;
+  for (const std::unique_ptr<Save>& save : saves_) snapshots.push_back(save->copy->snapshot);
+  return snapshots;
+}
+
+bool DiskSaver::is_busy() const {
+  return (publish_.started() && !publish_.finished()) ||
+         std::ranges::any_of(saves_, [](const auto& save) { return !save->job.finished(); });
+}
+
+std::uint64_t DiskSaver::drained_bytes() const {
+  std::uint64_t drained = 0;
+  for (const std::unique_ptr<Save>& save : saves_) drained += save->drained_bytes;
+  return drained;
+}
+
+void DiskSaver::wait() {
+  for (const std::unique_ptr<Save>& save : saves_) save->job.wait();
+  publish_.wait();
+}
+
+}  // namespace holdfast::inline save

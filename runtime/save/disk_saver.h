@@ -1,0 +1,99 @@
+// DiskSaver writes checkpoints while training goes on: it takes copies of the state to the disk, and makes
+// them visible when all ranks have theirs there. state_saver.h says how a save goes.
+//
+//   saver.begin(tier.begin_copy(snapshot, now_ns));  // a thread makes the copy, and drains it
+//   saver.vote(votes);                               // in the vote of a later step
+//   HF_TRY_VOID(saver.advance(sums));                // publishes what all ranks have drained
+//
+// One save is drained at a time, and the one before may be published meanwhile. A save that fails is reported
+// and given up; nothing visible has changed.
+//
+// Threads: one owner, the training loop; its own threads never use the communicator. Errors: communication
+// only; what happened to a save is in its report.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "runtime/rank/background_job.h"
+#include "runtime/save/disk_tier.h"
+#include "runtime/save/save_records.h"
+#include "runtime/save/snapshot.h"
+#include "runtime/save/state_view.h"
+
+namespace holdfast::inline save {
+
+class DiskSaver {
+ public:
+  // The view and the store outlive it. `tier`: where checkpoints are; none: in one directory.
+  DiskSaver(StateView& view, CheckpointStore& store, std::optional<DiskTier> tier);
+  // Gives up what is under way, and waits for nobody.
+  void cancel();
+  // Waits for its threads, which a disk may hold in a write that is under way.
+  ~DiskSaver();
+  DiskSaver(const DiskSaver&) = delete;
+  DiskSaver& operator=(const DiskSaver&) = delete;
+
+  // Removes, on a rank that publishes, what dead writers left on the disk.
+  Result<void> remove_leftovers();
+  // Starts the thread that makes the copy and drains it. The snapshot stays as it is until snapshots() has it
+  // no more.
+  void begin(std::shared_ptr<SnapshotCopy> copy);
+  // Adds how this rank's part of the oldest save stands, and what this rank has published.
+  void vote(SaveVotes& votes) const;
+  // Goes on with what all ranks have voted: all of them call it.
+  Result<void> advance(const SaveVotes& sums);
+
+  // Returns whether a save is neither visible nor given up yet. Equal on all ranks.
+  bool is_saving() const { return publishing_ != nullptr || !saves_.empty(); }
+  // Returns the steps of those saves, the oldest first. Equal on all ranks.
+  std::vector<std::uint64_t> steps() const;
+  // Returns the snapshots that a save still reads. Equal on all ranks.
+  std::vector<const Snapshot*> snapshots() const;
+  std::vector<SaveReport> take_reports() { return std::exchange(reports_, {}); }
+
+  // Returns whether one of its threads works; drained_bytes(): how far those are that drain.
+  bool is_busy() const;
+  std::uint64_t drained_bytes() const;
+  // Waits until none of its threads works.
+  void wait();
+
+ private:
+  struct Save {
+    SaveReport report;
+    std::shared_ptr<SnapshotCopy> copy;
+    // Written by its threads.
+    std::atomic<std::uint64_t> drained_bytes = 0;
+    std::int64_t drain_ns = 0, processor_ns = 0, durable_ns = 0;
+    std::optional<Result<std::int64_t>> published = {};  // where no other rank has a part
+    BackgroundJob<ShardFile> job = {};
+  };
+
+  Result<ShardFile> copy_and_drain(Save& save);
+  Result<ShardFile> drain(Save& save);
+  Result<std::int64_t> publish(Save& save, const Manifest& manifest);
+  Result<void> begin_publishing();
+  void end_publishing(bool published);
+  Result<void> give_up();
+  void report(Save& save, const Result<void>& outcome);
+  bool is_alone() const { return view_->rank.communicator.size() == 1; }
+
+  StateView* view_;
+  CheckpointStore* store_;
+  DiskTier tier_;
+  std::atomic<bool> cancelled_ = false;
+  std::mutex disk_;                          // of threads that drain
+  std::deque<std::unique_ptr<Save>> saves_;  // copied and drained, the oldest first
+  std::unique_ptr<Save> publishing_;
+  std::vector<SaveReport> reports_;
+  BackgroundJob<std::int64_t> publish_;  // how long it took, in ns
+};
+
+}  // namespace holdfast::inline save

@@ -1,0 +1,269 @@
+#include "runtime/save/snapshot_tier.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "parallel/comm/agreement.h"
+#include "parallel/comm/device_wait.h"
+#include "runtime/core/kept_memory.h"
+#include "runtime/core/units.h"
+#include "runtime/os/available_memory.h"
+#include "runtime/os/tell.h"
+
+namespace holdfast::inline save {
+
+SnapshotTier::SnapshotTier(StateView& view, std::uint64_t writer) : view_(&view), writer_(writer) {}
+
+void SnapshotTier::cancel() {
+  cancelled_ = true;
+  prefault_.wait();               // for as long as a few pages take
+  replication_.replicas.reset();  // which waits for nobody, and reads slots
+}
+
+SnapshotTier::~SnapshotTier() {
+  cancel();
+  cleanup_.wait();  // it uses the pool, to which all slots go
+  copy_job_.wait();
+  snapshots_.clear();
+  if (memory_.has_value() && view_->snapshots.slots() != nullptr) memory_->keep_in(*view_->snapshots.slots());
+}
+
+void SnapshotTier::release_old_slots(const std::optional<SnapshotStep>& resumed) {
+  SlotPool* const slots = view_->snapshots.slots();
+  if (slots == nullptr) return;
+  slots->begin(view_->rank.env, digest_of(view_->state.shm_run_id), writer_, resumed);
+  slots->trim(view_->rank.env, slot_lengths());
+}
+
+Result<void> SnapshotTier::prepare(const std::optional<SnapshotStep>& resumed) {
+  HF_TRY(memory_, SnapshotMemory::create(*view_, writer_));
+  for (const std::span<std::byte> slot : memory_->slots())
+    snapshots_.push_back(std::make_unique<Snapshot>(*view_, slot, writer_));
+  if (!memory_->outlives_process()) return {};
+  HF_TRY_VOID(make_replicas());
+  fault_in_slots();
+  // All ranks of the host have taken what they need of the old ones.
+  if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->forget_unneeded();
+  static_cast<void>(
+      remove_unneeded_snapshots(view_->rank.env, digest_of(view_->state.shm_run_id), resumed, writer_)
+          .ok());  // else they go later
+  return {};
+}
+
+// Returns the lengths of the slots that this rank is about to make.
+std::vector<std::uint64_t> SnapshotTier::slot_lengths() const {
+  const SnapshotTiers tiers = view_->snapshots.decision().room.tiers;
+  std::vector<std::uint64_t> lengths;
+  if (tiers == SnapshotTiers::none) return lengths;
+  lengths.assign(static_cast<std::size_t>(SnapshotMemory::slots_at_once), view_->snapshots.bytes());
+  if (tiers != SnapshotTiers::all) return lengths;
+  for (const int rank : view_->snapshots.kept_ranks())
+    lengths.insert(lengths.end(), ReplicaKeeper::places, view_->snapshots.bytes_of(rank));
+  return lengths;
+}
+
+Result<void> SnapshotTier::make_replicas() {
+  if (view_->snapshots.buddies().empty()) return {};
+  if (const MemoryDecision& decision = view_->snapshots.decision();
+      decision.room.tiers != SnapshotTiers::all) {
+    replication_.warning =
+        decision.warning + ". A host that is lost costs the steps since the newest checkpoint on disk";
+    return {};
+  }
+  Result<std::unique_ptr<Replicas>> replicas = Replicas::create(*view_, writer_);
+  if (replicas.ok()) {
+    replication_.replicas = std::move(replicas).value();
+  } else if (view_->rank.communicator.abandoned()) {
+    return replicas.error();
+  } else {
+    replication_.warning = replicas.error().message;
+  }
+  return {};
+}
+
+// All slots are reserved, so nothing can fail; but a start would wait for their pages, which are first needed
+// by the first snapshot.
+void SnapshotTier::fault_in_slots() {
+  std::vector<std::span<std::byte>> slots = memory_->slots();
+  if (has_replicas()) std::ranges::copy(replication_.replicas->places(), std::back_inserter(slots));
+  prefault_.start([this, slots = std::move(slots)]() -> Result<std::monostate> {
+    view_->rank.env.lower_thread_priority();
+    for (const std::span<std::byte> slot : slots) fault_in_beside(slot, [this] { return cancelled_.load(); });
+    return std::monostate();
+  });
+}
+
+std::optional<std::uint64_t> SnapshotTier::confirmed_step() const {
+  if (confirmed_ == nullptr) return std::nullopt;
+  return confirmed_->state().step;
+}
+
+Snapshot* SnapshotTier::free_snapshot(const std::vector<const Snapshot*>& waiting) const {
+  Snapshot* oldest = nullptr;
+  for (const std::unique_ptr<Snapshot>& each : snapshots_) {
+    Snapshot* const snapshot = each.get();
+    if (snapshot == confirmed_ || snapshot == replication_.sent ||
+        (is_copying() && snapshot == copy_->snapshot) ||
+        std::ranges::find(waiting, snapshot) != waiting.end())
+      continue;
+    if (oldest == nullptr || snapshot->state().step < oldest->state().step) oldest = snapshot;
+  }
+  return oldest;
+}
+
+std::optional<int> SnapshotTier::unused_slot(const std::vector<const Snapshot*>& waiting) const {
+  const Snapshot* const unused = free_snapshot(waiting);
+  if (unused == nullptr || !outlives_process()) return std::nullopt;
+  const auto is_it = [&](const std::unique_ptr<Snapshot>& each) { return each.get() == unused; };
+  return static_cast<int>(std::ranges::find_if(snapshots_, is_it) - snapshots_.begin());
+}
+
+std::shared_ptr<SnapshotCopy> SnapshotTier::begin_copy(Snapshot& free, std::int64_t begin_ns) {
+  copy_ = std::make_shared<SnapshotCopy>();
+  copy_->snapshot = &free;
+  copy_->begin_ns = begin_ns;
+  free.begin();
+  copy_->stall_ns = view_->rank.env.monotonic_ns() - begin_ns;
+  return copy_;
+}
+
+void SnapshotTier::copy_in_background() {
+  copy_job_.start([this, copy = copy_]() -> Result<std::monostate> {
+    copy->make(view_->rank.env);
+    return std::monostate();
+  });
+}
+
+Result<void> SnapshotTier::wait() {
+  copy_job_.wait();
+  if (!is_copying()) return {};
+  wait_for_copy();
+  return copy_->outcome;
+}
+
+// Peers want to hear of a rank whose threads do not compute meanwhile.
+void SnapshotTier::wait_for_copy() {
+  constexpr std::int64_t look_again_us = 100;
+  if (view_->rank.device.host_sees_memory()) return copy_->is_done.wait(false);
+  while (!copy_->is_done) {
+    poll_peers(view_->rank.communicator);
+    view_->rank.env.sleep_us(look_again_us);
+  }
+}
+
+void SnapshotTier::vote(SaveVotes& votes) {
+  if (is_copying()) {
+    const std::int64_t begin_ns = view_->rank.env.monotonic_ns();
+    const HostSpan wait(&view_->rank.spans, {.kind = SpanKind::wait_snapshot});
+    wait_for_copy();
+    copy_->stall_ns += view_->rank.env.monotonic_ns() - begin_ns;
+  }
+  const bool has_last = cleanup_.finished() && memory_->slots().size() > snapshots_.size();
+  votes.last_slots = has_last ? 1 : 0;
+  votes.settling = cleanup_.finished() ? 0 : 1;
+  if (is_sending() && replication_.replicas->finished())
+    (replication_.replicas->succeeded() ? votes.replicated : votes.unreplicated) = 1;
+}
+
+Result<void> SnapshotTier::advance(const SaveVotes& sums) {
+  if (sums.last_slots == view_->rank.communicator.size())
+    snapshots_.push_back(std::make_unique<Snapshot>(*view_, memory_->slots().back(), writer_));
+  is_settled_ = sums.settling == 0;
+  HF_TRY_VOID(end_sending(sums));
+  confirm_newest();
+  return {};
+}
+
+// Confirms the newest snapshot: every rank has voted, and none before its copy was whole. Where there are
+// replicas, it only begins to send them.
+void SnapshotTier::confirm_newest() {
+  if (!is_copying()) return;
+  const std::shared_ptr<SnapshotCopy> newest = std::exchange(copy_, nullptr);
+  if (copy_job_.started()) static_cast<void>(copy_job_.take().ok());
+  // As many threads copy as train (snapshot.h), so each of those loses what this one took.
+  if (view_->rank.device.host_sees_memory()) copy_ns_ = newest->processor_ns;
+  if (has_replicas()) {
+    if (!is_sending()) begin_sending(*newest->snapshot);
+  } else if (outlives_process()) {
+    confirm(*newest->snapshot);
+  }
+}
+
+// Older snapshots are replaced once, after the first that is confirmed.
+void SnapshotTier::confirm(const Snapshot& snapshot) {
+  confirmed_ = &snapshot;
+  if (cleanup_.started()) return;
+  cleanup_.start([this]() -> Result<std::monostate> {
+    view_->rank.env.lower_thread_priority();
+    HF_TRY_VOID(replace_older());
+    return std::monostate();
+  });
+}
+
+// Makes the slot that lacks: those of a step that was resumed are not needed any more, and one of them
+// becomes it.
+Result<void> SnapshotTier::replace_older() {
+  Result<void> made;
+  if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->confirmed();
+  if (memory_->lacks_slot()) {
+    made = wait_for_room();
+    if (made.ok()) made = memory_->make_last(*view_, writer_);
+  }
+  if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->forget();
+  const Result<void> removed =
+      outcome_of(remove_snapshots(view_->rank.env, digest_of(view_->state.shm_run_id), writer_));
+  if (!made.ok()) tell("RAM snapshots go on with two slots: {}", made.error().message);
+  return made.ok() ? removed : made;
+}
+
+// Waits until the host has room for the slot that lacks: another rank may not have given up its part of the
+// resumed step yet.
+Result<void> SnapshotTier::wait_for_room() {
+  SlotPool* const slots = view_->snapshots.slots();
+  if (slots == nullptr) return {};
+  Env& env = view_->rank.env;
+  slots->trim(env, {view_->snapshots.bytes()});
+  const std::uint64_t new_bytes =
+      view_->snapshots.bytes() - std::min(slots->unneeded_bytes(), view_->snapshots.bytes());
+  const std::int64_t timeout_ms = view_->rank.config.elastic.memory_timeout_ms;
+  const std::int64_t end_ns = env.monotonic_ns() + timeout_ms * 1'000'000;
+  constexpr std::int64_t look_again_us = 50'000;
+  for (;;) {
+    const std::optional<MemoryRoom> room = memory_room(env);
+    if (!room.has_value() || room->available_bytes >= new_bytes || cancelled_) return {};
+    if (env.monotonic_ns() >= end_ns) {
+      return fail(ExitCode::does_not_fit, "host {} has {} available, and {} are needed, after {}",
+                  env.host_name(), format_bytes(room->available_bytes), format_bytes(new_bytes),
+                  format_duration(timeout_ms));
+    }
+    env.sleep_us(look_again_us);
+  }
+}
+
+void SnapshotTier::begin_sending(const Snapshot& snapshot) {
+  const auto step_of = [&](const Snapshot& of) {
+    return SnapshotStep{.writer = writer_, .generation = of.state().generation, .step = of.state().step};
+  };
+  replication_.sent = &snapshot;
+  replication_.replicas->send(step_of(snapshot), snapshot.memory(),
+                              confirmed_ == nullptr ? SnapshotStep{} : step_of(*confirmed_));
+}
+
+// Ends the sending of a snapshot when all ranks have sent it, or failed to.
+Result<void> SnapshotTier::end_sending(const SaveVotes& sums) {
+  if (!is_sending() || sums.replicated + sums.unreplicated < view_->rank.communicator.size()) return {};
+  const Snapshot* const snapshot = std::exchange(replication_.sent, nullptr);
+  ReplicaReport report = replication_.replicas->take();
+  if (sums.unreplicated == 0) {
+    confirm(*snapshot);
+  } else {
+    report.outcome = agree_on_outcome(view_->rank.communicator, view_->rank.waiter, report.outcome,
+                                      view_->rank.env.host_name());
+    HF_CHECK(!report.outcome.ok());
+    if (view_->rank.communicator.abandoned()) return report.outcome;
+  }
+  replication_.reports.push_back(std::move(report));
+  return {};
+}
+
+}  // namespace holdfast::inline save

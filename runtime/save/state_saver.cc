@@ -1,0 +1,96 @@
+#include "runtime/save/state_saver.h"
+
+#include <utility>
+
+#include "parallel/comm/agreement.h"
+#include "runtime/rank/watch.h"
+#include "runtime/save/checkpoint_parts.h"
+
+namespace holdfast::inline save {
+
+StateSaver::StateSaver(StateView& view, CheckpointStore& store, std::uint64_t writer,
+                       const std::optional<SnapshotStep>& resumed, std::optional<DiskTier> tier)
+    : view_(&view), resumed_(resumed), tier_(view, writer), disk_(view, store, std::move(tier)) {}
+
+void StateSaver::cancel() {
+  disk_.cancel();
+  tier_.cancel();
+}
+
+StateSaver::~StateSaver() {
+  cancel();
+}
+
+Result<void> StateSaver::prepare() {
+  tier_.release_old_slots(resumed_);
+  // After this agreement every rank of the host has given up what its new slots do not need.
+  HF_TRY_VOID(agree_on_outcome(view_->rank.communicator, patient_waiter(*view_), disk_.remove_leftovers(),
+                               view_->rank.env.host_name()));
+  return tier_.prepare(resumed_);
+}
+
+Result<bool> StateSaver::begin(bool to_disk) {
+  Snapshot* free = tier_.free_snapshot(disk_.snapshots());
+  if (!to_disk && (tier_.is_sending() || free == nullptr)) return false;
+  const std::int64_t begin_ns = view_->rank.env.monotonic_ns();
+  for (; free == nullptr; free = tier_.free_snapshot(disk_.snapshots())) HF_TRY_VOID(complete_round());
+  std::shared_ptr<SnapshotCopy> copy = tier_.begin_copy(*free, begin_ns);
+  if (to_disk) {
+    disk_.begin(std::move(copy));
+  } else {
+    tier_.copy_in_background();
+  }
+  return true;
+}
+
+SaveVotes StateSaver::vote() {
+  SaveVotes votes;
+  tier_.vote(votes);
+  disk_.vote(votes);
+  return votes;
+}
+
+Result<void> StateSaver::advance(const SaveVotes& sums) {
+  HF_TRY_VOID(tier_.advance(sums));
+  return disk_.advance(sums);
+}
+
+// Waits for all threads that copy, drain or publish. A slow disk is not one that hangs: the limit is for a
+// part of what is written, not for all.
+void StateSaver::wait_beside_watch() {
+  RankWatch* const watch = view_->rank.watch;
+  const auto busy = [&] { return disk_.is_busy() || tier_.is_busy(); };
+  constexpr std::int64_t look_again_us = 1000;
+  if (watch == nullptr || !busy()) return;
+  enter(watch, Phase::save, view_->state.step, view_->rank.config.watchdog.ceiling_ms);
+  for (std::uint64_t before = 0; busy(); view_->rank.env.sleep_us(look_again_us)) {
+    const std::uint64_t drained = disk_.drained_bytes();
+    if (std::exchange(before, drained) != drained) mark(watch);
+  }
+}
+
+// Holds a vote of its own, in which every rank has done what it has under way.
+Result<void> StateSaver::complete_round() {
+  wait_beside_watch();
+  disk_.wait();
+  if (const Result<void> copied = tier_.wait(); !copied.ok()) {
+    const Result<void> device = view_->device_outcome();
+    view_->rank.communicator.abandon();  // no step follows whose vote would tell the others
+    return device.ok() ? copied : device;
+  }
+  SaveVotes::Words words = vote().words();
+  HF_TRY_VOID(all_reduce_sum(view_->rank.communicator, patient_waiter(*view_), words));
+  return advance(SaveVotes::of(words));
+}
+
+Result<void> StateSaver::finish() {
+  while (tier_.is_copying() || disk_.is_saving()) HF_TRY_VOID(complete_round());
+  return {};
+}
+
+Result<void> StateSaver::finish_with_replicas() {
+  while (is_snapshotting() || disk_.is_saving()) HF_TRY_VOID(complete_round());
+  return {};
+}
+
+}  // namespace holdfast::inline save

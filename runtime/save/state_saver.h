@@ -1,0 +1,117 @@
+// StateSaver makes checkpoints and RAM snapshots while training goes on. It joins the slots that the state is
+// copied into (snapshot_tier.h) and the way from there to the disk (disk_saver.h).
+//
+//   HF_TRY(const bool begun, saver.begin(to_disk));  // after a step, where one is due
+//   run_step(worker, {.saver = &saver});       // no update before the copy is whole; the vote carries vote()
+//   HF_TRY_VOID(saver.advance(outcome.saves));
+//   for (const SaveReport& report : saver.take_reports()) tell(report);
+//   HF_TRY_VOID(saver.finish());               // before anything else uses the store, and at the end
+//
+// A save goes through four stages:
+//   copy     a thread of every rank copies the state while the next forward and backward run (snapshot.h);
+//            when all ranks have voted since, the snapshot is confirmed
+//   drain    the same thread writes the copy as the rank's shard and makes it durable
+//   vote     each rank says so in the vote of some later step; then rank 0 learns what the shards are
+//   publish  a thread of rank 0 writes the manifest, renames, and removes what is too old; a later vote says
+//            so. One rank alone publishes what it has drained, and asks nobody. Where run.directory is local
+//            to each host (disk_tier.h), a rank also gives its shard to a rank of another host before it
+//            votes, one rank of each host publishes, and what is too old goes before the next one is
+//            published, when all hosts have published this one
+// A RAM snapshot ends with the copy, or, where ranks keep replicas for each other (replicas.h), goes on so:
+//   send     a thread of every rank sends the copy to the rank's buddy; each rank says so in the vote of some
+//            later step, and when all have, the snapshot is confirmed
+// A snapshot that is due while another is sent is left out, and saves to the disk go on without being sent.
+//
+// A slot is free when it is neither waiting for the disk, nor being sent, nor, in shared memory, the newest
+// confirmed one; of those that are, the oldest is taken. Where none is, a RAM snapshot is left out, and a
+// save waits for the disk: a run has the checkpoints it was asked for, and whoever wants to wait less saves
+// less often. The next save that is due after one that failed is another try.
+//
+// Threads that drain, publish or send give way to those that train (Env::lower_thread_priority). Whoever
+// waits for them computes nothing meanwhile, so they have what they need then.
+//
+// Threads: one, that of the training loop. Ranks call the same functions in the same order; what they do next
+// follows from the votes alone. Errors: communication only, but for prepare(); what happened to a save is in
+// its report.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/save/disk_saver.h"
+#include "runtime/save/snapshot_tier.h"
+
+namespace holdfast::inline save {
+
+class StateSaver {
+ public:
+  // The view and the store outlive it. `writer`: StartPoint::writer. `resumed`: the RAM snapshot that the
+  // state came from, which stays until a newer step is confirmed; none: from elsewhere.
+  // `tier`: where checkpoints are; none: in one directory.
+  StateSaver(StateView& view, CheckpointStore& store, std::uint64_t writer,
+             const std::optional<SnapshotStep>& resumed = {}, std::optional<DiskTier> tier = {});
+  // Gives up what is under way: nobody will vote for it any more. Waits for nobody.
+  void cancel();
+  // Cancels, and waits for its threads, which a disk may hold in a write that is under way. Snapshots in
+  // shared memory stay.
+  ~StateSaver();
+  StateSaver(const StateSaver&) = delete;
+  StateSaver& operator=(const StateSaver&) = delete;
+
+  // Removes what dead writers left on the disk, and makes the slots; called once, before anything else, when
+  // the state is there. Its error is any rank's.
+  Result<void> prepare();
+  // Says, after prepare(), why snapshots are not in shared memory though they should be; else empty.
+  const std::string& warning() const { return tier_.warning(); }
+  // Says the same of replicas.
+  const std::string& replica_warning() const { return tier_.replica_warning(); }
+  // Returns whether snapshots outlive the process.
+  bool has_ram_tier() const { return tier_.outlives_process(); }
+  // Returns whether the snapshots of this epoch are copied to buddies.
+  bool has_replicas() const { return tier_.has_replicas(); }
+  // Returns the number of a slot of the RAM tier in which nothing is that could still be of use; none: there
+  // is no such slot, or no RAM tier.
+  std::optional<int> unused_slot() const { return tier_.unused_slot(disk_.snapshots()); }
+
+  // Copies the state after the step that was just made, and saves it if `to_disk`. False: a RAM snapshot was
+  // left out.
+  Result<bool> begin(bool to_disk);
+  // Waits for the copy of the state that the coming update would overwrite.
+  SaveVotes vote();
+  Result<void> advance(const SaveVotes& sums);
+  // Waits until no save is under way; the second one, until no snapshot is being sent to a buddy, either, so
+  // that a slot is free.
+  Result<void> finish();
+  Result<void> finish_with_replicas();
+
+  // Returns whether a snapshot is being copied or sent to the buddies; is_saving(): whether a save is neither
+  // visible nor given up yet. Equal on all ranks.
+  bool is_snapshotting() const { return tier_.is_copying() || tier_.is_sending(); }
+  bool is_saving() const { return disk_.is_saving(); }
+  // Returns the steps of those saves, the oldest first. Equal on all ranks.
+  std::vector<std::uint64_t> saves_under_way() const { return disk_.steps(); }
+  // Returns, once, how long the newest copy that is whole had the processors that train; none: no copy became
+  // whole since, or it takes no processors that train.
+  std::optional<std::int64_t> take_copy_ns() { return tier_.take_copy_ns(); }
+  // Returns whether all ranks have the slots of this epoch and no older ones, so that they take no more
+  // memory.
+  bool is_settled() const { return tier_.is_settled(); }
+  // Returns the step of the newest confirmed snapshot of this epoch in shared memory; none: there is none.
+  // Equal on all ranks.
+  std::optional<std::uint64_t> confirmed_step() const { return tier_.confirmed_step(); }
+  std::vector<SaveReport> take_reports() { return disk_.take_reports(); }
+  std::vector<ReplicaReport> take_replica_reports() { return tier_.take_replica_reports(); }
+
+ private:
+  void wait_beside_watch();
+  Result<void> complete_round();
+
+  StateView* view_;
+  std::optional<SnapshotStep> resumed_;
+  SnapshotTier tier_;
+  DiskSaver disk_;  // the last member: its threads read the snapshots of the tier
+};
+
+}  // namespace holdfast::inline save
