@@ -31,6 +31,7 @@
 
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
+#include "runtime/os/process_identity.h"
 #include "runtime/os/secret.h"
 #include "runtime/os/span_recorder.h"
 #include "watchdog/phase.h"
@@ -171,6 +172,7 @@ std::size_t remove_dead_boards(Env& env);
 struct SlotView {
   std::int64_t process = 0, started_ticks = 0;
   std::int64_t parent = 0, parent_started_ticks = 0;
+  ProcessIdentity identity() const { return {.id = process, .started_ticks = started_ticks}; }
   int launched_rank = -1;
   Phase phase = Phase::start_up;
   bool left = false;

@@ -28,7 +28,7 @@ constexpr std::size_t max_pending = 256;
 // The process of a slot.
 struct Watched {
   std::unique_ptr<Process> process;  // null: nobody, or ended before it could be watched, or not watched
-  std::int64_t id = 0, started_ticks = 0;
+  ProcessIdentity identity = {};
   bool ended = false;
   bool not_watched = false;  // the system does not tell whether it lives
   bool foreign = false;      // it is another user's, so no rank of this run: it is left alone
@@ -69,13 +69,13 @@ class Guard {
   bool claim() {
     BoardHeader& header = board_->header();
     const std::int64_t own = env_->process_id();
-    const std::optional<ProcessFacts> facts = env_->processes().facts(own);
     std::int64_t before = header.guard_process;
     while (before != own) {
-      if (before > 0 && !has_ended(env_->processes(), before, header.guard_started_ticks)) return false;
+      const ProcessIdentity guard{.id = before, .started_ticks = header.guard_started_ticks};
+      if (before > 0 && !guard.has_ended(env_->processes())) return false;
       if (header.guard_process.compare_exchange_strong(before, own)) break;
     }
-    header.guard_started_ticks = facts.has_value() ? facts->started_ticks : 0;
+    header.guard_started_ticks = ProcessIdentity::of(env_->processes(), own).started_ticks;
     return true;
   }
 
@@ -96,8 +96,7 @@ class Guard {
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
       const SlotView slot = read_slot(board_->slot(index));
       const Watched& watched = watched_[index];
-      if (watched.ended && slot.process == watched.id && slot.started_ticks == watched.started_ticks)
-        network_->ended(slot);
+      if (watched.ended && slot.identity() == watched.identity) network_->ended(slot);
     }
   }
 
@@ -108,8 +107,7 @@ class Guard {
       const SlotView parent = {.process = slot.parent, .started_ticks = slot.parent_started_ticks};
       constexpr std::int64_t init = 1;  // whom everybody has who lost a parent
       if (parent.process <= init) continue;
-      // The handle first: if the facts are still those of the parent, the handle is the parent's.
-      Result<std::unique_ptr<Process>> process = env_->processes().find(parent.process);
+      Result<std::unique_ptr<Process>> process = parent.identity().open(env_->processes());
       if (!process.ok() || *process == nullptr || !lives(*env_, parent) || !is_daemon(parent.process))
         continue;
       static_cast<void>((*process)->signal(SIGKILL).ok());
@@ -161,13 +159,13 @@ class Guard {
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
       SlotLook look = {.slot = read_slot(board_->slot(index))};
       Watched& watched = watched_[index];
-      const bool is_new = look.slot.process != watched.id || look.slot.started_ticks != watched.started_ticks;
+      const bool is_new = look.slot.identity() != watched.identity;
       if (is_new || watched.not_watched) meet(watched, look.slot);
       const bool counts = !watched.not_watched && !watched.foreign;
       if (!counts) look = {};  // for the mind there is nobody, neither alive nor dead
-      const bool lived = watched.id != 0 && !watched.ended && counts;
+      const bool lived = watched.identity.id != 0 && !watched.ended && counts;
       if (lived) {
-        if (mind_.wants_work(index, look.slot)) look.work = work_of(watched.id);
+        if (mind_.wants_work(index, look.slot)) look.work = work_of(watched.identity.id);
         watched.ended = watched.process == nullptr || watched.process->wait_ended(0);
       }
       look.ended = watched.ended;
@@ -226,7 +224,7 @@ class Guard {
     constexpr char not_known = '?';
     if (watched.not_watched) return {.state = not_known};
     if (watched.process == nullptr || watched.ended) return {};
-    const Result<std::optional<ProcessFacts>> found = env_->processes().look(watched.id);
+    const Result<std::optional<ProcessFacts>> found = env_->processes().look(watched.identity.id);
     if (!found.ok()) return {.state = not_known};
     if (!found->has_value()) return {};
     return {.state = (*found)->state, .resident_bytes = (*found)->resident_bytes};
@@ -257,13 +255,12 @@ class Guard {
     return sum;
   }
 
-  // The handle first: if the facts are still those of the slot, the handle is that process's. One that cannot
-  // be watched is met again in every tick.
+  // One that cannot be watched is met again in every tick.
   void meet(Watched& watched, const SlotView& slot) {
-    const bool told = watched.not_watched && watched.id == slot.process;
-    watched = {.process = nullptr, .id = slot.process, .started_ticks = slot.started_ticks};
+    const bool told = watched.not_watched && watched.identity.id == slot.process;
+    watched = {.process = nullptr, .identity = slot.identity()};
     if (slot.process <= 0) return;
-    Result<std::unique_ptr<Process>> process = env_->processes().find(slot.process);
+    Result<std::unique_ptr<Process>> process = slot.identity().open(env_->processes());
     const Result<std::optional<ProcessFacts>> facts = env_->processes().look(slot.process);
     if (facts.ok() && is_over(*facts, slot.started_ticks)) return;
     watched.foreign = facts.ok() && (*facts)->of_other_user;
@@ -285,7 +282,7 @@ class Guard {
   void take_flight(const std::string& reason) {
     const std::int64_t wall_us = env_->wall_time_us();
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
-      if (watched_[index].id == 0 || pending_.size() >= max_pending) continue;
+      if (watched_[index].identity.id == 0 || pending_.size() >= max_pending) continue;
       pending_.push_back(
           take_flight_record(*env_, *board_, index, process_of(watched_[index]).state, reason));
       pending_.back().wall_time_us = wall_us;

@@ -54,7 +54,7 @@ bool GuardMind::wants_work(std::size_t index, const SlotView& slot) const {
 void GuardMind::look_at(std::size_t index, const SlotLook& look) {
   const SlotView& slot = look.slot;
   Watched& watched = watched_[index];
-  if (!watched.is_of(slot)) watched = {.id = slot.process, .started_ticks = slot.started_ticks};
+  if (!watched.is_of(slot)) watched = {.identity = slot.identity()};
   if (!watched.lives()) return;
   watched.life.look_at_board(slot, now_ns_);
   if (look.work.has_value()) watched.life.look_at_process(*look.work, now_ns_);
@@ -178,9 +178,9 @@ void GuardMind::look_at_killed(const HostEvidence& evidence, GuardActions& actio
                                                      evidence.processes[index].resident_bytes))
       continue;
     said_that_one_stays_ = true;
-    return end_all(
-        fmt::format("process {} (host {}) does not die of SIGKILL: the system holds it", each.id, host_),
-        evidence, actions);
+    return end_all(fmt::format("process {} (host {}) does not die of SIGKILL: the system holds it",
+                               each.identity.id, host_),
+                   evidence, actions);
   }
 }
 
@@ -189,7 +189,8 @@ void GuardMind::tell_of_storage(const HostEvidence& evidence, GuardActions& acti
   std::vector<WatchedRank> ranks;
   for (std::size_t index = 0; index < watched_.size(); ++index) {
     const SlotView& slot = evidence.slots[index];
-    if (watched_[index].id != 0 && slot.storage_begun_ns != 0) ranks.push_back(evidence_of(index, slot));
+    if (watched_[index].identity.id != 0 && slot.storage_begun_ns != 0)
+      ranks.push_back(evidence_of(index, slot));
   }
   const std::string sentence =
       ranks.empty() ? "" : storage_sentence(ranks, now_ns_, settings_.storage_quiet_ms * ms);
@@ -203,7 +204,7 @@ void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
   std::vector<WatchedRank> ranks;
   std::vector<std::size_t> slots;
   for (std::size_t index = 0; index < watched_.size(); ++index) {
-    if (watched_[index].id == 0) continue;
+    if (watched_[index].identity.id == 0) continue;
     ranks.push_back(evidence_of(index, evidence.slots[index]));
     ranks.back().stopped = evidence.processes[index].state == stopped;
     slots.push_back(index);

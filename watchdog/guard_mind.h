@@ -111,16 +111,14 @@ class GuardMind {
 
  private:
   struct Watched {
-    std::int64_t id = 0, started_ticks = 0;  // of its process; 0: nobody
+    ProcessIdentity identity = {};  // nobody: there is none
     bool ended = false;
     std::int64_t evidence_since_ns = 0;  // evidence from before counts no more
     SignsOfLife life = {};
     std::int64_t killed_ns = 0;      // 0: it was not
     std::uint64_t killed_bytes = 0;  // what it had in memory then
-    bool is_of(const SlotView& slot) const {
-      return id == slot.process && started_ticks == slot.started_ticks;
-    }
-    bool lives() const { return id != 0 && !ended; }
+    bool is_of(const SlotView& slot) const { return identity == slot.identity(); }
+    bool lives() const { return identity.id != 0 && !ended; }
     bool is_dying() const { return lives() && killed_ns != 0; }
   };
   struct Suspicion {

@@ -105,8 +105,7 @@ void GuardNetwork::note_lost_spares(const GuardMessage& message, std::int64_t no
     if (before.empty()) before = sight_->ranks(now_ns);
     const std::string host = table_->name_of(message.host);
     for (WatchedRank& rank : before) {
-      const bool same = rank.host == host && rank.slot.process == each.process &&
-                        rank.slot.started_ticks == each.started_ticks;
+      const bool same = rank.host == host && rank.slot.identity() == each.identity();
       if (same && !rank.ended && !rank.slot.left && rank.slot.phase == Phase::spare)
         lost_spares_.push_back(std::move(rank));
     }
@@ -190,9 +189,8 @@ GuardMessage GuardNetwork::own_message(std::int64_t now_ns) {
                        .ended = ended_};
   for (std::uint32_t index = 0; index < board_->slots(); ++index) {
     SlotView slot = read_slot(board_->slot(index));
-    const bool gone = std::ranges::any_of(ended_, [&](const EndedProcess& each) {
-      return each.process == slot.process && each.started_ticks == slot.started_ticks;
-    });
+    const bool gone = std::ranges::any_of(
+        ended_, [&](const EndedProcess& each) { return each.identity() == slot.identity(); });
     if (slot.process > 0 && !gone) message.ranks.push_back(std::move(slot));
   }
   return message;

@@ -16,6 +16,7 @@
 
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
+#include "runtime/os/process_identity.h"
 
 namespace holdfast::inline watchdog {
 
@@ -38,6 +39,7 @@ struct EndedProcess {
   std::int32_t host = 0, launched_rank = -1;
   std::int64_t process = 0, started_ticks = 0;
   bool operator==(const EndedProcess&) const = default;
+  ProcessIdentity identity() const { return {.id = process, .started_ticks = started_ticks}; }
 };
 
 class PeerHostTable {

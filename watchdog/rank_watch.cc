@@ -281,13 +281,10 @@ void RankWatch::keep_guard(std::int64_t now_ns) {
   if (header.guard_generation.compare_exchange_strong(generation, generation + 1)) start_guard(now_ns);
 }
 
-// The handle first: if the facts are still those of the guard, the handle is the guard's.
 void RankWatch::signal_guard(std::int64_t process, int number) {
-  Result<std::unique_ptr<Process>> guard = env_->processes().find(process);
-  if (!guard.ok() || *guard == nullptr) return;
-  const std::optional<ProcessFacts> facts = env_->processes().facts(process);
-  if (facts.has_value() && facts->started_ticks == board_->header().guard_started_ticks)
-    static_cast<void>((*guard)->signal(number).ok());
+  const ProcessIdentity identity{.id = process, .started_ticks = board_->header().guard_started_ticks};
+  const Result<std::unique_ptr<Process>> guard = identity.open(env_->processes());
+  if (guard.ok() && *guard != nullptr) static_cast<void>((*guard)->signal(number).ok());
 }
 
 void RankWatch::start_guard(std::int64_t now_ns) {

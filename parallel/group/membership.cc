@@ -77,8 +77,8 @@ Result<std::unique_ptr<Membership>> Membership::begin(Env& env, ShrinkingWorld& 
 void Membership::look_around() {
   in_sight_.clear();
   for (const Member& member : view_.members) {
-    const std::optional<ProcessFacts> facts = env_->processes().facts(member.process_id);
-    const bool same = facts.has_value() && facts->started_ticks == member.started_ticks;
+    const bool same = member.started_ticks != 0 &&
+                      ProcessIdentity::of(env_->processes(), member.process_id) == member.identity();
     const bool another = member.process_id != env_->process_id();  // a test's ranks may be threads of one
     if (member.host_id == env_->host_id() && same && another) in_sight_.push_back(member.launched_rank);
   }
@@ -170,12 +170,11 @@ Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why
 // `newest`: of those that the members have agreed on before.
 Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipView& newest) {
   Communicator& group = communicator();
-  const std::int64_t process = env_->process_id();
-  const std::optional<ProcessFacts> facts = env_->processes().facts(process);
+  const ProcessIdentity own = ProcessIdentity::of(env_->processes(), env_->process_id());
   const Introduction mine{.epoch = epoch_,
                           .self = {.launched_rank = group.global_rank(group.rank()),
-                                   .process_id = process,
-                                   .started_ticks = facts.has_value() ? facts->started_ticks : 0,
+                                   .process_id = own.id,
+                                   .started_ticks = own.started_ticks,
                                    .host = env_->host_name(),
                                    .host_id = env_->host_id()},
                           .newest = view_};
@@ -242,7 +241,7 @@ bool Membership::is_proven_dead(const Member& member) {
   if (proof_ && proof_(member)) return true;
   if (knowledge_.has_ended && knowledge_.has_ended(member)) return true;
   if (std::ranges::find(in_sight_, member.launched_rank) == in_sight_.end()) return false;
-  return has_ended(env_->processes(), member.process_id, member.started_ticks);
+  return member.identity().has_ended(env_->processes());
 }
 
 }  // namespace holdfast::inline parallel

@@ -25,6 +25,7 @@
 #include "parallel/comm/collectives.h"
 #include "parallel/comm/communicator.h"
 #include "runtime/os/env.h"
+#include "runtime/os/process_identity.h"
 
 namespace holdfast::inline parallel {
 
@@ -87,6 +88,7 @@ struct Member {
   std::string host;                // its name, for people
   std::string host_id = {};        // Env::host_id(): equal names may be those of two hosts
 
+  ProcessIdentity identity() const { return {.id = process_id, .started_ticks = started_ticks}; }
   static void visit_fields(auto& self, auto&& visit) {
     visit("launched_rank", self.launched_rank);
     visit("process_id", self.process_id);

@@ -87,10 +87,8 @@ void RunWatcher::find_ranks() {
     if (std::ranges::find(ranks_, told.rank, &RankProcess::rank) != ranks_.end()) continue;
     rank_of_process_[{told.host, told.process}] = told.rank;
     if (!is_here(*env_, told)) continue;  // out of reach of signals
-    Result<std::unique_ptr<Process>> process = env_->processes().find(told.process);
-    const std::optional<ProcessFacts> facts = env_->processes().facts(told.process);
-    const bool same = facts.has_value() && facts->started_ticks == told.started_ticks;
-    if (!process.ok() || *process == nullptr || !same) continue;  // gone already
+    Result<std::unique_ptr<Process>> process = told.identity().open(env_->processes());
+    if (!process.ok() || *process == nullptr) continue;  // gone already
     ranks_.push_back({.rank = told.rank, .process = std::move(process).value()});
   }
   if (board_ == nullptr && !ranks_.empty()) find_board();

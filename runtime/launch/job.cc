@@ -108,15 +108,12 @@ void Job::look_at_ranks() {
   unseen_ = 0;
   for (const LaunchedRank& rank : ranks_) {
     if (!is_here(*env_, rank) || processes_.contains(rank.rank)) continue;
-    // The handle first: if the facts are still those that the rank told, the handle is the rank's.
-    Result<std::unique_ptr<Process>> process = env_->processes().find(rank.process);
-    const Result<std::optional<ProcessFacts>> facts = env_->processes().look(rank.process);
-    if (!process.ok() || !facts.ok()) {
+    Result<std::unique_ptr<Process>> process = rank.identity().open(env_->processes());
+    if (!process.ok()) {
       ++unseen_;
       continue;
     }
-    const bool same = facts->has_value() && (*facts)->started_ticks == rank.started_ticks;
-    processes_[rank.rank] = same ? std::move(process).value() : nullptr;
+    processes_[rank.rank] = std::move(process).value();
   }
 }
 

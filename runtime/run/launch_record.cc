@@ -91,12 +91,12 @@ void use_launch_scratch(Env& env) {
 }
 
 void tell_launcher_ready(Env& env, int rank) {
-  const std::optional<ProcessFacts> facts = env.processes().facts(env.process_id());
+  const ProcessIdentity own = ProcessIdentity::of(env.processes(), env.process_id());
   tell_of_rank(env, rank,
                {{"host", env.host_name()},
                 {"host_id", env.host_id()},
-                {"process", env.process_id()},
-                {"started_ticks", facts.has_value() ? facts->started_ticks : 0}});
+                {"process", own.id},
+                {"started_ticks", own.started_ticks}});
 }
 
 void tell_launcher_signal(Env& env, int rank, int signal) {

@@ -12,6 +12,7 @@
 
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
+#include "runtime/os/process_identity.h"
 
 namespace holdfast::inline run {
 
@@ -45,6 +46,8 @@ struct LaunchedRank {
   std::int64_t started_ticks = 0;    // of the process (ProcessFacts)
   std::optional<ExitCode> end = {};  // none: it has not said so far, or it died
   int signal = 0;
+
+  ProcessIdentity identity() const { return {.id = process, .started_ticks = started_ticks}; }
 };
 // Returns whether its process is one of this host.
 bool is_here(Env& env, const LaunchedRank& rank);

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "runtime/os/env.h"
+#include "runtime/os/process_identity.h"
 #include "tests/support/leave.h"
 #include "tests/support/refused_pidfd.h"
 #include "tests/support/temporary_directory.h"
@@ -207,6 +208,30 @@ TEST(Processes, ThereIsNoSuchProcess) {
     EXPECT_EQ(*found, nullptr);
     EXPECT_FALSE(posix_env().processes().facts(id).has_value());
   }
+}
+
+TEST(ProcessIdentity, OpensTheProcessItNamesAndNoOtherOfItsNumber) {
+  Processes& processes = posix_env().processes();
+  Result<std::unique_ptr<Process>> child = processes.start({.arguments = {"sleep", "60"}});
+  ASSERT_TRUE(child.ok()) << child.error().message;
+  const ProcessIdentity named = ProcessIdentity::of(processes, (*child)->id());
+  EXPECT_EQ(named, ProcessIdentity::of(processes, (*child)->id()));
+  const ProcessIdentity before = {.id = named.id, .started_ticks = named.started_ticks - 1};
+  EXPECT_NE(named, before);
+  const Result<std::unique_ptr<Process>> other = before.open(processes);
+  ASSERT_TRUE(other.ok()) << other.error().message;
+  EXPECT_EQ(*other, nullptr);
+  EXPECT_TRUE(before.has_ended(processes));
+  EXPECT_FALSE(named.has_ended(processes));
+  const Result<std::unique_ptr<Process>> same = named.open(processes);
+  ASSERT_TRUE(same.ok() && *same != nullptr);
+  ASSERT_TRUE((*same)->signal(SIGKILL).ok());
+  EXPECT_TRUE((*same)->wait_ended(10'000));
+  EXPECT_TRUE(named.has_ended(processes)) << "though nobody has reaped it";
+  EXPECT_TRUE((*child)->end().has_value());
+  const Result<std::unique_ptr<Process>> gone = named.open(processes);
+  EXPECT_TRUE(gone.ok() && *gone == nullptr);
+  EXPECT_EQ(ProcessIdentity::of(processes, 0), ProcessIdentity());
 }
 
 // In a process of its own, which ends with 0 if `holds` does.
