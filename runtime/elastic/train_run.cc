@@ -28,6 +28,7 @@ namespace holdfast::inline elastic {
 // this rank alone, and the peers learn of it by its leaving.
 template <typename Phase>
 Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
+  system_refused_ = false;
   try {
     return phase();
   } catch (const std::system_error& error) {
@@ -36,8 +37,8 @@ Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
              "rank {} (host {}): the system refused something the run needs ({}), most likely a thread; "
              "lower threads, or raise the limit",
              launched_.communicator.rank(), launched_.env.host_name(), error.what());
-    leave_if_broken(refused);
-    world().communicator.abandon();
+    system_refused_ = true;
+    if (!others_can_go_on()) world().communicator.abandon();
     return refused;
   }
 }
@@ -45,14 +46,29 @@ Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
 Result<ExitCode> TrainRun::run() {
   Result<ExitCode> code = run_guarded([this] { return is_joiner() ? admit() : start(); });
   while (true) {
-    if (refuses_new_ranks(code) || can_recover(code)) {
-      code = run_guarded([&] { return recover(code.error()); });
-    } else if (code.ok() && std::exchange(grows_, false)) {
-      code = run_guarded([this] { return grow(); });
-    } else if (code.ok() && std::exchange(shrinks_, false)) {
-      code = run_guarded([this] { return shrink_to_memory(); });
-    } else {
-      return code;
+    const bool admitted = std::exchange(admits_, false);
+    if (code.ok()) {
+      if (std::exchange(grows_, false)) {
+        code = run_guarded([this] { return grow(); });
+      } else if (std::exchange(shrinks_, false)) {
+        code = run_guarded([this] { return shrink_to_memory(); });
+      } else {
+        return code;
+      }
+      continue;
+    }
+    switch (after_fault(admitted)) {
+      case AfterFault::leave:
+        leave_run(code.error(), admitted);
+        return code;
+      case AfterFault::end:
+        return code;
+      case AfterFault::refuse_joiners:
+        refuse_new_ranks(code.error());
+        [[fallthrough]];
+      case AfterFault::recover:
+        code = run_guarded([&] { return recover(code.error()); });
+        break;
     }
   }
 }
@@ -207,6 +223,7 @@ Result<ExitCode> TrainRun::run_epoch() {
     kept_slots_.forget();
   }
   const Result<EpochEnd> end = is_active ? run_active() : epoch_->wait_for_end(waiter());
+  if (lost_device_.has_value()) return end.error();
   // A spare that dies now changes nothing.
   if (is_active && !world().communicator.abandoned())
     static_cast<void>(epoch_->tell_spares(waiter(), end).ok());
@@ -232,7 +249,8 @@ Result<EpochEnd> TrainRun::run_active() {
   if (launched_.watch != nullptr) device_->count_ops_in(launched_.watch->device_ops());
   if (const Result<void> built = build_worker(); !built.ok()) {
     const int copies = epoch_->assignment().shape.data;
-    const bool shrinks = memory_.lacks && !active().communicator.abandoned() && copies > request_.data_min;
+    const bool shrinks = !lost_device_.has_value() && memory_.lacks && !active().communicator.abandoned() &&
+                         copies > request_.data_min;
     if (!shrinks) return built.error();
     if (first_) tell("{} of {} copies of the model go on: {}", copies - 1, copies, built.error().message);
     return EpochEnd{.shrinks = true};
@@ -312,8 +330,10 @@ Result<void> TrainRun::build_worker() {
                                                            .slots = &kept_slots_,
                                                            .secret = secret_});
   // A rank may have waited for memory that a process which died still held.
-  HF_TRY_VOID(agree(outcome_of(worker),
-                    waiter().with_timeout(waiter().timeout_ms() + config_.elastic.memory_timeout_ms)));
+  const Result<void> agreed = agree(
+      outcome_of(worker), waiter().with_timeout(waiter().timeout_ms() + config_.elastic.memory_timeout_ms));
+  keep_from_driver(worker);
+  HF_TRY_VOID(agreed);
   worker_ = std::move(worker).value();
   return show_slow_paths();
 }

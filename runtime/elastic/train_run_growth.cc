@@ -205,16 +205,13 @@ Result<void> TrainRun::take_place_on_host() {
   return {};
 }
 
-// Returns whether new ranks cannot take part. What they cannot do, or do otherwise, ends no run: they go, and
-// the others go on as after a death.
-bool TrainRun::refuses_new_ranks(const Result<ExitCode>& code) {
-  if (!std::exchange(admits_, false) || code.ok() || world().communicator.abandoned()) return false;
-  tell("new ranks cannot take part: {}", code.error().message);
+// Goes on as after a death, without the new ranks, which leave. What they cannot do, or do otherwise, ends no
+// run.
+void TrainRun::refuse_new_ranks(const Error& error) {
+  tell("new ranks cannot take part: {}", error.message);
   std::fflush(nullptr);
-  if (device_ == nullptr) launched_.env.kill_self();
   inventory_.joined = true;
   world().communicator.abandon();
-  return true;
 }
 
 }  // namespace holdfast::inline elastic

@@ -40,6 +40,14 @@
 
 namespace holdfast::inline elastic {
 
+// What this rank does after a phase of its run has ended with an error.
+enum class AfterFault {
+  recover,         // goes on with the ranks that are left
+  refuse_joiners,  // goes on without the new ranks, which cannot take part
+  leave,           // dies by SIGKILL, as the others can go on only without this rank
+  end,             // the run ends
+};
+
 // One rank's run, step by step from nothing to a trained model; each member function is one phase.
 class TrainRun {
  public:
@@ -63,8 +71,11 @@ class TrainRun {
  private:
   template <typename Phase>
   Result<ExitCode> run_guarded(const Phase& phase);
-  bool can_recover(const Result<ExitCode>& code);
-  void leave_if_broken(const Error& error);
+  AfterFault after_fault(bool admitted) const;
+  bool others_can_go_on() const;
+  bool can_recover() const;
+  bool is_broken() const;
+  void leave_run(const Error& error, bool admitted);
 
   void record_end(const RunPaths& paths, const RunEnd& end);
   Result<ExitCode> start();
@@ -131,7 +142,7 @@ class TrainRun {
   Result<ExitCode> admit();
   Result<void> join_again();
   Result<void> take_place_on_host();
-  bool refuses_new_ranks(const Result<ExitCode>& code);
+  void refuse_new_ranks(const Error& error);
   void record_for_the_dead();
   std::string resumed_from() const {
     return start_.snapshot.has_value() ? "ram" : start_.checkpoint.empty() ? "start" : "disk";
@@ -149,13 +160,21 @@ class TrainRun {
   Result<void> agree_among(const TrainInputs& group, const Result<void>& mine) {
     return agree_among(group, mine, waiter());
   }
+  // A rank that has lost its device says nothing more to the others: it gets the device's error, returns to
+  // run() with it, and leaves there.
   Result<void> agree_among(const TrainInputs& group, const Result<void>& mine, const Waiter& patience) {
     if (device_ != nullptr && device_->lost()) {
-      flush_log();
-      end_without_device({group.env, group.communicator, config_.run.directory, step()},
-                         device_->status().error());
+      lost_device_.emplace(LeavingRank{group.env, group.communicator, config_.run.directory, step()});
+      return device_->status().error();
     }
     return agree_on_outcome(group.communicator, patience, mine, group.env.host_name());
+  }
+  // Keeps an object on the way to leave_run() whose destructor would call the driver of the lost device,
+  // which may never return.
+  template <typename Object>
+  void keep_from_driver(Result<Object>& object) {
+    if (lost_device_.has_value() && object.ok())
+      kept_from_driver_.push_back(std::make_shared<Object>(std::move(object).value()));
   }
   Waiter waiter() const;
   // Since it was last called, or the program started.
@@ -218,7 +237,10 @@ class TrainRun {
   std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may be at it, as the last vote said; 0: it is not
   bool shrinks_ = false;              // fewer copies of the model are to go on
   MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // of the last worker
-  bool admits_ = false;            // new ranks are there, and have not joined yet
+  bool admits_ = false;                     // new ranks are there, and have not joined yet
+  bool system_refused_ = false;             // a thread, most likely, in the phase that ended last
+  std::optional<LeavingRank> lost_device_;  // an agreement found the device lost: this rank leaves
+  std::vector<std::shared_ptr<void>> kept_from_driver_;
   std::int64_t disturbed_ns_ = 0;  // the last fault or attempt to grow; 0: none so far
 };
 

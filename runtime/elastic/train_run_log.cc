@@ -49,7 +49,9 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
   constexpr int rounds = 4;
   constexpr std::int64_t round_ns = 3'000'000;
   Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->spec().dtype);
-  HF_TRY_VOID(agree(outcome_of(product)));
+  const Result<void> made = agree(outcome_of(product));
+  keep_from_driver(product);
+  HF_TRY_VOID(made);
   std::vector<double> all(static_cast<std::size_t>(active().communicator.size())), best = all;
   const auto sum_of = [](const std::vector<double>& rates) {
     return std::accumulate(rates.begin(), rates.end(), 0.0);
@@ -57,7 +59,9 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
   for (int round = 0; round < rounds; ++round) {
     HF_TRY_VOID(barrier(active().communicator, waiter()));
     const double mine = product->rate(round_ns);
-    HF_TRY_VOID(agree(device_->status()));
+    const Result<void> measured = agree(device_->status());
+    keep_from_driver(product);
+    HF_TRY_VOID(measured);
     HF_TRY_VOID(all_gather(active().communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
                            std::as_writable_bytes(std::span(all))));
     if (sum_of(all) > sum_of(best)) best = all;

@@ -8,22 +8,41 @@
 
 namespace holdfast::inline elastic {
 
-// The others can go on without this rank, so it goes as the dead do: a code other than 0 would end them, too.
-void TrainRun::leave_if_broken(const Error& error) {
-  const bool others_can =
-      launched_.membership != nullptr && inventory_.log_opened == true && world().communicator.size() > 1;
-  if (!others_can) return;
-  tell("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(), error.message);
-  flush_log();
-  std::fflush(nullptr);
-  launched_.env.kill_self();
+bool TrainRun::others_can_go_on() const {
+  return launched_.membership != nullptr && inventory_.log_opened == true && world().communicator.size() > 1;
 }
 
-bool TrainRun::can_recover(const Result<ExitCode>& code) {
-  if (code.ok() || launched_.membership == nullptr || ends_here_) return false;
-  if (!world().communicator.abandoned()) return false;
-  if (device_ != nullptr && !device_->status().ok()) leave_if_broken(code.error());
-  return true;
+bool TrainRun::can_recover() const {
+  return launched_.membership != nullptr && !ends_here_ && world().communicator.abandoned();
+}
+
+// Returns whether this rank can take part no longer, because of its device or its system.
+bool TrainRun::is_broken() const {
+  return system_refused_ || (can_recover() && device_ != nullptr && !device_->status().ok());
+}
+
+// `admitted`: new ranks had come, and had not joined yet.
+AfterFault TrainRun::after_fault(bool admitted) const {
+  if (lost_device_.has_value() || (is_broken() && others_can_go_on())) return AfterFault::leave;
+  if (admitted && !world().communicator.abandoned())
+    return device_ == nullptr ? AfterFault::leave : AfterFault::refuse_joiners;
+  return can_recover() ? AfterFault::recover : AfterFault::end;
+}
+
+// Dies, and does not return. The others can go on without this rank, so it goes as the dead do: a code other
+// than 0 would end them, too.
+void TrainRun::leave_run(const Error& error, bool admitted) {
+  flush_log();
+  if (lost_device_.has_value()) {
+    end_without_device(*lost_device_, error);
+  } else if (admitted && device_ == nullptr) {
+    tell("new ranks cannot take part: {}", error.message);
+  } else {
+    tell("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(),
+         error.message);
+  }
+  std::fflush(nullptr);
+  launched_.env.kill_self();
 }
 
 // How far this rank had come is noted before anything goes.
