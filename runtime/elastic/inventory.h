@@ -1,17 +1,15 @@
-// RecoveryInventory: what a rank knows of its run when ranks come together after a death or with new ones.
+// RecoveryInventory: what a rank knows of its run when ranks come together after a death or with new ones,
+// and tells the others by gather() (parallel/comm/gather.h).
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-
-#include "parallel/comm/collectives.h"
-#include "runtime/core/result.h"
 
 namespace holdfast::inline elastic {
 
 struct RecoveryInventory {
+  std::string host = {};                // Env::host_id() of the rank; of none when merged
   int launched_ranks = 0;               // at the start; the most that anyone knows
   bool joined = false;                  // the config is agreed on, the data is open, the device is made
   std::optional<bool> log_opened = {};  // and the start is in the event log; a spare does not know
@@ -31,6 +29,7 @@ struct RecoveryInventory {
   std::string noticed = {};
 
   static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host);
     visit("launched_ranks", self.launched_ranks);
     visit("joined", self.joined);
     visit("log_opened", self.log_opened);
@@ -47,17 +46,5 @@ struct RecoveryInventory {
     visit("noticed", self.noticed);
   }
 };
-
-// Merges what the ranks know, one inventory of each, into what holds for all. Pure.
-RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventories);
-
-// Gives every rank the inventories of all, merged. All ranks together. Errors: communication.
-Result<RecoveryInventory> gather_inventories(Communicator& communicator, const Waiter& waiter,
-                                             const RecoveryInventory& mine);
-
-// Counts in a merged inventory that its step is redone, unless a rank was lost. What comes again and again
-// though nobody is lost does not go away by redoing the step: ExitCode::communication after the third time.
-// Pure; all ranks count alike.
-Result<void> limit_retries(RecoveryInventory& inventory);
 
 }  // namespace holdfast::inline elastic

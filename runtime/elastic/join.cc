@@ -9,6 +9,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/json.h"
 #include "runtime/elastic/part_start.h"
+#include "runtime/elastic/recovery_plan.h"
 #include "runtime/model/spec.h"
 #include "runtime/os/tell.h"
 #include "runtime/rank/device_choice.h"
@@ -185,18 +186,12 @@ Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, cons
                            StartPoint& start) {
   if (start.shm_run_id.empty() || config.run.resume == "never") return {};
   const Digest run = digest_of(start.shm_run_id);
-  std::vector<FoundSnapshot> mine = list_snapshots(inputs.env, run);
-  // A run that would be over is saved on the disk; one that was shortened goes on from there, too.
-  std::erase_if(mine, [&](const FoundSnapshot& found) {
-    const SnapshotIdentity& of = found.identity;
-    return of.step >= static_cast<std::uint64_t>(config.training.steps) ||
-           start.lineage.discards({.generation = of.generation, .step = of.step});
-  });
+  const std::vector<FoundSnapshot> mine = list_snapshots(inputs.env, run);
   HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(mine)));
   std::vector<std::vector<SnapshotIdentity>> offers;
   for (const std::string& text : texts) offers.push_back(identities_of(text));
-  const SnapshotStep disk = {.writer = 0, .generation = start.generation, .step = start.step};
-  while ((start.snapshot = newest_whole_step(offers, disk, start.passed_over)).has_value()) {
+  const auto steps = static_cast<std::uint64_t>(config.training.steps);
+  while ((start.snapshot = plan_snapshot(offers, start, steps)).has_value()) {
     HF_TRY(const bool described, describe_snapshot(inputs, waiter, run, start));
     if (described) break;
     start.passed_over.push_back(*start.snapshot);

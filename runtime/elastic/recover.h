@@ -2,8 +2,8 @@
 // processes go on. TrainRun (train_run.cc) goes through it in this order:
 //
 //   Membership::recover    the ranks that are left, in a communicator of their own
-//   gather_inventories     what each of them knows of the run (inventory.h)
-//   assign_ranks           who computes what now (parallel/group/rank assignment.h)
+//   gather                 what each of them knows of the run (inventory.h)
+//   plan_recovery          where they go on with it, and who computes what now (recovery_plan.h)
 //   join_recovery_point    the newest step that exists whole, in RAM or on disk
 //   Worker::create, restore_snapshot or restore_checkpoint, Trainer: as at a start
 //

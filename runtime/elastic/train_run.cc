@@ -108,8 +108,7 @@ Result<void> TrainRun::join() {
   if (claim_ != nullptr) gate_->use(claim_->loose_fence());
   enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(join_snapshot(world(), waiter(), config_, start_));
-  if (!start_.unusable.empty() && !start_.snapshot.has_value())
-    return fail(ExitCode::checkpoint, "{}", start_.unusable);
+  if (source_of(start_) == StateSource::nothing) return fail(ExitCode::checkpoint, "{}", start_.unusable);
   if (wants_download(config_, start_)) HF_TRY_VOID(download());
   HF_TRY_VOID(
       adopt_stored_shape(launched_.env, start_, config_));  // "auto" goes on with the device that it was
@@ -162,6 +161,11 @@ Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
     HF_TRY(const Mesh mesh, mesh_of(config_, hosts));
     assignment = assignment_of(mesh);
   }
+  return take_assignment(std::move(assignment));
+}
+
+// Begins an epoch with an assignment. `assignment`: an error where there are too few ranks for one.
+Result<void> TrainRun::take_assignment(Result<RankAssignment> assignment) {
   // Somebody has to record why the run ends.
   first_ = assignment.ok() ? assignment->coordinate_of(world().communicator.rank()) == 0
                            : world().communicator.rank() == 0;

@@ -137,7 +137,8 @@ Result<ExitCode> TrainRun::admit() {
   }
   phase_ns();
   enter_recovery(launched_.watch, step_, config_);
-  HF_TRY_VOID(exchange_inventories());
+  HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());
+  learn(merge_inventories(inventories));
   if (!inventory_.joined) {
     admits_ = true;
     enter(launched_.watch, Phase::recovery, step_,  // its GPU may be full for a while

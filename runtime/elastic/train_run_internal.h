@@ -21,6 +21,7 @@
 #include "runtime/elastic/inventory.h"
 #include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/recover.h"
+#include "runtime/elastic/recovery_plan.h"
 #include "runtime/elastic/resume.h"
 #include "runtime/elastic/train_run.h"
 #include "runtime/os/secret.h"
@@ -82,6 +83,7 @@ class TrainRun {
   Result<void> join();
   Result<void> download();
   Result<void> assign_coordinates(const AssignmentRequest& request);
+  Result<void> take_assignment(Result<RankAssignment> assignment);
   Result<void> take_lock();
   // Says whether this rank, where it is the writer, still is: before it writes for all.
   ClaimCheck claim_check() const { return claim_ == nullptr ? ClaimCheck() : claim_->fence(); }
@@ -128,7 +130,8 @@ class TrainRun {
   Result<void> rebuild_group();
   void wait_for_given_up_saves();
   void keep_live_state(const MembershipView& of_epoch);
-  Result<void> exchange_inventories();
+  Result<std::vector<RecoveryInventory>> exchange_inventories();
+  void learn(const RecoveryInventory& known);
 
   // Growing back (train_run_growth.cc).
   bool is_joiner() const { return launched_.membership != nullptr && launched_.membership->is_joiner(); }
@@ -145,7 +148,8 @@ class TrainRun {
   void refuse_new_ranks(const Error& error);
   void record_for_the_dead();
   std::string resumed_from() const {
-    return start_.snapshot.has_value() ? "ram" : start_.checkpoint.empty() ? "start" : "disk";
+    const StateSource source = source_of(start_);
+    return source == StateSource::ram ? "ram" : source == StateSource::start ? "start" : "disk";
   }
 
   // Return all ranks that are there, and those of them that have coordinates.

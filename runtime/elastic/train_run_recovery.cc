@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/comm/gather.h"
 #include "runtime/elastic/live_state.h"
 #include "runtime/os/tell.h"
 #include "runtime/rank/watch.h"
@@ -130,7 +131,8 @@ void TrainRun::record_for_the_dead() {
   gate_->use(claim_->loose_fence());
 }
 
-Result<void> TrainRun::exchange_inventories() {
+Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
+  inventory_.host = launched_.env.host_id();
   inventory_.step = step_;
   inventory_.launched_ranks = launched_ranks_;
   inventory_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
@@ -138,9 +140,15 @@ Result<void> TrainRun::exchange_inventories() {
   inventory_.noticed_us = recovery_->noticed_us;
   inventory_.told = recovery_->told;
   // Not only for as long as coming together may take: one of them may wait for its given up saves.
-  HF_TRY(inventory_, gather_inventories(world().communicator,
-                                        waiter().with_timeout(config_.parallel.timeout_ms), inventory_));
+  HF_TRY(std::vector<RecoveryInventory> inventories,
+         gather(world().communicator, waiter().with_timeout(config_.parallel.timeout_ms), inventory_));
   enter_recovery(launched_.watch, step_, config_);  // how long another rank took is not this one's time
+  return inventories;
+}
+
+// Takes over what holds for all ranks by their inventories.
+void TrainRun::learn(const RecoveryInventory& known) {
+  inventory_ = known;
   launched_ranks_ = inventory_.launched_ranks;
   recovery_->step_before = std::max(recovery_->step_before, inventory_.step);
   const MembershipView& now = launched_.membership->view();
@@ -157,7 +165,6 @@ Result<void> TrainRun::exchange_inventories() {
   }
   recovery_->noticed = inventory_.noticed;
   recovery_->told = inventory_.told;
-  return {};
 }
 
 Result<ExitCode> TrainRun::recover(const Error& fault) {
@@ -176,15 +183,24 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
   phase_ns();
   enter_recovery(launched_.watch, step_, config_);
-  HF_TRY_VOID(exchange_inventories());
-  if (const Result<void> counted = limit_retries(inventory_); !counted.ok()) {
-    ends_here_ = true;
-    return counted.error();
+  HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());
+  RecoveryPlan plan = plan_recovery(inventories, request_);
+  learn(plan.known);
+  switch (plan.action) {
+    case RecoveryAction::end:
+      ends_here_ = true;
+      return *plan.error;
+    case RecoveryAction::start_again:  // what a start decides about generations is in no file yet
+      return start();
+    case RecoveryAction::admit_joiners:
+      return admit();
+    case RecoveryAction::too_few_ranks:
+      HF_TRY_VOID(take_assignment(*plan.error));
+      break;
+    case RecoveryAction::use_assignment:
+      HF_TRY_VOID(take_assignment(std::move(*plan.assignment)));
+      break;
   }
-  // What a start decides about generations is in no file before the log is open.
-  if (inventory_.log_opened != true) return start();
-  if (!inventory_.joined) return admit();
-  HF_TRY_VOID(assign_coordinates(request_));
   HF_TRY(const std::optional<RunPlaces> places, places_of(world()));
   HF_TRY(start_,
          join_recovery_point(world(), waiter(), config_, inventory_.shm_run_id, places, claim_check()));

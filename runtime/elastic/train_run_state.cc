@@ -15,7 +15,7 @@ namespace holdfast::inline elastic {
 
 Result<void> TrainRun::load_state() {
   worker_->state().data_fingerprint = data_->fingerprint();
-  while (start_.snapshot.has_value()) {
+  while (source_of(start_) == StateSource::ram) {
     HF_TRY(const bool loaded, load_snapshot());
     if (loaded) {
       inventory_.shm_run_id = start_.shm_run_id;
@@ -28,8 +28,9 @@ Result<void> TrainRun::load_state() {
       HF_TRY(start_, join_checkpoint_of_run(active(), waiter(), config_, asked, places, claim_check()));
     }
   }
-  if (!start_.unusable.empty()) return fail(ExitCode::checkpoint, "{}", start_.unusable);
-  if (start_.checkpoint.empty()) return start_afresh();
+  const StateSource source = source_of(start_);
+  if (source == StateSource::nothing) return fail(ExitCode::checkpoint, "{}", start_.unusable);
+  if (source == StateSource::start) return start_afresh();
   inventory_.shm_run_id = start_.shm_run_id;
   if (first_) show("resuming from {} (step {})", start_.checkpoint, start_.step);
   const StorageWait storage(launched_.watch, "the checkpoint");

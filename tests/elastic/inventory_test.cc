@@ -1,28 +1,28 @@
-// Tests what the ranks that are left tell each other of how far they had come, and how often they redo a
-// step.
-#include <gmock/gmock.h>
+// Tests what the ranks that are left tell each other of how far they had come.
 #include <gtest/gtest.h>
 
 #include <utility>
 #include <vector>
 
+#include "parallel/comm/gather.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/elastic/inventory.h"
 #include "runtime/elastic/live_state.h"
+#include "runtime/elastic/recovery_plan.h"
 #include "tests/parallel/communicator_contract.h"
 
 namespace holdfast {
 namespace {
 
-using testing::HasSubstr;
-
-// Returns what gather_inventories() returns on every rank, of which each says one of `said`.
+// Returns what every rank learns by gather(), of which each says one of `said`.
 RecoveryInventory merged(const std::vector<RecoveryInventory>& said) {
   std::vector<RecoveryInventory> merged(said.size());
   HF_EXPECT_OK(
       run_local_ranks(static_cast<int>(said.size()), [&](Communicator& communicator) -> Result<void> {
         const auto rank = static_cast<std::size_t>(communicator.rank());
-        HF_TRY(merged[rank], gather_inventories(communicator, {posix_env(), 60'000}, said[rank]));
+        HF_TRY(const std::vector<RecoveryInventory> inventories,
+               gather(communicator, {posix_env(), 60'000}, said[rank]));
+        merged[rank] = merge_inventories(inventories);
         return {};
       }));
   for (const RecoveryInventory& each : merged) EXPECT_EQ(each.step, merged.front().step);
@@ -62,30 +62,6 @@ TEST(GatherInventories, TheFirstThatNoticedItItselfSaysHow) {
   EXPECT_EQ(all.noticed, "two lines\nof it");
   EXPECT_EQ(all.noticed_us, 20);
   EXPECT_FALSE(all.told);
-}
-
-TEST(CountRedo, AStepIsRedoneThreeTimesAndNotAFourth) {
-  RecoveryInventory inventory{.step = 12, .noticed = "rank 1 is late"};
-  for (int time = 1; time <= 3; ++time) {
-    HF_EXPECT_OK(limit_retries(inventory));
-    EXPECT_EQ(inventory.redone, time);
-  }
-  const Result<void> fourth = limit_retries(inventory);
-  ASSERT_FALSE(fourth.ok());
-  EXPECT_EQ(fourth.error().code, ExitCode::communication);
-  EXPECT_THAT(fourth.error().message, HasSubstr("step 13 was begun again 3 times with nobody lost"));
-  EXPECT_THAT(fourth.error().message, HasSubstr("rank 1 is late"));
-}
-
-TEST(CountRedo, AnotherStepOrALostRankIsAnotherMatter) {
-  RecoveryInventory inventory{.step = 12, .redone_step = 12, .redone = 3};
-  inventory.lost_some = true;
-  HF_EXPECT_OK(limit_retries(inventory));
-  EXPECT_EQ(inventory.redone, 3) << "a death is no redoing";
-  inventory.lost_some = false;
-  inventory.step = 13;
-  HF_EXPECT_OK(limit_retries(inventory));
-  EXPECT_EQ(inventory.redone, 1);
 }
 
 MembershipView view_of(std::uint64_t epoch, const std::vector<int>& launched_ranks) {

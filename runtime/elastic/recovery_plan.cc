@@ -1,0 +1,99 @@
+#include "runtime/elastic/recovery_plan.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace holdfast::inline elastic {
+namespace {
+
+// Counts in a merged inventory that its step is begun again, unless a rank was lost.
+Result<void> limit_retries(RecoveryInventory& inventory, const RetryLimit& limit) {
+  if (inventory.lost_some) return {};
+  inventory.redone = inventory.step == inventory.redone_step ? inventory.redone + 1 : 1;
+  inventory.redone_step = inventory.step;
+  if (inventory.redone <= limit.retries_max) return {};
+  return fail(ExitCode::communication,
+              "step {} was begun again {} times with nobody lost, and failed each time: {}",
+              inventory.step + 1, limit.retries_max, inventory.noticed);
+}
+
+}  // namespace
+
+RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventories) {
+  RecoveryInventory all{.joined = true};
+  bool some_did_not = false, some_did = false;
+  for (const RecoveryInventory& one : inventories) {
+    all.launched_ranks = std::max(all.launched_ranks, one.launched_ranks);
+    all.joined = all.joined && one.joined;
+    some_did_not = some_did_not || one.log_opened == false;
+    some_did = some_did || one.log_opened == true;
+    all.step = std::max(all.step, one.step);
+    all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
+    if (all.shm_run_id.empty()) all.shm_run_id = one.shm_run_id;
+    if (all.verdict.empty()) all.verdict = one.verdict;
+    all.lost_some = all.lost_some || one.lost_some;
+    all.lost_starter = all.lost_starter || one.lost_starter;
+    if (std::pair(one.redone_step, one.redone) > std::pair(all.redone_step, all.redone)) {
+      all.redone_step = one.redone_step;
+      all.redone = one.redone;
+    }
+    const bool nearer = std::pair(one.told, one.noticed_us) < std::pair(all.told, all.noticed_us);
+    if (!one.noticed.empty() && (all.noticed.empty() || nearer)) {
+      all.noticed_us = one.noticed_us;
+      all.told = one.told;
+      all.noticed = one.noticed;
+    }
+  }
+  // Spares alone have seen others begin; a rank that came later has seen nothing.
+  if (all.joined || some_did) all.log_opened = !some_did_not;
+  return all;
+}
+
+RecoveryPlan plan_recovery(std::span<const RecoveryInventory> inventories, const AssignmentRequest& request,
+                           const RetryLimit& limit) {
+  RecoveryPlan plan{.known = merge_inventories(inventories)};
+  if (const Result<void> counted = limit_retries(plan.known, limit); !counted.ok()) {
+    plan.error = counted.error();
+    return plan;
+  }
+  if (plan.known.log_opened != true) {
+    plan.action = RecoveryAction::start_again;
+    return plan;
+  }
+  if (!plan.known.joined) {
+    plan.action = RecoveryAction::admit_joiners;
+    return plan;
+  }
+  std::vector<std::string> hosts;
+  for (const RecoveryInventory& one : inventories) hosts.push_back(one.host);
+  Result<RankAssignment> assignment = assign_ranks(request, hosts);
+  if (assignment.ok()) {
+    plan.action = RecoveryAction::use_assignment;
+    plan.assignment = std::move(assignment).value();
+  } else {
+    plan.action = RecoveryAction::too_few_ranks;
+    plan.error = assignment.error();
+  }
+  return plan;
+}
+
+std::optional<SnapshotStep> plan_snapshot(std::span<const std::vector<SnapshotIdentity>> snapshots,
+                                          const StartPoint& start, std::uint64_t steps) {
+  std::vector<std::vector<SnapshotIdentity>> offers(snapshots.begin(), snapshots.end());
+  for (std::vector<SnapshotIdentity>& offer : offers) {
+    std::erase_if(offer, [&](const SnapshotIdentity& of) {
+      return of.step >= steps || start.lineage.discards({.generation = of.generation, .step = of.step});
+    });
+  }
+  const SnapshotStep disk = {.writer = 0, .generation = start.generation, .step = start.step};
+  return newest_whole_step(offers, disk, start.passed_over);
+}
+
+StateSource source_of(const StartPoint& start) {
+  if (start.snapshot.has_value()) return StateSource::ram;
+  if (!start.unusable.empty()) return StateSource::nothing;
+  return start.checkpoint.empty() ? StateSource::start : StateSource::disk;
+}
+
+}  // namespace holdfast::inline elastic

@@ -1,0 +1,136 @@
+// Tests what a run does next after a death: who goes on, from which state.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/elastic/recovery_plan.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+// Returns the inventories of ranks on these hosts that have joined and made steps.
+std::vector<RecoveryInventory> joined_on(const std::vector<std::string>& hosts) {
+  std::vector<RecoveryInventory> inventories;
+  for (const std::string& host : hosts) {
+    inventories.push_back({.host = host,
+                           .launched_ranks = 4,
+                           .joined = true,
+                           .log_opened = true,
+                           .step = 12,
+                           .lost_some = true});
+  }
+  return inventories;
+}
+
+TEST(PlanRecovery, AStepIsBegunAgainThreeTimesAndNotAFourth) {
+  const std::vector<RecoveryInventory> known = {
+      {.host = "a", .joined = true, .log_opened = true, .step = 12, .noticed = "rank 1 is late"}};
+  std::vector<RecoveryInventory> inventories = known;
+  for (int time = 1; time <= 3; ++time) {
+    const RecoveryPlan plan = plan_recovery(inventories, {});
+    EXPECT_EQ(plan.action, RecoveryAction::use_assignment);
+    EXPECT_EQ(plan.known.redone, time);
+    inventories.front().redone = plan.known.redone;
+    inventories.front().redone_step = plan.known.redone_step;
+  }
+  const RecoveryPlan fourth = plan_recovery(inventories, {});
+  ASSERT_EQ(fourth.action, RecoveryAction::end);
+  EXPECT_EQ(fourth.error->code, ExitCode::communication);
+  EXPECT_THAT(fourth.error->message, HasSubstr("step 13 was begun again 3 times with nobody lost"));
+  EXPECT_THAT(fourth.error->message, HasSubstr("rank 1 is late"));
+}
+
+TEST(PlanRecovery, AnotherStepOrALostRankIsAnotherMatter) {
+  std::vector<RecoveryInventory> inventories = {
+      {.joined = true, .log_opened = true, .step = 12, .lost_some = true, .redone_step = 12, .redone = 3}};
+  RecoveryPlan plan = plan_recovery(inventories, {});
+  EXPECT_EQ(plan.action, RecoveryAction::use_assignment);
+  EXPECT_EQ(plan.known.redone, 3) << "a death is no retry";
+  inventories.front().lost_some = false;
+  inventories.front().step = 13;
+  plan = plan_recovery(inventories, {});
+  EXPECT_EQ(plan.action, RecoveryAction::use_assignment);
+  EXPECT_EQ(plan.known.redone, 1);
+}
+
+TEST(PlanRecovery, WithoutALogInWhichItBeganTheRunStartsAgain) {
+  std::vector<RecoveryInventory> inventories = joined_on({"a", "a"});
+  inventories[1].log_opened = false;
+  EXPECT_EQ(plan_recovery(inventories, {}).action, RecoveryAction::start_again);
+  inventories[1].log_opened.reset();  // a spare does not know
+  EXPECT_EQ(plan_recovery(inventories, {}).action, RecoveryAction::use_assignment);
+  inventories[0] = inventories[1] = {};
+  EXPECT_EQ(plan_recovery(inventories, {}).action, RecoveryAction::start_again) << "nobody has joined";
+}
+
+TEST(PlanRecovery, ARankThatHasNotJoinedIsAdmittedFirst) {
+  std::vector<RecoveryInventory> inventories = joined_on({"a", "a"});
+  inventories.push_back({.host = "a"});
+  const RecoveryPlan plan = plan_recovery(inventories, {.data_max = 3});
+  EXPECT_EQ(plan.action, RecoveryAction::admit_joiners);
+  EXPECT_FALSE(plan.assignment.has_value());
+}
+
+struct AssignmentRow {
+  std::vector<std::string> hosts;
+  AssignmentRequest request;
+  RecoveryAction action;
+  int copies;
+  std::size_t spares;
+};
+
+TEST(PlanRecovery, WhoIsLeftGetsAsManyWholeCopiesAsThereIsRoomFor) {
+  const std::vector<AssignmentRow> rows = {
+      {{"a", "a", "a"}, {.data_max = 4}, RecoveryAction::use_assignment, 3, 0},
+      {{"a", "a", "a"}, {.data_max = 2}, RecoveryAction::use_assignment, 2, 1},
+      {{"a", "a", "a"}, {.data_max = 2, .pipeline = 2}, RecoveryAction::use_assignment, 1, 1},
+      {{"a", "b", "b"}, {.data_max = 2, .tensor = 2}, RecoveryAction::use_assignment, 1, 1},
+      {{"a", "b"}, {.data_max = 1, .tensor = 2}, RecoveryAction::too_few_ranks, 0, 0},
+      {{"a"}, {.data_max = 4, .data_min = 2}, RecoveryAction::too_few_ranks, 0, 0},
+  };
+  for (const AssignmentRow& row : rows) {
+    SCOPED_TRACE(&row - rows.data());
+    const RecoveryPlan plan = plan_recovery(joined_on(row.hosts), row.request);
+    ASSERT_EQ(plan.action, row.action);
+    if (plan.action == RecoveryAction::too_few_ranks) {
+      EXPECT_EQ(plan.error->code, ExitCode::communication);
+      continue;
+    }
+    EXPECT_EQ(plan.assignment->shape.data, row.copies);
+    EXPECT_EQ(plan.assignment->spares.size(), row.spares);
+  }
+}
+
+SnapshotIdentity part_of(std::uint64_t step, std::uint32_t rank) {
+  return {.run = {}, .host = {}, .writer = 7, .generation = 0, .step = step, .rank = rank, .ranks = 2};
+}
+
+TEST(PlanSnapshot, IsTheNewestWholeOneThatCounts) {
+  const std::vector<std::vector<SnapshotIdentity>> snapshots = {
+      {part_of(8, 0), part_of(9, 0), part_of(10, 0)}, {part_of(8, 1), part_of(9, 1)}};
+  const auto step_with = [&](const StartPoint& start, std::uint64_t steps) {
+    return plan_snapshot(snapshots, start, steps).value_or(SnapshotStep{}).step;
+  };
+  EXPECT_EQ(step_with({}, 100), 9U) << "a part of step 10 is missing";
+  EXPECT_EQ(step_with({.step = 8}, 100), 9U);
+  EXPECT_EQ(step_with({.step = 9}, 100), 0U) << "the disk is as far";
+  EXPECT_EQ(step_with({.passed_over = {{.writer = 7, .step = 9}}}, 100), 8U);
+  EXPECT_EQ(step_with({}, 9), 8U) << "a run that is over is on the disk";
+  Lineage lineage;
+  lineage.generations.push_back({.number = 1, .parent = {.generation = 0, .step = 8}});
+  EXPECT_EQ(step_with({.lineage = lineage}, 100), 8U) << "of a future that is discarded";
+}
+
+TEST(SourceOfState, IsRamBeforeDisk) {
+  EXPECT_EQ(source_of({}), StateSource::start);
+  EXPECT_EQ(source_of({.checkpoint = "c"}), StateSource::disk);
+  EXPECT_EQ(source_of({.unusable = "no checkpoint is whole"}), StateSource::nothing);
+  EXPECT_EQ(source_of({.snapshot = SnapshotStep{}, .unusable = "no checkpoint is whole"}), StateSource::ram);
+}
+
+}  // namespace
+}  // namespace holdfast
