@@ -48,7 +48,7 @@ Result<double> step_rate(Env& env, const LoaderCaseOptions& options) {
   constexpr std::int64_t warmup_steps = 3;
   HF_TRY_VOID(steps.warm_up(warmup_steps));
   HF_TRY_VOID(steps.measure(options.steps));
-  return static_cast<double>(steps.worker().tokens_per_step()) / median(steps.seconds());
+  return static_cast<double>(steps.worker().workload().tokens_per_step()) / median(steps.seconds());
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ Result<Json> run_step_case(Env& env, const StepCaseOptions& options) {
   HF_TRY_VOID(measure_limits(budget, *limits_after));
 
   const Config& config = steps.config();
-  const double tokens = static_cast<double>(steps.worker().tokens_per_step());
+  const double tokens = static_cast<double>(steps.worker().workload().tokens_per_step());
   const std::string model = config.model.preset.empty() ? config.model.style : config.model.preset;
   fmt::print(
       "{}\n{}, {} lanes x {} microbatches of {} x {} tokens, {}{} ({})\n"
@@ -40,16 +40,17 @@ Result<Json> run_step_case(Env& env, const StepCaseOptions& options) {
       config.training.microbatch_size, config.training.sequence_length, config.training.precision,
       bench.threads_text(), steps.device().description(), digits(budget.step_seconds * 1e3),
       digits(tokens / budget.step_seconds), options.steps, options.warmup_steps, budget_text(budget));
-  Json result{{"model", model},
-              {"parameters", parameter_count(steps.worker().spec())},
-              {"flops_per_token", flops_per_token(steps.worker().spec(), config.training.sequence_length)},
-              {"lanes", config.parallel.lanes},
-              {"microbatches_per_lane", config.training.microbatches_per_lane},
-              {"microbatch_size", config.training.microbatch_size},
-              {"sequence_length", config.training.sequence_length},
-              {"precision", config.training.precision},
-              {"device", steps.device().description()},
-              {"tokens_per_sec", tokens / budget.step_seconds}};
+  Json result{
+      {"model", model},
+      {"parameters", parameter_count(steps.worker().workload().spec)},
+      {"flops_per_token", flops_per_token(steps.worker().workload().spec, config.training.sequence_length)},
+      {"lanes", config.parallel.lanes},
+      {"microbatches_per_lane", config.training.microbatches_per_lane},
+      {"microbatch_size", config.training.microbatch_size},
+      {"sequence_length", config.training.sequence_length},
+      {"precision", config.training.precision},
+      {"device", steps.device().description()},
+      {"tokens_per_sec", tokens / budget.step_seconds}};
   bench.describe(result);
   std::vector<double> step_ms;
   for (const double seconds : steps.seconds()) step_ms.push_back(seconds * 1e3);

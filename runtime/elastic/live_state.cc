@@ -23,7 +23,8 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
   HF_TRY(const std::unique_ptr<SharedMemory> memory, worker.rank().env.open_shared_memory(name));
   if (memory->bytes().size() < worker.snapshots().bytes())
     return fail(ExitCode::checkpoint, "{} has become smaller than a snapshot", name);
-  worker.abort_nccl();  // the copies stand behind what it has in the device's queue
+  worker.links().abort_nccl(
+      "another rank is gone");  // the copies stand behind what it has in the device's queue
   Snapshot snapshot(worker.state_view(), memory->bytes(), writer);
   snapshot.begin();
   if (!snapshot.complete()) return worker.state_view().device_outcome();

@@ -6,7 +6,7 @@
 //   PlannedDevice device({.host_sees_memory = true});
 //   HF_TRY(const std::unique_ptr<Worker> worker, Worker::plan({.communicator = peers, .device = device,
 //   ...})); worker->memory_plan(); device.observe([&](OpId id, const void* arguments) { flops += cost_of(id,
-//   arguments).flops; }); worker->model().forward(device, worker->tokens().at(0), 0);
+//   arguments).flops; }); worker->stage().model().forward(device, worker->stage().tokens().at(0), 0);
 #pragma once
 
 #include <functional>

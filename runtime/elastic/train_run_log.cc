@@ -30,7 +30,8 @@ Result<double> TrainRun::peak_of_all_ranks() {
   const Result<std::string> record =
       first_ ? read_text_within(env, path, text_limits::gemm_peak) : std::string();
   HF_TRY(const std::vector<std::string> places,
-         all_gather_text(active().communicator, waiter(), peak_place(env, *device_, worker_->spec().dtype)));
+         all_gather_text(active().communicator, waiter(),
+                         peak_place(env, *device_, worker_->workload().spec.dtype)));
   HF_TRY(const std::vector<std::string> records,
          all_gather_text(active().communicator, waiter(), record.ok() ? *record : ""));
   if (const std::optional<double> known = recorded_peak(records.front(), places); known.has_value()) {
@@ -48,7 +49,7 @@ Result<double> TrainRun::peak_of_all_ranks() {
 Result<std::vector<double>> TrainRun::measure_peaks() {
   constexpr int rounds = 4;
   constexpr std::int64_t round_ns = 3'000'000;
-  Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->spec().dtype);
+  Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->workload().spec.dtype);
   const Result<void> made = agree(outcome_of(product));
   keep_from_driver(product);
   HF_TRY_VOID(made);
@@ -98,15 +99,16 @@ Result<void> TrainRun::open_log() {
   if (writes_ && !std::exchange(leads_log_, true)) complete_log();
   progress_ = std::make_unique<Progress>(
       launched_.env, *log_,
-      Progress::Setup{.steps = config_.training.steps,
-                      .every_steps = config_.log.every_steps,
-                      .flops_per_token = flops_per_token(worker_->spec(), config_.training.sequence_length),
-                      .peak_flops = inventory_.gemm_peak * ranks,
-                      .tokens_per_step = worker_->tokens_per_step(),
-                      .peak_beaten = [this, ranks](double flops) { forget_peak(flops / ranks); },
-                      .first_step = step(),
-                      .first_tokens = worker_->state().data_cursor *
-                                      static_cast<std::uint64_t>(config_.training.sequence_length)},
+      Progress::Setup{
+          .steps = config_.training.steps,
+          .every_steps = config_.log.every_steps,
+          .flops_per_token = flops_per_token(worker_->workload().spec, config_.training.sequence_length),
+          .peak_flops = inventory_.gemm_peak * ranks,
+          .tokens_per_step = worker_->workload().tokens_per_step(),
+          .peak_beaten = [this, ranks](double flops) { forget_peak(flops / ranks); },
+          .first_step = step(),
+          .first_tokens =
+              worker_->state().data_cursor * static_cast<std::uint64_t>(config_.training.sequence_length)},
       first_    ? Progress::Role::speaks
       : writes_ ? Progress::Role::writes
                 : Progress::Role::silent);
@@ -169,18 +171,18 @@ Result<void> TrainRun::begin_log() {
   } else if (!launched_start(launched_.env).empty() && world().communicator.size() == 1) {
     hosts[launched_.env.host_name()] = 1;  // its launcher sees by that how many more there could be
   }
-  HF_TRY_VOID(progress_->started(parameter_count(worker_->spec()), world().communicator.size(), hosts,
-                                 worker_->state(), from == "start" ? "" : from, times_, *device_,
+  HF_TRY_VOID(progress_->started(parameter_count(worker_->workload().spec), world().communicator.size(),
+                                 hosts, worker_->state(), from == "start" ? "" : from, times_, *device_,
                                  transport_.choice.description));
   const int ranks = active().communicator.size();
   const std::int64_t stages = config_.parallel.pipeline;
   const std::size_t spares = epoch_->assignment().spares.size();
   progress_->say(
       fmt::format("{} parameters, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
-                  parameter_count(worker_->spec()), config_.parallel.lanes, ranks, device_->threads(),
-                  stages > 1 ? fmt::format(" in {} stages", stages) : "",
+                  parameter_count(worker_->workload().spec), config_.parallel.lanes, ranks,
+                  device_->threads(), stages > 1 ? fmt::format(" in {} stages", stages) : "",
                   spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
-                  device_->description(), worker_->tokens_per_step(),
+                  device_->description(), worker_->workload().tokens_per_step(),
                   format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes()),
                   stages > 1 ? "on rank 0" : "per rank"));
   if (!device_->host_sees_memory() && ranks > 1) {
@@ -224,7 +226,7 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
   }
   if (progress_ != nullptr && worker_ != nullptr)
     complain(progress_->finished(status, worker_->reduction().counts(), worker_->parameter_gather().counts(),
-                                 worker_->traffic()));
+                                 worker_->links().traffic()));
   if (progress_ == nullptr && end.code != ExitCode::done) return;
   const Result<std::string> faults = write_report(launched_.env, paths);
   complain(outcome_of(faults));

@@ -32,16 +32,16 @@ double price(PlannedDevice& device, const OpPrices& prices, const Launch& launch
 
 // A lane's first microbatch writes gradients, the others add to them.
 PartTime price_part(Worker& worker, int chunk, PlannedDevice& device, const OpPrices& prices) {
-  const auto microbatches = static_cast<double>(worker.batch_shape().microbatches_per_lane);
-  const TokenBatch tokens = worker.tokens().at(0);
-  const Model& model = worker.model(chunk);
+  const auto microbatches = static_cast<double>(worker.workload().batch_shape.microbatches_per_lane);
+  const TokenBatch tokens = worker.stage().tokens().at(0);
+  const Model& model = worker.stage().model(chunk);
   // Nobody is at the other end, so nothing can go wrong there.
   const auto backward = [&](bool accumulate) {
     return price(device, prices, [&] {
       const bool follows_forward = worker.rank().mesh.shape().pipeline == 1;
       for (const BackwardPart part : model.backward_parts()) {
         HF_CHECK(model
-                     .backward(device, tokens, 0, worker.loss_sums().data(),
+                     .backward(device, tokens, 0, worker.stage().loss_sums().data(),
                                {.part = part, .accumulate = accumulate, .follows_forward = follows_forward})
                      .ok());
       }
@@ -228,7 +228,7 @@ Result<RankPlan> LayoutPlanner::State::coordinate(const Config& config, const Me
   const MemoryPlan& memory = worker->memory_plan();
   RankPlan coordinate{
       .coordinate = worker->rank().coordinate,
-      .parts = {worker->parts().begin(), worker->parts().end()},
+      .parts = {worker->workload().parts.begin(), worker->workload().parts.end()},
       .place_bytes = {memory.total_bytes(MemoryPlace::device), memory.total_bytes(MemoryPlace::host_visible)},
       .kernel_bytes = stage.kernel_bytes,
       .shared_bytes = worker->snapshots().shared_bytes(),

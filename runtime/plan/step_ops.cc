@@ -74,7 +74,7 @@ class OpCounter {
  public:
   explicit OpCounter(Worker& worker) {
     for (const Segment& segment : worker.optimizer().segments()) {
-      table_.push_back({.copy = worker.spec().dtype == DType::bf16 ? &copy_ : nullptr,
+      table_.push_back({.copy = worker.workload().spec.dtype == DType::bf16 ? &copy_ : nullptr,
                         .count = static_cast<std::int64_t>(segment.elements)});
     }
   }
@@ -134,19 +134,19 @@ class ChunkBuckets final : public BucketObserver {
 // alone.
 Result<void> launch_microbatch(Worker& worker, std::size_t slot) {
   Device& device = worker.rank().device;
-  const auto each_lane = static_cast<std::size_t>(worker.batch_shape().microbatches_per_lane);
+  const auto each_lane = static_cast<std::size_t>(worker.workload().batch_shape.microbatches_per_lane);
   const bool is_first = slot % each_lane == 0, is_last = (slot + 1) % each_lane == 0;
-  const TokenBatch tokens = worker.tokens().stage(slot, {}, {}, {});
-  const auto chunks = static_cast<int>(worker.parts().size());
+  const TokenBatch tokens = worker.stage().tokens().stage(slot, {}, {}, {});
+  const auto chunks = static_cast<int>(worker.workload().parts.size());
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    HF_TRY_VOID(worker.model(chunk).forward(device, tokens, 0));
+    HF_TRY_VOID(worker.stage().model(chunk).forward(device, tokens, 0));
   }
   int first_bucket = 0;
   for (int chunk = chunks; chunk-- > 0;) {
-    const Model& model = worker.model(chunk);
+    const Model& model = worker.stage().model(chunk);
     ChunkBuckets buckets(worker, first_bucket);
     for (const BackwardPart part : model.backward_parts()) {
-      HF_TRY_VOID(model.backward(device, tokens, 0, &worker.loss_sums()[slot],
+      HF_TRY_VOID(model.backward(device, tokens, 0, &worker.stage().loss_sums()[slot],
                                  {.part = part,
                                   .accumulate = !is_first,
                                   .observer = is_last ? &buckets : nullptr,
@@ -162,11 +162,11 @@ Result<void> launch_microbatch(Worker& worker, std::size_t slot) {
 Result<void> launch_step(Worker& worker) {
   LaneReduction& reduction = worker.reduction();
   reduction.begin_step();
-  const auto each_lane = static_cast<std::size_t>(worker.batch_shape().microbatches_per_lane);
+  const auto each_lane = static_cast<std::size_t>(worker.workload().batch_shape.microbatches_per_lane);
   std::size_t slot = 0;
-  for (int wave = 0; wave < worker.lanes().waves(); ++wave) {
+  for (int wave = 0; wave < worker.workload().lanes.waves(); ++wave) {
     HF_TRY_VOID(reduction.begin_wave(wave));
-    if (worker.lanes().lane_of(wave, worker.rank().coordinate.data) >= 0) {
+    if (worker.workload().lanes.lane_of(wave, worker.rank().coordinate.data) >= 0) {
       for (std::size_t i = 0; i < each_lane; ++i) HF_TRY_VOID(launch_microbatch(worker, slot++));
       reduction.backward_launched();
     }
@@ -209,8 +209,8 @@ Result<StepOps> step_ops(Env& env, const Config& config, int ranks, int rank, co
                .coordinate = worker->rank().coordinate,
                .device_bytes = worker->memory_plan().total_bytes(MemoryPlace::device)};
   for (const Segment& segment : worker->optimizer().segments()) step.gradient_blocks += segment.block_count;
-  for (int wave = 0; wave < worker->lanes().waves(); ++wave) {
-    step.lanes += worker->lanes().lane_of(wave, step.coordinate.data) >= 0 ? 1 : 0;
+  for (int wave = 0; wave < worker->workload().lanes.waves(); ++wave) {
+    step.lanes += worker->workload().lanes.lane_of(wave, step.coordinate.data) >= 0 ? 1 : 0;
   }
   OpCounter counter(*worker);
   device.observe([&](OpId id, const void* arguments) { counter.count(id, arguments); });

@@ -17,6 +17,7 @@
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/save/save.h"
+#include "runtime/train/worker.h"
 
 namespace holdfast::inline plan {
 namespace {
@@ -72,7 +73,7 @@ class TimedRank {
           static_cast<std::int32_t>(static_cast<std::int64_t>(i * 7919) % bench_.config.model.vocabulary);
     }
     const std::vector<std::int32_t> first_key(tokens.size(), 0);
-    worker_->tokens().stage(0, tokens, tokens, first_key);
+    worker_->stage().tokens().stage(0, tokens, tokens, first_key);
     return {};
   }
 
@@ -82,11 +83,11 @@ class TimedRank {
     HF_TRY_VOID(barrier(others_, waiter));
     timer_.clear();
     const std::int64_t begin_ns = bench_.env.monotonic_ns();
-    const Model& model = worker_->model();
-    const TokenBatch tokens = worker_->tokens().at(0);
+    const Model& model = worker_->stage().model();
+    const TokenBatch tokens = worker_->stage().tokens().at(0);
     for (const bool accumulate : {false, true}) {
-      HF_TRY_VOID(
-          model.forward_backward(*device_, tokens, worker_->loss_sums().data(), {.accumulate = accumulate}));
+      HF_TRY_VOID(model.forward_backward(*device_, tokens, worker_->stage().loss_sums().data(),
+                                         {.accumulate = accumulate}));
     }
     worker_->optimizer().launch_update(*device_, {.step = round + 1, .learning_rate = 0.0});
     device_->synchronize();

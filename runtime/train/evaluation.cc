@@ -69,7 +69,7 @@ class HeldOutSet::Forwards final : public StageWork {
  public:
   Forwards(HeldOutSet& set, Worker& worker) : set_(&set), worker_(&worker) {
     const int stages = worker.rank().mesh.shape().pipeline, stage = worker.rank().coordinate.pipeline;
-    const int chunks = static_cast<int>(worker.parts().size());
+    const int chunks = static_cast<int>(worker.workload().parts.size());
     for (int i = 0; i < static_cast<int>(room()); ++i) {
       for (int chunk = 0; chunk < chunks; ++chunk) {
         const bool first = stage == 0 && chunk == 0, last = stage + 1 == stages && chunk + 1 == chunks;
@@ -81,7 +81,7 @@ class HeldOutSet::Forwards final : public StageWork {
       }
     }
     for (int chunk = 0; chunk < chunks; ++chunk)
-      buffers_.push_back(worker.model(chunk).microbatches_in_flight());
+      buffers_.push_back(worker.stage().model(chunk).microbatches_in_flight());
   }
 
   // Adds the losses of the `count` batches first, first + stride ... to `sum`.
@@ -89,19 +89,19 @@ class HeldOutSet::Forwards final : public StageWork {
     first_ = first;
     stride_ = stride;
     const auto actions = std::span(actions_).first(count * buffers_.size());
-    StageExecutor executor(*this, worker_->rank().device, worker_->pipeline().neighbours(),
+    StageExecutor executor(*this, worker_->rank().device, worker_->links().pipeline().neighbours(),
                            worker_->rank().waiter, {actions.begin(), actions.end()}, buffers_);
-    worker_->tensor_group().set_background([&executor] { return executor.advance(); });
+    worker_->links().tensor_group().set_background([&executor] { return executor.advance(); });
     const Result<void> run = executor.run();
-    worker_->tensor_group().set_background({});
+    worker_->links().tensor_group().set_background({});
     HF_TRY_VOID(run);
     wait_for_device(worker_->rank().device, worker_->rank().communicator);
-    if (!worker_->parts().back().has_head || !worker_->rank().counts_replicated()) return {};
-    for (const double loss : worker_->loss_sums().first(count)) sum.add(loss);
+    if (!worker_->workload().parts.back().has_head || !worker_->rank().counts_replicated()) return {};
+    for (const double loss : worker_->stage().loss_sums().first(count)) sum.add(loss);
     return {};
   }
 
-  std::size_t room() const { return worker_->loss_sums().size(); }
+  std::size_t room() const { return worker_->stage().loss_sums().size(); }
 
   ExactSum sum;
   std::int64_t counted = 0;
@@ -112,10 +112,10 @@ class HeldOutSet::Forwards final : public StageWork {
   void load(std::size_t slot) {
     const Result<std::uint64_t> loaded = [&] {
       const StorageWait storage(worker_->rank().watch, "held-out data");
-      return set_->load_microbatch(first_ + slot * stride_, worker_->spec().vocabulary);
+      return set_->load_microbatch(first_ + slot * stride_, worker_->workload().spec.vocabulary);
     }();
     if (loaded.ok()) {
-      worker_->tokens().stage(slot, set_->inputs_, set_->targets_, set_->first_key_);
+      worker_->stage().tokens().stage(slot, set_->inputs_, set_->targets_, set_->first_key_);
       if (worker_->counts_samples()) counted += static_cast<std::int64_t>(*loaded);
     } else if (failure.ok()) {
       failure = loaded.error();
@@ -124,18 +124,23 @@ class HeldOutSet::Forwards final : public StageWork {
   Result<void> launch_forward(StagePosition position) override {
     const auto slot = static_cast<std::size_t>(position.microbatch);
     if (position.chunk == 0) load(slot);
-    return worker_->model(position.chunk)
-        .forward_loss(worker_->rank().device, worker_->tokens().at(slot), position.microbatch,
-                      &worker_->loss_sums()[slot]);
+    return worker_->stage()
+        .model(position.chunk)
+        .forward_loss(worker_->rank().device, worker_->stage().tokens().at(slot), position.microbatch,
+                      &worker_->stage().loss_sums()[slot]);
   }
   Result<void> launch_backward(StagePosition, const BackwardLaunch&) override { return {}; }
   bool can_write_weight_gradients(StagePosition) override { return true; }
   Error give_up() override { return {}; }  // there is no backward
   std::span<std::byte> input(StagePosition position) override {
-    return worker_->model(position.chunk).input(position.microbatch, worker_->tokens().at(0).shape);
+    return worker_->stage()
+        .model(position.chunk)
+        .input(position.microbatch, worker_->stage().tokens().at(0).shape);
   }
   std::span<std::byte> output(StagePosition position) override {
-    return worker_->model(position.chunk).output(position.microbatch, worker_->tokens().at(0).shape);
+    return worker_->stage()
+        .model(position.chunk)
+        .output(position.microbatch, worker_->stage().tokens().at(0).shape);
   }
   std::span<std::byte> output_gradient(StagePosition) override { return {}; }
   std::span<std::byte> input_gradient(StagePosition) override { return {}; }

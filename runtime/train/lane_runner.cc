@@ -41,12 +41,12 @@ SpanKind span_kind_of(BackwardPart part) {
 }
 
 // The last chunk's buckets come first.
-std::vector<LaneRunner::BucketRange> buckets_of(const ModelSpec& spec, std::span<const ModelPart> parts,
-                                                const TensorShare& share) {
+std::vector<LaneRunner::BucketRange> buckets_of(const Workload& workload) {
+  const std::span<const ModelPart> parts = workload.parts;
   std::vector<LaneRunner::BucketRange> buckets(parts.size());
   int first = 0;
   for (std::size_t chunk = parts.size(); chunk-- > 0;) {
-    const BucketPlan alone(backward_buckets(spec, parts.subspan(chunk, 1), share), 1);
+    const BucketPlan alone(backward_buckets(workload.spec, parts.subspan(chunk, 1), workload.share), 1);
     buckets[chunk] = {.first = first, .count = alone.local_count()};
     first += alone.local_count();
   }
@@ -55,12 +55,11 @@ std::vector<LaneRunner::BucketRange> buckets_of(const ModelSpec& spec, std::span
 
 }  // namespace
 
-LaneRunner::LaneRunner(const StageParts& parts, const StageLinks& links, StageSchedule schedule)
+LaneRunner::LaneRunner(const StageParts& parts, const StageLinks& links)
     : parts_(parts),
-      runs_(schedule.runs),
-      executor_(*this, parts.rank.device, links, parts.rank.waiter, std::move(schedule.actions),
-                std::move(schedule.activation_buffers)),
-      buckets_(buckets_of(parts.spec, parts.parts, parts.tensor_group.share())),
+      executor_(*this, parts.rank.device, links, parts.rank.waiter, parts.workload.schedule.actions,
+                parts.workload.schedule.activation_buffers),
+      buckets_(buckets_of(parts.workload)),
       // With nobody to send them to, buckets need not leave before the microbatch is whole.
       buckets_wait_(parts.rank.config.training.cuda_graphs && parts.rank.mesh.shape().data == 1) {}
 
@@ -74,13 +73,14 @@ Result<void> LaneRunner::run(LaneOutcome& outcome) {
   parts_.tensor_group.set_background([this] { return executor_.advance(); });
   parts_.parameter_gather.set_background([this] { return executor_.advance(); });
   parts_.reduction.set_background([this] { return executor_.advance(); });
-  for (int run = 0; run < runs_; ++run) {
+  const int runs = parts_.workload.schedule.runs;
+  for (int run = 0; run < runs; ++run) {
     if (run > 0) HF_TRY_VOID(next_wave());
     executor_.record(parts_.rank.spans, static_cast<int>(first_slot_));
     HF_TRY_VOID(executor_.run());
-    first_slot_ += parts_.loss_sums.size() / static_cast<std::size_t>(runs_);
+    first_slot_ += parts_.stage.loss_sums().size() / static_cast<std::size_t>(runs);
   }
-  while (wave_ + 1 < parts_.lanes.waves()) HF_TRY_VOID(next_wave());
+  while (wave_ + 1 < parts_.workload.lanes.waves()) HF_TRY_VOID(next_wave());
   HF_FAULT_POINT(parts_.rank.faults, "step.before_reduce");
   return parts_.reduction.finish_wave();
 }
@@ -109,15 +109,15 @@ Span LaneRunner::span_of(SpanKind kind, StagePosition position) const {
 }
 
 const Model& LaneRunner::model(StagePosition position) const {
-  return *parts_.models[static_cast<std::size_t>(position.chunk)];
+  return parts_.stage.model(position.chunk);
 }
 
 TokenBatch LaneRunner::tokens(StagePosition position) const {
-  return parts_.tokens.at(slot(position));
+  return parts_.stage.tokens().at(slot(position));
 }
 
 std::int64_t LaneRunner::index_in_lane(StagePosition position) const {
-  return position.microbatch % parts_.batch_shape.microbatches_per_lane;
+  return position.microbatch % parts_.workload.batch_shape.microbatches_per_lane;
 }
 
 bool LaneRunner::starts_next_lane(StagePosition position) const {
@@ -136,7 +136,7 @@ void LaneRunner::load(StagePosition position) {
     if (outcome_->failure.ok()) outcome_->failure = batch.error();
     return;
   }
-  parts_.tokens.stage(slot(position), batch->inputs, batch->targets, batch->first_key);
+  parts_.stage.tokens().stage(slot(position), batch->inputs, batch->targets, batch->first_key);
   // All stages of a pipeline read the same samples; the first one counts them.
   if (!parts_.counts_samples) return;
   outcome_->data += batch->digest;
@@ -189,10 +189,10 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
   const bool announces = backward.completes_lane && !buckets_wait_;
   const auto launch = [&] {
     return stage.backward(parts_.rank.device, tokens(position), position.microbatch,
-                          &parts_.loss_sums[slot(position)],
+                          &parts_.stage.loss_sums()[slot(position)],
                           {.part = part,
                            .accumulate = !first,
-                           .gradient_scale = 1.0F / static_cast<float>(parts_.tokens_per_step),
+                           .gradient_scale = 1.0F / static_cast<float>(parts_.workload.tokens_per_step()),
                            .observer = announces ? &observer : nullptr,
                            .completes_lane = backward.completes_lane,
                            .follows_forward = backward.follows_forward});

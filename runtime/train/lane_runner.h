@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "parallel/data/lane_reduction.h"
-#include "parallel/data/lanes.h"
 #include "parallel/data/parameter_gather.h"
 #include "parallel/pipeline/stage_executor.h"
 #include "parallel/tensor/tensor_group.h"
@@ -22,42 +21,36 @@
 #include "runtime/data/loader.h"
 #include "runtime/model/model.h"
 #include "runtime/rank/rank_context.h"
-#include "runtime/rank/rank_layout.h"
 #include "runtime/train/sample_log.h"
-#include "runtime/train/token_staging.h"
+#include "runtime/train/stage_model.h"
+#include "runtime/train/workload.h"
 
 namespace holdfast::inline train {
 
 // Parts of a worker that the lanes of a step are run on. The worker outlives them.
 struct StageParts {
   const RankContext& rank;
-  const ModelSpec& spec;
-  const BatchShape& batch_shape;
-  const LaneSchedule& lanes;
-  const std::vector<ModelPart>& parts;                // layers of this stage, by chunk
-  const std::vector<std::unique_ptr<Model>>& models;  // the same, bound when the lanes are run
+  const Workload& workload;
+  StageModel& stage;  // bound when the lanes are run
   TensorGroup& tensor_group;
-  TokenStaging& tokens;  // a slot for each microbatch of a step
   LaneReduction& reduction;
   ParameterGather& parameter_gather;
-  const std::span<double>& loss_sums;  // a slot for each microbatch; written where the head is
   const std::unique_ptr<DataLoader>& loader;
   SampleLog* ledger = nullptr;  // null: samples are not written down, or another rank does it
   bool counts_samples = true;
-  std::uint64_t tokens_per_step = 0;
 };
 
 // What the lanes of this rank add to the step, on the stages that count it: every sample once.
 struct LaneOutcome {
   Digest data;
   std::int64_t counted_targets = 0;
-  std::size_t losses = 0;  // so many of StageParts::loss_sums are written
+  std::size_t losses = 0;  // so many of StageModel::loss_sums() are written
   Result<void> failure;    // the loader's: its microbatches were run on whatever the memory held
 };
 
 class LaneRunner final : private StageWork {
  public:
-  LaneRunner(const StageParts& parts, const StageLinks& links, StageSchedule schedule);
+  LaneRunner(const StageParts& parts, const StageLinks& links);
   struct BucketRange {
     int first = 0, count = 0;
   };
@@ -91,7 +84,6 @@ class LaneRunner final : private StageWork {
   bool starts_next_lane(StagePosition position) const;
 
   StageParts parts_;
-  int runs_;  // of the schedule in a step
   StageExecutor executor_;
   std::vector<BucketRange> buckets_;  // by chunk
   bool buckets_wait_;

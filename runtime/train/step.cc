@@ -44,13 +44,13 @@ void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
   // What all ranks of a tensor group have counts once.
   const bool counts_replicated = worker.rank().counts_replicated();
   if (counts_replicated) {
-    for (const double loss : worker.loss_sums().first(lanes.losses)) ballot.loss.add(loss);
+    for (const double loss : worker.stage().loss_sums().first(lanes.losses)) ballot.loss.add(loss);
   }
   std::span<const double> sums = worker.reduction().square_sums();
   for (const Segment& segment : worker.optimizer().segments()) {
     const std::span<const double> of_segment = sums.first(segment.block_count);
     sums = sums.subspan(segment.block_count);
-    if (!counts_replicated && worker.buckets().tensor(segment).is_replicated()) continue;
+    if (!counts_replicated && worker.workload().buckets.tensor(segment).is_replicated()) continue;
     for (const double sum : of_segment) ballot.square_norm.add(sum);
   }
 }
@@ -107,7 +107,8 @@ Result<void> check_finite(const StepOutcome& outcome) {
 // does: such a step has the loss 0 and learns nothing.
 double mean_factor(const Worker& worker, const Ballot& ballot) {
   if (ballot.counted_targets == 0) return 0.0;
-  return static_cast<double>(worker.tokens_per_step()) / static_cast<double>(ballot.counted_targets);
+  return static_cast<double>(worker.workload().tokens_per_step()) /
+         static_cast<double>(ballot.counted_targets);
 }
 
 // A NaN norm never gets here; a zero one needs no scaling.
@@ -194,7 +195,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
         {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
   }
   HF_TRY_VOID(finish_update(worker));
-  advance(worker.state(), worker.batch_shape(), ballot.data, outcome);
+  advance(worker.state(), worker.workload().batch_shape, ballot.data, outcome);
   HF_FAULT_POINT(worker.rank().faults, "step.before_gather");
   outcome.gathers = worker.parameter_gather().begin();
   HF_FAULT_POINT(worker.rank().faults, "step.end");

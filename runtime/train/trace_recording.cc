@@ -25,18 +25,19 @@ std::uint64_t spans_per_step(const Worker& worker, const StageSchedule& schedule
   // A rank of a tensor group waits up to five times in each half of a layer and at either end of the model,
   // and once for each chunk of the head.
   std::uint64_t per_action = 7;
-  const bool shares_layers = worker.tensor_share().ranks() > 1;
-  const std::int64_t rows = worker.batch_shape().microbatch_size * worker.batch_shape().sequence_length;
-  const std::int64_t chunk = head_chunk_rows(rows, worker.spec());
-  for (const ModelPart& part : worker.parts()) {
+  const bool shares_layers = worker.workload().share.ranks() > 1;
+  const std::int64_t rows =
+      worker.workload().batch_shape.microbatch_size * worker.workload().batch_shape.sequence_length;
+  const std::int64_t chunk = head_chunk_rows(rows, worker.workload().spec);
+  for (const ModelPart& part : worker.workload().parts) {
     if (!shares_layers) continue;
     per_action += 10 * static_cast<std::uint64_t>(part.layers() + 2);
     if (part.has_head) per_action += static_cast<std::uint64_t>((rows + chunk - 1) / chunk);
   }
   const auto actions = schedule.actions.size() * static_cast<std::uint64_t>(schedule.runs);
-  const auto waves = static_cast<std::uint64_t>(worker.lanes().waves());
+  const auto waves = static_cast<std::uint64_t>(worker.workload().lanes.waves());
   return per_action * actions +
-         waves * (per_wave + static_cast<std::uint64_t>(worker.buckets().local_count())) + per_step;
+         waves * (per_wave + static_cast<std::uint64_t>(worker.workload().buckets.local_count())) + per_step;
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ TraceRecording::TraceRecording(Worker& worker) : worker_(&worker) {
   if (trace.steps == 0 || worker.state().step + 1 >= end_step(trace)) return;
   const MeshCoordinate coordinate = worker.rank().coordinate;
   const StageSchedule schedule =
-      stage_schedule(worker.rank().config, worker.lanes(), coordinate.data, coordinate.pipeline);
+      stage_schedule(worker.rank().config, worker.workload().lanes, coordinate.data, coordinate.pipeline);
   header_ = {.recording = {},
              .rank = worker.rank().communicator.rank(),
              .ranks = worker.rank().communicator.size(),

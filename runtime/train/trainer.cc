@@ -200,7 +200,7 @@ Result<void> Trainer::prepare_saves() {
       {.history = parts_.failures,
        .has_ram_tier = saver_->has_ram_tier(),
        .survives_host = parts_.survives_host && saver_->has_replicas(),
-       .work = static_cast<double>(worker.lanes().waves()) / (shape.pipeline * shape.tensor),
+       .work = static_cast<double>(worker.workload().lanes.waves()) / (shape.pipeline * shape.tensor),
        .snapshot_bytes = static_cast<double>(worker.snapshots().bytes())});
   return {};
 }

@@ -5,40 +5,35 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "checkpoint/slot_pool.h"
 #include "kernels/device.h"
 #include "kernels/host_access.h"
-#include "parallel/comm/collectives.h"
-#include "parallel/comm/counted_communicator.h"
-#include "parallel/data/buckets.h"
+#include "kernels/nccl_library.h"
+#include "parallel/comm/communicator.h"
 #include "parallel/data/lane_reduction.h"
-#include "parallel/data/lanes.h"
 #include "parallel/data/parameter_gather.h"
 #include "parallel/group/mesh.h"
-#include "parallel/nccl/nccl_session.h"
 #include "runtime/config/config.h"
 #include "runtime/core/kept_memory.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/data/loader.h"
-#include "runtime/model/model.h"
 #include "runtime/optim/sharded_optimizer.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/sealed_network.h"
 #include "runtime/os/span_recorder.h"
 #include "runtime/rank/memory_agreement.h"
-#include "runtime/rank/pipeline_links.h"
 #include "runtime/rank/rank_context.h"
-#include "runtime/rank/rank_transport.h"
+#include "runtime/rank/rank_links.h"
 #include "runtime/rank/run_secret.h"
 #include "runtime/save/run_state.h"
 #include "runtime/save/snapshot_plan.h"
 #include "runtime/save/state_view.h"
 #include "runtime/train/lane_runner.h"
 #include "runtime/train/sample_log.h"
-#include "runtime/train/token_staging.h"
+#include "runtime/train/stage_model.h"
+#include "runtime/train/workload.h"
 #include "watchdog/rank_watch.h"
 
 namespace holdfast::inline train {
@@ -84,101 +79,68 @@ class Worker {
   ~Worker();
 
   const RankContext& rank() const { return rank_; }
+  const Workload& workload() const { return workload_; }
+  RankLinks& links() { return links_; }
+  StageModel& stage() { return *stage_; }
   StateView& state_view() { return *state_view_; }  // to save and load its state
   const SnapshotPlan& snapshots() const { return snapshots_; }
-  // What this rank has sent and received since the worker was made.
-  const AxisTraffic& traffic() { return communicator_.traffic(); }
+  const MemoryPlan& memory_plan() const { return memory_.plan; }
   // Returns whether this rank counts the samples of its copy of the model, so that each counts once.
   bool counts_samples() const { return rank_.coordinate.pipeline == 0 && rank_.counts_replicated(); }
-  PipelineLinks& pipeline() { return links_; }
-  // The slices of split tensors that this rank has, and the ranks that have the others.
-  TensorGroup& tensor_group() { return tensor_group_; }
-  const TensorShare& tensor_share() const { return tensor_group_.share(); }
-  const ModelSpec& spec() const { return spec_; }
-  const BucketPlan& buckets() const { return buckets_; }
-  const LaneSchedule& lanes() const { return lanes_; }
-  const BatchShape& batch_shape() const { return batch_shape_; }
-  const MemoryPlan& memory_plan() const { return plan_; }
-  // This rank's parts of the model, by chunk of its stage; without a pipeline one, the whole.
-  const Model& model(int chunk = 0) const { return *models_[static_cast<std::size_t>(chunk)]; }
-  std::span<const ModelPart> parts() const { return parts_; }
-  ShardedOptimizer& optimizer() { return *optimizer_; }
-  LaneReduction& reduction() { return *reduction_; }
+  ShardedOptimizer& optimizer() { return update_->optimizer; }
+  LaneReduction& reduction() { return update_->reduction; }
   // Of the parameters that the owners updated. Whatever reads parameters but the next step's forwards
   // finishes it first.
-  ParameterGather& parameter_gather() { return *parameter_gather_; }
+  ParameterGather& parameter_gather() { return update_->gather; }
   LaneRunner& lane_runner() { return *lane_runner_; }
-  DataLoader& loader() { return *loader_; }
   // Null where samples are not written down, or another rank does it for this one.
   SampleLog* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
   RunState& state() { return state_; }
 
-  std::byte* parameters() const { return parameters_; }
-  // One slot per microbatch this rank runs in a step, in the order it runs them; written where the head is.
-  std::span<double> loss_sums() const { return loss_sums_; }
-  // Has a slot for each microbatch of a step. Without data.document_mask there are no first keys.
-  TokenStaging& tokens() { return *tokens_; }
-
-  std::uint64_t tokens_per_step() const;
   // Starts the loader at state().data_cursor.
   void start_loader();
   // Launches every kind of step once in planning mode: the kernels make their primitives and say what
   // workspace they need. create() has done it.
   Result<void> prepare_kernels();
-  // When peers are gone or NCCL failed: nothing of it is under way on the device any more. After that this
-  // worker takes no steps.
-  void abort_nccl();
   // Where a tied weight has its ends on two stages: the head's gradient, summed over all lanes, to the
   // embedding's. Between the last wave and LaneReduction::finish_step().
   Result<void> join_tied_gradients();
 
  private:
+  // Memory of a worker: planned by all that need some, then taken as one.
+  struct PlannedMemory {
+    MemoryPlan plan;
+    MemoryArena arena;
+    std::optional<HostAccess> host_access;  // to what is on the device
+  };
+  // The update of parameters whose optimizer state is sharded: gradients go to the owner of their block, the
+  // owner updates it, and its parameters go back to everybody.
+  struct ShardedUpdate {
+    ShardedOptimizer optimizer;
+    LaneReduction reduction;
+    ParameterGather gather;
+  };
+
   explicit Worker(const WorkerInputs& inputs);
-  void reserve();
-  void reserve_exchanges();
-  std::uint64_t largest_slice_exchange_bytes(std::int64_t rows) const;
-  std::size_t step_slots() const;
   Result<void> connect_nccl();
-  void connect_tensor_group();
-  void leave(const Error& error);  // runtime/rank/device_loss.h
+  void reserve();
   Result<void> agree_it_fits();
   Result<MemoryArena> make_arena();
   Result<void> allocate();
 
   WorkerInputs inputs_;
-  CountedCommunicator communicator_;
-  Waiter waiter_;
-  std::unique_ptr<NcclSession> nccl_session_;  // outlives its transports; null without NCCL
-  ModelSpec spec_;
-  Mesh mesh_;
-  std::vector<ModelPart> parts_;    // of this stage, by chunk
-  RankTransport data_transport_;    // of the ranks that hold the same layers and slices
-  RankTransport tensor_transport_;  // of those that hold the other slices
-  TensorGroup tensor_group_;
-  PipelineLinks links_;
-  LaneSchedule lanes_;
-  BucketPlan buckets_;
-  BatchShape batch_shape_;
-  std::vector<int> rank_lanes_;
-  RunState state_;
+  Workload workload_;
   SpanRecorder spans_;
+  Waiter waiter_;
+  RankLinks links_;
+  RunState state_;
   RankContext rank_;  // of the above
   SnapshotPlan snapshots_;
-
-  MemoryPlan plan_;
-  MemoryArena arena_;
-  MemoryPlan::Slot parameters_slot_, gradients_slot_, loss_sums_slot_;
-  std::unique_ptr<TokenStaging> tokens_;
-  std::unique_ptr<HostAccess> host_access_;
-  std::vector<std::unique_ptr<Model>> models_;
-  std::unique_ptr<ShardedOptimizer> optimizer_;
-  std::unique_ptr<LaneReduction> reduction_;
-  std::unique_ptr<ParameterGather> parameter_gather_;
+  PlannedMemory memory_;
+  std::unique_ptr<StageModel> stage_;
+  std::unique_ptr<ShardedUpdate> update_;
   std::unique_ptr<LaneRunner> lane_runner_;
   std::unique_ptr<DataLoader> loader_;
-  std::byte* parameters_ = nullptr;
-  float* gradients_ = nullptr;
-  std::span<double> loss_sums_;
   std::optional<StateView> state_view_;  // from allocate() on
 };
 

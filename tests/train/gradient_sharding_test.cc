@@ -87,7 +87,7 @@ GradientMemory memory_of(Config config, int ranks) {
       memory.of_rank[rank] += worker.memory_plan().total_bytes(kind);
     for (const Segment& segment : worker.optimizer().segments())
       memory.shard_elements[rank] += segment.elements;
-    if (rank == 0) memory.parameters = parameter_count(worker.spec());
+    if (rank == 0) memory.parameters = parameter_count(worker.workload().spec);
     return {};
   });
   return memory;

@@ -38,7 +38,7 @@ TEST_P(GradientOverlap, FourFifthsOfTheBucketsLeaveBeforeBackwardEnds) {
   std::array<std::vector<double>, ranks> shares;
   WorkerRig rig(config, ranks);
   rig.run([&](Worker& worker) -> Result<void> {
-    EXPECT_EQ(worker.buckets().buckets().size(), bucket_count);
+    EXPECT_EQ(worker.workload().buckets.buckets().size(), bucket_count);
     for (int step = 0; step < warm_up_steps + steps; ++step) {
       const LaneReductionCounts before = worker.reduction().counts();
       HF_TRY_VOID(outcome_of(run_step(worker, {})));

@@ -81,7 +81,7 @@ TEST_P(StepAllocationTest, AStepAllocatesNothing) {
                        .every_steps = worker.rank().config.log.every_steps,
                        .flops_per_token = 0.0,
                        .peak_flops = 0.0,
-                       .tokens_per_step = worker.tokens_per_step()},
+                       .tokens_per_step = worker.workload().tokens_per_step()},
                       first ? Progress::Role::speaks : Progress::Role::silent);
     std::vector<Span> spans(10'000);  // of the last of these steps; recording allocates nothing either
     worker.rank().spans.record_into(spans);

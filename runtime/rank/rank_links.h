@@ -1,0 +1,71 @@
+// RankLinks: the connections of one rank with the ranks that it exchanges device memory with: those that hold
+// the same layers and slices (data), the other slices (tensor), the neighbouring stages and the other end of
+// a tied weight (pipeline). They share one counted communicator, and one NCCL session where NCCL moves the
+// memory.
+//
+// In this order: connect_nccl() where the run uses NCCL, reserve(), bind(), and connect_tensor_group() after
+// the kernels were planned, for which nothing has to move.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/nccl_library.h"
+#include "parallel/comm/counted_communicator.h"
+#include "parallel/group/mesh.h"
+#include "parallel/nccl/nccl_session.h"
+#include "parallel/tensor/tensor_group.h"
+#include "runtime/core/memory_plan.h"
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/rank/pipeline_links.h"
+#include "runtime/rank/rank_transport.h"
+
+namespace holdfast::inline rank {
+
+// Bytes of the largest exchange on each link of a rank.
+struct LinkBytes {
+  std::uint64_t data = 0;
+  std::uint64_t tensor = 0;
+  std::uint64_t boundary = 0;  // a microbatch between two stages
+  std::uint64_t tied = 0;      // this rank's part of a tied weight
+};
+
+class RankLinks {
+ public:
+  // `run` and `mesh` outlive this object.
+  RankLinks(Communicator& run, const Mesh& mesh, const TensorShare& share,
+            const PipelineLinks::Options& pipeline);
+
+  // Connects NCCL for all links, all ranks together, before the memory of the plan is taken, so that what
+  // NCCL takes of the GPU counts. Where NCCL does not end in time, options.die ends the process. `library`
+  // and `env` outlive this object.
+  Result<void> connect_nccl(NcclLibrary& library, Env& env, const NcclOptions& options);
+  // Plans the memory of a run whose lanes exchange by NCCL, which needs no buffers, without NCCL.
+  void plan_with_nccl();
+  // Reserves buffers where the host does not see the device's memory.
+  void reserve(const LinkBytes& largest, Device& device, MemoryPlan& plan);
+  void bind(const MemoryArena& arena);
+  void connect_tensor_group(const Waiter& waiter);
+  // Ends what NCCL has under way on the device, which by itself never ends with a peer that died. After that
+  // the links move nothing.
+  void abort_nccl(const std::string& reason);
+
+  CountedCommunicator& communicator() { return communicator_; }  // of all ranks of the run
+  // Returns what this rank has sent and received since the links were made.
+  const AxisTraffic& traffic() { return communicator_.traffic(); }
+  Transport& data() { return data_.transport(); }
+  // Slices of split tensors that this rank has, and the ranks that have the others.
+  TensorGroup& tensor_group() { return tensor_group_; }
+  PipelineLinks& pipeline() { return pipeline_; }
+
+ private:
+  CountedCommunicator communicator_;
+  std::unique_ptr<NcclSession> nccl_session_;  // outlives its transports; null without NCCL
+  RankTransport data_, tensor_;
+  TensorGroup tensor_group_;
+  PipelineLinks pipeline_;
+};
+
+}  // namespace holdfast::inline rank

@@ -1,0 +1,60 @@
+#include "runtime/train/workload.h"
+
+#include <algorithm>
+
+#include "kernels/cross_entropy.h"
+#include "parallel/data/pinned_transport.h"
+#include "runtime/config/loader.h"
+#include "runtime/model/activations.h"
+
+namespace holdfast::inline train {
+
+Workload::Workload(const Config& config, const Mesh& mesh, int rank)
+    : spec(make_model_spec(config)),
+      share(share_of(spec.tensor_lanes, mesh.coordinate_of(rank).tensor, mesh.shape().tensor)),
+      parts(parts_of_stage(spec, config, mesh.coordinate_of(rank).pipeline)),
+      lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data),
+      rank_lanes(lanes_of_rank(lanes, mesh.coordinate_of(rank).data)),
+      buckets(backward_buckets(spec, parts, share), mesh.shape().data,
+              gradient_places(config, mesh.shape().data)),
+      batch_shape{.sequence_length = config.training.sequence_length,
+                  .microbatch_size = config.training.microbatch_size,
+                  .microbatches_per_lane = config.training.microbatches_per_lane,
+                  .lanes = config.parallel.lanes},
+      schedule(
+          stage_schedule(config, lanes, mesh.coordinate_of(rank).data, mesh.coordinate_of(rank).pipeline)) {}
+
+std::uint64_t Workload::tokens_per_step() const {
+  return batch_shape.samples_per_step() * static_cast<std::uint64_t>(batch_shape.sequence_length);
+}
+
+std::size_t Workload::step_slots() const {
+  return std::max<std::size_t>(1, rank_lanes.size()) *
+         static_cast<std::size_t>(batch_shape.microbatches_per_lane);
+}
+
+int Workload::tied_bucket() const {
+  return std::max(buckets.away(), buckets.guest());
+}
+
+// A tensor group exchanges parts of a sum, what slices know of the head's rows, and the norms' gradients; as
+// many messages go out as come in.
+LinkBytes Workload::link_bytes(int data_rank) const {
+  const std::size_t element = bytes_of(spec.dtype);
+  const std::int64_t rows = microbatch().rows();
+  const std::int64_t own_values = rows / share.ranks() * spec.width;
+  const std::int64_t head_rows = head_chunk_rows(rows, spec);
+  const std::int64_t vectors = spec.norm == NormKind::layer_norm ? 2 : 1;
+  const auto floats = [](std::int64_t count) { return static_cast<std::uint64_t>(count) * sizeof(float); };
+  const std::uint64_t widest =
+      std::max({floats(own_values), floats(share.count * vectors * spec.width),
+                static_cast<std::uint64_t>(share.count * head_rows) * sizeof(SoftmaxStatistics)});
+  const int tied = tied_bucket();
+  return {
+      .data = largest_exchange_bytes(buckets, data_rank, element),
+      .tensor = 2 * static_cast<std::uint64_t>(share.ranks() - 1) * PinnedTransport::bytes_of_message(widest),
+      .boundary = static_cast<std::uint64_t>(own_values) * element,
+      .tied = tied < 0 ? 0 : buckets.gradient_range(tied, data_rank).size() * sizeof(float)};
+}
+
+}  // namespace holdfast::inline train

@@ -1,0 +1,46 @@
+// Workload: the part of the model and of the batch that one rank computes: its stage's layers, its slices,
+// its lanes, and the buckets that its gradients leave in. It follows from the resolved config and the rank's
+// coordinate alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "parallel/data/buckets.h"
+#include "parallel/data/lanes.h"
+#include "parallel/group/mesh.h"
+#include "parallel/tensor/tensor_share.h"
+#include "runtime/config/config.h"
+#include "runtime/data/loader.h"
+#include "runtime/model/model.h"
+#include "runtime/model/spec.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/rank/rank_links.h"
+
+namespace holdfast::inline train {
+
+struct Workload {
+  Workload(const Config& config, const Mesh& mesh, int rank);
+
+  ModelSpec spec;  // of the whole model
+  TensorShare share;
+  std::vector<ModelPart> parts;  // of this stage, by chunk
+  LaneSchedule lanes;            // of the run
+  std::vector<int> rank_lanes;   // those of this rank, in the order of waves
+  BucketPlan buckets;
+  BatchShape batch_shape;
+  StageSchedule schedule;
+
+  BatchShapeBT microbatch() const {
+    return {.batch = batch_shape.microbatch_size, .sequence_length = batch_shape.sequence_length};
+  }
+  std::uint64_t tokens_per_step() const;  // of all ranks
+  // Returns the number of microbatches of this rank in a step; room for those of one lane where it has none.
+  std::size_t step_slots() const;
+  // Returns the bucket of a weight that another stage shares with this one, or -1.
+  int tied_bucket() const;
+  LinkBytes link_bytes(int data_rank) const;
+};
+
+}  // namespace holdfast::inline train
