@@ -293,6 +293,10 @@ class Start:
     def pid(self):
         return self.process.pid
 
+    def mpirun_pid(self):
+        """The mpirun that tools/mpirun started, or was."""
+        return next(pid for pid in self.run.processes() if executable_of(pid) in MPIRUN)
+
     def alive(self):
         return self.process.poll() is None
 
@@ -328,7 +332,7 @@ class Start:
         except subprocess.TimeoutExpired:
             left = self.run.processes()
             states = ", ".join(describe(pid) for pid in left)
-            behind_all = bool(left) and all(executable_of(pid) in MPIRUN for pid in left)
+            behind_all = bool(left) and all(executable_of(pid) in (*MPIRUN, "bash") for pid in left)  # tools/mpirun is a shell
             self.kill_all()
             if behind_all:
                 self.stayed_behind = True
