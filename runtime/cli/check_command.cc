@@ -31,12 +31,14 @@ namespace holdfast::inline cli {
 namespace {
 
 constexpr const char* check_usage =
-    "usage: holdfast check [RUN.toml] [--section.key=value ...]\n"
+    "usage: holdfast check [RUN.toml] [--kernels] [--section.key=value ...]\n"
     "\n"
     "Reads the config, opens the data files and says everything that is wrong, without MPI and without "
     "training, then\n"
     "prints what this machine offers. Exit code 0, or that of the first kind of problem: 2 config, 4 data, 5 "
-    "checkpoint.\n";
+    "checkpoint.\n"
+    "\n"
+    "  --kernels  also a line for every op: what runs it here, why, and what else could\n";
 
 void print_row(const std::string& name, bool there, const std::string& detail) {
   fmt::print("  {:<12} {:<4} {}\n", name, there ? "yes" : "no", detail);
@@ -89,6 +91,7 @@ void print_gpus(Env& env) {
 struct DeviceRequest {
   Config config = {};
   Origins origin = {};
+  bool lists_kernels = false;
 };
 
 Result<void> print_device(Env& env, const DeviceRequest& request) {
@@ -98,6 +101,7 @@ Result<void> print_device(Env& env, const DeviceRequest& request) {
   HF_TRY(const std::unique_ptr<Device> device, make_device(env, config, request.origin, {}));
   HF_TRY(const KernelRegistry* registry, registry_of_device(env, config));
   print_row("device", true, device->description());
+  if (!request.lists_kernels) return {};
   fmt::print("kernels\n");
   const CpuIsa isa = kernel_request(config.kernels).isa;
   for (const std::string& line : kernel_lines(device->kernels(), *registry, isa)) fmt::print("  {}\n", line);
@@ -229,7 +233,8 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   Config now = config;
   now.elastic.memory_timeout_ms = 0;  // it says how things are, and does not wait
   HF_TRY_VOID(check_device(env, now, loaded.origin));
-  request = {config, loaded.origin};
+  request.config = config;
+  request.origin = loaded.origin;
   HF_TRY_VOID(check_run_directory(env, config.run.directory));
   HF_TRY_VOID(outcome_of(check_checkpoint_io(env, config.checkpoint)));
   HF_TRY(const std::shared_ptr<DataSet> data, check_data(env, config));
@@ -254,13 +259,15 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
 
 }  // namespace
 
-int run_check_command(const std::vector<std::string>& arguments) {
-  if (wants_help(arguments)) {
+int run_check_command(const std::vector<std::string>& words) {
+  if (wants_help(words)) {
     fmt::print("{}", check_usage);
     return 0;
   }
   Result<void> run;
   DeviceRequest request;
+  std::vector<std::string> arguments = words;
+  request.lists_kernels = std::erase(arguments, "--kernels") > 0;
   const bool has_config = !arguments.empty() && !arguments.front().starts_with("--");
   if (has_config)
     run = check_run(posix_env(), arguments.front(), {arguments.begin() + 1, arguments.end()}, request);

@@ -24,7 +24,7 @@ class NativeTest(unittest.TestCase):
                                         capture_output=True, text=True, timeout=300, check=False)
             self.assertEqual(configured.returncode, 0, configured.stdout + configured.stderr)
             ninja = Path(directory, "build.ninja").read_text()
-            check = harness.program_output("check", scene.config)
+            check = harness.program_output("check", scene.config, "--kernels")
             chosen = chosen_kernels(check) - ANYWHERE
             self.assertTrue(chosen, check)
             self.assertEqual(set(re.findall(r"hf_kernels_ops(?:_bf16)?_(\w+)\.dir/", ninja)), chosen, check)

@@ -7,7 +7,7 @@ from .results import Failure
 def program(session, record):
     """What `holdfast check` finds here: the GPU, the kernels that it would take, and whether a product by wgmma is right."""
     config, words = session.config("check", session.sizes.models["gpt2"], ())
-    output = session.runner.run("check", [session.program(), "check", config, f"--run.directory={session.work / 'unused'}",
+    output = session.runner.run("check", [session.program(), "check", config, "--kernels", f"--run.directory={session.work / 'unused'}",
                                           "--device=cuda", *words])
     lines = [line.strip() for line in output.splitlines()]
     record["found"] = [line for line in lines if re.match(r"(CUDA|device) ", line) or "sm_90a" in line]
