@@ -21,7 +21,7 @@ namespace {
 constexpr int states_differ = 1;  // as diff(1) and cmp(1)
 
 constexpr const char* diff_usage =
-    "usage: holdfast diff A B [--json] [--all]\n"
+    "usage: holdfast diff A B [--weights] [--json] [--all]\n"
     "\n"
     "A and B are run directories (their newest whole checkpoints) or checkpoints. Compares every tensor of "
     "the "
@@ -31,6 +31,7 @@ constexpr const char* diff_usage =
     "largest |a - b|, the largest |a - b| / max(|a|, |b|), and the first one. Exit code 0 when all have the "
     "same bits, 1\n"
     "when something differs, another one when they cannot be compared.\n"
+    "  --weights the weights alone: the optimizer state, which an imported model lacks, is left out\n"
     "  --json    one JSON object instead of text\n"
     "  --all     equal tensors, too\n";
 
@@ -122,21 +123,22 @@ struct Comparison {
   std::vector<TensorDiff> diffs;
 };
 
-Result<Comparison> compare(Env& env, Checkpoint& a, Checkpoint& b) {
+Result<Comparison> compare(Env& env, Checkpoint& a, Checkpoint& b, DiffKinds kinds) {
   HF_TRY(Side side_a, side_of(env, a));
   HF_TRY(Side side_b, side_of(env, b));
   TensorReader reader_a(a, parameter_specs(make_model_spec(side_a.config)), env.processor_count());
   TensorReader reader_b(b, parameter_specs(make_model_spec(side_b.config)), env.processor_count());
-  HF_TRY(std::vector<TensorDiff> diffs, diff_checkpoints(reader_a, reader_b));
+  HF_TRY(std::vector<TensorDiff> diffs, diff_checkpoints(reader_a, reader_b, kinds));
   return Comparison{.a = std::move(side_a), .b = std::move(side_b), .diffs = std::move(diffs)};
 }
 
 // The newest whole ones of both; of A's each is tried with B's from the newest on.
-Result<Comparison> compare_newest(Env& env, const std::string& path_a, const std::string& path_b) {
+Result<Comparison> compare_newest(Env& env, const std::string& path_a, const std::string& path_b,
+                                  DiffKinds kinds) {
   Comparison comparison;
   HF_TRY_VOID(use_newest_checkpoint(env, path_a, [&](Checkpoint& a) {
     return use_newest_checkpoint(env, path_b, [&](Checkpoint& b) -> Result<void> {
-      HF_TRY(comparison, compare(env, a, b));
+      HF_TRY(comparison, compare(env, a, b, kinds));
       return {};
     });
   }));
@@ -145,8 +147,11 @@ Result<Comparison> compare_newest(Env& env, const std::string& path_a, const std
 
 Result<int> diff(const std::vector<std::string>& words) {
   Env& env = posix_env();
-  HF_TRY(const Arguments arguments, Arguments::parse("diff", words, {"A", "B"}, {}, {"json", "all"}));
-  HF_TRY(const Comparison comparison, compare_newest(env, arguments.positional(0), arguments.positional(1)));
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("diff", words, {"A", "B"}, {}, {"weights", "json", "all"}));
+  const DiffKinds kinds = arguments.has("weights") ? DiffKinds::weights : DiffKinds::all;
+  HF_TRY(const Comparison comparison,
+         compare_newest(env, arguments.positional(0), arguments.positional(1), kinds));
   const auto& [a, b, diffs] = comparison;
   if (arguments.has("json")) {
     fmt::print("{}\n", to_json(a, b, diffs).dump_any(1));

@@ -77,10 +77,12 @@ void compare_elements(const ShardSpec& tensor, std::uint64_t first, std::span<co
   }
 }
 
-Result<std::vector<TensorDiff>> diff_checkpoints(TensorReader& a, TensorReader& b) {
+Result<std::vector<TensorDiff>> diff_checkpoints(TensorReader& a, TensorReader& b, DiffKinds kinds) {
   std::set<std::pair<std::string, std::string>> keys;
   for (const auto& [key, whole] : a.tensors()) keys.insert(key);
   for (const auto& [key, whole] : b.tensors()) keys.insert(key);
+  if (kinds == DiffKinds::weights)
+    std::erase_if(keys, [](const auto& key) { return key.second != "weight"; });
   std::vector<TensorDiff> diffs;
   std::vector<std::byte> of_a, of_b;
   for (const auto& key : keys) {

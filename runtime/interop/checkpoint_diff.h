@@ -30,8 +30,10 @@ struct TensorDiff {
 };
 
 // Of every (tensor, kind) that one of them holds, in the order of names. Both are verified to the last byte.
-// ExitCode::checkpoint when something cannot be read.
-Result<std::vector<TensorDiff>> diff_checkpoints(TensorReader& a, TensorReader& b);
+// ExitCode::checkpoint when something cannot be read. DiffKinds::weights leaves the optimizer state out.
+enum class DiffKinds { all, weights };
+Result<std::vector<TensorDiff>> diff_checkpoints(TensorReader& a, TensorReader& b,
+                                                 DiffKinds kinds = DiffKinds::all);
 
 // Compares elements that begin at `first` of the whole tensor. `a` and `b` have the same length; fp32 or
 // bf16 are compared as numbers, other types only by their bits.

@@ -217,6 +217,7 @@ class CheckpointsTest(unittest.TestCase):
         self.assertAlmostEqual(self.loss(back, text), loss, delta=0 if slices == 1 else 1e-6)
         weights = [tensor for tensor in json_of("diff", run.directory, back, code=1)["tensors"] if tensor["kind"] == "weight"]
         self.assertTrue(all(tensor["differing"] == 0 for tensor in weights), weights)
+        self.assertRegex(harness.program_output("diff", run.directory, back, "--weights"), r"(\d+) of \1 tensors have the same bits")
         harness.program_output("verify", back)
         harness.program_output("export", back, again)
         self.assertEqual((folder / "model.safetensors").read_bytes(), (again / "model.safetensors").read_bytes())
