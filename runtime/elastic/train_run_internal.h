@@ -192,7 +192,8 @@ class TrainRun {
   std::int64_t phase_begin_ns_;
   Progress::StartupTimes times_;
   Config config_;
-  std::optional<Secret> secret_;  // of the start; since join()
+  std::uint64_t logged_step_ = 0;  // newest step that the event log has a line of
+  std::optional<Secret> secret_;   // of the start; since join()
   std::optional<TrainInputs> world_;
   std::unique_ptr<MembershipEpoch> epoch_;
   bool first_ = false;  // the leader, which speaks for all

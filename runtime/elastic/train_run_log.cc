@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "runtime/config/document.h"
@@ -16,6 +17,7 @@
 #include "runtime/report/report.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/missing_steps.h"
+#include "runtime/run/run_history.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/run/save_requests.h"
 
@@ -96,6 +98,9 @@ Result<void> TrainRun::open_log() {
         [&faults = launched_.faults] { HF_FAULT_POINT(faults, "log.before_line"); },
         [gate = gate_] { return gate->is_open(); });
   log_->others_have_written();
+  if (recovery_.has_value()) logged_step_ = std::max(logged_step_, recovery_->step_before);
+  if (writes_ && !opened_before)
+    logged_step_ = std::max(logged_step_, newest_logged_step(launched_.env, RunPaths{config_.run.directory}));
   if (writes_ && !std::exchange(leads_log_, true)) complete_log();
   progress_ = std::make_unique<Progress>(
       launched_.env, *log_,
@@ -106,6 +111,8 @@ Result<void> TrainRun::open_log() {
           .peak_flops = inventory_.gemm_peak * ranks,
           .tokens_per_step = worker_->workload().tokens_per_step(),
           .peak_beaten = [this, ranks](double flops) { forget_peak(flops / ranks); },
+          .logged_step = logged_step_,
+          .directory = config_.run.directory,
           .first_step = step(),
           .first_tokens =
               worker_->state().data_cursor * static_cast<std::uint64_t>(config_.training.sequence_length)},

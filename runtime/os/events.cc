@@ -113,6 +113,12 @@ EventLine& EventLine::null_field(std::string_view name) {
   return *this;
 }
 
+EventLine& EventLine::true_field(std::string_view name) {
+  append_name(text_, name);
+  text_ += "true";
+  return *this;
+}
+
 EventLine& EventLine::counts(std::string_view name, const std::map<std::string, int>& counts) {
   object(name);
   for (const auto& [each, count] : counts) field(each, count);

@@ -33,6 +33,7 @@ class EventLine {
   EventLine& field(std::string_view name,
                    std::string_view value);  // escaped; bytes that are not UTF-8 become U+FFFD
   EventLine& null_field(std::string_view name);
+  EventLine& true_field(std::string_view name);
   EventLine& counts(std::string_view name, const std::map<std::string, int>& counts);  // an object
   EventLine& object(std::string_view name);  // the fields up to end_object() are inside it
   EventLine& end_object();

@@ -41,6 +41,16 @@ constexpr std::array step_fields = {
     EventField{"step_duration_ms", "number", "ms", "Time of the step"},
     EventField{"tokens_per_sec", "number", "tokens/s", "Tokens of the step by its time"},
     EventField{"data_digest", "text", "", "Digest of the ids of all samples used so far, in order"},
+    EventField{
+        "mfu", "number", "",
+        "Model FLOP utilization: arithmetic of the model by that of large products in the same time; where "
+        "the latter is known",
+        false},
+    EventField{
+        "recomputed", "boolean", "",
+        "true: an earlier line of the log has this step, too, which is computed again after a resume or a "
+        "recovery; absent otherwise",
+        false},
     EventField{"restored_us", "integer", "us",
                "Wall clock when another rank wrote this line for one that died; "
                "only then",

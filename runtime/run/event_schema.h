@@ -10,7 +10,7 @@ namespace holdfast::inline run {
 
 struct EventField {
   std::string_view name;
-  std::string_view type;  // "integer", "number" (null where it is not finite), "text", "object"
+  std::string_view type;  // "integer", "number" (null where it is not finite), "text", "boolean", "object"
   std::string_view unit;  // empty: none, or the name says it
   std::string_view meaning;
   bool always = true;  // false: not in every event of the kind; the meaning says when

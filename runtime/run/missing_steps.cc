@@ -49,6 +49,8 @@ class StepReader {
   std::vector<StepInterval> there_;
 };
 
+constexpr std::uint64_t tail_bytes = 256 << 10;  // some hundred steps
+
 void append(EventLine& line, LineSink& log) {
   static_cast<void>(log.append(line.end()).ok());  // it waits, as any other line
 }
@@ -61,9 +63,18 @@ std::vector<StepInterval> missing_steps(std::string_view log_end, std::uint64_t 
   return std::move(reader).missing(step);
 }
 
+std::uint64_t newest_logged_step(Env& env, const RunPaths& paths) {
+  const Result<LogTail> tail = read_log_tail(env, paths, tail_bytes);
+  std::uint64_t newest = 0;
+  if (!tail.ok()) return newest;
+  for_each_event(tail->lines, [&](const Json& event) {
+    if (text_of(event, "event") == "step") newest = std::max(newest, count_of(event, "step"));
+  });
+  return newest;
+}
+
 void write_missing_steps(Env& env, const RunPaths& paths, std::uint64_t step, const RecentSteps& recent,
                          LineSink& log) {
-  constexpr std::uint64_t tail_bytes = 256 << 10;  // some hundred steps; one would do
   const Result<LogTail> tail = read_log_tail(env, paths, tail_bytes);
   if (!tail.ok()) return;
   EventLine line;

@@ -24,6 +24,9 @@ struct StepInterval {
 // goes back before them. Each start answers for what is missing before it. Pure.
 std::vector<StepInterval> missing_steps(std::string_view log_end, std::uint64_t step);
 
+// Newest step of which the end of the log has a line; 0: none, or the log cannot be read.
+std::uint64_t newest_logged_step(Env& env, const RunPaths& paths);
+
 // Reads the end of the log, whatever its length, and appends to `log` what it lacks up to `step`. A log that
 // cannot be read stays as it is. Called on the log's thread.
 void write_missing_steps(Env& env, const RunPaths& paths, std::uint64_t step, const RecentSteps& recent,

@@ -74,7 +74,7 @@ std::string Progress::console_line(const StepOutcome& outcome, double duration_m
   const double share =
       setup_.peak_flops > 0.0 ? setup_.flops_per_token * tokens_per_sec / setup_.peak_flops : 0.0;
   return fmt::format(
-      "step {}/{}  {:.1f}%  loss {:.4f}  gn {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  gemm {:.0f}%  eta {}",
+      "step {}/{}  {:.1f}%  loss {:.4f}  gn {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  mfu {:.0f}%  eta {}",
       outcome.step, setup_.steps, 100.0 * done / static_cast<double>(setup_.steps), outcome.loss,
       outcome.grad_norm, outcome.learning_rate, duration_ms, rate(tokens_per_sec), 100.0 * share,
       format_duration(static_cast<std::int64_t>(remaining_ms / 1000.0) * 1000));
@@ -99,7 +99,10 @@ CompletedStep Progress::stepped(const StepOutcome& outcome, const Digest& data_d
   // The first two begin anew: the first step of a process is slow.
   const bool warm = ++steps_seen_ > 2;
   smooth_step_ms_ = warm ? memory * smooth_step_ms_ + (1.0 - memory) * duration_ms : duration_ms;
-  log_->write(put_step(completed, log_->line()));
+  EventLine& line = put_step(completed, log_->line());
+  if (setup_.peak_flops > 0.0) line.field("mfu", setup_.flops_per_token * tokens_per_sec / setup_.peak_flops);
+  if (outcome.step <= setup_.logged_step) line.true_field("recomputed");
+  log_->write(line);
   if (recovery_.has_value()) recovered();
   compare_with_peak(setup_.flops_per_token * tokens_per_sec);
   const auto step = static_cast<std::int64_t>(outcome.step);
@@ -113,7 +116,7 @@ void Progress::compare_with_peak(double flops_per_second) {
   if (!(setup_.peak_flops > 0.0) || flops_per_second <= setup_.peak_flops) return;
   if (!std::exchange(peak_was_beaten_, true)) {
     say(fmt::format(
-        "gemm: this step reaches {:.3g} GFLOP/s, more than the {:.3g} of large products that were measured, "
+        "mfu: this step reaches {:.3g} GFLOP/s, more than the {:.3g} of large products that were measured, "
         "probably while the machine was busy; 100 % is now the most that a step reached, and the next start "
         "measures again",
         flops_per_second * 1e-9, setup_.peak_flops * 1e-9));
@@ -243,6 +246,8 @@ void Progress::recovering(const RecoveryRecord& record) {
   resumed_ns_ = env_->monotonic_ns();
   const bool grew = record.wanted > 0;
   say(fmt::format("{}: {}", grew ? "growth" : "recovery", sentence_of(record)));
+  if (!grew && !record.lost.empty() && !setup_.directory.empty())
+    say(fmt::format("recovery: holdfast flight {} shows what each rank was doing", setup_.directory));
   if (grew && record.not_grown.empty()) return;
   EventLine& line = log_->line().begin("fault", env_->wall_time_us());
   line.field("step", record.step_before).field("what", grew ? "growth" : "rank").field("lost", record.lost);

@@ -31,6 +31,8 @@ class Progress {
     // Called when a step beats `peak_flops`, with what it reached: a peak that was measured while the machine
     // was busy is none. Steps are compared with the larger rate from then on.
     std::function<void(double flops)> peak_beaten = {};
+    std::uint64_t logged_step = 0;  // newest step that the log has a line of already; 0: none
+    std::string directory = {};     // of the run, for the console
     std::uint64_t first_step = 0, first_tokens = 0;  // made before; with other lanes a step has other tokens
   };
   enum class Role { silent, writes, speaks };  // who speaks writes, too

@@ -10,7 +10,7 @@ namespace holdfast {
 namespace {
 
 TEST(EventSchema, SaysEveryKindAndFieldOnce) {
-  const std::set<std::string_view> types = {"integer", "number", "text", "object"};
+  const std::set<std::string_view> types = {"integer", "number", "text", "object", "boolean"};
   std::set<std::string_view> kinds;
   for (const EventKind& kind : event_schema()) {
     EXPECT_TRUE(kinds.insert(kind.name).second) << kind.name;

@@ -65,6 +65,30 @@ class MpirunTest(unittest.TestCase):
         self.assertEqual(run.events("start")[-1]["ranks"], 2)
         self.assertEqual(run.status()["state"], "finished")
 
+    def test_ctrl_c_saves(self):
+        """tools/mpirun: Ctrl-C, which goes to the whole process group, and SIGTERM save the run; a resumed log says what is done again."""
+        run = self.run_of_test(["--log.every_steps=1", "--training.steps=100000"])
+        for number, send in ((signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)):
+            start = run.start(2)
+            self.assertTrue(start.wait_for_step(run.last_step() + 3), start.tail())
+            send(start.pid, number)
+            self.assertIn("saved and stopped on request", start.expect_exit(75))
+            self.assertEqual(run.status()["state"], "saved")
+        self.assertFalse([step for step in run.events("step") if "recomputed" in step])
+        self.assertTrue(all(step["mfu"] > 0 for step in run.events("step")))
+        start = run.start(2)
+        self.assertTrue(start.wait_for_step(run.last_step() + 3), start.tail())
+        start.kill_all()
+        start.expect_failure()
+        last = run.last_step()
+        start = run.start(2)
+        self.assertTrue(start.wait_for_step(last + 2), start.tail())
+        start.signal(signal.SIGINT)
+        start.expect_exit(75)
+        begun = max(number for number, event in enumerate(run.events()) if event["event"] == "start")
+        steps = [event for event in run.events()[begun:] if event["event"] == "step"]
+        self.assertEqual([step["step"] for step in steps if step.get("recomputed")], [step["step"] for step in steps if step["step"] <= last])
+
     def test_nobody_hears_what_it_says(self):
         """The run goes on, alone and under mpirun. Where what mpirun writes to was a pipe it ends the ranks: that is for holdfast
         launch to mend."""
@@ -148,7 +172,7 @@ class MpirunTest(unittest.TestCase):
         record.write_text(json.dumps(slow))
         output = run.start(2, overrides=["--run.stop_after=1ms"]).expect_exit(75)
         self.assertIn("the next start measures again", output)
-        shares = [int(share) for share in re.findall(r" gemm (\d+)%", output)]
+        shares = [int(share) for share in re.findall(r" mfu (\d+)%", output)]
         self.assertTrue(shares and max(shares) <= 100, shares)
         self.assertFalse(record.exists())
         run.start(2).expect_exit(0)

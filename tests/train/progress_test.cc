@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <vector>
 
 #include "tests/support/temporary_directory.h"
@@ -24,6 +27,12 @@ class PeakTest : public testing::Test {
     return testing::internal::GetCapturedStdout();
   }
 
+  std::string log_text() {
+    EXPECT_TRUE(log_.flush().ok());
+    std::ifstream file(directory_ / "events.jsonl");
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
   std::vector<double> beaten_;
 
  private:
@@ -36,23 +45,32 @@ class PeakTest : public testing::Test {
                       .flops_per_token = 1.0,
                       .peak_flops = 2.0,
                       .tokens_per_step = 1,
-                      .peak_beaten = [this](double flops) { beaten_.push_back(flops); }},
+                      .peak_beaten = [this](double flops) { beaten_.push_back(flops); },
+                      .logged_step = 1},
                      Progress::Role::speaks};
   std::uint64_t step_ = 0;
 };
 
 TEST_F(PeakTest, AStepBelowItIsShownAsItsShare) {
-  EXPECT_THAT(shown_after(1'000'000'000), HasSubstr(" gemm 50% "));
+  EXPECT_THAT(shown_after(1'000'000'000), HasSubstr(" mfu 50% "));
   EXPECT_TRUE(beaten_.empty());
+}
+
+TEST_F(PeakTest, TheLogHasItAndWhetherTheStepIsComputedAgain) {
+  shown_after(1'000'000'000);
+  const std::string first = log_text();
+  EXPECT_THAT(first, HasSubstr("\"mfu\":0.5,\"recomputed\":true}"));
+  shown_after(1'000'000'000);
+  EXPECT_THAT(log_text().substr(first.size()), Not(HasSubstr("recomputed")));
 }
 
 TEST_F(PeakTest, AStepThatBeatsItRaisesItOnce) {
   const std::string first = shown_after(250'000'000);
-  EXPECT_THAT(first, HasSubstr(" gemm 100% "));
+  EXPECT_THAT(first, HasSubstr(" mfu 100% "));
   EXPECT_THAT(first, HasSubstr("the next start measures again"));
-  EXPECT_THAT(shown_after(500'000'000), HasSubstr(" gemm 50% "));
+  EXPECT_THAT(shown_after(500'000'000), HasSubstr(" mfu 50% "));
   const std::string faster = shown_after(125'000'000);
-  EXPECT_THAT(faster, HasSubstr(" gemm 100% "));
+  EXPECT_THAT(faster, HasSubstr(" mfu 100% "));
   EXPECT_THAT(faster, Not(HasSubstr("measures again"))) << "it was said";
   EXPECT_THAT(beaten_, ElementsAre(4.0, 8.0));
 }
