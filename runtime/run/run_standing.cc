@@ -42,7 +42,12 @@ std::string work_of(const std::optional<double>& milliseconds) {
 std::string state_sentence(const RunStanding& run) {
   if (run.holder.has_value()) return "held by " + *run.holder;
   if (!run.holder_unknown.empty()) return run.holder_unknown;
-  if (run.status.state == "running") return "not running: its last start was killed";
+  if (run.status.state == "running") {
+    return "not running: its last start was killed" +
+           (run.checkpoint.has_value()
+                ? fmt::format("; its newest checkpoint is of step {}", run.checkpoint->step)
+                : std::string("; it has no checkpoint"));
+  }
   if (run.status.state == "failed")
     return fmt::format("not running: failed with exit code {}: {}", run.status.exit_code, run.status.reason);
   if (run.status.state == "unknown") return "not running: it did not get to its first step";

@@ -52,7 +52,9 @@ TEST(RunStanding, IsWhatTheNewestEventsSay) {
 TEST(RunStanding, ARunThatNobodyHasSaysHowItEnded) {
   RunStanding run = standing({R"({"event":"start","time_us":1,"ranks":1})"});
   run.status.state = "running";
-  EXPECT_THAT(to_text(run, 2), HasSubstr("not running: its last start was killed"));
+  EXPECT_THAT(to_text(run, 2), HasSubstr("not running: its last start was killed; it has no checkpoint"));
+  run.take(Json::parse(R"({"event":"checkpoint","time_us":1,"step":100})"));
+  EXPECT_THAT(to_text(run, 2), HasSubstr("killed; its newest checkpoint is of step 100\n"));
   run.status = {.state = "failed", .step = 3, .exit_code = 5, .reason = "the disk is full"};
   EXPECT_THAT(to_text(run, 2), HasSubstr("failed with exit code 5: the disk is full"));
   EXPECT_THAT(to_text(run, 2), Not(HasSubstr("a failure now costs")));
