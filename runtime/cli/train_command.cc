@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -40,12 +41,12 @@ constexpr const char* train_usage =
     "A rank that dies is healed in place where MPI has ULFM switched on (tools/mpirun): the others go on.\n"
     "A run that was interrupted goes on from its newest checkpoint when it is started again.\n"
     "SIGUSR1, like holdfast save, saves after the step and goes on; mpirun passes it on to all ranks.\n"
-    "SIGUSR2, SIGTERM and SIGINT finish the step, save, and end with exit code 75. Under mpirun send SIGUSR2 "
-    "to mpirun:\n"
-    "it passes it on and waits; SIGTERM and Ctrl-C it answers by killing the ranks after half a second. "
+    "SIGUSR2, SIGTERM and SIGINT finish the step, save, and end with exit code 75. tools/mpirun and "
+    "holdfast launch pass\n"
+    "them on to the ranks. On SIGTERM or Ctrl-C, plain mpirun kills the ranks after 0.5 s: send it SIGUSR2. "
     "holdfast launch\n"
-    "starts mpirun, makes SIGUSR2 of them, and starts the run again after a fault.\n"
-    "The keys: holdfast config help. The console's \"gemm\" is the share of the rate that one large matrix "
+    "also starts the run again after a fault.\n"
+    "The keys: holdfast config help. The console's \"mfu\" is the share of the rate that one large matrix "
     "product\n"
     "reaches on the same cores, measured at the first start there, with 6 FLOP per weight and token and "
     "causal attention "
@@ -154,6 +155,12 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
 Result<LoadedConfig> read_config(Env& env, const std::vector<std::string>& words) {
   if (words.empty() || words.front().starts_with("--")) {
     return fail(ExitCode::config, "train needs a config file first\n{}", train_usage);
+  }
+  if (std::ranges::any_of(words, [](const std::string& word) { return word == "-np" || word == "-n"; })) {
+    return fail(
+        ExitCode::config,
+        "train does not start ranks, so it takes no -np; write mpirun -np N holdfast train RUN.toml, or "
+        "holdfast launch -np N RUN.toml");
   }
   HF_TRY(const std::vector<Override> overrides, parse_overrides({words.begin() + 1, words.end()}));
   return load_config(env, words.front(), overrides);

@@ -302,15 +302,30 @@ Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::v
   return load_config_text(env, *text, path, overrides);
 }
 
+namespace {
+
+// Takes as `value` the word that follows the key, or VALUE where there is none.
+std::string missing_value_sentence(const std::string& key, const std::string& value) {
+  const bool is_known =
+      std::ranges::any_of(option_registry(), [&](const Option& option) { return option.key == key; });
+  const std::string near = is_known ? key : suggest_key(key);
+  return fmt::format("has no value: write --{}={}", near.empty() ? key : near, value);
+}
+
+}  // namespace
+
 Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& arguments) {
   std::vector<Override> overrides;
   std::vector<ConfigProblem> problems;
-  for (const std::string& argument : arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
     const std::size_t equals = argument.find('=');
     if (!argument.starts_with("--") || argument.size() == 2) {
       problems.push_back({argument, "is not an option: options are written --section.key=value"});
     } else if (equals == std::string::npos) {
-      problems.push_back({argument, fmt::format("has no value: write {}=VALUE", argument)});
+      const bool next_is_value = i + 1 < arguments.size() && !arguments[i + 1].starts_with('-');
+      const std::string& value = next_is_value ? arguments[++i] : "VALUE";
+      problems.push_back({argument, missing_value_sentence(argument.substr(2), value)});
     } else if (equals == 2) {
       problems.push_back({argument, "names no key: options are written --section.key=value"});
     } else {

@@ -36,6 +36,14 @@ Error run_directory_error(const Error& reason) {
 }
 
 Result<std::unique_ptr<Claim>> claim_run_directory(Env& env, const RunPaths& paths, const LeaseTerms& terms) {
+  for (const char* of_kernel : {"/proc/", "/sys/"}) {
+    if (paths.directory.starts_with(of_kernel))
+      return fail(
+          ExitCode::config,
+          "run.directory = {} is in {}, where the kernel shows itself and nothing can be saved. Give a "
+          "directory on a disk",
+          paths.directory, of_kernel);
+  }
   if (const Result<void> made = make_durable_directories(env, paths.directory); !made.ok())
     return run_directory_error(made.error());
   const auto in_use = [&](const std::string& holder) {

@@ -299,6 +299,15 @@ TEST(ParseOverrides, SplitsAtTheFirstEquals) {
   EXPECT_EQ((*result)[2].value, "");
 }
 
+TEST(ParseOverrides, AValueInAWordOfItsOwnIsJoinedToItsKey) {
+  const auto result = parse_overrides({"--lr", "1e-3", "--training.steps", "7"});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().message,
+            "--lr              error  has no value: write --optimizer.learning_rate=1e-3\n"
+            "--training.steps  error  has no value: write --training.steps=7\n"
+            "2 errors");
+}
+
 TEST(ParseOverrides, EverythingElseIsASentence) {
   const auto result = parse_overrides({"steps=5", "--training.steps", "--=5", "--"});
   ASSERT_FALSE(result.ok());

@@ -499,6 +499,9 @@ class Errors(unittest.TestCase):
     def test_word_after_config(self):
         self.expect_nothing_made(self.train("more.toml"))
 
+    def test_train_np(self):
+        self.expect_nothing_made(self.holdfast("train", "-np", "2", "run.toml"))
+
     def test_override_without_value(self):
         self.expect_nothing_made(self.train("--training.steps"))
 
@@ -635,6 +638,8 @@ class Errors(unittest.TestCase):
         self.assertEqual(auto.returncode, 0, auto.stdout)
         self.assertIn("holdfast: checkpoints go through threads, because io_uring cannot be used: Operation not permitted, as in "
                       "most containers\n", auto.stdout)
+        self.assertNotIn("also reference", self.holdfast("check").stdout)
+        self.assertIn("also reference", self.holdfast("check", "--kernels").stdout)
         self.assertRegex(self.without_io_uring("check").stdout, r"io_uring +no +Operation not permitted, as in most containers: ")
 
     def test_unknown_bench_device(self):
@@ -788,6 +793,9 @@ class Errors(unittest.TestCase):
 
     def test_unwritable_run_directory(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--run.directory=text.txt/run"))
+
+    def test_run_directory_of_the_kernel(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--run.directory=/proc/run"))
 
     def test_run_directory_in_use(self):
         command = [PROGRAM, "train", "run.toml", "--training.steps=1000000000", "--log.every_steps=1000000000"]
