@@ -94,8 +94,8 @@ HangVerdict hang_among(std::span<const FlightRecord> records) {
 std::string culprit_text(std::span<const FlightRecord> records, const std::optional<Divergence>& divergence) {
   for (const FlightRecord& record : records) {
     if ((record.state == 'X' || record.state == 'Z') && !record.slot.left)
-      return fmt::format("rank {} (host {}): its process has ended and did not say that it would",
-                         record.slot.launched_rank, record.host);
+      return fmt::format("rank {} (host {}): its process exited unexpectedly", record.slot.launched_rank,
+                         record.host);
   }
   const HangVerdict verdict = hang_among(records);
   if (verdict.kind != HangVerdict::Kind::none) {
@@ -150,7 +150,7 @@ std::string rank_text(const FlightRecord& record) {
                                  record.host, slot.process, state_text(record.state), name_of(slot.phase),
                                  slot.step, ago(record.now_ns - slot.begun_ns));
   if (slot.wait_begun_ns > 0) {
-    text += fmt::format("  waits for {} {}{}, since {}, looked {} before\n",
+    text += fmt::format("  waits for {} {}{}, since {}, last polled {} ago\n",
                         slot.wait_operation.empty() ? "the others" : slot.wait_operation, slot.wait_number,
                         slot.wait_peer >= 0 ? fmt::format(" with rank {}", slot.wait_peer) : "",
                         ago(record.now_ns - slot.wait_begun_ns), ago(record.now_ns - slot.heartbeat_ns));

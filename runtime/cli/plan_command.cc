@@ -34,7 +34,7 @@ constexpr const char* plan_usage =
     "  --suggest          the layouts of N ranks that fit, the fastest first, and the keys to set\n"
     "  --ops              every op that one rank launches in a step, by shape: calls, GFLOP, bytes;\n"
     "                     --rank R: of this rank instead of rank 0\n"
-    "  --memory-gib X     what one rank has; left out, N ranks share this machine\n"
+    "  --memory-gib X     memory per rank; default: that of this machine divided by N\n"
     "  --peak-tflops X    of what one rank computes on, with\n"
     "  --memory-gbs Y     the rate of its memory (10^9 bytes read or written per second); left out, a CPU "
     "is\n"

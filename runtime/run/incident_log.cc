@@ -300,8 +300,8 @@ std::string summary_of(const IncidentLog& ledger) {
     if (count(level) > 0) how += fmt::format("{}{} {}", how.empty() ? "" : ", ", count(level), words);
   };
   add(FaultLevel::in_place, "healed in place");
-  add(FaultLevel::restart, "by another start");
-  add(FaultLevel::launch, "by another launch");
+  add(FaultLevel::restart, "recovered by restarting");
+  add(FaultLevel::launch, "recovered by another launch");
   add(FaultLevel::ended, "not mended");
   return fmt::format("{} fault{}: {}; {} step{} computed again; effective training time {:.1f} %", all,
                      all == 1 ? "" : "s", how, ledger.lost_steps, ledger.lost_steps == 1 ? "" : "s",

@@ -87,7 +87,7 @@ class IncidentReader {
 // Of a whole log; lines that are not whole are skipped.
 IncidentLog read_incidents(std::string_view event_lines);
 
-// "3 faults: 2 healed in place, 1 by another start; 4 steps computed again; effective training time 93.1 %".
+// "3 faults: 2 healed in place, 1 recovered by restarting; 4 steps computed again; effective training time 93.1 %".
 // Empty when nothing happened.
 std::string summary_of(const IncidentLog& ledger);
 

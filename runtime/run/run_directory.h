@@ -4,7 +4,7 @@
 //   history.json  failures and time so far (failure_record.h)
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
-//   run_id        names what the run has in shared memory; run_place: where it was (run_identity.h)
+//   run_id        identifies the run's shared-memory segments; run_place: where it was (run_identity.h)
 //   place_name    what manifests call this host, where the directory is local to each (run_places.h)
 //   lineage.json  the generations of the run (checkpoint/lineage.h)
 //   gemm_peak     the rate of a large matrix product on its machines (gemm_peak_record.h)

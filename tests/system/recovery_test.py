@@ -144,7 +144,7 @@ class RecoveryTest(unittest.TestCase):
             self.assertEqual(run.digest(), self.reference)
             self.check_lines(start, run.events("start")[-1]["resumed_from_step"], 14)
             self.assertEqual(run.events("gap"), [])
-            self.assertIn("1 by another launch", harness.program_output("report", run.directory) + run.directory.joinpath("report.html").read_text())
+            self.assertIn("1 recovered by another launch", harness.program_output("report", run.directory) + run.directory.joinpath("report.html").read_text())
         with self.subTest("more of them than a state has"):
             run = self.run_ = self.scene.run("lines-many", ["--training.steps=90", "--training.sequence_length=16", *RAM["every step"]])
             start = run.start(1, faults=f"{stalled}=sleep:60000,step.begin@88=kill")

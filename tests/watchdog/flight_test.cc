@@ -179,8 +179,7 @@ TEST(FlightMerge, NamesTheDeadThenTheHung) {
   records[1].slot.heartbeat_ns = records[1].slot.begun_ns;
   EXPECT_THAT(merge_flights(records).culprit, StartsWith("rank 1 (host a) hangs: step 9 for 6.0 s"));
   records[2].state = 'X';
-  EXPECT_EQ(merge_flights(records).culprit,
-            "rank 2 (host a): its process has ended and did not say that it would");
+  EXPECT_EQ(merge_flights(records).culprit, "rank 2 (host a): its process exited unexpectedly");
 }
 
 TEST(FlightMerge, ReadsAsAPage) {
@@ -198,7 +197,7 @@ TEST(FlightMerge, ReadsAsAPage) {
   EXPECT_EQ(flight_text(std::vector{waiting, stopped}),
             "why: asked for\n\n"
             "rank 0 (host a, process 1000, alive): step 9 for 1.000 s\n"
-            "  waits for an all-reduce 77 with rank 1, since 0.900 s, looked 0.002 s before\n"
+            "  waits for an all-reduce 77 with rank 1, since 0.900 s, last polled 0.002 s ago\n"
             "  in all_reduce 77, rank 1 for 0.900 s\n"
             "rank 1 (host a, process 1001, stopped): step 9 for 1.000 s\n"
             "  saves step 8 in the background, 4096 bytes, for 0.100 s\n"
