@@ -1,4 +1,4 @@
-// Memory that direct I/O moves to a disk and from it.
+// AlignedBuffer: memory that direct I/O reads into from a disk or writes from.
 #pragma once
 
 #include <cstddef>

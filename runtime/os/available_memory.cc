@@ -8,7 +8,7 @@
 namespace holdfast::inline os {
 namespace {
 
-// The number behind `label` at the start of a line ("MemAvailable:   123 kB", "inactive_file 123").
+// Returns the number after `label` at the start of a line ("MemAvailable:   123 kB", "inactive_file 123").
 std::optional<std::uint64_t> number_after(const std::string& text, const std::string& label) {
   std::size_t at = text.starts_with(label) ? 0 : text.find("\n" + label);
   if (at == std::string::npos) return std::nullopt;
@@ -19,7 +19,8 @@ std::optional<std::uint64_t> number_after(const std::string& text, const std::st
   return number;
 }
 
-// In version 1 the groups below count where the name has this prefix; version 2 counts them always.
+// Returns a number of memory.stat that includes the groups below. Version 1 prefixes such names with
+// "total_"; in version 2 every number includes them.
 std::uint64_t of_stat(const std::string& stat, const std::string& name) {
   const std::optional<std::uint64_t> all = number_after(stat, "total_" + name + " ");
   return all.has_value() ? *all : number_after(stat, name + " ").value_or(0);
@@ -73,7 +74,7 @@ std::optional<MemoryRoom> room_of_meminfo(const std::string& meminfo) {
 
 std::optional<MemoryRoom> room_of_group(const std::string& limit, const std::string& usage,
                                         const std::string& stat) {
-  // What version 1 says where there is no limit: the largest number of bytes in whole pages.
+  // Version 1 reports the largest number of bytes in whole pages where there is no limit.
   constexpr std::uint64_t no_limit = std::uint64_t{1} << 62;
   const std::optional<std::uint64_t> total = number_after(limit, "");
   const std::optional<std::uint64_t> held = number_after(usage, "");

@@ -1,5 +1,5 @@
-// How much memory a process can still take before the system starts to kill: what the host has left, or what
-// the control groups of the process leave it (version 1 and 2, at every level), whichever is less.
+// Reports how much memory a process can still take before the system starts to kill: what the host has left,
+// or what the control groups of the process leave it (version 1 and 2, at every level), whichever is less.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace holdfast::inline os {
 
 struct MemoryRoom {
   std::uint64_t available_bytes = 0;
-  std::uint64_t total_bytes = 0;  // that there would be if nobody held any: of the host, or the least limit
+  std::uint64_t total_bytes = 0;  // if nothing were in use: of the host, or the lowest limit
   std::string limited_by = {};    // folder of the control group that leaves the least; empty: the host does
 
   bool operator==(const MemoryRoom&) const = default;
@@ -23,16 +23,17 @@ struct MemoryRoom {
   }
 };
 
-// std::nullopt when the system does not say. A snapshot: other processes take and give back all the time.
+// Returns std::nullopt when the system does not report it. The result is a snapshot: other processes allocate
+// and free memory all the time.
 std::optional<MemoryRoom> memory_room(Env& env);
 std::optional<std::uint64_t> available_memory_bytes(Env& env);
 
-// MemAvailable + SwapFree of the text of /proc/meminfo, and MemTotal + SwapTotal.
+// Returns MemAvailable + SwapFree of the text of /proc/meminfo, and MemTotal + SwapTotal.
 std::optional<MemoryRoom> room_of_meminfo(const std::string& meminfo);
 
-// What files of a group say: its limit ("max" of version 2 is none), what all processes below it hold, and
-// its memory.stat. Half of the file pages that are in use count as what can be dropped at once, and all that
-// are not. std::nullopt when there is no limit.
+// Returns the room of a control group from the texts of its files: its limit ("max" of version 2 is none),
+// what all processes below it use, and its memory.stat. Half of the file pages that are in use count as
+// droppable at once, and all file pages that are not in use. Returns std::nullopt when there is no limit.
 std::optional<MemoryRoom> room_of_group(const std::string& limit, const std::string& usage,
                                         const std::string& stat);
 

@@ -1,4 +1,5 @@
-// A user's command line that a run starts beside itself: what Env::run_command takes and gives back.
+// Command: a user's command line that a run starts beside itself, as Env::run_command takes it, and its
+// outcome.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,7 @@ struct Command {
   std::map<std::string, std::string> variables = {};  // added to the environment of this process
   std::int64_t timeout_ms = 0;                        // then it is killed, with all that it has started
   std::size_t output_bytes = 2000;                    // how much is kept of the end of what it prints
-  // When it becomes true, the command is killed; may be nullptr.
+  // The command is killed when this becomes true; may be nullptr.
   const std::atomic<bool>* cancelled = nullptr;
 };
 

@@ -9,7 +9,7 @@ namespace {
 
 using Version = ControlGroup::Version;
 
-// Whether a list with commas between its words has this one.
+// Returns whether a comma-separated list contains the word.
 bool has_word(const std::string& list, const std::string& word) {
   std::istringstream words(list);
   for (std::string each; std::getline(words, each, ',');) {
@@ -61,7 +61,8 @@ struct Mount {
   std::string point;  // where it is mounted
 };
 
-// Of the first mount of the hierarchy: "35 31 0:32 ROOT POINT rw - cgroup cgroup rw,memory".
+// Returns the first mount of the hierarchy. A line reads: "35 31 0:32 ROOT POINT rw - cgroup cgroup
+// rw,memory".
 std::optional<Mount> mount_of(const std::string& mounts, Version version, const std::string& controller) {
   std::istringstream lines(mounts);
   for (std::string line; std::getline(lines, line);) {
@@ -105,7 +106,8 @@ std::vector<ControlGroup> control_groups(Env& env, const std::string& controller
   for (const Version version : {Version::v1, Version::v2}) {
     const std::optional<std::string> path = own_path(own, version, controller);
     const std::optional<Mount> mount = mount_of(mounts, version, controller);
-    // Where /proc says nothing of it the usual place may still have what holds for all.
+    // The usual mount point may still have the limits that hold for all where /proc does not mention the
+    // hierarchy.
     const std::string usual = version == Version::v1 ? "/sys/fs/cgroup/" + controller : "/sys/fs/cgroup";
     add_groups(groups, version, mount.value_or(Mount{.root = "", .point = usual}), path.value_or(""));
   }

@@ -18,12 +18,12 @@ struct ControlGroup {
   enum class Version : std::uint8_t { v1, v2 };
   Version version = Version::v2;
   std::string folder;   // without a slash at its end
-  bool is_own = false;  // of this process, not an ancestor's
+  bool is_own = false;  // the group of this process, not an ancestor
 };
 
-// The groups of `controller` ("memory", "cpu") from the own one up to the root that can be seen; of version 1
-// where the controller is mounted as such, and of version 2 where there is that hierarchy, with whatever
-// controllers it has. A folder need not exist.
+// Returns the groups of `controller` ("memory", "cpu") from the own one up to the visible root: those of
+// version 1 where the controller is mounted there, and those of version 2 where that hierarchy exists,
+// whatever controllers it has. A folder need not exist.
 std::vector<ControlGroup> control_groups(Env& env, const std::string& controller);
 
 }  // namespace holdfast::inline os

@@ -10,9 +10,9 @@
 
 namespace holdfast::inline os {
 
-// Makes `path` and the parents that are missing, and syncs every directory that has got a new name. A path
-// that is there already may have been made by a process that died before its sync, or by `mkdir`: its parent
-// is synced as well, and that this process may not open that parent is no error.
+// Makes `path` and its missing parents, and syncs every directory that has got a new name. A path that exists
+// already may have been made by a process that died before its sync, or by `mkdir`: its parent is synced as
+// well. It is no error when this process may not open that parent.
 Result<void> make_durable_directories(Env& env, const std::string& path);
 
 }  // namespace holdfast::inline os

@@ -35,16 +35,17 @@ class File {
   virtual Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) = 0;
   // Reserves the blocks of [0, bytes) now, so that a full disk is an error before the first write.
   virtual Result<void> allocate(std::uint64_t bytes) = 0;
-  // The file ends at `bytes`; what it gains is zero.
+  // Sets the length of the file to `bytes`; what it gains is zero.
   virtual Result<void> truncate(std::uint64_t bytes) = 0;
   // Data and metadata are durable when this returns ok. After an error the file must be abandoned, never
   // retried.
   virtual Result<void> sync() = 0;
   virtual Result<std::uint64_t> size() = 0;
-  // Hints, which may do nothing: the bytes will be read soon; nothing of the file need stay in the cache.
+  // Gives hints, which may do nothing: the bytes will be read soon; nothing of the file need stay in the
+  // cache.
   virtual void will_need(std::uint64_t offset, std::uint64_t bytes) = 0;
   virtual void drop_cached() = 0;
-  // Empty when what an IoQueue moves bypasses the page cache; else why it does not.
+  // Returns why the operations of an IoQueue do not bypass the page cache, or an empty text when they do.
   virtual std::string buffered_reason() const = 0;
   virtual const std::string& path() const = 0;
 
@@ -60,8 +61,9 @@ class File {
 enum class OpenMode {
   read,    // must exist
   create,  // must not exist: nothing is ever overwritten by accident
-  // As these, and the operations of an IoQueue bypass the page cache where the file system can do that
-  // (buffered_reason). The methods of File use the cache; the kernel keeps the two coherent.
+  // The direct modes are like the two above, and the operations of an IoQueue bypass the page cache where the
+  // file system can do that (buffered_reason). The methods of File use the cache; the kernel keeps the two
+  // coherent.
   read_direct,
   create_direct,
 };
@@ -75,12 +77,12 @@ struct FileStatus {
   std::uint64_t bytes = 0;
 };
 
-// Held for as long as the object lives; the kernel releases it when the process dies.
+// A lock that is held for as long as the object lives; the kernel releases it when the process dies.
 class FileLock {
  public:
   virtual ~FileLock() = default;
-  // Replaces the content of the locked file, for readers on all hosts when it returns. Writes to the file
-  // that was locked, also where another one has its name by now. Errors: checkpoint.
+  // Replaces the content of the locked file; readers on all hosts see the new content when it returns. It
+  // writes to the file that was locked, even where another file has its name by now. Errors: checkpoint.
   virtual Result<void> rewrite(const std::string& content) = 0;
 };
 
@@ -91,9 +93,10 @@ class SharedMemory {
   enum class Hold { shared, alone };
   virtual ~SharedMemory() = default;
   virtual std::span<std::byte> bytes() = 0;
-  // A lock on it (flock) that goes with this object and with the process: many hold it shared, or one alone.
-  // The kernel knows who lives where a process number says nothing, as in another process namespace. Does
-  // not wait: false when others hold it so that this one cannot, which then holds it no longer, either.
+  // Takes a lock on the memory (flock) that is released with this object and with the process: many hold it
+  // shared, or one alone. The kernel knows which holders are alive even where a process number says nothing,
+  // as in another process namespace. Does not wait: returns false when other holders prevent it, and this
+  // object then no longer holds the lock, either.
   virtual bool hold(Hold how) = 0;
 };
 
@@ -104,16 +107,16 @@ class Env {
   // Files
   virtual Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) = 0;
   virtual Result<FileStatus> status(const std::string& path) = 0;  // a missing path is ok with exists = false
-  // Names, sorted, no . and ..
+  // Returns the names, sorted, without . and ..
   virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;
-  // Errors: config where this user may not make it, or nobody may.
+  // Makes the directory and its parents. Errors: config where this user may not make it, or nobody may.
   virtual Result<void> make_directories(const std::string& path) = 0;
   virtual Result<void> rename(const std::string& source, const std::string& target) = 0;
-  // A second name for a file, which lives until its last name is removed. `target` must not exist; fails
+  // Gives a file a second name; the file lives until its last name is removed. `target` must not exist; fails
   // where the file system has no hard links.
   virtual Result<void> link(const std::string& source, const std::string& target) = 0;
   virtual Result<void> remove(const std::string& path) = 0;  // a file; missing is ok
-  // A directory and what is in it; missing is ok.
+  // Removes a directory and its content; missing is ok.
   virtual Result<void> remove_tree(const std::string& path) = 0;
   virtual Result<void> sync_directory(const std::string& path) = 0;
   virtual Result<std::string> read_text(const std::string& path) = 0;
@@ -129,85 +132,89 @@ class Env {
     Result<std::string> text = read_text(path);
     return text.ok() ? std::move(text).value() : std::string();
   }
-  // Whole-file replacement: temporary file, sync, rename, directory sync. Readers see the old or the new
-  // text.
+  // Replaces a whole file: temporary file, sync, rename, directory sync. Readers see the old or the new text.
   virtual Result<void> replace_text(const std::string& path, const std::string& text) = 0;
-  // One write(2) of line + '\n' with O_APPEND; lines of several writers do not mix. A link is not followed.
+  // Appends line + '\n' by one write(2) with O_APPEND; lines of several writers do not mix. A link is not
+  // followed.
   virtual Result<void> append_line(const std::string& path, std::string_view line) = 0;
-  // Exclusive advisory lock (flock) on the file that has the name `path` when it is got, made when missing,
-  // with the holder's `content` in it; empty: what is there stays. Errors: communication after `timeout_ms`,
-  // quoting the holder's; config where this user may not write `path`.
+  // Takes an exclusive advisory lock (flock) on the file that has the name `path` when the lock is got. The
+  // file is made when missing, and gets the holder's `content`; with an empty `content` it stays as it is.
+  // Errors: communication after `timeout_ms`, quoting the holder's content; config where this user may not
+  // write `path`.
   virtual Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
                                                  std::int64_t timeout_ms) = 0;
-  // Puts a new file under the name `path`, locked, with `content` in it, durable, whoever has a lock on the
-  // one before: that is then a lock on a file without a name.
+  // Puts a new file with `content` under the name `path`, locked and durable, regardless of locks on the file
+  // that had the name before: such a lock is then one on a file without a name.
   virtual Result<std::unique_ptr<FileLock>> replace_lock(const std::string& path,
                                                          const std::string& content) = 0;
-  // Returns whether somebody holds the lock on `path`, which must exist. Makes and writes nothing, and two
-  // who ask at once do not see each other.
+  // Returns whether some process holds the lock on `path`, which must exist. Makes and writes nothing, and
+  // two callers that ask at once do not affect each other.
   virtual Result<bool> is_locked(const std::string& path) = 0;
   virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
 
-  // Many operations at a time on files that this Env opened (runtime/os/io_queue.h). The engine is what
-  // an Env brings, the queue in front of it is the same for all.
+  // Makes a queue for many operations at a time on files that this Env opened (runtime/os/io_queue.h). The
+  // engine depends on the Env; the queue in front of it is the same for all.
   virtual Result<std::unique_ptr<IoEngine>> make_io_engine(const IoQueueOptions& options) = 0;
   Result<std::unique_ptr<IoQueue>> make_io_queue(const IoQueueOptions& options);
 
   // Shared memory. A name is one file name, without '/'; all of a user's are in one directory that nobody
-  // else may enter, /dev/shm/holdfast-UID. Errors also: config where everything that it may be called belongs
-  // to others; data where what has the name is not this user's alone, or no memory.
-  // Made exclusively, zero-filled, `bytes` > 0 of it reserved now: a /dev/shm that is too small is
+  // else may enter, /dev/shm/holdfast-UID. Errors of all these methods: config where every possible name of
+  // the directory belongs to other users; data where the name belongs to something that is not this user's
+  // alone, or is no memory.
+  //
+  // Makes memory exclusively, zero-filled, with its `bytes` > 0 reserved now: a /dev/shm that is too small is
   // ExitCode::does_not_fit here, not a SIGBUS at the first write.
   virtual Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string& name,
                                                                      std::uint64_t bytes) = 0;
-  // All of it, for reading and writing; must exist.
+  // Maps all of it for reading and writing; it must exist.
   virtual Result<std::unique_ptr<SharedMemory>> open_shared_memory(const std::string& name) = 0;
-  // The name; mappings stay; missing is ok.
+  // Removes the name; mappings stay; missing is ok.
   virtual Result<void> remove_shared_memory(const std::string& name) = 0;
-  // Names, sorted, those of directories too; none where there is no directory of this user's.
+  // Returns the names, sorted, including those of directories; none where this user has no directory.
   virtual Result<std::vector<std::string>> list_shared_memory() = 0;
-  // The path of that name, whether or not it is there: for sentences, status() and rename().
+  // Returns the path of that name, whether or not it exists: for messages, status() and rename().
   virtual std::string shared_memory_path(const std::string& name) = 0;
-  // A directory among them, for files of other programs; one that is there is ok. Returns its path.
+  // Makes a directory among them, for files of other programs; it may exist already. Returns its path.
   virtual Result<std::string> make_shared_directory(const std::string& name) = 0;
 
   // Clock
   virtual std::int64_t monotonic_ns() = 0;
-  virtual std::int64_t thread_processor_ns() = 0;  // that the calling thread has had of a processor
+  virtual std::int64_t thread_processor_ns() = 0;  // processor time of the calling thread
   virtual std::int64_t wall_time_us() = 0;
   virtual void sleep_us(std::int64_t microseconds) = 0;
 
   // Process
   virtual std::int64_t process_id() = 0;
   virtual std::string host_name() = 0;
-  // Tells this host from others that have the same name: one boot of one kernel, and one /dev/shm. Has no
-  // blanks.
+  // Returns a text that tells this host from others with the same name: it identifies one boot of one kernel,
+  // and one /dev/shm. It has no blanks.
   virtual std::string machine_id() = 0;
-  // Returns what names this host beyond doubt: "NAME@MACHINE". For people it is host_name().
+  // Returns a unique name of this host: "NAME@MACHINE". Messages for people use host_name().
   std::string host_id() { return host_name() + "@" + machine_id(); }
   virtual std::string variable(const std::string& name) = 0;  // empty when unset
   virtual std::uint64_t random_u64() = 0;  // from the kernel; never for anything that decides bits
-  // SIGKILL to this process when its parent dies; checks that the parent has not died already.
+  // Makes the kernel send SIGKILL to this process when its parent dies; checks that the parent has not died
+  // already.
   virtual Result<void> die_with_parent() = 0;
   [[noreturn]] virtual void kill_self() = 0;  // SIGKILL: how a rank leaves a run that goes on
-  // Runs it to its end, which may be that of a failure; the error is that it could not be started. Waits, so
-  // it is for a thread that has nothing else to do.
+  // Runs the command to its end, which may be a failure of the command; the error is that it could not be
+  // started. It blocks, so call it on a thread that has nothing else to do.
   virtual Result<CommandEnd> run_command(const Command& command) = 0;
   virtual int processor_count() = 0;  // processors this process may run on (affinity and cgroup quota)
-  // The calling thread gives way to others, for processors and for disks, but is not starved by them; a hint,
-  // for the rest of its life.
+  // Lowers the priority of the calling thread for processors and for disks, for the rest of its life, without
+  // starving it; a hint.
   virtual void lower_thread_priority() = 0;
   virtual Processes& processes() = 0;  // others of this host (runtime/os/processes.h)
 
   virtual Network& network() = 0;  // plain sockets between hosts (runtime/os/network.h)
 };
 
-// Returns the name in what Env::host_id() has returned, for people.
+// Returns the host's name, as messages show it, from a text that Env::host_id() has returned.
 inline std::string host_name_of(const std::string& host_id) {
   return host_id.substr(0, host_id.find('@'));
 }
 
-// The real operating system. Lives as long as the process; stateless.
+// Returns the real operating system. The object lives as long as the process and is stateless.
 Env& posix_env();
 
 }  // namespace holdfast::inline os

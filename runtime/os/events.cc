@@ -84,7 +84,7 @@ EventLine& EventLine::field(std::string_view name, double value) {
   const auto result = fmt::format_to_n(buffer.data(), buffer.size(), "{:.17g}", value);
   const std::string_view digits(buffer.data(), result.size);
   text_ += digits;
-  // Without this mark readers take the number for an integer, and -0 loses its sign.
+  // Readers take a number without this mark for an integer, and -0 loses its sign.
   if (digits.find_first_of(".e") == std::string_view::npos) text_ += ".0";
   return *this;
 }
@@ -176,8 +176,8 @@ Result<void> EventLog::append(std::string_view line) {
   return {};
 }
 
-// Behind a whole line. A log that cannot be rotated grows on, and is tried again when it has grown by some
-// more.
+// Begins another part after a whole line. A log that cannot be rotated grows on; rotation is tried again when
+// it has grown by some more.
 void EventLog::rotate() {
   if (!bytes_.has_value()) {
     const Result<FileStatus> status = env_->status(path_);

@@ -1,8 +1,8 @@
 // The event log: one JSON object per line in RUN/events.jsonl, the source of truth from which console, report
-// and all metrics derive. Rank 0 writes, and the launcher what it did between two starts. A line is written
-// by one append, so lines of both do not mix and a killed run leaves whole lines, but for the last; readers
-// skip lines that are not whole. What cannot be written waits (line_log.h), and training goes on: lines of
-// one writer stay in order, while those that waited may stand behind younger ones of the other.
+// and all metrics derive. Rank 0 writes it, and the launcher adds its own events between two starts. A line
+// is written by one append, so lines of both do not mix and a killed run leaves whole lines, except perhaps
+// the last; readers skip incomplete lines. Lines that cannot be written wait (line_log.h), and training goes
+// on: lines of one writer stay in order, while lines that waited may come after younger lines of the other.
 #pragma once
 
 #include <cstdint>
@@ -43,30 +43,31 @@ class EventLine {
   std::string text_;
 };
 
-// Writes at once, as the launcher does between two starts.
+// Writes lines at once, on the calling thread, as the launcher does between two starts.
 class EventLog final : public LineSink {
  public:
-  // Where it has grown to `rotate_bytes`, the next line begins another part (event_parts.h); 0: never.
-  // `before_line`: called before each append(), for tests. `may_write`: false says that the file is another
-  // writer's by now; then lines, and those that wait, are dropped.
+  // Opens the log. The next line begins another part (event_parts.h) when the log has grown to
+  // `rotate_bytes`; 0: never. `before_line` is called before each append(), for tests. `may_write` returns
+  // false when the file belongs to another writer by now; then lines, including the waiting ones, are
+  // dropped.
   EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0,
            std::function<void()> before_line = {}, std::function<bool()> may_write = {});
   ~EventLog() override { static_cast<void>(is_closed()); }
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
   EventLine& line() { return line_; }
-  // In the file, or in memory until it can be. Where there are more of them than memory is for, the oldest
-  // go, as the newest say how the run stands; a "gap" event behind those that stayed says how many.
+  // Writes the line to the file, or keeps it in memory until it can be written. When memory for waiting lines
+  // is full, the oldest are dropped, because the newest show the state of the run; a "gap" event after the
+  // remaining lines gives the number of dropped ones.
   void write(EventLine& line) { static_cast<void>(append(line.end()).ok()); }
   Result<void> append(std::string_view line) override;  // never an error
-  // As those of a LineLog: for the start of a run, whose log must be one that can be written, and for its
-  // end.
+  // Both do what those of a LineLog do: for the start of a run, whose log must be writable, and for its end.
   Result<void> insist(std::string_view line) override;
   Result<void> flush() override;
   void retry();
-  // Before the next line: another writer may have died in the middle of one.
+  // Must be called before the next line when another writer may have died in the middle of one.
   void others_have_written() override;
-  void lost(std::uint64_t lines) override;  // a "gap" event says so
+  void lost(std::uint64_t lines) override;  // a "gap" event records them
 
  private:
   bool is_closed();
@@ -77,12 +78,12 @@ class EventLog final : public LineSink {
   std::uint64_t rotate_bytes_;
   std::function<void()> before_line_;
   std::function<bool()> may_write_;
-  std::optional<std::uint64_t> bytes_;  // of the newest part; none: not known
+  std::optional<std::uint64_t> bytes_;  // of the newest part; none: unknown
   LineLog lines_;
   EventLine line_;
 };
 
-// The event log of a rank that trains: as EventLog, on a thread of its own (line_thread.h).
+// The event log of a rank that trains: like EventLog, but on a thread of its own (line_thread.h).
 class EventQueue {
  public:
   EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0,
@@ -93,7 +94,7 @@ class EventQueue {
   Result<void> flush(std::int64_t patience_ms = LineThread::patience_ms) { return lines_.flush(patience_ms); }
   void others_have_written() { lines_.others_have_written(); }
   void insert(std::function<void(LineSink&)> work) { lines_.insert(std::move(work)); }
-  // Other files of the run that nobody waits for.
+  // Runs work on other files of the run, for which nothing waits, on the log's thread.
   void post(std::function<void()> work) { lines_.post(std::move(work)); }
 
  private:

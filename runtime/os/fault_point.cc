@@ -83,7 +83,8 @@ Result<void> parse_action(const Entry& entry, std::string_view text, std::string
   return {};
 }
 
-// As a process whose memory is all new: slow, and at work. What is so large comes from the system each time.
+// Touches fresh memory, as a process does whose memory is all new: it is slow, but at work. Allocations of
+// this size come from the system each time.
 void touch_fresh_memory(Env& env, std::int64_t duration_ms) {
   constexpr std::size_t bytes = std::size_t{64} << 20, part_bytes = std::size_t{1} << 20, page_bytes = 4096;
   constexpr std::int64_t pause_us = 10'000;

@@ -33,14 +33,16 @@ class FaultPoints {
   static Result<std::unique_ptr<FaultPoints>> parse(std::string_view specification, int rank, Env& env);
 
   bool armed() const { return armed_; }
-  // Whether an action breaks a GPU: then the run needs one, and connect_device() before it passes a point.
+  // Returns whether an action breaks a GPU: then the run needs one, and must call connect_device() before it
+  // passes a point.
   bool breaks_device() const;
-  // Called on the thread that passes the point. What it captures outlives the last such point.
+  // Sets the function that breaks the device. It is called on the thread that passes the point. What it
+  // captures must outlive the last such point.
   void connect_device(std::function<void(DeviceFault)> break_device) {
     break_device_ = std::move(break_device);
   }
   void hit(std::string_view name);  // thread-safe; acts when the specification says so
-  // Every name that may be armed, sorted.
+  // Returns every name that may be armed, sorted.
   static const std::vector<std::string_view>& names();
 
  private:

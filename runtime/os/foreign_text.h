@@ -1,6 +1,6 @@
-// Texts that somebody else may have written: files of a run directory, checkpoints, answers of peers, lists
-// of hosts. What they may be is checked before they are used, and what they may do to a terminal before they
-// are shown. docs/security.md says which text comes from where.
+// Checks of texts that somebody else may have written: files of a run directory, checkpoints, answers of
+// peers, lists of hosts. They are validated before they are used, and made harmless for a terminal before
+// they are shown. docs/security.md says which text comes from where.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace holdfast::inline os {
 
-// Returns whether it is 32 digits of 0 to 9 and a to f, as every id of a run is.
+// Returns whether the text is 32 digits of 0 to 9 and a to f, as every id of a run is.
 bool is_run_id(std::string_view text);
 
-// Returns whether a host may be called so: letters, digits and - . _ : [ ] %, and no - in front, which would
-// be an option of the command that reaches the host.
+// Returns whether the text may be the name of a host: letters, digits and - . _ : [ ] %, and no leading -,
+// which would make it an option of the command that reaches the host.
 bool may_be_host_name(std::string_view text);
 
-// Returns it as it may go to a terminal: control characters other than tab and newline, and bytes that are no
-// UTF-8, become \x1b and the like.
+// Returns the text in a form that is safe on a terminal: control characters other than tab and newline, and
+// bytes that are not UTF-8, become \x1b and the like.
 std::string printable(std::string_view text);
 
-// How long a text of each kind may be; a longer one is not read.
+// Maximum length of a text of each kind; a longer one is not read.
 namespace text_limits {
 inline constexpr std::uint64_t config = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t hostfile = std::uint64_t{16} << 20;

@@ -1,5 +1,6 @@
-// What an Env brings for an IoQueue (runtime/os/io_queue.h): operations are started and their raw outcomes
-// collected, as the kernel gives them. Retrying, what is left of a short write, and order are the queue's.
+// IoEngine: the part of an IoQueue (runtime/os/io_queue.h) that each Env provides. It starts operations and
+// collects their raw outcomes, as the kernel gives them. Retries, the rest of a short write, and order are up
+// to the queue.
 //
 // Threads: an engine belongs to the thread that made it.
 #pragma once
@@ -27,7 +28,7 @@ struct IoOperation {
   File* file = nullptr;
   std::uint64_t offset = 0;
   std::span<std::byte> bytes = {};  // a write only reads them; empty for a sync
-  unsigned slot = 0;                // below the depth; of one operation at a time
+  unsigned slot = 0;                // below the depth; used by one operation at a time
 };
 
 struct IoOutcome {
@@ -41,11 +42,11 @@ class IoEngine {
   virtual void start(const IoOperation& operation) = 0;
   // Blocks until one of the operations in flight has ended; there must be one.
   virtual IoOutcome wait() = 0;
-  // A hint: operations on bytes inside of `buffers` may cost less from now on. They must outlive the engine.
-  // Once at most. False where that is not to be had.
+  // Gives a hint that operations on bytes inside of `buffers` may cost less from now on. The buffers must
+  // outlive the engine. May be called once at most. Returns false where that is not supported.
   virtual bool register_buffers(std::span<const std::span<std::byte>> buffers) = 0;
   virtual IoBackend backend() const = 0;
-  // Why it is not io_uring although that was to be tried; empty otherwise.
+  // Returns why the backend is not io_uring although that was to be tried; empty otherwise.
   virtual const std::string& fallback_reason() const = 0;
 };
 

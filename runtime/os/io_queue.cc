@@ -11,9 +11,10 @@
 namespace holdfast::inline os {
 namespace {
 
-// Not more than this at a time: the kernel moves less than 2 GiB.
+// Maximum size of one operation: the kernel moves less than 2 GiB at a time.
 constexpr std::uint64_t largest_operation_bytes = std::uint64_t{1} << 30;
-// Attempts in a row that move nothing, with a pause after each: about a second, and then it is an error.
+// Maximum number of attempts in a row that move nothing, with a pause after each: about a second, then an
+// error.
 constexpr int max_fruitless_attempts = 1000;
 constexpr std::int64_t pause_us = 1000;
 
@@ -58,7 +59,7 @@ IoQueue::IoQueue(Env& env, std::unique_ptr<IoEngine> engine, int depth)
       owner_(std::this_thread::get_id()) {}
 
 IoQueue::~IoQueue() {
-  // Who gives up a queue with operations in flight has an error to tell already.
+  // The owner of a queue that is destroyed with operations in flight already has an error to report.
   static_cast<void>(drain().ok());
 }
 
@@ -110,7 +111,8 @@ void IoQueue::start(const Operation& operation) {
   engine_->start(rest);
 }
 
-// Whether the attempt that gave `result` was the last one, and what comes of the operation then.
+// Returns whether the attempt that gave `result` was the last one, and sets the outcome of the operation
+// then.
 bool IoQueue::is_over(Operation& operation, std::int64_t result, Result<std::uint64_t>& outcome) {
   const IoOperation& whole = operation.whole;
   const bool is_put_off = result == -EINTR || result == -EAGAIN;
@@ -121,7 +123,7 @@ bool IoQueue::is_over(Operation& operation, std::int64_t result, Result<std::uin
       outcome = reached;
       return true;
     }
-    // What was moved of an incomplete unit is moved again: direct I/O cannot go on inside of one.
+    // The moved part of an incomplete unit is moved again: direct I/O cannot continue inside of one.
     const std::uint64_t whole_units = reached / io_alignment_bytes * io_alignment_bytes;
     operation.fruitless = whole_units > operation.done ? 0 : operation.fruitless + 1;
     operation.done = whole_units;

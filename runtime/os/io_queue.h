@@ -38,13 +38,13 @@ struct IoQueueOptions {
 };
 inline constexpr int largest_io_depth = 256;
 
-// "auto", "io_uring", "threads", as checkpoint.io has them.
+// Returns "auto", "io_uring" or "threads", the values of checkpoint.io.
 std::string_view name_of(IoBackend backend);
 IoBackend io_backend_of(std::string_view name);  // must be one of them
 
 struct IoCompletion {
   std::uint64_t tag = 0;
-  // That were moved: all of a write, none of a sync; a read stops early only at the end of the file.
+  // Number of bytes moved: all of a write, none of a sync; a read stops early only at the end of the file.
   Result<std::uint64_t> bytes;
 };
 
@@ -55,22 +55,22 @@ class IoQueue {
   IoQueue& operator=(const IoQueue&) = delete;
   ~IoQueue();  // waits for what is in flight; buffers and files must live until then
 
-  // Each needs in_flight() < depth().
+  // Both start one operation; each needs in_flight() < depth().
   void read(File& file, std::uint64_t offset, std::span<std::byte> target, std::uint64_t tag);
   void write(File& file, std::uint64_t offset, std::span<const std::byte> source, std::uint64_t tag);
   // Makes durable what was written before: starts when those writes have completed, and is not even tried
   // when one of them failed.
   void sync(File& file, std::uint64_t tag);
 
-  // The next completion, in whatever order; needs in_flight() > 0.
+  // Returns the next completion, in any order; needs in_flight() > 0.
   IoCompletion wait();
-  // All of them; the first error. Tags are lost.
+  // Waits for all operations and returns the first error. Their tags are lost.
   Result<void> drain();
 
   int in_flight() const { return in_flight_; }  // begun and not returned by wait()
   int depth() const { return static_cast<int>(operations_.size()); }
 
-  // IoEngine's.
+  // The next three are those of IoEngine.
   bool register_buffers(std::span<const std::span<std::byte>> buffers);
   IoBackend backend() const { return engine_->backend(); }
   const std::string& fallback_reason() const { return engine_->fallback_reason(); }

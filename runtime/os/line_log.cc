@@ -94,7 +94,7 @@ Result<void> LineLog::write(std::string_view line) {
   return written;
 }
 
-// What stands behind the last newline of the file, or the last `bytes_max` bytes of that.
+// Returns the bytes after the last newline of the file, or the last `bytes_max` of them.
 Result<std::string> LineLog::torn_end(std::size_t bytes_max) {
   HF_TRY(const FileStatus status, env_->status(path_));
   if (!status.exists || status.bytes == 0) return std::string();

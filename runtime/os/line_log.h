@@ -1,19 +1,20 @@
-// A file of lines that grows as long as a run lasts, although its disk may be full for a while, or gone.
+// LineLog: a file of lines that grows as long as a run lasts, although its disk may be full or gone for a
+// while.
 //
-// A line that cannot be written waits in memory, behind those that wait already, and all of them are tried
-// again with the next one: the lines of one writer stay in order, each of them whole and there once. Of which
-// kind the error is does not matter, because no errno says whether a disk comes back: a full one (ENOSPC,
-// EDQUOT), one that fails (EIO), one that is read-only or not there while somebody repairs it (EROFS, ENOENT,
-// ESTALE). A run does without its log for that long, as it does without a save that failed; what it must
-// have, and when, its owner says with flush().
+// A line that cannot be written waits in memory, after those that wait already, and all of them are tried
+// again with the next one: the lines of one writer stay in order, each of them whole and written once. The
+// kind of the error does not matter, because no errno tells whether a disk comes back: a full one (ENOSPC,
+// EDQUOT), one that fails (EIO), one that is read-only or missing while somebody repairs it (EROFS, ENOENT,
+// ESTALE). A run does without its log for that long, as it does without a save that failed; the owner calls
+// flush() when it must have the lines in the file.
 //
-// Half a line that a full disk took is completed where it is the beginning of the line that is next, and
-// ended with a newline where it is not: that one was of a process that died. Other processes may append
-// meanwhile, line by line.
+// Half a line that a full disk took is completed where it is the beginning of the next line, and ended with a
+// newline where it is not: then it came from a process that died. Other processes may append meanwhile, line
+// by line.
 //
-// It is told on stderr when the first line cannot be written, when all are in the file again, and at the end
-// if some are not and the owner has not heard it from flush(). A process that is killed takes what waits
-// along.
+// The log reports on stderr when the first line cannot be written, when all are in the file again, and at the
+// end if some are not and flush() has not reported that to the owner. Waiting lines are lost when the process
+// is killed.
 //
 // Threads: one at a time.
 #pragma once
@@ -33,27 +34,28 @@ class LineLog {
  public:
   struct Memory {
     std::uint64_t bytes = 0;   // of lines that wait
-    bool drops_oldest = true;  // for the newest, when that is not enough; else a line more is an error
+    bool drops_oldest = true;  // when memory is full; false: one more line is an error
   };
   LineLog(Env& env, std::string path, Memory memory) : env_(&env), path_(std::move(path)), memory_(memory) {}
   ~LineLog();  // one more try
   LineLog(const LineLog&) = delete;
   LineLog& operator=(const LineLog&) = delete;
 
-  // Allocates nothing while lines can be written. The error (ExitCode::checkpoint) is that memory has no room
-  // for the line; never where the oldest are dropped.
+  // Appends the line, or keeps it in memory. Allocates nothing while lines can be written. The error
+  // (ExitCode::checkpoint) is that memory has no room for the line; never where the oldest are dropped.
   Result<void> append(std::string_view line);
-  // As append(), but a line that cannot be written now is an error (ExitCode::checkpoint), and does not wait.
+  // Appends the line like append(), but a line that cannot be written now is an error (ExitCode::checkpoint),
+  // and does not wait.
   Result<void> insist(std::string_view line);
-  // Writes all that waits; the error (ExitCode::checkpoint) says why that cannot be, and how many lines are
-  // not in the file.
+  // Writes all waiting lines; the error (ExitCode::checkpoint) gives the reason when that fails, and the
+  // number of lines that are not in the file.
   Result<void> flush();
   void retry();   // writes what can be written
-  void forget();  // what waits: the file is another writer's by now
-  // Before the next line: they may have left half of one.
+  void forget();  // drops the waiting lines: the file belongs to another writer by now
+  // Must be called before the next line when other processes may have left half a line.
   void others_have_written() { ends_with_line_ = false; }
   std::size_t waiting() const { return waiting_.size(); }
-  // Lines that were dropped since the last call.
+  // Returns the number of lines that were dropped since the last call.
   std::uint64_t take_dropped() { return std::exchange(dropped_, 0); }
 
  private:
@@ -70,9 +72,9 @@ class LineLog {
   std::uint64_t waiting_bytes_ = 0;
   std::uint64_t dropped_ = 0, dropped_of_outage_ = 0;
   std::uint64_t waited_ = 0;     // lines that were written since one could not be
-  bool ends_with_line_ = false;  // the file, as it was left here
-  bool failing_ = false;         // and that was told
-  bool owner_knows_ = false;     // that lines are missing
+  bool ends_with_line_ = false;  // whether the file did after the last write here
+  bool failing_ = false;         // which has been reported
+  bool owner_knows_ = false;     // that lines are missing from the file
 };
 
 }  // namespace holdfast::inline os

@@ -60,7 +60,7 @@ class LineThread::State {
     std::unique_lock guard(mutex_);
     coming_.insists.emplace(line);
     if (const auto outcome = wait_for_outcome(guard, patience_ms); outcome.has_value()) return *outcome;
-    if (coming_.insists.has_value()) {  // lines that follow stand behind it
+    if (coming_.insists.has_value()) {  // later lines come after it
       coming_.lines += *std::exchange(coming_.insists, std::nullopt) + '\n';
       ++coming_.count;
     }
@@ -116,13 +116,13 @@ class LineThread::State {
   }
 
  private:
-  // What the thread takes at once, in the order in which it does it.
+  // Work that the thread takes at once, in the order in which it does it.
   struct Batch {
     bool behind_others = false;
     std::uint64_t lost = 0;  // lines before these
     std::string lines = {};  // each with its newline
     std::uint64_t count = 0;
-    std::function<void(LineSink&)> inserts = {};  // behind so many bytes of the lines:
+    std::function<void(LineSink&)> inserts = {};  // after so many bytes of the lines:
     std::size_t inserts_at = 0;
     std::vector<std::function<void()>> works = {};
     std::optional<std::string> insists = {};
@@ -160,7 +160,7 @@ class LineThread::State {
     return {};
   }
 
-  // None: the patience is over, and nothing has moved meanwhile.
+  // Returns none when the time limit has passed without any progress.
   std::optional<Result<void>> wait_for_outcome(std::unique_lock<std::mutex>& guard, std::int64_t limit_ms) {
     outcome_.reset();
     coming_.ticket = ++tickets_;

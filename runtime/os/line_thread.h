@@ -1,12 +1,12 @@
-// LineThread: lines for a file, written by a thread of its own, so that whoever has one to say never waits
-// for a disk that is slow, full or pauses for a resize.
+// LineThread: lines for a file, written by a thread of its own, so that their owner never waits for a disk
+// that is slow, full or stalled.
 //
 // Lines stay in order. They wait in memory, up to LineThread::Memory of those that the thread has not taken
-// yet; beyond that the oldest go and are counted (LineSink::lost), or, where none may go, one more is an
-// error. insist() and flush() wait, but only while something moves and their patience longer. A process that
-// is killed takes along what waits.
+// yet; beyond that the oldest are dropped and counted (LineSink::lost), or, where none may be dropped, one
+// more line is an error. insist() and flush() wait while there is progress, and for their patience beyond
+// that. Waiting lines are lost when the process is killed.
 //
-// Threads: one owner; the sink is used by the thread alone. Allocates nothing while the thread keeps up.
+// Threads: one owner; only the thread uses the sink. Allocates nothing while the thread keeps up.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class LineSink {
   virtual Result<void> insist(std::string_view line) = 0;
   virtual Result<void> flush() = 0;
   virtual void others_have_written() = 0;
-  virtual void lost(std::uint64_t lines) = 0;  // whose place is before the next one
+  virtual void lost(std::uint64_t lines) = 0;  // that would have come before the next one
 };
 
 class LineThread {
@@ -40,31 +40,34 @@ class LineThread {
     std::uint64_t bytes = 0;
     bool drops_oldest = true;
   };
-  // Of insist() and flush(), with nothing that moves; and of one who has no time.
+  // Time that insist() and flush() wait without any progress; the short one is for callers that must end
+  // soon.
   static constexpr std::int64_t patience_ms = 30'000, short_patience_ms = 2'000;
 
-  // `path` is for what is told on stderr: that the disk pauses for a resize, and that it does no more.
+  // Starts the thread. Messages on stderr name `path`: they say that the disk stalls, and that it no longer
+  // does.
   LineThread(Env& env, std::unique_ptr<LineSink> sink, std::string path, Memory memory);
   ~LineThread();  // waits for what is left with short patience; then the thread goes with the process
   LineThread(const LineThread&) = delete;
   LineThread& operator=(const LineThread&) = delete;
 
-  // `line` has no newline. The error is one that the sink had with a line before, or that memory is full.
+  // Appends `line`, which has no newline. The error is one that the sink had with an earlier line, or that
+  // memory is full.
   Result<void> append(std::string_view line);
-  // Waits for the outcome of the sink's insist(); a disk that pauses for a resize is no error, the line
-  // waits.
+  // Waits for the outcome of the sink's insist(); a stalled disk is no error: the line waits.
   Result<void> insist(std::string_view line);
   // Waits until all is written; the error (ExitCode::checkpoint) says why it is not.
   Result<void> flush(std::int64_t patience_ms = LineThread::patience_ms);
   void others_have_written();
-  // Runs it on the thread between the lines before it and those after it; of two that wait, the newer alone.
+  // Runs `work` on the thread between the lines before it and those after it; when two wait, only the newer
+  // runs.
   void insert(std::function<void(LineSink&)> work);
-  // Runs it on the thread, behind the lines before it.
+  // Runs `work` on the thread, after the lines before it.
   void post(std::function<void()> work);
 
  private:
   class State;
-  std::shared_ptr<State> state_;  // the thread's too
+  std::shared_ptr<State> state_;  // shared with the thread
 };
 
 }  // namespace holdfast::inline os

@@ -1,4 +1,5 @@
-// What this machine offers, for `holdfast check` and --version. Probing only: nothing that it makes stays.
+// machine_facts: what this machine offers, for `holdfast check` and --version. It only probes: nothing that
+// it makes stays.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ struct MachineFact {
   std::string detail;  // "available", or why not and what is lost
 };
 
-// Processors, memory, io_uring, /dev/shm.
+// Returns facts about processors, memory, io_uring and /dev/shm.
 std::vector<MachineFact> machine_facts(Env& env);
 
 }  // namespace holdfast::inline os

@@ -38,15 +38,15 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// Gives a new file the mode of the one that it will replace, if there is one: whoever could not read that one
-// cannot read this one, either. A file system without modes refuses it, and has nothing to keep.
+// Gives a new file the mode of the one that it will replace, if there is one: a user that could not read the
+// old file cannot read the new one, either. A file system without modes refuses it, and has nothing to keep.
 void keep_mode(File& file, const std::string& replaced) {
   constexpr mode_t group = 0070, others = 0007;
   struct stat old {};
   if (lstat(replaced.c_str(), &old) != 0 || !S_ISREG(old.st_mode)) return;
   mode_t mode = old.st_mode & 0777;
   const int descriptor = sync_descriptor(file);
-  // Where the group cannot be kept, the new one may do what others may.
+  // The new file gives its group only the rights of others where the old group cannot be kept.
   if (fchown(descriptor, static_cast<uid_t>(-1), old.st_gid) != 0)
     mode = (mode & ~group) | ((mode & others) << 3);
   static_cast<void>(fchmod(descriptor, mode));
@@ -146,7 +146,7 @@ class PosixEnv final : public Env {
       put = writev(descriptor.value(), parts.data(), parts.size());
     } while (put < 0 && errno == EINTR);
     if (put < 0) return write_error("append to", path, errno);
-    // Only a disk that fills up stops a write to a regular file half-way.
+    // A short write to a regular file happens only when the disk fills up.
     if (static_cast<std::size_t>(put) != line.size() + 1) return write_error("append to", path, ENOSPC);
     if (const int reason = descriptor.close(); reason != 0) return write_error("append to", path, reason);
     return {};

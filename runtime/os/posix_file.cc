@@ -59,7 +59,8 @@ std::string alignment_refusal(int descriptor) {
 #endif
 }
 
-// By way of /proc, so that it is the same file whatever happens to its name meanwhile.
+// Opens the file a second time for direct I/O. It goes by way of /proc, so that it is the same file whatever
+// happens to its name meanwhile.
 DirectDescriptor open_direct(int descriptor, int flags) {
   Descriptor direct = open_descriptor(fmt::format("/proc/self/fd/{}", descriptor), flags | O_DIRECT);
   if (direct.value() < 0)
@@ -252,7 +253,7 @@ Result<Descriptor> open_to_read(const std::string& path, int flags) {
   struct stat info {};
   if (fstat(descriptor.value(), &info) != 0) return read_error("look at", path, errno);
   if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return is_no_file();
-  // From here on whoever reads waits: io_uring may give up at once where a descriptor says O_NONBLOCK.
+  // Reads block from here on: io_uring may give up at once where a descriptor has O_NONBLOCK.
   if (fcntl(descriptor.value(), F_SETFL, 0) != 0) return read_error("open", path, errno);
   return descriptor;
 }

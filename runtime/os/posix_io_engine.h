@@ -6,8 +6,8 @@
 
 namespace holdfast::inline os {
 
-// What both have in common: which descriptor an operation gets, and that one which a file system refuses for
-// being direct is done again through the page cache.
+// Common base of both engines: it chooses the descriptor of an operation, and repeats one through the page
+// cache that a file system refuses for being direct.
 class PosixIoEngine : public IoEngine {
  public:
   void start(const IoOperation& operation) final;
@@ -29,11 +29,11 @@ class PosixIoEngine : public IoEngine {
   std::string fallback_reason_;
 };
 
-// The backend of the options; automatic is io_uring or, if the kernel refuses that, threads.
-// ExitCode::config when the one that was asked for cannot be had.
+// Makes the backend of the options; automatic is io_uring or, if the kernel refuses that, threads.
+// ExitCode::config when the requested one is not available.
 Result<std::unique_ptr<IoEngine>> make_posix_io_engine(const IoQueueOptions& options);
 
-// The error says why not, without "cannot".
+// Both make one engine. The error gives the reason, without "cannot".
 Result<std::unique_ptr<IoEngine>> make_io_uring_engine(int depth);
 Result<std::unique_ptr<IoEngine>> make_thread_io_engine(int depth, std::string fallback_reason);
 

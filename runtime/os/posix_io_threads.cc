@@ -1,5 +1,5 @@
-// Where io_uring is not to be had: a thread for each operation in flight, blocked in pread, pwrite or fsync.
-// They wait for the disk and compute nothing, so there may be more of them than processors.
+// The I/O engine without io_uring: a thread for each operation in flight, blocked in pread, pwrite or fsync.
+// The threads wait for the disk and compute nothing, so there may be more of them than processors.
 #include <unistd.h>
 
 #include <cerrno>

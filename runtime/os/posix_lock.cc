@@ -151,7 +151,7 @@ Result<std::unique_ptr<FileLock>> replace_posix_lock(Env& env, const std::string
     unlink(temporary.c_str());
     return done.error();
   }
-  // It has its name now, whether or not that is durable: a lock says nothing after a power cut.
+  // The file has its name now, whether or not that is durable: a lock means nothing after a power cut.
   const std::string parent = std::filesystem::path(path).parent_path().string();
   static_cast<void>(env.sync_directory(parent.empty() ? "." : parent).ok());
   return std::unique_ptr<FileLock>(std::move(lock));

@@ -27,7 +27,7 @@ class PosixMounts final : public Mounts {
  public:
   Result<void> begin_own() override {
     if (::unshare(CLONE_NEWNS) != 0) HF_TRY_VOID(begin_as_user());
-    // What is mounted from here on stays here.
+    // Mounts made from here on stay private to this process.
     if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
       return refused("make mounts private", errno);
     return {};
@@ -45,7 +45,7 @@ class PosixMounts final : public Mounts {
   }
 
  private:
-  // Who may not mount as who he is may do so in a user namespace, as the same user.
+  // A user who may not mount otherwise may do so in a user namespace, as the same user.
   static Result<void> begin_as_user() {
     const uid_t user = ::geteuid();
     const gid_t group = ::getegid();

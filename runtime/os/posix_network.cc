@@ -67,7 +67,7 @@ class Deadline {
   Deadline at_most(std::int64_t timeout_ms) const {
     return Deadline(std::min<std::int64_t>(left_ms(), timeout_ms));
   }
-  // For poll(2), rounded up.
+  // Returns the time left for poll(2), rounded up.
   int left_ms() const {
     const std::int64_t left = (end_ns_ - posix_env().monotonic_ns() + ns_per_ms - 1) / ns_per_ms;
     constexpr std::int64_t longest_ms = 1'000'000'000;
@@ -209,7 +209,7 @@ class PosixListener final : public Listener {
       }
       const int reason = errno;
       if (stopped_) break;
-      // Who came and went before the turn came to it is no error of this one.
+      // A connection that was closed before it could be accepted is no error of the listener.
       const bool gone = reason == EINTR || reason == ECONNABORTED || reason == EPROTO;
       if (!gone && reason != EAGAIN && reason != EWOULDBLOCK) {
         return fail(ExitCode::communication, "cannot accept a connection on port {}: {}", port_,
@@ -262,7 +262,8 @@ Descriptor listening_socket(const std::string& address) {
   return Descriptor(-1);
 }
 
-// Where a packet to far away would leave: nothing is sent, the kernel looks at its routes.
+// Returns the address from which a packet to a distant host would leave: nothing is sent, the kernel looks at
+// its routes.
 std::string address_of_default_route(int family, const char* far_away) {
   const std::optional<Address> target = parse_number({.host = far_away, .port = 9});
   const Descriptor descriptor(socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -278,7 +279,7 @@ struct Interface {
   bool loopback = false, link_local = false;
 };
 
-// Of what is up, IPv4 first.
+// Returns the interfaces that are up, IPv4 first.
 std::vector<Interface> interfaces() {
   std::vector<Interface> found;
   ifaddrs* list = nullptr;

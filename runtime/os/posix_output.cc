@@ -34,7 +34,8 @@ bool same_file(int one, int other) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-// A thread that no signal of the process is given to: whoever waits for them blocks them later.
+// Starts a thread that gets no signals of the process, because code that waits for signals blocks them only
+// later.
 std::thread quiet_thread(std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
@@ -51,8 +52,8 @@ std::thread quiet_thread(std::function<void()> body) {
 
 }  // namespace
 
-// What waits for one file, and the thread that writes it. The thread holds it too, and may outlive whoever
-// made it: nothing ends a write that pauses for a resize but the end of the process.
+// Holds the text that waits for one file, and the thread that writes it. The thread shares ownership, and may
+// outlive the object that made it: a stalled write ends only with the process.
 class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
  public:
   explicit Channel(int descriptor) : descriptor_(descriptor) {}
@@ -87,7 +88,7 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
     return true;
   }
 
-  // From now on whoever puts a text writes it.
+  // Stops the thread: from now on each caller that puts a text writes it itself.
   void stop() {
     bool idle = false;
     {
@@ -100,7 +101,7 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
     if (idle) {
       thread_.join();
     } else {
-      thread_.detach();  // it pauses for a resize, and goes with the process
+      thread_.detach();  // it is stalled, and ends with the process
     }
   }
 
@@ -186,12 +187,12 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
   std::uint64_t dropped_ = 0, moved_bytes_ = 0;
   bool writing_ = false, stopping_ = false;
   bool stalled_ = false;  // somebody has waited in vain
-  bool is_left_ = false;  // its thread pauses for a resize and is not waited for any more
+  bool is_left_ = false;  // its stalled thread is not waited for any more
 };
 
 namespace {
 
-// What a stream of C that stands for a channel knows of it.
+// State of a C stream that stands for a channel.
 template <typename Channel>
 struct Cookie {
   std::shared_ptr<Channel> channel;
@@ -236,7 +237,7 @@ OutputThread::OutputThread() {
     out_ = channel_of(STDOUT_FILENO);
     err_ = out_ != nullptr && same_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : channel_of(STDERR_FILENO);
   } catch (const std::system_error&) {
-    // Without a thread the streams stay as they are.
+    // The streams stay as they are without a thread.
   }
   out_stream_ = replace(stdout, out_, /*waits=*/false);
   err_stream_ = replace(stderr, err_, /*waits=*/true);
@@ -251,8 +252,8 @@ bool OutputThread::drain() {
 
 OutputThread::~OutputThread() {
   static_cast<void>(drain());
-  // Not closed: a library that was loaded meanwhile may have kept the stream, and a stream that is closed is
-  // memory that somebody else gets ("invalid stdio handle", seen at the end of a run on a GPU).
+  // The stream is not closed: a library that was loaded meanwhile may have kept it, and the memory of a
+  // closed stream is reused ("invalid stdio handle", seen at the end of a run on a GPU).
   const auto put_back = [](std::FILE*& stream, const Stream& replaced) {
     if (replaced.now == nullptr) return;
     stream = replaced.before;

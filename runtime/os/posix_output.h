@@ -1,17 +1,16 @@
 // OutputThread: while it lives, what this process prints (stdout and stderr of C) goes to threads of its own,
-// so that a terminal that is stopped, a pipe that nobody reads or a file on a disk that pauses for a resize
-// delays what is printed, and nothing else.
+// so that a stopped terminal, an unread pipe or a file on a stalled disk delays only the output.
 //
 // Text that cannot be written yet waits in memory, up to OutputThread::memory_bytes for each stream; beyond
-// that the oldest whole lines go, and a line in their place says how many, once the stream moves again. Lines
-// stay whole and in order; of two streams that are one file, as behind 2>&1, in the order of both.
+// that the oldest whole lines are dropped, and a line in their place gives their number once the stream moves
+// again. Lines stay whole and in order; where both streams are one file, as after 2>&1, in the order of both.
 //
 // A write to stderr also waits until the text is out, but for a tenth of a second at most, and not at all
-// while the stream pauses for a resize: a sentence before a sudden end is mostly there. A process that is
-// killed takes along what waits.
+// while the stream is stalled: a message before a sudden end is mostly written. Waiting text is lost when the
+// process is killed.
 //
-// Made once in a process, in `main`, before other threads print. What a child process prints, and what is
-// written to the descriptors directly, passes it by.
+// Made once in a process, in `main`, before other threads print. It does not cover the output of child
+// processes, nor what is written to the descriptors directly.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +25,15 @@ class OutputThread {
   static constexpr std::size_t memory_bytes = std::size_t{1} << 20;
 
   OutputThread();
-  // Does drain(), and the streams are as they were. Whoever has kept one of those between writes to the file
-  // itself from then on, for as long as the process lives; where it pauses for a resize, to nowhere.
+  // Calls drain() and restores the streams. Code that has kept one of the replacement streams writes to the
+  // file itself from then on, for as long as the process lives; if the stream is stalled, its output is
+  // dropped.
   ~OutputThread();
   OutputThread(const OutputThread&) = delete;
   OutputThread& operator=(const OutputThread&) = delete;
 
-  // Waits until all is written, for as long as something moves, and two seconds longer. Returns false when
-  // something is left.
+  // Waits until all is written: while there is progress, and two seconds longer. Returns false when something
+  // is left.
   bool drain();
 
  private:

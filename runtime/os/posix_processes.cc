@@ -39,7 +39,7 @@ int milliseconds_left(std::chrono::steady_clock::time_point deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, INT_MAX));
 }
 
-// Whether one of the descriptors became readable, which a pidfd is when its process has ended.
+// Returns whether one of the descriptors became readable, as a pidfd does when its process has ended.
 bool wait_readable(std::span<pollfd> descriptors, std::int64_t timeout_ms) {
   constexpr std::int64_t longest_ms = std::int64_t{1} << 40;  // keeps the deadline inside the clock's range
   const auto deadline = std::chrono::steady_clock::now() +
@@ -56,7 +56,7 @@ class PosixProcess final : public Process {
  public:
   // Descriptor -1: a process that has ended and is gone.
   PosixProcess(std::int64_t id, Descriptor descriptor) : id_(id), descriptor_(std::move(descriptor)) {}
-  // Without a pidfd.
+  // Makes a handle without a pidfd.
   PosixProcess(std::int64_t id, std::int64_t started_ticks)
       : id_(id), descriptor_(-1), started_ticks_(started_ticks) {}
 
@@ -71,7 +71,7 @@ class PosixProcess final : public Process {
     pollfd ended = poll_entry();
     return wait_readable({&ended, 1}, timeout_ms);
   }
-  // Without a pidfd, and without waiting.
+  // Returns whether the process is gone, for a handle without a pidfd; does not wait.
   bool is_gone() const {
     return end_.has_value() || !started_ticks_.has_value() ||
            has_ended(posix_processes(), id_, *started_ticks_);
@@ -129,7 +129,7 @@ struct Report {
 };
 
 void send(int descriptor, Report report) {
-  // So few bytes go through a pipe whole.
+  // A pipe takes so few bytes whole.
   while (::write(descriptor, &report, sizeof(report)) < 0 && errno == EINTR) {
   }
 }
@@ -147,15 +147,16 @@ bool set_up(const Image& image) {
   if (image.output >= 0) {
     if (::dup2(image.output, STDOUT_FILENO) < 0 || ::dup2(image.output, STDERR_FILENO) < 0) return false;
   }
-  // Not every library marks its descriptors; a socket that lives on in a child hides the death of its owner.
-  // Kernels before 5.11 refuse, and those descriptors stay.
+  // Some libraries do not mark their descriptors, and a socket that lives on in a child hides the death of
+  // its owner. Kernels before 5.11 refuse, and those descriptors stay.
   ::close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
   sigset_t none;
   sigemptyset(&none);
   return ::sigprocmask(SIG_SETMASK, &none, nullptr) == 0;
 }
 
-// In the child: only calls that are safe after the fork of a process with several threads.
+// Becomes the program, in the child: it makes only calls that are safe after the fork of a process with
+// several threads.
 [[noreturn]] void become(const Image& image) {
   if (set_up(image)) ::execvpe(image.arguments[0], image.arguments.data(), image.environment.data());
   send(image.report, {.failure = errno, .orphan = 0});
@@ -192,7 +193,7 @@ pid_t fork_into(const Image& image, bool orphan) {
   return child;
 }
 
-// What the child reported until it became the program.
+// Returns what the child reported until it became the program.
 Report read_report(int descriptor) {
   Report whole, part;
   while (true) {
@@ -281,7 +282,7 @@ class PosixProcesses final : public Processes {
     const Descriptor descriptor = open_descriptor(path, O_RDONLY);
     if (descriptor.value() < 0) {
       const int reason = errno;
-      // Where there is no /proc at all, no process is in it.
+      // No process exists in /proc where there is no /proc at all.
       const bool none = reason == ESRCH || (reason == ENOENT && ::access("/proc/self/stat", F_OK) == 0);
       if (none) return std::optional<ProcessFacts>();
       return cannot("read " + path, reason);

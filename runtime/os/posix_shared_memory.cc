@@ -27,7 +27,7 @@ class PosixSharedMemory final : public ResizableSharedMemory {
   PosixSharedMemory(const PosixSharedMemory&) = delete;
   PosixSharedMemory& operator=(const PosixSharedMemory&) = delete;
   std::span<std::byte> bytes() override { return bytes_; }
-  // Where the system has no such locks everybody holds it shared and nobody alone.
+  // Systems without such locks let every process hold it shared and none alone.
   bool hold(Hold how) override {
     const bool alone = how == Hold::alone;
     if (flock(descriptor_.value(), (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) return true;
@@ -74,7 +74,7 @@ Result<void> reserve(const Descriptor& descriptor, const std::string& path, std:
   return {};
 }
 
-// The mapping first when it becomes smaller, last when it grows: no page of it is ever behind the file's end.
+// Resizes the mapping first when it shrinks, last when it grows: no page of it is ever after the file's end.
 Result<void> PosixSharedMemory::resize(std::uint64_t bytes) {
   HF_CHECK(bytes > 0);
   const std::uint64_t before = bytes_.size();
@@ -93,7 +93,7 @@ Result<void> PosixSharedMemory::resize(std::uint64_t bytes) {
     return read_error("map the shared memory", path_, reason);
   }
   bytes_ = {static_cast<std::byte*>(base), bytes};
-  // What cannot be freed stays behind the end of the mapping, and goes with the name.
+  // Memory that cannot be freed stays after the end of the mapping, and goes with the name.
   if (bytes < before) static_cast<void>(file_ends_at(bytes));
   return {};
 }
@@ -130,7 +130,7 @@ OwnDirectory find_own() {
   return {.path = directory_path(0)};
 }
 
-// As find_own(); makes it where there is none, so there is a descriptor.
+// Does what find_own() does, and makes the directory where there is none, so there is always a descriptor.
 Result<OwnDirectory> find_or_make_own() {
   if (OwnDirectory own = find_own(); own.descriptor.value() >= 0) return own;
   for (int number = 0; number < directory_names; ++number) {
@@ -173,7 +173,7 @@ Error not_own(const std::string& path, const std::string& why) {
       path, why, geteuid());
 }
 
-// Its length, if it is memory that this program has made for this user alone.
+// Returns the length if this is memory that this program has made for this user alone.
 Result<std::uint64_t> expect_own(const Descriptor& descriptor, const std::string& path) {
   struct stat info {};
   if (fstat(descriptor.value(), &info) != 0) return read_error("get the size of", path, errno);

@@ -1,9 +1,9 @@
-// The shared memory of posix_env: files of /dev/shm, in a directory that its user alone may enter. For
-// posix_env.cc and test twins of Env; the rest of the tree sees runtime/os/env.h, which says what these
-// functions promise.
+// The shared memory of posix_env: files of /dev/shm, in a directory that only its user may enter. For
+// posix_env.cc and test twins of Env; the rest of the tree sees runtime/os/env.h, which is the contract of
+// these functions.
 //
-// The directory is /dev/shm/holdfast-UID; where somebody else has that name, holdfast-UID-1 to
-// holdfast-UID-7. Its owner and its mode are looked at each time, and what is in it is reached from its
+// The directory is /dev/shm/holdfast-UID; where that name belongs to another user, holdfast-UID-1 to
+// holdfast-UID-7. Its owner and its mode are checked each time, and its files are opened relative to its
 // descriptor.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Where the running program lies: its libraries are beside it.
+// Finds the running program, whose libraries are beside it.
 #pragma once
 
 #include <string>

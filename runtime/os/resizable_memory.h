@@ -1,6 +1,6 @@
-// ResizableSharedMemory: shared memory (env.h) whose length can change. What Env::create_shared_memory() and
-// open_shared_memory() return may be one; whoever wants to resize asks by dynamic_cast and does without where
-// it is none.
+// ResizableSharedMemory: shared memory (env.h) whose length can change. The objects of
+// Env::create_shared_memory() and open_shared_memory() may be of this type; a caller that wants to resize
+// finds out by dynamic_cast, and does without where they are not.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ namespace holdfast::inline os {
 
 class ResizableSharedMemory : public SharedMemory {
  public:
-  // Makes it `bytes` > 0 long. Pages that were there keep their content; those that are gained are zero and
-  // reserved, as create_shared_memory() reserves them; those that are lost are free at once. bytes() may be
-  // elsewhere afterwards. On an error the length is what it was.
+  // Changes the length to `bytes` > 0. Existing pages keep their content; new ones are zero and reserved, as
+  // create_shared_memory() reserves them; removed ones are free at once. bytes() may have moved afterwards.
+  // On an error the length is unchanged.
   virtual Result<void> resize(std::uint64_t bytes) = 0;
 };
 

@@ -34,26 +34,26 @@ class SealedSession {
   enum class Role { caller, listener };
   static constexpr std::size_t record_bytes_max = std::size_t{256} << 10;
   static constexpr std::size_t tag_bytes = 16, proof_bytes = 32, nonce_bytes = 32;
-  // `purpose`: the same at both ends, and another for every protocol on top.
+  // Makes one end of a session. `purpose` is the same at both ends, and differs between the protocols on top.
   SealedSession(const Secret& secret, std::string purpose, Role role);
 
-  // Whether the other end has proved that it has the secret, and this one has said what proves it.
+  // Returns whether the other end has proved that it has the secret, and this end has produced its own proof.
   bool is_established() const { return stage_ == Stage::record_head || stage_ == Stage::record_body; }
 
-  // Bytes that are to be sent now; sent() says how many of them have been.
+  // Returns the bytes that are to be sent now; the caller reports by sent() how many of them have been.
   std::span<const std::byte> outgoing() const { return std::span(outgoing_).subspan(sent_); }
   void sent(std::size_t bytes);
-  // Makes a record of as much of `source` as one holds, behind what is outgoing; returns how many bytes. It
-  // is established.
+  // Makes a record of as much of `source` as one holds, after the outgoing bytes; returns the number of bytes
+  // taken. The session must be established.
   std::size_t seal(std::span<const std::byte> source);
 
-  // Where the next bytes that arrive belong, and how many are awaited; empty while verified ones are to be
-  // taken. arrived() says how many of them came.
+  // Returns the buffer for the next bytes that arrive, of the awaited length; empty while verified bytes are
+  // to be taken. The caller reports by arrived() how many of them came.
   std::span<std::byte> awaited();
-  // Error (communication), which ends the session: what came is not from a peer of this run, or was changed
-  // on the way. `peer` is for the sentence.
+  // Processes the bytes that arrived. Error (communication), which ends the session: they are not from a peer
+  // of this run, or were changed on the way. The message names `peer`.
   Result<void> arrived(std::size_t bytes, const std::string& peer);
-  // Verified bytes, in their order; how many there were, at most as many as `target` has.
+  // Moves verified bytes, in their order, to `target`; returns their number, at most the size of `target`.
   std::size_t take(std::span<std::byte> target);
 
  private:
@@ -75,12 +75,12 @@ class SealedSession {
   Stage stage_;
   Nonce caller_nonce_{}, listener_nonce_{};
   Proof seal_key_{}, open_key_{};
-  std::uint64_t sealed_ = 0, opened_ = 0;  // records
+  std::uint64_t sealed_ = 0, opened_ = 0;  // number of records
   std::vector<std::byte> outgoing_;
   std::size_t sent_ = 0;
-  std::vector<std::byte> incoming_;  // the first `expected_` of them are of the stage
+  std::vector<std::byte> incoming_;  // the first `expected_` of them belong to the stage
   std::size_t expected_ = 0, filled_ = 0;
-  std::size_t verified_ = 0, taken_ = 0;  // of a record's bytes
+  std::size_t verified_ = 0, taken_ = 0;  // bytes of the present record
 };
 
 }  // namespace holdfast::inline os

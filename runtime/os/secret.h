@@ -1,5 +1,5 @@
-// Secret: 256 bits that the processes of one start of a run share and nobody else has. Who has it is a peer
-// (sealed_session.h).
+// Secret: 256 bits that the processes of one start of a run share and nobody else has. A process that has it
+// is a peer (sealed_session.h).
 //
 //   const Secret secret = Secret::draw(env);                      // on one rank
 //   SecretRequest request;                                        // on each of the others
@@ -8,11 +8,11 @@
 //   HF_TRY(const Secret same, request.open(sealed));
 //
 // It is in no command line, environment, log or event, and its memory is wiped. A request is a key pair of
-// X25519, made for one answer; the answer is a sealed box of libsodium (X25519, XSalsa20-Poly1305): who only
-// reads what ranks tell each other does not learn the secret. Who can change it can pass off a secret of
-// their own.
+// X25519, made for one answer; the answer is a sealed box of libsodium (X25519, XSalsa20-Poly1305): an
+// attacker that only reads the messages between ranks does not learn the secret. One that can change them can
+// substitute a secret of its own.
 //
-// Threads: any; objects are of one at a time.
+// Threads: any, but one at a time for each object.
 #pragma once
 
 #include <array>
@@ -47,9 +47,9 @@ class SecretRequest {
   SecretRequest(const SecretRequest&) = delete;
   SecretRequest& operator=(const SecretRequest&) = delete;
   ~SecretRequest();
-  // The public key, in hexadecimal digits.
+  // Returns the public key, in hexadecimal digits.
   std::string text() const;
-  // Error (communication): this is no answer to the request.
+  // Decrypts the answer. Error (communication): this is no answer to the request.
   Result<Secret> open(const std::string& sealed) const;
 
  private:

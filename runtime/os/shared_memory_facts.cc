@@ -19,8 +19,8 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-// What a file says of RemoveIPC last. Files as they are shipped have every key commented out, with the value
-// that it was built with.
+// The last values of RemoveIPC in a file. Files as they are shipped have every key commented out, with the
+// built-in value.
 struct RemoveIpc {
   std::optional<bool> set, built;
 };
@@ -47,8 +47,8 @@ std::string text_or_nothing(Env& env, const std::string& path) {
   return env.text_or_empty(path);
 }
 
-// As systemd reads its configuration: one main file, then the drop-ins of all directories in the order of
-// their names; of one name the first directory's counts, and of one key the last file.
+// Reads the configuration as systemd does: one main file, then the drop-ins of all directories in the order
+// of their names; of one name the first directory's counts, and of one key the last file.
 bool logind_removes(Env& env) {
   constexpr const char* directories[] = {"/etc/systemd", "/run/systemd", "/usr/lib/systemd"};
   std::string main_text;
@@ -73,7 +73,7 @@ bool logind_removes(Env& env) {
 std::string shared_memory_removal(Env& env, std::uint32_t user_id, const std::string& user_name) {
   constexpr std::uint32_t last_system_user = 999;
   if (user_id <= last_system_user) return {};
-  // Of a user who has no session of logind's nothing is ever removed.
+  // Logind removes nothing of a user without a session.
   const Result<FileStatus> known = env.status(fmt::format("/run/systemd/users/{}", user_id));
   if (!known.ok() || !known->exists) return {};
   const Result<FileStatus> lingers = env.status("/var/lib/systemd/linger/" + user_name);

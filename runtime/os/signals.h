@@ -1,5 +1,5 @@
-// Signals as a thing to poll, without handlers: the watched signals are blocked and read from a signalfd.
-// Made on the main thread before any other thread starts, so that all threads inherit the mask.
+// Polls signals without handlers: the watched signals are blocked and read from a signalfd. Made on the main
+// thread before any other thread starts, so that all threads inherit the mask.
 #pragma once
 
 #include <initializer_list>
@@ -16,7 +16,7 @@ class SignalWatcher {
   SignalWatcher(const SignalWatcher&) = delete;
   SignalWatcher& operator=(const SignalWatcher&) = delete;
 
-  // The next signal that arrived since the last call, or 0. Never blocks.
+  // Returns the next signal that arrived since the last call, or 0. Never blocks.
   int poll();
 
  private:
@@ -24,8 +24,8 @@ class SignalWatcher {
   int descriptor_;
 };
 
-// From here on a write to a pipe that nobody reads any longer is an error of that write, not the end of this
-// process. What Env starts finds the system's own setting.
+// Makes a write to a pipe without a reader an error of that write from here on, not the end of this process.
+// Processes that Env starts get the system's default.
 void ignore_closed_pipes();
 
 }  // namespace holdfast::inline os

@@ -1,9 +1,9 @@
-// begin_sodium(): libsodium is ready when it returns; for files that include sodium.h.
+// begin_sodium(): initialises libsodium; for files that include sodium.h.
 #pragma once
 
 namespace holdfast::inline os {
 
-// Any thread, any number of times.
+// Makes libsodium ready. May be called on any thread, any number of times.
 void begin_sodium();
 
 }  // namespace holdfast::inline os

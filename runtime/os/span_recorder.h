@@ -12,7 +12,7 @@
 // With a flight ring it is never off: what no trace is recorded of goes there.
 //
 // Threads: one thread opens spans and reads them; a device may write the stamps of a span that it was given
-// (Device::stamp), which whoever reads has waited for. A span whose place was taken by a newer one before it
+// (Device::stamp), for which a reader must have waited. A span whose place was taken by a newer one before it
 // was closed is lost, and leaves the newer one as it is.
 #pragma once
 
@@ -26,37 +26,37 @@
 namespace holdfast::inline os {
 
 enum class SpanKind : std::uint8_t {
-  // What the device computes: of a microbatch in a chunk of the stage, and of the step. Never two at once.
+  // Work of the device: on a microbatch in a chunk of the stage, and on the step. Never two at once.
   forward,
   backward,         // of inputs and weights
   backward_input,   // of inputs alone
   backward_weight,  // of weights alone
   update,           // the optimizer's
-  // What the host waits for before it can go on. Never two at once.
+  // Waits of the host, before it can go on. Never two at once.
   wait_activation,   // from the stage before
   wait_gradient,     // from the stage after
-  wait_send,         // something must leave: its place is needed, or the schedule ends
+  wait_send,         // for a send to complete: its slot is needed, or the schedule ends
   wait_lanes,        // the lane reduction: its exchanges and sums
   wait_device,       // the device, at the end of forward and backward and of the update
   wait_data,         // the loader
   wait_vote,         // all ranks
   wait_parameters,   // the all-gather of the updated parameters
-  wait_tied_weight,  // the other end of a tied weight, for its gradient
+  wait_tied_weight,  // for the gradient of a tied weight from its other end
   wait_snapshot,     // the copy of the state that the coming update overwrites
   wait_slices,  // the ranks that have the other slices of a layer, in the middle of a forward or backward
   // Messages between ranks: from when the bytes are handed over until this rank is done with them.
   send_activation,
   send_gradient,
-  receive_activation,  // from when the place is free until the bytes are there
+  receive_activation,  // from when the slot is free until the bytes are there
   receive_gradient,
   exchange_bucket,  // of the lane reduction, with all ranks of the group at once
-  // Words of control among all ranks of a communicator, in the flight ring alone; `bucket` is the number
-  // among those of the communicator, `peer` the last one that was waited for.
+  // Control messages among all ranks of a communicator, in the flight ring only; `bucket` is the number among
+  // those of the communicator, `peer` the last one that was waited for.
   barrier,
   broadcast,
   all_reduce,
   all_gather,
-  // What the host is at, around all of that.
+  // Phases of the host, around all of that.
   step,
   lane_wave,
   evaluation,
@@ -78,7 +78,7 @@ struct Stamp {
   std::int64_t worked_ns = 0;
 };
 
-// What does not apply is -1, or 0 bytes.
+// One span; fields that do not apply are -1, or 0 bytes.
 struct Span {
   SpanKind kind = SpanKind::step;
   std::int16_t chunk = -1;       // of the stage
@@ -98,22 +98,25 @@ class SpanRecorder {
   SpanRecorder(const SpanRecorder&) = delete;
   SpanRecorder& operator=(const SpanRecorder&) = delete;
 
-  // From now on into this memory, which the caller keeps; empty: into the flight ring, or off without one.
+  // Records into this memory from now on; the caller owns it. Empty: into the flight ring, or off without
+  // one.
   void record_into(std::span<Span> memory);
-  // Where the spans go that no trace is recorded of, from now on; both outlive the recorder. `opened` counts
-  // them for others. Without `device_stamps` a DeviceSpan says when the host launched what it is of.
+  // Sets the ring for the spans that belong to no recorded trace, from now on; `ring` and `opened` outlive
+  // the recorder. `opened` counts the spans for readers. Without `device_stamps` a
+  // DeviceSpan shows when the host launched its work.
   void keep_flight(std::span<Span> ring, std::atomic<std::uint64_t>& opened, bool device_stamps);
   bool on() const { return !memory_.empty(); }
   bool in_flight() const { return ring_opened_ != nullptr && memory_.data() == ring_.data(); }
   bool device_stamps() const { return !in_flight() || ring_has_device_stamps_; }
   void begin_step(std::uint64_t step) { step_ = step; }
 
-  // A new span with the rest of `about`; its stamps are 0. Null while off.
+  // Opens a span with the fields of `about`; its stamps are 0. Returns null while off.
   Span* open(const Span& about);
   Stamp now() const { return {.time_ns = env_->monotonic_ns(), .worked_ns = 0}; }
-  // The same, begun now by the host.
+  // Opens a span that the host begins now.
   Span* begin(const Span& about);
-  // Of begin(), null too; nothing happens to one of other memory than the present, or that has ended.
+  // Ends a span of begin(), which may be null; does nothing to a span in other memory than the present one,
+  // or to one that has ended.
   void end(Span* span) const {
     if (is_open(span)) span->end = now();
   }
@@ -124,7 +127,7 @@ class SpanRecorder {
   std::uint64_t opened() const { return opened_; }  // since record_into(), or into the ring
   std::uint64_t lost() const { return opened_ - kept(); }
   std::uint64_t kept() const { return opened_ < memory_.size() ? opened_ : memory_.size(); }
-  const Span& at(std::uint64_t index) const;  // of kept(), in the order in which they were opened
+  const Span& at(std::uint64_t index) const;  // below kept(), in the order in which they were opened
 
  private:
   Env* env_;
@@ -135,7 +138,7 @@ class SpanRecorder {
   std::uint64_t step_ = 0;
 };
 
-// What the host does from here to the end of the block. No recorder is one that is off.
+// Records what the host does from here to the end of the block. A null recorder counts as off.
 class HostSpan {
  public:
   HostSpan(SpanRecorder* recorder, const Span& about)
