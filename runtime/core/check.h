@@ -1,5 +1,5 @@
 // HF_CHECK: an assertion that is always compiled in. It states what only a bug can break; input never reaches
-// it (bad input is a Result with a sentence). A failed check prints the file, the line and the message, and
+// it (bad input is a Result with a message). A failed check prints the file, the line and the message, and
 // aborts.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace holdfast::inline core {
 [[noreturn]] void check_failed_with(const char* file, int line, const char* condition,
                                     fmt::string_view format, fmt::format_args values);
 
-// Checks the format against the values when it is compiled; what it says is made out of line, because nearly
+// Checks the format against the values at compile time; the message is formatted out of line, because nearly
 // every file has checks.
 template <typename... Values>
 [[noreturn]] void check_failed_as(const char* file, int line, const char* condition,
@@ -28,7 +28,7 @@ template <typename... Values>
 
 }  // namespace holdfast::inline core
 
-// HF_CHECK(condition) or HF_CHECK(condition, "format {}", values...).
+// HF_CHECK takes (condition) or (condition, "format {}", values...).
 #ifdef __CUDACC__  // nvcc does not take fmt: its files say the format without the values
 #define HF_CHECK(condition, ...)                                                 \
   do {                                                                           \

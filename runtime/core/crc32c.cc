@@ -58,7 +58,7 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
 #if defined(__x86_64__)
 
 // The instruction has a latency of three and a throughput of one, so three streams are kept in flight and
-// joined by shifting a crc over the bytes behind it (multiplication by x^(8 length) modulo the polynomial).
+// joined by shifting a crc over the bytes after it (multiplication by x^(8 length) modulo the polynomial).
 // Source: M. Adler, crc32c.c.
 constexpr std::size_t long_bytes = 8192;
 constexpr std::size_t short_bytes = 256;
@@ -138,7 +138,7 @@ std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed) {
   return detail::crc32c_by_table(bytes, seed);
 }
 
-// The first crc is that of its bytes with so many zeros behind them: multiplied by x^8 once for each.
+// The first crc becomes that of its bytes followed by as many zeros: multiplied by x^8 once for each.
 std::uint32_t crc32c_joined(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) {
   std::uint32_t power = 1u << 23;  // x^8, then its square, and so on
   for (std::uint64_t bytes = second_bytes; bytes != 0; bytes >>= 1) {

@@ -8,16 +8,17 @@
 
 namespace holdfast::inline core {
 
-// `seed` is the crc of the bytes before: crc32c(b, crc32c(a)) == crc32c(a followed by b).
+// Returns the crc of the bytes. `seed` is the crc of the bytes before: crc32c(b, crc32c(a)) == crc32c(a
+// followed by b).
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed = 0);
 
-// The crc of a followed by b, from crc32c(a), crc32c(b) and how long b is: for parts that several threads
-// went through.
+// Returns the crc of a followed by b, from crc32c(a), crc32c(b) and the length of b: for parts that several
+// threads processed.
 std::uint32_t crc32c_joined(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes);
 
 namespace detail {
 
-// The table version, for processors without the instruction and for the test that both agree.
+// Computes the crc by a table, for processors without the instruction and for the test that both agree.
 std::uint32_t crc32c_by_table(std::span<const std::byte> bytes, std::uint32_t seed);
 
 }  // namespace detail

@@ -15,13 +15,13 @@ struct Digest {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
   bool operator==(const Digest&) const = default;
-  // Sum modulo 2^128 in two independent halves: an order-free combination of digests that already contain
-  // their place.
+  // Adds modulo 2^128 in two independent halves: an order-free combination of digests that already contain
+  // their position.
   Digest& operator+=(const Digest& other);
 };
 
 std::string to_hex(const Digest& digest);  // 32 lower-case digits
-// The same without an allocation, for the training loop.
+// A digest's digits without an allocation, for the training loop.
 struct HexText {
   std::array<char, 32> digits;
   std::string_view view() const { return {digits.data(), digits.size()}; }
@@ -34,7 +34,7 @@ inline Digest digest_of(std::string_view text) {
   return digest_of(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-// Streaming form, for content that is not in one piece.
+// Computes a digest of content that is not contiguous in memory.
 class DigestStream {
  public:
   DigestStream();
@@ -49,8 +49,8 @@ class DigestStream {
   std::unique_ptr<State> state_;
 };
 
-// The next link of a running digest: H(previous, value). Used for the data digest and the loss digest of a
-// run.
+// Returns the next link of a running digest: H(previous, value). Used for the data digest and the loss digest
+// of a run.
 Digest chain(const Digest& previous, const Digest& value);
 
 }  // namespace holdfast::inline core

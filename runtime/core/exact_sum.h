@@ -15,15 +15,15 @@ namespace holdfast::inline core {
 
 class ExactSum {
  public:
-  // 2100 bits of range (2^-1074 .. 2^1024) in 32-bit digits, plus head room, plus one word that counts NaN,
-  // +inf, -inf.
+  // Number of words: 2100 bits of range (2^-1074 .. 2^1024) in 32-bit digits, plus head room, plus one word
+  // that counts NaN, +inf, -inf.
   static constexpr std::size_t word_count = 72;
 
   void add(double value);
   double value() const;  // correctly rounded to nearest even; NaN or an infinity if one was added
 
-  // For transport: digits in ascending significance, normalised; word_count words. Sums of up to 2^20 ranks'
-  // words fit.
+  // Normalises the words for transport: digits in ascending significance, word_count words. Sums of up to
+  // 2^20 ranks' words fit.
   void normalise();
   std::span<std::int64_t, word_count> words() { return words_; }
   std::span<const std::int64_t, word_count> words() const { return words_; }

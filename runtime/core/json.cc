@@ -145,7 +145,7 @@ Json& Json::operator=(Json other) noexcept {
   return *this;
 }
 
-// Without recursion: a value that was put together may nest deeper than the stack.
+// Destroys without recursion: a value that was built step by step may nest deeper than the stack allows.
 Json::~Json() {
   std::vector<Json> rest;
   const auto open = [&rest](Json& json) {

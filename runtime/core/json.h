@@ -1,5 +1,6 @@
-// Json: a JSON value, and the one door to the JSON library. Only json.cc sees that library's header (and
-// safetensors.cc, which takes huge texts apart without a tree): it costs every file that includes it seconds.
+// Json: a JSON value, and the only interface to the JSON library. Only json.cc sees that library's header
+// (and safetensors.cc, which parses huge texts without a tree): it costs seconds in every file that includes
+// it.
 //
 //   Json event = {{"event", "step"}, {"step", 7}};   // an object, whose members keep their order
 //   event["tokens"] = {1, 2, 3};                     // an array
@@ -26,7 +27,7 @@ namespace holdfast::inline core {
 class Json;
 struct JsonMember;
 
-// What get() gives besides numbers and truth values.
+// Tells whether get() returns this type besides numbers and truth values.
 template <typename T>
 inline constexpr bool is_json_text_or_list = std::is_same_v<T, std::string>;
 template <typename T>
@@ -45,7 +46,7 @@ concept JsonRange =
   range.end();
 };
 
-// Over the elements of an array or the values of an object.
+// Iterates over the elements of an array or the values of an object.
 class JsonIterator {
  public:
   using value_type = Json;
@@ -94,7 +95,8 @@ class Json {
   Json(std::string text);
   Json(std::string_view text);
   Json(const char* text);
-  // As the library has it: an object if every element is a pair that begins with a text, otherwise an array.
+  // Makes the value as the library does: an object if every element is a pair that begins with a text,
+  // otherwise an array.
   Json(std::initializer_list<Json> elements);
   template <JsonRange T>
   Json(const T& range) {
@@ -113,14 +115,15 @@ class Json {
 
   static Json array(std::initializer_list<Json> elements = {});
   static Json object();
-  // Of text that this program wrote a moment ago: it is a bug if it is not JSON.
+  // Parses a text that this program wrote a moment ago: it is a bug if it is not JSON.
   static Json parse(std::string_view text);
   // Parses text that may be anything; returns null if it is not JSON, or nests more than 512 deep.
   static Json parse_any(std::string_view text);
 
-  // In one line, or with a line for each member or element. Every text in it is UTF-8, or it is a bug.
+  // Writes the value in one line, or with a line for each member or element. Every text in it must be UTF-8;
+  // otherwise it is a bug.
   std::string dump(int indent = -1) const;
-  // What is not UTF-8 is replaced.
+  // Writes the value like dump(), but replaces bytes that are not UTF-8.
   std::string dump_any(int indent = -1) const;
 
   bool is_null() const noexcept { return kind_ == Kind::null; }
@@ -134,7 +137,7 @@ class Json {
   bool is_object() const noexcept { return kind_ == Kind::object; }
   const char* type_name() const noexcept;
 
-  // Of another type: a bug.
+  // Returns the text, or the value as a T; another type is a bug.
   const std::string& text() const;
   template <JsonReadable T>
   T get() const;
@@ -151,7 +154,8 @@ class Json {
   const Json& back() const { return element(size() - 1); }
   void push_back(Json element);  // null becomes an array
 
-  // Missing: a bug, but one that can be changed gets a null (and is an object if it was null).
+  // Returns the element or member. A missing one is a bug in a constant value; a mutable value gets a null
+  // there (and becomes an object if it was null).
   template <std::integral T>
   const Json& operator[](T index) const {
     return element(static_cast<std::size_t>(index));
@@ -173,7 +177,7 @@ class Json {
   template <typename T>
   requires std::is_arithmetic_v<T>
   friend bool operator==(const Json& a, T b) { return a == Json(b); }
-  // Of numbers and of texts; others have no order.
+  // Compares numbers, and texts; other types have no order.
   friend std::partial_ordering operator<=>(const Json& a, const Json& b);
   template <typename T>
   requires std::is_arithmetic_v<T>

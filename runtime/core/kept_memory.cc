@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t page_bytes = 4096;
 // Lengths are multiples of a huge page, so that memory that moves when it grows keeps its huge pages.
 constexpr std::uint64_t grain_bytes = std::uint64_t{2} << 20;
-// Not worth a huge page each.
+// Allocations below this size are not worth a huge page each.
 constexpr std::uint64_t small_bytes = grain_bytes / 2;
 
 std::uint64_t rounded(std::uint64_t bytes) {
@@ -24,7 +24,7 @@ std::uint64_t rounded(std::uint64_t bytes) {
   return (bytes + grain - 1) / grain * grain;
 }
 
-// Of memory whose owner is another object.
+// Returns memory whose owner is another object.
 OwnedMemory lent(const OwnedMemory& memory, std::uint64_t bytes) {
   return {memory.get(), {.release = [](std::byte*, std::uint64_t) {}, .bytes = bytes}};
 }
@@ -70,7 +70,7 @@ void fault_in(std::span<std::byte> memory, int threads, const std::function<void
 }
 
 void fault_in_beside(std::span<std::byte> memory, const std::function<bool()>& is_cancelled) {
-  constexpr std::size_t bytes_at_once = std::size_t{1} << 20;  // whoever cancels waits for it
+  constexpr std::size_t bytes_at_once = std::size_t{1} << 20;  // a cancelling thread waits for it
   for (std::size_t begin = 0; begin < memory.size() && !is_cancelled(); begin += bytes_at_once) {
     if (!populate(memory.subspan(begin, std::min(bytes_at_once, memory.size() - begin)))) return;
   }

@@ -1,15 +1,16 @@
 // KeptMemory: memory of one process that outlives the plans that use it. When the ranks of a run change, the
 // next plan takes the pages of the last one: a page that the system must find and clear costs several times
-// what a copy of it does, and most where a hypervisor has taken back what was freed.
+// as much as a copy of it, and most where a hypervisor has taken back freed memory.
 //
 //   KeptMemory kept;
 //   HF_TRY(MemoryArena arena, MemoryArena::allocate(plan, kept.source(options, fresh)));
 //   arena = MemoryArena();      // before the next plan takes what it used
 //
-// What an arena gets has the content that the last one left there, and zeros behind that: unlike other
-// sources this one promises no zeros. On the CPU the memory grows in place, is faulted in by several threads
-// before it is handed out, and gives back at once what a smaller plan does not need, because other ranks of
-// the host may need it. Memory of a GPU is reused where the plan fits in it, else freed and allocated anew.
+// An arena gets the content that the last one left there, and zeros after that: unlike other sources this one
+// promises no zeros. On the CPU the memory grows in place, is faulted in by several threads before it is
+// handed out, and what a smaller plan does not need is returned to the system at once, because other ranks of
+// the host may need it. Memory of a GPU is reused where the plan fits in it, otherwise freed and allocated
+// anew.
 //
 // Threads: one.
 #pragma once
@@ -25,9 +26,9 @@
 namespace holdfast::inline core {
 
 struct KeptMemoryOptions {
-  bool device_is_host = true;  // both places are memory of the system's
-  int threads = 1;             // that fault it in
-  // Called by the thread that asked, now and then while pages are faulted in; slow is not stuck.
+  bool device_is_host = true;  // both places are memory of the host
+  int threads = 1;             // number of threads that fault it in
+  // The requesting thread calls this now and then while pages are faulted in: slow is not stuck.
   std::function<void()> progress = {};
 };
 
@@ -37,24 +38,24 @@ class KeptMemory {
   KeptMemory(const KeptMemory&) = delete;
   KeptMemory& operator=(const KeptMemory&) = delete;
 
-  // Hands out memory for one arena, which is gone before the next takes any and before this object.
-  // `fresh`: where memory comes from that cannot be had by growing. Errors: those of `fresh`.
+  // Returns a source that hands out memory for one arena, which must be gone before the next takes any and
+  // before this object. `fresh` provides the memory that cannot be got by growing. Errors: those of `fresh`.
   MemorySource source(KeptMemoryOptions options, MemorySource fresh);
 
-  // Makes at least `bytes` ready, faulted in, for an arena to come, on a device that is the host. Errors:
+  // Makes at least `bytes` ready, faulted in, for a future arena, on a device that is the host. Errors:
   // ExitCode::does_not_fit.
   Result<void> prepare(MemoryPlace place, std::uint64_t bytes, const KeptMemoryOptions& options);
 
-  // Bytes held. They count once: a plan that takes them needs no more than what it has beyond them.
+  // Returns the bytes held. They count once: a plan that takes them needs only what it has beyond them.
   std::uint64_t bytes() const;
   std::uint64_t bytes(MemoryPlace place) const { return held_of(place).memory_bytes; }
-  // Bytes of the last arena that were there before.
+  // Returns how many bytes of the last arena were reused.
   std::uint64_t reused_bytes() const { return reused_bytes_; }
-  // Gives all of it back.
+  // Returns all memory to the system or the device.
   void release();
 
-  // For tests: fills what is reused with bytes that are no sensible number, to find whoever relies on zeros.
-  // Only on a device that is the host.
+  // Fills reused memory with bytes that are no sensible number, for tests that look for code that relies on
+  // zeros. Only on a device that is the host.
   void spoil_reused(bool spoil) { spoil_ = spoil; }
 
  private:
@@ -74,10 +75,10 @@ class KeptMemory {
 };
 
 // Faults in the pages of private or shared memory for writing, by several threads, and keeps their content.
-// `progress` as above.
+// `progress` is that of KeptMemoryOptions.
 void fault_in(std::span<std::byte> memory, int threads, const std::function<void()>& progress = {});
 // Does the same on this thread for memory that others may write meanwhile, until `is_cancelled`, which is
-// asked some times in a second. Does nothing where the system cannot (Linux before 5.14).
+// called a few times a second, returns true. Does nothing where the system cannot (Linux before 5.14).
 void fault_in_beside(std::span<std::byte> memory, const std::function<bool()>& is_cancelled);
 
 }  // namespace holdfast::inline core

@@ -1,5 +1,5 @@
-// MemoryPlan: all memory of a run that kernels work on is named and summed before the first step, allocated
-// once, and never again.
+// MemoryPlan: all memory of a run that kernels work on. It is named and summed before the first step,
+// allocated once, and never again.
 //
 //   MemoryPlan plan;
 //   MemoryPlan::Slot logits = plan.reserve("head.logits", MemoryClass::activations, bytes);
@@ -33,16 +33,16 @@ enum class MemoryClass : std::uint8_t {
 };
 std::string_view name_of(MemoryClass memory_class);
 
-// Where memory lies. On the CPU the two are the same.
+// Memory space of an allocation. On the CPU the two are the same.
 enum class MemoryPlace : std::uint8_t {
-  device,        // beside the processors that run the kernels; the host may not be able to touch it
-  host_visible,  // the host and the kernels both read and write it: for the little that they tell each other
+  device,        // local to the processors that run the kernels; the host may not be able to access it
+  host_visible,  // the host and the kernels both read and write it: for the small data that they share
 };
 
 class MemoryPlan {
  public:
   struct Slot {
-    std::uint64_t offset_bytes = 0;  // from the begin of what lies in this place
+    std::uint64_t offset_bytes = 0;  // from the beginning of this place
     std::uint64_t bytes = 0;
     MemoryPlace place = MemoryPlace::device;
   };
@@ -65,14 +65,14 @@ class MemoryPlan {
   std::array<std::uint64_t, 2> place_bytes_ = {};  // by MemoryPlace
 };
 
-// ExitCode::does_not_fit, with the plan's table by class, when `plan`, held by each of `ranks` on this host,
-// is more than the host has: the system would grant it, and kill the process when it is touched. Nothing is
-// checked when `available_bytes` is not known. `device_is_host`: what lies in MemoryPlace::device takes host
-// memory, too.
+// Returns ExitCode::does_not_fit, with the plan's table by class, when `plan`, held by each of `ranks` on
+// this host, is more than the host has: the system would grant it, and kill the process when it is touched.
+// Nothing is checked when `available_bytes` is unknown. `device_is_host`: memory in MemoryPlace::device takes
+// host memory, too.
 Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> available_bytes, int ranks,
                         bool device_is_host = true);
 
-// Memory that knows how it is given back.
+// Frees memory in the way that it needs.
 struct MemoryRelease {
   void (*release)(std::byte* base, std::uint64_t bytes) = nullptr;
   std::uint64_t bytes = 0;
@@ -80,18 +80,19 @@ struct MemoryRelease {
 };
 using OwnedMemory = std::unique_ptr<std::byte, MemoryRelease>;
 
-// Who hands out memory, zero-filled and page-aligned. ExitCode::does_not_fit comes with a clause: why not.
+// Allocates memory, zero-filled and page-aligned. ExitCode::does_not_fit comes with a clause that gives the
+// reason.
 using MemorySource = std::function<Result<OwnedMemory>(MemoryPlace place, std::uint64_t bytes)>;
-// The system's, in either place.
+// Allocates host memory, for either place.
 Result<OwnedMemory> host_memory(MemoryPlace place, std::uint64_t bytes);
-// Addresses for a planner, more than the system has memory: only what is written takes any.
+// Allocates addresses for a planner, even more than the system has memory: only written pages take any.
 Result<OwnedMemory> unbacked_memory(MemoryPlace place, std::uint64_t bytes);
 
-// What a plan asks for, one allocation in each place. Movable.
+// Holds the memory of a plan, one allocation in each place. Movable.
 class MemoryArena {
  public:
-  // ExitCode::does_not_fit, with the plan's table by class, when the source refuses; its other errors as they
-  // are.
+  // Allocates the memory. ExitCode::does_not_fit, with the plan's table by class, when the source refuses;
+  // its other errors are passed on.
   static Result<MemoryArena> allocate(const MemoryPlan& plan, const MemorySource& source = host_memory);
 
   std::span<std::byte> bytes(MemoryPlan::Slot slot) const { return {at<std::byte>(slot), slot.bytes}; }

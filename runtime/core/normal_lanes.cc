@@ -5,7 +5,7 @@
 
 namespace holdfast::inline core {
 
-// From runtime/core/per_isa/normal_lanes.cc.
+// Declares the functions of runtime/core/per_isa/normal_lanes.cc.
 #define HF_DECLARE(isa)                                                                             \
   namespace isa {                                                                                   \
   void fill_normals(std::uint64_t key, std::uint64_t first_element, float deviation, float* values, \

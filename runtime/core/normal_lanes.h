@@ -10,7 +10,7 @@ namespace holdfast::inline core {
 
 inline constexpr std::int64_t normal_lanes = 8;
 
-// values[i] = deviation * the normal of element first_element + i of the stream with this key, for i in
+// Sets values[i] = deviation * the normal of element first_element + i of the stream with this key, for i in
 // [0, count); count is a multiple of normal_lanes.
 using FillNormals = void (*)(std::uint64_t key, std::uint64_t first_element, float deviation, float* values,
                              std::int64_t count);
@@ -20,7 +20,7 @@ struct NormalFiller {
   FillNormals fill;
 };
 
-// Those that this processor can run, the fastest last; never empty.
+// Returns the fillers that this processor can run, the fastest last; never empty.
 std::span<const NormalFiller> normal_fillers();
 
 }  // namespace holdfast::inline core

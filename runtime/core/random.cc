@@ -8,7 +8,7 @@
 namespace holdfast::inline core {
 namespace {
 
-// The third counter word keeps the words behind normal() apart from those behind bits().
+// The third counter word keeps the words of normal() apart from those of bits().
 constexpr std::uint32_t bits_domain = 0;
 constexpr std::uint32_t normal_domain = 1;
 

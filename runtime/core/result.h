@@ -1,5 +1,5 @@
-// Result<T>: how operating errors travel. A function that can fail because of input, files, peers or devices
-// returns Result<T>; bugs are HF_CHECK. Exceptions do not cross layers.
+// Result<T>: the return type of operations that can fail because of input, files, peers or devices; bugs are
+// HF_CHECK. Exceptions do not cross layers.
 //
 //   Result<Manifest> read_manifest(...);
 //   HF_TRY(Manifest manifest, read_manifest(...));   // returns the error to the caller
@@ -30,13 +30,13 @@ enum class ExitCode : int {
   communication = 76,
 };
 
-// One sentence for a person: what happened, where, what was expected, what to do.
+// An error with one sentence for a person: what happened, where, what was expected, what to do.
 struct Error {
   ExitCode code = ExitCode::config;
   std::string message;
 };
 
-// Ends the program: out of line, because every type of a Result asks three times.
+// Ends the program: out of line, because every type of a Result checks three times.
 [[noreturn]] void value_of_error(const Error& error);
 
 template <typename T>
@@ -94,7 +94,7 @@ class [[nodiscard]] Result<void> {
   std::optional<Error> error_;
 };
 
-// What happened, without the value.
+// Returns the outcome without the value.
 template <typename T>
 Result<void> outcome_of(const Result<T>& result) {
   return result.ok() ? Result<void>() : Result<void>(result.error());
@@ -102,7 +102,7 @@ Result<void> outcome_of(const Result<T>& result) {
 
 Error fail_with(ExitCode code, fmt::string_view format, fmt::format_args values);
 
-// fail(ExitCode::data, "{}: ...", path) reads as the sentence it makes.
+// Makes an error from a code and a formatted message: fail(ExitCode::data, "{}: ...", path).
 template <typename... Values>
 Error fail(ExitCode code, fmt::format_string<Values...> format, Values&&... values) {
   return fail_with(code, format, fmt::make_format_args(values...));

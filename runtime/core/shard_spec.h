@@ -1,7 +1,7 @@
-// ShardSpec: how every piece of saved or live state says what it is. Tensors have global names; a piece is a
-// range of blocks of one tensor, or of one slice of a tensor that the run's tensor lanes cut into equal
-// slices. RAM snapshots, files and live state all describe themselves as lists of ShardSpecs, so that "what
-// exists where" and "what is wanted where" are the same kind of list.
+// ShardSpec: describes a piece of saved or live state. Tensors have global names; a piece is a range of
+// blocks of one tensor, or of one slice of a tensor that the run's tensor lanes cut into equal slices. RAM
+// snapshots, files and live state all describe themselves as lists of ShardSpecs, so that "what exists where"
+// and "what is wanted where" are the same kind of list.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct ShardSpec {
   std::string kind;    // "weight", "moment1", "moment2"
   DType dtype = DType::fp32;
   std::vector<std::uint64_t> global_shape;  // of the whole tensor
-  std::uint32_t slice = 0, slices = 1;      // a slice's elements and blocks are counted by themselves
+  std::uint32_t slice = 0, slices = 1;      // elements and blocks are numbered within the slice
   std::uint64_t first_block = 0;
   std::uint64_t block_count = 0;  // blocks [first_block, first_block + block_count)
 
@@ -32,8 +32,8 @@ struct ShardSpec {
   bool operator==(const ShardSpec&) const = default;
 };
 
-// One copy of a reshard plan: `element_count` elements of `wanted[wanted_index]`, starting `wanted_offset`
-// elements into it, come from `existing[existing_index]` at `existing_offset`.
+// Describes one copy of a reshard plan: `element_count` elements of `wanted[wanted_index]`, starting
+// `wanted_offset` elements into it, come from `existing[existing_index]` at `existing_offset`.
 struct ShardCopy {
   std::size_t wanted_index = 0;
   std::uint64_t wanted_offset = 0;
@@ -42,11 +42,12 @@ struct ShardCopy {
   std::uint64_t element_count = 0;
 };
 
-// All slices of every (tensor, kind) that occurs, whole: what must exist where these pieces do.
+// Returns all slices of every (tensor, kind) that occurs in `pieces`, whole: what must exist where these
+// pieces do.
 std::vector<ShardSpec> whole_slices(const std::vector<ShardSpec>& pieces);
 
-// plan(what exists where, what is wanted where) -> copies. Pure. Fails (ExitCode::checkpoint) naming the
-// first tensor whose wanted elements do not all exist, or whose dtype, shape or number of slices differ.
+// Plans the copies from what exists where to what is wanted where. Pure. Fails (ExitCode::checkpoint) naming
+// the first tensor whose wanted elements do not all exist, or whose dtype, shape or number of slices differ.
 Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existing,
                                            const std::vector<ShardSpec>& wanted);
 

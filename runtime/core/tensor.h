@@ -1,7 +1,7 @@
-// The element types of tensors. A tensor itself is no class: it is a pointer into memory that a MemoryPlan
-// owns, beside the shape of the op, model or ShardSpec that uses it. Shape suffixes used across the tree: B
-// batch, T sequence, C width, H heads, K key/value heads, D head size, F feed-forward width, V vocabulary, N
-// rows (B*T).
+// The element types of tensors. There is no tensor class: a tensor is a pointer into memory that a MemoryPlan
+// owns, together with the shape in the op, model or ShardSpec that uses it. Shape suffixes used across the
+// tree: B batch, T sequence, C width, H heads, K key/value heads, D head size, F feed-forward width, V
+// vocabulary, N rows (B*T).
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ constexpr std::size_t bytes_of(DType dtype) {
 
 std::string_view name_of(DType dtype);
 
-// bfloat16 as stored bits. Conversions round to nearest even; NaN stays NaN.
+// Holds a bfloat16 as stored bits. Conversions round to nearest even; NaN stays NaN.
 struct BFloat16 {
   std::uint16_t bits = 0;
 };

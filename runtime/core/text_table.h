@@ -1,4 +1,4 @@
-// Aligned columns of text for a terminal.
+// TextTable: aligned columns of text for a terminal.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace holdfast::inline core {
 
 class TextTable {
  public:
-  // The first `left_aligned` columns are words, the others numbers.
+  // Makes a table whose first `left_aligned` columns are words, the others numbers.
   TextTable(std::vector<std::string> header, std::size_t left_aligned);
   void add(std::vector<std::string> row);  // as many cells as the header
   void add_rule();                         // a line between rows

@@ -1,6 +1,6 @@
-// WaitListener: who wants to know that a rank waits for others, such as the watchdog. Told by whatever polls
-// for what peers do (parallel/comm/collectives.h: PollBackoff), never for what this rank's own device or disk
-// does.
+// WaitListener: is informed that a rank waits for other ranks, as the watchdog needs it. Loops that poll for
+// peers call it (parallel/comm/collectives.h: PollBackoff), never those that wait for this rank's own device
+// or disk.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct Awaited {
 class WaitListener {
  public:
   virtual ~WaitListener() = default;
-  // Looked in vain again, `since_ns` of the monotonic clock nothing moved. Often; from the thread that waits.
+  // Reports another unsuccessful poll; nothing has moved since `since_ns` of the monotonic clock. Called
+  // often, on the thread that waits.
   virtual void on_wait(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) = 0;
   virtual void on_resume() = 0;
 };
