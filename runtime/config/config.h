@@ -43,11 +43,11 @@ struct ModelConfig {
 
 struct DataConfig {
   std::vector<SourceConfig> sources;
-  bool document_mask = false;        // attention stays inside documents
+  bool document_mask = false;        // attention is limited to one document
   std::int64_t document_begin = -1;  // token that begins every document; -1 = none
   std::int64_t document_end = -1;    // token that ends every document; -1 = none
   double validation_fraction = 0.0;  // of the samples, held back from training
-  std::int64_t validation_seed = 0;  // decides which
+  std::int64_t validation_seed = 0;  // decides which samples are held back
   std::int64_t prefetch_microbatches = 4;
   bool ledger = false;  // write the id of every sample used to RUN/ledger-<rank>.jsonl
 };
@@ -59,7 +59,7 @@ struct TrainingConfig {
   std::int64_t microbatches_per_lane = 1;
   std::string precision = "fp32";  // "fp32", "bf16"
   std::string recompute = "none";  // "none", "selective", "full"
-  std::int64_t head_rows = 0;      // of a chunk of the LM head; 0 = resolve_config() decides by device
+  std::int64_t head_rows = 0;      // rows of a chunk of the LM head; 0 = resolve_config() decides by device
   bool cuda_graphs = false;
 };
 
@@ -69,20 +69,20 @@ struct ParallelConfig {
   std::int64_t data = 0;                   // 0 = ranks / (tensor x pipeline)
   std::int64_t tensor = 0;                 // 0 = 1
   std::int64_t pipeline = 0;               // 0 = 1
-  std::int64_t pipeline_chunks = 1;        // of a stage
+  std::int64_t pipeline_chunks = 1;        // number of chunks in a stage
   std::string pipeline_schedule = "1f1b";  // "1f1b", "gpipe", "interleaved", "zero_bubble"
   std::int64_t timeout_ms = 300000;        // longest wait for a peer
-  std::string exchange = "auto";           // of GPU memory: "auto", "nccl", "host"
+  std::string exchange = "auto";           // transport of GPU memory: "auto", "nccl", "host"
 };
 
 struct ElasticConfig {
-  std::int64_t min_data_parallel = 1;  // replicas that a run may shrink to
+  std::int64_t min_data_parallel = 1;  // minimum number of replicas that a run may shrink to
   std::int64_t spares = 0;             // ranks that wait for a coordinate
   std::int64_t recovery_timeout_ms = 30'000;
   std::int64_t memory_timeout_ms = 60'000;  // longest wait for memory that an ended process still holds
-  std::string grow = "auto";                // back to the copies wanted, with new processes: "auto", "off"
-  std::int64_t grow_after_ms = 10'000;      // since the last fault or attempt
-  std::string notice_file = {}, notice_command = {};  // of a host that is about to go away; empty: none
+  std::string grow = "auto";  // restore the wanted number of replicas with new processes: "auto", "off"
+  std::int64_t grow_after_ms = 10'000;                // time since the last fault or attempt
+  std::string notice_file = {}, notice_command = {};  // notice that a host is about to go away; empty: none
   std::int64_t notice_every_ms = 5'000;
 };
 
@@ -90,11 +90,11 @@ struct WatchdogConfig {
   bool guard = true;
   double factor = 3.0;  // a phase's deadline / its median
   std::int64_t floor_ms = 5'000;
-  std::int64_t ceiling_ms = 600'000;  // also while there is no median yet
+  std::int64_t ceiling_ms = 600'000;  // maximum deadline; also used while there is no median
 };
 
 struct NetworkConfig {
-  std::string interface;  // that the hosts of a run reach each other through; empty = every one
+  std::string interface;  // network interface between the hosts of a run; empty = all
 };
 
 struct OptimizerConfig {
@@ -112,23 +112,23 @@ struct OptimizerConfig {
 };
 
 struct CheckpointConfig {
-  static constexpr std::int64_t interval_auto = -1;  // follows from what a save costs
+  static constexpr std::int64_t interval_auto = -1;  // derived from the cost of a save
 
   std::int64_t every_steps = interval_auto;  // 0 = only at the end, on request, and by the clock
   std::int64_t every_ms = 0;                 // longest time between two saves; 0 = no limit
   std::int64_t keep = 3;
-  std::int64_t keep_every_steps = 0;  // 0 = none beside the newest
-  std::string upload_command;         // of a whole checkpoint; empty = none
-  std::string upload_shard_command;   // of one file of it; empty = none
+  std::int64_t keep_every_steps = 0;  // 0 = none besides the newest
+  std::string upload_command;         // uploads a whole checkpoint; empty = none
+  std::string upload_shard_command;   // uploads one file of a checkpoint; empty = none
   std::int64_t upload_timeout_ms = 600'000;
   std::string download_command;  // empty = none
   std::int64_t download_timeout_ms = 3'600'000;
   std::string compression = "automatic";         // "automatic", "none", "always"
   bool delta = false;                            // unchanged parts refer to the checkpoint before
   std::int64_t ram_every_steps = interval_auto;  // 0 = no snapshots that outlive the process
-  std::string replicas = "auto";                 // of RAM snapshots in a buddy's memory: "auto", "on", "off"
-  std::int64_t mtbf_ms = 0;                      // mean time between failures; 0 = as measured
-  std::string io = "auto";                       // "auto", "io_uring", "threads": runtime/os/io_queue.h
+  std::string replicas = "auto";  // copies of RAM snapshots in a buddy's memory: "auto", "on", "off"
+  std::int64_t mtbf_ms = 0;       // mean time between failures; 0 = as measured
+  std::string io = "auto";        // "auto", "io_uring", "threads": runtime/os/io_queue.h
 };
 
 struct EvaluationConfig {
@@ -137,11 +137,11 @@ struct EvaluationConfig {
   std::int64_t batches = 8;  // microbatches of the fixed held-out set
 };
 
-// Which implementation runs each op; the names are those of kernels/registry.h.
+// Choice of the implementation that runs each op; the names are those of kernels/registry.h.
 struct KernelsConfig {
   KernelsConfig() { implementations.fill("auto"); }
 
-  std::string isa = "auto";  // the most that kernels may use: "portable", "avx2", "avx512", ...
+  std::string isa = "auto";                           // limit for kernels: "portable", "avx2", "avx512", ...
   std::array<std::string, op_count> implementations;  // by OpId; "auto" = the best of the registry
 };
 
@@ -152,7 +152,7 @@ struct TraceConfig {
 
 struct LogConfig {
   std::int64_t every_steps = 10;                        // console line interval
-  std::int64_t rotate_bytes = std::int64_t{256} << 20;  // of events.jsonl; 0 = it grows for ever
+  std::int64_t rotate_bytes = std::int64_t{256} << 20;  // part size of events.jsonl; 0 = no limit
 };
 
 struct Config {

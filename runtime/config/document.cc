@@ -29,7 +29,8 @@ std::string dumped_value(const Option& option, const Config& config) {
   return text + "]";
 }
 
-// What decides the order of the samples: everything of a source but where its file lies.
+// Returns the part of the sources that decides the order of the samples: everything but the paths of their
+// files.
 std::string sources_without_paths(const SourceList& sources) {
   SourceList bare = sources;
   for (SourceConfig& source : bare) source.path.clear();

@@ -1,4 +1,4 @@
-// What the registry generates: texts for people and tools.
+// Generates texts for people and tools from the option registry.
 #pragma once
 
 #include <map>
@@ -11,16 +11,17 @@
 
 namespace holdfast::inline config {
 
-// TOML that loads back to the same Config; with `origin`, each line is followed by a comment that says where
-// it is from.
+// Returns TOML that loads back to the same Config; with `origin`, each line is followed by a comment with the
+// origin of its value.
 std::string dump_config(const Config& config, const std::map<std::string, std::string>& origin = {});
-// Whether the value of the key is a line for a shell, in which people put tokens.
+// Returns whether the value of the key is a command line for a shell, in which users may put tokens.
 bool is_command(std::string_view key);
-// The same for files that others may read: an empty text and a comment stand in the place of each command.
+// Returns the same for files that others may read: each command is replaced by an empty text and a comment.
 std::string record_config(const Config& config, const std::map<std::string, std::string>& origin = {});
-// A text of dump_config, of whatever version, as record_config would have made it.
+// Converts a text of dump_config, of any version, to what record_config would have written.
 std::string without_commands(const std::string& dumped);
-// Returns what --help says of a section or a key, "" = of all. ExitCode::config where there is no such thing.
+// Returns the text of --help for a section or a key; "" = for all. ExitCode::config where there is no such
+// name.
 Result<std::string> options_help(std::string_view section);
 std::string options_reference();  // docs/config.md
 std::string options_schema();     // JSON Schema for editors
@@ -29,11 +30,11 @@ struct ConfigChange {
   std::string key, before, after;
   ResumeEffect effect;
 };
-// Says nothing of the commands, which no record has.
+// Returns the changes, without those of commands, which no record has.
 std::vector<ConfigChange> diff_config(const Config& before, const Config& after);
 
-// Hash over the keys that are ResumeEffect::forbidden, and the lanes: two configs with equal identity
-// describe the same run in the same cut.
+// Returns a hash over the keys that are ResumeEffect::forbidden, and the lanes: two configs with equal
+// identity describe the same run with the same lanes.
 std::string config_identity(const Config& config);
 
 }  // namespace holdfast::inline config

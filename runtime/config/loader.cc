@@ -154,7 +154,8 @@ void Loader::load_text(const std::string& text, const std::string& name, std::ve
   chain.push_back(std::filesystem::path(name).lexically_normal().string());
   Scan scan;
   scan_table(std::get<TomlValue>(parsed), "", scan);
-  // What a file includes is read first, because its own values win; its own problems are shown first.
+  // Included files are read first, because the including file's own values win; its own problems are shown
+  // first.
   const std::vector<ConfigProblem> before = std::exchange(problems_, {});
   if (scan.include != nullptr) load_includes(*scan.include, name, chain, scan);
   for (const Assignment& assignment : scan.assignments) {

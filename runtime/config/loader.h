@@ -1,7 +1,7 @@
-// From TOML text, environment and command line to a checked Config, with the origin of every value.
+// Loads a checked Config from TOML text, environment and command line, with the origin of every value.
 //
 // Precedence: default < include < file < environment (HOLDFAST_SECTION_KEY) < command line
-// (--section.key=value). `include = "base.toml"` (or a list) is relative to the file that says it. Arrays
+// (--section.key=value). `include = "base.toml"` (or a list) is relative to the including file. Arrays
 // replace, never merge. Unknown keys are errors with a suggestion. All errors are collected; each has
 // file:line:column (or the flag).
 #pragma once
@@ -27,57 +27,58 @@ struct LoadedConfig {
       origin;  // key -> "run.toml:3:6", "command line", "environment ...", "default"
 };
 
-// One problem per entry, in file order; printed one a line with a count at the end by format_problems.
+// Describes one problem. Problems are in file order; format_problems prints one a line, with a count at the
+// end.
 struct ConfigProblem {
   std::string place;
   std::string message;
 };
 std::string format_problems(const std::vector<ConfigProblem>& problems);
 
-// On failure the error (ExitCode::config) holds all problems of single keys and, when there are none of
-// those, all cross-field ones.
+// Both load and check a config. On failure the error (ExitCode::config) holds all problems of single keys
+// and, when there are none of those, all cross-field ones.
 Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::vector<Override>& overrides);
 Result<LoadedConfig> load_config_text(Env& env, const std::string& text, const std::string& name,
                                       const std::vector<Override>& overrides);
 
-// The config that a run or a checkpoint was stored with: the text alone, because what it was does not change
-// with the environment of today.
+// Loads the config that a run or a checkpoint was stored with: from the text alone, because a stored config
+// does not change with the present environment.
 Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name);
 
-// The variables that keys are read from, set or not.
+// Returns the names of the environment variables for all keys, set or not.
 std::vector<std::string> environment_names();
 
-// Splits "--section.key=value" arguments; anything else is an error with a sentence.
+// Splits "--section.key=value" arguments; anything else is an error with a message.
 Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& arguments);
 
-// Rules between fields (heads divide width, lanes >= data, ...); messages name both keys. Pure. A problem's
-// place is the origin of a key that it names, empty when none was set.
+// Checks the rules between fields (heads divide width, lanes >= data, ...); messages name both keys. Pure. A
+// problem's place is the origin of a key that it names, empty when none was set.
 std::vector<ConfigProblem> check_config(const Config& config,
                                         const std::map<std::string, std::string>& origin);
-// The same for the intervals of saves. A stored config is not asked: what it says of intervals counts no
-// more.
+// Checks the same for the intervals of saves. It is not called for a stored config, whose intervals no longer
+// apply.
 std::vector<ConfigProblem> check_intervals(const Config& config,
                                            const std::map<std::string, std::string>& origin);
 
-// parallel.lanes of a run that says neither that nor parallel.data.
+// Default of parallel.lanes for a run that sets neither that nor parallel.data.
 inline constexpr std::int64_t default_lanes = 8;
 
 // Fills in what follows from other values: preset shapes, kv_heads, feed_forward, head, positions, lanes,
 // tensor_lanes, tensor, pipeline. `vocabulary_of_data` is the smallest vocabulary that fits the data (0 =
 // unknown) and the value of model.vocabulary when that is left out. parallel.data stays as it was given,
-// because the number of ranks at hand is no choice: the degree of a start is ranks / (tensor x pipeline).
-// Whether the layout is possible for them is another question (runtime/rank/rank_layout.h).
+// because the number of available ranks is not a setting: the degree of a start is ranks / (tensor x
+// pipeline). runtime/rank/rank_layout.h checks whether the layout is possible for them.
 Result<void> resolve_config(Config& config, std::int64_t vocabulary_of_data);
 
 // Returns training.head_rows for a config that leaves it out, from its device, vocabulary and precision: 0 on
 // a CPU, where a chunk of the LM head follows from the cache (head_chunk_rows() in
 // runtime/model/activations.h). On a GPU each chunk reads the whole head and reads and writes its weight
-// gradient, so a chunk is as large as a bounded part of the GPU's memory holds.
+// gradient, so a chunk is as large as fits into a bounded part of the GPU's memory.
 std::int64_t default_head_rows(const Config& config);
 
-// What the first start of a run resolved wins over what a later start leaves out: for each key of the logical
-// shape that `config` leaves out (lanes, tensor lanes, model shapes that have a computed default), and for a
-// device of "auto", takes the value of `stored`. Call before resolve_config when a run is resumed.
+// Takes over resolved values of the first start of a run: for each key of the logical shape that `config`
+// leaves out (lanes, tensor lanes, model shapes that have a computed default), and for a device of "auto",
+// the value of `stored`. Call before resolve_config when a run is resumed.
 void inherit_resolved(Config& config, const Config& stored);
 
 }  // namespace holdfast::inline config

@@ -15,11 +15,11 @@
 
 namespace holdfast::inline config {
 
-// What a changed value means for a run that is resumed.
+// Effect of a changed value on a run that is resumed.
 enum class ResumeEffect : std::uint8_t {
-  safe,       // no bit of the training changes (paths, layout, intervals)
+  safe,       // the bits of the training do not change (paths, layout, intervals)
   numeric,    // the future differs from what it would have been; announced
-  forbidden,  // not the same run any more: exit 2
+  forbidden,  // it would be another run: exit 2
 };
 
 using SourceList = std::vector<SourceConfig>;
@@ -38,13 +38,13 @@ struct Option {
   double minimum = 0, maximum = 0;        // integer, real, duration (ms); inclusive
   std::vector<std::string_view> choices;  // choice
   bool or_auto = false;  // integer: "auto" is a value too, and the field then holds auto_value
-  // The field inside a Config; exactly the pointer type of `type` (text/choice: std::string,
+  // Returns the field inside a Config; exactly the pointer type of `type` (text/choice: std::string,
   // integer/duration: std::int64_t (run.seed: std::uint64_t), real: double, boolean: bool, sources:
   // SourceList).
   std::function<void*(Config&)> field;
 };
 
-// Every option, in the order of the reference. Built once per call site that needs it; a constant table.
+// Returns every option, in the order of the reference: a constant table.
 std::span<const Option> option_registry();
 
 }  // namespace holdfast::inline config

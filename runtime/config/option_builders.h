@@ -1,5 +1,5 @@
-// Constructors of registry entries. The accessor's return type is checked against the option's type when it
-// compiles.
+// Constructors of registry entries. The accessor's return type is checked against the option's type at
+// compile time.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@
 
 namespace holdfast::inline config::builders {
 
-// The field `name` of a Config, as the accessor that the constructors below take.
+// Makes the accessor of the field `name` of a Config that the constructors below take.
 #define HF_FIELD(name)           \
   [](Config & config) -> auto& { \
     return config.name;          \
@@ -48,7 +48,8 @@ Option choice(std::string_view key, Access access, std::vector<std::string_view>
   return option;
 }
 
-// `Value` is std::int64_t, or std::uint64_t for values that never exceed what std::int64_t holds.
+// Makes an integer option. `Value` is std::int64_t, or std::uint64_t for values that never exceed what
+// std::int64_t holds.
 template <typename Value = std::int64_t, typename Access>
 Option integer(std::string_view key, Access access, std::string_view unit, Range range, ResumeEffect effect,
                std::string_view help) {
@@ -59,7 +60,7 @@ Option integer(std::string_view key, Access access, std::string_view unit, Range
   return option;
 }
 
-// An integer that is not negative, or "auto".
+// Makes an option that is an integer >= 0, or "auto".
 template <typename Access>
 Option integer_or_auto(std::string_view key, Access access, std::string_view unit, Range range,
                        ResumeEffect effect, std::string_view help) {
@@ -83,7 +84,7 @@ Option boolean(std::string_view key, Access access, ResumeEffect effect, std::st
   return make<bool>(key, OptionType::boolean, access, effect, help);
 }
 
-// The field holds milliseconds; people write "3h50m" or a number of seconds.
+// Makes a duration option. The field holds milliseconds; users write "3h50m" or a number of seconds.
 template <typename Access>
 Option duration(std::string_view key, Access access, Range range_ms, ResumeEffect effect,
                 std::string_view help) {

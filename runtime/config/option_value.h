@@ -1,4 +1,4 @@
-// The typed door behind Option::field: one option's value as text, and from a TOML value.
+// Typed access to Option::field: one option's value as text, and from a TOML value.
 #pragma once
 
 #include <span>
@@ -13,11 +13,11 @@ namespace holdfast::inline config {
 
 const Option* find_option(std::string_view key);  // nullptr when unknown
 
-// "training" of "training.steps"; empty for a top-level key.
+// Returns "training" for "training.steps"; empty for a top-level key.
 std::string_view section_of(std::string_view key);
-bool is_section(std::string_view path);  // whether some key is in it
+bool is_section(std::string_view path);  // whether the section has keys
 
-// The value in TOML syntax on one line; reads back to the same value.
+// Returns the value in TOML syntax on one line; it reads back to the same value.
 std::string value_text(const Option& option, const Config& config);
 std::string default_text(const Option& option);
 std::string source_text(const SourceConfig& source);  // the inline table of one source
@@ -25,7 +25,7 @@ std::string source_text(const SourceConfig& source);  // the inline table of one
 std::string type_text(const Option& option);   // "integer", "one of fp32, bf16", ...
 std::string range_text(const Option& option);  // "1 to 4096"; empty for types without a range
 
-// The formats that data.sources and evaluation.sources know.
+// Returns the formats that data.sources and evaluation.sources accept.
 std::span<const std::string_view> source_formats();
 
 struct ValueProblem {
@@ -33,8 +33,8 @@ struct ValueProblem {
   std::string message;  // names the key
 };
 
-// Writes `value` into the option's field of `config`, or adds what is wrong with it and leaves the field
-// alone. Numbers of another type are taken when nothing is lost.
+// Writes `value` into the option's field of `config`, or adds a problem and leaves the field unchanged.
+// Numbers of another type are accepted when nothing is lost.
 void assign_value(const Option& option, const TomlValue& value, Config& config,
                   std::vector<ValueProblem>& problems);
 

@@ -1,4 +1,4 @@
-// The key that somebody probably meant who wrote another.
+// Suggests the key that a user probably meant by an unknown one.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace holdfast::inline config {
 
-// Returns the key with the nearest name in its section, else the one that another program has by this name,
+// Returns the key with the nearest name in its section, else our key for the name that another program uses,
 // else one of the same name in another section, else the nearest of all. Empty when nothing is near.
 std::string suggest_key(std::string_view key);
 

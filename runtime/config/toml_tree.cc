@@ -56,7 +56,7 @@ TomlValue convert(const toml::node& node) {
 // The library bounds how deep values nest, but each part of a key makes a table inside of another one, too.
 constexpr std::size_t key_dots_max = 15;
 
-// Returns the index behind the string that begins at `begin`, or that of the end of its line or of the text.
+// Returns the index after the string that begins at `begin`, or that of the end of its line or of the text.
 std::size_t end_of_string(std::string_view text, std::size_t begin) {
   const char quote = text[begin];
   const std::string three(3, quote);

@@ -1,5 +1,5 @@
-// TOML text as a plain tree with the position of every key and value. The parser library is seen by
-// toml_tree.cc only.
+// Parses TOML text into a plain tree with the position of every key and value. Only toml_tree.cc sees the
+// parser library.
 #pragma once
 
 #include <cstdint>
@@ -40,16 +40,16 @@ struct TomlError {
   std::string message;
 };
 
-// The root table, or where and why the text is not TOML.
+// Returns the root table, or where and why the text is not TOML.
 std::variant<TomlValue, TomlError> parse_toml(std::string_view text);
 
-// A TOML basic string that reads back to `text`.
+// Returns a TOML basic string that reads back to `text`.
 std::string toml_quote(std::string_view text);
 
-// The shortest TOML float that reads back to `value`.
+// Returns the shortest TOML float that reads back to `value`.
 std::string toml_real(double value);
 
-// For messages: string "fast", integer 3, number 0.5, true, a list, a table, a date.
+// Describes a value for messages: string "fast", integer 3, number 0.5, true, a list, a table, a date.
 std::string describe(const TomlValue& value);
 
 }  // namespace holdfast::inline config
