@@ -1,4 +1,4 @@
-// What a CPU kernel runs in: the device's team of threads and its scratch memory.
+// Context of a CPU kernel: the device's team of threads and its scratch memory.
 #pragma once
 
 #include <cstddef>
@@ -54,14 +54,15 @@ class Context {
   // (kernels/cpu/gemm/gemm.h), cannot change a bit.
   void parallel_for(std::int64_t count, TaskRef body) const;
 
-  // Scratch of one thread, at least the largest request_scratch() made so far; 64-byte aligned. Its content
-  // does not outlive the kernel.
+  // Returns the scratch of one thread, at least the largest request_scratch() made so far; 64-byte aligned.
+  // Its content does not outlive the kernel.
   std::byte* scratch(int thread) const { return scratch_->of_thread(thread); }
   void request_scratch(std::size_t bytes_per_thread) const {
     scratch_->request(bytes_per_thread);
   }  // in prepare only
 
-  // The same, one block for all threads: partial results that are combined in a fixed order.
+  // Returns one scratch block for all threads, with the same rules: for partial results that are combined in
+  // a fixed order.
   std::byte* shared_scratch() const { return scratch_->shared(); }
   void request_shared_scratch(std::size_t bytes) const {
     scratch_->request_shared(bytes);

@@ -22,7 +22,7 @@ namespace holdfast::inline kernels {
 
 namespace {
 
-// What the queue thread does with a slot.
+// Action of the queue thread on a slot.
 enum class Action : std::uint8_t { run, prepare, begin_count, allocate, stamp, stop };
 
 struct Slot {

@@ -1,4 +1,4 @@
-// What a processor can run, as one ladder: each rung has everything below it.
+// CpuIsa: the instruction sets of a processor, as one ladder: each level includes all levels below it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr CpuIsa cpu_isas[] = {CpuIsa::portable, CpuIsa::avx2, CpuIsa::av
 const char* name_of(CpuIsa isa);
 std::optional<CpuIsa> cpu_isa_of(std::string_view name);
 
-// The highest rung of this processor and of what the operating system lets this process use.
+// Returns the highest level that this processor has and that the operating system lets this process use.
 CpuIsa best_cpu_isa();
 
 }  // namespace holdfast::inline kernels

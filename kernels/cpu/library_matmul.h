@@ -1,5 +1,5 @@
-// A matrix product as oneDNN alone makes it: the whole shape in one primitive, with the library's own
-// threads. The yardstick of our own products, for benchmarks only: its bits depend on the number of threads.
+// A matrix product made by oneDNN alone: the whole shape in one primitive, with the library's own threads.
+// The yardstick of our own products, for benchmarks only: its bits depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace holdfast::inline kernels::cpu {
 
-// Used by the thread that made it. While it lives, that thread's oneDNN primitives take `threads` threads.
+// Runs oneDNN products. Used by the thread that made it. While it lives, that thread's oneDNN primitives take
+// `threads` threads.
 class LibraryMatmul {
  public:
   explicit LibraryMatmul(int threads);

@@ -9,20 +9,20 @@
 
 namespace holdfast::inline kernels::cpu {
 
-// All of them, in the order that tables show.
+// Returns all lists, in the order that tables show.
 std::span<const ImplementationList> implementation_lists();
 
-// The instruction sets that kernels are compiled for: all, or those that the processor chooses on which this
-// was built (HOLDFAST_NATIVE). CMake writes this function and the next.
+// Returns the instruction sets that kernels are compiled for: all, or those that the build machine's
+// processor chooses among (HOLDFAST_NATIVE). CMake writes this function and the next.
 std::span<const CpuIsa> built_isas();
 
-// The lists below of kernels/cpu/ops and kernels/cpu/ops_bf16 that are there.
+// Returns the lists below of kernels/cpu/ops and kernels/cpu/ops_bf16 that are built.
 std::span<const ImplementationList* const> table_lists();
 
-// kernels/reference/table.cc: every op in double, on one thread.
+// List of kernels/reference/table.cc: every op in double, on one thread.
 extern const ImplementationList reference_list;
 
-// kernels/cpu/ops/table.cc, once per instruction set.
+// List of kernels/cpu/ops/table.cc, once per instruction set.
 namespace portable {
 extern const ImplementationList table_list;
 }
@@ -33,7 +33,7 @@ namespace avx512 {
 extern const ImplementationList table_list;
 }
 
-// kernels/cpu/ops_bf16/table.cc, likewise.
+// List of kernels/cpu/ops_bf16/table.cc, once per instruction set.
 namespace avx512_bf16 {
 extern const ImplementationList table_list;
 }
@@ -41,7 +41,7 @@ namespace amx {
 extern const ImplementationList table_list;
 }
 
-// kernels/cpu/custom/*.cc; CMake writes the function.
+// Returns the lists of kernels/cpu/custom/*.cc; CMake writes the function.
 std::span<const ImplementationList* const> custom_lists();
 
 }  // namespace holdfast::inline kernels::cpu

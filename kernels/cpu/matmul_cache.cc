@@ -138,8 +138,8 @@ void use_one_thread_per_primitive() {
 }
 
 void use_threads_per_primitive(int threads) {
-  // By name, so that whichever OpenMP runtime oneDNN brought is the one that is told; a sequential build
-  // brings none. The setting is the calling thread's own.
+  // The function is looked up by name, so that the setting reaches whichever OpenMP runtime oneDNN brought; a
+  // sequential build brings none. The setting belongs to the calling thread.
   if (void* function = dlsym(RTLD_DEFAULT, "omp_set_num_threads")) {
     reinterpret_cast<void (*)(int)>(function)(threads);
   }

@@ -1,5 +1,5 @@
-// How a file of kernels/cpu/custom puts its implementations into the registry; docs/kernels.md walks through
-// one. Such a file is compiled like those of kernels/cpu/ops: once per instruction set, and under their rules
+// Registers the implementations of a file of kernels/cpu/custom; docs/kernels.md walks through one. Such a
+// file is compiled like those of kernels/cpu/ops: once per instruction set, and under their rules
 // (kernels/cpu/ops/ops.h).
 //
 //   namespace holdfast::cpu::HF_ISA {
@@ -15,7 +15,7 @@
 
 namespace holdfast::inline kernels::cpu::HF_ISA {
 
-// The implementation that runs `run_op`; `prepare_op` and `supports_op` may be left out.
+// Returns the implementation that runs `run_op`; `prepare_op` and `supports_op` may be left out.
 template <typename Op, void (*run_op)(const Context&, const Op&),
           void (*prepare_op)(const Context&, const Op&) = nullptr, bool (*supports_op)(const Op&) = nullptr>
 constexpr Implementation kernel(const About& about) {

@@ -66,7 +66,7 @@ HF_INLINE V make(const Part& of) {
 // ---- arithmetic
 // -----------------------------------------------------------------------------------------------------
 
-// Minus zero, not plus: it leaves every value as it is, -0 too.
+// Adds minus zero, not plus zero: it preserves every value, including -0.
 HF_INLINE f32x16 broadcast(float value) {
   return HF_PARTS(f32x16, (static_cast<void>(p), value - NativeF32{}));
 }
@@ -142,7 +142,7 @@ HF_INLINE NativeF32 native_sqrt(NativeF32 a) {
 }
 #endif
 
-// a * b + c, rounded once.
+// Returns a * b + c, rounded once.
 HF_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
   return HF_PARTS(f32x16, native_fma(a.part[p], b.part[p], c.part[p]));
 }
@@ -156,7 +156,7 @@ HF_INLINE f32x16 sqrt(f32x16 a) {
   return HF_PARTS(f32x16, native_sqrt(a.part[p]));
 }
 
-// a < b ? yes : no, lane by lane; a NaN compares false.
+// Returns a < b ? yes : no, lane by lane; a NaN compares false.
 HF_INLINE f32x16 if_less(f32x16 a, f32x16 b, f32x16 yes, f32x16 no) {
   return HF_PARTS(f32x16, a.part[p] < b.part[p] ? yes.part[p] : no.part[p]);
 }
@@ -213,7 +213,7 @@ HF_INLINE NativeF32 native_load(const BFloat16* from) {
 HF_INLINE void native_store(float* to, NativeF32 value) {
   __builtin_memcpy(to, &value, sizeof(value));
 }
-// As to_bfloat16() of tensor.h.
+// Rounds as to_bfloat16() of tensor.h does.
 HF_INLINE NativeU16 round_to_bfloat16(NativeF32 value) {
   const NativeU32 bits = __builtin_bit_cast(NativeU32, value);
   const NativeU32 rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
@@ -280,7 +280,7 @@ HF_INLINE void store(T* to, f32x16 value, FirstLanes lanes) {
 }
 #endif
 
-// body(i, lanes) for i = 0, 16, 32, ... below count; `lanes` is AllLanes, or FirstLanes for the tail.
+// Calls body(i, lanes) for i = 0, 16, 32, ... below count; `lanes` is AllLanes, or FirstLanes for the tail.
 template <typename Body>
 HF_INLINE void for_lanes(std::int64_t count, const Body& body) {
   std::int64_t i = 0;
@@ -288,9 +288,9 @@ HF_INLINE void for_lanes(std::int64_t count, const Body& body) {
   if (i < count) body(i, FirstLanes{static_cast<int>(count - i)});
 }
 
-// Streaming stores go around the caches: a line that is written whole is not read first, which saves a third
-// of a copy's traffic and half of a fill's. For memory that is not read again soon; `to` is stream_aligned().
-// Whoever streamed calls stream_fence() before another thread may read.
+// Streaming stores bypass the caches: a line that is written whole is not read first, which saves a third of
+// a copy's traffic and half of a fill's. They are for memory that is not read again soon; `to` must be
+// stream_aligned(). The streaming thread calls stream_fence() before another thread may read.
 HF_INLINE bool stream_aligned(const void* to) {
   return __builtin_bit_cast(std::uintptr_t, to) % 64 == 0;
 }
@@ -331,8 +331,8 @@ HF_INLINE void stream_fence() {
 #endif
 }
 
-// Asks for the cache line of an address that will be read soon, or (into the second-level cache) in a while;
-// any address will do. Processors prefetch on their own only inside a page, and slowly at its start.
+// Prefetches the cache line of an address that will be read soon, or (into the second-level cache) in a
+// while; any address will do. Processors prefetch on their own only inside a page, and slowly at its start.
 HF_INLINE void prefetch(const void* address) {
   __builtin_prefetch(address);
 }
@@ -340,7 +340,7 @@ HF_INLINE void prefetch_far(const void* address) {
   __builtin_prefetch(address, 0, 2);
 }
 
-// Eight floats, widened.
+// Loads eight floats, widened.
 HF_INLINE f64x8 load_f64(const float* from) {
   typedef float Half __attribute__((vector_size(native_lanes * 2)));
   const auto widen = [from](int p) __attribute__((always_inline)) {
@@ -351,13 +351,13 @@ HF_INLINE f64x8 load_f64(const float* from) {
   return make<f64x8>(widen);
 }
 
-// 0, 1, 2, ... 15
+// Returns 0, 1, 2, ... 15.
 HF_INLINE f32x16 lane_index() {
   constexpr float index[vector_lanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return load(index);
 }
 
-// The value with the lanes from `lanes.count` on replaced by `other`.
+// Returns the value with the lanes from `lanes.count` on replaced by `other`.
 HF_INLINE f32x16 keep(f32x16 value, AllLanes, float) {
   return value;
 }
@@ -395,9 +395,9 @@ HF_INLINE double reduce_add(f64x8 value) {
 // ---- functions
 // ------------------------------------------------------------------------------------------------------
 
-// e^x within 2 ulp, for softmax and sigmoid: zero where e^x is below the smallest normal float (so at -inf),
-// e^87 (6e37) where x is larger than 87; NaN stays NaN. x = n ln 2 + r, e^r = 1 + r + r^2 q(r) with the
-// polynomial that meets it in the Chebyshev nodes of |r| <= ln 2 / 2 (relative error 8e-9), times 2^n.
+// Returns e^x within 2 ulp, for softmax and sigmoid: zero where e^x is below the smallest normal float (so at
+// -inf), e^87 (6e37) where x is larger than 87; NaN stays NaN. x = n ln 2 + r, e^r = 1 + r + r^2 q(r) with
+// the polynomial that meets it in the Chebyshev nodes of |r| <= ln 2 / 2 (relative error 8e-9), times 2^n.
 HF_INLINE NativeF32 native_exp(NativeF32 x) {
   constexpr float smallest_x = -87.3365402F;  // e^x >= smallest normal float
   constexpr float largest_x = 87.0F;
@@ -416,7 +416,7 @@ HF_INLINE NativeF32 native_exp(NativeF32 x) {
   const NativeF32 q23 = native_fma(r, all(8.3631733432e-3F), all(4.1666556150e-2F));
   const NativeF32 q = native_fma(native_fma(r2, all(1.3926175889e-3F), q23), r2, q01);
   const NativeF32 p = native_fma(q, r2, r) + 1.0F;
-  // 2^n from its bits; the shift drops round_shift's own
+  // The factor is 2^n, made from its bits; the shift drops the bits of round_shift.
   const NativeU32 power = (__builtin_bit_cast(NativeU32, shifted) << 23) + 0x3f800000U;
   const NativeF32 scaled = p * __builtin_bit_cast(NativeF32, power);
   return x < smallest_x ? NativeF32{} : scaled;
@@ -425,8 +425,8 @@ HF_INLINE f32x16 exp(f32x16 x) {
   return HF_PARTS(f32x16, native_exp(x.part[p]));
 }
 
-// sigmoid(x) = 1 / (1 + e^-x) and sigmoid(-x) = 1 - sigmoid(x), both without cancellation; sigmoid(x) is
-// zero where e^-x saturates.
+// Holds sigmoid(x) = 1 / (1 + e^-x) and sigmoid(-x) = 1 - sigmoid(x), both without cancellation; sigmoid(x)
+// is zero where e^-x saturates.
 struct SigmoidPair {
   f32x16 of_x;
   f32x16 of_minus_x;
@@ -444,7 +444,7 @@ HF_INLINE f32x16 sigmoid(f32x16 x) {
 // ---- dispatch
 // -------------------------------------------------------------------------------------------------------
 
-// body(float{}) or body(BFloat16{}), by the type of an op's tensors: `using T = decltype(element)`.
+// Calls body(float{}) or body(BFloat16{}), by the type of an op's tensors: `using T = decltype(element)`.
 template <typename Body>
 HF_INLINE void for_dtype(DType dtype, const Body& body) {
   if (dtype == DType::bf16) {

@@ -1,5 +1,5 @@
-// The plainest kernels there are: they read, update in place and write memory, and compute next to nothing.
-// Yardsticks of bandwidth for benchmarks; no op of the table uses them.
+// Simple streaming kernels: they read, update in place and write memory, and compute next to nothing. They
+// are yardsticks of bandwidth for benchmarks; no op of the table uses them.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ struct StreamRegions {
   float* update = nullptr;  // read and written in place
   float* write = nullptr;
   std::int64_t read_count = 0, update_count = 0, write_count = 0;
-  std::int64_t piece_count = 4096;  // floats of all regions together that are gone through at a time
+  std::int64_t piece_count = 4096;  // floats of all regions together that are processed at a time
   bool past_caches = false;         // writes go to memory without being read into a cache first
 };
 
-// Goes once through all three regions side by side. The result depends on all that was read, so that no
+// Passes once through all three regions side by side. The result depends on all that was read, so that no
 // read can be left out.
 using StreamFunction = float (*)(const StreamRegions& regions);
 StreamFunction stream_function(CpuIsa isa);

@@ -1,6 +1,6 @@
-// What implementations of more than one instruction set support. They share these functions, compiled for
-// every processor: so the registry sees that one of them never gets what another before it in order does not
-// support.
+// Tells which arguments the implementations of more than one instruction set support. They share these
+// functions, compiled for every processor: so the registry sees that one of them never gets arguments that an
+// earlier one in the order does not support.
 #pragma once
 
 namespace holdfast::inline kernels::cpu {

@@ -1,4 +1,4 @@
-// The body of a loop that a team of threads runs.
+// TaskRef: the body of a loop that a team of threads runs.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Team: the fixed set of threads that the kernels of one device share. Member 0 is the thread that calls
-// run() (the device's queue thread); the others wait: a short spin, because ops follow each other within
-// microseconds, then sleep, because several ranks share the cores of a host.
+// run() (the device's queue thread); the others wait: first they spin shortly, because ops follow each other
+// within microseconds, then they sleep, because several ranks share the cores of a host.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace holdfast::inline kernels::cpu {
 
 class Team {
  public:
-  // `on_thread_start` runs first on every thread the team makes (not on member 0).
+  // Starts the threads. `on_thread_start` runs first on every thread the team makes (not on member 0).
   Team(int threads, void (*on_thread_start)());
   ~Team();
   Team(const Team&) = delete;
@@ -24,7 +24,7 @@ class Team {
 
   // Runs body(index, member) for every index in [0, count), handed out one at a time. Called by one thread,
   // not from inside a body. Waits only for members that took part: a member that the system has not scheduled
-  // delays nobody.
+  // causes no delay.
   void run(std::int64_t count, TaskRef body);
 
  private:
@@ -36,8 +36,8 @@ class Team {
   void leave();
   void close();
 
-  // `calls_` counts calls of run(): what sleeping members watch. `members_` is open_bit while indices may be
-  // left, plus the number of members inside; body_, count_ and next_ change only while it is 0.
+  // Counts calls of run() for sleeping members to watch (`calls_`). `members_` is open_bit while indices may
+  // be left, plus the number of members inside; body_, count_ and next_ change only while it is 0.
   static constexpr std::uint32_t open_bit = 1U << 31U;
   const int threads_;
   alignas(64) std::atomic<std::uint32_t> calls_{0};
@@ -49,7 +49,7 @@ class Team {
   std::vector<std::thread> workers_;
 };
 
-// Spins a few microseconds, yielding the core in between, until done() is true; false when it gave up.
+// Spins a few microseconds, yielding the core in between, until done() is true; returns false on timeout.
 template <typename Done>
 bool spin_until(const Done& done) {
   constexpr int rounds = 64;

@@ -9,7 +9,7 @@
 
 namespace holdfast::inline kernels::cpu::HF_ISA {
 
-// Tile registers of 16 rows x 64 bytes; a thread's own state.
+// Configures tile registers of 16 rows x 64 bytes; each thread has its own configuration.
 struct AmxConfiguration {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -31,7 +31,7 @@ struct AmxTile {
   }
   static void leave() { _tile_release(); }
 
-  // A: registers of 16 rows x 16 words, one after another along the depth.
+  // Packs A into registers of 16 rows x 16 words, one after another along the depth.
   static void pack_rows(const Operand<Element>& a, std::int64_t first, std::int64_t count, std::int64_t begin,
                         std::int64_t depth, std::int64_t words, float* panels) {
     for (std::int64_t word = 0; word < words; word += half) {
@@ -44,7 +44,7 @@ struct AmxTile {
       }
     }
   }
-  // B: panels of 16 columns, which are registers of 16 words x 16 columns.
+  // Packs B into panels of 16 columns, which are registers of 16 words x 16 columns.
   static void pack_columns(const Operand<Element>& b, std::int64_t first, std::int64_t count,
                            std::int64_t begin, std::int64_t depth, std::int64_t words, float* panels) {
     pack_panels<Words, half>(b, first, count, begin, depth, words, panels);
@@ -55,7 +55,7 @@ struct AmxTile {
     constexpr bool float_target = sizeof(C) == sizeof(float);
     const bool whole = output.rows == rows && output.columns == columns;
     alignas(64) float memory[rows * columns];
-    // Where the sums start ...
+    // The sums start from `base` ...
     const float* base = output.base;
     std::int64_t base_stride = output.base_stride;
     if (base != nullptr && !whole) {
@@ -63,7 +63,7 @@ struct AmxTile {
       base = memory;
       base_stride = columns;
     }
-    // ... and where they go.
+    // ... and go to `target`.
     float* target = memory;
     std::int64_t target_stride = columns;
     if constexpr (float_target) {
@@ -108,8 +108,8 @@ struct AmxTile {
       _tile_loadd(2, base + half * base_stride, base_bytes);
       _tile_loadd(3, base + half * base_stride + half, base_bytes);
     }
-    // The next tile's rows lie far apart; a few are fetched in every step, into L2: more at a time would wait
-    // for each other and hold up A and B.
+    // The next tile's rows are far apart; a few are prefetched in every step, into L2: more at a time would
+    // wait for each other and delay A and B.
     const C* ahead = output.c_ahead;
     std::int64_t rows_ahead = ahead != nullptr ? rows : 0;
     const std::int64_t rows_per_step = ceil_divide(rows * half, words);

@@ -1,4 +1,4 @@
-// What a matrix product does besides multiplying.
+// Bias of a matrix product: the part of the op besides multiplying.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -6,8 +6,8 @@
 
 namespace holdfast::inline kernels::cpu::HF_ISA {
 
-// C = bias + C, or bias, or zero: a product that sums nothing, and the part of one with a bias that
-// accumulates.
+// Computes C = bias + C, or bias, or zero: for a product that sums nothing, and for the bias part of a
+// product that accumulates.
 HF_INLINE void add_bias_alone(const Matmul& op) {
   for_dtype(op.dtype_c, [&](auto c_element) {
     for_dtype(op.dtype, [&](auto bias_element) {

@@ -1,4 +1,4 @@
-// A matrix product of our own: how a call is cut into blocks that stay in the caches, and tiles of them that
+// Gemm: our own matrix product. A call is cut into blocks that stay in the caches, and tiles of them that
 // stay in registers. After Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication".
 //
 //   block    rows of A or columns of B (of the smaller operand) x depth: packed once, by all threads, and
@@ -45,7 +45,7 @@ class Gemm {
   std::int64_t arguments_of(std::int64_t depth) const {
     return padded(depth, Tile::depth_unit) / Tile::Words::depth_per_word;
   }
-  // Sums wait in fp32 for the next chunk where C itself cannot hold them.
+  // Returns whether sums are kept in fp32 for the next chunk, because C itself cannot hold them.
   bool keeps_sums() const { return op_.dtype_c == DType::bf16 && op_.k > chunk_; }
   bool shares_sums() const { return keeps_sums() && op_.k > depth_block_; }
 
@@ -66,8 +66,9 @@ class Gemm {
 
   const Context& context_;
   const Matmul op_;
-  // The threads share A and are handed out columns; or they share B and are handed out rows, so that each
-  // writes whole rows of a large C (a weight gradient), which memory likes best.
+  // Tells which operand the threads share: they share A and are handed out columns; or they share B and are
+  // handed out rows, so that each writes whole rows of a large C (a weight gradient), which is fastest in
+  // memory.
   const bool shares_rows_;
   const std::int64_t shared_extent_, own_extent_;
   const std::int64_t shared_unit_, own_unit_;
@@ -105,7 +106,7 @@ Gemm<Tile>::Gemm(const Context& context, const Matmul& op)
 template <typename Tile>
 void Gemm<Tile>::cut_blocks() {
   constexpr std::int64_t most = 512;
-  constexpr std::int64_t max_words = 192 * 1024;  // 768 KiB of what is shared
+  constexpr std::int64_t max_words = 192 * 1024;  // 768 KiB of the shared operand
   const std::int64_t chunks = ceil_divide(op_.k, Tile::chunk);
   chunk_ = padded(ceil_divide(op_.k, chunks), 32);
   const std::int64_t words = arguments_of(chunk_);
@@ -114,11 +115,11 @@ void Gemm<Tile>::cut_blocks() {
   depth_block_ = larger(1, max_words / (shared_block_ * words)) * chunk_;
 }
 
-// A few items for every thread, as long as each is worth its packing.
+// Cuts a few items for every thread, as long as each is worth its packing.
 template <typename Tile>
 void Gemm<Tile>::cut_items() {
   constexpr std::int64_t items_per_thread = 4;
-  constexpr std::int64_t max_words = 96 * 1024;  // 384 KiB of what a thread packs for itself
+  constexpr std::int64_t max_words = 96 * 1024;  // 384 KiB of a thread's own operand
   const std::int64_t wanted = context_.team().threads() * items_per_thread;
   const std::int64_t units = ceil_divide(own_extent_, own_unit_);
   const std::int64_t max_units = larger(1, max_words / (arguments_of(chunk_) * own_unit_));
@@ -181,7 +182,7 @@ void Gemm<Tile>::pack(bool rows, Range extent, Range depths, float* panels) cons
   }
 }
 
-// Chunk by chunk, and panels inside.
+// Packs the shared operand chunk by chunk, in panels.
 template <typename Tile>
 void Gemm<Tile>::pack_shared(const Block& block) const {
   constexpr std::int64_t row_step = 64, column_step = 96;
@@ -200,7 +201,7 @@ void Gemm<Tile>::pack_shared(const Block& block) const {
   });
 }
 
-// The bias of an item's columns as fp32, or null.
+// Returns the bias of an item's columns as fp32, or null.
 template <typename Tile>
 const float* Gemm<Tile>::load_bias(const Item& item, int thread) const {
   if (op_.bias == nullptr) return nullptr;
@@ -211,7 +212,7 @@ const float* Gemm<Tile>::load_bias(const Item& item, int thread) const {
   return bias;
 }
 
-// Where an item's sums wait, or null.
+// Returns the fp32 sums of an item that are kept between chunks, or null.
 template <typename Tile>
 float* Gemm<Tile>::sums_of(const Block& block, const Item& item, int thread) const {
   if (!keeps_sums()) return nullptr;

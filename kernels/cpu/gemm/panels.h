@@ -26,7 +26,7 @@ struct Operand {
   bool depth_contiguous = false;  // stored as (extent, depth); otherwise as (depth, extent)
 };
 
-// `count` words from elements, the rest zero.
+// Loads `count` words from elements; the rest is zero.
 HF_INLINE NativeF32 load_words(const float* from, std::int64_t count) {
   if (count >= lanes) return native_load(from);
 #if defined(__AVX512F__)
@@ -44,16 +44,16 @@ HF_INLINE NativeF32 load_words(const BFloat16* from, std::int64_t count) {
   return native_load(buffer);
 }
 
-// Words that are fp32 values; bf16 elements are widened.
+// Words that are single fp32 values; bf16 elements are widened.
 template <typename ElementType>
 struct ValueWords {
   using Element = ElementType;
   static constexpr int depth_per_word = 1;
-  // Words of one neighbour along the depth; `depth` elements are left.
+  // Loads words of one neighbour along the depth; `depth` elements are left.
   HF_INLINE static NativeF32 along_depth(const Element* from, std::int64_t depth) {
     return load_words(from, depth);
   }
-  // One word of `count` neighbours of an operand stored as (depth, extent).
+  // Loads one word of `count` neighbours of an operand stored as (depth, extent).
   HF_INLINE static NativeF32 across(const Element* from, std::int64_t, std::int64_t, std::int64_t count) {
     return load_words(from, count);
   }
@@ -79,7 +79,7 @@ struct PairWords {
 };
 #endif
 
-// rows[i] lane j <-> rows[j] lane i.
+// Exchanges rows[i] lane j with rows[j] lane i.
 #if !defined(__AVX2__)
 HF_INLINE void transpose(NativeF32 (&rows)[4]) {
   const NativeF32 a = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
@@ -155,7 +155,7 @@ HF_INLINE void store_half(float* to, NativeF32 value) {
 }
 #endif
 
-// A square of words: neighbours [extent, extent + lanes) and `lanes` words from element `depth` on, as
+// Loads a square of words: neighbours [extent, extent + lanes) and `lanes` words from element `depth` on, as
 // vectors over the neighbours, or (along_depth) over the depth. `extent_left` and `depth_left` elements
 // exist.
 template <bool along_depth, typename Words>
@@ -190,13 +190,14 @@ HF_INLINE void load_square(const Operand<typename Words::Element>& operand, std:
   if (operand.depth_contiguous != along_depth) transpose(square);
 }
 
-// Where word `word` of neighbour `extent` lies in panels of `width` neighbours.
+// Returns the address of word `word` of neighbour `extent` in panels of `width` neighbours.
 template <int width>
 HF_INLINE float* word_in(float* panels, std::int64_t extent, std::int64_t word, std::int64_t words) {
   return panels + extent / width * (words * width) + word * width + extent % width;
 }
 
-// One word of `lanes` neighbours, which are one panel's or two panels' (`apart` elements from each other).
+// Stores one word of `lanes` neighbours, which belong to one panel or to two (`apart` elements from each
+// other).
 template <int width>
 HF_INLINE void store_words(float* to, [[maybe_unused]] std::int64_t apart, NativeF32 value) {
   if constexpr (width >= lanes) {
@@ -233,7 +234,8 @@ void pack_panels(const Operand<typename Words::Element>& operand, std::int64_t f
     }
     return;
   }
-  // Row by row as it is stored; rows lie far apart, so the processor does not fetch the next by itself.
+  // Rows are packed one by one as they are stored; they are far apart, so the processor does not prefetch the
+  // next by itself.
   constexpr std::int64_t words_ahead = 8;
   const auto* row = operand.data + begin * operand.stride + first;
   const std::int64_t step = Words::depth_per_word * operand.stride;

@@ -8,18 +8,18 @@
 
 namespace holdfast::inline kernels::cpu::HF_ISA {
 
-// Where a tile's sums go: c = base + sum, for `rows` x `columns` elements that exist.
+// Target of a tile's sums: c = base + sum, for `rows` x `columns` elements that exist.
 template <typename C>
 struct TileOutput {
   const float* base = nullptr;   // or null
   std::int64_t base_stride = 0;  // 0: one row for all (a bias)
   C* c = nullptr;
   std::int64_t c_stride = 0;
-  C* c_ahead = nullptr;  // where the next tile's sums go, or null
+  C* c_ahead = nullptr;  // target of the next tile's sums, or null
   std::int64_t rows = 0, columns = 0;
 };
 
-// Writes sums that lie in memory, where a tile is cut off by the matrix's edge.
+// Writes sums from memory, where a tile is cut off by the matrix's edge.
 template <typename C>
 void write_sums(const float* sums, std::int64_t stride, const TileOutput<C>& output) {
   for (std::int64_t row = 0; row < output.rows; ++row) {
@@ -76,7 +76,7 @@ struct VectorTile {
     pack_panels<Words, columns>(b, first, count, begin, depth, words, panels);
   }
 
-  // One tile from a panel of A and one of B.
+  // Computes one tile from a panel of A and one of B.
   template <typename C>
   static void run(std::int64_t words, const float* a, const float* b, const TileOutput<C>& output) {
     if (output.columns > 2 * lanes) return run_vectors<3>(words, a, b, output);

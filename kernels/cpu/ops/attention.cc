@@ -66,7 +66,8 @@ struct KeySpan {
   std::int64_t first_key = 0;  // `first` in the sequence; of a mixed span
 };
 
-// Only hidden scores are below it: where a query has seen nothing else, 2^(score - largest) is 0 and not NaN.
+// Lower bound of visible scores; only hidden scores are below it. While a query has seen nothing else,
+// 2^(score - largest) is 0 and not NaN.
 constexpr float lowest_score = -std::numeric_limits<float>::max();
 
 // One step of the online softmax for one vector of queries: scores (count, panel_width) become 2^(score -

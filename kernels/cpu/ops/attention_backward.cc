@@ -18,7 +18,8 @@ struct Plan : AttentionShape {
 
   std::int64_t rows() const { return round_up(length, vector_lanes); }
   std::int64_t panels() const { return ceil_divide(length, panel_width); }
-  // With few heads the keys of one are dealt out to several tasks; each then has its own part of dQ.
+  // Returns the number of tasks that share the keys of one head when there are few heads; each of them then
+  // has its own part of dQ.
   std::int64_t slices() const {
     const std::int64_t heads_with_keys = larger(1, batch * kv_heads);
     return larger(1, smaller(panels(), ceil_divide(min_tasks, heads_with_keys)));

@@ -1,4 +1,5 @@
-// What attention forward and backward share: small matrix products in registers, packing, and powers of two.
+// Code shared by attention forward and backward: small matrix products in registers, packing, and powers of
+// two.
 //
 // Scores are computed for a panel of 48 queries (forward) or keys (backward) side by side in the lanes of
 // three vectors, against rows on the other side that are broadcast element by element. So softmax runs down
@@ -51,16 +52,17 @@ AttentionShape shape_of(const Op& op) {
   return {op.batch, op.sequence_length, op.heads, op.kv_heads, op.head_size};
 }
 
-// Which keys the queries of one sequence see besides the causal rule (first_key in kernels/attention.h).
+// The keys that the queries of one sequence see besides the causal rule (first_key in kernels/attention.h).
 struct VisibleKeys {
   const std::int32_t* first_key = nullptr;  // of this sequence; null = all
   std::int64_t length = 0;
 
-  // The padding behind the last query sees what that one sees.
+  // Returns the first key that a query sees. The padding after the last query sees the same keys as that
+  // query.
   std::int64_t first_of(std::int64_t query) const {
     return first_key == nullptr ? 0 : first_key[smaller(query, length - 1)];
   }
-  // The first query that does not see `key` any more; `length` when all behind the key do.
+  // Returns the first query that no longer sees `key`; `length` when all after the key see it.
   std::int64_t end_of_queries(std::int64_t key) const {
     if (first_key == nullptr) return length;
     std::int64_t sees = key, end = length;
@@ -80,7 +82,8 @@ VisibleKeys visible_keys(const Op& op, std::int64_t b) {
   return {op.first_key == nullptr ? nullptr : op.first_key + b * op.sequence_length, op.sequence_length};
 }
 
-// Hands out consecutive pieces of a scratch block, each at a cache line; without a block it only counts.
+// Hands out consecutive pieces of a scratch block, each aligned to a cache line; without a block it only
+// counts.
 class Pieces {
  public:
   explicit Pieces(std::byte* block) : block_(block) {}
@@ -99,7 +102,7 @@ class Pieces {
 
 // ---- products
 
-// body(0), body(1), ... with compile-time indices, so that arrays indexed by them stay in registers.
+// Calls body(0), body(1), ... with compile-time indices, so that arrays indexed by them stay in registers.
 template <int count, typename Body>
 HF_INLINE void unroll(const Body& body) {
   if constexpr (count > 0) {
@@ -114,8 +117,8 @@ HF_INLINE NativeF32 splat(float value) {
 
 enum class Start { zero, add, scale };  // the sum starts from 0, C, or C * column_scale
 
-// C = start + A B, with A (rows x depth), B (depth x 16 vectors), C (rows x 16 vectors); rows a multiple
-// of 8.
+// Arguments of the product C = start + A B, with A (rows x depth), B (depth x 16 vectors), C (rows x 16
+// vectors); rows a multiple of 8.
 struct Product {
   const float* a = nullptr;
   std::int64_t a_stride = 0;  // between rows of A; if A is transposed, between its columns
@@ -127,7 +130,7 @@ struct Product {
   const float* column_scale = nullptr;
 };
 
-// Registers: with 32 of them 8 x 3 sums, 3 of B and a broadcast; with 16 half the rows.
+// Rows of a register tile: with 32 registers 8 x 3 sums, 3 of B and a broadcast; with 16 half the rows.
 inline constexpr int tile_rows = native_lanes == 16 ? 8 : 4;
 
 template <Start start, bool a_transposed, int parts>
@@ -193,7 +196,8 @@ HF_INLINE void multiply(const Product& p) {
 
 // ---- packing
 
-// Rows [0, rows) of `source` times `scale` as fp32, padded with zeros to padded_rows x round_up(columns, 16).
+// Packs rows [0, rows) of `source` times `scale` as fp32, padded with zeros to padded_rows x
+// round_up(columns, 16).
 template <typename T>
 void pack_rows(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t padded_rows,
                std::int64_t columns, float scale, float* target) {
@@ -209,7 +213,7 @@ void pack_rows(const T* source, std::int64_t source_stride, std::int64_t rows, s
   }
 }
 
-// Rows [0, rows) of `source` (as pack_rows writes them) times `scale`, converted.
+// Converts rows [0, rows) of `source` (as pack_rows writes them) times `scale` to the target's type.
 template <typename T>
 void unpack_rows(const float* source, std::int64_t rows, std::int64_t columns, float scale, T* target,
                  std::int64_t target_stride) {
@@ -221,7 +225,7 @@ void unpack_rows(const float* source, std::int64_t rows, std::int64_t columns, f
   }
 }
 
-// target[column][row] = source[row][column]; rows and columns are multiples of 4.
+// Sets target[column][row] = source[row][column]; rows and columns are multiples of 4.
 inline void transpose(const float* source, std::int64_t source_stride, std::int64_t rows,
                       std::int64_t columns, float* target, std::int64_t target_stride) {
   const auto load4 = [](const float* from) __attribute__((always_inline)) {
@@ -252,8 +256,8 @@ inline void transpose(const float* source, std::int64_t source_stride, std::int6
 
 // ---- functions
 
-// 2^x for x < 128 within 2 ulp (polynomial of Cephes exp2f); 0 below -126; NaN stays NaN. Cheaper than exp():
-// scores carry the factor log2(e) already.
+// Returns 2^x for x < 128 within 2 ulp (polynomial of Cephes exp2f); 0 below -126; NaN stays NaN. Cheaper
+// than exp(): scores include the factor log2(e) already.
 HF_INLINE NativeF32 native_exp2(NativeF32 x) {
   constexpr float round_shift =
       12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
@@ -274,7 +278,7 @@ HF_INLINE f32x16 exp2(f32x16 x) {
   return HF_PARTS(f32x16, native_exp2(x.part[p]));
 }
 
-// ln x for normal x >= 0 within 2 ulp (Cephes logf); NaN for infinity and NaN.
+// Returns ln x for normal x >= 0 within 2 ulp (Cephes logf); NaN for infinity and NaN.
 HF_INLINE NativeF32 native_log(NativeF32 x) {
   const NativeU32 bits = __builtin_bit_cast(NativeU32, x);
   const NativeF32 mantissa = __builtin_bit_cast(NativeF32, (bits & 0x007fffffU) | 0x3f800000U);

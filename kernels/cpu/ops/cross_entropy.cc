@@ -114,7 +114,8 @@ bool writes_gradient(const CrossEntropy& op) {
   return std::fpclassify(op.gradient_scale) != FP_ZERO;
 }
 
-// What exponents are taken relative to: no infinity minus infinity where there is nothing but -infinity.
+// Returns the value that exponents are taken relative to: it avoids infinity minus infinity where all values
+// are -infinity.
 HF_INLINE float base_of(float largest) {
   return largest > -std::numeric_limits<float>::infinity() ? largest : 0.0F;
 }

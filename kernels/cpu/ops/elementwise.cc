@@ -10,7 +10,7 @@ namespace holdfast::inline kernels::cpu::HF_ISA {
 namespace {
 
 constexpr std::int64_t chunk_bytes = 65536;
-// What is larger than this is streamed: it would only push other things out of the caches.
+// Minimum size of a streamed tensor: a larger one would only push other data out of the caches.
 constexpr std::int64_t stream_bytes = 4 << 20;
 constexpr std::int64_t prefetch_elements = 1024;
 

@@ -1,7 +1,7 @@
-// Every CPU kernel, once per instruction set. Files in this folder are compiled three times (HF_ISA =
-// portable, avx2, avx512). Inline functions and templates of theirs must live in namespace HF_ISA or be
-// anonymous: the linker may keep any one copy of an inline function, and a copy with wider instructions would
-// crash an older processor. So no std:: algorithms and no formatted HF_CHECK here either.
+// Declares every CPU kernel, once per instruction set. Files in this folder are compiled three times (HF_ISA
+// = portable, avx2, avx512). Their inline functions and templates must be in namespace HF_ISA or anonymous:
+// the linker may keep any one copy of an inline function, and a copy with wider instructions would crash an
+// older processor. So there are no std:: algorithms and no formatted HF_CHECK here either.
 #pragma once
 
 #include "kernels/cpu/context.h"

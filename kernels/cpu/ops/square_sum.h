@@ -1,6 +1,6 @@
-// Block sums of squares, in double: alone (SquareSum) and of sums that are just being made (Accumulate). The
-// order is fixed: element i of each 32 of a block goes to lane i of four vectors of eight; the vectors are
-// added as a tree at the end.
+// Computes block sums of squares, in double: of given values (SquareSum) and of sums while they are made
+// (Accumulate). The order is fixed: element i of each 32 of a block goes to lane i of four vectors of eight;
+// the vectors are added as a tree at the end.
 #pragma once
 
 #include "kernels/cpu/ops/cut.h"
@@ -12,8 +12,8 @@ namespace holdfast::inline kernels::cpu::HF_ISA {
 inline constexpr std::int64_t square_sum_stride = 32;
 inline constexpr std::int64_t square_sum_chunk_elements = 32 * static_cast<std::int64_t>(block_elements);
 
-// sums[b] of block b of `count` values. values_at(i, size), called for i = 0, 32, 64 ..., points to values i
-// to i + size - 1; size is 32 but at the end.
+// Sets sums[b] to that of block b of `count` values. values_at(i, size), called for i = 0, 32, 64 ..., points
+// to values i to i + size - 1; size is 32 except at the end.
 template <typename ValuesAt>
 HF_INLINE void for_square_sums(std::int64_t count, double* sums, const ValuesAt& values_at) {
   constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);

@@ -24,7 +24,7 @@ constexpr Implementation kernel(OpId op, Function run, Function prepare = nullpt
   return result;
 }
 
-// Where multiplying and adding in one rounding is not an instruction, oneDNN is many times as fast.
+// The portable build has a lower preference: without an fma instruction, oneDNN is many times as fast.
 constexpr Implementation gemm() {
   Implementation result = kernel(OpId::matmul, run_gemm, prepare_gemm);
   result.what = "own blocks and tiles (kernels/cpu/gemm), compiled for " HF_QUOTED(HF_ISA);

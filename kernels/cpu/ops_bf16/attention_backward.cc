@@ -32,7 +32,8 @@ struct Plan : AttentionShape {
   std::int64_t rows() const { return round_up(length, depth_step); }
   std::int64_t depth() const { return round_up(head_size, depth_step); }
   std::int64_t tiles() const { return ceil_divide(length, tile_keys); }
-  // With few heads the keys of one are dealt out to several tasks; each then has its own part of dQ.
+  // Returns the number of tasks that share the keys of one head when there are few heads; each of them then
+  // has its own part of dQ.
   std::int64_t slices() const {
     return larger(1, smaller(tiles(), ceil_divide(min_tasks, larger(1, batch * kv_heads))));
   }
@@ -46,7 +47,7 @@ struct Plan : AttentionShape {
 
 // Scratch of one thread.
 struct Workspace {
-  // Of one head of queries.
+  // Operands of one head of queries.
   BFloat16* queries = nullptr;             // B: (rows, padded)
   BFloat16* queries_transposed = nullptr;  // B: (depth, rows)
   BFloat16* dout = nullptr;                // B: (rows, padded)
@@ -54,13 +55,13 @@ struct Workspace {
   float* minus_lse = nullptr;              // (rows) in units of log 2; -inf behind the last query
   float* delta = nullptr;                  // (rows)
   float* dq = nullptr;  // (rows / dq_queries, padded, dq_queries); in shared scratch if there are slices
-  // Of one tile of keys.
+  // Operands of one tile of keys.
   BFloat16* keys = nullptr;             // A: (tile_keys, depth)
   BFloat16* keys_transposed = nullptr;  // A: (padded, tile_keys)
   BFloat16* values = nullptr;           // A: (tile_keys, depth)
   float* dk = nullptr;                  // (tile_keys, padded) of each tile that outlives a query head
   float* dv = nullptr;
-  // Of one strip of keys and one block of queries.
+  // Scores and operands of one strip of keys and one block of queries.
   float* scores = nullptr;        // (strip_keys, score_stride)
   float* dp = nullptr;            // (strip_keys, score_stride)
   BFloat16* p = nullptr;          // A: (strip_keys, operand_stride)
@@ -114,7 +115,7 @@ struct Block {
   std::int64_t column = 0;       // of first_query in space.ds_panels
 };
 
-// Which of 16 queries see a key, by position or by document.
+// Computes which of 16 queries see a key, by position or by document.
 struct Visible {
   __m512i query;      // numbers of the queries
   __m512i first_key;  // of each

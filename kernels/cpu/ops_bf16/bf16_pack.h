@@ -1,4 +1,4 @@
-// Operands of bf16_product.h from rows in memory, and fp32 vectors to bf16.
+// Makes operands of bf16_product.h from rows in memory, and bf16 from fp32 vectors.
 #pragma once
 
 #include <immintrin.h>
@@ -10,13 +10,14 @@
 
 namespace holdfast::inline kernels::cpu::HF_ISA {
 
-// Rows in memory; what lies outside of them reads as zero.
+// Rows in memory; elements outside of them read as zero.
 struct Bf16Rows {
   const BFloat16* data = nullptr;
   std::int64_t stride = 0;
   std::int64_t rows = 0, columns = 0;
 
-  // Elements [column, column + 32) of a row; column < columns. Without branches: rows are often two vectors.
+  // Loads elements [column, column + 32) of a row; column < columns. There are no branches: rows are often
+  // two vectors.
   HF_INLINE __m512i load(std::int64_t row, std::int64_t column) const {
     const auto left = static_cast<unsigned>(smaller(columns - column, 32));
     const __mmask32 inside = row < rows ? _bzhi_u32(~0U, left) : 0;
@@ -24,12 +25,12 @@ struct Bf16Rows {
   }
 };
 
-// Two vectors rounded to nearest even: `low` in elements 0 to 15, `high` in 16 to 31. Denormals become zero.
+// Rounds two vectors to nearest even: `low` becomes elements 0 to 15, `high` 16 to 31. Denormals become zero.
 HF_INLINE __m512i to_bf16(f32x16 low, f32x16 high) {
   return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high.part[0], low.part[0]));
 }
 
-// `count` floats times `scale`, rounded, to memory.
+// Stores `count` floats times `scale`, rounded.
 HF_INLINE void store_rounded(const float* from, std::int64_t count, float scale, BFloat16* to) {
   for_lanes(count, [&](std::int64_t i, auto lanes) {
     const __m256bh rounded = _mm512_cvtneps_pbh((load(from + i) * scale).part[0]);
@@ -38,7 +39,7 @@ HF_INLINE void store_rounded(const float* from, std::int64_t count, float scale,
   });
 }
 
-// Elements 0 to 15 (`high` false) or 16 to 31 of two rows, taken in turn: 16 columns of a panel of B.
+// Takes elements 0 to 15 (`high` false) or 16 to 31 of two rows in turn: 16 columns of a panel of B.
 template <bool high>
 HF_INLINE __m512i interleave(__m512i even, __m512i odd) {
   constexpr short base = high ? 16 : 0;
@@ -50,7 +51,7 @@ HF_INLINE __m512i interleave(__m512i even, __m512i odd) {
   return _mm512_permutex2var_epi16(even, index, odd);
 }
 
-// Sixteen rows of sixteen dwords to their columns: words by pairs, by fours, and quarters of a vector twice.
+// Transposes sixteen rows of sixteen dwords: words by pairs, by fours, and quarters of a vector twice.
 HF_INLINE void transpose_dwords(__m512i (&rows)[16]) {
   constexpr __mmask16 all = 0xffff;  // GCC 12 takes the unmasked intrinsics for uses of uninitialized memory
   __m512i pairs[16];
@@ -80,7 +81,7 @@ HF_INLINE void transpose_dwords(__m512i (&rows)[16]) {
   }
 }
 
-// A = the rows. padded_rows x padded_columns, the latter a multiple of 32.
+// Packs A = the rows: padded_rows x padded_columns, the latter a multiple of 32.
 inline void pack_a(const Bf16Rows& source, std::int64_t padded_rows, std::int64_t padded_columns,
                    BFloat16* target) {
   for (std::int64_t row = 0; row < padded_rows; ++row) {
@@ -90,7 +91,7 @@ inline void pack_a(const Bf16Rows& source, std::int64_t padded_rows, std::int64_
   }
 }
 
-// A = the transposed rows: padded_columns (a multiple of 16) x padded_rows (of 32).
+// Packs A = the transposed rows: padded_columns (a multiple of 16) x padded_rows (of 32).
 inline void pack_a_transposed(const Bf16Rows& source, std::int64_t padded_rows, std::int64_t padded_columns,
                               BFloat16* target) {
   for (std::int64_t row = 0; row < padded_rows; row += 32) {
@@ -109,7 +110,8 @@ inline void pack_a_transposed(const Bf16Rows& source, std::int64_t padded_rows, 
   }
 }
 
-// B = the rows (depth = rows): padded_columns / 16 panels of padded_rows / 2 lines, `panel_stride` apart.
+// Packs B = the rows (depth = rows): padded_columns / 16 panels of padded_rows / 2 lines, `panel_stride`
+// apart.
 inline void pack_b(const Bf16Rows& source, std::int64_t padded_rows, std::int64_t padded_columns,
                    BFloat16* target, std::int64_t panel_stride) {
   for (std::int64_t row = 0; row < padded_rows; row += 2) {
@@ -122,7 +124,7 @@ inline void pack_b(const Bf16Rows& source, std::int64_t padded_rows, std::int64_
   }
 }
 
-// B = the transposed rows (depth = columns): padded_rows / 16 panels of padded_columns / 2 lines.
+// Packs B = the transposed rows (depth = columns): padded_rows / 16 panels of padded_columns / 2 lines.
 inline void pack_b_transposed(const Bf16Rows& source, std::int64_t padded_rows, std::int64_t padded_columns,
                               BFloat16* target) {
   for (std::int64_t row = 0; row < padded_rows; row += 16) {
@@ -136,8 +138,9 @@ inline void pack_b_transposed(const Bf16Rows& source, std::int64_t padded_rows, 
   }
 }
 
-// 2^x for x < 128 with a relative error below 2.5e-7 (a polynomial of degree 5 on [0, 1)); 0 below -126, so
-// at -inf; NaN stays NaN. Half the instructions of exp2() in kernels/cpu/ops/attention_tiles.h.
+// Returns 2^x for x < 128 with a relative error below 2.5e-7 (a polynomial of degree 5 on [0, 1)); 0 below
+// -126, and so at -inf; NaN stays NaN. It takes half the instructions of exp2() in
+// kernels/cpu/ops/attention_tiles.h.
 HF_INLINE f32x16 fast_exp2(f32x16 x) {
   const __m512 value = x.part[0];
   // A denormal result would cost an assist of a hundred cycles.

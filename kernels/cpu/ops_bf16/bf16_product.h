@@ -1,11 +1,10 @@
-// Products of bf16 matrices with fp32 sums by matrix instructions, and the operand layouts that these share.
-// Files of this folder are compiled twice: HF_ISA = avx512_bf16 (vdpbf16ps) and amx (tdpbf16ps). As in
+// Multiplies bf16 matrices with fp32 sums by matrix instructions, and defines the operand layouts. Files of
+// this folder are compiled twice: HF_ISA = avx512_bf16 (vdpbf16ps) and amx (tdpbf16ps). As in
 // kernels/cpu/ops/ops.h, nothing inline may be shared with other instruction sets.
 //
 //   A  row-major, the depth contiguous.
-//   B  panels of 16 columns; a panel is (depth / 2, 16, 2): a dword holds what two neighbouring rows of B
-//   have
-//      in one column.
+//   B  panels of 16 columns; a panel is (depth / 2, 16, 2): a dword holds the elements of two neighbouring
+//      rows of B in one column.
 //   C  row-major fp32.
 //
 // Rows and columns come in multiples of 16, the depth in multiples of 32; callers pad with zeros. The order
@@ -36,14 +35,14 @@ struct Bf16Product {
 
 enum class Sum { start, add };  // C = A B, C += A B
 
-// The compiler does not know that tile instructions read and write memory.
+// Orders memory accesses: the compiler does not know that tile instructions read and write memory.
 HF_INLINE void order_memory() {
   asm volatile("" ::: "memory");
 }
 
 #if defined(__AMX_BF16__)
 
-// While one lives, its thread may call multiply(). The process must have been given the tile registers.
+// While an object lives, its thread may call multiply(). The process must have been given the tile registers.
 class MatrixUnit {
  public:
   MatrixUnit() {
@@ -61,7 +60,7 @@ class MatrixUnit {
   MatrixUnit& operator=(const MatrixUnit&) = delete;
 };
 
-// Tiles 0 to 3 hold C, 4 and 5 A, 6 and 7 B.
+// Computes a block: tiles 0 to 3 hold C, 4 and 5 A, 6 and 7 B.
 template <Sum sum, bool two_rows, bool two_columns>
 HF_INLINE void multiply_block(const Bf16Product& p, const BFloat16* a, const BFloat16* b, float* c) {
   constexpr std::int64_t line = 64;
@@ -125,8 +124,8 @@ template <Sum sum>
 
 class MatrixUnit {};  // nothing to set up
 
-// Sixteen rows by one panel would need as many broadcasts as products: so 8 rows by up to 2 panels, whose
-// sums stay in 16 registers.
+// Computes a block of 8 rows by up to 2 panels, whose sums stay in 16 registers: sixteen rows by one panel
+// would need as many broadcasts as products.
 template <Sum sum, int panels>
 HF_INLINE void multiply_block(const Bf16Product& p, const BFloat16* a, const BFloat16* b, float* c) {
   constexpr int rows = 8;

@@ -1,5 +1,5 @@
-// Kernels that need bf16 matrix instructions. Files in this folder are compiled once per kind of them (HF_ISA
-// = avx512_bf16, amx), under the rules of kernels/cpu/ops/ops.h. Their tensors are bf16.
+// Declares kernels that need bf16 matrix instructions. Files in this folder are compiled once per kind of
+// them (HF_ISA = avx512_bf16, amx), under the rules of kernels/cpu/ops/ops.h. Their tensors are bf16.
 #pragma once
 
 #include "kernels/cpu/context.h"
