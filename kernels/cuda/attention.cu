@@ -10,7 +10,7 @@ namespace holdfast::inline kernels::cuda {
 
 namespace {
 
-// Of one tile of queries; scores are in units of log 2.
+// Softmax state of one tile of queries; scores are in units of log 2.
 struct Softmax {
   float largest[4] = {lowest_score, lowest_score, lowest_score, lowest_score};
   float sum[4] = {};  // of 2^(score - largest) over this thread's columns

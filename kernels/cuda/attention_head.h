@@ -1,5 +1,5 @@
-// Where the rows of a head lie in the tensors of attention (kernels/attention.h), and which keys its queries
-// see. Of all attention kernels; they take the op itself as their argument.
+// Locates the rows of a head in the tensors of attention (kernels/attention.h), and the keys that its queries
+// see. Shared by all attention kernels; they take the op itself as their argument.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,12 +14,13 @@ namespace holdfast::inline kernels::cuda {
 
 inline constexpr float log2_e = 1.44269504088896F;
 inline constexpr float ln_2 = 0.693147180559945F;
-// Only hidden scores (minus infinity) are below it: where a query has seen nothing else yet, 2^(score -
-// largest) is 0 and not NaN.
+// Lower bound of visible scores; only hidden scores (minus infinity) are below it. While a query has seen
+// nothing else, 2^(score - largest) is 0 and not NaN.
 inline constexpr float lowest_score = -3.40282347e38F;
 
-// Elements from row to row, and of row 0 of the sequence, in qkv and out; and of token 0 in lse and delta.
-// Strides and numbers of tokens and heads fit 32 bits: 64-bit arithmetic takes several instructions.
+// Strides and offsets of a head: elements from row to row, and of row 0 of the sequence, in qkv and out; and
+// of token 0 in lse and delta. Strides and numbers of tokens and heads fit 32 bits: 64-bit arithmetic takes
+// several instructions.
 struct HeadPlace {
   int qkv_stride, out_stride;
   std::int64_t query, key, value;  // in qkv
@@ -27,7 +28,7 @@ struct HeadPlace {
   std::int64_t statistics;
 };
 
-// Of query head `head` of sequence `b`.
+// Returns the offsets of query head `head` of sequence `b`.
 template <typename Op>
 __device__ HeadPlace place_of(const Op& op, int b, int head) {
   const int heads = static_cast<int>(op.heads), kv_heads = static_cast<int>(op.kv_heads);
@@ -44,8 +45,8 @@ __device__ HeadPlace place_of(const Op& op, int b, int head) {
   return place;
 }
 
-// What a block works on: tile number `tile` of a head of a sequence. Tiles of one number are neighbours, so
-// that blocks that take equally long run together.
+// Work item of a block: tile number `tile` of a head of a sequence. Tiles with the same number are
+// neighbours, so that blocks that take equally long run together.
 struct TilePlace {
   int b, head, tile;
   __device__ TilePlace(std::int64_t batch, std::int64_t heads) {
@@ -55,7 +56,7 @@ struct TilePlace {
     head = static_cast<int>(blockIdx.x % each);
   }
 };
-// Of all heads of the batch.
+// Returns the number of blocks for all heads of the batch.
 inline unsigned blocks_of_heads(std::int64_t heads, std::int64_t length, int tile_rows) {
   return blocks_for(heads * ((length + tile_rows - 1) / tile_rows), 1);
 }
@@ -65,12 +66,13 @@ struct VisibleKeys {
   const std::int32_t* first_key = nullptr;  // of this sequence; null = all
   int length = 0;
 
-  // What lies behind the last query sees what that one sees.
+  // Returns the first key that a query sees. Queries after the last one see the same keys as the last one.
   __device__ int first_of(int query) const {
     return first_key == nullptr ? 0 : first_key[query < length ? query : length - 1];
   }
-  // How many tiles of `tile` queries, counted from the sequence's begin, end with the last one that sees
-  // `key` or a key before it. Searched among first queries of tiles: what queries see first never decreases.
+  // Returns the number of tiles of `tile` queries, counted from the sequence's beginning, up to the last one
+  // that sees `key` or an earlier key. It searches among the first queries of tiles: the first key that a
+  // query sees never decreases.
   __device__ int end_of_tiles(int key, int tile) const {
     int inside = key / tile, end = (length + tile - 1) / tile;
     if (first_key == nullptr) return end;
@@ -87,7 +89,7 @@ __device__ VisibleKeys visible_keys(const Op& op, int b) {
           static_cast<int>(op.sequence_length)};
 }
 
-// delta = sum of out * dout over each row (kernels/cuda/attention_backward.cu).
+// Computes delta = sum of out * dout over each row (kernels/cuda/attention_backward.cu).
 void run_attention_delta(Context& context, const AttentionBackward& op);
 
 }  // namespace holdfast::inline kernels::cuda

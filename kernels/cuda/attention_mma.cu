@@ -22,15 +22,15 @@ struct Pass {
   static constexpr int tile_keys = head_size == 64 ? 64 : 32;  // what 255 registers allow without spills
   static constexpr int n_tiles = tile_keys / 8;
 
-  // Of shared memory.
+  // Offsets and sizes in shared memory.
   static constexpr int buffers = MmaTile<head_size>::bytes_of(tile_queries);  // queries come first
   static constexpr int values = MmaTile<head_size>::bytes_of(tile_keys);      // in a buffer, keys come first
   static constexpr int buffer_bytes = 2 * values;
   static constexpr int bytes = buffers + 2 * buffer_bytes;
 };
 
-// Of the queries of a warp, two of each m tile in a lane. Scores and references are products of query and
-// key; `scale` makes powers of 2 of them.
+// Softmax state of the queries of a warp, two of each m tile in a lane. Scores and references are products of
+// query and key; `scale` makes powers of 2 of them.
 struct Softmax {
   float scale;
   float reference[m_tiles][2];
@@ -45,8 +45,8 @@ struct Softmax {
     }
   }
 
-  // Where scores pass a reference too far, it becomes the largest of them, and what was summed before is
-  // brought to it.
+  // Raises a reference to the largest score where scores exceed it too far, and rescales the earlier sums to
+  // it.
   template <int n_tiles, int d_tiles>
   __device__ void raise_references(const MmaSums<m_tiles, n_tiles>& scores, MmaSums<m_tiles, d_tiles>& out) {
     float shrink[m_tiles][2];
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(mma_threads, 2) attend(AttentionForward op) {
     await_copies();
     __syncthreads();  // one buffer is there, the other is free
     if (key + Sizes::tile_keys < end) copy(key + Sizes::tile_keys);
-    // What the warp does not see would add zeros.
+    // Keys that the warp does not see would add zeros.
     if (key >= warp_first + warp_queries || key + Sizes::tile_keys <= warp_begin) continue;
     std::byte* buffer = buffer_of(key);
     MmaSums<m_tiles, Sizes::n_tiles> scores;

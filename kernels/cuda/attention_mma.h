@@ -1,7 +1,7 @@
 // Tiles of bf16 in shared memory and their products in tensor cores, for attention of head sizes 64 and 128.
-// A block has four warps; each owns 16 or 32 rows of a tile and all columns of what it computes, so softmax
-// and its gradient never leave the warp, and a product's result is the next one's left operand where it is,
-// in registers (FlashAttention-2, Dao 2023).
+// A block has four warps; each owns 16 or 32 rows of a tile and all columns of its results, so softmax and
+// its gradient never leave the warp, and a product's result is the next one's left operand where it is, in
+// registers (FlashAttention-2, Dao 2023).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,8 +31,8 @@ struct MmaThread {
         column(2 * (lane % 4)) {}
 };
 
-// Rows of a head in shared memory, in pieces of 16 bytes. Piece p of row r lies in place p ^ (r % 8): the
-// eight rows that one matrix of ldmatrix takes then lie in different banks.
+// Layout of the rows of a head in shared memory, in pieces of 16 bytes. Piece p of row r is at position p ^
+// (r % 8): the eight rows that one matrix of ldmatrix takes are then in different banks.
 template <int head_size>
 struct MmaTile {
   static constexpr int pieces = head_size / 8;
@@ -41,7 +41,7 @@ struct MmaTile {
   __device__ static int offset(int row, int piece) { return row * row_bytes + (piece ^ (row % 8)) * 16; }
 };
 
-// Starts the copies of `rows` rows from first_row on; those from end_row on become zeros.
+// Starts the copies of `rows` rows from first_row on; rows from end_row on become zeros.
 template <int rows, int head_size>
 __device__ void copy_tile(std::byte* tile, const BFloat16* head, int stride, int first_row, int end_row) {
   using Tile = MmaTile<head_size>;
@@ -59,7 +59,7 @@ __device__ void copy_tile(std::byte* tile, const BFloat16* head, int stride, int
   }
 }
 
-// Starts the copies of one value per row, as copy_tile(); `values` are of 4 bytes.
+// Starts the copies of one value per row, like copy_tile(); `values` have 4 bytes each.
 template <int rows, typename T>
 __device__ void copy_values(T* target, const T* source, int first_row, int end_row) {
   static_assert(rows <= mma_threads && sizeof(T) == 4);
@@ -69,9 +69,9 @@ __device__ void copy_values(T* target, const T* source, int first_row, int end_r
                 source + min(first_row + row, end_row - 1), first_row + row < end_row);
 }
 
-// A lane's view of a tile, from `first_row` (a multiple of 8) on. As left operand, or transposed as right
-// operand, four matrices are rows 0-7 and 8-15, then both of the next 8 columns; as right operand of A B^T
-// they are the two halves of 16 columns of rows 0-7, then of rows 8-15.
+// Selects the role of a tile that a lane reads from `first_row` (a multiple of 8) on. As left operand, or
+// transposed as right operand, four matrices are rows 0-7 and 8-15, then both of the next 8 columns; as right
+// operand of A B^T they are the two halves of 16 columns of rows 0-7, then of rows 8-15.
 enum class Operand { left, right };
 template <int head_size, Operand operand>
 struct MmaReader {
@@ -85,8 +85,8 @@ struct MmaReader {
     row = shared_address(tile) + (first_row + lane_row) * MmaTile<head_size>::row_bytes;
     swizzle = (lane_piece ^ (lane_row % 8)) * 16;
   }
-  // 16 x 16 elements; rows and columns are multiples of 16. Places change within 128 bytes only: less to
-  // compute and to keep than one address for each column.
+  // Loads 16 x 16 elements; rows and columns are multiples of 16. Positions change within 128 bytes only:
+  // that takes less to compute and to keep than one address for each column.
   template <bool transposed = false>
   __device__ void load(unsigned (&fragment)[4], int first_row, int first_column) const {
     const int bytes = first_column * 2;
@@ -117,7 +117,7 @@ __device__ void set_zero(MmaSums<m_tiles, n_tiles>& sums) {
   }
 }
 
-// products = left * right^T, of rows of `left` and rows of `right`, over the head.
+// Computes products = left * right^T, of rows of `left` and rows of `right`, over the head.
 template <int head_size, int m_tiles, int n_tiles>
 __device__ void multiply_rows(const LeftReader<head_size>& left, const RightReader<head_size>& right,
                               MmaSums<m_tiles, n_tiles>& products) {
@@ -140,7 +140,7 @@ __device__ void multiply_rows(const LeftReader<head_size>& left, const RightRead
   }
 }
 
-// sums += weights * rows: `rows` starts with the row of the first column of `weights`.
+// Adds weights * rows to sums: `rows` starts with the row of the first column of `weights`.
 template <int head_size, int m_tiles, int k_tiles>
 __device__ void add_weighted_rows(const MmaLeft<m_tiles, k_tiles>& weights, const LeftReader<head_size>& rows,
                                   MmaSums<m_tiles, head_size / 8>& sums) {
@@ -171,8 +171,8 @@ __device__ void round_to_left(const MmaSums<m_tiles, n_tiles>& sums, MmaLeft<m_t
   }
 }
 
-// Of queries warp_first + row and keys first_key + column: those that the query does not see become minus
-// infinity.
+// Sets the scores that a query does not see to minus infinity, for queries warp_first + row and keys
+// first_key + column.
 template <int m_tiles, int n_tiles>
 __device__ void hide_keys(MmaSums<m_tiles, n_tiles>& scores, const VisibleKeys& visible, int warp_first,
                           int first_key) {
@@ -195,8 +195,8 @@ __device__ void hide_keys(MmaSums<m_tiles, n_tiles>& scores, const VisibleKeys& 
   }
 }
 
-// The warp's rows, times scale[m][row or row + 8], to rows first_row to end_row of `target`, by way of a tile
-// that nobody else needs any more: whole pieces of 16 bytes leave the warp.
+// Stores the warp's rows, times scale[m][row or row + 8], to rows first_row to end_row of `target`. They go
+// through a tile that is no longer needed: whole pieces of 16 bytes leave the warp.
 template <int head_size, int m_tiles>
 __device__ void store_rows(const MmaSums<m_tiles, head_size / 8>& sums, const float (&scale)[m_tiles][2],
                            std::byte* tile, int tile_row, BFloat16* target, int stride, int first_row,

@@ -23,7 +23,7 @@ struct KeyPass {
   static constexpr int step_queries = 32;  // whose scores are held at once
   static constexpr int n_tiles = step_queries / 8;
 
-  // Of shared memory.
+  // Offsets and sizes in shared memory.
   static constexpr int values = MmaTile<head_size>::bytes_of(tile_keys);  // keys come first
   static constexpr int buffers = 2 * values;
   static constexpr int douts = MmaTile<head_size>::bytes_of(tile_queries);  // in a buffer, queries come first
@@ -33,7 +33,7 @@ struct KeyPass {
   static constexpr int bytes = buffers + 2 * buffer_bytes;
 };
 
-// Of the pass for queries.
+// Sizes of the pass for queries.
 template <int head_size>
 struct QueryPass {
   static constexpr int m_tiles = 2;  // of 16 queries in a warp
@@ -141,8 +141,8 @@ __device__ void through_softmax(const MmaSums<m_tiles, n_tiles>& probabilities, 
   }
 }
 
-// What `step_queries` queries from row `step` of the buffer on add to the gradients of the warp's keys.
-// Queries behind the sequence's end are zeros and add zeros.
+// Adds the contribution of `step_queries` queries, from row `step` of the buffer on, to the gradients of the
+// warp's keys. Queries after the sequence's end are zeros and add zeros.
 template <int head_size, typename Pass = KeyPass<head_size>>
 __device__ void add_key_gradients(std::byte* tiles, int warp_row, std::byte* buffer, int step,
                                   const VisibleKeys& visible, int warp_first, int first_query,
@@ -232,7 +232,8 @@ __global__ void __launch_bounds__(mma_threads, 2) key_gradients(AttentionBackwar
 
 // ---- queries: rows are queries, columns are keys ----------------------------------------------------------
 
-// What `step_keys` keys from row `step` of the buffer on add to the gradients of the warp's queries.
+// Adds the contribution of `step_keys` keys, from row `step` of the buffer on, to the gradients of the warp's
+// queries.
 template <int head_size, typename Pass = QueryPass<head_size>>
 __device__ void add_query_gradients(std::byte* tiles, int warp_row, std::byte* buffer, int step,
                                     const VisibleKeys& visible, int mixed_end, int warp_first, int first_key,

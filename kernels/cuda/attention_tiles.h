@@ -26,7 +26,7 @@ inline constexpr int tile_depth = 32;   // of the head, at a time
 inline constexpr int tile_padding = 4;  // keeps 16-byte alignment, spreads rows over banks
 inline constexpr int rows_at_once = 16;
 
-// In dynamic shared memory.
+// Tiles in dynamic shared memory.
 struct TileMemory {
   float left[tile_rows][tile_depth + tile_padding];
   float right[tile_rows][tile_depth + tile_padding];
@@ -42,7 +42,7 @@ struct TileThread {
   __device__ TileThread() : x(static_cast<int>(threadIdx.x) % 16), y(static_cast<int>(threadIdx.x) / 16) {}
 };
 
-// Rows of a head from some row on; those from `rows` on count as zeros.
+// Rows of a head from some row on; rows from `rows` on count as zeros.
 template <typename T>
 struct HeadRows {
   const T* first;
@@ -52,7 +52,8 @@ struct HeadRows {
       : first(head + first_row * row_stride), stride(row_stride), rows(end_row - first_row) {}
 };
 
-// rows x width elements from (first_row, first_column) on, in rows of `stride`; zeros outside of the head.
+// Loads rows x width elements from (first_row, first_column) on, in rows of `stride`; zeros outside of the
+// head.
 template <int rows, int width, int stride, typename T>
 __device__ void load_tile(const HeadRows<T>& head, int first_row, int first_column, int head_size,
                           float* target) {
@@ -64,7 +65,7 @@ __device__ void load_tile(const HeadRows<T>& head, int first_row, int first_colu
   }
 }
 
-// products[i][j]: of row y + 16 i of `left` with row x + 16 j of `right`.
+// Computes products[i][j] of row y + 16 i of `left` with row x + 16 j of `right`.
 template <typename T>
 __device__ void multiply_rows(const HeadRows<T>& left, const HeadRows<T>& right, int head_size,
                               TileMemory& memory, float (&products)[4][4]) {
@@ -109,7 +110,7 @@ __device__ inline void put_weights(const float (&weights)[4][4], TileMemory& mem
   }
 }
 
-// sum[i][4 j + c], of row y + 16 i and column first_column + 64 j + 4 x + c: += weights * rows.
+// Adds weights * rows to sum[i][4 j + c], for row y + 16 i and column first_column + 64 j + 4 x + c.
 template <int columns, typename T>
 __device__ void add_weighted_rows(const HeadRows<T>& rows, int first_column, int head_size,
                                   TileMemory& memory, float (&sum)[4][columns / 16]) {
@@ -141,7 +142,7 @@ __device__ void add_weighted_rows(const HeadRows<T>& rows, int first_column, int
   }
 }
 
-// The result of add_weighted_rows(), row i times scale[i], to rows first_row to end_row of `target`.
+// Stores the result of add_weighted_rows(), row i times scale[i], to rows first_row to end_row of `target`.
 template <int columns, typename T>
 __device__ void store_rows(const float (&sum)[4][columns / 16], const float (&scale)[4], T* target,
                            std::int64_t stride, int first_row, int end_row, int first_column, int head_size) {
@@ -158,7 +159,7 @@ __device__ void store_rows(const float (&sum)[4][columns / 16], const float (&sc
   }
 }
 
-// Over the 16 threads of a row; all of them get the result.
+// Reduces a value over the 16 threads of a row; all of them get the result.
 template <typename Combine>
 __device__ float reduce_row(float value, Combine combine) {
 #pragma unroll
@@ -166,7 +167,7 @@ __device__ float reduce_row(float value, Combine combine) {
   return value;
 }
 
-// blockIdx.y counts the blocks that share the columns of a head.
+// Returns the grid, whose blockIdx.y counts the blocks that share the columns of a head.
 inline Grid tile_grid(std::int64_t heads, std::int64_t length, std::int64_t head_size, int columns) {
   return {.blocks = dim3(blocks_of_heads(heads, length, tile_rows), blocks_for(head_size, columns)),
           .threads = tile_threads,

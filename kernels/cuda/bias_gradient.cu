@@ -13,7 +13,7 @@ constexpr std::int64_t blocks_wanted =
     528;  // four on each multiprocessor of an H100; of every GPU, for the bits
 constexpr std::int64_t group_rows_min = 32;
 
-// How the rows are cut, from the shape alone.
+// Cut of the rows, which follows from the shape alone.
 struct Cut {
   std::int64_t tiles = 0;  // of 32 packs of columns
   std::int64_t groups = 1, group_rows = 0;

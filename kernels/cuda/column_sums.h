@@ -1,4 +1,5 @@
-// The second pass of sums over rows: groups of rows were added to partial sums, and those are added here.
+// Computes the second pass of sums over rows: groups of rows were added to partial sums, and those are added
+// here.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ struct ColumnSums {
   bool accumulate = false;
 };
 
-// targets[t][c] (+)= sum of partials[g, t, c] over the groups, in an order that follows from their number.
+// Computes targets[t][c] (+)= sum of partials[g, t, c] over the groups, in an order that follows from their
+// number.
 void add_column_sums(Context& context, const ColumnSums& sums);
 
 }  // namespace holdfast::inline kernels::cuda

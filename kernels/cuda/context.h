@@ -1,5 +1,5 @@
-// What a CUDA kernel runs in: the device's stream, its workspace and its matrix products. How many
-// multiprocessors the GPU has is not here: nothing that a kernel does may follow from it.
+// Context of a CUDA kernel: the device's stream, its workspace and its matrix products. It does not have the
+// GPU's number of multiprocessors, because nothing that a kernel does may follow from it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,8 +18,8 @@ class Context {
   cudaStream_t stream() const { return stream_; }
   MatmulCache& matmuls() const { return matmuls_; }
 
-  // Scratch in device memory, at least the largest request_workspace() so far; 256-byte aligned. It belongs
-  // to one op at a time: the stream runs them in order.
+  // Returns scratch in device memory, at least the largest request_workspace() so far; 256-byte aligned. It
+  // belongs to one op at a time: the stream runs them in order.
   std::byte* workspace() const { return workspace_; }
   void request_workspace(std::size_t bytes) {
     requested_bytes_ = std::max(requested_bytes_, bytes);
@@ -27,7 +27,7 @@ class Context {
   std::size_t requested_bytes() const { return requested_bytes_; }
   void set_workspace(std::byte* workspace) { workspace_ = workspace; }
 
-  // The first error of the runtime is kept: what was launched after it never ran.
+  // Keeps the first error of the runtime: what was launched after it never ran.
   void note(cudaError_t error, const char* operation) {
     if (error != cudaSuccess && error_ == cudaSuccess) {
       error_ = error;

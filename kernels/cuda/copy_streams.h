@@ -1,4 +1,4 @@
-// Streams beside the one that computes, for copies to the host that several threads make at a time.
+// CopyStreams: streams besides the computing one, for copies to the host that several threads make at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,8 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// Any thread may call. Whoever owns it ends its copies first.
+// Hands streams to copying threads. Any thread may call. The owner ends its copies before it destroys the
+// object.
 class CopyStreams {
  public:
   explicit CopyStreams(int ordinal) : ordinal_(ordinal) {}

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int threads_max = 1024;
 
-// What exponents are taken relative to: no infinity minus infinity where there is nothing but -infinity.
+// Returns the value that exponents are taken relative to: it avoids infinity minus infinity where all values
+// are -infinity.
 __device__ float base_of(float largest) {
   return largest > -INFINITY ? largest : 0.0F;
 }
@@ -41,7 +42,7 @@ struct Softmax {
   }
 };
 
-// Of what all threads of the block saw.
+// Combines the statistics of all threads of the block.
 __device__ Softmax of_block(const Softmax& mine) {
   Softmax all;
   all.largest = block_reduce(mine.largest, Max{});
@@ -49,7 +50,7 @@ __device__ Softmax of_block(const Softmax& mine) {
   return all;
 }
 
-// Of the columns of a row, by all threads of the block.
+// Computes the statistics of the columns of a row, by all threads of the block.
 template <bool whole, typename T>
 __device__ Softmax softmax_of(const T* x, int columns) {
   constexpr int size = pack_size<T>;
@@ -147,7 +148,7 @@ __device__ SoftmaxStatistics joined(const SoftmaxStatistics& a, const SoftmaxSta
           .target_logit = a.target_logit + b.target_logit};
 }
 
-// Of `count` neighbouring slices of a row.
+// Combines the statistics of `count` neighbouring slices of a row.
 template <int count>
 __device__ SoftmaxStatistics tree(const SoftmaxStatistics* first, std::int64_t rows) {
   if constexpr (count == 1) {

@@ -216,8 +216,8 @@ Device::Ticket CudaDevice::ticket() {
   return submitted_;
 }
 
-// After an error of the runtime nothing more will run, so everything counts as reached: nobody waits for
-// ever, and status() says what happened.
+// Returns true for every ticket after an error of the runtime, because nothing more will run: no caller waits
+// for ever, and status() reports the error.
 bool CudaDevice::reached(Ticket ticket) const {
   const std::lock_guard lock(mutex_);
   while (!marks_.empty() && reached_ < ticket) {
@@ -292,7 +292,7 @@ bool CudaDevice::read_beside(Ticket after, std::span<const std::byte> source, st
   return failure_ == cudaSuccess;
 }
 
-// At a launch, or of something that was waited for.
+// Returns the first error, of a launch or of something that was waited for.
 cudaError_t CudaDevice::first_error() const {
   const std::lock_guard lock(mutex_);
   return context_.error() != cudaSuccess ? context_.error() : failure_;
@@ -316,7 +316,7 @@ Result<void> CudaDevice::status() {
       facts_.name, facts_.ordinal, sentence_of(error, at_launch ? context_.failed_operation() : "a kernel"));
 }
 
-// By the error alone: a driver that has lost its GPU need not come back from another question.
+// Decides by the error alone: a driver that has lost its GPU need not return from another query.
 bool CudaDevice::lost() {
   return cuda_error_class(first_error()) == CudaErrorClass::sticky;
 }
@@ -339,7 +339,7 @@ Result<void> CudaDevice::end_planning() {
   return grow_workspace();
 }
 
-// What decides bits beside the own kernels named "cuda", which every CUDA device has.
+// Returns what decides bits besides the own kernels named "cuda", which every CUDA device has.
 std::string bits_beside_own(const KernelTable& kernels, DType precision) {
   std::vector<std::string> parts;
   for (const KernelChoice& choice : kernels) {

@@ -1,4 +1,4 @@
-// Errors of the CUDA runtime as results.
+// Converts errors of the CUDA runtime to results.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,8 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// "cudaMalloc on GPU 0: out of memory (cudaErrorMemoryAllocation)"; what else to say goes before and after.
+// Returns a text such as "cudaMalloc on GPU 0: out of memory (cudaErrorMemoryAllocation)"; callers add
+// context before and after it.
 inline std::string sentence_of(cudaError_t error, const char* operation) {
   return fmt::format("{}: {} ({})", operation, cudaGetErrorString(error), cudaGetErrorName(error));
 }

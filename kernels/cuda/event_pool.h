@@ -1,4 +1,4 @@
-// Events that measure time, used again and again: making one costs more than recording it.
+// EventPool: events that measure time and are reused, because making one costs more than recording it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,8 +9,8 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// Used by the launching thread only. Outlived by the stream; outlives what it has recorded, which its owner
-// gives back or destroys.
+// Used by the launching thread only. The stream outlives the pool; the pool outlives its recorded events,
+// which their owner gives back or destroys.
 class EventPool {
  public:
   EventPool() = default;
@@ -18,7 +18,7 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  // Where the stream is now. What goes wrong is noted in the context.
+  // Records an event at the stream's present position. An error is noted in the context.
   cudaEvent_t record(Context& context);
   void give_back(cudaEvent_t event) { spare_.push_back(event); }
 

@@ -7,7 +7,7 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// Puts the kernel on the stream. The error comes back from whatever waits for the stream later.
+// Puts the kernel on the stream. The error is returned by whichever call waits for the stream later.
 cudaError_t launch_fault_kernel(cudaStream_t stream, DeviceFault fault);
 
 }  // namespace holdfast::inline kernels::cuda

@@ -12,7 +12,7 @@ bool Graphs::launch(Context& context, std::uint64_t key) {
 void Graphs::begin(Context& context, std::uint64_t key) {
   const bool first = graphs_.try_emplace(key, nullptr).second;
   if (first) return;
-  // Of this thread alone: others allocate memory meanwhile.
+  // The capture covers this thread only: other threads allocate memory meanwhile.
   const cudaError_t error = cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeThreadLocal);
   context.note(error, "cudaStreamBeginCapture");
   capturing_ = error == cudaSuccess;

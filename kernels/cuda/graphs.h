@@ -1,7 +1,7 @@
-// Launches that come again and again with the same arguments, as CUDA graphs. The first time they run as they
-// are, because the first use of a kernel and of a library's algorithm loads code, which a capture does not
-// take; the second time they are captured from the stream; from then on they are launched as one. The kernels
-// and their order are the same, and so are the bits.
+// Graphs: runs repeated launches with the same arguments as CUDA graphs. The first time they run as they are,
+// because the first use of a kernel and of a library's algorithm loads code, which a capture does not allow;
+// the second time they are captured from the stream; from then on they are launched as one. The kernels and
+// their order are the same, and so are the bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,17 +21,18 @@ class Graphs {
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
 
-  // Puts the launches of `key` on the stream; false when they were not captured yet. Then they are launched
-  // between begin() and end().
+  // Puts the launches of `key` on the stream; returns false when they were not captured yet. Then they must
+  // be launched between begin() and end().
   bool launch(Context& context, std::uint64_t key);
   // Starts the capture of `key` if it has run before: from here to end() the stream runs nothing.
   void begin(Context& context, std::uint64_t key);
   // Launches what was captured meanwhile.
   void end(Context& context, std::uint64_t key);
   bool capturing() const { return capturing_; }
-  // Whether something could not be captured.
+  // Returns whether a capture has failed.
   bool failed() const { return failed_; }
-  // Forgets all: the memory that they were captured with has moved. Nothing of them runs any more.
+  // Forgets all graphs, when the memory that they were captured with has moved. None of them may still be
+  // running.
   void clear();
 
  private:

@@ -1,4 +1,4 @@
-// How kernels are started, and how work is cut into blocks.
+// Starts kernels, and cuts work into blocks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,11 +15,11 @@ namespace holdfast::inline kernels::cuda {
 struct Grid {
   dim3 blocks;
   int threads = 256;
-  std::size_t shared_bytes = 0;  // dynamic; more than 48 KiB are asked for here
+  std::size_t shared_bytes = 0;  // dynamic; launch() requests more than 48 KiB from the runtime
 };
 
-// Arguments are converted to the kernel's parameter types. Errors are kept by the context. A grid without
-// blocks is nothing to do.
+// Launches a kernel. Arguments are converted to the kernel's parameter types. Errors are kept by the context.
+// A grid without blocks is a no-op.
 template <typename... Parameters, typename... Values>
 void launch(Context& context, void (*kernel)(Parameters...), const Grid& grid, const Values&... values) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
@@ -43,7 +43,7 @@ inline unsigned blocks_for(std::int64_t items, std::int64_t items_per_block) {
   return static_cast<unsigned>(blocks);
 }
 
-// Calls body(the count, as a constant): a power of two, at most `largest`.
+// Calls body with `count` as a constant: a power of two, at most `largest`.
 template <int largest, typename Body>
 void for_power_of_two(std::int64_t count, const Body& body) {
   if constexpr (largest == 1) {
@@ -55,7 +55,7 @@ void for_power_of_two(std::int64_t count, const Body& body) {
   }
 }
 
-// Of the block; 16-byte aligned.
+// Returns the dynamic shared memory of the block; 16-byte aligned.
 __device__ inline std::byte* dynamic_shared() {
 #ifdef HF_CUDA_EMULATED
   return cuda_emulator::dynamic_shared_memory();

@@ -6,7 +6,7 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// kernels/cuda/custom/*.cu; CMake writes the function.
+// Returns the lists of kernels/cuda/custom/*.cu; CMake writes the function.
 std::span<const ImplementationList* const> custom_lists();
 
 }  // namespace holdfast::inline kernels::cuda

@@ -14,9 +14,10 @@ namespace holdfast::inline kernels::cuda {
 
 namespace {
 
-// What NVIDIA recommends for sm_90. A constant: more or less of it may mean another algorithm.
+// Workspace limit that NVIDIA recommends for sm_90. It is a constant: another value may mean another
+// algorithm.
 constexpr std::uint64_t workspace_limit_bytes = std::uint64_t{32} << 20;
-// Where tensors start at least (MemoryPlan and the buckets of parameters give more).
+// Minimum alignment of tensors (MemoryPlan and the buckets of parameters give more).
 constexpr std::uint32_t address_alignment_bytes = 16;
 
 // Algorithms that the heuristic is asked for, the best first.
@@ -26,7 +27,7 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// Of the rows of a matrix that starts where tensors do.
+// Returns the alignment of the rows of a matrix that begins at that alignment.
 std::uint32_t row_alignment_bytes(std::int64_t leading, DType dtype) {
   const std::uint64_t row_bytes = static_cast<std::uint64_t>(leading) * bytes_of(dtype);
   return static_cast<std::uint32_t>(
@@ -69,7 +70,7 @@ std::optional<T> read(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoC
   return value;
 }
 
-// Whether parts of a sum, if there are any, are known to be added in order.
+// Returns whether parts of a sum, if there are any, are known to be added in order.
 bool has_ordered_sums(const cublasLtMatmulAlgo_t& algorithm) {
   const auto scheme = read<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
   return scheme == std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE} ||

@@ -1,11 +1,11 @@
-// cuBLASLt's matrix products by shape. Which of the library's algorithms a call takes is decided once, when
-// it is planned, by a rule that knows the shape alone: the first of the eight best answers of the library's
+// Caches cuBLASLt's matrix products by shape. The algorithm of a call is chosen once, when the call is
+// planned, by a rule that uses the shape alone: the first of the eight best answers of the library's
 // heuristic, for a fixed limit of workspace and the alignment that the leading dimensions allow, that does
 // not split sums and add them in the order in which blocks arrive (CUBLASLT_REDUCTION_SCHEME_INPLACE). A
-// library that is newer than this file may refuse a question or give an answer that is not known here: such a
-// product is computed by the own kernel, never a reason to end the program. Nothing is ever timed, so two
-// runs with one version of the library on GPUs of one kind take the same algorithms; and the library promises
-// the same bits for one algorithm as long as streams do not share a workspace, which they do not here.
+// library that is newer than this file may refuse a query or give an unknown answer: such a product is
+// computed by the own kernel, and never a reason to end the program. Nothing is ever timed, so two runs with
+// one version of the library on GPUs of one kind take the same algorithms; and the library promises the same
+// bits for one algorithm as long as streams do not share a workspace, which they do not here.
 #pragma once
 
 #include <cublasLt.h>
@@ -21,28 +21,29 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// "cuBLASLt 13.1.0": with the GPU it decides the algorithms, and so the bits.
+// Returns the library's version, such as "cuBLASLt 13.1.0": with the GPU it decides the algorithms, and so
+// the bits.
 std::string matmul_library();
 
-// One product as the library wants it described, with the algorithm chosen for it.
+// One product as the library describes it, with the algorithm chosen for it.
 class Product {
  public:
-  // Asks the heuristic. m, n and k are positive.
+  // Queries the heuristic. m, n and k are positive.
   Product(cublasLtHandle_t library, const ProductShape& shape);
 
-  // False: the library has no algorithm for this shape whose sums have an order that is known.
+  // Returns false when the library has no algorithm for this shape whose sums have a known order.
   bool found() const { return why_not_.empty(); }
-  // A clause, such as "cuBLASLt has no algorithm for it"; empty when there is one.
+  // Returns a clause, such as "cuBLASLt has no algorithm for it"; empty when there is one.
   const std::string& why_not() const { return why_not_; }
   std::size_t workspace_bytes() const { return choice_.workspaceSize; }
-  // Whether the algorithm may be given these addresses. It was chosen for 16 bytes, or less where a leading
-  // dimension is odd.
+  // Returns whether the algorithm may be used with these addresses. It was chosen for 16 bytes, or less where
+  // a leading dimension is odd.
   bool takes(const Matmul& op) const;
-  // Puts it on the stream; host memory is not allocated. The workspace is 256-byte aligned.
+  // Puts the product on the stream; host memory is not allocated. The workspace is 256-byte aligned.
   cublasStatus_t run(cublasLtHandle_t library, const Matmul& op, std::byte* workspace,
                      cudaStream_t stream) const;
-  // "algorithm 66 tile 20 stages 36 splits 1 reduction 0 swizzle 0 custom 0 inner 0 cluster 2"; "?" stands
-  // for an attribute that the library does not tell.
+  // Returns a text such as "algorithm 66 tile 20 stages 36 splits 1 reduction 0 swizzle 0 custom 0 inner 0
+  // cluster 2"; "?" stands for an attribute that the library does not report.
   std::string algorithm() const;
 
  private:
@@ -65,7 +66,7 @@ class Product {
   cublasLtMatmulHeuristicResult_t choice_ = {};
 };
 
-// Used by the launching thread only.
+// Holds the products by shape. Used by the launching thread only.
 class MatmulCache {
  public:
   static Result<std::unique_ptr<MatmulCache>> make();  // for the current device
@@ -73,13 +74,13 @@ class MatmulCache {
   MatmulCache(const MatmulCache&) = delete;
   MatmulCache& operator=(const MatmulCache&) = delete;
 
-  // Made when first asked for; lives as long as the cache.
+  // Returns the product of a shape, made at the first request; it lives as long as the cache.
   const Product& product(const ProductShape& shape);
-  // Null when it was not made.
+  // Returns null when the product was not made.
   const Product* find(const ProductShape& shape) const;
   cublasLtHandle_t library() const { return library_; }
 
-  // Every product with its algorithm, a line each, in an order of their own: what to keep with a run.
+  // Returns every product with its algorithm, one a line, in a fixed order: to be recorded with a run.
   std::string description() const;
 
  private:

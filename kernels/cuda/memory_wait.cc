@@ -28,7 +28,7 @@ std::string name_of(const CudaFacts& gpu) {
   return fmt::format("{} (GPU {})", gpu.name, gpu.ordinal);
 }
 
-// Whether nobody else holds any of the GPU's memory that this process lacks.
+// Returns whether no other process holds the GPU memory that this process lacks.
 bool alone_is_too_large(const MemoryClaim& claim, const Room& room) {
   if (room.total_bytes == 0) return false;  // the question itself failed
   if (claim.held_bytes + claim.bytes > room.total_bytes) return true;
@@ -39,8 +39,9 @@ bool alone_is_too_large(const MemoryClaim& claim, const Room& room) {
   return taken - std::min(taken, claim.held_bytes) <= context_bytes;
 }
 
-// Whether the ranks of this run that share the GPU need more than it has, as far as that is known: they may
-// be more than really share it, so this decides nothing before the wait is over.
+// Returns whether the ranks of this run that share the GPU need more than it has, as far as is known: the
+// number may be higher than that of the ranks that really share it, so this decides nothing before the wait
+// is over.
 bool all_ranks_are_too_large(const MemoryClaim& claim, const Room& room) {
   const auto ranks = static_cast<std::uint64_t>(claim.wait.ranks_on_gpu);
   return room.total_bytes > 0 && (claim.held_bytes + claim.bytes) * ranks > room.total_bytes;

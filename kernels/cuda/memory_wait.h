@@ -1,6 +1,6 @@
-// Taking memory of a GPU that others may still hold. A process that was killed gives its memory back only
-// when the driver has torn it down, which takes seconds, or as long as a kernel of its own still runs; a
-// start that follows a kill finds the GPU full and must not take that for a model that is too large.
+// Allocates memory of a GPU that others may still hold. The memory of a killed process is free only when the
+// driver has torn it down, which takes seconds, or as long as a kernel of it still runs; a start that follows
+// a kill finds the GPU full and must not take that for a model that is too large.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,11 +20,10 @@ struct MemoryClaim {
   const char* purpose = "";      // "memory of the run", "a context"
 };
 
-// Calls attempt() until it takes the memory (cudaSuccess). Between attempts it sleeps; the first time it says
-// on the console what it waits for. Errors:
-//   does_not_fit   this process needs more than the GPU has, or nobody else holds any; after the wait also
-//   where
-//                  the ranks that share the GPU need more together
+// Calls attempt() until it gets the memory (cudaSuccess). Between attempts it sleeps; the first time it
+// prints on the console what it waits for. Errors:
+//   does_not_fit   this process needs more than the GPU has, or no other process holds any; after the wait
+//                  also where the ranks that share the GPU need more together
 //   communication  others still hold it after MemoryWait::timeout_ms, or the device failed
 Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaError_t()>& attempt);
 

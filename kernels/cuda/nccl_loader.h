@@ -1,4 +1,4 @@
-// The real NcclLibrary: libnccl, loaded when it is asked for, and the CUDA runtime of this module.
+// Loads the real NcclLibrary: libnccl, loaded on request, and the CUDA runtime of this module.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// CudaModule::load_nccl. It leaves the environment alone, which NCCL reads when it is first used: what must
-// be in there is set at the start of the process (parallel/nccl/nccl_environment.h).
+// Implements CudaModule::load_nccl. It does not change the environment, which NCCL reads when it is first
+// used: its variables are set at the start of the process (parallel/nccl/nccl_environment.h).
 Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string& file);
 
 }  // namespace holdfast::inline kernels::cuda

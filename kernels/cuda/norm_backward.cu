@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t blocks_max = 264;
 constexpr std::int64_t team_rows_min = 2;  // when there are few rows
 
-// Of a thread and of a team. Registers limit them: LayerNorm has two sums for each column.
+// Packs of a thread and threads of a team. Registers limit both: LayerNorm has two sums for each column.
 template <Norm norm>
 constexpr int held_packs = norm == Norm::layer ? 3 : 4;
 template <Norm norm>
@@ -30,7 +30,7 @@ class GradientSums {
   static constexpr int count = sum_count<norm>;
   using Mine = Columns<access, held_packs<norm>, size>;
 
-  // What does not fit into registers stays in `memory`: (count, width), of this block alone.
+  // Columns that do not fit into registers are kept in `memory`: (count, width), for this block alone.
   __device__ GradientSums(float* memory, const Mine& columns) : memory_(memory), width_(columns.width) {
     if constexpr (access == Access::wide) {
       const float zeros[count][size] = {};

@@ -1,6 +1,6 @@
-// What the kernels of LayerNorm and RMSNorm share: a row belongs to a team of neighbouring warps, which keep
-// it in registers, so that memory is read once. A block has one or more teams. How many threads, teams and
-// blocks there are follows from the shape, and so do the bits.
+// Code shared by the kernels of LayerNorm and RMSNorm: a row belongs to a team of neighbouring warps, which
+// keep it in registers, so that memory is read once. A block has one or more teams. The numbers of threads,
+// teams and blocks follow from the shape, and so do the bits.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// LayerNorm and RMSNorm in one: RMSNorm is LayerNorm without the mean and the bias.
+// Selects LayerNorm or RMSNorm, which is LayerNorm without the mean and the bias.
 enum class Norm { layer, rms };
 
-// How a thread reaches its part of a row.
+// Selects how a thread accesses its part of a row.
 enum class Access {
   packs,     // read once in full accesses, and kept in registers
   elements,  // of other alignment: read each time, one by one; the same bits
@@ -24,13 +24,13 @@ enum class Access {
 
 inline constexpr int norm_block_threads = 256;  // or one larger team
 
-// How rows are cut among threads, from the shape alone.
+// Cut of rows among threads, which follows from the shape alone.
 struct Teams {
   int threads = 32;    // of a team; a power of two
   int per_block = 1;   // teams
   bool holds = false;  // a team's registers hold a row
 };
-// TeamShape tells the kernels of it, so that they divide nothing.
+// Passes the team's shape to the kernels, so that they need no division.
 struct TeamShape {
   int thread_bits = 5;  // threads of a team are 1 << thread_bits
   float inverse_width = 1;
@@ -44,7 +44,7 @@ inline TeamShape shape_of(const Teams& teams, std::int64_t width) {
   return {.thread_bits = std::countr_zero(static_cast<unsigned>(teams.threads)),
           .inverse_width = 1.0F / static_cast<float>(width)};
 }
-// Threads of a team: as few as can hold a row of `width` in `packs` packs each.
+// Returns the fewest threads of a team that can hold a row of `width` in `packs` packs each.
 inline Teams teams_of(std::int64_t width, int packs, int pack_elements, int threads_max) {
   Teams teams;
   const auto held = [&] { return static_cast<std::int64_t>(teams.threads) * packs * pack_elements; };
@@ -66,13 +66,13 @@ void with_access(const Teams& teams, std::int64_t width, const Run& run, const P
   }
 }
 
-// Which columns of a row a thread has: packs `thread`, `thread + threads`, `thread + 2 threads` ... of its
+// Columns of a row that a thread has: packs `thread`, `thread + threads`, `thread + 2 threads` ... of its
 // team.
 template <Access access, int packs, int size>
 struct Columns {
   int thread, threads, width;
 
-  // use(k, first): its pack k starts at column `first`.
+  // Calls use(k, first) for each pack k of the thread, which starts at column `first`.
   template <typename Use>
   __device__ void for_each(const Use& use) const {
     if constexpr (access == Access::wide) {
@@ -87,7 +87,7 @@ struct Columns {
   }
 };
 
-// A thread's columns of one row.
+// Holds a thread's columns of one row.
 template <typename T, Access access, int packs>
 class Row {
  public:
@@ -100,7 +100,7 @@ class Row {
           [&](int k, int first) { held_[k] = *reinterpret_cast<const Pack<T, size>*>(row + first); });
     }
   }
-  // Zeros beyond the row.
+  // Returns the values of a pack, with zeros beyond the row.
   __device__ void get(int k, int first, float (&values)[size]) const {
     if constexpr (access == Access::packs) {
       unpack(held_[k], values);

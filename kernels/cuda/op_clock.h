@@ -1,5 +1,5 @@
-// How long each op takes on the GPU: an event before and one after what it launches. Events are recorded by
-// the stream as it reaches them, so nothing waits for a time; times are told later, to whoever asks. An op
+// OpClock: measures the time of each op on the GPU, by an event before and one after its launches. Events are
+// recorded by the stream as it reaches them, so nothing waits for a time; times are reported later. An op
 // that finds the stream idle is charged with the time in which the host launches it.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// Used by the launching thread only. Outlived by the stream.
+// Used by the launching thread only. The stream outlives the clock.
 class OpClock {
  public:
   explicit OpClock(TimedOp told) : told_(std::move(told)) {}
@@ -25,7 +25,7 @@ class OpClock {
 
   void begin(Context& context);
   void end(Context& context, OpId id, const void* arguments, std::size_t bytes);
-  // Tells of the ops that have ended since, in their order. After an error of the device of none.
+  // Reports the ops that have ended since, in their order. After an error of the device it reports none.
   void tell();
 
  private:

@@ -1,4 +1,5 @@
-// Every CUDA kernel, one file per op contract. prepare_... reads shapes alone and asks for workspace.
+// Declares every CUDA kernel, one file per op contract. prepare_... reads shapes alone and requests
+// workspace.
 #pragma once
 
 #include "kernels/cuda/context.h"
@@ -14,7 +15,7 @@ void prepare_bias_gradient(Context& context, const void* arguments);
 void prepare_embedding_backward(Context& context, const void* arguments);
 void prepare_layernorm_backward(Context& context, const void* arguments);
 void prepare_rmsnorm_backward(Context& context, const void* arguments);
-// bf16 of head sizes 64 and 128, by tensor cores.
+// The next functions are for bf16 with head sizes 64 and 128, by tensor cores.
 bool supports_attention_forward_mma(const void* arguments);
 bool supports_attention_backward_mma(const void* arguments);
 void run_attention_forward_mma(Context& context, const void* arguments);

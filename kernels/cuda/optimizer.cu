@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
 
-// What is the same for all elements. The divisions by the corrections are products with their inverses, as on
-// the CPU; with the same operations in the same order, both have the same bits.
+// Coefficients that are the same for all elements. The divisions by the corrections are products with their
+// inverses, as on the CPU; with the same operations in the same order, both have the same bits.
 struct Coefficients {
   float gradient_scale, beta1, rest1, beta2, rest2, inverse1, inverse2, epsilon, minus_rate;
 };

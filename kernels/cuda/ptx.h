@@ -55,9 +55,9 @@ __device__ inline SharedAddress shared_address(std::byte* memory) {
   return static_cast<unsigned>(__cvta_generic_to_shared(memory));
 }
 
-// Four 8 x 8 matrices of bf16. Lanes 8 i to 8 i + 7 give the addresses of the rows of matrix i, 16 bytes each
-// and aligned to that; fragment[i] becomes the lane's pair of matrix i: row g, columns p and p + 1, or, where
-// transposed, rows p and p + 1 of column g.
+// Loads four 8 x 8 matrices of bf16. Lanes 8 i to 8 i + 7 give the addresses of the rows of matrix i, 16
+// bytes each and aligned to that; fragment[i] becomes the lane's pair of matrix i: row g, columns p and p +
+// 1, or, where transposed, rows p and p + 1 of column g.
 template <bool transposed>
 __device__ inline void load_matrices(unsigned (&fragment)[4], SharedAddress row) {
   if constexpr (transposed) {
@@ -73,7 +73,7 @@ __device__ inline void load_matrices(unsigned (&fragment)[4], SharedAddress row)
   }
 }
 
-// sum += left * right; products and sums in fp32, in an order that the hardware fixes.
+// Computes sum += left * right; products and sums are in fp32, in an order that the hardware fixes.
 __device__ inline void multiply_add(float (&sum)[4], const unsigned (&left)[4], unsigned right0,
                                     unsigned right1) {
   asm volatile(
@@ -83,8 +83,9 @@ __device__ inline void multiply_add(float (&sum)[4], const unsigned (&left)[4], 
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right0), "r"(right1));
 }
 
-// Starts a copy of `size` bytes (4, or 16 that pass by the first-level cache); zeros instead where not
-// `inside`, but `source` must be an address of the tensor even then. Both aligned to `size`.
+// Starts a copy of `size` bytes (4, or 16 that bypass the first-level cache); zeros are written instead where
+// not `inside`, but `source` must be an address of the tensor even then. Both addresses are aligned to
+// `size`.
 template <int size>
 __device__ inline void copy_async(SharedAddress target, const void* source, bool inside) {
   const int bytes = inside ? size : 0;
@@ -101,7 +102,7 @@ __device__ inline void copy_async(SharedAddress target, const void* source, bool
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Returns when all groups of this thread have arrived. Other threads see them after a barrier.
+// Waits until all groups of this thread have arrived. Other threads see them after a barrier.
 __device__ inline void await_copies() {
   asm volatile("cp.async.wait_group 0;" ::: "memory");
 }

@@ -28,7 +28,7 @@ __device__ T warp_reduce(T value, Combine combine) {
   return value;
 }
 
-// The number of threads is a multiple of 32. Can be called again at once.
+// Combines a value over the block. The number of threads is a multiple of 32. Can be called again at once.
 template <typename Combine, typename T>
 __device__ T block_reduce(T value, Combine combine) {
   __shared__ T of_warps[32];
@@ -41,8 +41,8 @@ __device__ T block_reduce(T value, Combine combine) {
   return value;
 }
 
-// Sums of several values at once over each team of `warps` (a power of two) neighbouring warps. All threads
-// of the block call, or, where a team is one warp, all of the warp.
+// Computes the sums of several values at once over each team of `warps` (a power of two) neighbouring warps.
+// All threads of the block call, or, where a team is one warp, all of the warp.
 template <int count>
 __device__ void team_sum(float (&values)[count], unsigned warps) {
 #pragma unroll

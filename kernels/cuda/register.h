@@ -1,5 +1,4 @@
-// How a file of kernels/cuda/custom puts its implementations into the registry; docs/kernels.md walks through
-// one.
+// Registers the implementations of a file of kernels/cuda/custom; docs/kernels.md walks through one.
 //
 //   namespace holdfast::cuda::custom {
 //   namespace {
@@ -14,7 +13,7 @@
 
 namespace holdfast::inline kernels::cuda::custom {
 
-// The implementation that runs `run_op`; `prepare_op` and `supports_op` may be left out.
+// Returns the implementation that runs `run_op`; `prepare_op` and `supports_op` may be left out.
 template <typename Op, void (*run_op)(Context&, const Op&), void (*prepare_op)(Context&, const Op&) = nullptr,
           bool (*supports_op)(const Op&) = nullptr>
 constexpr Implementation kernel(const About& about) {

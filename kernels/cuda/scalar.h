@@ -1,5 +1,5 @@
-// Numbers one by one: bf16 from and to fp32, and functions that a GPU has an instruction for. On the emulated
-// device (tests/cuda_emulator) the same by the standard library.
+// Functions on single numbers: bf16 from and to fp32, and functions that a GPU has an instruction for. On the
+// emulated device (tests/cuda_emulator) the standard library computes the same.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,7 +18,7 @@ __device__ inline float as_float(BFloat16 value) {
   return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
 }
 
-// Rounded to nearest even, as runtime/core/tensor.h does; of a NaN a GPU keeps nothing but that it is one.
+// Rounds to nearest even, as runtime/core/tensor.h does; a GPU does not preserve the bits of a NaN.
 template <typename T>
 __device__ T from_float(float value);
 template <>
@@ -50,19 +50,19 @@ __device__ inline BFloat16 from_float<BFloat16>(float value) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
   return result;
 }
-// Two of them; `low` in the lower half.
+// Rounds two values; `low` goes to the lower half.
 __device__ inline unsigned pack_bf16(float low, float high) {
   unsigned result;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
   return result;
 }
-// 2^x within two units in the last place; denormal results are zero.
+// Returns 2^x within two units in the last place; denormal results are zero.
 __device__ inline float exp2_approximate(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
-// 1 / x within one unit in the last place; denormal results are zero.
+// Returns 1 / x within one unit in the last place; denormal results are zero.
 __device__ inline float reciprocal_approximate(float x) {
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -71,13 +71,13 @@ __device__ inline float reciprocal_approximate(float x) {
 
 #endif
 
-// e^x. What the product loses is relative to x, so the result is as exact as x is small or e^x is.
+// Returns e^x. The error of the product is relative to x, so the result is as exact as x is small or e^x is.
 __device__ inline float exp_approximate(float x) {
   constexpr float log2_e = 1.4426950408889634F;
   return exp2_approximate(x * log2_e);
 }
 
-// 1 / (1 + e^-x)
+// Returns 1 / (1 + e^-x).
 __device__ inline float sigmoid(float x) {
   return reciprocal_approximate(1.0F + exp_approximate(-x));
 }

@@ -12,8 +12,8 @@
 namespace holdfast::inline kernels::cuda {
 namespace {
 
-// These are all the ops that have FLOPs. The cost of others may be in a table in the GPU's memory (AdamW),
-// which the host must not touch.
+// Returns whether the op is one of those that have FLOPs. The cost of others may be in a table in the GPU's
+// memory (AdamW), which the host must not touch.
 bool has_slow_path(OpId id) {
   return id == OpId::matmul || id == OpId::attention_forward || id == OpId::attention_backward;
 }

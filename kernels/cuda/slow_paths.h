@@ -1,5 +1,5 @@
-// Says which planned ops take a path far slower than the one that this device has for their kind, and what
-// that is expected to cost: nothing else would tell a user why a run is ten times as slow as its neighbour.
+// Reports which planned ops take a path far slower than this device's usual one for their kind, and the
+// expected cost: nothing else would tell a user why a run is ten times as slow as another.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@ class SlowPaths {
  public:
   // Notes an op that was prepared with the implementation that will run it.
   void see(OpId id, const Implementation& chosen, const void* arguments, const MatmulCache& matmuls);
-  // A sentence for each op and reason, with the share of all FLOP that were seen.
+  // Returns a sentence for each op and reason, with the share of all noted FLOP.
   std::vector<std::string> sentences() const;
   void clear() { *this = {}; }
 
@@ -26,7 +26,7 @@ class SlowPaths {
   struct Path {
     double flops = 0.0;
     std::set<std::string> shapes = {};
-    double min_times = 1.0, max_times = 1.0;  // as long as on the fast path
+    double min_times = 1.0, max_times = 1.0;  // time relative to the fast path
     std::string remedy = {};
   };
   double flops_ = 0.0;                 // of all ops

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(sort_threads)
   for (unsigned i = threadIdx.x; i < tile; i += blockDim.x) sorted[first + i] = keys[i];
 }
 
-// How many of the `count` sorted keys are smaller; count is a power of two.
+// Returns how many of the `count` sorted keys are smaller; count is a power of two.
 __device__ unsigned smaller_keys(const TokenRow* keys, unsigned count, TokenRow than) {
   unsigned found = 0;
   for (unsigned step = count / 2; step > 0; step /= 2) found += keys[found + step - 1] < than ? step : 0;

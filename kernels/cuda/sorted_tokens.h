@@ -1,5 +1,5 @@
-// The rows of a batch in the order of their tokens, and of equal tokens in the order of rows: who adds
-// gradients by token then knows all rows of a token, without atomics.
+// Sorts the rows of a batch by their tokens, and rows of equal tokens by row: code that adds gradients by
+// token then has all rows of a token together, without atomics.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// Compares by token first. No two are equal, so there is one order, however it is found.
+// A key that compares by token first. No two are equal, so the order is unique.
 using TokenRow = unsigned long long;
 __device__ inline std::uint32_t token_of(TokenRow key) {
   return static_cast<std::uint32_t>(key >> 32);
@@ -20,10 +20,10 @@ __device__ inline std::uint32_t row_of(TokenRow key) {
   return static_cast<std::uint32_t>(key);
 }
 
-// Of the workspace that sort_tokens needs, from its beginning.
+// Returns the bytes of workspace that sort_tokens needs, from its beginning.
 std::size_t sort_bytes(std::int64_t rows);
 
-// tokens: (rows), none negative. The result is (rows), in the workspace.
+// Sorts `tokens`: (rows), none negative. The result is (rows), in the workspace.
 const TokenRow* sort_tokens(Context& context, const std::int32_t* tokens, std::int64_t rows);
 
 }  // namespace holdfast::inline kernels::cuda

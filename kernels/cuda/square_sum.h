@@ -1,6 +1,6 @@
-// Block sums of squares, in double: alone (SquareSum) and of sums that are just being made (Accumulate). A
-// warp has a block of 4,096: element i of each 32 belongs to lane i, and the lanes are added in the order of
-// kernels/cpu/ops/square_sum.h. So the sums have the bits of those that the CPU makes.
+// Computes block sums of squares, in double: of given values (SquareSum) and of sums while they are made
+// (Accumulate). A warp has a block of 4,096: element i of each 32 belongs to lane i, and the lanes are added
+// in the order of kernels/cpu/ops/square_sum.h. So the sums have the bits of those that the CPU makes.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -11,19 +11,19 @@ namespace holdfast::inline kernels::cuda {
 
 inline constexpr int square_sum_warps = 4;
 
-// For square_sums of `count` values.
+// Returns the grid for square_sums of `count` values.
 inline Grid square_sums_grid(std::int64_t count) {
   return {.blocks = blocks_for(count, square_sum_warps * static_cast<std::int64_t>(block_elements)),
           .threads = 32 * square_sum_warps};
 }
 
-// sums[b] of block b of `count` values. Where the values can be written (Values is float*), `source` is added
-// to them first.
+// Sets sums[b] to that of block b of `count` values. Where the values can be written (Values is float*),
+// `source` is added to them first.
 template <typename Values>
 __global__ void square_sums(Values values, const float* source, std::int64_t count, double* sums) {
   constexpr bool accumulates = std::is_same_v<Values, float*>;
   constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
-  constexpr int batch = 16;  // reads under way at a time
+  constexpr int batch = 16;  // number of reads in flight
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * square_sum_warps + threadIdx.x / 32;
   const std::int64_t end = min((index + 1) * block, count);
   double sum = 0;

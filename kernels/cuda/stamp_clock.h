@@ -1,7 +1,8 @@
-// When the stream of a GPU gets to a point, on the host's clock: an event there, and the time between events.
-// The first events are waited for, so that the two clocks are known to agree at one point (no longer than a
-// second: where the stream is busy for longer, they agree when somebody looks); each later one is placed by
-// the time since the one before, which is short, so that a float of milliseconds holds it exactly enough.
+// StampClock: measures when the stream of a GPU reaches a point, on the host's clock, by an event there and
+// the time between events. The first events are waited for, so that the two clocks are known to agree at one
+// point (no longer than a second: where the stream is busy for longer, they agree at the next poll); each
+// later one is placed by the time since the one before, which is short, so that a float of milliseconds holds
+// it exactly enough.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,8 +16,8 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// Used by the launching thread only. Outlived by the stream. Targets that are not told when it goes are left
-// as they are.
+// Used by the launching thread only. The stream outlives the clock. Targets without a time when the clock is
+// destroyed are left unchanged.
 class StampClock {
  public:
   explicit StampClock(Context& context);
@@ -25,11 +26,11 @@ class StampClock {
   StampClock& operator=(const StampClock&) = delete;
 
   void stamp(Context& context, Stamp& target);
-  // Writes the targets that the stream has got to. After an error of the device none.
+  // Writes the targets that the stream has reached. After an error of the device it writes none.
   void tell();
 
  private:
-  // An event, and when the stream got to it by the host's clock, give or take half of the doubt.
+  // An event, and the time when the stream reached it on the host's clock, plus or minus half of the doubt.
   struct Origin {
     cudaEvent_t event = nullptr;
     bool known = false;

@@ -23,13 +23,13 @@ constexpr Implementation kernel(OpId op, Function run, Function prepare = nullpt
   return result;
 }
 
-// Of a kernel that rounds the same operations in the same order as the CPU's.
+// Marks a kernel that rounds the same operations in the same order as the CPU's.
 constexpr Implementation with_bits_of_cpu(Implementation implementation) {
   implementation.same_bits_as_portable = true;
   return implementation;
 }
 
-// Of bf16, by tensor cores.
+// Describes a kernel for bf16 that uses tensor cores.
 constexpr Implementation mma_kernel(OpId op, Function run, bool (*supports)(const void* arguments)) {
   Implementation result = kernel(op, run);
   result.name = "cuda_mma";

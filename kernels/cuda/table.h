@@ -4,7 +4,7 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// Of the implementations for CUDA devices.
+// Returns the registry of the implementations for CUDA devices.
 const KernelRegistry& registry();
 
 }  // namespace holdfast::inline kernels::cuda

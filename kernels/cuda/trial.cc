@@ -67,7 +67,7 @@ Outcome run_trial(LaunchTrial launch = launch_trial) {
   return outcome;
 }
 
-// Whether the library holds nothing that this GPU and driver take; the numbers are cudaError_t's.
+// Returns whether the library holds nothing that this GPU and driver run; the numbers are cudaError_t's.
 bool lacks_kernels(cudaError_t error) {
   switch (static_cast<int>(error)) {
     case 98:   // cudaErrorInvalidDeviceFunction

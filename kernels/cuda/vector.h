@@ -1,5 +1,5 @@
-// Loads and stores of several neighbouring elements at once, converted from and to fp32 (scalar.h): 16 bytes
-// an access where addresses allow it.
+// Loads and stores several neighbouring elements at once, converted from and to fp32 (scalar.h): 16 bytes per
+// access where addresses allow it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,13 +12,13 @@
 
 namespace holdfast::inline kernels::cuda {
 
-// `size` elements of T in memory, as one access of up to 16 bytes.
+// Holds `size` elements of T in memory, as one access of up to 16 bytes.
 template <typename T, int size>
 struct alignas(sizeof(T) * size <= 16 ? sizeof(T) * size : 16) Pack {
   T elements[size];
 };
-// Two elements share a register: one instruction takes each out of it, and one puts both in. The registers
-// are what lies in memory here, because of smaller parts the compiler makes accesses of their size.
+// Holds pairs of elements that share a register: one instruction extracts each, and one packs both. The
+// members are registers, because the compiler splits an access into the size of smaller members.
 template <int size>
 requires(size % 2 == 0) struct alignas(2 * size <= 16 ? 2 * size : 16) Pack<BFloat16, size> {
   unsigned pairs[size / 2];
@@ -40,7 +40,7 @@ __device__ void unpack(const Pack<T, size>& pack, float (&values)[size]) {
   }
 }
 
-// The address must be a multiple of the size of the pack.
+// Loads one pack; the address must be a multiple of the size of the pack.
 template <int size, typename T>
 __device__ void load(const T* source, float (&values)[size]) {
   const Pack<T, size> pack = *reinterpret_cast<const Pack<T, size>*>(source);
@@ -59,9 +59,9 @@ __device__ void store(T* target, const float (&values)[size]) {
   *reinterpret_cast<Pack<T, size>*>(target) = pack;
 }
 
-// `size` elements of a row of `width` from `first` on: in full accesses when `whole` (packs_fit), else one by
-// one, where what lies beyond the row is read as `beyond` and not written. So which elements a thread has
-// follows from the shape, and only the width of its accesses from addresses.
+// Loads `size` elements of a row of `width` from `first` on: in full accesses when `whole` (packs_fit),
+// otherwise one by one, where elements beyond the row are read as `beyond` and not written. So the shape
+// decides which elements a thread has, and the addresses only decide the width of its accesses.
 template <bool whole, int size, typename T>
 __device__ void load_part(const T* row, std::int64_t first, std::int64_t width, float (&values)[size],
                           float beyond = 0.0F) {
@@ -84,8 +84,8 @@ __device__ void store_part(T* row, std::int64_t first, std::int64_t width, const
   }
 }
 
-// Whether rows of `width` elements can be accessed in full packs from all these addresses (null counts as
-// aligned).
+// Returns whether rows of `width` elements can be accessed in full packs from all these addresses (null
+// counts as aligned).
 template <typename T, typename... Pointers>
 bool packs_fit(std::int64_t width, const Pointers*... addresses) {
   const auto aligned = [](const void* address) {
@@ -94,7 +94,7 @@ bool packs_fit(std::int64_t width, const Pointers*... addresses) {
   return width % pack_size<T> == 0 && (aligned(addresses) && ...);
 }
 
-// Elementwise work: run(elements of an access), as a constant.
+// Calls run(elements of an access), as a constant, for elementwise work.
 template <typename T, typename Run, typename... Pointers>
 void with_pack(std::int64_t width, const Run& run, const Pointers*... addresses) {
   if (packs_fit<T>(width, addresses...)) {
@@ -104,7 +104,7 @@ void with_pack(std::int64_t width, const Run& run, const Pointers*... addresses)
   }
 }
 
-// Work on rows: run(whole), as a constant (load_part).
+// Calls run(whole), as a constant, for work on rows (load_part).
 template <typename T, typename Run, typename... Pointers>
 void with_whole(std::int64_t width, const Run& run, const Pointers*... addresses) {
   packs_fit<T>(width, addresses...) ? run(std::true_type{}) : run(std::false_type{});

@@ -1,4 +1,4 @@
-// Says whether the instructions that only sm_90a has run on this GPU, by one product of a warpgroup (wgmma)
+// Tests whether the instructions that only sm_90a has run on this GPU, by one product of a warpgroup (wgmma)
 // over operands in shared memory, which it reads by the asynchronous proxy. The kernels of this folder build
 // on the same, and so do files of kernels/cuda/custom whose names end in .sm_90a.cu.
 #pragma once
