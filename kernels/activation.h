@@ -28,7 +28,7 @@ struct GeluBackward {
 };
 void reference(const GeluBackward& op);
 
-// y_NF = silu(gate) * up, with gate = x[:, :F] and up = x[:, F:] of x_N(2F).
+// Computes y_NF = silu(gate) * up, with gate = x[:, :F] and up = x[:, F:] of x_N(2F).
 struct SwigluForward {
   static constexpr OpId id = OpId::swiglu_forward;
   const void* x = nullptr;  // dtype; (rows, 2 * feed_forward)

@@ -1,5 +1,5 @@
-// What an op must do at least, whoever implements it: the yardstick that benchmarks hold an implementation
-// against. A pure function of shapes and of which arguments share memory.
+// The minimum work of an op, independent of its implementation: the yardstick that benchmarks measure an
+// implementation against. A pure function of shapes and of which arguments share memory.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,10 @@
 namespace holdfast::inline kernels {
 
 struct OpCost {
-  // Multiplications and additions of the op's matrix products; 0 for ops that memory limits.
+  // Number of multiplications and additions in the op's matrix products; 0 for ops that memory limits.
   double flops = 0.0;
-  // Each operand once: what an implementation moves that keeps everything else in registers and caches.
+  // Bytes that are moved if each operand is moved once: by an implementation that keeps everything else in
+  // registers and caches.
   std::uint64_t bytes_read = 0;
   std::uint64_t bytes_written = 0;
   std::uint64_t bytes_updated = 0;  // part of both: memory that is read and then written in place
@@ -20,10 +21,10 @@ struct OpCost {
   std::uint64_t working_set_bytes() const { return bytes_read + bytes_written - bytes_updated; }
 };
 
-// `arguments` is the struct of `id`; its memory is not looked at, but for the table of AdamW. Attention
-// counts the pairs that causality leaves, whatever documents mask besides, and in its backward pass the five
-// products of recomputing probabilities; embeddings count a row of the table as often as a token names it,
-// and those of a slice every token as one of theirs.
+// Returns the cost of an op. `arguments` is the struct of `id`; its memory is not read, except the table of
+// AdamW. Attention counts the pairs that causality leaves, regardless of document masks, and in its backward
+// pass the five products of recomputing probabilities; embeddings count a row of the table as often as a
+// token names it, and those of a slice count every token as one of the slice.
 OpCost cost_of(OpId id, const void* arguments);
 
 template <typename Op>

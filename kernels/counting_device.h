@@ -13,7 +13,7 @@
 
 namespace holdfast::inline kernels {
 
-// It runs no op. The requests must be such that KernelRegistry::choose() takes them.
+// Makes the device, which runs no op. The requests must be such that KernelRegistry::choose() accepts them.
 std::unique_ptr<Device> make_counting_cpu_device(const CpuDeviceOptions& options);
 
 }  // namespace holdfast::inline kernels

@@ -1,5 +1,5 @@
-// Softmax cross-entropy over rows of logits; probabilities are never stored: the gradient replaces the
-// logits. The head calls it on chunks of rows, so that full logits never exist.
+// Computes softmax cross-entropy over rows of logits; probabilities are never stored: the gradient replaces
+// the logits. The head calls it on chunks of rows, so that full logits never exist.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,28 @@ struct CrossEntropy {
   const std::int32_t* targets = nullptr;  // (rows); a negative target is not counted (loss 0, gradient 0)
   float* losses = nullptr;                // (rows): log(sum exp) - logit[target]
   std::int64_t rows = 0, row_stride = 0, vocabulary = 0;
-  // Gradient (softmax - onehot) * gradient_scale written over the logits (padding columns become 0);
-  // 0 = forward only, logits untouched.
+  // Factor of the gradient (softmax - onehot) * gradient_scale, which is written over the logits (padding
+  // columns become 0); 0 = forward only, logits untouched.
   float gradient_scale = 0.0F;
   DType dtype = DType::fp32;
 };
 void reference(const CrossEntropy& op);
 
-// The same over logits whose columns are cut into slices, perhaps of several ranks: what each slice knows of
-// a row, then the row itself from all of its slices, then the gradient of each slice. The slices are added as
-// one binary tree over neighbours, so the bits do not depend on who holds them.
+// The next ops do the same over logits whose columns are cut into slices, perhaps of several ranks: first the
+// statistics of a row in each slice, then the row from all of its slices, then the gradient of each slice.
+// The slices are added as one binary tree over neighbours, so the bits do not depend on which rank holds
+// them.
 
-// Of one row: sum = sum of e^(x - largest) over some columns; without a column -infinity, 0 and 0.
+// Statistics of one row: sum = sum of e^(x - largest) over some columns; without a column -infinity, 0 and 0.
 struct SoftmaxStatistics {
   float largest = 0.0F;
   float sum = 0.0F;
-  float target_logit = 0.0F;  // the target's where it is among the columns, else 0
+  float target_logit = 0.0F;  // if the target is among the columns, else 0
 };
 static_assert(sizeof(SoftmaxStatistics) == 12, "it travels between ranks");
 
-// A row without a target is not looked at: its statistics are those of no column.
+// Computes the statistics of the rows in a slice. A row without a target is not read: its statistics are
+// those of no column.
 struct CrossEntropySlice {
   static constexpr OpId id = OpId::cross_entropy_slice;
   const void* logits = nullptr;             // dtype; (rows, row_stride); columns >= columns are padding
@@ -57,8 +59,8 @@ struct CrossEntropyJoin {
 };
 void reference(const CrossEntropyJoin& op);
 
-// (softmax - onehot) * gradient_scale over the logits of a slice; 0 in padding columns and in rows without a
-// target.
+// Writes (softmax - onehot) * gradient_scale over the logits of a slice; 0 in padding columns and in rows
+// without a target.
 struct CrossEntropyGradient {
   static constexpr OpId id = OpId::cross_entropy_gradient;
   void* logits = nullptr;                         // as CrossEntropySlice has them
@@ -70,7 +72,7 @@ struct CrossEntropyGradient {
 };
 void reference(const CrossEntropyGradient& op);
 
-// *sum = sum of values, in double, in a fixed order.
+// Sets *sum to the sum of values, in double, in a fixed order.
 struct LossSum {
   static constexpr OpId id = OpId::loss_sum;
   const float* values = nullptr;

@@ -1,5 +1,5 @@
-// What an error code of the CUDA runtime means for the process that got it. Pure, and without CUDA's headers,
-// so that it is tested everywhere.
+// Classifies error codes of the CUDA runtime by their effect on the process that got them. Pure, and without
+// CUDA's headers, so that it is tested everywhere.
 #pragma once
 
 namespace holdfast::inline kernels {
@@ -11,8 +11,9 @@ enum class CudaErrorClass {
   sticky,       // the context is broken for good: every later call fails, and only a new process helps
 };
 
-// Sticky are those of which driver_types.h says that the process must be terminated and launched again, and,
-// treated the same way, an uncorrectable ECC error (214) and an NVLink error (220).
+// Returns the class of a code. Sticky errors are those for which driver_types.h says that the process must be
+// terminated and launched again, and, treated the same way, an uncorrectable ECC error (214) and an NVLink
+// error (220).
 constexpr CudaErrorClass cuda_error_class(int code) {
   switch (code) {
     case 0:

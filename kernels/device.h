@@ -1,5 +1,6 @@
-// Device: an in-order asynchronous queue, a workspace and a table of kernels. What a GPU stream is; the CPU
-// device has a thread of its own behind the queue, and a fixed team of threads that the kernels share.
+// Device: an in-order asynchronous queue, a workspace and a table of kernels. It corresponds to a stream of a
+// GPU; the CPU device has a thread of its own for the queue, and a fixed team of threads that the kernels
+// share.
 //
 //   device->launch(RmsNormForward{...});          // returns at once
 //   Device::Ticket done = device->ticket();       // everything launched so far
@@ -7,9 +8,9 @@
 //
 // Threads: one thread launches; any thread may poll. Arguments are copied; the memory they point to must stay
 // valid until the op is reached. launch() waits when the queue is full. An op that was planned (see
-// begin_planning) allocates nothing when it runs; one that was not makes what it needs then, which is what
-// tests and sampling rely on. Destroying a device first runs everything launched. Bits: every kernel gives
-// the same bits for any number of threads.
+// begin_planning) allocates nothing when it runs; one that was not makes what it needs then, and tests and
+// sampling rely on that. Destroying a device first runs everything launched. Bits: every kernel gives the
+// same bits for any number of threads.
 #pragma once
 
 #include <atomic>
@@ -44,8 +45,8 @@ class Device {
     submit(Op::id, &op, sizeof(Op));
   }
 
-  // Launches what launches() launches. The same ops with the same arguments every time `key` comes, and no
-  // tickets in between: a device may remember them and take them as one. The bits are the same.
+  // Runs `launches`, which launches the same ops with the same arguments every time for one `key`, with no
+  // tickets in between: a device may remember them and run them as one. The bits are the same.
   template <typename Launches>
   void repeat(std::uint64_t key, const Launches& launches) {
     if (!begin_repeated(key)) return;
@@ -55,84 +56,85 @@ class Device {
 
   virtual Ticket ticket() = 0;
   virtual bool reached(Ticket ticket) const = 0;
-  // Waits at most `timeout_us` (0 = poll); true when reached.
+  // Waits at most `timeout_us` (0 = poll); returns true when the ticket is reached.
   virtual bool wait(Ticket ticket, std::int64_t timeout_us) = 0;
-  // Whether everything launched so far has run.
+  // Returns whether everything launched so far has run.
   bool idle() { return reached(ticket()); }
   void synchronize() {
     while (!wait(ticket(), 1'000'000)) {
     }
   }
 
-  // Stores there how many ops have run, from now on, as far as the device learns of it: whoever watches sees
-  // it work. The counter outlives the device, or the next call. Called while nothing is under way. A device
-  // that runs nothing counts nothing.
+  // Makes the device store the number of ops that have run in a counter from now on, as far as it learns of
+  // them: a monitor then sees progress. The counter outlives the device, or the next call. Called while
+  // nothing is in flight. A device that runs nothing counts nothing.
   virtual void count_ops_in(std::atomic<std::uint64_t>& /*done*/) {}
 
-  // Writes `target` when the queue gets here; whole for the launching thread after a wait() for a ticket that
-  // was taken later. `target` stays valid until then. Not inside of what is repeated. May allocate.
+  // Writes `target` when the queue gets here; the launching thread may read it after a wait() for a ticket
+  // that was taken later. `target` stays valid until then. Not inside repeat(). May allocate.
   virtual void stamp(Stamp& target) = 0;
 
-  // Memory that its kernels work on. ExitCode::does_not_fit, with a clause that says why not. It may outlive
-  // the device.
+  // Allocates memory that the kernels work on. ExitCode::does_not_fit, with a clause that gives the reason.
+  // The memory may outlive the device.
   virtual Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) = 0;
-  // Whether the host may touch MemoryPlace::device, too, while nothing that was launched works on it.
+  // Returns whether the host may touch MemoryPlace::device, too, while nothing that was launched works on it.
   virtual bool host_sees_memory() const = 0;
 
   // Copies `source`, of MemoryPlace::device, to `target`, of MemoryPlace::host_visible, when `after` is
-  // reached, beside the ops that were launched since, which must not write it. Returns when the copy is
-  // whole, or false: status() has the error. Any thread, several at a time. Only for a device whose memory
-  // the host does not see.
+  // reached, concurrently with later ops, which must not write it. Returns true when the copy is complete, or
+  // false: status() has the error. Any thread, several at a time. Only for a device whose memory the host
+  // does not see.
   virtual bool read_beside(Ticket /*after*/, std::span<const std::byte> /*source*/, std::byte* /*target*/) {
     HF_CHECK(false, "the host sees the memory of this device");
     return false;
   }
 
-  // What went wrong on the device itself, as far as it was waited for; ops that were launched since did not
-  // run, and tickets are reached all the same. Whoever believes results looks here first.
+  // Returns the error of the device itself, as far as it was waited for; ops that were launched since did not
+  // run, and tickets are reached all the same. Check it before you trust results.
   virtual Result<void> status() = 0;
-  // After such an error: whether this process can do nothing more with the device.
+  // Returns whether such an error has made the device unusable for this process.
   virtual bool lost() = 0;
 
-  // Between begin_planning() and end_planning() launch() runs nothing: it only creates what the op will need
-  // (primitives, workspace), so that the same calls later allocate nothing; pointers are not looked at and
-  // may be null. end_planning() allocates the workspace; its error is that there is not enough memory.
-  // Tickets count planned ops too.
+  // Begins planning: until end_planning(), launch() runs nothing. It only creates what the op will need
+  // (primitives, workspace), so that the same calls later allocate nothing; pointers are not read and may be
+  // null. end_planning() allocates the workspace; its error is that there is not enough memory. Tickets count
+  // planned ops too.
   virtual void begin_planning() = 0;
   virtual Result<void> end_planning() = 0;
   virtual std::uint64_t workspace_bytes() const = 0;
 
   virtual const KernelTable& kernels() const = 0;
-  // "cpu, avx512, matmul amx": its kind, the processor's instructions and the kernels with bits of their own.
+  // Returns the kind of the device, the processor's instructions and the kernels with bits of their own, such
+  // as "cpu, avx512, matmul amx".
   virtual std::string description() const = 0;
-  // What of that decides the bits of a run in `precision` (so neither threads nor instructions that give the
-  // same bits): "cpu" in fp32, "cpu, matmul amx" in bf16. Stored with a run; a resume on another says so. A
-  // device that cannot tell names all of it.
+  // Returns the part of the description that decides the bits of a run in `precision` (so neither threads nor
+  // instructions that give the same bits): "cpu" in fp32, "cpu, matmul amx" in bf16. It is stored with a run;
+  // a resume with another one reports that. A device that cannot tell returns the whole description.
   virtual std::string identity(DType /*precision*/) const { return description(); }
-  // What planning chose beyond the table of kernels, a line each: a library's algorithms for the products of
-  // this run. For its log; empty where description() says it all.
+  // Returns the choices of planning beyond the table of kernels, one a line: a library's algorithms for the
+  // products of this run. For its log; empty where description() is complete.
   virtual std::string plan_description() const { return {}; }
-  // Sentences about planned ops that take a far slower path than this device has for ops of their kind (a
-  // head size without a tensor-core kernel, a product that the library has no algorithm for), each with the
-  // price that is to be expected. Valid after end_planning(); empty where all are fast.
+  // Returns sentences about planned ops that take a far slower path than this device has for ops of their
+  // kind (a head size without a tensor-core kernel, a product that the library has no algorithm for), each
+  // with the expected cost. Valid after end_planning(); empty where all are fast.
   virtual std::vector<std::string> slow_paths() const { return {}; }
   virtual int threads() const = 0;
 
   // Breaks the device the way hardware and wrong kernels do, for tests: launches a kernel that does it. Only
-  // a device that is not the host's processor can (host_sees_memory() is false).
+  // a device that is not the host's processor supports it (host_sees_memory() is false).
   virtual void launch_fault(DeviceFault /*fault*/) {
     HF_CHECK(host_sees_memory() == false, "a device fault on a processor");
   }
 
  private:
   virtual void submit(OpId id, const void* arguments, std::size_t bytes) = 0;
-  // False: the device remembers what `key` launches, and has launched it. Else the launches and
-  // end_repeated() follow.
+  // Returns false when the device remembers the launches of `key`, and has launched them. Otherwise the
+  // launches and end_repeated() follow.
   virtual bool begin_repeated(std::uint64_t /*key*/) { return true; }
   virtual void end_repeated(std::uint64_t /*key*/) {}
 };
 
-// All memory of a plan.
+// Allocates all memory of a plan.
 inline Result<MemoryArena> allocate_memory(Device& device, const MemoryPlan& plan) {
   return MemoryArena::allocate(
       plan, [&device](MemoryPlace place, std::uint64_t bytes) { return device.allocate(place, bytes); });
@@ -140,20 +142,20 @@ inline Result<MemoryArena> allocate_memory(Device& device, const MemoryPlan& pla
 
 struct CpuDeviceOptions {
   int threads = 1;
-  CpuIsa isa = best_cpu_isa();                          // the most that kernels may use
+  CpuIsa isa = best_cpu_isa();                          // highest instruction set that kernels may use
   std::vector<KernelPreference> kernels = {};           // by name; the others are chosen by the registry
   const KernelRegistry* registry = &kernel_registry();  // outlives the device
   std::size_t queue_capacity = 16384;                   // launches in flight; launch() waits when it is full
-  // Called on the queue thread before and after each op runs; for tests and profilers. `arguments` is the
-  // struct of the op.
+  // Both are called on the queue thread, before and after each op runs; for tests and profilers. `arguments`
+  // is the struct of the op.
   std::function<void(OpId)> observer = {};
   std::function<void(OpId, const void* arguments)> after = {};
 };
-// The requests must be such that KernelRegistry::choose() takes them.
+// Makes a CPU device. The requests must be such that KernelRegistry::choose() accepts them.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 
-// Tells oneDNN, which does not listen to a device, the most that it may use. It holds for the whole process
-// and only works before oneDNN's first use: before the first device, and before any description().
+// Limits the instruction set of oneDNN, which is not configured by device. The limit holds for the whole
+// process and only works before oneDNN's first use: before the first device, and before any description().
 Result<void> limit_library_isa(CpuIsa isa);
 
 }  // namespace holdfast::inline kernels

@@ -1,5 +1,5 @@
-// DeviceSpan: when the device begins and ends what is launched in a block; in a flight ring that does without
-// the device's stamps, when the host launched it.
+// DeviceSpan: records when the device begins and ends the work that is launched in a block; in a flight ring
+// without the device's stamps, when the host launched it.
 #pragma once
 
 #include "kernels/device.h"

@@ -18,8 +18,8 @@ struct Add {  // y = a + b, rounded once; y may be a or b
 };
 void reference(const Add& op);
 
-// target += source: the ordered add of lanes. When given, square_sums are those of SquareSum of the result:
-// the add that finishes a gradient saves the norm its own pass over memory.
+// Adds source to target: the ordered add of lanes. When given, square_sums are those of SquareSum of the
+// result: the add that finishes a gradient saves the norm its own pass over memory.
 struct Accumulate {
   static constexpr OpId id = OpId::accumulate;
   float* target = nullptr;

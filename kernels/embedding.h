@@ -1,8 +1,9 @@
-// Token (and learned position) embedding. x_NC[row] = table[tokens[row]] (+ positions[row mod T]).
+// Token (and learned position) embedding: x_NC[row] = table[tokens[row]] (+ positions[row mod T]).
 //
-// A slice of the table has the tokens [first_token, first_token + token_count): of a row with another token
-// the slice's op writes nothing. All slices together do what one op of the whole table does, but for the sign
-// of zeros: a slice writes no -0, so that rows may be added to the zeros that the other slices have there.
+// A slice of the table has the tokens [first_token, first_token + token_count): for a row with another token
+// the slice's op writes nothing. All slices together do what one op of the whole table does, except for the
+// sign of zeros: a slice writes no -0, so that rows may be added to the zeros that the other slices have
+// there.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct EmbeddingForward {
 };
 void reference(const EmbeddingForward& op);
 
-// Adds dx to the rows of the gradients, each row's contributions in row order; a slice's table takes the rows
-// of its tokens alone, the positions take all. The caller zeroes the gradients before the first microbatch of
+// Adds dx to the rows of the gradients, each row's contributions in row order; a slice's table takes only the
+// rows of its tokens, the positions take all. The caller zeroes the gradients before the first microbatch of
 // a lane.
 struct EmbeddingBackward {
   static constexpr OpId id = OpId::embedding_backward;

@@ -1,7 +1,7 @@
-// HostAccess: how the host fills and looks at device memory that it may not be able to touch: initial
-// weights, checkpoints, tables. Outside of the training loop: it waits for what was launched and copies
-// through one bounded buffer. On a device whose memory the host sees, it is that memory, and nothing is
-// copied.
+// HostAccess: lets the host fill and read device memory that it may not be able to touch: initial weights,
+// checkpoints, tables. It is for use outside of the training loop: it waits for launched ops and copies
+// through one bounded buffer. On a device whose memory the host sees, it gives access to that memory, and
+// nothing is copied.
 //
 //   HostAccess access(device, plan);                 // plans the buffer
 //   access.bind(arena);
@@ -12,7 +12,7 @@
 //   fill(batch);
 //   access.flush();
 //
-// Threads: one at a time; what it hands out may be filled by several.
+// Threads: one at a time; several may fill the memory that it hands out.
 #pragma once
 
 #include <cstddef>
@@ -26,28 +26,28 @@
 
 namespace holdfast::inline kernels {
 
-// To a device's memory, from any; waits until it is there. For small tables.
+// Writes host memory to a device's memory, of either place; waits until it is there. For small tables.
 void write_memory(Device& device, void* target, std::span<const std::byte> source);
 
-// Fills a device's memory with a pattern again and again; the last one may be cut. Waits until it is there.
+// Fills a device's memory with repetitions of a pattern; the last one may be cut. Waits until it is there.
 void fill_memory(Device& device, std::span<std::byte> memory, std::span<const std::byte> pattern);
 
 class HostAccess {
  public:
-  // The most that to_read() takes on every device.
+  // Maximum size that to_read() takes on every device.
   static constexpr std::uint64_t buffer_bytes = std::uint64_t{8} << 20;
 
   // Reserves the buffer, where one is needed, in `plan`; `device` outlives this object.
   HostAccess(Device& device, MemoryPlan& plan);
   void bind(const MemoryArena& arena);
 
-  // How much to_write() takes until the next flush(); at least buffer_bytes after one.
+  // Returns how many bytes to_write() takes until the next flush(); at least buffer_bytes after one.
   std::uint64_t room_bytes() const;
-  // Host memory in the place of `region`, with unknown content. What is written to it is in `region` after
+  // Returns host memory in the place of `region`, with unknown content. Its new content is in `region` after
   // flush().
   std::span<std::byte> to_write(std::span<std::byte> region);
   void flush();
-  // Host memory with the content of `region`, valid until the next call of anything.
+  // Returns host memory with the content of `region`, valid until the next call of any method.
   std::span<const std::byte> to_read(std::span<const std::byte> region);
 
  private:

@@ -1,5 +1,5 @@
-// One way of computing one op on one kind of device: what a file of kernels tells the registry
-// (kernels/registry.h).
+// Implementation: one way of computing one op on one kind of device, as a file of kernels describes it to the
+// registry (kernels/registry.h).
 #pragma once
 
 #include <cstddef>
@@ -17,42 +17,42 @@ namespace cuda {
 class Context;  // kernels/cuda/context.h: stream and workspace
 }
 
-// Constant data: files that are compiled for AVX-512 hold some of it, and nothing of theirs may run on a
-// processor without.
+// Describes an implementation by constant data: files that are compiled for AVX-512 hold some of it, and none
+// of their code may run on a processor without.
 struct Implementation {
   OpId op = OpId::count;
   const char* name = nullptr;  // "avx512", "mine"; the builds of one source for several processors share it
-  const char* what = nullptr;  // what it is, in one line
-  CpuIsa needs = CpuIsa::portable;  // the least processor that runs it
+  const char* what = nullptr;  // one-line description
+  CpuIsa needs = CpuIsa::portable;  // lowest instruction set that runs it
   // GPU whose own instructions it uses, as 10 times its compute capability: 90 is built as sm_90a (wgmma, the
   // bulk tensor copies) and runs on GPUs of 9.0 alone; 0 = on all.
   int needs_gpu = 0;
-  // Its bits are those of "portable" for all arguments: choosing it never changes a run. Tests hold it to
-  // that.
+  // True when its bits are those of "portable" for all arguments: choosing it never changes a run. Tests
+  // check that.
   bool same_bits_as_portable = false;
-  // Among those that a device chooses by itself the highest comes first, and of equals the one that needs
-  // most; negative = only when asked for by name.
+  // Priority among the implementations that a device chooses by itself: the highest comes first, and of
+  // equals the one that needs most; negative = only when requested by name.
   int preference = 0;
-  // The library that decides its bits, with its version; or null.
+  // Returns the library that decides its bits, with its version; or null.
   std::string (*library)() = nullptr;
 
-  // It computes bf16 alone, so that it decides no bit of a run in fp32; `supports` refuses the rest.
+  // True when it computes only bf16, so that it decides no bit of a run in fp32; `supports` refuses the rest.
   bool bf16_only = false;
-  // Which arguments it can compute, from shapes and dtypes alone; null = all. What it cannot goes to the next
-  // in order.
+  // Returns whether it can compute these arguments, from shapes and dtypes alone; null = all. Arguments that
+  // it cannot compute go to the next implementation in order.
   bool (*supports)(const void* arguments) = nullptr;
-  // Runs on the queue thread: in planning mode alone, and before every run, so it must be cheap when there is
-  // nothing new to make. It reads shapes only, never the memory of the op. May be null.
+  // Prepares the op on the queue thread: in planning mode alone, and before every run, so it must be cheap
+  // when there is nothing new to make. It reads shapes only, never the memory of the op. May be null.
   void (*prepare)(const cpu::Context& context, const void* arguments) = nullptr;
   void (*run)(const cpu::Context& context, const void* arguments) = nullptr;
 
-  // The same of an implementation for CUDA devices, which are in a registry of their own (kernels/cuda). They
-  // run on the thread that launches; cuda_run only puts work on the stream.
+  // Both are the counterparts for CUDA devices, whose implementations are in a registry of their own
+  // (kernels/cuda). They run on the launching thread; cuda_run only puts work on the stream.
   void (*cuda_prepare)(cuda::Context& context, const void* arguments) = nullptr;
   void (*cuda_run)(cuda::Context& context, const void* arguments) = nullptr;
 };
 
-// The implementations that one source file holds.
+// Lists the implementations of one source file.
 struct ImplementationList {
   const char* file = nullptr;  // from the root of the tree
   const Implementation* first = nullptr;

@@ -1,5 +1,5 @@
-// C[m,n] = op(A)[m,k] x op(B)[k,n] (+ bias[n]) (+ C if accumulate). Row-major with leading dimensions in
-// elements.
+// Matrix product C[m,n] = op(A)[m,k] x op(B)[k,n] (+ bias[n]) (+ C if accumulate). Row-major with leading
+// dimensions in elements.
 //
 // The three products of a linear layer y_NO = x_NI W_OI^T:
 //   forward          A = x (N,I), B = W transposed, C = y in the activation dtype, bias optional
@@ -10,9 +10,9 @@
 //
 // Own implementations (kernels/cpu/gemm): every element is a sum over the depth in order, in chunks that
 // follow from k alone, so with vector instructions the bits are those of any processor; with bf16
-// instructions ("avx512_bf16", "amx") they are that instruction's own. "onednn" cuts a call into tiles that
-// follow from the shape; its bits depend on the library and the processor. Device::description names what
-// decides them.
+// instructions ("avx512_bf16", "amx") they are specific to that instruction. "onednn" cuts a call into tiles
+// that follow from the shape; its bits depend on the library and the processor. Device::description names
+// what decides them.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct Matmul {
 };
 void reference(const Matmul& op);
 
-// gradient[o] (+)= sum over rows of dy_NO[row, o]; the CPU adds them in row order, a GPU in one that follows
-// from the shape.
+// Computes gradient[o] (+)= sum over rows of dy_NO[row, o]; the CPU adds them in row order, a GPU in an order
+// that follows from the shape.
 struct BiasGradient {
   static constexpr OpId id = OpId::bias_gradient;
   const void* dy = nullptr;   // dtype; (rows, columns)

@@ -1,8 +1,8 @@
 // NcclLibrary: exactly those calls of NCCL and of the CUDA runtime that the communicators of parallel/nccl
-// make, so that tests can put a world behind them in which calls hang, fail, are slow and end late
+// make, so that tests can replace them by calls that hang, fail, are slow or end late
 // (tests/parallel_nccl/nccl_double.h). Nothing here includes NCCL's headers: the state machines above it are
-// compiled and tested everywhere. The real one is the CUDA module's (CudaModule::load_nccl), where the
-// device's runtime is, too.
+// compiled and tested everywhere. The real one belongs to the CUDA module (CudaModule::load_nccl), which also
+// has the device's runtime.
 //
 // Threads: the rules of NCCL and CUDA, which the caller keeps: one thread at a time per communicator (state
 // and abort too), an open group belongs to its thread. Errors are the libraries' own codes.
@@ -22,7 +22,7 @@
 
 namespace holdfast::inline kernels {
 
-// ncclResult_t, by value.
+// Values of ncclResult_t.
 enum class NcclResult : int {
   success = 0,
   unhandled_cuda_error = 1,
@@ -34,7 +34,7 @@ enum class NcclResult : int {
   in_progress = 7,
 };
 
-// cudaError_t, by value; what a code means: kernels/cuda_error.h.
+// A value of cudaError_t; kernels/cuda_error.h classifies them.
 using CudaError = int;
 
 using NcclComm = struct NcclCommHandle*;      // ncclComm_t
@@ -44,7 +44,7 @@ struct NcclUniqueId {
   std::array<char, 128> bytes = {};
 };
 
-// Tells NCCL about a communicator when a rank joins it.
+// Configures a communicator of NCCL when a rank joins it.
 struct NcclCommConfig {
   int ranks = 1;
   NcclUniqueId id = {};  // the same on all ranks, from unique_id() of one of them
@@ -54,10 +54,10 @@ struct NcclCommConfig {
 };
 
 // Computes the NcclCommConfig::max_ctas with which the kernels of all communicators on a GPU run at the same
-// time: they wait for each other, so one that finds no free multiprocessor could be a deadlock. 32 thread
-// blocks for all together, or one each: a GPU that trains has more multiprocessors. The GPUs make no
-// difference, because the ranks of a communicator must agree. A power of two, because NCCL rounds the
-// channels of send and receive up to one (paths.cc, ncclTopoComputeP2pChannels).
+// time: they wait for each other, so one that finds no free multiprocessor could cause a deadlock. All
+// together get 32 thread blocks, or one each: a GPU that trains has more multiprocessors. The kind of GPU
+// makes no difference, because the ranks of a communicator must agree. The result is a power of two, because
+// NCCL rounds the channels of send and receive up to one (paths.cc, ncclTopoComputeP2pChannels).
 inline int nccl_max_ctas(int ranks_per_gpu, int communicators) {
   const unsigned at_once = static_cast<unsigned>(ranks_per_gpu * communicators), ctas_of_all = 32;
   if (at_once <= 1) return 0;
@@ -66,20 +66,19 @@ inline int nccl_max_ctas(int ranks_per_gpu, int communicators) {
 
 class NcclLibrary {
  public:
-  // The oldest supported, and the first whose communicators can be aborted inside a group; before, each is
-  // aborted by a thread of its own.
+  // Oldest supported version, and the first whose communicators can be aborted inside a group; before that,
+  // each is aborted by a thread of its own.
   static constexpr int version_min = 21801;
   static constexpr int version_group_abort = 22203;
-  // The first that takes several ranks on one GPU, when it is told (share_gpus).
+  // First version that accepts several ranks on one GPU, when share_gpus() states that.
   static constexpr int version_shared_gpus = 23003;
 
   virtual ~NcclLibrary() = default;
   virtual int version() const = 0;  // 22809: 2.28.9
 
-  // States for the communicators made from now on that so many ranks use one GPU, each with so many
-  // communicators at work at the same time; until it is called, one of each. max_ctas() follows from it. All
-  // ranks of a membership epoch give the same numbers; the next epoch, whose numbers may differ, gives its
-  // own.
+  // States for the communicators made from now on how many ranks use one GPU, and how many communicators of
+  // each are active at the same time; until it is called, one of each. max_ctas() follows from it. All ranks
+  // of a membership epoch give the same numbers; the next epoch, whose numbers may differ, gives its own.
   void share_gpus(int ranks_per_gpu, int communicators) {
     ranks_per_gpu_ = ranks_per_gpu;
     communicators_at_once_ = communicators;
@@ -88,11 +87,12 @@ class NcclLibrary {
   int communicators_at_once() const { return communicators_at_once_; }
   int max_ctas() const { return nccl_max_ctas(ranks_per_gpu_, communicators_at_once_); }
 
-  // NCCL. Communicators are non-blocking: what starts on one may return in_progress, and until comm_state()
-  // says something else, nothing but that and comm_abort() may be called on it.
+  // The calls of NCCL. Communicators are non-blocking: a call that starts something on one may return
+  // in_progress, and until comm_state() reports something else, only that and comm_abort() may be called on
+  // it.
   virtual NcclResult unique_id(NcclUniqueId& id) = 0;
   virtual NcclResult comm_init(NcclComm& comm, const NcclCommConfig& config) = 0;
-  // What the communicator is doing, or the error that it met since (ncclCommGetAsyncError).
+  // Gets the state of the communicator, or the error that it met since (ncclCommGetAsyncError).
   virtual NcclResult comm_state(NcclComm comm, NcclResult& state) = 0;
   virtual NcclResult comm_abort(NcclComm comm) = 0;  // blocks, perhaps for ever; also for an orderly end
   virtual NcclResult group_start() = 0;
@@ -103,8 +103,8 @@ class NcclLibrary {
   virtual std::string text(NcclResult result) = 0;
   virtual std::string last_error(NcclComm comm) = 0;  // empty when there is none; comm may be null
 
-  // The CUDA runtime. Nothing that waits for the device, which for a dead peer is for ever; but free(), which
-  // belongs behind streams that are quiet.
+  // The calls of the CUDA runtime. None waits for the device, which would be for ever with a dead peer,
+  // except free(), which may be called only after streams that are idle.
   virtual CudaError device_count(int& count) = 0;
   virtual CudaError set_device(int device) = 0;  // of the calling thread
   virtual CudaError allocate(void** memory, std::size_t bytes) = 0;
@@ -124,10 +124,10 @@ class NcclLibrary {
   int ranks_per_gpu_ = 1, communicators_at_once_ = 1;
 };
 
-// As the dynamic loader finds it.
+// Name of the library for the dynamic loader.
 inline constexpr const char* nccl_library_file = "libnccl.so.2";
 
-// 22809 -> "2.28.9"
+// Returns the version as text: 22809 -> "2.28.9".
 inline std::string nccl_version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }

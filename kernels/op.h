@@ -1,6 +1,6 @@
-// Every operation a device can do. An op is a plain struct of pointers, shapes and dtypes (its contract
-// header says what they mean); a device holds a table from OpId to an implementation (kernels/registry.h).
-// Model code names ops, never devices.
+// Lists every operation of a device. An op is a plain struct of pointers, shapes and dtypes (its contract
+// header documents them); a device holds a table from OpId to an implementation (kernels/registry.h). Model
+// code names ops, never devices.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,8 @@
 
 namespace holdfast::inline kernels {
 
-// In the order of tables. The names are those that users write: [kernels] rmsnorm_forward = "avx2".
+// Lists the ops in the order of tables. The names are those that users write: [kernels] rmsnorm_forward =
+// "avx2".
 #define HF_OPS(X)           \
   X(matmul)                 \
   X(bias_gradient)          \

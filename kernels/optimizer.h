@@ -16,11 +16,11 @@ struct AdamWTensor {
   const float* gradient = nullptr;
   BFloat16* copy = nullptr;  // or null
   std::int64_t count = 0;
-  std::int64_t first_block = 0;  // blocks (block_elements of runtime/core/shard_spec.h) of the tensors before
+  std::int64_t first_block = 0;  // number of blocks (runtime/core/block.h) in the tensors before
   float weight_decay = 0;
 };
 
-// For each element of all tensors, in fp32:
+// Updates each element of all tensors, in fp32:
 //   g = gradient * gradient_scale
 //   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
 //   w = w - learning_rate * (weight_decay * w + (m / correction1) / (sqrt(v / correction2) + epsilon))
@@ -37,8 +37,8 @@ struct AdamW {
 };
 void reference(const AdamW& op);
 
-// sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside the block:
-// the same on every device.
+// Computes sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside
+// the block: the same on every device.
 struct SquareSum {
   static constexpr OpId id = OpId::square_sum;
   const float* values = nullptr;

@@ -1,5 +1,5 @@
-// All that a library's plan for a matrix product depends on, whichever library it is: the key of the caches
-// of kernels/cpu and kernels/cuda.
+// ProductShape: all parameters that a library's plan for a matrix product depends on, for any library: the
+// key of the caches of kernels/cpu and kernels/cuda.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace holdfast::inline kernels {
 
-// Meaning of the fields as in Matmul.
+// The fields have the same meaning as in Matmul.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t lda = 0, ldb = 0, ldc = 0;

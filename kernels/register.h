@@ -1,18 +1,18 @@
-// How a file of own kernels puts its implementations into the registry, whatever device they are for: what
-// kernels/cpu/register.h and kernels/cuda/register.h share.
+// Registers the implementations of a file of own kernels, for any device: the common part of
+// kernels/cpu/register.h and kernels/cuda/register.h.
 #pragma once
 
 #include "kernels/implementation.h"
 
 namespace holdfast::inline kernels {
 
-// What the registry has to know of a kernel; Implementation (kernels/implementation.h) says what each means.
+// Describes a kernel to the registry; Implementation (kernels/implementation.h) explains each field.
 struct About {
   const char* name = nullptr;
   const char* what = nullptr;
   bool same_bits_as_portable = false;
   bool bf16_only = false;
-  int preference = -1;              // only when asked for
+  int preference = -1;              // only when requested
   CpuIsa needs = CpuIsa::portable;  // on a CPU, when it needs more than the instruction set of HF_ISA
   int needs_gpu = 0;                // on a GPU, in a file named *.sm_90a.cu: 90
 };
@@ -31,7 +31,7 @@ constexpr Implementation described(const About& about) {
   return result;
 }
 
-// `function` for arguments of any type; null for null.
+// Returns `function` for arguments of any type; null for null.
 template <typename Context, typename Op, void (*function)(Context&, const Op&)>
 constexpr void (*untyped())(Context&, const void*) {
   if constexpr (function == nullptr) {
@@ -51,8 +51,9 @@ constexpr bool (*untyped())(const void*) {
   }
 }
 
-// One per file, after its kernels, in the namespace that the device's register.h names. CMake names the list
-// after the file (HF_KERNEL_LIST) and writes it into the registry.
+// Registers the kernels of a file. Use it once per file, after the kernels, in the namespace that the
+// device's register.h names. CMake names the list after the file (HF_KERNEL_LIST) and writes it into the
+// registry.
 #define HF_REGISTER_KERNELS(...)                                                        \
   namespace {                                                                           \
   constexpr Implementation implementations[] = {__VA_ARGS__};                           \

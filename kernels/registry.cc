@@ -33,7 +33,8 @@ std::vector<std::string_view> names_of(std::span<const Implementation* const> im
   return names;
 }
 
-// What runs after the first is what the ones before do not support.
+// Drops implementations that never run: each after the first runs only for arguments that the earlier ones do
+// not support.
 void drop_unreachable(std::vector<const Implementation*>& order) {
   if (order.empty()) return;  // of() says so when the op is asked for
   for (std::size_t i = 0; i < order.size(); ++i) {

@@ -1,11 +1,11 @@
-// Every implementation of every op, by name, and how a device chooses among them.
+// KernelRegistry: every implementation of every op, by name, and the choice of a device among them.
 //
 //   const KernelRegistry& registry = kernel_registry();
 //   for (const Implementation* each : registry.of(OpId::rmsnorm_forward)) fmt::print("{}\n", each->name);
 //   HF_TRY(const KernelTable table, registry.choose(best_cpu_isa(), {{OpId::rmsnorm_forward, "mine"}}));
 //
-// docs/kernels.md walks through adding one. The registry is put together once, from constant lists that the
-// files of kernels name; nothing changes it afterwards, so any thread may read it.
+// docs/kernels.md walks through adding one. The registry is built once, from constant lists that the files of
+// kernels name; nothing changes it afterwards, so any thread may read it.
 #pragma once
 
 #include <array>
@@ -33,11 +33,11 @@ struct KernelTarget {
   }
 };
 
-// What runs an op on one device.
+// Implementations of an op on one device.
 struct KernelChoice {
-  // In order; the first that supports the arguments runs. The last supports all.
+  // Implementations in order; the first that supports the arguments runs. The last supports all.
   std::vector<const Implementation*> order;
-  std::string why;  // of the first
+  std::string why;  // reason for the first
 
   const Implementation& first() const { return *order.front(); }
   const Implementation& of(const void* arguments) const;
@@ -48,26 +48,26 @@ using KernelTable = std::array<KernelChoice, op_count>;  // by OpId
 struct KernelPreference {
   OpId op = OpId::count;
   std::string name;
-  std::string origin = {};  // where it was said, such as "run.toml:12:19"; or empty
+  std::string origin = {};  // location of the setting, such as "run.toml:12:19"; or empty
 };
 
 class KernelRegistry {
  public:
-  // `built`: the instruction sets for which they are compiled.
+  // Makes a registry. `built` lists the instruction sets for which they are compiled.
   explicit KernelRegistry(std::span<const ImplementationList> lists,
                           std::span<const CpuIsa> built = cpu_isas);
 
-  // The implementations of an op in the order of their files, every build of them.
+  // Returns the implementations of an op in the order of their files, every build of them.
   std::vector<const Implementation*> of(OpId op) const;
-  // The build of `name` that needs most of what the target has; null when there is none.
+  // Returns the build of `name` that needs most of what the target has; null when there is none.
   const Implementation* find(OpId op, std::string_view name, const KernelTarget& target) const;
   const Implementation* find(OpId op, std::string_view name, CpuIsa isa) const {
     return find(op, name, KernelTarget{.isa = isa});
   }
 
-  // Returns what a device with this processor runs. ExitCode::config with a sentence when two files give one
-  // name to different things, when a request names nothing, or something that the processor cannot run, and
-  // when the kernels for this processor were not built: others might give other bits.
+  // Returns the kernels that a device with this processor runs. ExitCode::config with a sentence when two
+  // files give one name to different things, when a request names nothing, or something that the processor
+  // cannot run, and when the kernels for this processor were not built: others might give other bits.
   Result<KernelTable> choose(const KernelTarget& target, std::span<const KernelPreference> requests) const;
   Result<KernelTable> choose(CpuIsa isa, std::span<const KernelPreference> requests) const {
     return choose(KernelTarget{.isa = isa}, requests);
@@ -88,11 +88,12 @@ class KernelRegistry {
   std::span<const CpuIsa> built_;
 };
 
-// Those of this program.
+// Returns the registry of this program.
 const KernelRegistry& kernel_registry();
 
-// What decides the bits of a run in `precision` (fp32 or bf16) beyond what is the same on every processor:
-// "oneDNN 2.6.3 avx512_core_amx, rmsnorm_forward mine". Empty when every choice gives the bits of "portable".
+// Returns the choices that decide the bits of a run in `precision` (fp32 or bf16) beyond what is the same on
+// every processor: "oneDNN 2.6.3 avx512_core_amx, rmsnorm_forward mine". Empty when every choice gives the
+// bits of "portable".
 std::string bits_of(const KernelTable& table, DType precision);
 std::string bits_of(const KernelChoice& choice, DType precision);
 

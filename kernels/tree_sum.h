@@ -1,6 +1,6 @@
-// The sum of partial results that belong to the slices of a split tensor: one binary tree over neighbours,
-// ((p0 + p1) + (p2 + p3)) + ..., in fp32. A rank that holds a run of slices may add its own subtree first,
-// and the roots of such subtrees later: the bits are those of one tree.
+// Adds partial results that belong to the slices of a split tensor: one binary tree over neighbours, ((p0 +
+// p1) + (p2 + p3)) + ..., in fp32. A rank that holds several consecutive slices may add its own subtree
+// first, and the roots of such subtrees later: the bits are those of one tree.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace holdfast::inline kernels {
 
-// y = tree (+ bias), rounded to fp32 after every addition and to dtype once, at the end.
+// Computes y = tree (+ bias), rounded to fp32 after every addition and to dtype once, at the end.
 struct TreeSum {
   static constexpr OpId id = OpId::tree_sum;
   static constexpr int parts_max = 16;

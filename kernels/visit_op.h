@@ -1,8 +1,8 @@
-// From (OpId, pointer to arguments) back to the op's struct, for code that treats all ops alike:
+// visit_op: converts (OpId, pointer to arguments) to the op's struct, for code that treats all ops alike:
 //
 //   visit_op(id, arguments, [&](const auto& op) { device.launch(op); });
 //
-// A new op gets a line here; the compiler says so, because the switch has no default.
+// A new op gets a line here; the compiler enforces it, because the switch has no default.
 #pragma once
 
 #include "kernels/activation.h"
@@ -20,7 +20,8 @@
 
 namespace holdfast::inline kernels {
 
-// The visitor returns the same type for every op. `arguments` is the struct of `id`.
+// Calls the visitor with the op, and returns its result. The visitor returns the same type for every op.
+// `arguments` is the struct of `id`.
 template <typename Visitor>
 auto visit_op(OpId id, const void* arguments, const Visitor& visitor) {
 #define HF_VISIT(Op) \

@@ -22,7 +22,7 @@ void set_element(void* data, std::int64_t index, DType dtype, double value) {
   }
 }
 
-// Where the elements of one head are; of both ops.
+// Locates the elements of one head; used for both ops.
 template <typename Op>
 struct Head {
   const Op& op;

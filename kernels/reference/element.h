@@ -1,4 +1,4 @@
-// Elements of fp32 and bf16 tensors as the references read and write them: in double, rounded when stored.
+// Reads and writes elements of fp32 and bf16 tensors for the references: in double, rounded when stored.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ struct Statistics {
   double rstd = 0;
 };
 
-// Of `width` elements from `first`; about zero for RMSNorm.
+// Computes the statistics of `width` elements from `first`; about zero for RMSNorm.
 Statistics statistics(const void* x, std::int64_t first, std::int64_t width, DType dtype, float epsilon,
                       bool about_mean) {
   Statistics result;

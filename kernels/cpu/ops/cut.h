@@ -11,7 +11,7 @@ namespace holdfast::inline kernels::cpu::HF_ISA {
 inline constexpr std::int64_t chunk_elements =
     16384;  // of one index: 64 KiB of fp32, and a multiple of every vector
 
-// These replace std::min and std::max, whose code the instruction sets would share (see ops.h).
+// Replacements for std::min and std::max, whose code the instruction sets would share (see ops.h).
 [[gnu::always_inline]] inline std::int64_t smaller(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
