@@ -13,7 +13,7 @@ std::uint64_t floats(std::int64_t count) {
   return bytes(count, DType::fp32);
 }
 
-// Memory that is added to or written over, by `added`.
+// Counts memory that is added to or written over, by `added`.
 OpCost& add_output(OpCost& cost, std::uint64_t output_bytes, bool added) {
   cost.bytes_written += output_bytes;
   if (added) {

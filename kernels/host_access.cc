@@ -38,7 +38,7 @@ void write_memory(Device& device, void* target, std::span<const std::byte> sourc
 void fill_memory(Device& device, std::span<std::byte> memory, std::span<const std::byte> pattern) {
   std::size_t filled = std::min(pattern.size(), memory.size());
   write_memory(device, memory.data(), pattern.first(filled));
-  while (filled < memory.size()) {  // what is there already is copied behind itself
+  while (filled < memory.size()) {  // copies the filled part after itself
     const std::size_t bytes = std::min(filled, memory.size() - filled);
     launch_copy(device, memory.data() + filled, memory.data(), bytes);
     filled += bytes;

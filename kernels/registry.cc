@@ -22,7 +22,7 @@ std::string shown(const KernelPreference& request) {
                      request.origin.empty() ? "" : fmt::format(" ({})", request.origin));
 }
 
-// Names without repetition, in order, of those that the target runs.
+// Returns the names that the target runs, without repetition, in order.
 std::vector<std::string_view> names_of(std::span<const Implementation* const> implementations,
                                        const KernelTarget& target) {
   std::vector<std::string_view> names;

@@ -32,7 +32,7 @@ memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, std::i
   return memory::desc({rows, columns}, type_of(dtype), strides);
 }
 
-// Empty when the library has no fast implementation.
+// Returns an empty description when the library has no fast implementation.
 dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const ProductShape& shape) {
   const memory::desc a = matrix(shape.m, shape.k, shape.dtype, shape.lda, shape.transpose_a);
   const memory::desc b = matrix(shape.k, shape.n, shape.dtype, shape.ldb, shape.transpose_b);

@@ -59,7 +59,7 @@ void Team::take_indices(int member) {
   }
 }
 
-// Lets nobody in any more and waits for those inside.
+// Lets no more members in and waits for those inside.
 void Team::close() {
   members_.fetch_and(~open_bit, std::memory_order_acq_rel);
   std::uint32_t inside = 0;

@@ -25,7 +25,7 @@ __device__ void load_pack(const T* row, int first, int head_size, float (&values
   }
 }
 
-// Rows in the order of memory: (batch, sequence, head).
+// Processes rows in the order of memory: (batch, sequence, head).
 template <typename T, bool packed>
 __global__ void __launch_bounds__(delta_threads) deltas(AttentionBackward op) {
   const std::int64_t rows = op.batch * op.sequence_length * op.heads;
@@ -75,7 +75,7 @@ struct Head {
   __device__ HeadRows<T> douts(int first, int end) const { return {dout, place.out_stride, first, end}; }
 };
 
-// One query of a tile.
+// State of one query of a tile.
 struct Query {
   int number, first_key;
   float lse = 0, delta = 0;  // lse in units of log 2

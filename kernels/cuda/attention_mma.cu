@@ -82,7 +82,7 @@ struct Softmax {
     }
   }
 
-  // Scores become 2^(scale * (score - reference)).
+  // Turns scores into 2^(scale * (score - reference)).
   template <int n_tiles>
   __device__ void soften(MmaSums<m_tiles, n_tiles>& scores) {
 #pragma unroll
@@ -98,7 +98,7 @@ struct Softmax {
     }
   }
 
-  // 1 / sum of each query; its log-sum-exp goes to lse.
+  // Computes 1 / sum of each query; its log-sum-exp goes to lse.
   __device__ void finish(float* lse, int warp_first, int length, float (&inverse)[m_tiles][2]) const {
     const MmaThread thread;
 #pragma unroll

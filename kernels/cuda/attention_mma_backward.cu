@@ -107,7 +107,7 @@ __device__ void hide_from_queries(MmaSums<m_tiles, n_tiles>& scores, const Visib
   }
 }
 
-// Products of query and key become probabilities.
+// Turns products of query and key into probabilities.
 template <int m_tiles, int n_tiles>
 __device__ void soften(MmaSums<m_tiles, n_tiles>& scores, float scale, const float* lse) {
 #pragma unroll
@@ -124,7 +124,7 @@ __device__ void soften(MmaSums<m_tiles, n_tiles>& scores, float scale, const flo
   }
 }
 
-// Gradients of probabilities become those of scores.
+// Turns gradients of probabilities into those of scores.
 template <int m_tiles, int n_tiles>
 __device__ void through_softmax(const MmaSums<m_tiles, n_tiles>& probabilities, const float* delta,
                                 MmaSums<m_tiles, n_tiles>& gradients) {

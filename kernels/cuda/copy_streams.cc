@@ -25,7 +25,7 @@ cudaError_t CopyStreams::prepare(int count) {
   return error;
 }
 
-// Takes one that nobody uses, or makes one.
+// Takes an unused stream, or makes one.
 cudaError_t CopyStreams::take(Queue& queue) {
   const std::lock_guard lock(mutex_);
   if (!idle_.empty()) {

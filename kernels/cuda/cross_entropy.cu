@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(threads_max)
   if (threadIdx.x == 0) *sum = mine;
 }
 
-// run(T{}, whole, grid) for a block per row of logits.
+// Calls run(T{}, whole, grid) for a block per row of logits.
 template <typename Op, typename Run>
 void for_logits(const Op& op, const Run& run) {
   HF_CHECK(op.row_stride < (std::int64_t{1} << 30), "rows of more than 2^30 logits");

@@ -127,7 +127,7 @@ class CudaDevice final : public Device {
 };
 
 CudaDevice::~CudaDevice() {
-  stamps_.reset();  // nobody waits for them any more
+  stamps_.reset();  // nothing waits for them any more
   synchronize();
   context_.note(cudaFree(context_.workspace()), "cudaFree");
   held_bytes -= workspace_bytes_;

@@ -93,7 +93,7 @@ __global__ void add_to_table(EmbeddingBackward op, const TokenRow* sorted) {
   });
 }
 
-// grid.x is positions.
+// Adds the gradients of positions; grid.x is the position.
 template <typename T, bool whole>
 __global__ void add_to_positions(EmbeddingBackward op) {
   const std::int64_t position = blockIdx.x;

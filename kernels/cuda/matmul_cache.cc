@@ -20,7 +20,7 @@ constexpr std::uint64_t workspace_limit_bytes = std::uint64_t{32} << 20;
 // Minimum alignment of tensors (MemoryPlan and the buckets of parameters give more).
 constexpr std::uint32_t address_alignment_bytes = 16;
 
-// Algorithms that the heuristic is asked for, the best first.
+// Number of algorithms that are requested from the heuristic, the best first.
 constexpr int candidates_max = 8;
 
 cudaDataType_t type_of(DType dtype) {

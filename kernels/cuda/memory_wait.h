@@ -15,7 +15,7 @@ namespace holdfast::inline kernels::cuda {
 struct MemoryClaim {
   const CudaFacts& gpu;
   MemoryWait wait;
-  std::uint64_t bytes = 0;       // that are needed now; 0: a context, whose size nobody knows
+  std::uint64_t bytes = 0;       // that are needed now; 0: a context, whose size is unknown
   std::uint64_t held_bytes = 0;  // that this process has allocated on the GPU already
   const char* purpose = "";      // "memory of the run", "a context"
 };

@@ -14,7 +14,7 @@
 namespace holdfast::inline kernels::cuda {
 namespace {
 
-// Freed at the end of its scope.
+// Holds memory that is freed at the end of its scope.
 struct Trial {
   cudaStream_t stream = nullptr;
   int* target = nullptr;
@@ -27,7 +27,7 @@ struct Trial {
   }
 };
 
-// cudaErrorNotReady after a minute.
+// Returns cudaErrorNotReady after a minute.
 cudaError_t wait_for(cudaStream_t stream) {
   Env& env = posix_env();
   constexpr std::int64_t minute_ns = 60'000'000'000;

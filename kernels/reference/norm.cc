@@ -28,7 +28,7 @@ Statistics statistics(const void* x, std::int64_t first, std::int64_t width, DTy
   return result;
 }
 
-// dx of one row; `mean_term` is false for RMSNorm.
+// Computes dx of one row; `mean_term` is false for RMSNorm.
 template <typename Op>
 void backward_row(const Op& op, std::int64_t first, double mean, double rstd, bool mean_term) {
   const auto normal = [&](std::int64_t i) { return (element(op.x, first + i, op.dtype) - mean) * rstd; };

@@ -6,7 +6,7 @@ namespace holdfast::inline kernels {
 
 namespace {
 
-// Each sum in double and then rounded to fp32: so the bits of fp32 additions, whoever adds a subtree first.
+// Adds in double and rounds each sum to fp32: the bits are those of fp32 additions, in any order of subtrees.
 float tree(const float* const* parts, int count, std::int64_t i) {
   if (count == 1) return parts[0][i];
   const float left = tree(parts, count / 2, i), right = tree(parts + count / 2, count / 2, i);

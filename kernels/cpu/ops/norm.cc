@@ -113,7 +113,7 @@ void backward_row(const Op& op, std::int64_t row, float* weight_sum, float* bias
   });
 }
 
-// gradient[i] (+)= sum of partials[group * stride + i] over the groups, for the given columns.
+// Computes gradient[i] (+)= sum of partials[group * stride + i] over the groups, for the given columns.
 void combine(float* gradient, const float* partials, std::int64_t groups, std::int64_t stride,
              std::int64_t first, std::int64_t size, bool accumulate) {
   for_lanes(size, [&](std::int64_t i, auto lanes) {

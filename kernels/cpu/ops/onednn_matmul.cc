@@ -16,7 +16,7 @@ namespace holdfast::inline kernels::cpu::HF_ISA {
 
 namespace {
 
-// [0, extent) in equal steps, the last one shorter.
+// Cuts [0, extent) into equal steps, the last one shorter.
 struct Cut {
   std::int64_t extent = 0;
   std::int64_t step = 0;
@@ -51,7 +51,7 @@ TileLimit tile_limit(const Matmul& op) {
   return op.transpose_a ? TileLimit{128, 768} : TileLimit{512, 384};
 }
 
-// Smaller tiles until there are enough for a team, as long as each is worth handing out.
+// Makes tiles smaller until there are enough for a team, as long as each is worth handing out.
 bool wants_more_tiles(std::int64_t tiles, std::int64_t half_tile_work) {
   constexpr std::int64_t million = 1 << 20;  // multiply-adds: 10 microseconds of a core
   return (tiles < 2 && half_tile_work >= million) || (tiles < 4 && half_tile_work >= 4 * million) ||
@@ -313,7 +313,7 @@ void TiledMatmul::run_widened(const Tile& tile, std::int64_t begin, std::int64_t
       .run(thread, a, b, bias, into_scratch() ? scratch + layout_.c : c, scratch + layout_.product);
 }
 
-// C = ((part 0 + part 1) + ...) + bias + C, rounded once.
+// Computes C = ((part 0 + part 1) + ...) + bias + C, rounded once.
 void TiledMatmul::add_parts() const {
   constexpr std::int64_t elements_per_index = 8192;
   const float* parts = reinterpret_cast<const float*>(context_.shared_scratch());

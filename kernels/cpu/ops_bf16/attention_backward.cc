@@ -52,7 +52,7 @@ struct Workspace {
   BFloat16* queries_transposed = nullptr;  // B: (depth, rows)
   BFloat16* dout = nullptr;                // B: (rows, padded)
   BFloat16* dout_transposed = nullptr;     // B: (depth, rows)
-  float* minus_lse = nullptr;              // (rows) in units of log 2; -inf behind the last query
+  float* minus_lse = nullptr;              // (rows) in units of log 2; -inf after the last query
   float* delta = nullptr;                  // (rows)
   float* dq = nullptr;  // (rows / dq_queries, padded, dq_queries); in shared scratch if there are slices
   // Operands of one tile of keys.
@@ -220,7 +220,7 @@ void differentiate_block(const Workspace& space, const Plan& plan, const Block& 
   over_queries(space.ds, space.queries, tile.dk);
 }
 
-// The queries before `end` have their dQ of the tiles so far; those behind have none yet.
+// The queries before `end` have their dQ of the tiles so far; later ones have none yet.
 struct DqProgress {
   std::int64_t end = 0;
 };
