@@ -78,7 +78,7 @@ class Checker {
   std::vector<ConfigProblem> problems_;
 };
 
-// False when the shapes are in contradiction, or not all there.
+// Returns false when the shapes are contradictory or incomplete.
 bool Checker::apply_preset() {
   if (config_.model.preset.empty()) {
     bool complete = true;

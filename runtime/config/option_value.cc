@@ -13,7 +13,7 @@ namespace {
 
 template <typename Value>
 const Value& field_of(const Option& option, const Config& config) {
-  // Option::field finds the field and changes nothing.
+  // Option::field only finds the field and changes nothing.
   return *static_cast<const Value*>(option.field(const_cast<Config&>(config)));
 }
 

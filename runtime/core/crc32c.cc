@@ -45,7 +45,7 @@ std::uint32_t update_by_table(std::uint32_t crc, const std::byte* bytes, std::si
   return crc;
 }
 
-// a(x) * b(x) modulo the polynomial, reflected: the top bit is x^0.
+// Returns a(x) * b(x) modulo the polynomial, reflected: the top bit is x^0.
 constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product = 0;
   for (std::uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -63,7 +63,7 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
 constexpr std::size_t long_bytes = 8192;
 constexpr std::size_t short_bytes = 256;
 
-// x^(8 * bytes); `bytes` is a power of two.
+// Returns x^(8 * bytes); `bytes` is a power of two.
 constexpr std::uint32_t zeros_operator(std::size_t bytes) {
   std::uint32_t power = 1u << 23;  // x^8
   for (; bytes > 1; bytes >>= 1) power = multiply(power, power);

@@ -43,7 +43,7 @@ void propagate_carries(std::span<std::int64_t, ExactSum::word_count> words) {
   }
 }
 
-// Bits [first, first + 64) of non-negative normalised digits.
+// Returns bits [first, first + 64) of non-negative normalised digits.
 std::uint64_t bits_from(const std::array<std::int64_t, ExactSum::word_count>& digits, std::size_t first) {
   std::uint64_t bits = 0;
   for (std::size_t i = 0; i < 3; ++i) {

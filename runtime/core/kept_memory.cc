@@ -115,7 +115,7 @@ Result<OwnedMemory> KeptMemory::take(MemoryPlace place, std::uint64_t bytes, con
   return lent(held.memory, bytes);
 }
 
-// Pages that are there stay, whatever the address.
+// Existing pages stay, even if the address changes.
 Result<void> KeptMemory::take_host(Held& held, std::uint64_t bytes, const KeptMemoryOptions& options) {
   const std::uint64_t before = held.memory_bytes;
   if (held.memory == nullptr) {

@@ -63,7 +63,7 @@ double sin_series(double x) {
   return x * sum;
 }
 
-// cos(2 pi turns) for turns in [0, 1); the folding is exact.
+// Returns cos(2 pi turns) for turns in [0, 1); the folding is exact.
 double portable_cos_of_turns(double turns) {
   constexpr double two_pi = 6.283185307179586;
   if (turns > 0.5) turns = 1.0 - turns;

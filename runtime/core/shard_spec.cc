@@ -12,7 +12,7 @@
 namespace holdfast::inline core {
 namespace {
 
-// Elements [first, end) of one tensor, to be had from existing[index].
+// Elements [first, end) of one tensor, which existing[index] provides.
 struct Segment {
   std::uint64_t first = 0;
   std::uint64_t end = 0;

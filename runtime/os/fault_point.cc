@@ -98,7 +98,7 @@ void touch_fresh_memory(Env& env, std::int64_t duration_ms) {
   }
 }
 
-// Best effort: what was asked for happens all the same.
+// This is best effort: the requested action happens all the same.
 void tell(Env& env, std::string_view name, std::uint64_t hit, std::string_view action) {
   const std::string path = env.variable("HOLDFAST_FAULTS_LOG");
   if (path.empty()) return;

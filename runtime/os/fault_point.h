@@ -11,7 +11,7 @@
 //   step.before_reduce@7=gpu_trap    breaks the rank's GPU by a kernel; others: `gpu_endless`, and
 //                                    `gpu_illegal_address`; at points of a step alone
 // The program reads it from the environment variable HOLDFAST_FAULTS; bad text is an error with the position.
-// What happens is told before, a line each, in the file that HOLDFAST_FAULTS_LOG names, where it is set.
+// Each action is logged before it happens, a line each, in the file that HOLDFAST_FAULTS_LOG names, if set.
 #pragma once
 
 #include <atomic>

@@ -127,7 +127,7 @@ class LineThread::State {
     std::vector<std::function<void()>> works = {};
     std::optional<std::string> insists = {};
     bool flushes = false;
-    std::uint64_t ticket = 0;  // of who waits for the outcome
+    std::uint64_t ticket = 0;  // of the call that waits for the outcome
 
     bool is_empty() const {
       return lines.empty() && lost == 0 && !inserts && works.empty() && !insists.has_value() && !flushes;
@@ -142,7 +142,7 @@ class LineThread::State {
     }
   };
 
-  // Some more than must be, so that it is not done for every line.
+  // Drops a few more than necessary, so that it is not done for every line.
   Result<void> make_room(std::size_t bytes) {
     if (!memory_.drops_oldest) {
       return fail(ExitCode::checkpoint, "memory is full with {} lines that wait for a disk that stands still",
@@ -249,7 +249,7 @@ class LineThread::State {
   bool busy_ = false, told_ = false;
   std::uint64_t tickets_ = 0;
   std::optional<Result<void>> outcome_;  // of the newest insist() or flush()
-  Result<void> trouble_;                 // the sink's first, that nobody has heard of
+  Result<void> trouble_;                 // the sink's first error that was not reported yet
   bool stopping_ = false, ended_ = false;
 };
 

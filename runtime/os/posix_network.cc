@@ -39,7 +39,7 @@ struct Address {
   const sockaddr* pointer() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// 10.0.0.7, also where the kernel says ::ffff:10.0.0.7.
+// Returns 10.0.0.7, also where the kernel reports ::ffff:10.0.0.7.
 std::string number_of(const sockaddr* address, socklen_t bytes) {
   std::array<char, NI_MAXHOST> text{};
   if (getnameinfo(address, bytes, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "?";
@@ -78,7 +78,7 @@ class Deadline {
   std::int64_t end_ns_;
 };
 
-// False: the time is over.
+// Returns false when the time is over.
 bool wait_for(int descriptor, short events, const Deadline& deadline) {
   pollfd waited{.fd = descriptor, .events = events, .revents = 0};
   while (true) {
@@ -192,7 +192,7 @@ class PosixListener final : public Listener {
 
   void shut_down() override {
     stopped_ = true;
-    shutdown(descriptor_.value(), SHUT_RDWR);  // wakes who waits
+    shutdown(descriptor_.value(), SHUT_RDWR);  // wakes a waiting thread
   }
   int handle() const override { return descriptor_.value(); }
   std::uint16_t port() const override { return port_; }

@@ -24,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto written_wait = 100ms;  // of one who writes to stderr
+constexpr auto written_wait = 100ms;  // limit of a write to stderr
 constexpr auto drain_patience = 2s;   // with nothing that moves
 constexpr std::size_t chunk_bytes = 64 << 10;
 
@@ -163,7 +163,7 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
     while (!text.empty()) text.remove_prefix(write_some(text));
   }
 
-  // Waits for room. What cannot be written, as nobody will ever read it, counts as written.
+  // Waits for room. Text that cannot be written, because it has no reader any more, counts as written.
   std::size_t write_some(std::string_view text) const {
     while (true) {
       const ssize_t written = ::write(descriptor_, text.data(), text.size());

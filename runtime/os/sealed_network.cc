@@ -146,7 +146,7 @@ class SealedListener final : public Listener {
     const std::int64_t pause_ns = begin_ns - looked_ns_ - SealedNetwork::longest_pause_ms * ns_in_a_ms;
     for (Stranger& each : strangers_) each.came_ns += std::max<std::int64_t>(0, pause_ns);
     while (true) {
-      const Result<void> met = meet();  // who has come before counts also where no more can come
+      const Result<void> met = meet();  // earlier callers count even where no more can come
       std::unique_ptr<Connection> known = next_known();
       looked_ns_ = env_->monotonic_ns();
       if (known != nullptr) return known;
@@ -219,7 +219,7 @@ class SealedListener final : public Listener {
   }
 
   void wait(std::int64_t left_ms) {
-    constexpr std::int64_t longest_ms = SealedNetwork::longest_pause_ms;  // who takes too long?
+    constexpr std::int64_t longest_ms = SealedNetwork::longest_pause_ms;  // finds callers that take too long
     std::vector<Socket*> sockets = {inner_.get()};
     for (const Stranger& each : strangers_) sockets.push_back(each.connection.get());
     env_->network().wait_any_readable(sockets, std::min(left_ms, strangers_.empty() ? left_ms : longest_ms));

@@ -9,7 +9,7 @@
 // A span that goes on has end.time_ns 0, so the memory also says what a rank that hangs is at; it may lie
 // where another process reads it. While off a span costs one branch, and never an allocation.
 //
-// With a flight ring it is never off: what no trace is recorded of goes there.
+// With a flight ring it is never off: spans that belong to no trace go there.
 //
 // Threads: one thread opens spans and reads them; a device may write the stamps of a span that it was given
 // (Device::stamp), for which a reader must have waited. A span whose place was taken by a newer one before it
