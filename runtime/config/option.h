@@ -44,7 +44,7 @@ struct Option {
   std::function<void*(Config&)> field;
 };
 
-// Returns every option, in the order of the reference: a constant table.
+// Returns every option, in the order of the reference: a constant table, built at the first call.
 std::span<const Option> option_registry();
 
 }  // namespace holdfast::inline config

@@ -1,5 +1,5 @@
-// Env: the one door to the operating system. Everything that touches files, clocks, processes or shared
-// memory goes through it, so that tests can put a failing, slow or recording world behind it
+// Env: the only interface to the operating system. Everything that touches files, clocks, processes or shared
+// memory goes through it, so that tests can replace it by a failing, slow or recording one
 // (tests/support/faulty_env.h).
 //
 // Threads: every method may be called from any thread. Errors: Result with a sentence that names the path and
