@@ -206,7 +206,7 @@ std::span<Span> Board::ring(std::uint32_t index) {
 
 Result<std::uint32_t> Board::take_slot(Env& env, int launched_rank) {
   const std::int64_t own = env.process_id();
-  // Without them everybody would take this process for one that has ended.
+  // Records when this process started; without that, every reader would take it for a process that has ended.
   HF_TRY(const std::optional<ProcessFacts> facts, env.processes().look(own));
   const std::int64_t own_ticks = facts.has_value() ? facts->started_ticks : 0;
   const std::int64_t parent = facts.has_value() ? facts->parent : 0;
@@ -263,7 +263,8 @@ std::size_t remove_dead_boards(Env& env) {
         PeerHostTable::remove(env, name.substr(0, end));
       continue;
     }
-    // It may be in use by processes that this one cannot see: those of a container with the same /dev/shm.
+    // The board may be in use by processes that this one cannot see: those of a container with the same
+    // /dev/shm.
     const Result<std::unique_ptr<Board>> board = Board::open_alone(env, name);
     if (!board.ok() || !(*board)->close(env, name)) continue;
     PeerHostTable::remove(env, name);
@@ -273,7 +274,7 @@ std::size_t remove_dead_boards(Env& env) {
 }
 
 SlotView read_slot(const BoardSlot& slot) {
-  // Its writer may have been stopped in the middle, for good.
+  // The retries are limited because the writer may have been stopped in the middle of a write, for good.
   constexpr int tries = 1'000;
   SlotView view;
   for (int left = tries; left > 0; --left) {

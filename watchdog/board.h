@@ -1,19 +1,19 @@
-// Board: what every rank of one host is at, in shared memory, where the guard of the host and whoever looks
-// into a run can read it, also when the rank hangs or is dead.
+// Board: the shared memory of one host in which each of its ranks says what it is at. The guard of the host
+// and tools that inspect a run can read it, also when a rank hangs or is dead.
 //
 //   HF_TRY(std::unique_ptr<Board> board, Board::open_or_create(env, name, BoardSize{.slots = 8}));
 //   BoardSlot& slot = board->slot(rank_on_host);
 //
 // One process writes a slot, the guard reads it: every word that both touch is an atomic of its own, so a
-// reader sees a mixture of two moments at worst, never half a word. What must be seen together is written
-// between two increments of `version` (odd: being written; read_slot() retries).
+// reader sees a mixture of two moments at worst, never half a word. Words that must be seen together are
+// written between two increments of `version` (odd: being written; read_slot() retries).
 //
-// Whoever looks after the board removes it when nobody is left: it closes it first, and a rank that comes
-// then finds a closed board, which counts for nothing, and makes another one.
+// The guard removes the board when no rank is left: it closes the board first. A rank that starts later finds
+// a closed board, which counts for nothing, and makes another one.
 //
 // Layout: a BoardHeader, `slots` x BoardSlot, then `slots` rings of `ring_spans` x Span (span_recorder.h),
-// the flight record of each rank. Fixed-width fields; the header says the version of the layout, and a board
-// of another one is an error.
+// the flight record of each rank. Fields have a fixed width; the header holds the version of the layout, and
+// opening a board of another version is an error.
 //
 // Threads: a slot's words are for the training thread of its rank, those marked (any) for every thread.
 #pragma once
@@ -38,92 +38,95 @@
 
 namespace holdfast::inline watchdog {
 
-// The shared memory of one start of a run on one host. `start`: what all ranks of the start know before MPI
-// (runtime/rank/watch.h).
+// Returns the name of the shared memory of one start of a run on one host. `start`: what all ranks of the
+// start know before MPI (runtime/rank/watch.h).
 std::string board_name(const std::string& start);
 
 inline constexpr std::size_t board_text_bytes = 256;
 
 struct alignas(64) BoardSlot {
-  // Who. `process` 0: free; negative: just being taken by that one. Set once, by the rank that takes the
-  // slot.
+  // Identity of the rank that holds the slot, set once, by the rank that takes it. `process` is 0 for a free
+  // slot, and the negated process id while that process is taking the slot.
   std::atomic<std::int64_t> process{0};
-  std::atomic<std::int64_t> started_ticks{0};  // ProcessFacts: with the id it names a process for good
-  std::atomic<std::int64_t> parent{0};         // who started it: a daemon of MPI on hosts other than mpirun's
+  std::atomic<std::int64_t> started_ticks{0};  // ProcessFacts: unique together with the process id
+  std::atomic<std::int64_t> parent{0};         // parent process: a daemon of MPI on hosts other than mpirun's
   std::atomic<std::int64_t> parent_started_ticks{0};
   std::atomic<std::int32_t> launched_rank{-1};
   std::atomic<std::uint32_t> version{0};
-  // What it is at.
+  // Current phase of the rank.
   std::atomic<std::uint32_t> phase{0};
   std::atomic<std::uint32_t> left{0};  // 1: it is about to end by itself, whatever its exit code
   std::atomic<std::uint64_t> step{0};
-  std::atomic<std::uint64_t> epoch{0};        // of the membership
-  std::atomic<std::uint32_t> members{0};      // of it, spares too; 0: not known
-  std::atomic<std::int64_t> begun_ns{0};      // of the phase, or of its last mark(); monotonic clock
+  std::atomic<std::uint64_t> epoch{0};        // membership epoch
+  std::atomic<std::uint32_t> members{0};      // ranks in the membership, spares too; 0: not known
+  std::atomic<std::int64_t> begun_ns{0};      // begin of the phase, or of its last mark(); monotonic clock
   std::atomic<std::uint32_t> kind{0};         // WorkKind
-  std::atomic<std::int64_t> deadline_ns{0};   // how long it may show no sign of life; 0: no limit
-  std::atomic<std::int64_t> ceiling_ns{0};    // and how long it may take with them; 0: as the deadline
-  std::atomic<std::int64_t> median_ns{0};     // how long it takes as a rule; 0: not known
+  std::atomic<std::int64_t> deadline_ns{0};   // longest time without a sign of life; 0: no limit
+  std::atomic<std::int64_t> ceiling_ns{0};    // longest duration with signs of life; 0: as the deadline
+  std::atomic<std::int64_t> median_ns{0};     // usual duration; 0: not known
   std::atomic<std::int64_t> heartbeat_ns{0};  // last sign of life of the training thread
-  // What it waits for, that another rank does. `wait_begun_ns` 0: it does not wait. While it waits
-  // heartbeat_ns is written at every look, so a rank that says that it waits and does not beat is the one
-  // that hangs.
+  // Current wait for another rank. `wait_begun_ns` is 0 while the rank does not wait. A rank that waits
+  // writes heartbeat_ns at every poll, so a rank that is marked as waiting and has no recent heartbeat is the
+  // one that hangs.
   std::atomic<std::int64_t> wait_begun_ns{0};
-  std::atomic<std::int32_t> wait_peer{-1};    // launched rank; -1: not known, or any
-  std::atomic<std::uint32_t> wait_number{0};  // of the collective or exchange among those of the communicator
-  std::array<std::atomic<std::uint64_t>, 4> wait_operation{};  // its name, cut to 31 bytes and a 0
-  // It waits for a file system: since when, and what it reads or locks. 0: it does not. Nothing is written
-  // there while it waits, for the call blocks.
+  std::atomic<std::int32_t> wait_peer{-1};    // launched rank; -1: not known, or any rank
+  std::atomic<std::uint32_t> wait_number{0};  // number of the collective or exchange in its communicator
+  std::array<std::atomic<std::uint64_t>, 4> wait_operation{};  // name, at most 31 bytes and a 0
+  // Current wait for a file system: begin of the wait (0: none), and what the rank reads or locks. Nothing
+  // more is written during the wait, because the call blocks.
   std::atomic<std::int64_t> storage_begun_ns{0};
   std::array<std::atomic<std::uint64_t>, 4> storage_what{};
-  // What its background threads are at (any): a save that drains. 0: nothing.
+  // Work of the rank's background threads (any): a save that drains. 0: none.
   std::atomic<std::int64_t> drain_begun_ns{0};
   std::atomic<std::uint64_t> drain_step{0};
   std::atomic<std::uint64_t> drain_bytes{0};
-  // Signs of life (any): bytes that it copied, loaded or saved, and ops that its device has done. Only their
-  // growth means something.
+  // Signs of life (any): bytes that the rank copied, loaded or saved, and ops that its device has done. Only
+  // their growth has a meaning.
   std::atomic<std::uint64_t> moved_bytes{0};
   std::atomic<std::uint64_t> device_ops{0};
-  // When the guard last saw one of those, or of those that it finds in /proc (signs_of_life.h); its word.
+  // Time at which the guard last saw a sign of life: one of the counters above, or one that it finds in /proc
+  // (signs_of_life.h). The guard writes this word.
   std::atomic<std::int64_t> life_ns{0};
-  // The flight ring. Each span that is begun is a sign of life, too.
+  // The flight ring. Each span that begins is a sign of life, too.
   std::atomic<std::uint64_t> spans_opened{0};
   std::atomic<std::uint32_t> ring_spans{0};
 };
 
-// Sentences about ranks, by the guard for the ranks, the newest some of them: write_notice(), read_notices().
+// Sentences about ranks, written by the guard for the ranks; only the newest ones are kept. See
+// write_notice() and read_notices().
 struct BoardNotices {
   static constexpr std::uint64_t kept = 8;
   struct Entry {
     std::atomic<std::int32_t> rank{-1};
     std::array<std::atomic<std::uint64_t>, board_text_bytes / 8> sentence{};
-    std::atomic<std::uint64_t> number{0};  // 0: being written, or never
+    std::atomic<std::uint64_t> number{0};  // 0: being written, or never written
   };
-  std::atomic<std::uint64_t> count{0};  // of all that there were
-  std::array<Entry, kept> newest{};     // number n has the place n % kept
+  std::atomic<std::uint64_t> count{0};  // number of all notices so far
+  std::array<Entry, kept> newest{};     // notice n is at index n % kept
 };
 
 struct BoardHeader {
   std::atomic<std::uint64_t> magic{0};
   std::uint32_t layout = 0, slots = 0, ring_spans = 0, reserved = 0;
-  // The guard of the host; `guard_generation` counts them, and who restarts it wins by raising it.
+  // Guard of the host. `guard_generation` counts the guards; of several processes that want to restart it,
+  // the one that raises this number starts it.
   std::atomic<std::int64_t> guard_process{0};
   std::atomic<std::int64_t> guard_started_ticks{0};
   std::atomic<std::uint64_t> guard_generation{0};
   std::atomic<std::int64_t> guard_tick_ns{0};  // its last look
-  // Written once by the first rank that knows of other hosts; then the guard listens: write_guard_network().
-  // `network_known`: 0 no, 1 somebody writes it, 2 yes.
+  // Network facts, written once by the first rank that knows of other hosts; then the guard listens:
+  // write_guard_network(). `network_known`: 0 no, 1 being written, 2 yes.
   std::array<std::byte, Secret::size> secret{};
   std::array<char, 64> listen_address{};
   std::atomic<std::uint32_t> network_known{0};
-  std::atomic<std::uint32_t> guard_port{0};  // where guards of other hosts reach it; 0: nowhere
-  // Written once, when the run directory is known; then the guard writes there. `known`: 0 no, 1 somebody
-  // writes it, 2 yes.
+  std::atomic<std::uint32_t> guard_port{0};  // port of the guard for guards of other hosts; 0: none
+  // Run directory, written once when it is known; then the guard writes there. `run_directory_known`: 0 no, 1
+  // being written, 2 yes.
   std::array<char, 1024> run_directory{};
   std::atomic<std::uint32_t> run_directory_known{0};
-  // The guard's, for the `fault` events of those that go on.
-  BoardNotices verdicts{};     // who hangs
-  BoardNotices lost_spares{};  // who was one and died, which nobody else notices
+  // Notices of the guard, for the `fault` events of the ranks that go on.
+  BoardNotices verdicts{};     // ranks that hang
+  BoardNotices lost_spares{};  // spares that died, which no other rank notices
 };
 
 struct BoardSize {
@@ -133,25 +136,27 @@ struct BoardSize {
 
 class Board {
  public:
-  // Whoever comes first makes it; others find it, whatever size they ask for.
+  // Opens the board, and makes it if this process is the first. An existing board keeps its size, whatever
+  // `size` asks for.
   static Result<std::unique_ptr<Board>> open_or_create(Env& env, const std::string& name,
                                                        const BoardSize& size);
-  // Error: it is not there, or closed, or no board of this program.
+  // Opens an existing board. Error: it is not there, or closed, or not a board of this program.
   static Result<std::unique_ptr<Board>> open(Env& env, const std::string& name);
-  // One that nobody has open, and nobody else can open meanwhile. Error also: somebody has.
+  // Opens a board that no process has open, and keeps others from opening it meanwhile. Error, beside those
+  // of open(): a process has it open.
   static Result<std::unique_ptr<Board>> open_alone(Env& env, const std::string& name);
 
   BoardHeader& header();
   std::uint32_t slots() const { return size_.slots; }
   BoardSlot& slot(std::uint32_t index);
-  std::span<Span> ring(std::uint32_t index);  // of the slot
-  // A free slot, or one whose process has ended, taken for this process; its index. Error: all are taken, or
-  // the board is closed, or the system does not tell when this process started.
+  std::span<Span> ring(std::uint32_t index);  // flight ring of the slot
+  // Takes a free slot, or one whose process has ended, for this process; returns its index. Error: all are
+  // taken, or the board is closed, or the system does not report when this process started.
   Result<std::uint32_t> take_slot(Env& env, int launched_rank);
 
   bool closed();
-  // Ends the board unless a process of its slots lives, the caller apart; whether it did. Then its name is
-  // removed.
+  // Closes the board and removes its name, unless a process of its slots other than the caller lives; returns
+  // whether it did.
   bool close(Env& env, const std::string& name);
 
  private:
@@ -161,14 +166,14 @@ class Board {
   static Result<std::unique_ptr<Board>> open_and_hold(Env& env, const std::string& name,
                                                       SharedMemory::Hold how);
   std::unique_ptr<SharedMemory> memory_;
-  BoardSize size_;  // as it fits the memory; what the header says now is not asked again
+  BoardSize size_;  // checked once against the memory; the header is not read for it again
 };
 
-// What was left in this host's shared memory when everybody was killed at once: boards that nobody has open,
-// and their tables of hosts. How many boards there were.
+// Removes what is left in this host's shared memory when all processes were killed at once: boards that no
+// process has open, and their tables of hosts. Returns the number of boards removed.
 std::size_t remove_dead_boards(Env& env);
 
-// What one slot says, as plain values of one moment.
+// Plain values of one slot, all of one moment.
 struct SlotView {
   std::int64_t process = 0, started_ticks = 0;
   std::int64_t parent = 0, parent_started_ticks = 0;
@@ -192,39 +197,40 @@ struct SlotView {
   std::int64_t life_ns = 0;
 };
 SlotView read_slot(const BoardSlot& slot);
-// A time or duration within 36 years of 0: of what a damaged board or a foreign message says the nearest one,
-// so that differences and sums of a few of them are numbers, too.
+// Clamps a time or duration to within 36 years of 0. A damaged board or a foreign message can hold any
+// number; after this, differences and sums of a few of them cannot overflow.
 inline std::int64_t plausible_time(std::int64_t time) {
   constexpr std::int64_t largest = std::int64_t{1} << 60;
   return std::clamp(time, -largest, largest);
 }
-// Whether the process of the slot lives, and is the one that took it. False also where the system does not
-// tell, and of a process of another user, who cannot have taken it.
+// Returns whether the process of the slot lives and is the one that took it. False also where the system does
+// not tell, and for a process of another user, which cannot have taken it.
 bool lives(Env& env, const SlotView& slot);
 
-// Words of a text, cut to what fits with a 0 at its end.
+// Stores a text in words, cut to what fits with a 0 at its end.
 void store_text(std::span<std::atomic<std::uint64_t>> words, std::string_view text);
 std::string load_text(std::span<const std::atomic<std::uint64_t>> words);
 
 struct Notice {
-  std::uint64_t number = 0;  // they count from 1
-  int rank = -1;             // launched; -1: all of the host
+  std::uint64_t number = 0;  // begins at 1
+  int rank = -1;             // launched rank; -1: all ranks of the host
   std::string sentence = {};
 };
 void write_notice(BoardNotices& notices, int rank, std::string_view sentence);
-// Those behind number `after`, oldest first; of more than are kept the newest.
+// Returns the notices after number `after`, oldest first. If there were more than are kept, returns the
+// newest.
 std::vector<Notice> read_notices(const BoardNotices& notices, std::uint64_t after = 0);
 
-// Tells the guard that there are other hosts: what it shares with their guards, and where it listens
-// (Network::listen). The first one stays.
+// Tells the guard that there are other hosts: the secret that it shares with their guards, and the address
+// that it listens at (Network::listen). Only the first call has an effect.
 struct GuardNetworkFacts {
   Secret secret;
   std::string listen_address = {};
 };
 void write_guard_network(BoardHeader& header, const GuardNetworkFacts& facts);
-std::optional<GuardNetworkFacts> read_guard_network(const BoardHeader& header);  // nothing: not known
+std::optional<GuardNetworkFacts> read_guard_network(const BoardHeader& header);  // std::nullopt: not known
 
-void write_run_directory(BoardHeader& header, const std::string& directory);  // the first one stays
+void write_run_directory(BoardHeader& header, const std::string& directory);  // only the first call counts
 std::string read_run_directory(const BoardHeader& header);                    // empty: not known
 
 }  // namespace holdfast::inline watchdog

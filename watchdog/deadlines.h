@@ -1,4 +1,5 @@
-// Deadlines: how long a rank may show no sign of life in a phase, learned from how long the phase took. Pure.
+// Deadlines: how long a rank may show no sign of life in a phase, learned from the durations of that phase.
+// Pure.
 #pragma once
 
 #include <array>
@@ -15,13 +16,13 @@ struct DeadlineLimits {
   std::int64_t ceiling_ns = 600'000'000'000;
 };
 
-// Each phase has a history of its last 63 durations, and of a step and a batch of an evaluation each kind
-// (WorkKind) has one. The deadline is factor x the median, between floor and ceiling. With fewer than five
-// durations it is
+// Keeps the last 63 durations of each phase, and for steps and batches of an evaluation those of each kind
+// (WorkKind). The deadline is factor x the median, between floor and ceiling. With fewer than five durations
+// it is
 //   - 4 x the deadline of the usual kind for the first step of an epoch, 2 x for one beside a save (and the
 //     median of such a kind never makes its deadline shorter than the usual kind's);
 //   - 12 x floor for steps and evaluations of which no kind is known;
-//   - the ceiling for every other phase: what has no steps shows no rhythm.
+//   - the ceiling for every other phase, because phases without steps have no regular duration.
 class Deadlines {
  public:
   explicit Deadlines(const DeadlineLimits& limits);
@@ -29,8 +30,8 @@ class Deadlines {
   void took(Phase phase, WorkKind kind, std::int64_t duration_ns);
   std::int64_t of(Phase phase, WorkKind kind) const;
   std::int64_t usual(Phase phase, WorkKind kind) const;  // the median; 0 with fewer than five
-  // The ranks are others now, and each has other work: what was learned counts `times` as long until as much
-  // was learned again.
+  // Adapts to a change of the ranks, after which each has other work: learned durations count `times` as long
+  // until as many were learned again.
   void rescale(double times);
 
  private:

@@ -8,7 +8,7 @@
 namespace holdfast::inline watchdog {
 namespace {
 
-// What a rank that is over its time is at, not yet compared with the others.
+// Condition of one rank, not yet compared with the others.
 struct Condition {
   bool watched = false;  // it lives, and does not leave
   bool stuck = false;    // stopped, or says that it waits and does not look
@@ -16,7 +16,7 @@ struct Condition {
   std::int64_t over_ns = 0;
 };
 
-// Never 0 of what took some time.
+// Formats a duration; never as 0 if it took any time.
 std::string duration(std::int64_t nanoseconds) {
   const double seconds = static_cast<double>(nanoseconds) / 1e9;
   if (seconds < 0.001) return fmt::format("{:.1g} ms", seconds * 1e3);
@@ -97,7 +97,7 @@ std::string measure_of(const SlotView& slot) {
   return duration(slot.median_ns) + " are usual" + of_kind;
 }
 
-// How it stands with its signs of life, where there were some; a spare has beats instead.
+// Describes the rank's signs of life, where there were some; a spare has heartbeats instead.
 std::string life_clause(const WatchedRank& rank, std::int64_t now_ns) {
   const SlotView& slot = rank.slot;
   if (slot.phase == Phase::spare)
@@ -145,7 +145,7 @@ class Graph {
     for (const WatchedRank& rank : ranks) conditions_.push_back(condition_of(rank, now_ns, silent_ns));
   }
 
-  // That over its time for longest first; empty: nobody.
+  // Returns the culprits, the one that is over its time for longest first; empty if there is none.
   std::vector<std::size_t> culprits() const {
     std::optional<std::size_t> found;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
@@ -182,12 +182,14 @@ class Graph {
   }
 
  private:
-  // Over its time, and not because it waits for another one; or what keeps others over theirs.
+  // Returns whether the rank is over its time for another reason than waiting for another rank, or keeps
+  // others waiting beyond theirs.
   bool is_sink(std::size_t index) const {
     const Condition& one = conditions_[index];
     return one.watched && !one.waits && (one.over_ns > 0 || (one.stuck && is_awaited(index)));
   }
-  // Those that stopped at the same moment are not seen to be over their times in the same tick.
+  // Allows for a tolerance: ranks that stopped at the same moment are not seen to be over their times in the
+  // same tick.
   bool is_almost_sink(std::size_t index) const {
     constexpr std::int64_t parts = 10;
     const Condition& one = conditions_[index];
@@ -206,7 +208,7 @@ class Graph {
     }
     return count;
   }
-  // By somebody who is over his time: for this rank, or for he does not know whom.
+  // Returns whether a rank that is over its time waits for this rank, or for one that it does not know.
   bool is_awaited(std::size_t index) const {
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
       const Condition& one = conditions_[each];

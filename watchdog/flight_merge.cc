@@ -129,7 +129,7 @@ std::string state_text(char state) {
   }
 }
 
-// What the host was at last: the newest span that goes on, else the newest of all.
+// Describes the last activity of the host: the newest span that goes on, else the newest of all.
 std::string last_span(const FlightRecord& record) {
   if (record.spans.empty()) return "nothing recorded";
   const auto open = std::find_if(record.spans.rbegin(), record.spans.rend(),

@@ -1,4 +1,4 @@
-// What the flight records of all ranks say together. Pure.
+// Merges the flight records of all ranks into one picture. Pure.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,16 @@
 namespace holdfast::inline watchdog {
 
 struct FlightMerge {
-  // The lowest step and number of an operation of all ranks that some have begun and others have not:
-  // "step 9, all_reduce 77: begun by ranks 0, 1, 3; not by rank 2". Empty: none is in the records.
+  // Lowest step and number of an operation of all ranks that some have begun and others have not: "step 9,
+  // all_reduce 77: begun by ranks 0, 1, 3; not by rank 2". Empty: the records hold none.
   std::string divergence;
-  // Who it was, and why: that died, or hangs by the rules of the guard (detector.h), or is behind. Empty:
-  // nobody stands out.
+  // Rank that caused the failure, and why: it died, or hangs by the rules of the guard (detector.h), or lags.
+  // Empty: no rank stands out.
   std::string culprit;
 };
 FlightMerge merge_flights(std::span<const FlightRecord> records);
 
-// For a terminal: what each rank was at and waited for, and the merge.
+// Formats the flight records for a terminal: what each rank was at and waited for, and the merge.
 std::string flight_text(std::span<const FlightRecord> records);
 
 }  // namespace holdfast::inline watchdog

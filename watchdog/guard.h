@@ -30,7 +30,7 @@ struct GuardSettings {
   std::function<void(int rank, const std::string& sentence)> on_verdict = {};
 };
 
-// Until the last rank has gone. Error: the board cannot be opened.
+// Runs the guard until the last rank has gone. Error: the board cannot be opened.
 Result<void> run_guard(Env& env, const GuardSettings& settings);
 
 }  // namespace holdfast::inline watchdog

@@ -162,7 +162,7 @@ GuardActions GuardMind::judge(const HostEvidence& evidence) {
   return actions;
 }
 
-// Whether it has been dying for so long that it matters what it still has in memory.
+// Returns whether the process has been dying for so long that it matters how much memory it still has.
 bool GuardMind::resists(const Watched& watched) const {
   return !said_that_one_stays_ && watched.killed_ns != 0 && !watched.ended &&
          now_ns_ - watched.killed_ns >= settings_.kill_patience_ms * ms;

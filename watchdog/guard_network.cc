@@ -46,7 +46,7 @@ bool GuardNetwork::find_table(std::int64_t now_ns) {
 
 void GuardNetwork::tick(std::int64_t now_ns, bool late) {
   if (!find_table(now_ns)) return;
-  // What came meanwhile is heard first: it may be all there is to say.
+  // Messages that came meanwhile are read first: there may be no others.
   listen_to_callers(now_ns);
   if (late) sight_->looked_late(now_ns);
   call_somebody(now_ns);
@@ -60,7 +60,7 @@ void GuardNetwork::tick(std::int64_t now_ns, bool late) {
   }
 }
 
-// Those that are accepted are of this run, and each calls again only when it is not heard.
+// The connections that are accepted are of this run, and each peer calls again only when it is not heard.
 void GuardNetwork::listen_to_callers(std::int64_t now_ns) {
   while (callers_.size() < 2 * peers_.size() + spare_callers) {
     Result<std::unique_ptr<Connection>> came = listener_->accept(0);
@@ -97,7 +97,7 @@ bool GuardNetwork::listen_to(Caller& caller, std::int64_t now_ns) {
   return open;
 }
 
-// What it was is known from the messages before.
+// The earlier messages tell whether the ended process was a spare.
 void GuardNetwork::note_lost_spares(const GuardMessage& message, std::int64_t now_ns) {
   std::vector<WatchedRank> before;
   for (const EndedProcess& each : message.ended) {
@@ -123,8 +123,8 @@ void GuardNetwork::understand(Caller& caller, const GuardMessage& message, std::
   for (const EndedProcess& each : message.ended) table_->say_ended(each);
 }
 
-// Where a host is not heard, what is sent to it may lie in a connection that the kernel tries less and less
-// often: a new one gets through as soon as there is a way.
+// Returns whether a host that is not heard needs a new connection. The kernel retries on the old one less and
+// less often; a new one gets through as soon as the network does.
 bool GuardNetwork::needs_call(std::size_t host, std::int64_t now_ns) {
   Peer& peer = peers_[host];
   if (peer.addresses.empty() || table_->port_of(static_cast<int>(host)) == 0) return false;

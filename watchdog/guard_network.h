@@ -1,9 +1,9 @@
-// GuardNetwork: what the guard of a host hears of the guards of the others, over TCP (no MPI, which may be
-// what hangs) between those that share the secret of the run (runtime/os/sealed_network.h). Each guard
-// listens, calls every other one, and tells it ten times a second how its ranks are; what follows from that
-// is decided by PeerHostMonitor and written into the PeerHostTable, where the ranks see it.
+// GuardNetwork: the connections of a host's guard to the guards of the other hosts, over TCP (not MPI, which
+// may be what hangs), among guards that share the secret of the run (runtime/os/sealed_network.h). Each guard
+// listens, calls every other one, and sends it the state of its ranks ten times a second. PeerHostMonitor
+// decides what follows from it, and the PeerHostTable, into which it is written, shows it to the ranks.
 //
-// It pauses for a resize until the ranks have made the table. All calls return at once, but for a call to a
+// It pauses for a resize until the ranks have made the table. All calls return at once, except a call to a
 // host that does not answer, which may take `call_patience_ms`, at most one a tick. Thread: the guard's.
 #pragma once
 
@@ -26,30 +26,33 @@ namespace holdfast::inline watchdog {
 
 class GuardNetwork {
  public:
-  static constexpr std::int64_t beat_ms = 100;  // and 5 ms more for each host beyond the twentieth
+  static constexpr std::int64_t beat_ms = 100;  // plus 5 ms for each host beyond the twentieth
   static constexpr std::int64_t call_patience_ms = 50;
 
-  // Listens as the board's ranks have told (read_guard_network), and says on the board where. `board`, whose
-  // name is `name`, outlives it. Error: this host can have no network; then its guard does without.
+  // Listens at the address that the board's ranks have given (read_guard_network), and writes the port on the
+  // board. `board`, whose name is `name`, outlives it. Error: this host can have no network; then its guard
+  // works without one.
   static Result<std::unique_ptr<GuardNetwork>> begin(Env& env, Board& board, const std::string& name,
                                                      const GuardNetworkFacts& facts);
 
-  // `late`: the tick before is so long ago that this process must have stood still.
+  // Sends and receives what is due. `late`: the previous tick is so long ago that this process must have been
+  // stopped.
   void tick(std::int64_t now_ns, bool late);
-  // The guard saw the process of a slot end; it is told to the others from now on.
+  // Notes that the guard saw the process of a slot end; the other guards are told from now on.
   void ended(const SlotView& slot);
   bool has_peers() const { return peers_.size() > 1; }
-  // From the first host of the run, where as a rule mpirun is; the first host itself: from all others.
+  // Returns whether this host is cut off from the first host of the run, where mpirun usually runs; on the
+  // first host itself, whether it is cut off from all others.
   bool is_cut_off() const;
-  // Spares of other hosts that their guards saw end, since the last time.
+  // Returns the spares of other hosts that their guards saw end since the last call.
   std::vector<WatchedRank> take_lost_spares() { return std::exchange(lost_spares_, {}); }
-  // Those of hosts in reach, by the clock of this one.
+  // Returns the ranks of hosts in reach, by the clock of this one.
   std::vector<WatchedRank> distant_ranks(std::int64_t now_ns) const;
 
  private:
   struct Peer {
     std::vector<std::string> addresses = {};
-    std::size_t address = 0;  // that answered last, or the one to try next
+    std::size_t address = 0;  // index of the address that answered last, or the one to try next
     std::unique_ptr<Connection> connection = {};
     std::vector<std::byte> unsent = {};
     std::int64_t called_ns = 0, stuck_since_ns = 0;
@@ -79,7 +82,7 @@ class GuardNetwork {
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<PeerHostTable> table_;
   std::unique_ptr<PeerHostMonitor> sight_;
-  std::vector<Peer> peers_;  // by host; nothing in the place of this one
+  std::vector<Peer> peers_;  // by host; the entry of this host is empty
   std::vector<Caller> callers_;
   std::vector<EndedProcess> ended_;
   std::vector<WatchedRank> lost_spares_;

@@ -30,7 +30,7 @@ std::string load(const std::array<char, size>& source) {
   return all.substr(0, all.find('\0'));
 }
 
-// Those that fit, whole.
+// Joins as many addresses as fit, each whole.
 std::string joined(const std::vector<std::string>& addresses, std::size_t most) {
   std::string text;
   for (const std::string& address : addresses) {

@@ -1,9 +1,9 @@
 // PeerHostTable: the hosts of a run as one of them sees the others, in shared memory beside its board. The
-// ranks write once where everybody is reached; from then on their guard writes what it hears, and the ranks
-// read it: whether a process of another host has ended, and whether a host is out of reach.
+// ranks write it once while all hosts are reached; from then on their guard writes what it hears, and the
+// ranks read it: whether a process of another host has ended, and whether a host is unreachable.
 //
-// Threads: any may read. The guard alone writes after the start, and a guard that takes over goes on with
-// what is there.
+// Threads: any may read. The guard alone writes after the start, and a guard that takes over continues with
+// the existing content.
 #pragma once
 
 #include <array>
@@ -20,21 +20,21 @@
 
 namespace holdfast::inline watchdog {
 
-// As the ranks tell each other. `addresses` are numbers (Network::own_addresses).
+// Facts that the ranks tell each other about a host. `addresses` are numbers (Network::own_addresses).
 struct HostFacts {
   std::string name = {};
   std::vector<std::string> addresses = {};
-  std::uint16_t port = 0;  // of its guard; 0: it has none, and nothing is ever said about it
+  std::uint16_t port = 0;  // port of its guard; 0: it has none, and nothing is ever reported about it
 };
 
 struct PeerHostTableSetup {
-  std::uint64_t start = 0;          // the same on all hosts of a start, and another for every start
-  int own_host = 0;                 // in `hosts`
-  std::int64_t silence_ms = 5'000;  // a host that says nothing for so long is out of reach
+  std::uint64_t start = 0;          // the same on all hosts of a start, different for every start
+  int own_host = 0;                 // index in `hosts`
+  std::int64_t silence_ms = 5'000;  // a host that sends nothing for so long is unreachable
   std::vector<HostFacts> hosts = {};
 };
 
-// A process of another host that its guard saw end: no longer there, beyond doubt.
+// Process of another host that its guard saw end: certainly no longer there.
 struct EndedProcess {
   std::int32_t host = 0, launched_rank = -1;
   std::int64_t process = 0, started_ticks = 0;
@@ -44,10 +44,10 @@ struct EndedProcess {
 
 class PeerHostTable {
  public:
-  // Of the board `board`. Whoever of a host comes first makes it; the others find it.
+  // Opens the table of the board `board`. The first process of a host makes it; the others find it.
   static Result<std::unique_ptr<PeerHostTable>> open_or_create(Env& env, const std::string& board,
                                                                const PeerHostTableSetup& setup);
-  // Error: it is not there, not yet whole, or no table of this program.
+  // Opens an existing table. Error: it is not there, not yet whole, or not a table of this program.
   static Result<std::unique_ptr<PeerHostTable>> open(Env& env, const std::string& board);
   static void remove(Env& env, const std::string& board);
 
@@ -57,13 +57,14 @@ class PeerHostTable {
   std::string name_of(int host) const;
   int find(const std::string& name) const;  // -1: no such host
 
-  // 0: it is heard. Else when it was heard for the last time, on the monotonic clock of this host.
+  // Returns 0 if the host is heard, else when it was heard for the last time, on the monotonic clock of this
+  // host.
   std::int64_t silent_since_ns(int host) const;
   bool has_ended(int host, std::int64_t process, std::int64_t started_ticks) const;
 
-  // For the guard.
+  // These functions are for the guard.
   void say_silent(int host, std::int64_t since_ns);
-  void say_ended(const EndedProcess& ended);  // known ones are known; where there is no room it is forgotten
+  void say_ended(const EndedProcess& ended);  // ignores known ones; drops it where there is no room
   void moved(int host, std::uint16_t port);   // to another port
   std::uint16_t port_of(int host) const;
 
@@ -80,7 +81,7 @@ class PeerHostTable {
   };
   struct Host {
     std::array<char, name_bytes> name{};
-    std::array<char, address_bytes> addresses{};  // with blanks between them
+    std::array<char, address_bytes> addresses{};  // separated by blanks
     std::atomic<std::uint32_t> port{0};
     std::uint32_t reserved = 0;
     std::atomic<std::int64_t> silent_since_ns{0};
@@ -97,7 +98,7 @@ class PeerHostTable {
   EndedProcess& ended(std::uint32_t index) const;
 
   std::unique_ptr<SharedMemory> memory_;
-  Size size_;  // as it fits the memory; what the header says now is not asked again
+  Size size_;  // checked once against the memory; the header is not read for it again
 };
 
 }  // namespace holdfast::inline watchdog

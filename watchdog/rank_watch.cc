@@ -17,8 +17,8 @@ constexpr std::int64_t longest_gap_ns = 10'000'000'000;  // between two starts o
 constexpr std::int64_t hung_guard_ns = 10'000'000'000, late_look_ns = 1'000'000'000;
 constexpr int tries_to_begin = 20;
 
-// What is stored until the end of the block is seen together. A reader that sees one of the values also sees
-// the odd version, because the stores in between release.
+// Makes the stores until the end of the block visible together. A reader that sees one of the values also
+// sees the odd version, because the stores in between release.
 class Together {
  public:
   explicit Together(BoardSlot& slot) : slot_(&slot) {

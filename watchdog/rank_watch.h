@@ -1,11 +1,11 @@
 // RankWatch: a rank's own side of the watchdog. It writes on the board of its host what the rank is at, keeps
-// the flight record there, learns how long each phase takes, and sees to it that there is a guard.
+// the flight record there, learns how long each phase takes, and makes sure that there is a guard.
 //
-// All of it costs some stores; nothing here waits or allocates after the start, but for the start of another
-// guard when the one there was is gone. Where there is no board (no shared memory, watchdog.guard = false)
-// there is no RankWatch either, so its users hold a pointer that may be null.
+// The cost is a few stores; nothing here waits or allocates after the start, except to start another guard
+// when the previous one is gone. Where there is no board (no shared memory, watchdog.guard = false) there is
+// no RankWatch either, so its users hold a pointer that may be null.
 //
-// Threads: the training thread, but for moved(), drains() and drained().
+// Threads: the training thread, except for moved(), drains() and drained().
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class RankWatch final : public WaitListener {
  public:
   struct Setup {
     std::string board;        // board_name()
-    std::uint32_t slots = 1;  // ranks of this host, and room for those that come later
+    std::uint32_t slots = 1;  // ranks of this host, and room for joiners
     int launched_rank = 0;
     std::vector<std::string> guard = {};  // command line of a guard for this board; empty: none is started
     DeadlineLimits limits = {};
@@ -39,31 +39,34 @@ class RankWatch final : public WaitListener {
 
   void run_directory(const std::string& directory);
   struct MembershipEpoch {
-    std::uint64_t number = 0;   // of the membership
+    std::uint64_t number = 0;   // membership epoch
     double work_times = 1.0;    // Deadlines::rescale()
-    std::uint32_t members = 0;  // spares too; 0: not known
+    std::uint32_t members = 0;  // ranks, spares too; 0: not known
   };
-  // The first step and the first batch of an evaluation behind it are of their own kind (WorkKind::first).
+  // Begins a membership epoch. The first step and the first batch of an evaluation after it are of their own
+  // kind (WorkKind::first).
   void begin_epoch(const MembershipEpoch& epoch);
 
-  // Ends the phase before, whose duration is learned; the deadline of this one counts from now.
+  // Enters a phase. Ends the phase before, whose duration is learned; the deadline of the new one counts from
+  // now.
   void enter(Phase phase, std::uint64_t step);
-  // Begins a phase that has limits of its own, whatever was learned: it may take no longer than the first
-  // without a sign of life, and no longer than the second (the first, where that is longer) with them.
+  // Enters a phase with fixed limits, whatever was learned: at most `deadline_ms` without a sign of life, and
+  // at most `ceiling_ms` (`deadline_ms`, where that is longer) with signs of life.
   void enter(Phase phase, std::uint64_t step, std::int64_t deadline_ms, std::int64_t ceiling_ms = 0);
-  // A save is under way or begins in the present phase: that makes it one of another kind.
+  // Marks the present phase as one beside a save that is under way or begins, which makes it of another kind.
   void beside_save();
-  // Part of the phase is done (a batch of an evaluation): that took as long as it took, and the deadline
-  // counts anew.
+  // Marks a part of the phase as done (a batch of an evaluation): its duration is learned, and the deadline
+  // starts anew.
   void mark();
 
   void on_wait(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) override;
   void on_resume() override;
 
-  // It reads or locks something on a file system, in a call that may block, until storage_answers().
+  // Says that the rank reads or locks something on a file system, in a call that may block, until
+  // storage_answers().
   void waits_for_storage(const char* what);
   void storage_answers();
-  // A sign of life, from any thread: bytes that were copied, loaded or saved.
+  // Counts a sign of life, from any thread: bytes that were copied, loaded or saved.
   void moved(std::uint64_t bytes) { slot().moved_bytes.fetch_add(bytes, std::memory_order_relaxed); }
   std::atomic<std::uint64_t>& device_ops() { return slot().device_ops; }  // for Device::count_ops_in
 
@@ -71,12 +74,12 @@ class RankWatch final : public WaitListener {
   void drained();
 
   std::span<Span> ring();                    // for SpanRecorder::record_into
-  std::atomic<std::uint64_t>& ring_count();  // of the spans opened there, for whoever counts them
+  std::atomic<std::uint64_t>& ring_count();  // number of spans opened there
 
-  // The guard's verdicts that were not taken yet, behind each other; empty: none. "rank 2 (host a) hangs:
-  // ..."
+  // Returns the guard's verdicts that were not taken yet, one after another; empty if there are none. "rank 2
+  // (host a) hangs: ..."
   std::string take_verdict();
-  // As that, the spares that have died: "rank 3 (host a), rank 4 (host a)".
+  // Returns the spares that have died and were not taken yet: "rank 3 (host a), rank 4 (host a)".
   std::string take_lost_spares();
   Board& board();
 
@@ -103,14 +106,14 @@ class RankWatch final : public WaitListener {
   Deadlines deadlines_;
   Phase phase_ = Phase::start_up;
   std::int64_t begun_ns_ = 0;
-  FixedLimits fixed_;  // of this phase
+  FixedLimits fixed_;  // limits of this phase
   WorkKind kind_ = WorkKind::usual;
   std::array<bool, static_cast<std::size_t>(Phase::count)> begun_in_epoch_{};
-  // Of the wait that is on the board; 0: none.
+  // Begin of the wait that is on the board; 0: none.
   std::int64_t wait_since_ns_ = 0;
   Awaited awaited_ = {};
   std::uint64_t verdicts_taken_ = 0, spares_taken_ = 0;
-  // The guard: when to look next, and what there was at the last look.
+  // Times of the next and the last look at the guard, and its state at the last look.
   std::int64_t next_look_ns_ = 0;
   std::int64_t restart_gap_ns_, guard_started_ns_ = 0;
   std::uint64_t seen_generation_ = 0;

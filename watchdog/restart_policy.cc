@@ -7,7 +7,8 @@
 namespace holdfast::inline watchdog {
 namespace {
 
-// Those that mean the same next time. Any other end of a process is a fault of this time.
+// Returns whether an exit code would occur at every start. Any other end of a process is a fault of this
+// start.
 bool meets_every_start(ExitCode code) {
   switch (code) {
     case ExitCode::config:
