@@ -1,5 +1,5 @@
-// The checkpoint directories of a run in the order in which they are to be used: what find_checkpoint and
-// retention share.
+// Lists the checkpoint directories of a run in the order in which they are to be used; find_checkpoint and
+// retention share it.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@
 namespace holdfast::inline checkpoint {
 
 struct CheckpointCandidate {
-  std::uint64_t step = 0;  // of its name
+  std::uint64_t step = 0;  // from its name
   std::string directory;
   Result<Manifest> manifest;  // read and verified; the error says why it cannot be used
-  bool discarded = false;     // of a future that the run has left (lineage.h); nothing resumes from it
+  bool discarded = false;     // of a future that the run has left (lineage.h); never resumed from
 };
 
-// Newest first, by (generation, step) of the manifest, and those that are discarded last; one without a
-// usable manifest stands at its step among those of the newest generation. Includes a checkpoint that a dead
-// writer was about to replace. Empty when there are none.
+// Returns the candidates, newest first by (generation, step) of the manifest, discarded ones last. One
+// without a usable manifest is ordered by its step among those of the newest generation. Includes a
+// checkpoint that a dead writer was about to replace. Empty when there are none.
 Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::string& run_directory);
 
-// Checkpoint::open, and Checkpoint::verify on every processor of this process: whoever asks has nothing else
-// to do.
+// Calls Checkpoint::open, then Checkpoint::verify on every processor of this process: the caller has nothing
+// else to do.
 Result<Checkpoint> open_verified(Env& env, const std::string& directory);
 
 }  // namespace holdfast::inline checkpoint

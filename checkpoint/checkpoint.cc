@@ -165,7 +165,7 @@ std::vector<ChunkJob> Checkpoint::unread_chunks() const {
   return jobs;
 }
 
-// In the order of the files, so that each is read from its beginning to its end.
+// Sorts the jobs by the order of the files, so that each is read from its beginning to its end.
 std::vector<ChunkJob> Checkpoint::jobs_of(std::vector<PiecePart> parts) const {
   std::ranges::sort(parts, {}, [](const PiecePart& part) { return std::pair(part.piece, part.first_byte); });
   std::vector<std::pair<const ShardReader*, std::size_t>> places;  // of every piece: shard, index inside it

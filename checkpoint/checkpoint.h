@@ -1,4 +1,4 @@
-// Checkpoint: one checkpoint directory that is read, in whatever layout.
+// Checkpoint: one checkpoint directory that is read, in any layout.
 #pragma once
 
 #include <cstdint>
@@ -22,26 +22,25 @@ Result<Manifest> read_manifest(Env& env, const std::string& directory);
 // A verified manifest and its opened shards.
 class Checkpoint {
  public:
-  // `directory` is one checkpoint directory. Verifies manifest and every shard's length and index, not yet
-  // the chunks.
-  // `shards`: those that are not there are an error, or left out; then missing() names them, and read() and
-  // verify() are about the others.
+  // Opens one checkpoint directory, `directory`. Verifies the manifest and every shard's length and index,
+  // not yet the chunks. `shards` says whether shards that are not there are an error, or left out; then
+  // missing() names them, and read() and verify() apply to the others.
   enum class Shards { all, present };
   static Result<Checkpoint> open(Env& env, const std::string& directory, Shards shards = Shards::all);
   const std::vector<std::string>& missing() const { return missing_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& directory() const { return directory_; }
-  std::vector<ShardSpec> pieces() const;   // of all shards, concatenated
+  std::vector<ShardSpec> pieces() const;   // pieces of all shards, concatenated
   std::vector<ShardSpec> tensors() const;  // every slice of every tensor and kind, whole
-  // Fills `target` (spec.byte_count() bytes each) for every wanted spec, from whatever layout wrote it.
+  // Fills `target` (spec.byte_count() bytes each) for every wanted spec, in whatever layout it was written.
   struct Wanted {
     ShardSpec spec;
     std::span<std::byte> target;
   };
   // Reads only the chunks that are needed, on `threads` threads, each whole and against its checksum.
   Result<void> read(std::span<const Wanted> wanted, int threads = 1);
-  // Every byte of every chunk against its checksum, but for the chunks that read() of this object has read,
-  // and the completeness of every tensor and kind.
+  // Verifies every byte of every chunk against its checksum, except the chunks that read() of this object has
+  // read, and the completeness of every tensor and kind.
   Result<void> verify(int threads = 1);
   // Returns the damage that read() or verify() found first.
   const std::optional<Error>& damage() const { return damage_; }
@@ -49,7 +48,7 @@ class Checkpoint {
 
  private:
   struct PiecePart {
-    std::size_t piece = 0;  // of pieces()
+    std::size_t piece = 0;  // index in pieces()
     std::uint64_t first_byte = 0;
     std::span<std::byte> target;
   };
@@ -64,7 +63,7 @@ class Checkpoint {
   std::string directory_;
   std::vector<ShardReader> shards_;
   std::vector<std::string> missing_;
-  std::vector<std::vector<std::vector<char>>> read_;  // by shard, piece and chunk: whether it was
+  std::vector<std::vector<std::vector<char>>> read_;  // whether a chunk was read, by shard, piece and chunk
   std::optional<Error> damage_;
 };
 

@@ -1,11 +1,11 @@
-// The bytes that are stored of a chunk, and the chunk's bytes from them; FORMAT.md describes both codecs.
+// Encodes the bytes of a chunk as they are stored, and decodes them; FORMAT.md describes both codecs.
 //
-// The numbers of trained state are noise but for their exponents. So the words of a chunk are rotated left by
-// one bit (the sign moves to the other end, the exponent fills the highest byte) and taken apart into byte
-// planes, and of these only the ones that compress go through zstd (higher levels gain nothing). The rest is
-// stored as it is. After ZipNN (arXiv 2411.05239) and the numbers of z4ai and LMC.
+// The numbers of trained state are noise except for their exponents. So the words of a chunk are rotated left
+// by one bit (the sign moves to the other end, the exponent fills the highest byte) and split into byte
+// planes, and only the planes that compress go through zstd (higher levels gain nothing). The rest is stored
+// as it is. After ZipNN (arXiv 2411.05239) and the numbers of z4ai and LMC.
 //
-// Pure but for its scratch memory: a ChunkCoder holds at most memory_bytes_max for chunks of 1 MiB (the
+// Pure except for its scratch memory: a ChunkCoder holds at most memory_bytes_max for chunks of 1 MiB (the
 // planes of one, and zstd's state), serves one thread at a time, and gives back the bits that it was given.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace holdfast::inline checkpoint {
 
 enum class ChunkCodec : std::uint32_t { raw = 0, planes = 1 };
 
-// Bit p: the plane of byte p of the rotated words, 0 the lowest.
+// Set of byte planes. Bit p is the plane of byte p of the rotated words, 0 the lowest.
 using PlaneSet = std::uint32_t;
 inline constexpr std::uint64_t planes_max = 8;
 constexpr PlaneSet all_planes(std::uint64_t element_bytes) {
@@ -30,13 +30,14 @@ constexpr PlaneSet all_planes(std::uint64_t element_bytes) {
 struct EncodedChunk {
   ChunkCodec codec = ChunkCodec::raw;
   std::uint64_t stored_bytes = 0;
-  PlaneSet compressed = 0;  // those that zstd made smaller; also set when that was not enough to be used
+  PlaneSet compressed = 0;  // planes that zstd made smaller; also set when the gain was too small to be used
   std::uint64_t saved_bytes = 0;
 };
 
 class ChunkCoder {
  public:
-  // Below this gain a chunk is stored as it is: the file's unit of allocation would eat it.
+  // Smallest gain for which a chunk is stored compressed: the file's unit of allocation would consume a
+  // smaller one.
   static constexpr std::uint64_t smallest_gain_bytes = 4096;
 
   static constexpr std::uint64_t memory_bytes_max = std::uint64_t{3} << 20;
@@ -46,13 +47,13 @@ class ChunkCoder {
   ChunkCoder(ChunkCoder&&) noexcept;
   ChunkCoder& operator=(ChunkCoder&&) noexcept;
 
-  // Elements of 2, 4 or 8 bytes, whole ones; zstd is tried on the planes of `tried`. `target` has room for
+  // Encodes whole elements of 2, 4 or 8 bytes; zstd is tried on the planes of `tried`. `target` has room for
   // raw.size() bytes and does not overlap it.
   EncodedChunk encode(std::span<const std::byte> raw, std::uint64_t element_bytes, PlaneSet tried,
                       std::span<std::byte> target);
 
-  // Fills `raw`. False when `stored` is not what encode() makes of so many bytes, whoever made it: then `raw`
-  // holds anything. Reads and writes nothing outside of both.
+  // Decodes `stored` into `raw`. Returns false when `stored` is not what encode() makes of so many bytes,
+  // whatever wrote it: then the content of `raw` is undefined. Reads and writes nothing outside of both.
   bool decode(ChunkCodec codec, std::span<const std::byte> stored, std::uint64_t element_bytes,
               std::span<std::byte> raw);
 

@@ -15,14 +15,14 @@ namespace {
 // Fewer chunks than this are read one after another: a queue would cost more than it brings.
 constexpr std::size_t fewest_queued_jobs = 16;
 
-// What the threads share. A job is begun only after all before it, so when the first failing one is known to
-// have failed, nothing before it is left to begin.
+// State that the threads share. A job is begun only after all before it, so when the first failing one is
+// known to have failed, nothing before it is left to begin.
 class ChunkReading {
  public:
   ChunkReading(Env& env, std::span<const ChunkJob> jobs)
       : env_(&env), jobs_(jobs), failed_job_(jobs.size()) {}
 
-  // On each thread, until no job is left.
+  // Runs on each thread until no job is left.
   void work() {
     if (jobs_.size() >= fewest_queued_jobs) {
       const Result<std::unique_ptr<IoQueue>> queue = env_->make_io_queue({.depth = read_depth});

@@ -29,7 +29,7 @@ bool CompressionChoice::pays(const Kind& kind) const {
 PlaneSet CompressionChoice::planes_for(const std::string& kind, DType dtype) {
   const PlaneSet all = all_planes(bytes_of(dtype));
   if (mode_ == Compression::none) return 0;
-  // Without a measurement of the disk nothing can be weighed.
+  // The gain cannot be weighed without a measurement of the disk.
   if (mode_ == Compression::automatic && write_ns_per_byte_ <= 0) return 0;
   Kind& state = kinds_[{kind, dtype}];
   state.on_trial = state.chunks_to_trial <= 0;
@@ -51,7 +51,7 @@ void CompressionChoice::saw_chunk(const std::string& kind, DType dtype, std::uin
     follow(state.gain, gain);
     return;
   }
-  // Those that gain nothing are left out from here on, with their share of the time.
+  // Planes that gain nothing are left out from here on, with their share of the time.
   const double tried_count = std::popcount(tried);
   state.gaining = encoded.codec == ChunkCodec::planes ? encoded.compressed : 0;
   state.gain = gain;

@@ -1,4 +1,4 @@
-// Finds the checkpoint that a run goes on from.
+// Finds the checkpoint that a run resumes from.
 #pragma once
 
 #include <functional>
@@ -14,15 +14,17 @@ namespace holdfast::inline checkpoint {
 
 struct FoundCheckpoint {
   Checkpoint checkpoint;
-  std::vector<std::string> skipped;  // one sentence for each newer one that is damaged
+  std::vector<std::string> skipped;  // one sentence for each damaged checkpoint that is newer
 };
 
-// `path` is a run directory or one checkpoint directory. The newest one that verifies completely; damaged
-// ones are named and skipped. std::nullopt when there is none at all; an error (ExitCode::checkpoint) when
-// there are some but none is whole or when `path` is a checkpoint directory that is damaged.
+// Finds the newest checkpoint that verifies completely. `path` is a run directory or one checkpoint
+// directory. Damaged ones are named and skipped. std::nullopt when there is none at all; an error
+// (ExitCode::checkpoint) when there are some but none is whole or when `path` is a checkpoint directory that
+// is damaged.
 Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path);
-// The same for who reads all of it anyhow: `use` gets one that is opened and not verified, and verifies what
-// it has not read before anything comes of what it has. Its error is that this one is damaged.
+// The same for a caller that reads the whole checkpoint anyway: `use` gets one that is opened and not
+// verified, and must verify what it has not read before it uses what it has. An error of `use` means that
+// this one is damaged.
 Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path,
                                                        const std::function<Result<void>(Checkpoint&)>& use);
 

@@ -1,9 +1,9 @@
-// A checkpoint that is brought into a run directory from elsewhere. It lies in RUN/.pending, where nothing
-// takes it for a checkpoint, until every byte of it was verified and is durable; then it appears by one
-// rename.
+// Incoming checkpoint: one that is brought into a run directory from elsewhere. It is in RUN/.pending, where
+// nothing takes it for a checkpoint, until every byte of it was verified and is durable; then one rename
+// makes it visible.
 //
 //   HF_TRY(const std::string directory, make_incoming_directory(env, run_directory));
-//   ... somebody puts manifest.json and the files beside it there ...
+//   ... the caller puts manifest.json and the files beside it there ...
 //   HF_TRY(const Checkpoint checkpoint, open_verified(env, directory));
 //   HF_TRY(const std::string visible, publish_incoming(env, faults, run_directory, checkpoint));
 //
@@ -19,19 +19,19 @@
 
 namespace holdfast::inline checkpoint {
 
-// Makes an empty directory of a name that none had before: what a process that was killed had started may
-// still write into an older one. Those are removed as far as that is possible now.
+// Makes an empty directory with a name that none had before, because processes that were started by a killed
+// one may still write into an older one. Removes older ones as far as that is possible now.
 Result<std::string> make_incoming_directory(Env& env, const std::string& run_directory);
 
 struct IncomingSize {
   int files = 0;
   std::uint64_t bytes = 0;
 };
-// Counts what lies in it now, without what is in directories below it.
+// Counts what is in `directory` now, without what is in directories below it.
 IncomingSize size_of_incoming(Env& env, const std::string& directory);
 
-// Makes the files durable, then the checkpoint visible; returns where it is now. `checkpoint` was opened in
-// its incoming directory and verified. On error nothing is visible, and the directory stays where it was.
+// Makes the files durable, then the checkpoint visible; returns its new path. `checkpoint` was opened in its
+// incoming directory and verified. On error nothing is visible, and the directory stays where it was.
 Result<std::string> publish_incoming(Env& env, FaultPoints& faults, const std::string& run_directory,
                                      const Checkpoint& checkpoint);
 

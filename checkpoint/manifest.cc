@@ -60,7 +60,7 @@ Error bad_member(const std::string& place, const std::string& key) {
               "{}: '{}' is missing or has another type than expected; use another checkpoint", place, key);
 }
 
-// Without what a terminal would obey, or a second line.
+// Returns whether a name is free of control characters and line breaks, which a terminal would obey.
 bool is_plain_name(const std::string& name) {
   return printable(name) == name && name.find_first_of("\n\t") == std::string::npos;
 }
@@ -122,7 +122,7 @@ Result<ShardSpec> decode_tensor(const Json& object, const std::string& place) {
   return tensor;
 }
 
-// What version 2 added.
+// Decodes the members that version 2 added.
 Result<void> decode_parent_and_tensors(const Json& body, const std::string& place, Manifest& manifest) {
   MemberReader members(body);
   const Json* const tensors = members.find("tensors", &Json::is_array);

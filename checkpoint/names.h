@@ -12,8 +12,7 @@
 namespace holdfast::inline checkpoint::checkpoint_names {
 
 inline constexpr const char* manifest = "manifest.json";
-// A whole checkpoint on its way out because another one of the same step takes its place. Until that one is
-// there, it counts.
+// Prefix of a whole checkpoint that another one of the same step replaces. It counts until that one is there.
 inline constexpr std::string_view replaced_prefix = "replaced-";
 
 inline std::string checkpoints(const std::string& run_directory) {
@@ -29,15 +28,15 @@ inline std::string step_name(std::uint64_t step) {
   return fmt::format("step-{:08}", step);
 }
 
-// In the directory of a checkpoint that uses chunks of `file`, a shard file of `step`: a link to it, under a
-// name that says which one it is. A file that is a link already keeps its name.
+// Returns the name of the link in a checkpoint directory that uses chunks of `file`, a shard file of `step`;
+// the name says which file it is. A file that is a link already keeps its name.
 inline constexpr std::string_view base_prefix = "base-";
 inline std::string base_name(std::string_view file, std::uint64_t step, std::uint32_t index_crc32c) {
   if (file.starts_with(base_prefix)) return std::string(file);
   return fmt::format("{}{:08}-{:08x}-{}", base_prefix, step, index_crc32c, file);
 }
 
-// The step of "step-%08d"; nothing for any other text.
+// Returns the step of "step-%08d"; std::nullopt for any other text.
 inline std::optional<std::uint64_t> step_of(std::string_view name) {
   constexpr std::string_view prefix = "step-";
   std::uint64_t step = 0;
@@ -49,7 +48,8 @@ inline std::optional<std::uint64_t> step_of(std::string_view name) {
   return step;
 }
 
-// A file beside the manifest and nothing else, whoever wrote the name.
+// Returns whether a name, which may come from anywhere, is that of a file beside the manifest and nothing
+// else.
 inline bool is_file_name(std::string_view name) {
   return !name.empty() && name.find('/') == std::string_view::npos && !name.starts_with('.') &&
          name.find('\0') == std::string_view::npos;

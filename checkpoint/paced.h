@@ -1,5 +1,5 @@
-// Work on long memory that shows between its parts that it goes on, so that who watches can tell slow from
-// stuck.
+// Paced work: goes through long memory in parts and shows progress after each, so that a watchdog can tell
+// slow from stuck.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace holdfast::inline checkpoint {
 
-// Called with the bytes of every part that was gone through; may be empty.
+// Callback that gets the bytes of every part that was gone through; may be empty.
 using Pace = std::function<void(std::uint64_t bytes)>;
 
 // Calls work(offset, bytes) for parts of at most 16 MiB, in order.

@@ -1,5 +1,5 @@
-// Which chunks of a state that is about to be saved may already be on the disk, in an older checkpoint: what
-// the writer of a delta compares with.
+// ParentChunks: the chunks of an older checkpoint that the state to be saved may share; the writer of a delta
+// compares its chunks with them.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ class ParentChunks {
  public:
   struct ParentFile {
     std::string path;
-    std::string link_name;  // in a directory that refers to it
+    std::string link_name;  // its name in a directory that refers to it
     std::uint64_t bytes = 0;
   };
   struct Known {
-    std::size_t file = 0;  // of files()
+    std::size_t file = 0;  // index in files()
     StoredChunk chunk;
   };
 
-  // None: nothing is found.
+  // Makes an empty one, which finds nothing.
   ParentChunks() = default;
-  // The chunks of `directory` with a digest that are of the same tensors, kinds and slices as `pieces`. Reads
-  // manifest and indices, not the chunks.
+  // Finds the chunks of `directory` with a digest that are of the same tensors, kinds and slices as `pieces`.
+  // Reads manifest and indices, not the chunks.
   static Result<ParentChunks> open(Env& env, const std::string& directory,
                                    std::span<const StatePiece> pieces);
 
-  // The parent's chunk at the same place of the same slice with the same bytes, as far as length, CRC32C and
-  // XXH3-128 tell; nullptr when there is none.
+  // Returns the parent's chunk at the same offset of the same slice with the same bytes, as far as length,
+  // CRC32C and XXH3-128 tell; nullptr when there is none.
   const Known* find(const ShardSpec& spec, std::uint64_t chunk, std::uint64_t raw_bytes,
                     std::uint32_t raw_crc32c, const Digest& digest) const;
   const std::vector<ParentFile>& files() const { return files_; }

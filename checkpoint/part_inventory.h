@@ -1,15 +1,14 @@
 // Parts of checkpoints: what the run directories of several hosts hold together, where run.directory is
 // another directory on each. Each has a manifest of every checkpoint and some of its shards; a checkpoint
-// counts when all its shards are somewhere. Used by whoever starts a run from such directories, or collects
-// them.
+// counts when every shard is on some host. Used to start a run from such directories, and to collect them.
 //
 //   inventory   of one directory: which checkpoints, which shards of each
 //   merge       the lineages of all, unless they are of different runs or futures
 //   find_parts  the newest checkpoints first, and where their shards are
-//   is_lost     whether what is missing of one was there once; else it was never whole, and nobody needs the
-//               parts of it
+//   is_lost     whether what is missing of one was there once; else it was never whole, and its parts are
+//               not needed
 //
-// Pure, but for what takes an Env. An inventory travels as text.
+// Pure, except for functions that take an Env. An inventory travels as text.
 #pragma once
 
 #include <cstdint>
@@ -31,27 +30,27 @@ namespace holdfast::inline checkpoint {
 struct CheckpointPart {
   std::string run_id = {};
   ParentCheckpoint state = {};
-  // Digest of the shards that the manifest names: two layouts may have saved the same step.
+  // Digest of the shards that the manifest names; needed because two layouts may have saved the same step.
   std::string content = {};
   std::string directory = {};
-  std::vector<ShardFile> named = {};      // by the manifest
-  std::vector<std::string> present = {};  // of these, as has_shard() has it
+  std::vector<ShardFile> named = {};      // shards that the manifest names
+  std::vector<std::string> present = {};  // those of them that has_shard() finds
 };
 
-// A checkpoint directory of one host, of which nobody knows what it has.
+// A checkpoint directory of one host whose content cannot be read.
 struct UnreadablePart {
-  std::uint64_t step = 0;  // of its name
+  std::uint64_t step = 0;  // from its name
   std::string why = {};
   bool operator==(const UnreadablePart&) const = default;
 };
 
 struct PartInventory {
-  std::string host = {};        // whose directory it is, as manifests name it and for sentences
-  std::string shm_run_id = {};  // of the run there (run_identity.h); the caller's
+  std::string host = {};        // host of the directory, as in manifests; also for error messages
+  std::string shm_run_id = {};  // id of the run there (run_identity.h); set by the caller
   Lineage lineage = {};
   std::vector<CheckpointPart> parts = {};
   std::vector<UnreadablePart> unreadable = {};
-  // False of a directory that is new, as that of a host whose disk was lost.
+  // Returns false for a new directory, such as that of a host whose disk was lost.
   bool knows_run() const {
     return !shm_run_id.empty() || !lineage.run_id.empty() || !parts.empty() || !unreadable.empty();
   }
@@ -66,45 +65,45 @@ std::string content_of(const std::vector<ShardFile>& shards);
 // saves that it refers to.
 bool has_shard(Env& env, const std::string& directory, const ShardFile& shard, const ParentCheckpoint& state,
                const std::string& run_id);
-// Reads which files those are; checkpoints that were saved in parts have none.
+// Reads which files of older saves the shard refers to; checkpoints that were saved in parts have none.
 Result<std::vector<BaseFile>> bases_of_shard(Env& env, const std::string& directory, const ShardFile& shard,
                                              const ParentCheckpoint& state, const std::string& run_id);
 
-// The newest generations that any of them knows. ExitCode::config, with the hosts, where they are of
-// different runs, or where a generation began in two ways: two leaders have gone on by themselves.
+// Returns the newest generations in any of the inventories. ExitCode::config, with the hosts, where they are
+// of different runs, or where a generation began in two ways: two leaders have gone on by themselves.
 Result<Lineage> merge_lineages(std::span<const PartInventory> inventories);
 
-// One checkpoint of several directories.
+// One checkpoint whose parts are in several directories.
 struct FoundParts {
   std::string run_id = {};
   ParentCheckpoint state = {};
   std::string content = {};
   std::string directory_name = {};  // "step-00000020"
   std::vector<ShardFile> named = {};
-  std::map<std::string, std::vector<std::size_t>> holders = {};  // by shard: which inventories have it
-  std::vector<std::size_t> with_manifest = {};                   // inventories
-  std::map<std::size_t, std::string> directories = {};           // of these
+  std::map<std::string, std::vector<std::size_t>> holders = {};  // by shard: inventories that have it
+  std::vector<std::size_t> with_manifest = {};                   // inventories that have the manifest
+  std::map<std::size_t, std::string> directories = {};           // directories of these inventories
   std::map<std::string, std::vector<std::string>> gone = {};     // by shard: hosts that had published it
-  // Shards that no inventory has.
+  // Returns the shards that no inventory has.
   std::vector<std::string> missing() const;
 };
 // Reads every chunk of one shard in the checkpoint directory against its checksum.
 Result<void> verify_shard(Env& env, const std::string& directory, const FoundParts& parts,
                           const ShardFile& shard);
-// Returns the checkpoints that `lineage` does not discard, the newest first; whole or not.
+// Returns the checkpoints that `lineage` does not discard, the newest first, whole or not.
 std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, const Lineage& lineage);
-// Says why one that is not whole cannot be used: which shard is missing, and which host has it.
+// Says why a checkpoint that is not whole cannot be used: which shard is missing, and which host has it.
 std::string why_not_whole(const FoundParts& parts);
-// Returns whether some of what is missing may have been published: by a host that is not among `inventories`,
-// or whose directory is new, or that has a part of this step and lacks the file. Else the hosts that were to
-// have it never came so far.
+// Returns whether some of the missing shards may have been published: by a host that is not among
+// `inventories`, or whose directory is new, or that has a part of this step and lacks the file. Else the
+// hosts that were to have them never got that far.
 bool is_lost(const FoundParts& parts, std::span<const PartInventory> inventories);
 
-// Takes out of `found`, and returns, what is not whole and not lost.
+// Takes the checkpoints that are not whole and not lost out of `found`, and returns them.
 std::vector<FoundParts> take_never_whole(std::vector<FoundParts>& found,
                                          std::span<const PartInventory> inventories);
-// Returns the lineage of a run that has not published these, but `left`: an empty one where it has published
-// nothing else.
+// Returns the lineage of a run that has not published `never_whole`, only `left`: an empty one where it has
+// published nothing else.
 Lineage forget(Lineage lineage, std::span<const FoundParts> never_whole, std::span<const FoundParts> left,
                std::span<const PartInventory> inventories);
 

@@ -36,7 +36,8 @@ std::optional<SnapshotIdentity> identity_of_name(Env& env, const Digest& run, co
   return *identity;
 }
 
-// Of this host: where several share a directory of shared memory, or a test plays several, each has its own.
+// Returns whether a snapshot is of this host: where several hosts share a directory of shared memory, or a
+// test simulates several, each has its own.
 bool is_of_host(Env& env, const SnapshotIdentity& identity) {
   return identity.host == digest_of(env.host_id());
 }
@@ -155,7 +156,7 @@ Result<void> remove_unneeded_snapshots(Env& env, const Digest& run,
 std::optional<SnapshotStep> newest_whole_step(const std::vector<std::vector<SnapshotIdentity>>& offers,
                                               const SnapshotStep& after,
                                               std::span<const SnapshotStep> passed_over) {
-  // By generation, step, writer and number of ranks: the ranks whose parts are there.
+  // Ranks whose parts are there, by generation, step, writer and number of ranks.
   using Key = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint32_t>;
   std::map<Key, std::set<std::uint32_t>> parts;
   for (const std::vector<SnapshotIdentity>& offer : offers) {

@@ -1,11 +1,11 @@
-// The RAM snapshots of a run: slots (snapshot_slot.h) in the shared memory of its hosts, one set of them by
-// every start of the run.
+// The RAM snapshots of a run: slots (snapshot_slot.h) in the shared memory of its hosts; every start of the
+// run has a set of them.
 //
-// A name is holdfast-RUN-WRITER-RANK-SLOT: the run's digest, the start that made it, and where; that of a
+// A name is holdfast-RUN-WRITER-RANK-SLOT: the run's digest, the start that made it, rank and slot; that of a
 // replica (replica_transfer.h) has "replica-" before the slot, and the rank whose state it is. Slots stay
-// when their process dies; whoever resumes the run finds those of its host by the name, takes a step that is
-// whole, and removes them when they are not needed any more. Nothing here waits for anybody, so what a dead
-// writer left never blocks a start.
+// when their process dies. A start that resumes the run finds those of its host by the name, takes a step
+// that is whole, and removes them when they are not needed any more. Nothing here waits for another process,
+// so what a dead writer left never blocks a start.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ std::string snapshot_name(const Digest& run, std::uint64_t writer, int rank, int
 std::string replica_name(const Digest& run, std::uint64_t writer, int rank, int slot);
 // Returns the prefix of all names of a writer's slots and replicas.
 std::string writer_prefix(const Digest& run, std::uint64_t writer);
-// Names of all slots and replicas of the run on this host, sealed or not; none where there is no shared
-// memory.
+// Returns the names of all slots and replicas of the run on this host, sealed or not; none where there is no
+// shared memory.
 std::vector<std::string> snapshot_names(Env& env, const Digest& run);
 
 // One step of one start.
@@ -40,68 +40,70 @@ struct FoundSnapshot {
   std::string name;
   SnapshotIdentity identity;
 };
-// Those of the run on this host that are sealed, a rank's own before replicas of them; others count for
+// Lists the sealed snapshots of the run on this host, a rank's own before replicas of them; others count for
 // nothing.
 std::vector<FoundSnapshot> list_snapshots(Env& env, const Digest& run);
 struct SharedSnapshots {
   std::uint64_t count = 0, bytes = 0;
 };
-// Removes all of the run on this host, sealed or not, but for those of `kept_writer`; what others remove at
-// the same time is not an error.
+// Removes all snapshots of the run on this host, sealed or not, except those of `kept_writer`; it is not an
+// error if another process removes some at the same time.
 Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
                                          std::optional<std::uint64_t> kept_writer = {});
 
-// Counts what the run has in this host's shared memory when it resumes from `resumed` (none: from elsewhere).
+// Counts the snapshots of the run in this host's shared memory when it resumes from `resumed` (none: from
+// elsewhere).
 struct OldSnapshots {
-  SharedSnapshots resumed;   // one copy of each part of that step; those of other hosts that are seen here
-  SharedSnapshots unneeded;  // all else: other steps, second copies, slots that are not sealed
+  SharedSnapshots resumed;   // one copy of each part of that step; those of other hosts that are visible here
+  SharedSnapshots unneeded;  // all others: other steps, second copies, unsealed slots
 };
 OldSnapshots count_old_snapshots(Env& env, const Digest& run, const std::optional<SnapshotStep>& resumed);
-// Names of those that count as `resumed`; every rank of the host finds the same.
+// Returns the names of those that count as `resumed`; every rank of the host finds the same.
 std::set<std::string> needed_snapshots(Env& env, const Digest& run,
                                        const std::optional<SnapshotStep>& resumed);
-// Removes what counts as `unneeded`, but for what `except_writer` has made; what others remove at the same
-// time is not an error.
+// Removes what counts as `unneeded`, except what `except_writer` has made; it is not an error if another
+// process removes some at the same time.
 Result<void> remove_unneeded_snapshots(Env& env, const Digest& run,
                                        const std::optional<SnapshotStep>& resumed,
                                        std::optional<std::uint64_t> except_writer = {});
 
 // Returns the newest (generation, step) after `after` that is in RAM whole: the slots that the ranks offer,
-// each those of its host, hold every part of it. Whose host has which part does not matter. Never one of
+// each those of its host, hold every part of it. Which host has which part does not matter. Never one of
 // `passed_over`, which turned out to be damaged. Of two starts that both have the step, the one with the
 // greater writer. Pure.
 std::optional<SnapshotStep> newest_whole_step(const std::vector<std::vector<SnapshotIdentity>>& offers,
                                               const SnapshotStep& after,
                                               std::span<const SnapshotStep> passed_over = {});
 
-// The slots of one step on this host, and what was added from others. Of a rank whose own one is missing or
-// damaged, the replica counts.
+// SnapshotSet: the slots of one step on this host, and what was added from others. Where a rank's own slot is
+// missing or damaged, the replica counts.
 class SnapshotSet {
  public:
-  // `pace` is called with the bytes of every part that was verified or copied: who has little of a processor
-  // shows with it that it is slow, not stuck.
+  // Opens the set. `pace` is called with the bytes of every part that was verified or copied: a rank that
+  // gets little processor time shows with it that it is slow, not stuck.
   static SnapshotSet open(Env& env, const Digest& run, const SnapshotStep& step, Pace pace = {});
-  // Whether there is none that is sound; why, for a sentence.
+  // Returns whether no slot is sound; why_empty() gives the reason for an error message.
   bool empty() const { return readers_.empty(); }
   Error why_empty(Env& env, const SnapshotStep& step) const;
   const Manifest& manifest() const { return readers_.front().manifest(); }
 
-  // The ranks that have a slot here, ascending, and what is in them.
+  // Returns the ranks that have a slot here, ascending; pieces_of() returns what is in a rank's slot.
   std::vector<std::uint32_t> ranks() const;
   const std::vector<ShardSpec>& pieces_of(std::uint32_t rank) const;
-  // After its checksum was found right, in the slot or a replica. ExitCode::checkpoint: in none.
+  // Returns a piece after its checksum was verified, in the slot or a replica. ExitCode::checkpoint: neither
+  // is sound.
   Result<std::span<const std::byte>> piece(std::uint32_t rank, std::size_t index);
-  // Verifies what is wanted of it. The ranks of whose slots a part is damaged, in the replicas too, are in
-  // this set no more, and returned.
+  // Verifies the parts of the set that are wanted. Removes the ranks in whose slots a part is damaged, in the
+  // replicas too, from the set, and returns them.
   std::vector<std::uint32_t> drop_damaged(const std::vector<ShardSpec>& wanted);
-  // Adds what came from another host, verified there; as many bytes as `spec` has.
+  // Adds bytes from another host, verified there; as many as `spec` has.
   void add(const ShardSpec& spec, OwnedMemory bytes);
 
-  // As Checkpoint::read; what it touches is verified first.
+  // Reads as Checkpoint::read does; verifies what it touches first.
   Result<void> read(std::span<const Checkpoint::Wanted> wanted);
-  // Whether all that is wanted is here, as far as the indices say.
+  // Returns whether all of `wanted` is here, as far as the indices say.
   bool holds(const std::vector<ShardSpec>& wanted) const;
-  // A sentence for each that was found to be damaged.
+  // Returns a sentence for each slot that was found to be damaged.
   const std::vector<std::string>& damages() const { return damages_; }
 
  private:

@@ -96,8 +96,8 @@ Result<Hello> hello_of(std::span<const std::byte> slot, const SnapshotStep& conf
                .padding = 0};
 }
 
-// By parts, so that a slow connection has time and one that pauses for a resize is noticed. Half way through
-// is a fault point.
+// Moves the bytes in parts, so that a slow connection has time and one that pauses for a resize is noticed.
+// There is a fault point at half of them.
 template <typename Byte, typename Move>
 Result<void> by_parts(std::span<Byte> bytes, FaultPoints& faults, const char* half_way, Move move) {
   bool passed = false;
@@ -148,7 +148,7 @@ ReplicaKeeper::ReplicaKeeper(const Source& source, const Digest& host,
       places_{Place{SnapshotReplica(memory[0]), {}}, Place{SnapshotReplica(memory[1]), {}}},
       faults_(&faults) {}
 
-// Never that of the confirmed step; else the one that is worth less.
+// Returns the place to overwrite: never that of the confirmed step; else the one that is worth less.
 ReplicaKeeper::Place& ReplicaKeeper::place_for(const SnapshotStep& confirmed) {
   const auto worth = [&](const Place& place) {
     if (!place.sealed.has_value()) return std::pair(0, age(confirmed));

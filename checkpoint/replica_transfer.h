@@ -1,14 +1,13 @@
-// The copying of a sealed snapshot slot to a rank that keeps its replica, over a connection of its own for
-// each snapshot:
+// Copies a sealed snapshot slot to a rank that keeps its replica, over a connection of its own for each
+// snapshot:
 //
 //   source -> keeper   hello: run, start, step, rank; which step is confirmed; how many bytes
 //   keeper -> source   go on, or why not
-//   source -> keeper   the slot behind its first page; then that page, without which nothing is sealed
+//   source -> keeper   the slot after its first page; then that page, without which nothing is sealed
 //   keeper -> source   sealed, after every checksum was found right, or damaged
 //
-// What says that it is of another run, start or rank is refused, as is a step that is not newer than what the
-// keeper has: nobody who is late, or strange, takes the place of a replica. Frames have checksums, and the
-// processor's numbers.
+// The keeper refuses a transfer of another run, start or rank, and a step that is not newer than what it has:
+// a late or foreign source cannot overwrite a replica. Frames have checksums, and the processor's numbers.
 //
 // Threads: both ends block, so each is for a thread that has nothing else to do; Connection::shut_down() ends
 // it. Errors: of the connection (ExitCode::communication), or of the slot (ExitCode::checkpoint).
@@ -28,17 +27,18 @@
 
 namespace holdfast::inline checkpoint {
 
-// `slot` is sealed and stays so; it is of the snapshot `step`. Returns when the replica is sealed.
-// `confirmed`: the step whose replica the keeper must not touch; all zero: none is.
+// Sends a slot and returns when the replica is sealed. `slot` is sealed and stays so; it is of the snapshot
+// `step`. `confirmed`: the step whose replica the keeper must not touch; all zero: none is.
 Result<void> send_replica(Connection& connection, std::span<const std::byte> slot,
                           const SnapshotStep& confirmed, FaultPoints& faults,
                           const ReplicaLimits& limits = {});
 
-// The replicas of one rank's snapshots. Two places, so that the confirmed one stays while the next arrives.
+// ReplicaKeeper: the replicas of one rank's snapshots. It has two places, so that the confirmed one stays
+// while the next arrives.
 class ReplicaKeeper {
  public:
   static constexpr std::size_t places = 2;
-  // `run`, `writer`, `rank` and `ranks`: what the source says of itself. The memory outlives it.
+  // Identity that the source must have: `run`, `writer`, `rank` and `ranks`. The memory outlives the keeper.
   struct Source {
     Digest run;
     std::uint64_t writer = 0;
@@ -47,7 +47,7 @@ class ReplicaKeeper {
   ReplicaKeeper(const Source& source, const Digest& host,
                 const std::array<std::span<std::byte>, places>& memory, FaultPoints& faults);
 
-  // One transfer. Its error has been told to the source, where there was somebody to tell.
+  // Receives one transfer. An error has been sent to the source, where it could still be reached.
   Result<SnapshotStep> receive(Connection& connection, const ReplicaLimits& limits = {});
 
  private:
@@ -61,7 +61,7 @@ class ReplicaKeeper {
 
   Source source_;
   Digest host_;
-  std::string name_;  // for sentences
+  std::string name_;  // for error messages
   std::array<Place, places> places_;
   FaultPoints* faults_;
 };

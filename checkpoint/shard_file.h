@@ -1,6 +1,6 @@
-// One rank's part of a checkpoint: pieces of tensors in chunks with checksums, stored one behind the other at
-// multiples of 4 KiB, then an index that says what and where they are, then a fixed trailer. Byte by byte in
-// FORMAT.md.
+// Shard file: one rank's part of a checkpoint. Pieces of tensors in chunks with checksums, stored one after
+// another at multiples of 4 KiB, then an index that says what and where they are, then a fixed trailer. Byte
+// by byte in FORMAT.md.
 #pragma once
 
 #include <cstddef>
@@ -26,33 +26,34 @@ namespace holdfast::inline checkpoint {
 struct StatePiece {
   ShardSpec spec;
   std::span<const std::byte> bytes;
-  // The CRC32C of its chunks (chunk_bytes each), where somebody has taken them already; else empty.
+  // CRC32C of each chunk (chunk_bytes each), where they were computed already; else empty.
   std::span<const std::uint32_t> chunk_crc32c = {};
 };
 
-// Host memory with the content of a part of a piece, no longer than a chunk; valid until the next call.
+// Returns host memory with the content of a part of a piece, no longer than a chunk; valid until the next
+// call.
 using ReadState = std::function<std::span<const std::byte>(std::span<const std::byte> part)>;
 
 struct ShardWriteOptions {
   Compression compression = Compression::automatic;
-  // Delta: a checkpoint directory on the same file system. A chunk that has the same bytes there is not
-  // written again: the file that holds it is linked into the new directory, which so stays complete when the
-  // other one is removed. Empty = everything is written.
+  // Parent of a delta: a checkpoint directory on the same file system. A chunk that has the same bytes there
+  // is not written again: the file that holds it is linked into the new directory, which so stays complete
+  // when the other one is removed. Empty = everything is written.
   std::string parent_directory = {};
   IoBackend io = IoBackend::automatic;
-  bool takes_digests = false;  // of every chunk: what lets the next checkpoint refer to this one
-  // Called on the writing thread after every chunk, with its bytes; sleeps there to slow the drain.
+  bool takes_digests = false;  // of every chunk, so that the next checkpoint can refer to this one
+  // Callback on the writing thread after every chunk, with its bytes; sleeps there to slow the drain.
   Pace pace = {};
-  // Asked after every chunk: true ends the writing with an error, because nobody needs the file any more.
+  // Callback after every chunk: true ends the writing with an error, because the file is not needed any more.
   std::function<bool()> cancelled = {};
 };
 
-// Checksums are taken from the source memory, or what `read` gives for it when it is not empty; those that a
-// piece has are used as they are, so what has happened to its bytes since is found by whoever reads them.
-// Without `read` the memory must stay as it is until this returns, and what of it lies at multiples of 4 KiB
-// is written from where it is. The file is created exclusively, preallocated, written through an IoQueue as a
-// stream of large aligned writes, past the page cache where that can be, and fsynced; its name is `name`
-// inside `directory`. On error the partial file is removed if possible.
+// Writes a shard file. Checksums are taken from the source memory, or what `read` gives for it when it is not
+// empty; those that a piece has are used as they are, so a reader finds whatever has happened to its bytes
+// since. Without `read` the memory must stay as it is until this returns, and its parts at multiples of 4 KiB
+// are written from where they are. The file is created exclusively, preallocated, written through an IoQueue
+// as a stream of large aligned writes, past the page cache where that is possible, and fsynced; its name is
+// `name` inside `directory`. On error the partial file is removed if possible.
 //
 // Everything happens on the calling thread, compression included. Memory of its own: ShardStream's and
 // ChunkCoder's, and the index; with a parent also the part of its indices that is about the same pieces.
@@ -61,7 +62,7 @@ Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const
                                    std::span<const StatePiece> pieces, const ReadState& read = {},
                                    const ShardWriteOptions& options = {});
 
-// What a thread that reads chunks needs: at most 5 MiB.
+// Memory of a thread that reads chunks: at most 5 MiB.
 struct ChunkScratch {
   std::vector<std::byte> stored;
   std::vector<std::byte> raw;
@@ -78,11 +79,11 @@ class ShardReader {
                                   std::uint64_t step, const std::string& run_id);
   const std::vector<IndexedPiece>& pieces() const { return index_.pieces; }
   const std::vector<BaseFile>& bases() const { return index_.bases; }
-  // The bytes of one chunk, in `scratch`. Damage names file, tensor and offset.
+  // Reads the bytes of one chunk into `scratch`. The error for damage names file, tensor and offset.
   Result<std::span<const std::byte>> read_chunk(std::size_t piece, std::size_t chunk,
                                                 ChunkScratch& scratch) const;
-  // The same for who has read `stored` himself: what lies at the chunk's offset in its file, the zeros behind
-  // it included. The result is in `stored` or in `scratch`.
+  // The same for a caller that has read `stored` itself: the bytes at the chunk's offset in its file,
+  // including the zeros after it. The result is in `stored` or in `scratch`.
   Result<std::span<const std::byte>> check_chunk(std::size_t piece, std::size_t chunk,
                                                  std::span<const std::byte> stored,
                                                  ChunkScratch& scratch) const;

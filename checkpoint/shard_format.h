@@ -15,13 +15,13 @@ namespace holdfast::inline checkpoint::shard_format {
 static_assert(std::endian::native == std::endian::little,
               "shard files are little-endian, and so is this code");
 
-inline constexpr std::uint32_t version = 2;             // that is written; 1 is read, too
+inline constexpr std::uint32_t version = 2;             // version that is written; 1 is read, too
 inline constexpr std::uint64_t alignment_bytes = 4096;  // of stored chunks, the index and the file
 inline constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;  // of a piece
 inline constexpr std::array<char, 8> header_magic = {'H', 'F', 'S', 'H', 'A', 'R', 'D', '\0'};
 inline constexpr std::array<char, 8> trailer_magic = {'H', 'F', 'S', 'H', 'E', 'N', 'D', '\0'};
 
-// The same in both versions.
+// Header, the same in both versions.
 struct Header {
   std::array<char, 8> magic;
   std::uint32_t version;
@@ -38,9 +38,9 @@ static_assert(sizeof(Header) == alignment_bytes);
 static_assert(offsetof(Header, step) == 16 && offsetof(Header, chunk_bytes) == 40 &&
               offsetof(Header, crc32c) == 4092);
 
-// Followed by dimension_count u64 extents, the tensor's name, the kind, zeros up to a multiple of 8, then
-// chunk_count ChunkRecords (version 1: u32 checksums, zeros up to a multiple of 8). In version 1 the offset
-// of the piece, a u64, is before it.
+// Record of a piece. Followed by dimension_count u64 extents, the tensor's name, the kind, zeros up to a
+// multiple of 8, then chunk_count ChunkRecords (version 1: u32 checksums, zeros up to a multiple of 8). In
+// version 1 the offset of the piece, a u64, is before it.
 struct PieceRecord {
   std::uint64_t byte_count;
   std::uint64_t first_block;
@@ -51,7 +51,7 @@ struct PieceRecord {
   std::uint32_t kind_bytes;
   std::uint32_t chunk_count;
   std::uint16_t slice;
-  std::uint16_t other_slices;  // of the tensor, so 0 when it is whole
+  std::uint16_t other_slices;  // other slices of the tensor, so 0 when it is whole
 };
 static_assert(sizeof(PieceRecord) == 48 && offsetof(PieceRecord, dtype) == 24);
 
@@ -68,7 +68,7 @@ struct ChunkRecord {
 };
 static_assert(sizeof(ChunkRecord) == 48 && offsetof(ChunkRecord, digest_high) == 32);
 
-// After the pieces. Followed by the name, then zeros up to a multiple of 8.
+// Record of a base file; these follow the pieces. Followed by the name, then zeros up to a multiple of 8.
 struct BaseRecord {
   std::uint64_t file_bytes;
   std::uint32_t name_bytes;
@@ -118,7 +118,7 @@ constexpr std::uint64_t padding_to_8(std::uint64_t bytes) {
   return (8 - bytes % 8) % 8;
 }
 
-// The checksum that the last four bytes of a Header or Trailer must hold.
+// Returns the checksum that the last four bytes of a Header or Trailer must hold.
 template <typename Struct>
 std::uint32_t checksum_of(const Struct& value) {
   return crc32c(std::as_bytes(std::span(&value, 1)).first(sizeof(Struct) - sizeof(std::uint32_t)));

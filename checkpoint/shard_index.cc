@@ -72,7 +72,7 @@ class IndexCursor {
   std::span<const std::byte> rest_;
 };
 
-// What both trailers say.
+// Values that both trailers have.
 struct Place {
   std::uint32_t version = 0;
   std::uint64_t trailer_offset = 0;
@@ -119,7 +119,7 @@ Result<void> check_header(const std::string& path, const Header& header, std::ui
   return {};
 }
 
-// Of either version.
+// Reads a trailer of either version.
 template <typename AnyTrailer>
 Result<Place> read_trailer(File& file, std::uint32_t version, const ShardFile& expected, std::uint64_t step) {
   const std::string& path = file.path();
@@ -187,7 +187,8 @@ std::uint64_t raw_bytes_of(const PieceRecord& record, std::uint32_t chunk) {
   return std::min(chunk_bytes, record.byte_count - chunk * chunk_bytes);
 }
 
-// Of a chunk that is stored as it is: its own checksum, carried on over the zeros that follow it.
+// Returns the stored checksum of a chunk that is stored as it is: its own checksum, continued over the zeros
+// that follow it.
 std::uint32_t stored_crc32c_of_raw(std::uint32_t raw_crc32c, std::uint64_t raw_bytes) {
   static constexpr std::array<std::byte, alignment_bytes> zeros{};
   return crc32c(std::span(zeros).first(aligned(raw_bytes) - raw_bytes), raw_crc32c);

@@ -52,7 +52,7 @@ Error ShardReader::damaged_chunk(std::size_t piece, const StoredChunk& chunk, st
 Result<std::span<const std::byte>> ShardReader::read_chunk(std::size_t piece, std::size_t number,
                                                            ChunkScratch& scratch) const {
   const StoredChunk& chunk = index_.pieces[piece].chunks[number];
-  // At most a chunk and what aligns it, whatever the index says: it was checked when it was read.
+  // The size is at most a chunk and its alignment, whatever the index says: it was checked when it was read.
   scratch.stored.resize(aligned(chunk.stored_bytes));
   HF_TRY_VOID(read_shard_bytes(file_of(chunk), chunk.offset_bytes, scratch.stored));
   return check_chunk(piece, number, scratch.stored, scratch);

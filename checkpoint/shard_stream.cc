@@ -37,7 +37,7 @@ ShardStream::ShardStream(Env& env, File& file, Measured measured, std::unique_pt
     memory[i] = buffers_[i].bytes();
     free_buffers_.push_back(i);
   }
-  // Where the system refuses, its pages are looked up for every write.
+  // An error is ignored: where the system refuses, it looks up the pages for every write.
   if (pins_buffers) static_cast<void>(queue_->register_buffers(memory));
   for (std::size_t i = 0; i < depth; ++i) free_writes_.push_back(i);
 }

@@ -1,9 +1,9 @@
-// A new file, written from its first byte to its last in large aligned writes, several at a time, while the
-// next ones are made. Who fills it is handed memory in the buffer that will be written, or gives memory that
-// can be written from where it is; nothing is copied on the way.
+// ShardStream: a new file, written from its first byte to its last in large aligned writes, several at a
+// time, while the next ones are made. The caller fills memory in the buffer that will be written, or gives
+// memory that can be written from where it is; nothing is copied on the way.
 //
-// Memory: buffer_count buffers of buffer_bytes, 16 MiB; when all of them are on their way to the disk, the
-// next call waits for one. Threads: one.
+// Memory: buffer_count buffers of buffer_bytes, 16 MiB; when all of them are being written, the next call
+// waits for one. Threads: one.
 #pragma once
 
 #include <array>
@@ -21,27 +21,29 @@ class ShardStream {
  public:
   static constexpr std::uint64_t buffer_bytes = std::uint64_t{4} << 20;
   static constexpr std::size_t buffer_count = 4;
-  static constexpr int depth = 8;  // writes in flight: of the buffers and of memory that is not the stream's
-  // The file took so many bytes in so long; no time when it was waiting for bytes.
+  static constexpr int depth = 8;  // writes in flight: of the buffers and of lent memory
+  // Callback with the time that the file took for so many bytes, without time in which it waited for bytes.
   using Measured = std::function<void(std::uint64_t bytes, std::int64_t duration_ns)>;
 
-  // The file will have about `expected_bytes`; of a short one the buffers are not pinned, which takes longer
-  // than it saves.
+  // Makes a stream for a file of about `expected_bytes`; the buffers of a short one are not pinned, which
+  // takes longer than it saves.
   static Result<std::unique_ptr<ShardStream>> make(Env& env, File& file, IoBackend backend,
                                                    std::uint64_t expected_bytes, Measured measured);
 
-  std::uint64_t offset() const { return offset_; }  // where the next byte will be; a multiple of 4 KiB
-  // Memory for the next `bytes` (at most a quarter of a buffer), valid until the next call of anything here.
+  std::uint64_t offset() const { return offset_; }  // offset of the next byte; a multiple of 4 KiB
+  // Returns memory for the next `bytes` (at most a quarter of a buffer), valid until the next call of any
+  // member.
   Result<std::span<std::byte>> room(std::uint64_t bytes);
-  // The first `bytes` of it are content; zeros up to a multiple of 4 KiB follow them. All of these bytes.
+  // Commits the first `bytes` of that memory as content; zeros up to a multiple of 4 KiB follow them. Returns
+  // all of these bytes.
   std::span<const std::byte> commit(std::uint64_t bytes);
-  // Content that is written from where it is: address and length are multiples of 4 KiB, and it stays as it
-  // is until finish().
+  // Returns whether content can be written from where it is: address and length are multiples of 4 KiB.
+  // Memory given to lend() stays as it is until finish().
   static bool can_lend(std::span<const std::byte> bytes);
   Result<void> lend(std::span<const std::byte> bytes);
   // Copies content of any length, with zeros after it up to a multiple of 4 KiB.
   Result<void> append(std::span<const std::byte> bytes);
-  // Everything is written. Not yet durable.
+  // Waits until everything is written, but not yet durable.
   Result<void> finish();
 
  private:
@@ -53,8 +55,8 @@ class ShardStream {
   };
 
   ShardStream(Env& env, File& file, Measured measured, std::unique_ptr<IoQueue> queue, bool pins_buffers);
-  Result<void> flush();       // what the current buffer holds
-  Result<void> flush_lent();  // and what was lent
+  Result<void> flush();       // writes the content of the current buffer
+  Result<void> flush_lent();  // writes the lent memory
   Result<void> write(std::span<const std::byte> bytes, std::uint64_t offset, std::size_t buffer);
   Result<void> wait_for_one();
   Result<void> take_buffer();
@@ -64,7 +66,7 @@ class ShardStream {
   Measured measured_;
   std::array<AlignedBuffer, buffer_count> buffers_;
   std::vector<std::size_t> free_buffers_;
-  std::size_t current_ = buffer_count;  // none
+  std::size_t current_ = buffer_count;  // buffer_count: none
   std::uint64_t filled_ = 0;
   std::span<const std::byte> lent_;  // runs of neighbouring memory become one write
   std::uint64_t offset_ = 0;

@@ -17,8 +17,8 @@ class BaseLinks {
   BaseLinks(Env& env, const std::string& directory, const ParentChunks& parent)
       : env_(&env), directory_(directory), parent_(&parent), numbers_(parent.files().size()) {}
 
-  // Its number in the new file's index; 0 where it cannot be linked (the file system has no links, or the
-  // parent was removed meanwhile): then the chunk is written like any other.
+  // Returns the file's number in the new file's index; 0 where it cannot be linked (the file system has no
+  // links, or the parent was removed meanwhile): then the chunk is written like any other.
   std::uint32_t number_of(std::size_t file, std::vector<BaseFile>& bases) {
     std::optional<std::uint32_t>& number = numbers_[file];
     if (number.has_value()) return *number;
@@ -108,7 +108,7 @@ Result<void> ShardWriter::write_piece(const StatePiece& piece, const ReadState& 
   for (std::uint64_t done = 0; done < piece.bytes.size(); done += chunk_bytes) {
     const auto part =
         piece.bytes.subspan(done, std::min<std::uint64_t>(chunk_bytes, piece.bytes.size() - done));
-    // What `read` hands out is gone with its next call; the piece itself stays until the file is written.
+    // The memory from `read` is valid until its next call; the piece itself stays until the file is written.
     HF_TRY(const StoredChunk chunk,
            write_chunk(piece, done / chunk_bytes, read ? read(part) : part, /*stays=*/!read));
     indexed.chunks.push_back(chunk);
@@ -245,8 +245,8 @@ Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const
   if (!file.ok()) return file.error();
   Result<ShardFile> written = write_content(env, **file, directory, step, run_id, pieces, read, options);
   if (!written.ok()) {
-    // Only tidying up: the error that matters is the one above, and the directory is removed by the next
-    // writer anyway.
+    // This only tidies up: the error that matters is the one above, and the next writer removes the directory
+    // anyway.
     static_cast<void>(env.remove(path).ok());
     return written;
   }

@@ -1,6 +1,6 @@
 // SlotPool: the shared memory of a rank's snapshot slots, from one membership epoch to the next. Every epoch
 // has a writer number of its own and so slots with other names (ram_tier.h); their pages are those of slots
-// that nobody needs any more, because new pages cost several times what a copy of them does.
+// that are not needed any more, because new pages cost several times what a copy of them does.
 //
 //   pool.begin(env, run, writer, resumed);          // what must stay: the slots of the step that was loaded
 //   pool.trim(env, lengths);                        // all ranks of the host do, before any makes a slot
@@ -9,10 +9,10 @@
 //
 // A slot may be taken when it is of the run, when it is not the one copy of a part of the step that must stay
 // (needed_snapshots()), and when no living process holds it (SharedMemory::hold): those that this object
-// keeps come first, then those that the dead left on this host. It is unsealed before it gets its new name,
-// so a process that is killed at any point leaves either the old slot, which is of no use, or one that is not
-// sealed and goes with the others of the run. The step that must stay is never touched. Several ranks of a
-// host may take slots at the same time: a slot has one name, and one of them renames it.
+// keeps come first, then those that dead processes left on this host. It is unsealed before it gets its new
+// name, so a process that is killed at any point leaves either the old slot, which is of no use, or one that
+// is not sealed and is removed with the others of the run. The step that must stay is never touched. Several
+// ranks of a host may take slots at the same time: a slot has one name, and one of them renames it.
 //
 // The slots of a host never take more memory while they are replaced than before or after it, because a host
 // may have no more than the run needs: with trim() each rank first gives back what its new slots do not need,
@@ -46,8 +46,8 @@ class SlotPool {
   // Gives back what this process keeps beyond slots of these lengths, which are those that make() will be
   // asked for.
   void trim(Env& env, std::vector<std::uint64_t> lengths);
-  // Returns memory of at least `bytes` under a name that nobody has: a slot that is not needed, made as long
-  // as that, else new memory. This process holds it. Errors: those of Env::create_shared_memory().
+  // Returns memory of at least `bytes` under an unused name: a slot that is not needed, made as long as that,
+  // else new memory. This process holds it. Errors: those of Env::create_shared_memory().
   Result<std::unique_ptr<SharedMemory>> make(Env& env, FaultPoints& faults, const std::string& name,
                                              std::uint64_t bytes);
   // Keeps the mapping of a slot whose epoch is over, so that its pages need not be mapped anew.
@@ -72,7 +72,7 @@ class SlotPool {
 
   Digest run_;
   std::uint64_t writer_ = 0;
-  std::set<std::string> needed_;                               // names of what must stay
+  std::set<std::string> needed_;                               // names of slots that must stay
   std::map<std::string, std::unique_ptr<SharedMemory>> kept_;  // by name
 };
 

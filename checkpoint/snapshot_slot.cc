@@ -144,7 +144,7 @@ Result<SlotHeader> read_header(std::span<const std::byte> first_page, std::span<
   return header;
 }
 
-// Nobody takes the memory for sealed before the rest of it is as it should be.
+// Writes the header. The memory must not look sealed before the rest of it is as it should be.
 void write_header(std::span<std::byte> memory, SlotHeader header) {
   header.crc32c = header_checksum(header);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -212,8 +212,8 @@ void SnapshotSlot::begin() {
   clear_header(memory_);
 }
 
-// In bites that stay in the cache between the checksum, which waits for memory less than a copy does, and the
-// copy.
+// Copies in parts that stay in the cache between the checksum, which waits for memory less than a copy does,
+// and the copy.
 void SnapshotSlot::copy(std::size_t piece, std::uint64_t offset, std::span<const std::byte> part) {
   constexpr std::uint64_t bite_bytes = 128 << 10;
   static_assert(chunk_bytes == shard_format::chunk_bytes && chunk_bytes % bite_bytes == 0);

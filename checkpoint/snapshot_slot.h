@@ -1,5 +1,5 @@
-// A snapshot slot: memory with a copy of what one rank holds of the state after one step. It describes
-// itself, so that in shared memory, which outlives its process, it is a place to resume from.
+// Snapshot slot: memory with a copy of the state that one rank holds after one step. It describes itself, so
+// a run can resume from it in shared memory, which outlives its process.
 //
 //   0             header, 4,096 bytes: run, writer, generation, step, rank; whether it is sealed
 //   4096          pieces, each at a multiple of 4,096, as they are in memory
@@ -7,7 +7,7 @@
 //
 // Every byte that a reader uses is under a checksum. A slot is filled from the front and sealed last: one
 // whose writer died on the way is not sealed, and counts for nothing. It never leaves the hosts of its run,
-// so its numbers are the processor's.
+// so its numbers have the processor's byte order.
 #pragma once
 
 #include <cstdint>
@@ -24,66 +24,68 @@
 
 namespace holdfast::inline checkpoint {
 
-// Makes a slot, sealed or not, one that counts for nothing. Before anything else changes.
+// Turns a slot, sealed or not, into one that counts for nothing. Done before anything else in it changes.
 void unseal_snapshot(std::span<std::byte> slot);
 
-// Whose state at which time. Steps are ordered by (generation, step).
+// Identity of a snapshot: whose state at which time. Steps are ordered by (generation, step).
 struct SnapshotIdentity {
-  Digest run;                // of the run's id
-  Digest host;               // of the host's name
-  std::uint64_t writer = 0;  // of the start that made it (StartPoint::writer)
+  Digest run;                // digest of the run's id
+  Digest host;               // digest of the host's name
+  std::uint64_t writer = 0;  // writer number of the start that made it (StartPoint::writer)
   std::uint64_t generation = 0;
   std::uint64_t step = 0;
   std::uint32_t rank = 0, ranks = 0;  // the state is in the slots of so many ranks
   bool operator==(const SnapshotIdentity&) const = default;
 };
 
-// As text: in the index of a slot, and on the way from rank to rank.
+// Formats specs as text: for the index of a slot, and for messages from rank to rank.
 std::string to_text(std::span<const ShardSpec> specs);
 std::vector<ShardSpec> specs_from_text(const std::string& text);  // written by to_text
 
 class SnapshotSlot {
  public:
   static constexpr std::uint64_t alignment_bytes = 4096;
-  static constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;  // of a piece; those of a shard file
-  // Of memory for these pieces beside a manifest of at most so many bytes.
+  static constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;  // the same as in a shard file
+  // Returns the bytes of memory needed for these pieces and a manifest of at most so many bytes.
   static std::uint64_t bytes_for(std::span<const ShardSpec> pieces, std::uint64_t manifest_bytes_max);
-  // `memory` has bytes_for() bytes from an address that is a multiple of 4,096, and outlives this object.
+  // Makes a slot in `memory`, which has bytes_for() bytes from an address that is a multiple of 4,096, and
+  // outlives this object.
   SnapshotSlot(std::span<std::byte> memory, const std::vector<ShardSpec>& pieces);
 
-  // Then every piece is copied once, and seal() says what it is. Of one chunk the parts come front to back;
-  // several threads may copy, each other chunks.
+  // Begins a snapshot. Then every piece is copied once, and seal() writes its identity. The parts of one
+  // chunk come front to back; several threads may copy, each other chunks.
   void begin();
   void copy(std::size_t piece, std::uint64_t offset, std::span<const std::byte> part);
   void seal(const SnapshotIdentity& identity, const Manifest& manifest);
-  // With their checksums, when they are copied.
+  // Returns the pieces; they have their checksums once they are copied.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
 
  private:
   std::span<std::byte> memory_;
-  std::string specs_text_;  // of the index
+  std::string specs_text_;  // specs in the index
   std::vector<StatePiece> pieces_;
   std::vector<std::vector<std::uint32_t>> chunk_crc32c_;  // by piece and chunk
   std::uint64_t index_offset_ = 0;
 };
 
-// Memory that becomes the replica of a sealed slot of another process: the same bytes, which say that they
-// are of this host.
+// SnapshotReplica: memory that becomes the replica of a sealed slot of another process: the same bytes,
+// except that they name this host.
 //
 //   replica.begin(sealed_bytes);   // of the slot
-//   receive(replica.body());       // what is behind the slot's first page
+//   receive(replica.body());       // the part of the slot after its first page
 //   HF_TRY_VOID(replica.seal(first_page, identity, place));
 class SnapshotReplica {
  public:
-  // As for SnapshotSlot.
+  // Makes a replica in `memory`, with the same conditions as for SnapshotSlot.
   explicit SnapshotReplica(std::span<std::byte> memory) : memory_(memory) {}
   std::uint64_t capacity_bytes() const { return memory_.size(); }
-  // What it was is no more. `sealed_bytes`: more than a page, at most capacity_bytes().
+  // Begins a replica and discards the previous content. `sealed_bytes`: more than a page, at most
+  // capacity_bytes().
   void begin(std::uint64_t sealed_bytes);
   std::span<std::byte> body() const { return body_; }
-  // Seals it, or leaves it unsealed and returns ExitCode::checkpoint: where a checksum is wrong, or the slot
-  // is another one than `expected`. `first_page` is that of the slot; `expected.host` is the digest of this
-  // host's name, which the replica has in place of the slot's.
+  // Seals the replica, or leaves it unsealed and returns ExitCode::checkpoint: where a checksum is wrong, or
+  // the slot is another one than `expected`. `first_page` is that of the slot; `expected.host` is the digest
+  // of this host's name, which the replica has instead of the slot's.
   Result<void> seal(std::span<const std::byte> first_page, const SnapshotIdentity& expected,
                     const std::string& place);
 
@@ -91,21 +93,22 @@ class SnapshotReplica {
   std::span<std::byte> memory_, body_;
 };
 
-// A sealed slot whose header and index were verified. Threads: one.
+// SnapshotReader: a sealed slot whose header and index were verified. Threads: one.
 class SnapshotReader {
  public:
-  // `memory` outlives it. ExitCode::checkpoint when the slot is not sealed or damaged; `place` is for the
-  // sentence.
+  // Opens a slot in `memory`, which outlives the reader. ExitCode::checkpoint when the slot is not sealed or
+  // damaged; `place` is for the error message.
   static Result<SnapshotReader> open(std::span<const std::byte> memory, const std::string& place);
-  // The header alone, with the same errors.
+  // Reads the header alone, with the same errors.
   static Result<SnapshotIdentity> identify(std::span<const std::byte> memory, const std::string& place);
-  // Of a sealed slot: behind so many bytes nothing means anything. The same errors.
+  // Returns the length of a sealed slot; bytes after it have no meaning. The same errors.
   static Result<std::uint64_t> sealed_bytes(std::span<const std::byte> memory, const std::string& place);
 
   const SnapshotIdentity& identity() const { return identity_; }
   const Manifest& manifest() const { return manifest_; }
   const std::vector<ShardSpec>& pieces() const { return specs_; }
-  // After its checksum was found right. Verifies in parts and calls `pace` with the bytes of each.
+  // Returns a piece after its checksum was verified. Verifies in parts and calls `pace` with the bytes of
+  // each.
   Result<std::span<const std::byte>> piece(std::size_t index, const Pace& pace = {});
 
  private:

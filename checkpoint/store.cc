@@ -40,8 +40,8 @@ Result<void> put_replaced_back(Env& env, const std::string& run_directory) {
   return {};
 }
 
-// What the shards of a checkpoint are about: every tensor and kind once. Opens all of them, so that a shard
-// that its writer calls durable and that this rank does not see fails the save, not the restart.
+// Lists every tensor and kind in the shards of a checkpoint once. Opens all shards, so that one that its
+// writer calls durable and that this rank does not see fails the save, not the restart.
 Result<std::vector<ShardSpec>> tensors_of_shards(Env& env, const std::string& directory,
                                                  const Manifest& manifest) {
   std::vector<ShardSpec> tensors;
@@ -73,8 +73,8 @@ Result<std::vector<ShardReader>> shards_of_host(Env& env, const std::string& dir
   return shards;
 }
 
-// Whether a whole checkpoint with exactly this manifest, and so with exactly these bytes, stands there
-// already.
+// Returns whether there is already a whole checkpoint with exactly this manifest, and so with exactly these
+// bytes.
 bool is_already_there(const Result<Checkpoint>& existing, const Manifest& manifest) {
   if (!existing.ok()) return false;
   Manifest there = existing->manifest();
@@ -82,7 +82,7 @@ bool is_already_there(const Result<Checkpoint>& existing, const Manifest& manife
   return encode_manifest(there) == encode_manifest(manifest);
 }
 
-// Whatever the system calls it, what goes wrong here is a checkpoint's problem.
+// Turns every error into ExitCode::checkpoint, whatever the system calls it.
 Result<void> as_checkpoint_result(Result<void> result) {
   if (!result.ok()) return Error{ExitCode::checkpoint, result.error().message};
   return {};
@@ -188,14 +188,15 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   Result<void> renamed = check_fence();
   if (renamed.ok()) renamed = env_->rename(source, target);
   if (!renamed.ok()) {
-    // It would be found where it is, too; but nothing should look odd after a mere error.
+    // The rename back is for tidiness after a mere error; the checkpoint would be found where it is, too.
     if (occupied.exists) static_cast<void>(env_->rename(aside, target).ok());
     return renamed;
   }
   HF_FAULT_POINT(*faults_, "save.after_rename");
   HF_TRY_VOID(env_->sync_directory(names::checkpoints(run_directory_)));
   HF_TRY_VOID(env_->sync_directory(run_directory_));
-  // Without it a checkpoint that somebody removes later is not missed.
+  // The record serves only to notice that a checkpoint was removed from outside later, so a failure is
+  // ignored.
   static_cast<void>(record_newest_checkpoint(*env_, run_directory_, manifest).ok());
   // The save is done; what cannot be removed now is removed by the next writer.
   if (occupied.exists) static_cast<void>(env_->remove_tree(aside).ok());
@@ -231,9 +232,9 @@ bool CheckpointStore::is_known_whole(const CheckpointCandidate& candidate) const
          open_own(candidate.directory).ok();
 }
 
-// That their files are there and have the right lengths and indices makes them count, but one must be known
-// to the last bit before anything older goes. To read every one would take the disk and a processor from
-// training at every save.
+// Reads only the newest whole checkpoint to the end before it removes anything. Files that are there with the
+// right lengths and indices make a checkpoint count, but one must be verified to the last bit before anything
+// older is removed; reading every one would take the disk and a processor from training at every save.
 Result<void> CheckpointStore::retain(std::int64_t keep) {
   HF_CHECK(keep >= 1);
   if (has_part() && !on_all_hosts_.has_value()) return {};

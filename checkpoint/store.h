@@ -1,7 +1,6 @@
 // The store: the checkpoints of one run directory. A checkpoint is whole when RUN/checkpoints/step-%08d/
 // holds a manifest that verifies; it gets there by one rename, after everything in it is durable. Nothing
-// else is visible in RUN/checkpoints: work in progress lives in RUN/.pending and is removed by the next
-// writer.
+// else is visible in RUN/checkpoints: work in progress is in RUN/.pending and is removed by the next writer.
 //
 // Where run.directory is another directory on each host, each holds a part of a checkpoint: the manifest, and
 // some of the shards that it names (part_inventory.h). Every host publishes its part when all of them are
@@ -34,59 +33,60 @@ struct CheckpointCandidate;
 
 // WriterFence keeps a writer that has been replaced, and does not know it, from changing the checkpoints.
 struct WriterFence {
-  std::uint64_t epoch = 0;                   // of its claim of the run; into every manifest. 0: has none
-  std::function<Result<void>()> check = {};  // fails, with communication, when another has replaced it
+  std::uint64_t epoch = 0;                   // epoch of its claim of the run; in every manifest. 0: none
+  std::function<Result<void>()> check = {};  // fails with ExitCode::communication if it was replaced
 };
 
 class CheckpointStore {
  public:
-  // `writer` tells this start's unfinished saves from those of a process that does not know yet that it has
-  // been replaced: what that one still writes lands nowhere.
+  // Opens the store. `writer` tells this start's unfinished saves from those of a process that does not know
+  // yet that it has been replaced: what that one still writes has no effect.
   CheckpointStore(Env& env, FaultPoints& faults, std::string run_directory, std::uint64_t writer = 0);
 
   std::string pending_directory(std::uint64_t step) const;
   std::string checkpoint_directory(std::uint64_t step) const;  // .../checkpoints/step-%08d
   static std::string shard_name(int rank);                     // "shard-%05d.hfs"
-  // Of the newest one with a manifest that can be read: what a delta refers to; empty when there is none.
+  // Returns the directory of the newest checkpoint with a readable manifest, which a delta refers to; empty
+  // when there is none.
   std::string newest_directory() const;
 
-  // Called before anything is saved: from then on the fence is asked, on whichever thread saves, before
-  // anything becomes visible or goes.
+  // Sets the fence, before anything is saved: from then on it is called, on whichever thread saves, before
+  // anything becomes visible or is removed.
   void fence(WriterFence fence) { fence_ = std::move(fence); }
 
-  // Of dead writers, and of this one's saves that failed; none of its is under way.
+  // Removes leftovers of dead writers, and of this one's saves that failed; no save of its own is under way.
   Result<void> remove_leftovers();
-  // remove_leftovers(), and an empty pending directory. Where several saves of one writer are under way, each
-  // of their ranks makes the directory itself.
+  // Calls remove_leftovers() and makes an empty pending directory. Where several saves of one writer are
+  // under way, each of their ranks makes the directory itself.
   Result<void> begin_save(std::uint64_t step);
-  // Opens the shards and adds `tensors` and `parent` to the manifest; then manifest durable, directory
-  // durable, rename, parents durable. A whole checkpoint of the same step and
-  // content stays; one of other content counts until the new one is in its place. On error the pending
-  // directory is removed; the fence's error stays what it is.
+  // Publishes a checkpoint. Opens the shards and adds `tensors` and `parent` to the manifest; then manifest
+  // durable, directory durable, rename, parents durable. A whole checkpoint of the same step and content
+  // stays; one of other content counts until the new one is in its place. On error the pending directory is
+  // removed; the fence's error stays what it is.
   Result<void> publish(const Manifest& manifest);
-  // After a shard could not be written: gives the disk its space back.
+  // Frees the disk space of a save after a shard could not be written.
   Result<void> abandon_save(std::uint64_t step);
   // Removes the checkpoint of this step: out of sight by one rename, then file by file. The fence's error
   // stays what it is.
   Result<void> remove(std::uint64_t step);
-  // Puts a whole checkpoint back that a dead writer was about to replace.
+  // Restores a whole checkpoint that a dead writer was about to replace.
   Result<void> restore_replaced();
-  // Removes what is older than the newest `keep` (>= 1) whole ones, as remove() does. Before anything goes,
-  // one of those that stay was read to the last byte by this object: the newest whole one, and again when
-  // that one is about to go. In a directory of parts, those beyond what is known to be on all hosts stay and
-  // do not count; before anything is known nothing goes.
+  // Removes checkpoints older than the newest `keep` (>= 1) whole ones, as remove() does. Before it removes
+  // anything, this object has read one of those that stay to the last byte: the newest whole one, and again
+  // when that one is about to be removed. In a directory of parts, those beyond what is known to be on all
+  // hosts stay and do not count; before anything is known nothing is removed.
   Result<void> retain(std::int64_t keep);
-  // From now on retain() leaves the checkpoints of steps that this divides; 0: of none.
+  // Makes retain() keep the checkpoints of steps that are multiples of `every_steps`; 0: of none.
   void keep_for_good(std::int64_t every_steps);
   // Says that this directory is that of one host of several, which has the shards whose ShardFile::hosts name
   // it. Manifests to publish then have their tensors already.
   void holds_part_of(std::string host) { host_ = std::move(host); }
   bool has_part() const { return !host_.empty(); }
-  // Says that all hosts together have this one whole, in parts.
+  // Says that all hosts together have this checkpoint whole, in parts.
   void all_hosts_have(const ParentCheckpoint& state) { on_all_hosts_ = state; }
-  // Returns the newest that they are known to have; none: nothing is known.
+  // Returns the newest checkpoint that all hosts are known to have; std::nullopt if none is known.
   const std::optional<ParentCheckpoint>& on_all_hosts() const { return on_all_hosts_; }
-  // Of any thread: the checkpoints of these steps are being read, or will be, so retain() leaves them.
+  // Sets the steps whose checkpoints are being read, or will be, so retain() leaves them. Thread: any.
   void set_in_use(std::vector<std::uint64_t> steps);
 
  private:
@@ -109,7 +109,7 @@ class CheckpointStore {
   std::uint64_t good_every_steps_ = 0;
   std::optional<ParentCheckpoint> on_all_hosts_;
   std::string read_to_the_end_;  // encoded manifest of the one that retain() has read; empty: none yet
-  std::mutex mutex_;             // of what follows
+  std::mutex mutex_;             // guards the members below
   std::vector<std::uint64_t> steps_in_use_;
 };
 

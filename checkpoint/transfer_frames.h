@@ -1,5 +1,5 @@
-// Frames of what ranks send each other over plain connections: fixed structs that begin with a magic and end
-// with a checksum (a member crc32c), in the processor's numbers, because both ends run one program.
+// Frames of messages between ranks over plain connections: fixed structs that begin with a magic and end with
+// a checksum (a member crc32c), in the processor's byte order, because both ends run one program.
 #pragma once
 
 #include <array>
