@@ -34,7 +34,7 @@ class FailureTally {
   void take_over(Env& env, const RunPaths& paths);
   void count_failure() { ++record_.failures; }
   void end(bool failed, std::int64_t now_us);
-  // What to do to write the record down, on any thread. Nothing but an estimate depends on it: a start that
+  // Returns the function that writes the record, on any thread. Only an estimate depends on it: a start that
   // misses it reads the end of the log.
   std::function<void()> writing(Env& env, const RunPaths& paths) const;
   FailureHistory so_far(std::int64_t now_us) const;

@@ -122,7 +122,7 @@ class IncidentReader::State {
     advance(time_us - microseconds(number_or_zero(event, "step_duration_ms")), gap_use());
     ++computed_[step_];
     advance(time_us, SpanUse::training, step_);
-    // In place the recovery event is next; of a restart the first step is the end of it.
+    // After a restart the first step ends the fault; for a recovery in place the recovery event comes next.
     if (restarting_) close(time_us, "");
     starting_ = restarting_ = stopped_ = false;
     step_us_ = time_us;
@@ -146,7 +146,7 @@ class IncidentReader::State {
     if (const std::int64_t noticed_us = time_of(event, "noticed_us"); noticed_us > 0) {
       fault.time_us = std::min(noticed_us, time_us);
     }
-    // What a step had computed until then is lost.
+    // The work that a step had done until the fault is lost.
     const bool computing = open_.empty() && !starting_ && !stopped_;
     advance(fault.time_us, computing ? SpanUse::lost : gap_use());
     if (count_of(event, "level") == 2) restarting_ = true;
@@ -156,7 +156,7 @@ class IncidentReader::State {
   }
 
   void read_recovery(const Json& event) {
-    // That of another start is the launcher's own word; the first step closes it.
+    // A recovery by another start is reported by the launcher; the first step closes it.
     if (count_of(event, "level") == 2 || open_.empty()) return;
     FaultEntry& fault = ledger_.faults[open_.back()];
     fault.shrink_ms = number_or_zero(event, "shrink_ms");

@@ -1,5 +1,5 @@
-// What failed in a run, what was done about it and what it cost, and where all its time went: put together
-// from the event log. Pure.
+// IncidentLog: the failures of a run, what was done about them and what they cost, and where all its time
+// went; put together from the event log. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace holdfast::inline run {
 
-// Who went on after a fault. DESIGN, section 7.
+// Level at which training went on after a fault. DESIGN, section 7.
 enum class FaultLevel : std::uint8_t {
   none,      // training went on beside it: a save, a replica, an upload that failed
   in_place,  // the ranks that were left
@@ -29,9 +29,9 @@ struct FaultEntry {
   std::string who = {};         // "rank 2 (host a)"; empty: all, or nobody in particular
   std::string noticed = {};     // how, in the words of the log
   std::string action = {};      // what was done
-  // From the notice to resumed_us; of several that were mended together only the last has it.
+  // Time from the notice to resumed_us; where several were mended together only the last has it.
   double cost_ms = 0.0;
-  // In place, by part; 0 where the log has none.
+  // Parts of a recovery in place; 0 where the log has none.
   double shrink_ms = 0.0, plan_ms = 0.0, load_ms = 0.0, replay_ms = 0.0;
   std::uint64_t lost_steps = 0;  // that were computed again
 };
@@ -68,7 +68,7 @@ struct IncidentLog {
   std::int64_t time_us(SpanUse use) const;  // added up
   // Time of the steps that count / wall time since the first start, stops that were asked for included.
   double effective_ratio() const;
-  // Whether anything but `none` happened.
+  // Returns whether anything but `none` happened.
   bool disturbed() const;
 };
 
@@ -84,7 +84,7 @@ class IncidentReader {
   class State;
   std::unique_ptr<State> state_;
 };
-// Of a whole log; lines that are not whole are skipped.
+// Reads the incidents of a whole log; lines that are not whole are skipped.
 IncidentLog read_incidents(std::string_view event_lines);
 
 // "3 faults: 2 healed in place, 1 recovered by restarting; 4 steps computed again; effective training time 93.1 %".

@@ -107,7 +107,7 @@ void tell_launcher_end(Env& env, int rank, ExitCode code, int signal) {
   tell_of_rank(env, rank, {{"exit_code", static_cast<int>(code)}, {"signal", signal}});
 }
 
-// Whoever reads the guard's own stream may have gone, so what fails here is not said.
+// A failure is not reported: there may be no reader of the guard's own stream any more.
 void tell_launcher_verdict(Env& env, int rank, const std::string& sentence) {
   static_cast<void>(write_fact(env, fmt::format("{}{}", guard_prefix, env.host_id()),
                                {{"time_us", env.wall_time_us()}, {"rank", rank}, {"verdict", sentence}})

@@ -1,8 +1,8 @@
-// What the ranks of a start tell `holdfast launch`, which cannot see them through mpirun: that they live and
-// can take the signal that asks for a save, and how they end. A start has a name and a directory,
-// RUN/launch/NAME, which the launcher makes and hands to the ranks in a variable; in it there is one file for
-// each rank, with one line for each thing told, and one for the guard of each host that had something to say.
-// Without the variable nothing is told.
+// Launch record: reports of the ranks of a start to `holdfast launch`, which cannot see them through mpirun:
+// that they live and can take the signal that asks for a save, and how they end. A start has a name and a
+// directory, RUN/launch/NAME, which the launcher makes and hands to the ranks in a variable; in it there is
+// one file for each rank, with one line for each report, and one for the guard of each host that had
+// something to report. Without the variable nothing is reported.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,18 @@ namespace holdfast::inline run {
 inline constexpr const char* launch_variable = "HOLDFAST_LAUNCH";
 // The name of the start that this process belongs to; empty without a launcher.
 std::string launched_start(Env& env);
-// Where Open MPI has its files in the shared memory of each host of a start, so that they can be found and
-// removed when it was killed. Of all starts of a run: with its token (runtime/launch/host_command.h).
+// Returns where Open MPI has its files in the shared memory of each host of a start, so that they can be
+// found and removed when it was killed. Those of all starts of a run are found by its token
+// (runtime/launch/host_command.h).
 std::string launch_scratch(Env& env, const std::string& start);  // its path
 std::string launch_scratch_name(const std::string& start);       // in shared memory (Env::list_shared_memory)
-// Before MPI starts: makes that of this process's start, and says so to Open MPI where nobody has said
-// otherwise.
+// Makes the scratch directory of this process's start, before MPI starts, and names it to Open MPI unless
+// another one is set.
 void use_launch_scratch(Env& env);
 
 // A rank's own side. Best effort: a rank that cannot write there trains all the same.
 void tell_launcher_ready(Env& env, int rank);
-// At once: whoever sent it may not leave this rank the time to end.
+// Reports a signal at once: its sender may not leave this rank the time to end.
 void tell_launcher_signal(Env& env, int rank, int signal);
 // `signal`: that this rank got and that made the run save and stop; 0: none, it stopped for the others.
 void tell_launcher_end(Env& env, int rank, ExitCode code, int signal = 0);
@@ -51,7 +52,7 @@ struct LaunchedRank {
 };
 // Returns whether its process is one of this host.
 bool is_here(Env& env, const LaunchedRank& rank);
-// In the order of ranks; those that have not written their first line whole are not there.
+// Reads the ranks in their order; those that have not written their first line whole are left out.
 std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& directory);
 
 struct ToldVerdict {
@@ -59,7 +60,7 @@ struct ToldVerdict {
   int rank = -1;
   std::string sentence = {};
 };
-// Of all guards of the start, by time.
+// Reads the verdicts of all guards of the start, ordered by time.
 std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directory);
 
 }  // namespace holdfast::inline run

@@ -22,11 +22,11 @@ struct RecoveryRecord {
   MembershipView before = {};     // of the ranks that trained last
   std::uint64_t step_before = 0;  // that the run had come to
   int faults = 0;                 // recoveries that were begun
-  // By part; of those that ended before a further fault, too.
+  // Durations by part; includes those of recoveries that ended before a further fault.
   std::int64_t shrink_ns = 0;  // to come together
   std::int64_t plan_ns = 0;    // coordinates, the run directory, and where to go on from
   std::int64_t load_ns = 0;    // memory, kernels and state
-  // What came of it.
+  // Result of the recovery.
   int active_before = 0, active_after = 0, spares_after = 0, ranks_after = 0;
   std::map<std::string, int> hosts_after = {};  // ranks of each
   std::string lost = {};                        // which ranks

@@ -1,4 +1,4 @@
-// What the event log of a run says, put in order: the data behind the report.
+// RunHistory: the content of a run's event log, put in order: the data behind the report.
 #pragma once
 
 #include <cstdint>

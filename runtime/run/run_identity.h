@@ -1,4 +1,4 @@
-// Who a run directory is: the id that names what its run has in shared memory (checkpoint/ram_tier.h).
+// Identity of a run directory: the id that names what its run has in shared memory (checkpoint/ram_tier.h).
 //
 // It is in the file run_id, and run_place says for which directory it was made. A run directory that is
 // copied brings both along; so where run_place names another directory, and that one still has the same id,
@@ -23,8 +23,8 @@ struct RunIdentity {
   std::string copy_of = {};  // that directory
 };
 
-// What the file run_id says. ExitCode::data where that is no id of a run, as it goes to other hosts, and what
-// it names is removed there.
+// Reads the file run_id. ExitCode::data where it is not an id of a run, because it is sent to other hosts,
+// and what it names is removed there.
 Result<std::string> read_run_id(Env& env, const RunPaths& paths);
 // Makes and removes a file in the directory where it is known by another path; nothing else is changed.
 Result<RunIdentity> identify_run(Env& env, const RunPaths& paths);

@@ -1,4 +1,4 @@
-// How a run stands now, for whoever asks from a shell (`holdfast status`): from the events of its log, its
+// RunStanding: the present state of a run for a shell (`holdfast status`), from the events of its log, its
 // status, and what the ranks of this host say on their board. Pure; the command reads and prints.
 #pragma once
 

@@ -11,7 +11,7 @@ constexpr double max_steps = 1e12;
 
 std::int64_t steps_of(double seconds, double step_seconds) {
   if (!(step_seconds > 0.0)) return 1;
-  // What is a whole number but for rounding is not taken for the next one.
+  // Tolerance for rounding, so that a number that is whole but for rounding is not taken for the next one.
   constexpr double slack = 1e-9;
   return static_cast<std::int64_t>(std::clamp(std::ceil(seconds / step_seconds - slack), 1.0, max_steps));
 }

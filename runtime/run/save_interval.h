@@ -1,14 +1,14 @@
-// How many steps apart saves are best, from what was measured. Pure.
+// Save interval: the best number of steps between saves, from measurements. Pure.
 #pragma once
 
 #include <cstdint>
 
 namespace holdfast::inline run {
 
-// Of training between two saves: so long that what saves cost and what failures undo is least together.
-// `cost_seconds`: how much longer training takes for one save. J. T. Daly, "A higher order estimate of the
-// optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22 (2006), equation 37,
-// whose first term is Young's (1974); never longer than the mean time between failures.
+// Returns the seconds of training between two saves for which the sum of what saves cost and what failures
+// undo is least. `cost_seconds`: how much longer training takes for one save. J. T. Daly, "A higher order
+// estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22
+// (2006), equation 37, whose first term is Young's (1974); never longer than the mean time between failures.
 double best_interval_seconds(double cost_seconds, double mtbf_seconds);
 
 struct SaveTimes {
@@ -22,7 +22,7 @@ std::int64_t steps_between_saves(const SaveTimes& times, double mtbf_seconds);
 inline constexpr double snapshot_share = 0.005;
 std::int64_t steps_between_snapshots(const SaveTimes& times);
 
-// What is known of a run's failures: those so far, and for how long it has been running.
+// Failures of a run so far, and for how long it has been running.
 struct FailureHistory {
   std::int64_t failures = 0;
   double running_seconds = 0.0;

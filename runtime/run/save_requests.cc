@@ -151,7 +151,7 @@ void SaveRequests::work(const std::stop_token& stop) {
   remove_answered();
 }
 
-// What cannot be read now is looked for again.
+// Requests that cannot be read now are looked for again.
 void SaveRequests::find_requests() {
   const Result<FileStatus> status = env_->status(directory_);
   if (!status.ok() || !status->exists) return;

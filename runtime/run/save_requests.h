@@ -66,13 +66,13 @@ class SaveRequests {
   SaveRequests(const SaveRequests&) = delete;
   SaveRequests& operator=(const SaveRequests&) = delete;
 
-  // Whether somebody waits for a save that has not begun.
+  // Returns whether a request waits for a save that has not begun.
   bool waiting() const;
   // Returns what the launcher asks for (request_restart()).
   RestartRequest restart_request() const;
   // The state after `step`, which is the current one, is being saved: that answers all that wait.
   void begun(std::uint64_t step);
-  // How that save ended.
+  // Takes in how that save ended.
   void ended(std::uint64_t step, const Result<void>& outcome);
 
  private:

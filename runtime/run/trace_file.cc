@@ -84,7 +84,7 @@ class Fields {
     return low;
   }
   int count(const char* name) { return static_cast<int>(integer(name, 1, 1 << 20)); }
-  // Of something that need not be there.
+  // Reads the index of something that need not be there.
   std::int32_t index(const char* name, std::int32_t high = std::numeric_limits<std::int32_t>::max()) {
     return line_.contains(name) ? static_cast<std::int32_t>(integer(name, 0, high)) : -1;
   }

@@ -1,13 +1,13 @@
-// What one rank recorded, as it lies in RUN/trace/rank-00003.jsonl: a line about the rank, a line for each
-// span, and a last line that says how many there are, by which a torn file is known.
+// Trace file: the recording of one rank in RUN/trace/rank-00003.jsonl: a line about the rank, a line for each
+// span, and a last line that says how many there are, by which a torn file is detected.
 //
 //   {"event":"trace","format":1,"recording":"00c5...","rank":3,"ranks":4,"host":"node7", ...}
 //   {"kind":"forward","step":3,"begin_ns":81,"end_ns":95,"worked_ns":14,"chunk":0,"microbatch":2}
 //   {"event":"end","spans":512}
 //
-// Times are of the rank's own clock; clock_offset_ns added, they are of rank 0's. Fields of a span that do
-// not apply or are not known are left out; worked_ns is of compute spans, and of a step's host. A span that
-// was still going on has end_ns 0.
+// Times are of the rank's own clock; with clock_offset_ns added, they are of rank 0's. Fields of a span that
+// do not apply or are not known are left out; worked_ns is of compute spans, and of a step's host. A span
+// that was still going on has end_ns 0.
 #pragma once
 
 #include <cstdint>
