@@ -11,7 +11,7 @@ namespace holdfast::inline report {
 
 // Cards of HTML; empty for a run that nothing disturbed.
 std::string faults_section(const IncidentLog& ledger);
-// For html_page().
+// Style for html_page().
 extern const std::string_view fault_style;
 
 }  // namespace holdfast::inline report

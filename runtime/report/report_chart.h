@@ -38,7 +38,8 @@ struct Chart {
 
 std::string render_chart(const Chart& chart);
 
-// At most `limit` points that keep the curve's look: of each run of neighbours the lowest and the highest.
+// Returns at most `limit` points that keep the curve's shape: the lowest and the highest of each run of
+// neighbours.
 std::vector<ChartPoint> downsample(const std::vector<ChartPoint>& points, std::size_t limit);
 // Mean over the `half_width` neighbours on both sides; near the steep start over fewer, as many on each side.
 std::vector<ChartPoint> smooth(const std::vector<ChartPoint>& points, std::size_t half_width);

@@ -1,5 +1,5 @@
-// What the pages of Holdfast have in common: one file, no script, nothing from elsewhere, right on light and
-// dark screens. Pure.
+// Common parts of the pages of Holdfast: one file, no script, nothing from elsewhere, right on light and dark
+// screens. Pure.
 #pragma once
 
 #include <string>
