@@ -21,7 +21,8 @@ std::string json_text(const std::string& text) {
   return Json(text).dump_any();
 }
 
-// Of a microbatch "forward 3", so that a viewer that colours by name gives each its own.
+// Returns the name shown for a span; one of a microbatch is "forward 3", so that a viewer that colours by
+// name gives each its own colour.
 std::string shown_name(const Span& span) {
   const std::int32_t number = span.microbatch >= 0 ? span.microbatch : std::max(span.bucket, span.wave);
   std::string name = span.kind == SpanKind::step ? fmt::format("step {}", span.step) : title_of(span.kind);
@@ -104,7 +105,8 @@ class Writer {
     return message;
   }
 
-  // Those that overlap go to different threads, because the spans of a thread must lie inside one another.
+  // Adds messages, those that overlap on different threads, because the spans of a thread must lie inside one
+  // another.
   void add_messages(int rank, std::vector<Message> messages) {
     std::ranges::stable_sort(messages, {},
                              [](const Message& message) { return message.shown.begin.time_ns; });

@@ -40,7 +40,7 @@ void cut_gap(const Interval& gap, const std::vector<Span>& waits, std::vector<Id
   add(gap.end_ns, false, SpanKind::step);
 }
 
-// By part number; what a part never did costs nothing.
+// Returns the medians by part number; an action that a part never did costs nothing.
 std::vector<PartDurations> median_parts(const PipelineTimes& times) {
   std::vector<PartDurations> parts(static_cast<std::size_t>(times.schedule.parts()));
   for (std::size_t number = 0; number < parts.size(); ++number) {

@@ -1,15 +1,14 @@
-// Where the time of a step went: of every rank, what its device computed, and what its host waited for while
-// the device had nothing to do; of every pipeline, its bubble. Pure.
+// Step analysis: where the time of a step went. For every rank, what its device computed, and what its host
+// waited for while the device had nothing to do; for every pipeline, its bubble. Pure.
 //
-// The bubble share of a pipeline in a step is what the schedule's formula is about (schedule_time.h): of the
-// time from the first forward to the end of the last backward, on all its stages together, that in which no
-// forward or backward is computed. Three numbers stand beside one another:
-//   measured   of the times as they are: with all the waiting there was, for transfers and other programs
-//   too; replayed   of the schedule, each part taking the median of the work its actions took
-//   (Stamp::worked_ns):
-//              what is left when transfers cost nothing and every rank has its processors for itself, so what
-//              uneven parts make of the formula;
-//   formula    of the schedule with equal parts.
+// The bubble share of a pipeline in a step is the quantity of the schedule's formula (schedule_time.h): the
+// share of the time from the first forward to the end of the last backward, on all its stages together, in
+// which no forward or backward is computed. Three numbers are compared:
+//   measured   from the times as they are: with all waiting, for transfers and other programs, too;
+//   replayed   from the schedule, each part with the median work of its actions (Stamp::worked_ns):
+//              what is left when transfers cost nothing and every rank has its processors for itself, so the
+//              effect of uneven parts on the formula;
+//   formula    from the schedule with equal parts.
 #pragma once
 
 #include <array>
@@ -66,7 +65,7 @@ struct PipelineTimes {
   double formula_share = 0.0;
 };
 
-// How a rank spent its steps, on average: shares of their duration.
+// Shares of its steps' duration that a rank spent on each activity, on average.
 struct RankShares {
   int rank = 0;
   MeshCoordinate coordinate = {};
@@ -81,7 +80,7 @@ std::vector<SpanKind> waits_of(const std::vector<RankShares>& ranks);
 RankStep analyse_rank(const RankTrace& rank, std::uint64_t step);
 std::vector<PipelineTimes> analyse(const Timeline& timeline);
 
-// Whether it is a forward or some backward.
+// Returns whether it is a forward or some backward.
 bool is_forward_or_backward(SpanKind kind);
 
 }  // namespace holdfast::inline timeline

@@ -1,5 +1,5 @@
-// What all ranks of a run did in the steps that were recorded, on one clock: the files of RUN/trace/ put
-// together (runtime/run/trace_file.h).
+// Timeline: the recorded steps of all ranks of a run, on one clock: the files of RUN/trace/ put together
+// (runtime/run/trace_file.h).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ Result<StepRange> parse_step_range(const std::string& text);
 // ranks do not belong together or have no whole step.
 Result<Timeline> merge_ranks(std::vector<RankTrace> ranks);
 
-// Only these steps. ExitCode::config when none of them was recorded.
+// Selects only these steps. ExitCode::config when none of them was recorded.
 Result<Timeline> select_steps(Timeline timeline, const StepRange& range);
 
 // ExitCode::config when nothing was recorded there, ExitCode::data when a file is damaged or missing.
