@@ -10,7 +10,7 @@ namespace {
 
 constexpr int gpu_rounds = 5;  // the best counts: a limit that is too low makes kernels look good
 
-// As large as it takes until starting a copy costs nothing beside it; an emulated GPU stays small.
+// Copies as many bytes as it takes until starting a copy costs nothing beside it; an emulated GPU copies few.
 Result<double> copy_rate(Env& env, Device& device) {
   constexpr std::int64_t smallest_bytes = std::int64_t{1} << 20, largest_bytes = std::int64_t{1} << 30;
   constexpr std::int64_t long_ns = 400'000;

@@ -1,6 +1,6 @@
-// What a GPU can do at most: copy its memory, and multiply large matrices. An op is held against the larger
-// of its bytes at the one rate and its products at the other. Operands that the GPU's cache holds come faster
-// than any copy, so a small op may be above its limit.
+// GPU limits: the highest rates at which a GPU copies its memory and multiplies large matrices. An op is
+// compared with the larger of its bytes at the one rate and its products at the other. Operands that the
+// GPU's cache holds come faster than any copy, so a small op may be above its limit.
 #pragma once
 
 #include "kernels/device.h"

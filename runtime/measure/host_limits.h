@@ -1,4 +1,5 @@
-// What the processors of this machine can do at most, measured in the same run as what is held against it.
+// Host limits: the highest rates of this machine's processors, measured in the same run as the ops that are
+// compared with them.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +31,12 @@ class HostLimits final : public Limits {
   // Each measurement takes about duration_ms.
   HostLimits(Env& env, int threads, std::int64_t duration_ms);
 
-  // Of the plainest loop that moves what the op must move, with all threads, over and over: its memory comes
-  // from the cache level that it fits. Several ways of walking and storing are tried; the fastest counts.
+  // Measures the plainest loop that moves the same bytes as the op, with all threads, over and over: its
+  // memory comes from the cache level that it fits. Several ways of walking and storing are tried; the
+  // fastest counts.
   Result<double> stream_seconds(const OpCost& cost) override;
-  // Of oneDNN alone with its own threads on this very shape, memory warm. Where the library has no bf16, the
-  // same product in fp32.
+  // Measures oneDNN alone with its own threads on this very shape, memory warm. Where the library has no
+  // bf16, the same product in fp32.
   double product_seconds(const Matmul& shape) override;
   double product_rate(DType dtype) override;  // of oneDNN alone
   void forget() override;

@@ -1,5 +1,5 @@
-// What a device can do at most: what the time of an op is held against. Measured on the same machine in the
-// same run (host_limits.h, gpu_limits.h).
+// Limits: the highest rates of a device, which the time of an op is compared with. Measured on the same
+// machine in the same run (host_limits.h, gpu_limits.h).
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,9 @@ class Limits {
  public:
   virtual ~Limits() = default;
 
-  // Of moving what the op must move.
+  // Returns the time to move the bytes that the op must move.
   virtual Result<double> stream_seconds(const OpCost& cost) = 0;
-  // Of one matrix product of this shape.
+  // Returns the time of one matrix product of this shape.
   virtual double product_seconds(const Matmul& shape) = 0;
   // FLOP/s of one large square product.
   virtual double product_rate(DType dtype) = 0;
@@ -29,11 +29,11 @@ class Limits {
 
   // The memory that so many bytes fit that an op works on: "L2", "L3", "DRAM".
   virtual std::string level_of(std::uint64_t bytes) const = 0;
-  // What product_seconds() is, for sentences: "oneDNN's own rate".
+  // Returns a description of product_seconds() for sentences: "oneDNN's own rate".
   virtual std::string_view product_name() const = 0;
 };
 
-// Of any op but a matrix product: the larger of its bytes and its multiplications.
+// Returns the limit of any op that is not a matrix product: the larger of its bytes and its multiplications.
 inline Result<double> op_seconds(Limits& limits, const OpCost& cost, DType dtype) {
   HF_TRY(const double stream, limits.stream_seconds(cost));
   return cost.flops > 0.0 ? std::max(stream, cost.flops / limits.product_rate(dtype)) : stream;

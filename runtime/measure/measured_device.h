@@ -28,8 +28,8 @@ struct MeasuredDeviceOptions {
 
 class MeasuredDevice {
  public:
-  // Of a GPU the limits are measured here, while its memory is free. ExitCode::config with a sentence without
-  // one.
+  // Finds the device, and measures the limits of a GPU here, while its memory is free. ExitCode::config with
+  // a sentence where there is none.
   static Result<MeasuredDevice> find(Env& env, const MeasuredDeviceOptions& options);
 
   bool is_gpu() const { return gpu_.has_value(); }
@@ -41,7 +41,8 @@ class MeasuredDevice {
   // Measurements of the CPU take about duration_ms each.
   std::unique_ptr<Limits> limits(std::int64_t duration_ms) const;
 
-  // What a figure is worth nothing without: the machine and its GPU, in one line, and for documents.
+  // Describes the machine and its GPU in one line, which every reported figure needs. For documents:
+  // describe().
   std::string line() const;
   // Adds "threads", or "gpu" with its rates.
   void describe(Json& result) const;

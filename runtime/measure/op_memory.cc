@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t pattern_count = 4096;
 
-// In [-1, 1), cheap: the same few thousand values over and over.
+// Returns values in [-1, 1), cheaply: the same few thousand values over and over.
 std::array<float, pattern_count> pattern(float lowest) {
   std::array<float, pattern_count> values;
   const RandomStream stream(0, 0);

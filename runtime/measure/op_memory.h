@@ -32,11 +32,11 @@ class OpMemory {
   std::int32_t* tokens(std::int64_t count, std::int64_t vocabulary);
   std::int32_t* integers(const std::vector<std::int32_t>& content);
 
-  // In the host's memory in either mode, because costs are read from it; on a device that the host does not
-  // see, in the device's.
+  // Returns the table in the host's memory in either mode, because costs are read from it; on a device that
+  // the host does not see, in the device's.
   const AdamWTensor* table(std::vector<AdamWTensor> tensors);
 
-  // What went wrong when memory was handed out, if anything; ops must not run then.
+  // Returns the error of handing out memory, if there was any; ops must not run then.
   const Result<void>& outcome() const { return outcome_; }
 
  private:

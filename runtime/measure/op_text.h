@@ -1,4 +1,4 @@
-// How an op of one shape is called in tables, and which part of a step it belongs to.
+// Text of ops: the name of an op of one shape in tables, and the part of a step that it belongs to.
 #pragma once
 
 #include <string>
