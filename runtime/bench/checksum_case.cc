@@ -60,7 +60,7 @@ class SealedPair {
   std::vector<std::byte> taken_ = std::vector<std::byte>(SealedSession::record_bytes_max);
 };
 
-// In the first cache, in the second, and in memory.
+// Sizes that fit the first cache, the second cache, and only memory.
 constexpr std::array<std::uint64_t, 3> sizes = {16 << 10, 1 << 20, 256 << 20};
 
 // Bytes per second, the median of passes that take `milliseconds` together.

@@ -18,7 +18,7 @@ Samples cross_entropy(const SampleSource& source) {
            }}};
 }
 
-// Of a model whose tensors are split: the samples of ops that only such a model calls.
+// Number of slices in the samples of ops that only a model with split tensors calls.
 constexpr std::int64_t sample_slices = 4;
 
 Samples cross_entropy_slices(OpId id, const SampleSource& source) {

@@ -143,7 +143,7 @@ Samples norm_forward(const SampleSource& source) {
            }}};
 }
 
-// In place over the gradient that flows around the norm, as in a block.
+// Works in place over the gradient that flows around the norm, as in a block.
 template <typename Backward>
 Samples norm_backward(const SampleSource& source) {
   const std::int64_t rows = source.batch.rows(), width = source.spec.width;

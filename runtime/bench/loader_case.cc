@@ -33,7 +33,7 @@ Result<double> loader_rate(Env& env, const std::shared_ptr<DataSet>& data, const
          static_cast<double>(options.sequence_length) / seconds;
 }
 
-// Of the model that trains fastest.
+// Returns the step rate of the model that trains fastest.
 Result<double> step_rate(Env& env, const LoaderCaseOptions& options) {
   HF_TRY(BenchRun run,
          load_bench_run(env, "",

@@ -85,7 +85,7 @@ void measure_calls(Env& env, Contender& contender, const OpCall& call, std::int6
   }
 }
 
-// On a GPU many calls at once, by the clock of the host: in a step its ops stand in a queue, too, and events
+// Times many calls at once on a GPU, by the clock of the host: in a step its ops are queued, too, and events
 // around each would be long beside a short one. Calls that are shorter than their launch (a few microseconds)
 // show the launch.
 void measure_queue(Env& env, Contender& contender, const OpCall& call, std::int64_t duration_ns) {
@@ -145,7 +145,7 @@ class OpBench {
   std::unique_ptr<Limits> limits_;
 };
 
-// Of those that take these operands.
+// Measures those of the contenders that take these operands.
 Result<void> OpBench::measure(const OpSample& sample, std::span<Contender> contenders) {
   constexpr std::int64_t rounds = 5;
   OpMemory memory = bench_.is_gpu() ? OpMemory(*contenders.front().device) : OpMemory();

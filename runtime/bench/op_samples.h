@@ -40,8 +40,9 @@ struct OpSample {
   double flops_share = 1.0;  // of cost_of(), which knows no documents, that the sample's contents leave
 };
 
-// How a training step of the model on one microbatch calls the op; none when it does not. `rows_of_head` rows
-// go through the head at once. Ops that add or join slices are called as by the model in four slices.
+// Describes how a training step of the model on one microbatch calls the op; no samples when it does not.
+// `rows_of_head` rows go through the head at once. Ops that add or join slices are called as by the model in
+// four slices.
 struct SampleSource {
   std::string name;
   ModelSpec spec;
@@ -52,7 +53,7 @@ struct SampleSource {
 };
 std::vector<OpSample> op_samples(OpId id, const SampleSource& source);
 
-// Which models and batches stand for training.
+// Sets of models and batches that represent training.
 enum class SampleSizes {
   // gpt2-124m, llama-15m and llama-110m with 4 x 64 and 1 x 1024 tokens; for ops that memory limits also
   // 16 x 1024 tokens, beyond every cache of a processor.

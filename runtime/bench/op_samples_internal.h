@@ -10,7 +10,8 @@ using Samples = std::vector<OpSample>;
 
 Samples layer_samples(OpId id, const SampleSource& source);  // embedding and blocks
 Samples head_samples(OpId id, const SampleSource& source);   // the loss, and sums over slices
-// What goes through parameters and gradients has the sizes of the model's tensors; batches do not matter.
+// Returns the samples of ops that go through parameters and gradients: they have the sizes of the model's
+// tensors; batches do not matter.
 Samples parameter_samples(OpId id, const SampleSource& source);
 
 }  // namespace holdfast::inline bench

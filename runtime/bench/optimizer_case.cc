@@ -21,7 +21,7 @@
 namespace holdfast::inline bench {
 namespace {
 
-// What one rank of a run alone holds for its updates.
+// State that one rank of a run alone holds for its updates.
 class Updates {
  public:
   Updates(Env& env, const ModelSpec& spec)
@@ -66,7 +66,7 @@ class Updates {
       optimizer_.launch_update(*device_, {.step = step, .learning_rate = 1e-4, .gradient_scale = 1.0});
     });
   }
-  // Of the last pass, from the first launch to the end of the last op.
+  // Returns the seconds of the last pass, from the first launch to the end of the last op.
   double pass_seconds() const { return pass_seconds_; }
   const Device& device() const { return *device_; }
   Result<void> outcome() { return device_->status(); }

@@ -47,8 +47,8 @@ double bytes_of_kind(const StepBudget& budget, OpId id) {
   return bytes;
 }
 
-// Of all calls of a row. What goes through memory once in a step is held against the level that all of it
-// lives in.
+// Returns the limit of all calls of a row. Bytes that go through memory once in a step are compared with the
+// rate of the level that holds all of them.
 Result<double> limit_of(const StepBudget& budget, const BudgetRow& row, Limits& limits) {
   const auto calls = static_cast<double>(row.calls);
   const OpId id = row.example.id;

@@ -36,12 +36,12 @@ struct StepBudget {
   };
   Sum of(OpClass op_class) const;
   Sum of(OpId id) const;
-  // What being fast means to stay near: every matrix product at its limit, and the bytes of AdamW at the rate
-  // of memory.
+  // Returns the time that a fast step should stay near: every matrix product at its limit, and the bytes of
+  // AdamW at the rate of memory.
   double bound_seconds() const;
 };
 
-// Of measured steps: the records and the wall time of each. Steps have the same ops.
+// Makes the budget of measured steps from the records and the wall time of each. Steps have the same ops.
 StepBudget make_budget(const std::vector<std::vector<OpTimer::Record>>& steps,
                        const std::vector<double>& step_seconds);
 // Measures the limits; a limit that is known already gets the better of the two. The device is idle.

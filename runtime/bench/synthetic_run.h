@@ -15,7 +15,7 @@ namespace holdfast::inline bench {
 // A directory of its own under TMPDIR or /tmp, gone with the object.
 class ScratchDirectory {
  public:
-  // In `parent`; empty = where the system has temporary files.
+  // Makes the directory in `parent`; empty = where the system has temporary files.
   static Result<std::unique_ptr<ScratchDirectory>> make(Env& env, std::string parent = "");
   ~ScratchDirectory();
   std::string file(const std::string& name) const { return path_ + "/" + name; }

@@ -36,7 +36,7 @@ Result<void> TimedSteps::warm_up(std::int64_t steps) {
   return {};
 }
 
-// In a run a GPU's update stands in the queue while the next step begins; here each step ends with its own.
+// Each step ends with its own update here; in a run a GPU's update is queued while the next step begins.
 Result<void> TimedSteps::measure(std::int64_t steps) {
   for (std::int64_t step = 0; step < steps; ++step) {
     device_->synchronize();

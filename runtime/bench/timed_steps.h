@@ -16,7 +16,7 @@ class TimedSteps {
   // `bench` outlives this object.
   TimedSteps(Env& env, BenchRun run, const MeasuredDevice& bench);
 
-  // Before all others: memory, kernels, initial weights.
+  // Prepares memory, kernels and initial weights. Called before all others.
   Result<void> prepare();
   Result<void> warm_up(std::int64_t steps);
   Result<void> measure(std::int64_t steps);
@@ -24,7 +24,7 @@ class TimedSteps {
   Worker& worker() { return *worker_; }
   const Device& device() const { return *device_; }
   const Config& config() const { return run_.config; }
-  // Of the measured steps.
+  // Returns the records of the measured steps; seconds() returns their times.
   const std::vector<std::vector<OpTimer::Record>>& records() const { return records_; }
   const std::vector<double>& seconds() const { return seconds_; }
 
