@@ -11,8 +11,8 @@
 // them (wants_...). Its rules:
 //
 //   - A tick that came late (the machine was suspended, the guard was stopped or had no processor) discards
-//     all evidence: every rank has its time anew. After a death this holds for all ranks that are not stopped,
-//     as they have unforeseen work to do.
+//     all evidence: every rank has its time anew. After a death this holds for all ranks that are not
+//     stopped, as they have unforeseen work to do.
 //   - The detector says which ranks hang. A rank is ended only after two ticks in a row have found the same,
 //     as a single look may catch a slot between two moments; and none while one that was killed still lives.
 //   - Ranks of other hosts are evidence, but their own guards end them.
