@@ -38,29 +38,28 @@ using ClaimCheck = std::function<Result<void>()>;
 
 class Claim {
  public:
-  // Makes the error for a holder that lives and does not end.
+  // Makes the error for the case that a living holder does not end.
   using InUse = std::function<Error(const std::string& holder)>;
 
-  // Waits for a holder as HolderWatch says, and tells when it waits for a lease. Errors: in_use(); else as
-  // Env::lock, but what is no refusal for good is ExitCode::checkpoint or data. `renews`: false leaves
-  // renew() to the caller.
+  // Takes the claim. Waits for a holder as HolderWatch says, and reports when it waits for a lease. Errors:
+  // in_use(); else as Env::lock, except that an error that may pass is ExitCode::checkpoint or data.
+  // `renews`: false leaves renew() to the caller.
   static Result<std::unique_ptr<Claim>> take(Env& env, const std::string& path, const InUse& in_use,
                                              const LeaseTerms& terms = {}, bool renews = true);
-  // Gives the lock free; not before a renewal that a disk holds has come back.
+  // Releases the lock; not before a renewal that a disk holds has come back.
   ~Claim();
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
 
   std::uint64_t epoch() const;
-  // Looks into the file. Errors: communication when another claim is there; checkpoint when it cannot be
-  // read.
+  // Reads the file. Errors: communication when another claim is there; checkpoint when it cannot be read.
   Result<void> check() { return fence()(); }
-  // Says what the newest check has found, without a look.
+  // Returns the result of the newest check, without reading the file.
   Result<void> standing() const;
-  // Returns check(), for those who may outlive this object.
+  // Returns check() as a function, for callers that may outlive this object.
   ClaimCheck fence() const;
-  // Returns whether the claim may be written for, for those who do so often: a look that is a second old
-  // counts, and so does a claim whose file cannot be read.
+  // Returns whether the claim may be written for, for frequent callers: a check that is a second old counts,
+  // and so does a claim whose file cannot be read.
   std::function<bool()> loose_fence() const;
   // Checks, and writes the next renewal.
   Result<void> renew();
@@ -77,7 +76,7 @@ class Claim {
   std::thread thread_;
 };
 
-// The loose fence of the newest claim of a rank that has one after the other, for its threads.
+// The loose fence of the newest claim, for the threads of a rank that has several claims one after another.
 class ClaimGate {
  public:
   void use(std::function<bool()> fence) {
@@ -95,7 +94,7 @@ class ClaimGate {
 
  private:
   std::mutex mutex_;
-  std::function<bool()> fence_;  // empty: nobody else has the run
+  std::function<bool()> fence_;  // empty: no other rank has the run
 };
 
 }  // namespace holdfast::inline run

@@ -1,5 +1,5 @@
-// ClaimRecord: what the lock file of a run says about who has it. HolderWatch: how long one that finds the
-// lock held waits for its holder, whose host may be gone. Both are pure.
+// ClaimRecord: the content of a run's lock file, which describes the holder. HolderWatch: how long a process
+// that finds the lock held waits for its holder, whose host may be gone. Both are pure.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace holdfast::inline run {
 
-// A claim is the time in which one process has the lock. Its epoch is greater than those of all claims of the
-// run before it.
+// Claim: the time in which one process has the lock. Its epoch is greater than those of all claims of the run
+// before it.
 struct ClaimRecord {
   std::string holder = {};     // "host NAME pid N", for people
   std::string host_id = {};    // Env::host_id(); empty: of an older program, and nothing is known of its host
@@ -19,30 +19,30 @@ struct ClaimRecord {
   bool operator==(const ClaimRecord&) const = default;
 };
 
-// One line for each member, the holder first. Texts of the same claim have the same length.
+// Formats a record, one line for each member, the holder first. Texts of the same claim have the same length.
 std::string to_text(const ClaimRecord& record);
-// Reads what to_text() wrote; what a text does not say is empty or 0.
+// Parses the output of to_text(); members that the text lacks are empty or 0.
 ClaimRecord claim_record_of(std::string_view text);
 // Returns whether the claim is of another host, whose death this host's kernel does not notice.
 bool is_of_another_host(const ClaimRecord& record, const std::string& own_host_id);
 
 struct LeaseTerms {
   std::int64_t patience_ms = 10'000;  // with a holder that lives
-  // Time without a renewal, on the clock of the one that waits, after which a holder on another host has lost
-  // its claim; many times that between two renewals.
+  // Time without a renewal, on the clock of the waiting process, after which a holder on another host has
+  // lost its claim; many times the time between two renewals.
   std::int64_t lease_ms = 20'000;
   std::int64_t alive_ms = 6'000;  // since a renewal: the holder lives
 };
 
-// HolderWatch says what one that waits for the lock is to do. Threads: one.
+// HolderWatch decides what a process that waits for the lock does. Threads: one.
 class HolderWatch {
  public:
   enum class Answer : std::uint8_t { wait, refuse, take_over };
 
   HolderWatch(const LeaseTerms& terms, std::string own_host_id, std::int64_t begin_ns)
       : terms_(terms), own_host_id_(std::move(own_host_id)), begin_ns_(begin_ns) {}
-  // `record`: as it is now. A holder on this host has the lock for as long as it lives, so it is waited for
-  // with patience and never replaced.
+  // Takes in the present `record`. A holder on this host has the lock for as long as it lives, so it is
+  // waited for with patience and never replaced.
   Answer look(const ClaimRecord& record, std::int64_t now_ns);
   // Returns whether it has waited longer than it would for a holder that lives.
   bool waits_for_lease(std::int64_t now_ns) const { return now_ns - begin_ns_ >= ns(terms_.patience_ms); }

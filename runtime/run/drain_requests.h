@@ -33,9 +33,9 @@ struct DrainRequest {
 
 // Returns whether it is the name of a request to drain, among the files of RUN/requests.
 bool is_drain_request(const std::string& file_name);
-// Replaces the request about this host. ExitCode::config where the host's name is none.
+// Replaces the request about this host. ExitCode::config where the host's name is not valid.
 Result<void> write_drain_request(Env& env, const RunPaths& paths, const DrainRequest& request);
-// Returns all requests that are there, by host. What cannot be read now is left out.
+// Returns all requests that are there, by host. Requests that cannot be read now are left out.
 std::vector<DrainRequest> read_drain_requests(Env& env, const RunPaths& paths);
 Result<void> remove_drain_request(Env& env, const RunPaths& paths, const std::string& host);
 

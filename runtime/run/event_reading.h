@@ -11,8 +11,8 @@
 
 namespace holdfast::inline run {
 
-// Every event in the order of the log, its fields in the order of the line; lines that are not whole are
-// skipped.
+// Calls back for every event in the order of the log, its fields in the order of the line; lines that are not
+// whole are skipped.
 void for_each_event(std::string_view event_lines, const std::function<void(const Json&)>& take);
 
 // Fields of one object. A field of another type counts as missing.

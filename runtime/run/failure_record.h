@@ -30,7 +30,7 @@ class FailureTally {
   // died; without a record it counts what the last `tail_bytes` of the log say. Returns what people should
   // know about that, or nothing.
   std::string begin_start(Env& env, const RunPaths& paths);
-  // Goes on with the counts of the leader before, which may have died.
+  // Continues with the counts of the previous leader, which may have died.
   void take_over(Env& env, const RunPaths& paths);
   void count_failure() { ++record_.failures; }
   void end(bool failed, std::int64_t now_us);

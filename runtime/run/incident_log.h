@@ -17,23 +17,23 @@ enum class FaultLevel : std::uint8_t {
   none,      // training went on beside it: a save, a replica, an upload that failed
   in_place,  // the ranks that were left
   restart,   // another start, by `holdfast launch`
-  launch,    // another start, by whoever launched it again: the one before ended without a word
+  launch,    // another start, launched by other means: the one before ended silently
   ended,     // nobody: the run is over, or nothing was done so far
 };
 
 struct FaultEntry {
   FaultLevel level = FaultLevel::ended;
   std::int64_t time_us = 0;  // when it was noticed, since 1970; of a start that ended silently its last word
-  std::int64_t resumed_us = 0;  // the end of the first step behind it, or of a run that was saved without one
-  std::uint64_t step = 0;       // the newest before it
-  std::string who = {};         // "rank 2 (host a)"; empty: all, or nobody in particular
+  std::int64_t resumed_us = 0;  // end of the first step after it, or of a run that was saved without one
+  std::uint64_t step = 0;       // newest step before it
+  std::string who = {};         // "rank 2 (host a)"; empty: all, or none in particular
   std::string noticed = {};     // how, in the words of the log
   std::string action = {};      // what was done
   // Time from the notice to resumed_us; where several were mended together only the last has it.
   double cost_ms = 0.0;
   // Parts of a recovery in place; 0 where the log has none.
   double shrink_ms = 0.0, plan_ms = 0.0, load_ms = 0.0, replay_ms = 0.0;
-  std::uint64_t lost_steps = 0;  // that were computed again
+  std::uint64_t lost_steps = 0;  // steps that were computed again
 };
 
 enum class SpanUse : std::uint8_t {
@@ -41,7 +41,7 @@ enum class SpanUse : std::uint8_t {
   lost,        // steps that were computed again, and the part of a step before a fault
   recovery,    // in place
   restart,     // from the end of a start that failed to the first step of the next
-  start_up,    // of the first start, and of one behind a stop that was asked for
+  start_up,    // of the first start, and of one after a stop that was asked for
   other,       // between steps: saving that training waited for, evaluation
   not_running  // between a stop that was asked for and the next start
 };
@@ -59,14 +59,15 @@ struct IncidentSave {
 
 struct IncidentLog {
   std::vector<FaultEntry> faults;   // in the order of the log
-  std::vector<GoodputSpan> spans;   // one behind the other, without gaps; neighbours differ in use
+  std::vector<GoodputSpan> spans;   // one after another, without gaps; neighbours differ in use
   std::vector<IncidentSave> saves;  // when a checkpoint became visible
   std::uint64_t lost_steps = 0;     // computed more than once, each time but the last
 
   std::int64_t begin_us() const { return spans.empty() ? 0 : spans.front().begin_us; }
   std::int64_t end_us() const { return spans.empty() ? 0 : spans.back().end_us; }
   std::int64_t time_us(SpanUse use) const;  // added up
-  // Time of the steps that count / wall time since the first start, stops that were asked for included.
+  // Returns the time of the steps that count / wall time since the first start, stops that were asked for
+  // included.
   double effective_ratio() const;
   // Returns whether anything but `none` happened.
   bool disturbed() const;
@@ -87,8 +88,8 @@ class IncidentReader {
 // Reads the incidents of a whole log; lines that are not whole are skipped.
 IncidentLog read_incidents(std::string_view event_lines);
 
-// "3 faults: 2 healed in place, 1 recovered by restarting; 4 steps computed again; effective training time 93.1 %".
-// Empty when nothing happened.
+// Formats a summary: "3 faults: 2 healed in place, 1 recovered by restarting; 4 steps computed
+// again; effective training time 93.1 %". Empty when nothing happened.
 std::string summary_of(const IncidentLog& ledger);
 
 }  // namespace holdfast::inline run

@@ -18,7 +18,7 @@ namespace holdfast::inline run {
 
 // Holds the directory of the start.
 inline constexpr const char* launch_variable = "HOLDFAST_LAUNCH";
-// The name of the start that this process belongs to; empty without a launcher.
+// Returns the name of the start that this process belongs to; empty without a launcher.
 std::string launched_start(Env& env);
 // Returns where Open MPI has its files in the shared memory of each host of a start, so that they can be
 // found and removed when it was killed. Those of all starts of a run are found by its token
@@ -29,14 +29,15 @@ std::string launch_scratch_name(const std::string& start);       // in shared me
 // another one is set.
 void use_launch_scratch(Env& env);
 
-// A rank's own side. Best effort: a rank that cannot write there trains all the same.
+// The functions for ranks. Best effort: a rank that cannot write there trains all the same.
 void tell_launcher_ready(Env& env, int rank);
 // Reports a signal at once: its sender may not leave this rank the time to end.
 void tell_launcher_signal(Env& env, int rank, int signal);
-// `signal`: that this rank got and that made the run save and stop; 0: none, it stopped for the others.
+// Reports how this rank ends. `signal`: the one that this rank got and that made the run save and stop; 0:
+// none, it stopped for the others.
 void tell_launcher_end(Env& env, int rank, ExitCode code, int signal = 0);
 
-// The guard's side: it has ended `rank` (launched; -1: all of its host), and why.
+// Reports, for a guard, that it has ended `rank` (launched; -1: all of its host), and why.
 void tell_launcher_verdict(Env& env, int rank, const std::string& sentence);
 
 struct LaunchedRank {

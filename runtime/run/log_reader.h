@@ -18,16 +18,16 @@ namespace holdfast::inline run {
 // A view of the log at one moment. Threads: one at a time.
 class LogReader {
  public:
-  // Opens all parts that are there; one that is rotated meanwhile is neither missed nor seen twice. The error
-  // is that one of them cannot be read, or (ExitCode::config) that there is no log.
+  // Opens all parts that are there; one that is rotated meanwhile is neither missed nor seen twice. Error:
+  // one of them cannot be read, or (ExitCode::config) there is no log.
   static Result<LogReader> open(Env& env, const RunPaths& paths);
 
   std::uint64_t bytes() const { return bytes_; }
-  // `bytes` from `begin` on, which must be there.
+  // Reads `bytes` from `begin` on, which must be there.
   Result<std::string> read(std::uint64_t begin, std::uint64_t bytes) const;
-  // Every event in the order of the log, part by part; lines that are not whole are skipped.
+  // Calls back for every event in the order of the log, part by part; lines that are not whole are skipped.
   Result<void> for_each(const std::function<void(const Json&)>& take) const;
-  // A sentence on parts that somebody has removed; empty when none is missing.
+  // Returns a sentence on parts that were removed from outside; empty when none is missing.
   const std::string& warning() const { return warning_; }
 
  private:

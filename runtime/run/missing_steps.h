@@ -20,8 +20,8 @@ struct StepInterval {
   bool operator==(const StepInterval&) const = default;
 };
 
-// Steps up to `step`, ascending, of which the end of a log has no line, and no gap event either, though it
-// goes back before them. Each start answers for what is missing before it. Pure.
+// Returns the steps up to `step`, ascending, for which the end of a log has no line, and no gap event either,
+// though it goes back before them. Each start is responsible for the steps missing before it. Pure.
 std::vector<StepInterval> missing_steps(std::string_view log_end, std::uint64_t step);
 
 // Newest step of which the end of the log has a line; 0: none, or the log cannot be read.

@@ -1,6 +1,6 @@
-// RecentSteps: what the event log says of the newest steps of a run. It is part of the state (RunState), in
-// snapshots and checkpoints too, so that whoever goes on from a state has the lines of the steps that are not
-// computed again, and can write those that the leader before took along when it died (missing_steps.h).
+// RecentSteps: the newest steps of a run as in its event log. It is part of the state (RunState), in
+// snapshots and checkpoints too, so that a leader that resumes from a state has the lines of the steps that
+// are not computed again, and can write those that were lost when the leader before died (missing_steps.h).
 #pragma once
 
 #include <array>
@@ -23,24 +23,24 @@ struct CompletedStep {
   Digest data_digest = {};
 };
 
-// Begins and fills the "step" event; what the caller adds stands behind it.
+// Begins and fills the "step" event; fields that the caller adds come after it.
 EventLine& put_step(const CompletedStep& step, EventLine& line);
 
-// Allocates nothing, but for the texts.
+// The newest steps of a run. Allocates nothing except the texts.
 class RecentSteps {
  public:
   static constexpr std::size_t capacity = 64;
 
   void add(const CompletedStep& step) { steps_[step.step % capacity] = step; }
-  // Null: it is not among the newest.
+  // Returns the step, or null if it is not among the newest.
   const CompletedStep* find(std::uint64_t step) const {
     const CompletedStep& found = steps_[step % capacity];
     return step > 0 && found.step == step ? &found : nullptr;
   }
 
-  // Hex digits, 160 for each step: the bits stay as they are.
+  // Formats the steps as hex digits, 160 for each step: the bits stay as they are.
   std::string text() const;
-  // A text of another kind gives none.
+  // Parses them; a text of another kind gives none.
   static RecentSteps from_text(std::string_view text);
 
  private:

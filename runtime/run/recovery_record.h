@@ -1,4 +1,4 @@
-// A recovery as the log and the console tell of it.
+// RecoveryRecord: facts about a recovery for the log and the console.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct RecoveryRecord {
   std::int64_t noticed_ns = 0;    // Env::monotonic_ns() of this rank
   std::int64_t noticed_us = 0;    // the same by its wall clock
   std::string noticed = {};       // how: its sentence
-  bool told = false;              // which says that another rank gave up, and not why
+  bool told = false;              // the sentence says that another rank gave up, and not why
   std::string verdict = {};       // of the watchdog, which ended a rank that hung: its sentence; else empty
   MembershipView before = {};     // of the ranks that trained last
-  std::uint64_t step_before = 0;  // that the run had come to
+  std::uint64_t step_before = 0;  // newest step that the run had reached
   int faults = 0;                 // recoveries that were begun
   // Durations by part; includes those of recoveries that ended before a further fault.
-  std::int64_t shrink_ns = 0;  // to come together
+  std::int64_t shrink_ns = 0;  // to regroup
   std::int64_t plan_ns = 0;    // coordinates, the run directory, and where to go on from
   std::int64_t load_ns = 0;    // memory, kernels and state
   // Result of the recovery.

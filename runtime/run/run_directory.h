@@ -73,12 +73,12 @@ inline constexpr LeaseTerms recovery_lease = {.lease_ms = 6'000};
 // Makes of an error of the file system one of run.directory: ExitCode::config where another start would meet
 // the same, else ExitCode::communication.
 Error run_directory_error(const Error& reason);
-// "unknown" when there is no status file, or a foreign or damaged one.
+// Reads the status; "unknown" when there is no status file, or a foreign or damaged one.
 RunStatus read_status(Env& env, const RunPaths& paths);
-// `start` is that of this process, whatever the status says.
+// Writes the status. `start` is that of this process, whatever the status says.
 Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status);
-// A start that fails before its first step does not overwrite how the run that is there ended: false for one
-// that is finished or saved.
+// Returns false where the status is finished or saved, because a start that fails before its first step does
+// not overwrite how the run ended.
 bool may_record_failure(Env& env, const RunPaths& paths);
 
 }  // namespace holdfast::inline run

@@ -13,7 +13,7 @@
 
 namespace holdfast::inline run {
 
-// Numbers that the log has as null (not finite) or not at all are NaN.
+// One step. Numbers that the log has as null (not finite) or not at all are NaN.
 struct StepRecord {
   std::uint64_t step = 0;
   double loss = 0.0, grad_norm = 0.0, learning_rate = 0.0, tokens_per_sec = 0.0;
@@ -24,7 +24,7 @@ struct HeldOutRecord {
   double loss = 0.0;
 };
 
-// Everything but steps, in the order of the log.
+// An event other than a step, in the order of the log.
 struct RunEvent {
   std::string name;          // "start", "checkpoint", "fault" ...
   std::int64_t time_us = 0;  // since 1970
@@ -50,9 +50,9 @@ struct RunHistory {
   std::string missing_parts;  // of the log, in a sentence; empty: none
 };
 
-// Lines that are not whole are skipped: a killed run leaves one.
+// Reads the lines of a log. Lines that are not whole are skipped: a killed run leaves one.
 RunHistory parse_history(std::string_view event_lines);
-// ExitCode::config when the directory has no event log.
+// Reads the log of a directory. ExitCode::config when it has no event log.
 Result<RunHistory> read_history(Env& env, const RunPaths& paths);
 // Reads only what failed in the run.
 Result<IncidentLog> read_incident_log(Env& env, const RunPaths& paths);
