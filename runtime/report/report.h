@@ -10,7 +10,7 @@
 
 namespace holdfast::inline report {
 
-// Replaces the report. May be called while the run goes on. What the run's faults came to, in a sentence
+// Replaces the report; may be called while the run goes on. Returns a sentence on the run's faults
 // (incident_log.h); empty when there were none. ExitCode::config when there is no event log.
 Result<std::string> write_report(Env& env, const RunPaths& paths);
 

@@ -41,10 +41,11 @@ std::string render_chart(const Chart& chart);
 // Returns at most `limit` points that keep the curve's shape: the lowest and the highest of each run of
 // neighbours.
 std::vector<ChartPoint> downsample(const std::vector<ChartPoint>& points, std::size_t limit);
-// Mean over the `half_width` neighbours on both sides; near the steep start over fewer, as many on each side.
+// Returns the mean over the `half_width` neighbours on both sides; near the steep start over fewer, as many
+// on each side.
 std::vector<ChartPoint> smooth(const std::vector<ChartPoint>& points, std::size_t half_width);
 
-// Short for people: "12.4k", "3.10M", "0.253", "6e-4".
+// Formats a number briefly for people: "12.4k", "3.10M", "0.253", "6e-4".
 std::string short_number(double value);
 std::string escape_html(std::string_view text);
 

@@ -7,15 +7,15 @@
 
 namespace holdfast::inline report {
 
-// A whole page. `style` is added to the common style sheet (report_style.h), `body` is HTML.
+// Returns a whole page. `style` is added to the common style sheet (report_style.h), `body` is HTML.
 std::string html_page(std::string_view title, std::string_view style, std::string_view body);
-// One of the numbers on top of a page, inside <dl class="facts">.
+// Returns one of the numbers on top of a page, inside <dl class="facts">.
 std::string fact(std::string_view name, const std::string& value, const std::string& remark = "");
 std::string legend_entry(std::string_view css_class, std::string_view name);
 // `legend` and `body` are HTML.
 std::string card(std::string_view title, std::string_view remark, const std::string& legend,
                  const std::string& body);
-// "quickstart" of "runs/quickstart/".
+// Returns "quickstart" for "runs/quickstart/".
 std::string run_name(const std::string& directory);
 
 }  // namespace holdfast::inline report
