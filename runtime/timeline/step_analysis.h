@@ -26,8 +26,8 @@ struct Interval {
 
 inline constexpr std::size_t span_kinds = static_cast<std::size_t>(SpanKind::count);
 
-// The device of a rank did nothing; the host was waiting for `kind`, or for nothing that was recorded: it
-// launched, or somebody else had the processor.
+// Time in which the device of a rank did nothing; the host was waiting for `kind`, or for nothing that was
+// recorded: it launched, or another process had the processor.
 struct Idle : Interval {
   bool waits = false;
   SpanKind kind = SpanKind::step;
@@ -52,7 +52,7 @@ struct PipelineStep {
   double bubble_share = 0.0;          // measured
 };
 
-// One copy of the model.
+// One replica of the model.
 struct PipelineTimes {
   int data = 0;  // which copy
   ScheduleShape schedule = {};
@@ -74,7 +74,7 @@ struct RankShares {
   double forward_backward() const;
 };
 std::vector<RankShares> rank_shares(const PipelineTimes& times);
-// The waits that take a thousandth of some rank's steps, in the order of kinds.
+// Returns the waits that take a thousandth of some rank's steps, in the order of kinds.
 std::vector<SpanKind> waits_of(const std::vector<RankShares>& ranks);
 
 RankStep analyse_rank(const RankTrace& rank, std::uint64_t step);

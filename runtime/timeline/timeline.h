@@ -23,17 +23,18 @@ struct StepRange {
   std::uint64_t first = 0, last = 0;  // both of them
 };
 
-// "3", "3..5". ExitCode::config when it is none.
+// Parses "3" or "3..5". ExitCode::config for any other text.
 Result<StepRange> parse_step_range(const std::string& text);
 
-// Pure. Spans that never ended and steps that some rank has not whole are left out. ExitCode::data when the
-// ranks do not belong together or have no whole step.
+// Puts recordings together. Pure. Spans that never ended and steps that are not whole on every rank are left
+// out. ExitCode::data when the ranks do not belong together or have no whole step.
 Result<Timeline> merge_ranks(std::vector<RankTrace> ranks);
 
 // Selects only these steps. ExitCode::config when none of them was recorded.
 Result<Timeline> select_steps(Timeline timeline, const StepRange& range);
 
-// ExitCode::config when nothing was recorded there, ExitCode::data when a file is damaged or missing.
+// Reads the timeline. ExitCode::config when nothing was recorded there, ExitCode::data when a file is damaged
+// or missing.
 Result<Timeline> read_timeline(Env& env, const RunPaths& paths);
 
 }  // namespace holdfast::inline timeline
