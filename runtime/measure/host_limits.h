@@ -22,7 +22,7 @@ struct CacheSizes {
   std::uint64_t l3_bytes = 0;  // shared
 };
 CacheSizes cache_sizes(Env& env);
-// "L2", "L3" or "DRAM": where `bytes` fit that `threads` cores work on.
+// Returns "L2", "L3" or "DRAM": the level that holds `bytes` on which `threads` cores work.
 std::string level_of(const CacheSizes& caches, std::uint64_t bytes, int threads);
 
 // Both limits are kept per shape.

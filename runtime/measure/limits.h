@@ -23,11 +23,11 @@ class Limits {
   virtual Result<double> stream_seconds(const OpCost& cost) = 0;
   // Returns the time of one matrix product of this shape.
   virtual double product_seconds(const Matmul& shape) = 0;
-  // FLOP/s of one large square product.
+  // Returns the FLOP/s of one large square product.
   virtual double product_rate(DType dtype) = 0;
   virtual void forget() = 0;  // measures anew when asked again, where other programs can be in the way
 
-  // The memory that so many bytes fit that an op works on: "L2", "L3", "DRAM".
+  // Returns the memory that holds so many bytes for an op: "L2", "L3", "DRAM".
   virtual std::string level_of(std::uint64_t bytes) const = 0;
   // Returns a description of product_seconds() for sentences: "oneDNN's own rate".
   virtual std::string_view product_name() const = 0;

@@ -1,4 +1,4 @@
-// The device that ops are measured on, and what they are held against.
+// MeasuredDevice: the device that ops are measured on, and the limits that they are compared with.
 //
 //   HF_TRY(const MeasuredDevice bench, MeasuredDevice::find(env, {.gpu = true}));
 //   OpTimer timer(env);                                  // outlives the device

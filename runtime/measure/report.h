@@ -9,7 +9,7 @@
 
 namespace holdfast::inline measure {
 
-// Processor, its number, caches, memory: what a figure is worth nothing without.
+// Describes processor, number of processors, caches and memory, which every reported figure needs.
 Json machine_json(Env& env);
 // "Intel(R) Xeon(R) Processor, 2 processors, L2 2 MiB, L3 105 MiB".
 std::string machine_line(Env& env);
