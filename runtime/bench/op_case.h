@@ -1,5 +1,5 @@
-// bench op: every implementation of one op on the shapes that models call it with, each held against what the
-// machine allows.
+// bench op: every implementation of one op on the shapes that models call it with, each compared with the
+// limits of the machine.
 #pragma once
 
 #include <optional>

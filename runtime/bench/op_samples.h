@@ -1,4 +1,4 @@
-// The shapes in which a model calls an op, with operands: what an op is measured on when it runs alone.
+// The shapes in which a model calls an op, with operands, for measurements of the op alone.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// Between the files that make samples: each knows the ops of one part of a model, and of others has none.
+// Functions shared by the files that make samples: each knows the ops of one part of a model, and returns
+// none for others.
 #pragma once
 
 #include "kernels/visit_op.h"  // every op

@@ -28,7 +28,7 @@ struct StepBudget {
   double step_seconds = 0.0;  // median
   double idle_seconds = 0.0;  // step minus the sum of its ops; median
   std::vector<BudgetRow> rows = {};
-  std::string product_limit = {};  // what every matrix product is held against
+  std::string product_limit = {};  // limit that every matrix product is compared with
 
   struct Sum {
     std::int64_t calls = 0;

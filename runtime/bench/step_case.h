@@ -1,4 +1,4 @@
-// bench step: where the time of a training step goes, op by op, each held against its own limit.
+// bench step: where the time of a training step goes, op by op, each compared with its own limit.
 #pragma once
 
 #include <string>

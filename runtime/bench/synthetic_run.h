@@ -12,7 +12,7 @@
 
 namespace holdfast::inline bench {
 
-// A directory of its own under TMPDIR or /tmp, gone with the object.
+// A directory of its own under TMPDIR or /tmp, removed with the object.
 class ScratchDirectory {
  public:
   // Makes the directory in `parent`; empty = where the system has temporary files.
