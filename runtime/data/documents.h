@@ -1,4 +1,4 @@
-// Where documents begin in a source of tokens, for attention that stays inside documents.
+// Documents knows where documents begin in a source of tokens, for attention that stays inside documents.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,24 @@
 
 namespace holdfast::inline data {
 
-// Tokens that stand at the ends of a document; -1 = none.
+// Tokens that mark the beginning or the end of a document; -1 = none.
 struct DocumentRule {
   bool mask = false;              // attention stays inside documents; else nothing here is used
   bool needed = true;             // a file that does not say where its documents begin is refused
   std::int64_t begin_token = -1;  // a document begins with each such token,
-  std::int64_t end_token = -1;    // and behind each such token
+  std::int64_t end_token = -1;    // and after each such token
 };
 
 class Documents {
  public:
-  // By the index of the file if it has one, else by the tokens of the rule, else by the one that the format's
-  // tools write. With none of them: nothing, or ExitCode::data when the rule is needed.
+  // Finds the documents by the index of the file if it has one, else by the tokens of the rule, else by the
+  // token that the format's tools write. With none of them: returns nothing, or ExitCode::data when the rule
+  // is needed.
   static Result<std::optional<Documents>> of(TokenFile& file, const DocumentRule& rule);
 
-  // first_key[t] of the window that starts at `first_token`: the place in the window where the document of
-  // tokens[t] begins, 0 if that is before the window (first_key in kernels/attention.h). Equal lengths.
+  // Computes first_key[t] for the window that starts at `first_token`: the index in the window where the
+  // document of tokens[t] begins, or 0 if that is before the window (first_key in kernels/attention.h). Both
+  // spans have the same length.
   void first_keys(std::uint64_t first_token, std::span<const std::int32_t> tokens,
                   std::span<std::int32_t> first_key) const;
 

@@ -10,7 +10,7 @@
 namespace holdfast::inline data {
 namespace {
 
-// What the digest of a sample is taken of, in front of its tokens.
+// Values that the digest of a sample covers ahead of its tokens.
 struct DigestHead {
   std::uint64_t position_in_step;
   std::uint64_t source;
@@ -19,8 +19,8 @@ struct DigestHead {
 static_assert(sizeof(DigestHead) == 24 && std::endian::native == std::endian::little);
 constexpr std::size_t digest_head_tokens = sizeof(DigestHead) / sizeof(std::int32_t);
 
-// How many samples are asked for ahead: enough to keep a disk busy, not so many that the cache loses them
-// before they are read.
+// Returns the number of samples to prefetch: enough to keep a disk busy, but not so many that the cache
+// evicts them before they are read.
 std::size_t samples_ahead(std::int64_t sequence_length) {
   constexpr std::int64_t tokens_ahead = std::int64_t{1} << 20;
   return static_cast<std::size_t>(std::clamp<std::int64_t>(tokens_ahead / sequence_length, 1, 256));
@@ -48,7 +48,7 @@ struct DataLoader::State {
   std::int64_t vocabulary;
 
   std::vector<Slot> slots;
-  // Of the prefetch thread alone.
+  // Only the prefetch thread uses these three.
   std::vector<std::int32_t> sample_buffer;  // DigestHead, then the tokens
   std::vector<SampleId> asked{};            // a ring of the samples that were asked for
   std::uint64_t asked_count = 0;            // samples ever asked for
@@ -63,7 +63,7 @@ struct DataLoader::State {
 
   void run();
   bool wait_for_room();
-  // Where the rank's index-th sample stands in its step; *step is the number of the step.
+  // Returns the position in its step of the rank's index-th sample; *step receives the number of the step.
   std::uint64_t position_in_step(std::uint64_t index, std::uint64_t* step) const;
   SampleId next_sample(std::uint64_t index);
   Result<void> fill(std::uint64_t microbatch, Slot& slot);
@@ -178,7 +178,7 @@ Result<MicroBatch> DataLoader::next() {
   State& state = *state_;
   std::unique_lock guard(state.mutex);
   state.changed.wait(guard, [&] { return state.filled > state.taken || state.error.has_value(); });
-  // What was filled before the error comes first, whatever the timing.
+  // Microbatches that were filled before the error are handed out first, whatever the timing.
   if (state.filled == state.taken) return *state.error;
   const State::Slot& slot = state.slots[state.taken % state.slots.size()];
   ++state.taken;

@@ -1,9 +1,9 @@
-// The data loader of one rank: the microbatches of the lanes this rank runs, prepared ahead by a thread of
-// its own. Its state is one number (the global position of the next step), so resume is O(1) and any change
-// of the number of ranks keeps every sample exactly once.
+// The data loader of one rank prepares the microbatches of the lanes that this rank runs, ahead of use and in
+// a thread of its own. Its state is one number (the global position of the next step), so resume is O(1) and
+// a change of the number of ranks still uses every sample exactly once.
 //
-// What the next samples lie on is asked of the operating system well before it is read, so that samples in
-// random places of a file that is not cached are fetched many at a time.
+// The loader tells the operating system early which samples it will read, so that samples at random positions
+// of a file that is not cached are fetched many at a time.
 //
 // Step s uses positions [cursor, cursor + lanes * microbatches_per_lane * microbatch_size): lane l owns the
 // l-th contiguous part, microbatch m of a lane the m-th part of that.
@@ -29,27 +29,27 @@ struct BatchShape {
   }
 };
 
-// Valid until the next call of next(). Each row is a sample's SequenceRow: inputs, targets and first_key are
-// (microbatch_size, sequence_length); first_key is empty unless documents are masked.
+// A microbatch is valid until the next call of next(). Each row is a sample's SequenceRow: inputs, targets
+// and first_key are (microbatch_size, sequence_length); first_key is empty unless documents are masked.
 struct MicroBatch {
   std::span<const std::int32_t> inputs;
   std::span<const std::int32_t> targets;
   std::span<const std::int32_t> first_key;
   std::span<const SampleId> samples;
   std::uint64_t counted_targets = 0;
-  // Sum over the samples of digest_of(position inside the step, source, sample, tokens): adds up over lanes
-  // and ranks to the digest of the step, in any order.
+  // Sum over the samples of digest_of(position inside the step, source, sample, tokens). Digests of lanes and
+  // ranks add up, in any order, to the digest of the step.
   Digest digest;
 };
 
 class DataLoader {
  public:
-  // `rank_lanes`: the lanes this rank runs in one step, in the order it runs them (wave by wave).
-  // `cursor`: global position at which the first step starts. Starts the prefetch thread.
+  // Starts the prefetch thread. `rank_lanes`: the lanes this rank runs in one step, in the order it runs them
+  // (wave by wave). `cursor`: global position at which the first step starts.
   DataLoader(std::shared_ptr<DataSet> data, std::uint64_t seed, BatchShape shape, std::vector<int> rank_lanes,
              std::uint64_t cursor, std::int64_t vocabulary, std::int64_t prefetch_microbatches);
   ~DataLoader();
-  // The next microbatch in this rank's order. Blocks until the prefetch thread has it.
+  // Returns the next microbatch in this rank's order. Blocks until the prefetch thread has it.
   Result<MicroBatch> next();
 
  private:

@@ -1,4 +1,4 @@
-// The two files of a Megatron dataset.
+// Paths of the two files of a Megatron dataset.
 #pragma once
 
 #include <string>
@@ -9,6 +9,6 @@ struct MegatronPaths {
   std::string data;   // NAME.bin
   std::string index;  // NAME.idx
 };
-MegatronPaths megatron_paths(const std::string& path);  // NAME.bin, NAME.idx or NAME
+MegatronPaths megatron_paths(const std::string& path);  // accepts NAME.bin, NAME.idx or NAME
 
 }  // namespace holdfast::inline data

@@ -9,7 +9,7 @@
 namespace holdfast::inline data {
 namespace {
 
-// What the keys of the permutations are for; sources count up from source_stream.
+// Streams that separate the keys of the permutations; source i uses source_stream + i.
 constexpr std::uint64_t list_stream = 0;
 constexpr std::uint64_t slot_stream = 1;
 constexpr std::uint64_t source_stream = 2;

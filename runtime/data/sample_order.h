@@ -1,10 +1,10 @@
-// Which sample stands at global position p of the run: a pure function of (seed, p) and the sources' sizes
-// and weights.
+// SampleOrder says which sample is at global position p of the run: a pure function of (seed, p) and the
+// sources' sizes and weights.
 //
 // Without weights all sources are one list of N samples: epoch e = p / N is a permutation of all of them.
 // With weights, positions come in rounds of 65,536: each round holds every source's share of slots (largest
-// remainder) in a permuted order, and each source walks through permutations of its own samples, epoch after
-// epoch of its own.
+// remainder) in a permuted order, and each source goes through permutations of its own samples, with an epoch
+// count of its own.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace holdfast::inline data {
 struct SampleId {
   std::uint32_t source = 0;
   std::uint64_t sample = 0;
-  std::uint64_t epoch = 0;  // how often this source (or the whole list) has been walked through before
+  std::uint64_t epoch = 0;  // completed passes over this source (or the whole list) before this one
   bool operator==(const SampleId&) const = default;
 };
 
@@ -30,10 +30,12 @@ class SampleOrder {
     double weight = 0.0;
   };
   static constexpr std::uint64_t round_slots = 65536;
-  // Each source's slots in a round, largest remainder, ties to the first. At least one weight is above zero.
+  // Returns each source's slots in a round: largest remainder, ties to the first. At least one weight is
+  // above zero.
   static std::vector<std::uint64_t> slots_per_round(const std::vector<Source>& sources);
 
-  // At least one source, each with at least one sample; weights are finite, all zero or none negative.
+  // Requires at least one source, each with at least one sample; weights are finite, and all zero or none
+  // negative.
   SampleOrder(std::uint64_t seed, std::vector<Source> sources);
   SampleId at(std::uint64_t position) const;
 

@@ -30,8 +30,8 @@ std::uint64_t SampleSubset::at(std::uint64_t index) const {
   HF_CHECK(index < count_);
   if (part_ == Part::all) return index;
   if (part_ == Part::validation) return held_back(index);
-  // Before group g there are floor(g * (1 - fraction) / fraction) training samples; the last g with at most
-  // `index` of them holds the one wanted.
+  // The number of training samples before group g is floor(g * (1 - fraction) / fraction); the last g with at
+  // most `index` of them holds the requested sample.
   const auto group = static_cast<std::uint64_t>((Wide{index + 1} * fraction_ - 1) / (one - fraction_));
   const std::uint64_t sample = index + group;
   return sample < held_back(group) ? sample : sample + 1;

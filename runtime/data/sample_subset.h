@@ -1,9 +1,10 @@
-// Which samples of a source are used: all, or those for training, or those held back for validation.
+// A SampleSubset is the part of a source's samples that is used: all, those for training, or those held back
+// for validation.
 //
 // The samples of a source come in consecutive groups of 1 / fraction (group g begins at floor(g / fraction));
 // one sample of each group, chosen by a hash of (seed, source, group), is held back. So a sample's part is a
-// pure function of its place, the fraction and the seed: it is in one part exactly, samples appended to the
-// end of a source move no other, and both directions are O(1) without a table.
+// pure function of its index, the fraction and the seed: each sample is in exactly one part, samples appended
+// to the end of a source change the part of no other, and both directions are O(1) without a table.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 namespace holdfast::inline data {
 
 struct ValidationRule {
-  double fraction = 0.0;  // of the samples; 0 = none, at most 0.5
+  double fraction = 0.0;  // share of the samples to hold back; 0 = none, at most 0.5
   std::uint64_t seed = 0;
 };
 
@@ -19,8 +20,8 @@ class SampleSubset {
  public:
   enum class Part : std::uint8_t { all, training, validation };
 
-  SampleSubset(std::uint64_t samples) : samples_(samples), count_(samples) {}  // all of them
-  // `source`: its place in the list of sources. rule.fraction > 0.
+  SampleSubset(std::uint64_t samples) : samples_(samples), count_(samples) {}  // uses all of them
+  // Makes the given part of a source. `source`: its index in the list of sources. rule.fraction > 0.
   SampleSubset(Part part, const ValidationRule& rule, std::uint64_t source, std::uint64_t samples);
 
   std::uint64_t count() const { return count_; }
@@ -30,7 +31,7 @@ class SampleSubset {
  private:
   std::uint64_t group_begin(std::uint64_t group) const;
   std::uint64_t group_of(std::uint64_t sample) const;
-  std::uint64_t held_back(std::uint64_t group) const;  // the sample of the group that is for validation
+  std::uint64_t held_back(std::uint64_t group) const;  // the group's sample for validation
 
   Part part_ = Part::all;
   std::uint64_t samples_ = 0, count_ = 0;

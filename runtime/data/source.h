@@ -1,6 +1,6 @@
-// Token sources: files of tokens read in place. A source is a sequence of tokens cut into samples: sample i
-// is the window of sequence_length + 1 tokens that starts at i * sequence_length; the tail that fills no
-// window is not used. The formats are those of token_file.h.
+// A TokenSource is files of tokens read in place, as a sequence of tokens cut into samples: sample i is the
+// window of sequence_length + 1 tokens that starts at i * sequence_length; the tail that fills no window is
+// not used. The formats are those of token_file.h.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@
 
 namespace holdfast::inline data {
 
-// A target that does not count in the loss.
+// Target value that does not count in the loss.
 inline constexpr std::int32_t uncounted_target = -100;
 
-// One sequence of a batch, as the model takes it: each span has sequence_length elements, targets are the
-// inputs shifted by one. first_key is empty when attention is not masked.
+// One sequence of a batch in the form the model takes: each span has sequence_length elements, targets are
+// the inputs shifted by one. first_key is empty when attention is not masked.
 struct SequenceRow {
   std::span<std::int32_t> inputs;
   std::span<std::int32_t> targets;
@@ -59,25 +59,25 @@ class TokenSource {
   std::uint64_t token_count() const { return file_.token_count; }
   std::int64_t vocabulary_needed() const { return file_.vocabulary_needed; }
   std::int64_t vocabulary_of_format() const { return file_.vocabulary_of_format; }
-  // Tells whether this is the same file as last time: a digest of the length and of the content, read once,
-  // by open(). A file of up to 256 MiB is digested whole, so that one changed byte shows. Of a larger one its
-  // head, its tail and 256 pieces evenly between them are, 1 MiB each, at places that follow from the length
-  // alone: another file or a longer one shows, a change that lies wholly between the pieces does not. Of a
-  // Megatron dataset both files are.
+  // Returns a digest of the length and the content, computed once by open(), that tells whether this is the
+  // same file as before. A file of up to 256 MiB is digested whole, so that one changed byte shows. For a
+  // larger file the digest covers its head, its tail and 256 pieces evenly spaced between them, 1 MiB each,
+  // at offsets that follow from the length alone: another file or a longer one shows, a change that lies
+  // wholly between the pieces does not. For a Megatron dataset it covers both files.
   Digest fingerprint() const { return fingerprint_; }
   const std::string& path() const { return file_.file->path(); }
   bool masks_documents() const { return documents_.has_value(); }  // rows have first keys
 
-  // tokens [first, first + target.size()); a token below 0 or >= vocabulary is an error that names file and
-  // position. vocabulary = 0: unknown, every token below 2^31 is accepted.
+  // Reads tokens [first, first + target.size()). A token below 0 or >= vocabulary is an error that names file
+  // and position. vocabulary = 0: unknown, every token below 2^31 is accepted.
   Result<void> read(std::uint64_t first_token, std::span<std::int32_t> target, std::int64_t vocabulary) const;
-  // The row of the window that starts at `first_token`, from its tokens as read() gave them (one more than
-  // the row is long). The number of targets that count.
+  // Fills the row of the window that starts at `first_token` from its tokens as read() gave them (one more
+  // than the row is long). Returns the number of targets that count.
   Result<std::uint64_t> fill_row(std::uint64_t first_token, std::span<const std::int32_t> tokens,
                                  const SequenceRow& row) const;
-  // These tokens will be read soon: the operating system may begin to fetch them.
+  // Hints that these tokens will be read soon, so that the operating system may begin to fetch them.
   void will_need(std::uint64_t first_token, std::uint64_t count) const;
-  // Asks the operating system to forget what it has cached of the file: to measure a cold read.
+  // Asks the operating system to drop the file from its cache, to measure a cold read.
   void drop_cached() const { file_.file->drop_cached(); }
 
  private:

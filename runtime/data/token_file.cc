@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr std::int64_t byte_vocabulary = 256;
 
-// What people have lying around, by the first four bytes. With a format, files of it can be used.
+// File types that users commonly have, by their first four bytes. Files that have a format here can be used.
 struct KnownMagic {
   std::int32_t magic;
   const char* name;

@@ -1,6 +1,6 @@
-// A file of tokens as its format describes it. Each format has one function that opens a file and checks all
-// that the format lets a reader check; errors (ExitCode::data) name the file, what was found, what was
-// expected and what to do.
+// A TokenFile is a file of tokens as its format describes it. Each format has one function that opens a file
+// and checks all that the format lets a reader check; errors (ExitCode::data) name the file, what was found,
+// what was expected and what to do.
 #pragma once
 
 #include <cstdint>
@@ -33,40 +33,40 @@ constexpr std::uint64_t bytes_of(TokenType type) {
 }
 
 struct TokenFile {
-  std::unique_ptr<File> file;   // that holds the tokens, little-endian, one behind the other
-  std::unique_ptr<File> index;  // megatron: the file beside it
+  std::unique_ptr<File> file;   // file with the tokens, little-endian and contiguous
+  std::unique_ptr<File> index;  // megatron: the .idx file
   TokenType type = TokenType::u8;
   std::uint64_t first_byte = 0;
   std::uint64_t token_count = 0;
-  std::int64_t vocabulary_needed = 0;     // of any token that the file can hold; 0 = known when it is read
-  std::int64_t vocabulary_of_format = 0;  // of the tokenizer, 0 = the format does not say
-  std::int64_t document_begin = -1;       // the token that the format's tools put in front of each document
+  std::int64_t vocabulary_needed = 0;     // for any token that the file can hold; 0 = known after reading
+  std::int64_t vocabulary_of_format = 0;  // of the tokenizer; 0 = the format does not say
+  std::int64_t document_begin = -1;       // token that the format's tools put in front of each document
   std::optional<std::vector<std::uint64_t>> document_starts;  // token positions, ascending; megatron
-  std::optional<std::uint64_t> mask_byte;  // where packed bits begin that say which tokens count as targets
+  std::optional<std::uint64_t> mask_byte;  // start of packed bits that say which tokens are targets
 };
 
-// Every byte is a token.
+// Opens a text file, in which every byte is a token.
 Result<TokenFile> open_text(Env& env, const std::string& path);
 
-// llm.c: 256 int32 of header, then uint16 tokens (GPT-2) or uint32 tokens (Llama 3).
+// Opens an llm.c file: 256 int32 of header, then uint16 tokens (GPT-2) or uint32 tokens (Llama 3).
 Result<TokenFile> open_llmc(Env& env, const std::string& path);
 
-// llmq (IST-DASLab/llmq scripts/tokenize_data.py): 1,024 bytes of header, int32 tokens, then, if version 2
-// says so, one bit for each token, lowest bit first: 0 = not a target (a prompt, padding).
+// Opens an llmq file (IST-DASLab/llmq scripts/tokenize_data.py): 1,024 bytes of header, int32 tokens, then,
+// if version 2 says so, one bit for each token, lowest bit first: 0 = not a target (a prompt, padding).
 Result<TokenFile> open_llmq(Env& env, const std::string& path);
 
-// Megatron-LM (core/datasets/indexed_dataset.py): NAME.bin holds the tokens, NAME.idx says their type and
-// where sequences and documents are. `path` is either file or NAME. The index is read through once;
-// document_starts takes 8 bytes of memory for each document and is kept when `with_documents`.
+// Opens a Megatron-LM dataset (core/datasets/indexed_dataset.py): NAME.bin holds the tokens, NAME.idx says
+// their type and where sequences and documents are. `path` is either file or NAME. The index is read through
+// once; document_starts takes 8 bytes of memory for each document and is kept when `with_documents`.
 Result<TokenFile> open_megatron(Env& env, const std::string& path, bool with_documents);
 
-// The format that a file's magic says it has; "text" for everything without a known one. A Megatron dataset
-// is known by its index, whichever of its files, or the name without an ending, `path` is.
+// Returns the format that a file's magic indicates, or "text" for everything without a known one. A Megatron
+// dataset is recognised by its index, whether `path` is one of its files or the name without an ending.
 Result<std::string> detect_format(Env& env, const std::string& path);
 
-// A regular file that can be opened and holds something.
+// Opens a regular file that is readable and not empty.
 Result<std::unique_ptr<File>> open_data_file(Env& env, const std::string& path);
-// What a file is whose first four bytes are `magic`, as " (it looks like ...)", or nothing.
+// Returns " (it looks like ...)" for a known `magic` (the first four bytes of a file), or an empty string.
 std::string foreign_name(std::int32_t magic);
 
 }  // namespace holdfast::inline data
