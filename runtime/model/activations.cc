@@ -124,7 +124,8 @@ ActivationMemory::GradientSlots ActivationMemory::reserve_split_backward(int pen
   return slots;
 }
 
-// What tensor lanes need beside: partial sums, and what travels between the ranks of a group.
+// Reserves what tensor lanes need in addition: partial sums, and the buffers for messages between the ranks
+// of a group.
 void ActivationMemory::reserve_slices(bool train, MemoryPlan& plan) {
   const std::int64_t elements = largest_.rows() * spec_.width;
   const bool alone = stage_.tensor.ranks() == 1;
@@ -141,7 +142,8 @@ std::int64_t ActivationMemory::norm_slice_elements() const {
   return spec_.tensor_lanes == 1 ? 0 : spec_.tensor_lanes * vectors * spec_.width;
 }
 
-// For the final norm, the head and the loss, which a microbatch goes through at the start of its backward.
+// Reserves memory for the final norm, the head and the loss, which a microbatch computes at the start of its
+// backward.
 void ActivationMemory::reserve_ends(bool train, MemoryPlan& plan) {
   const std::int64_t rows = largest_.rows();
   const std::size_t element = bytes_of(spec_.dtype);

@@ -1,15 +1,16 @@
-// Where everything a microbatch computes lies in memory: planned once, then plain pointers.
+// ActivationMemory plans where everything that a microbatch computes lies in memory; Activations holds the
+// resulting plain pointers.
 //
-// In training every block keeps for backward what Recompute lets it keep; what it does not keep lies in one
-// buffer that all blocks write in turn. A forward-only model keeps nothing, and has one residual stream.
+// In training every block keeps for backward what Recompute lets it keep; the rest lies in one buffer that
+// all blocks write in turn. A forward-only model keeps nothing, and has one residual stream.
 //
-// A stage of a pipeline holds several microbatches between their forward and their backward, and each has its
-// own of what is kept; they take turns in a ring. What arrives from a neighbour stage has one place more, so
-// that it can arrive while all others are in use.
+// A stage of a pipeline holds several microbatches between their forward and their backward, each with its
+// own copy of what is kept; the copies form a ring. Buffers for what arrives from a neighbour stage have one
+// slot more, so that it can arrive while all others are in use.
 //
 // Where backwards are split, a microbatch keeps from the first part to the second what the weight gradients
 // are made of: the gradients of all matmuls' outputs, those of the logits of all rows among them. These
-// microbatches take turns in a ring of their own.
+// copies form a ring of their own.
 #pragma once
 
 #include <cstdint>
@@ -22,30 +23,31 @@
 
 namespace holdfast::inline model {
 
-// What a microbatch keeps from its forward to its backward. Void pointers are in the model's dtype.
+// Activations that a microbatch keeps from its forward to its backward. Void pointers are in the model's
+// dtype.
 struct MicrobatchActivations {
   std::vector<void*> residual_NC;        // [i]: output of the stage's block i
   std::vector<BlockActivations> blocks;  // without their inputs
 };
 
-// What a backward makes of a microbatch and reads again for the weight gradients. Where backwards are whole
-// there is one of it, whose blocks share their memory.
+// Gradients that a backward computes for a microbatch and reads again for the weight gradients. Where
+// backwards are whole there is one instance, whose blocks share their memory.
 struct MicrobatchGradients {
-  std::vector<void*> dresidual_NC;     // [i]: of the output of the stage's block i, but for the last one's
+  std::vector<void*> dresidual_NC;     // [i]: of the output of the stage's block i, except the last one
   std::vector<BlockGradients> blocks;  // without dout and din; nor dmid in a whole backward
   void* final_NC = nullptr;            // all rows; the final norm's output
-  // For each chunk of the head (slices here, rows of the chunk, padded_vocabulary of a slice), then its
-  // gradient; one chunk's in a whole backward.
+  // Logits for each chunk of the head (slices here, rows of the chunk, padded_vocabulary of a slice), later
+  // replaced by their gradient; one chunk only in a whole backward.
   void* logits = nullptr;
   float* final_norm_sums = nullptr;
 };
 
-// Of the head, that every microbatch uses in turn.
+// Memory of the head, which all microbatches use in turn.
 struct HeadMemory {
   float* losses = nullptr;    // (rows)
-  void* dfinal_NC = nullptr;  // own rows; null forward-only
-  // With tensor lanes: what the slices know of a chunk's rows (slices, head_rows), and all of them
-  // (head_rows).
+  void* dfinal_NC = nullptr;  // own rows; null when forward-only
+  // Tensor lanes only: the statistics of each slice for a chunk's rows (slices, head_rows), and those of all
+  // slices together (head_rows).
   SoftmaxStatistics* of_slices = nullptr;
   SoftmaxStatistics* of_rows = nullptr;
 };
@@ -53,26 +55,28 @@ struct HeadMemory {
 struct Activations {
   std::vector<MicrobatchActivations> microbatches;  // a ring
   std::vector<void*> input_NC;                      // a ring: input of the stage's first block
-  std::vector<MicrobatchGradients> gradients;       // a ring; forward-only it has the head's alone
+  std::vector<MicrobatchGradients> gradients;       // a ring; forward-only: the head's gradients only
   std::vector<void*> doutput_NC;  // a ring: gradient of the stage's output; empty forward-only
-  std::vector<void*> dinput_NC;   // of its input; the same memory unless a split backward has blocks
+  std::vector<void*> dinput_NC;   // a ring: gradient of its input; same memory unless a split backward has
+                                  // blocks
   BlockScratch scratch;
   Norm::Statistics final_statistics;
   HeadMemory head;
   float* norm_slices = nullptr;  // Norm::slice_gradients of the part's norms, in forward order; or null
 };
 
-// Returns how many of a microbatch's `rows` one chunk of the head has: ModelSpec::head_rows, or without it
-// as many as keep the logits near 4 Mi elements (a CPU's cache), at least 256. A chunk's logits are in memory
-// whole, and its weight gradient is added to that of the chunks before, so the number decides bits.
+// Returns how many of a microbatch's `rows` one chunk of the head has: ModelSpec::head_rows if set, else as
+// many as keep the logits near 4 Mi elements (a CPU's cache), at least 256. The logits of a chunk are in
+// memory whole, and its weight gradient is added to that of the chunks before, so the number affects the bits
+// of the result.
 std::int64_t head_chunk_rows(std::int64_t rows, const ModelSpec& spec);
 
-// What of a model a rank computes in training, and of how many microbatches at once.
+// Part of a model that a rank computes in training, and the number of microbatches that it holds at once.
 struct StageShape {
   ModelPart part;
-  int microbatches_in_flight = 1;  // most that are between their forward and the end of their backward
-  // Most that are between the start of their backward of inputs and the end of that of weights; 0: backwards
-  // are whole.
+  int microbatches_in_flight = 1;  // maximum between their forward and the end of their backward
+  // Maximum number of microbatches between the start of their backward of inputs and the end of that of
+  // weights; 0: backwards are whole.
   int weight_gradients_pending = 0;
   TensorShare tensor = {};  // slices of ModelSpec::tensor_lanes
   bool splits_backward() const { return weight_gradients_pending > 0; }
@@ -84,13 +88,13 @@ inline StageShape whole_stage(const ModelSpec& spec) {
 class ActivationMemory {
  public:
   ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train, Recompute recompute,
-                   MemoryPlan& plan);  // of the whole model, one microbatch at a time
+                   MemoryPlan& plan);  // for the whole model, one microbatch at a time
   ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train, Recompute recompute,
                    const StageShape& stage, MemoryPlan& plan);
-  // Also fills the rotary tables.
+  // Returns the pointers into the arena, and fills the rotary tables.
   Activations bind(Device& device, const MemoryArena& arena) const;
   std::int64_t head_rows() const { return head_rows_; }
-  std::int64_t norm_slice_elements() const;  // of one norm's slice_gradients; 0 without tensor lanes
+  std::int64_t norm_slice_elements() const;  // per norm, of slice_gradients; 0 without tensor lanes
 
  private:
   struct BlockSlots {
@@ -109,7 +113,7 @@ class ActivationMemory {
     std::vector<BlockGradientSlots> blocks;
     MemoryPlan::Slot final, logits, final_norm_sums;
   };
-  // One rank has all of it, and so one microbatch at a time.
+  // Returns whether this rank has the whole model, and so runs one microbatch at a time.
   bool is_whole() const { return stage_.part.has_embedding && stage_.part.has_head; }
   std::string name_in(int microbatch, const std::string& name) const;
   void reserve_microbatch(int microbatch, MemoryPlan& plan);
@@ -130,9 +134,9 @@ class ActivationMemory {
   ModelSpec spec_, slice_;
   BatchShapeBT largest_;
   StageShape stage_;
-  bool keeps_inputs_;  // each block its own input
-  bool keeps_cheap_;   // each block its own outputs of norms and activation functions
-  bool keeps_costly_;  // each block its own matmul and attention outputs, with the statistics
+  bool keeps_inputs_;  // each block keeps its own input
+  bool keeps_cheap_;   // each block keeps its outputs of norms and activation functions
+  bool keeps_costly_;  // each block keeps its matmul and attention outputs, with the statistics
   std::int64_t head_rows_;
   std::vector<MicrobatchSlots> microbatches_;
   std::vector<GradientSlots> gradients_;

@@ -24,7 +24,7 @@ struct BatchShapeBT {
 };
 
 // The sequences of one microbatch, and which keys a token sees (first_key in kernels/attention.h; null = all
-// before it).
+// tokens before it).
 struct SequencesBT {
   BatchShapeBT shape;
   const std::int32_t* first_key = nullptr;
@@ -36,13 +36,13 @@ struct Block {
   RowLinear output, down;
 };
 
-// What backward needs of forward, for one block and one microbatch. What is computed again in backward
-// (Recompute) lies in memory that all blocks share. Void pointers are in the model's dtype.
+// Results of forward that backward needs, for one block and one microbatch. Those that are computed again in
+// backward (Recompute) lie in memory that all blocks share. Void pointers are in the model's dtype.
 struct BlockActivations {
   void* x_NC = nullptr;  // own rows; input of the block: the previous block's output
   Norm::Statistics attention_norm;
   void* normed_NC = nullptr;  // all rows
-  // By slice, so are the widths.
+  // The next three are stored slice after slice; their widths are those of a slice.
   void* qkv = nullptr;        // (slices, rows, qkv_width), queries and keys already rotated
   void* attention = nullptr;  // (slices, rows, attention_width)
   float* lse = nullptr;       // (slices, batch, heads, sequence_length)
@@ -53,16 +53,16 @@ struct BlockActivations {
   void* active = nullptr;         // (slices, rows, feed_forward)
 };
 
-// What a block's backward makes of one microbatch and reads again for the weight gradients. A whole backward
-// works in place: dout, dmid and din are one memory, and so are dup and dqkv, which all blocks share. A split
-// one has all of it apart and keeps it from its first part to its second. Void pointers are in the model's
-// dtype.
+// Gradients that a block's backward computes for one microbatch and reads again for the weight gradients. A
+// whole backward works in place: dout, dmid and din share one buffer, dup and dqkv another, which all blocks
+// share. A split backward has separate memory for each and keeps it from its first part to its second. Void
+// pointers are in the model's dtype.
 struct BlockGradients {
-  void* dout_NC = nullptr;               // own rows; in: of the block's output
+  void* dout_NC = nullptr;               // own rows; input: gradient of the block's output
   void* dup = nullptr;                   // (slices, rows, up_width)
   void* dmid_NC = nullptr;               // own rows
   void* dqkv = nullptr;                  // (slices, rows, qkv_width)
-  void* din_NC = nullptr;                // own rows; out: of the block's input
+  void* din_NC = nullptr;                // own rows; output: gradient of the block's input
   float* attention_norm_sums = nullptr;  // Norm::Gradients::sums
   float* feed_forward_norm_sums = nullptr;
 };
@@ -72,13 +72,13 @@ struct BlockScratch {
   void* branch_NC = nullptr;  // a branch's output before it is added; a norm's incoming gradient in backward
   void* dinner = nullptr;     // (slices, rows, widest of feed_forward, attention_width)
   float* delta = nullptr;     // (batch, heads of a slice, sequence_length)
-  void* dgathered_NC = nullptr;   // gradient of all rows; null where the rank has them all
-  SliceSums sums;                 // rows are a call's own; null without tensor lanes
+  void* dgathered_NC = nullptr;   // gradient of all rows; null where the rank has all rows itself
+  SliceSums sums;                 // `rows` is set for each call; null without tensor lanes
   const float* cosine = nullptr;  // rotary tables (sequence_length, head_size / 2), null without rotary
   const float* sine = nullptr;
 };
 
-// What every call is about.
+// Arguments that all functions of a block share.
 struct BlockRun {
   Device& device;
   const ModelSpec& slice;  // ModelSpec::slice()
@@ -95,27 +95,29 @@ struct BlockRun {
   }
 };
 
-// A norm of this rank's rows and what the others have of it: all rows of y.
+// Computes a norm of this rank's rows and gathers those of the others: y has all rows.
 Result<void> gathered_norm(const BlockRun& run, const Norm& norm, const void* x_NC, void* y_NC,
                            Norm::Statistics statistics);
-// All rows of a gradient of which this rank has its own: d_NC itself in a group of one.
+// Gathers all rows of a gradient of which this rank has its own; returns d_NC itself in a group of one.
 Result<const void*> gather_gradient(const BlockRun& run, const void* d_NC);
 
-// x -> mid -> out. The two halves are two calls, because each half's parameters may come as late as it is
-// launched. The first reads activations.x_NC, both fill the rest, the second writes the block's output.
+// Computes x -> mid -> out. The two halves are two calls, because the parameters of each half may arrive as
+// late as its launch. The first reads activations.x_NC, both fill the rest, the second writes the block's
+// output.
 Result<void> attention_forward(const BlockRun& run, const Block& block, const BlockActivations& activations);
 Result<void> feed_forward_forward(const BlockRun& run, const Block& block,
                                   const BlockActivations& activations, void* out_NC);
 
-// Before the backward of a half of the block: computes again what that half reads and the blocks share. With
-// Recompute::full the first call does it for both halves.
+// Computes again what the backward of a half of the block reads and the blocks share; called before that
+// backward. With Recompute::full the first call does it for both halves.
 Result<void> recompute_for_feed_forward(const BlockRun& run, const Block& block,
                                         const BlockActivations& activations, Recompute recompute);
 Result<void> recompute_for_attention(const BlockRun& run, const Block& block,
                                      const BlockActivations& activations, Recompute recompute);
 
-// dout -> dmid -> din. The two halves are two calls, because each half's gradients leave as soon as they are
-// complete. A backward of weights reads what the one of inputs left in `gradients`, and gathers it once more.
+// Computes dout -> dmid -> din. The two halves are two calls, because each half's gradients leave as soon as
+// they are complete. A backward of weights reads what the backward of inputs left in `gradients`, and gathers
+// it once more.
 Result<void> feed_forward_backward(const BlockRun& run, const Block& block,
                                    const BlockActivations& activations, const BlockGradients& gradients,
                                    BackwardPass pass);

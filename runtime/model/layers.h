@@ -1,9 +1,9 @@
-// The parameterised layers a block is made of, as launches of ops: linear layers (y = x W^T + b) and norms. A
-// layer holds pointers into the flat parameter and gradient buffers; it owns nothing.
+// The parameterised layers of a block, linear layers (y = x W^T + b) and norms, are launches of ops. A layer
+// holds pointers into the flat parameter and gradient buffers; it owns nothing.
 //
-// With tensor lanes a linear layer is several slices of equal shape, of which this rank has some. What
-// belongs to slices lies slice after slice: (slices here, rows, columns of a slice). Without, there is one
-// slice, and the layers are what they look like.
+// With tensor lanes a linear layer is several slices of equal shape, of which this rank has some. Data of
+// slices is stored slice after slice: (slices here, rows, columns of a slice). Without tensor lanes there is
+// one slice, and shapes are the usual ones.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace holdfast::inline model {
 
-// What a backward computes: everything, or one of two parts, of which the second may come much later
-// (zero_bubble, parallel/pipeline/schedule.h). Both parts together have the bits of the whole.
+// Part of the gradients that a backward computes: all, or one of two parts, of which the second may come much
+// later (zero_bubble, parallel/pipeline/schedule.h). Both parts together have the bits of the whole.
 enum class BackwardPart { whole, inputs, weights };
 
 struct BackwardPass {
@@ -36,23 +36,24 @@ struct Linear {
   DType dtype = DType::fp32;
 
   void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows) const;
-  // y in `dtype_y`: the model's, or fp32 where it is a part of a sum over slices.
+  // Computes y in `dtype_y`: the model's, or fp32 where y is a partial result of a sum over slices.
   void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y) const;
   void input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows,
                       DType dtype_dx) const;
-  // Of the bias, too. `accumulate`: add to the gradients instead of setting them.
+  // Computes the gradients of the weight and of the bias. `accumulate`: add to the gradients instead of
+  // setting them.
   void weight_gradient_of(Device& device, const void* x_NI, const void* dy_NO, std::int64_t rows,
                           bool accumulate) const;
 };
 
-// Split by its outputs: every slice reads all of x and makes its own columns of y. The gradient of x is a sum
-// over slices.
+// A linear layer split by its outputs: every slice reads all of x and makes its own columns of y. The
+// gradient of x is a sum over slices.
 struct ColumnLinear {
   std::vector<Linear> slices;  // those of this rank
 
   void forward(Device& device, const void* x_NI, void* y, std::int64_t rows) const;
-  // The gradient of x in two calls, so that what is launched between them runs while rows travel: dx (own
-  // rows, inputs).
+  // Computes the gradient of x in two calls, so that what is launched between them runs while rows are in
+  // transit: dx (own rows, inputs).
   Device::Ticket launch_input_gradient(Device& device, TensorGroup& group, const SliceSums& sums,
                                        const void* dy, void* dx_NI) const;
   Result<void> finish_input_gradient(Device& device, TensorGroup& group, Device::Ticket launched,
@@ -61,14 +62,14 @@ struct ColumnLinear {
                         bool accumulate) const;
 };
 
-// Split by its inputs: y is a sum over slices. Its bias is added once and on all ranks of a tensor group,
-// which have the gradients of all rows.
+// A linear layer split by its inputs: y is a sum over slices. Its bias is added once and on all ranks of a
+// tensor group, which have the gradients of all rows.
 struct RowLinear {
   std::vector<Linear> slices;  // without the bias
   const void* bias = nullptr;
   float* bias_gradient = nullptr;
 
-  // y (own rows, outputs).
+  // Computes y (own rows, outputs).
   Result<void> forward(Device& device, TensorGroup& group, const SliceSums& sums, const void* x,
                        void* y_NO) const;
   void input_gradient(Device& device, const void* dy_NO, void* dx, std::int64_t rows) const;
@@ -82,8 +83,8 @@ struct Norm {
   const void* bias = nullptr;
   float* weight_gradient = nullptr;
   float* bias_gradient = nullptr;
-  // With tensor lanes: every slice of rows has gradients of its own, until the lane is complete:
-  // (slices, 1 or 2 with a bias, width). Null without.
+  // Gradients of each slice of rows, kept until the lane is complete: (slices, 1 or 2 with a bias, width).
+  // Null without tensor lanes.
   float* slice_gradients = nullptr;
   std::int64_t width = 0;
   float epsilon = 1e-5F;
@@ -96,16 +97,17 @@ struct Norm {
   void forward(Device& device, const void* x_NC, void* y_NC, Statistics statistics, std::int64_t rows) const;
   struct Gradients {
     const void* dy_NC = nullptr;
-    const void* dresidual_NC = nullptr;  // or null; may be the memory of dx
+    const void* dresidual_NC = nullptr;  // or null; may be the same memory as dx
     void* dx_NC = nullptr;
-    // Of a backward in parts: (slices here, 1 or 2 with a bias, width), from the one to the other.
+    // Sums that a backward in parts passes from the first part to the second: (slices here, 1 or 2 with a
+    // bias, width).
     float* sums = nullptr;
   };
-  // Of this rank's rows. dx = gradient through the norm + dresidual. One op makes it together with the weight
-  // gradients; in parts, these are kept in `sums` and added later.
+  // Computes the backward of this rank's rows: dx = gradient through the norm + dresidual. One op computes dx
+  // together with the weight gradients; in a backward in parts, these are kept in `sums` and added later.
   void backward(Device& device, const TensorShare& share, const void* x_NC, Statistics statistics,
                 const Gradients& gradients, std::int64_t rows, BackwardPass pass) const;
-  // After the last microbatch of a lane: the tree over the slices' gradients.
+  // Sums the slices' gradients as a tree; called after the last microbatch of a lane.
   Result<void> sum_slices(Device& device, TensorGroup& group) const;
 
  private:

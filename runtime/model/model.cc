@@ -16,7 +16,7 @@ std::byte* row_of(void* matrix, std::int64_t row, std::int64_t width, DType dtyp
   return static_cast<std::byte*>(matrix) + static_cast<std::size_t>(row * width) * bytes_of(dtype);
 }
 
-// Of a ring: places come round by microbatch.
+// Returns the entry of a ring that a microbatch uses; microbatches use the entries in turn.
 template <typename T>
 const T& place(const std::vector<T>& ring, int microbatch) {
   return ring[static_cast<std::size_t>(microbatch) % ring.size()];
@@ -28,7 +28,7 @@ const T& place(const std::vector<T>& ring, int microbatch) {
 class Model::BucketCounter {
  public:
   explicit BucketCounter(BucketObserver* observer) : observer_(observer) {}
-  // Before the next `count` buckets are written.
+  // Waits for the memory of the next `count` buckets; called before they are written.
   Result<void> wait_for_places(int count) {
     for (int i = 0; observer_ != nullptr && i < count; ++i)
       HF_TRY_VOID(observer_->wait_for_place(bucket_ + i));
@@ -439,12 +439,12 @@ Result<void> Model::block_backward(Device& device, const TokenBatch& batch, int 
   return {};
 }
 
-// What of the block's forward is to be computed again. Full recomputation is done for either part.
+// Returns which part of the block's forward is computed again. Full recomputation is done for either part.
 Recompute Model::recompute_before(std::size_t index, const BackwardOptions& options) const {
   const BackwardPass pass = options.pass();
   const bool still_there = options.follows_forward && index + 1 == blocks_.size();
   if (still_there && pass.of_inputs()) return Recompute::none;
-  // What is cheap to compute is read by weight gradients alone.
+  // Only weight gradients read the results that are cheap to compute.
   if (recompute_ == Recompute::selective && !pass.of_weights()) return Recompute::none;
   return recompute_;
 }

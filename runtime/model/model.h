@@ -1,13 +1,13 @@
 // The model on one rank: embedding, blocks, head with cross-entropy, forward and backward as launches of ops
-// on an asynchronous device. Explicit backward, no autograd.
+// on an asynchronous device. The backward is explicit, without autograd.
 //
 // A rank of a pipeline has a stage: some neighbouring layers. The stage's forward ends with output(), the
 // next one's starts with its input(); a backward ends with input_gradient() and the previous one's starts
-// with its output_gradient(). Whoever runs the stages moves these between the ranks.
+// with its output_gradient(). The executor of the stages moves these between the ranks.
 //
-// With tensor lanes a rank has some slices of everything that is split; whoever shares the work of a
-// microbatch with other ranks joins their group, and input(), output() and their gradients are of the rank's
-// own rows.
+// With tensor lanes a rank has some slices of everything that is split; a rank that shares the work of a
+// microbatch with others joins their group, and input(), output() and their gradients are of the rank's own
+// rows.
 //
 // Memory: the constructor reserves everything in a MemoryPlan; bind() takes the addresses. Nothing is
 // allocated later.
@@ -30,33 +30,36 @@
 
 namespace holdfast::inline model {
 
-// Memory the device can read; rows = batch * sequence_length. A negative target is not counted.
+// Tokens of a microbatch in memory that the device can read; rows = batch * sequence_length. A negative
+// target is not counted.
 struct TokenBatch {
   const std::int32_t* inputs = nullptr;
   const std::int32_t* targets = nullptr;  // not needed for logits
-  // Null, or where each token's document begins in its sequence: attention then stays inside documents.
-  // Positions do not restart with a document.
+  // Index at which each token's document begins in its sequence, or null; with it, attention stays inside
+  // documents. Positions do not restart with a document.
   const std::int32_t* first_key = nullptr;
   BatchShapeBT shape;
 };
 
-// Told during backward, on the launching thread.
+// Receives notifications about buckets during backward, on the launching thread.
 class BucketObserver {
  public:
   virtual ~BucketObserver() = default;
-  // Before an op is launched that writes the gradients of this bucket; returns when its memory is free.
+  // Called before an op is launched that writes the gradients of this bucket; returns when its memory is
+  // free.
   virtual Result<void> wait_for_place(int /*bucket*/) { return {}; }
-  // Every op that writes them is launched.
+  // Called when every op that writes the bucket's gradients is launched.
   virtual void bucket_launched(int bucket) = 0;
 };
 
 struct BackwardOptions {
   BackwardPart part = BackwardPart::whole;
   bool accumulate = false;             // add to the gradients of the microbatches before
-  float gradient_scale = 1.0F;         // of each token's loss: 1 / tokens of the global batch
+  float gradient_scale = 1.0F;         // factor of each token's loss: 1 / tokens of the global batch
   BucketObserver* observer = nullptr;  // or null
   bool completes_lane = true;          // the last microbatch of its lane
-  // No other microbatch was launched since this one's forward: what the blocks share holds the last block's.
+  // True if no other microbatch was launched since this one's forward: memory that the blocks share then
+  // still holds the last block's activations.
   bool follows_forward = true;
   BackwardPass pass() const { return {.part = part, .accumulate = accumulate}; }
 };
@@ -69,11 +72,11 @@ class Model {
         Recompute recompute = Recompute::none);  // the whole model with all slices, one microbatch at a time
   Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan, Recompute recompute,
         const StageShape& stage);
-  // `gradients` is null in forward_only mode.
+  // Takes the addresses of everything that was reserved. `gradients` is null in forward_only mode.
   void bind(Device& device, const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters,
             float* gradients);
-  // Of a share with peers, before anything runs; the group outlives the model. Until then nothing moves, as
-  // when kernels are only planned.
+  // Joins the tensor group of a share with peers, before anything runs; the group outlives the model. Until
+  // then no message is sent, as when kernels are only planned.
   void join(TensorGroup& group);
   // Returns when the parameters of a bucket, and of those before it in forward order, are whole for what is
   // launched from then on (ParameterGather::wait_for). The error is that of whoever brings them.
@@ -83,39 +86,39 @@ class Model {
   // forward_loss(), which wait for nothing.
   void set_parameter_wait(ParameterWait wait) { parameter_wait_ = std::move(wait); }
 
-  // Microbatches are numbered in the order of their forwards, and so are the places of their activations,
-  // which come round after StageShape::microbatches_in_flight.
-  // The error of all that launch: of the tensor group.
+  // Launches the forward of a microbatch. Microbatches are numbered in the order of their forwards; their
+  // activations use the entries of a ring of StageShape::microbatches_in_flight in turn. All functions that
+  // launch fail with the error of the tensor group.
   Result<void> forward(Device& device, const TokenBatch& batch, int microbatch) const;
-  // The last stage's starts with the loss. Buckets are announced in the order of backward_buckets().
-  // *loss_sum = sum of the tokens' losses (double, device memory) when the queue gets there; stages without
-  // the head leave it alone.
-  // In two parts where the stage has room for pending weight gradients, else whole. `inputs` makes the loss
-  // and input_gradient() and writes no gradient of a weight; `weights` writes and announces them all. Each
-  // part goes through the microbatches in order.
+  // Launches the backward of a microbatch; the last stage's starts with the loss. Buckets are announced in
+  // the order of backward_buckets(). *loss_sum = sum of the tokens' losses (double, device memory) when the
+  // queue gets there; stages without the head leave it unchanged. A stage with room for pending weight
+  // gradients runs it in two parts, else it is whole. `inputs` computes the loss and input_gradient() and
+  // writes no gradient of a weight; `weights` writes and announces them all. Each part goes through the
+  // microbatches in order.
   Result<void> backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                         const BackwardOptions& options) const;
-  // (own rows, width) in the model's dtype. input(), output_gradient() and input_gradient() have one place
-  // more than microbatches are in flight.
+  // Returns a boundary tensor, (own rows, width) in the model's dtype. input(), output_gradient() and
+  // input_gradient() have one buffer more than microbatches are in flight.
   std::span<std::byte> input(int microbatch, BatchShapeBT shape) const;
   std::span<std::byte> output(int microbatch, BatchShapeBT shape) const;
   std::span<std::byte> output_gradient(int microbatch, BatchShapeBT shape) const;
-  // A whole backward works in place: the memory of output_gradient().
+  // Returns the gradient of input(); a whole backward works in place, in the memory of output_gradient().
   std::span<std::byte> input_gradient(int microbatch, BatchShapeBT shape) const;
 
-  // forward() without a backward, with the loss where the head is.
+  // Runs forward() without a backward, with the loss where the head is.
   Result<void> forward_loss(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum) const;
   Result<void> forward_loss(Device& device, const TokenBatch& batch, double* loss_sum) const {
     return forward_loss(device, batch, 0, loss_sum);
   }
   Result<void> forward_backward(Device& device, const TokenBatch& batch, double* loss_sum,
                                 const BackwardOptions& options) const;
-  // logits_V of one row (padded_vocabulary elements of the model's dtype), owned by the model, valid until
-  // the next call. Of a model with all slices.
+  // Returns logits_V of one row (padded_vocabulary elements of the model's dtype), owned by the model, valid
+  // until the next call. Requires a model with all slices.
   const void* forward_logits(Device& device, const TokenBatch& batch, std::int64_t row) const;
 
   const ModelSpec& spec() const { return spec_; }
-  // What backward() is called with, in order: once, or for either part.
+  // Returns the parts that backward() is called with, in order: the whole, or one call for either part.
   std::span<const BackwardPart> backward_parts() const;
   int microbatches_in_flight() const { return stage_.microbatches_in_flight; }
   bool has_head() const { return stage_.part.has_head; }
@@ -126,7 +129,7 @@ class Model {
   void bind_ends(const ParameterTable& table);
   void bind_buckets(const BucketPlan& buckets);
   Result<void> wait_for_parameters(int bucket) const;
-  // Input (0) or outputs (i + 1: of the stage's block i) of a microbatch.
+  // Returns the input (index 0) or an output (index i + 1: of the stage's block i) of a microbatch.
   void* residual(int microbatch, std::size_t index) const;
   BlockActivations block_activations(int microbatch, std::size_t index) const;
   void* dresidual(int microbatch, std::size_t index) const;  // the gradient of residual()
@@ -137,8 +140,8 @@ class Model {
   TensorGroup& group() const { return joined_ == nullptr ? *alone_ : *joined_; }
   Result<void> embed(Device& device, const TokenBatch& batch, int microbatch) const;
   Result<void> run_final_norm(Device& device, const TokenBatch& batch, int microbatch) const;
-  // Final norm's output -> losses, chunk by chunk; with options also what they ask for: the gradient of
-  // final_NC, those of the head.
+  // Computes the losses from the final norm's output, chunk by chunk; with options also what they ask for:
+  // the gradient of final_NC and those of the head.
   Result<void> run_head(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                         const BackwardOptions* options) const;
   struct HeadChunk {
@@ -147,7 +150,7 @@ class Model {
     void* logits = nullptr;
   };
   HeadChunk head_chunk(int microbatch, std::int64_t first_row, std::int64_t rows) const;
-  // Losses of a chunk; with options its logits become their gradients.
+  // Computes the losses of a chunk; with options its logits are replaced by their gradients.
   Result<void> cross_entropy(Device& device, const TokenBatch& batch, HeadChunk chunk,
                              const BackwardOptions* options) const;
   Result<void> cross_entropy_of_slices(Device& device, const TokenBatch& batch, HeadChunk chunk,
@@ -160,9 +163,9 @@ class Model {
   Recompute recompute_before(std::size_t index, const BackwardOptions& options) const;
   Result<void> embedding_backward(Device& device, const TokenBatch& batch, int microbatch,
                                   bool accumulate) const;
-  // Gradients of the norms of one bucket, once its lane is complete.
+  // Completes the gradients of the norms of one bucket, once its lane is complete.
   Result<void> complete(Device& device, const Norm& norm, const BackwardOptions& options) const;
-  // Real tokens of a slice of the vocabulary, and the first one.
+  // Range of the real tokens in a slice of the vocabulary.
   struct TokenRange {
     std::int64_t first = 0, count = 0;
   };
@@ -181,7 +184,8 @@ class Model {
   float* position_gradient_ = nullptr;
   std::unique_ptr<TensorGroup> alone_;
   TensorGroup* joined_ = nullptr;
-  // Buckets of the parameters that a forward reads: the last of the embedding's, and those of each block.
+  // Indices of the buckets of the parameters that a forward reads: the last of the embedding's, and those of
+  // each block.
   struct HalfBuckets {
     int attention = 0, feed_forward = 0;
   };

@@ -1,4 +1,5 @@
-// The flat parameter and gradient buffers by tensor name, and how tensors start.
+// ParameterTable resolves tensor names in the flat parameter and gradient buffers; initial_values() makes the
+// starting values of tensors.
 #pragma once
 
 #include <map>
@@ -17,19 +18,19 @@ namespace holdfast::inline model {
 class ParameterTable {
  public:
   ParameterTable(const ModelSpec& spec, const BucketPlan& buckets, std::byte* parameters, float* gradients);
-  // "<name>.weight" and, if it exists, "<name>.bias": the slices that are here.
+  // Returns the slices here of "<name>.weight" and, if it exists, "<name>.bias".
   ColumnLinear column_linear(const std::string& name) const;
   RowLinear row_linear(const std::string& name) const;
   Norm norm(const std::string& name) const;
-  // The head: its own weight, or the embedding's with the gradient of the shadow bucket.
+  // Returns the head: its own weight, or the embedding's with the gradient of the shadow bucket.
   ColumnLinear head() const;
-  // Of a tensor, or of one of the slices that are here.
+  // Returns the address of a tensor, or of one of its slices here.
   const void* parameter(const std::string& name, int slice = 0) const;
   float* gradient(const std::string& name, int slice = 0) const;
   bool contains(const std::string& name) const { return slices_of(name) > 0; }
 
  private:
-  using Key = std::pair<std::string, int>;  // name, slice: of those that are here
+  using Key = std::pair<std::string, int>;  // name, and index among the slices that are here
   int slices_of(const std::string& name) const;
   const BucketTensor& tensor(const std::string& name, int slice = 0) const;
   float* gradient_of(const BucketTensor& tensor) const;
@@ -42,11 +43,11 @@ class ParameterTable {
   std::vector<BucketTensor> tied_head_;  // by slice
 };
 
-// Starting values of the elements [first, first + values.size()) of one tensor: a pure function of the seed,
-// the tensor's name and the element, so that any rank can make any part.
+// Computes starting values of the elements [first, first + values.size()) of one tensor: a pure function of
+// the seed, the tensor's name and the element, so that any rank can make any part.
 void initial_values(const ParameterSpec& parameter, std::uint64_t seed, std::uint64_t first_element,
                     std::span<float> values);
-// The same of a slice; the values are those of the tensor.
+// Does the same for a slice; the values are those of the tensor.
 void initial_values_of_slice(const ParameterSpec& parameter, int slice, int slices, std::uint64_t seed,
                              std::uint64_t first_element, std::span<float> values);
 

@@ -224,7 +224,7 @@ bool is_in_part(const Bucket& bucket, const ModelPart& part) {
   return is_embedding ? part.has_embedding : part.has_head;
 }
 
-// After some buckets of the whole model have been left out.
+// Connects the two ends of a tied weight after some buckets of the whole model have been left out.
 void connect_tied_weight(std::vector<Bucket>& stage) {
   const auto find = [&stage](bool shadow) {
     return std::ranges::find_if(stage, [shadow](const Bucket& bucket) {

@@ -17,8 +17,8 @@ namespace holdfast::inline model {
 
 enum class NormKind { layer_norm, rms_norm };
 enum class ActivationKind { gelu, swiglu };
-// Which activations backward computes again instead of finding them in memory (Korthikanti et al. 2022).
-// Changes memory and time, never a bit: an op gives the same bits whenever it runs.
+// Activations that backward computes again instead of finding them in memory (Korthikanti et al. 2022). The
+// choice changes memory and time, never a bit: an op gives the same bits whenever it runs.
 enum class Recompute {
   none,
   selective,  // what is cheap to compute and large: outputs of norms and activation functions
@@ -36,10 +36,10 @@ struct ModelSpec {
   bool tied_head = false;
   double rope_theta = 10000.0;
   float norm_epsilon = 1e-5F;
-  DType dtype = DType::fp32;   // of the working weights and activations
-  std::int64_t head_rows = 0;  // of a chunk of the head; 0 = head_chunk_rows() decides as for a CPU
-  // Slices into which every split tensor is cut (DESIGN: tensor lanes). They decide the order of sums, so
-  // they are the run's and not the ranks'.
+  DType dtype = DType::fp32;   // dtype of the working weights and activations
+  std::int64_t head_rows = 0;  // rows of a chunk of the head; 0 = head_chunk_rows() decides as for a CPU
+  // Number of slices into which every split tensor is cut (DESIGN: tensor lanes). The number decides the
+  // order of sums, so it belongs to the run and not to the ranks.
   int tensor_lanes = 1;
 
   static constexpr std::int64_t vocabulary_multiple = 64;
@@ -48,7 +48,7 @@ struct ModelSpec {
   std::int64_t up_width() const {
     return activation == ActivationKind::swiglu ? 2 * feed_forward : feed_forward;
   }
-  // What one slice computes: its heads, its part of the feed-forward width, its rows of the vocabulary
+  // Returns the spec of one slice: its heads, its part of the feed-forward width, its rows of the vocabulary
   // (`vocabulary` is the padded one's).
   ModelSpec slice() const;
 };
@@ -65,17 +65,17 @@ inline ModelPart whole_model(const ModelSpec& spec) {
   return {.first_layer = 0, .end_layer = spec.layers, .has_embedding = true, .has_head = true};
 }
 
-// From a resolved config (resolve_config has filled in every shape).
+// Makes the spec from a resolved config (resolve_config has filled in every shape).
 ModelSpec make_model_spec(const Config& config);
 DType precision_of(const Config& config);  // of parameters and activations
 Recompute recompute_of(const Config& config);
-const char* name_of(Recompute recompute);  // as the config has it
+const char* name_of(Recompute recompute);  // name in the config
 
-// How tensor lanes cut a tensor. Rows may be groups one below the other (queries, keys and values; gate and
-// up), of which each slice has its part.
+// Dimension in which tensor lanes cut a tensor. Rows may be groups one after the other (queries, keys and
+// values; gate and up), of which each slice has its part.
 enum class Cut { none, rows, columns };
 
-// How a tensor starts: normal with this deviation, or the constant when the deviation is 0.
+// Shape and starting values of a tensor: normal with this deviation, or the constant when the deviation is 0.
 struct ParameterSpec {
   std::string name;
   std::vector<std::uint64_t> shape;
@@ -83,39 +83,40 @@ struct ParameterSpec {
   float constant = 0.0F;
   std::uint64_t padding_elements = 0;  // trailing elements that belong to vocabulary padding: always zero
   Cut cut = Cut::none;
-  std::vector<std::uint64_t> row_groups = {};  // of Cut::rows: rows of each group; empty = one group
+  std::vector<std::uint64_t> row_groups = {};  // Cut::rows: rows of each group; empty = one group
   std::uint64_t elements() const;
   std::vector<std::uint64_t> slice_shape(int slices) const;
 };
 
-// Neighbouring elements of a tensor that are neighbours in its slice, too.
+// A range of neighbouring elements of a tensor that are neighbours in its slice, too.
 struct SliceRun {
   std::uint64_t tensor_offset = 0;  // elements
   std::uint64_t slice_offset = 0;
   std::uint64_t count = 0;
 };
-// Elements [first, first + count) of a slice, as runs in their order.
+// Returns elements [first, first + count) of a slice, as runs in their order.
 std::vector<SliceRun> runs_of_slice(const ParameterSpec& parameter, int slice, int slices,
                                     std::uint64_t first, std::uint64_t count);
 
-// In forward order. A layer's tensors are named "layers.<i>.<part>"; see spec.cc for the whole list.
+// Returns all tensors in forward order. A layer's tensors are named "layers.<i>.<part>"; see spec.cc for the
+// whole list.
 std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec);
 std::uint64_t parameter_count(const ModelSpec& spec);  // without vocabulary padding, tied weights once
 
-// Buckets in the order in which backward finishes them: head, then for each layer from the last its
-// feed-forward half and its attention half, then the embedding. A tied head is a shadow of the embedding's
-// bucket. Of split tensors they have the slices of `share`, one after the other.
+// Returns the buckets in the order in which backward finishes them: head, then for each layer from the last
+// its feed-forward half and its attention half, then the embedding. A tied head is a shadow of the
+// embedding's bucket. For split tensors the buckets have the slices of `share`, one after the other.
 std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& share);
 std::vector<Bucket> backward_buckets(const ModelSpec& spec);  // with all slices
-// Those of one pipeline stage: of its parts, which are in the order of layers, the last one's first. Where
-// the ends of a tied weight are on two stages, its state is the embedding's: the head's stage has it as a
-// guest, and the embedding's gets a shadow that no backward of its own fills, at the end of the list
-// (buckets.h).
+// Returns the buckets of one pipeline stage. `parts` are the stage's, in the order of layers; the buckets of
+// the last one come first. Where the ends of a tied weight are on two stages, its state is the embedding's:
+// the head's stage has it as a guest, and the embedding's gets a shadow that no backward of its own fills, at
+// the end of the list (buckets.h).
 std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts,
                                      const TensorShare& share);
 
-// FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus causal
-// attention once (6 * layers * attention_width * T).
+// Returns FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus
+// causal attention once (6 * layers * attention_width * T).
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);
 
 }  // namespace holdfast::inline model

@@ -1,5 +1,5 @@
-// Where the elements of a whole tensor lie in the slices that tensor lanes cut it into: the inverse of
-// runs_of_slice (spec.h).
+// runs_of_tensor() finds the elements of a whole tensor in the slices that tensor lanes cut it into: the
+// inverse of runs_of_slice (spec.h).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct TensorRun {
   SliceRun run;
 };
 
-// Elements [first, first + count) of the whole tensor, as runs in their order, each inside one slice.
+// Returns elements [first, first + count) of the whole tensor, as runs in their order, each inside one slice.
 std::vector<TensorRun> runs_of_tensor(const ParameterSpec& parameter, int slices, std::uint64_t first,
                                       std::uint64_t count);
 
