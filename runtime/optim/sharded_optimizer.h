@@ -1,9 +1,9 @@
-// AdamW on the blocks this rank owns: moments and, in bf16 runs, fp32 master weights exist only at their
-// owner.
+// ShardedOptimizer runs AdamW on the blocks that this rank owns: moments and, in bf16 runs, fp32 master
+// weights exist only at their owner.
 //
 // In fp32 runs the owner's range of the flat parameter buffer is the master itself; in bf16 runs the master
 // is a shard and the update writes the rounded copy into the parameter buffer. After the update
-// ParameterGather sends the owned ranges to everybody.
+// ParameterGather sends the owned ranges to all ranks.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ namespace holdfast::inline optim {
 struct UpdateScalars {
   std::int64_t step = 1;  // counted from 1: decides the bias correction
   double learning_rate = 0.0;
-  double gradient_scale = 1.0;  // of clipping
+  double gradient_scale = 1.0;  // factor from clipping
 };
 
-// One owned segment of one kind of state, as memory of the device: what checkpoints read and write.
+// One owned segment of one kind of state in device memory, which checkpoints read and write.
 struct OwnedState {
   ShardSpec spec;  // kind: "weight", "moment1", "moment2"
   float* data = nullptr;
@@ -35,13 +35,13 @@ class ShardedOptimizer {
  public:
   ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config,
                    MemoryPlan& plan);
-  // Once, after the arena exists; `gradients` as LaneReduction::reduced() says.
+  // Takes the addresses, once, after the arena exists; `gradients` as LaneReduction::reduced() says.
   void bind(Device& device, const MemoryArena& arena, std::byte* parameters, ReducedGradients gradients);
 
   const std::vector<Segment>& segments() const { return segments_; }
   void launch_update(Device& device, const UpdateScalars& scalars);
-  // bf16 runs: rounds the owned master weights into the parameter buffer (after a start or a load). fp32:
-  // nothing.
+  // Rounds the owned master weights into the parameter buffer in bf16 runs (after a start or a load). Does
+  // nothing in fp32 runs.
   void launch_publish(Device& device);
 
   std::vector<OwnedState> state();  // all segments of all kinds, in segment order per kind
