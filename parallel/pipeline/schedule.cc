@@ -22,7 +22,8 @@ int planned_microbatches(const ScheduleShape& shape) {
   return shape.waves * shape.microbatches_per_lane;
 }
 
-// Of the groups in which microbatches go through the chunks. Fewer microbatches than stages are one group.
+// Returns the sizes of the groups in which microbatches go through the chunks. Fewer microbatches than stages
+// are one group.
 std::vector<int> group_sizes(const ScheduleShape& shape) {
   const int count = planned_microbatches(shape), groups = std::max(1, count / shape.stages);
   std::vector<int> sizes;
@@ -37,7 +38,7 @@ struct Pass {  // of one microbatch through one chunk
   int microbatch = 0;
 };
 
-// In the order of all stages; backwards meet the chunks in reverse.
+// Returns the passes in the order that all stages share; backwards go through the chunks in reverse.
 std::vector<Pass> passes_in_order(const ScheduleShape& shape, bool backward) {
   std::vector<Pass> passes;
   int first = 0;
@@ -100,8 +101,8 @@ void write_alternating(StageWriter& writer, const ScheduleShape& shape, int stag
   while (backward < backwards.size()) writer.add(Work::backward, backwards[backward++]);
 }
 
-// As 1f1b; stage s computes the weight gradient of a microbatch s backwards later. With the p - s
-// microbatches before their backward that makes p on every stage.
+// Writes 1f1b with split backwards: stage s computes the weight gradient of a microbatch s backwards later.
+// Together with the p - s microbatches before their backward, every stage holds p.
 void write_zero_bubble(StageWriter& writer, const ScheduleShape& shape, int stage) {
   const int count = planned_microbatches(shape);
   int forward = 0, weight = 0;

@@ -224,7 +224,7 @@ class Execution {
     int microbatch = 0;
     bool operator==(const Message&) const = default;
   };
-  // What arrives at a stage, all from one other.
+  // Messages that arrive at a stage from one other stage.
   struct Inbox {
     std::vector<Message> wanted;  // in the order of the actions
     std::vector<Message> sent;    // so far
@@ -262,7 +262,7 @@ class Execution {
     }
   }
 
-  // Whether the gradients that this part makes are where they are read.
+  // Returns whether the gradients that this part sends have arrived at the stage that reads them.
   bool gradients_have_left(int part, int microbatch) {
     const bool sent = part > 0 && shape_.stages > 1;
     return !sent || pass(part - 1, microbatch).gradients_there;
@@ -291,7 +291,7 @@ class Execution {
     return inbox.arrived > before;
   }
 
-  // What the action reads: a message, or what the stage itself has made.
+  // Returns whether the action's input is there: a message, or a result of the stage itself.
   bool input_is_there(int stage, const Action& action) {
     if (action.source == no_stage) return true;
     const int part = part_of(stage, action.chunk);
@@ -304,8 +304,8 @@ class Execution {
                                             : pass(part - 1, action.microbatch).activations_made;
   }
 
-  // What was made before where the action writes has left. A gradient that arrived is written in place, for
-  // which receive() made room.
+  // Returns whether the previous contents of the action's output buffer have left. A gradient that arrived is
+  // written in place, and receive() made room for it.
   bool output_is_free(int stage, const Action& action) {
     if (!is_message(stage, action.target)) return true;
     const int part = part_of(stage, action.chunk);

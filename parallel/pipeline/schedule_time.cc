@@ -69,7 +69,7 @@ class Clock {
     return static_cast<std::size_t>(part * shape_.microbatches() + microbatch);
   }
 
-  // When the message of an action is there; not_yet: nobody has sent it.
+  // Returns the time at which the message of an action arrives; not_yet if it has not been sent.
   double arrival(const Action& action, int part, int stage) const {
     if (action.source == no_stage) return 0.0;
     const double sent = action.work == Work::forward ? activations_end_[result(part - 1, action.microbatch)]

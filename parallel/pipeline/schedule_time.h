@@ -1,6 +1,6 @@
-// How long a schedule takes when the durations of its parts are known: every action starts as soon as its
-// stage is free and its message is there. Pure; the planner estimates a step with it, and a picture of the
-// pipeline draws it.
+// schedule_time() computes how long a schedule takes when the durations of its parts are known: every action
+// starts as soon as its stage is free and its message is there. Pure; the planner estimates a step with it,
+// and a picture of the pipeline draws it.
 //
 // With equal parts and free transfers the share of the step that every stage idles is, for p stages, v chunks
 // and m >= p microbatches,
@@ -18,7 +18,8 @@
 
 namespace holdfast::inline parallel {
 
-// Of one microbatch through one part, all in the same unit. A backward in one piece takes the sum of both.
+// Durations of one microbatch through one part, all in the same unit. A backward in one piece takes the sum
+// of both.
 struct PartDurations {
   double forward = 0.0;
   double backward_input = 0.0;
@@ -31,20 +32,21 @@ struct ScheduleTime {
   };
   double duration = 0.0;                   // from the first begin to the last end, in the unit of the parts
   std::vector<std::vector<Span>> actions;  // [stage][index of its action]
-  std::vector<double> bubble_shares;       // [stage]: the part of the duration in which it does nothing
-  double bubble_share() const;             // of all stages together
+  std::vector<double> bubble_shares;       // [stage]: idle share of the duration
+  double bubble_share() const;             // over all stages
 };
 
-// `parts`: by part number (schedule.h). `transfer`: from the end of an action until its message is with
-// another stage; transfers take nothing from the work of either. The schedule has no problems
-// (schedule_check.h).
+// Computes the times of all actions. `parts`: by part number (schedule.h). `transfer`: from the end of an
+// action until its message is with another stage; transfers take no time from the work of either. The
+// schedule has no problems (schedule_check.h).
 ScheduleTime schedule_time(const Schedule& schedule, std::span<const PartDurations> parts, double transfer);
-// The same where links differ: `transfers`, by stage, are those between it and the next one, in either
-// direction; of the last stage between it and the first.
+// Computes the same for links that differ: `transfers`, by stage, are those between it and the next one, in
+// either direction; for the last stage between it and the first.
 ScheduleTime schedule_time(const Schedule& schedule, std::span<const PartDurations> parts,
                            std::span<const double> transfers);
 
-// One line: "1f1b: 4 stages, 8 microbatches, bubble 27.3 %, activations in flight 4, 3, 2, 1"
+// Returns one line, such as "1f1b: 4 stages, 8 microbatches, bubble 27.3 %, activations in flight 4, 3, 2,
+// 1".
 std::string describe(const ScheduleShape& shape, const ScheduleTime& time);
 
 }  // namespace holdfast::inline parallel

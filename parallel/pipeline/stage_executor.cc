@@ -15,7 +15,7 @@ StagePosition position_of(const Action& action) {
   return {.chunk = action.chunk, .microbatch = action.microbatch};
 }
 
-// Of one wait, as spans: what it waits for may change meanwhile.
+// Records one wait as spans: what the executor waits for may change during the wait.
 class WaitSpan {
  public:
   explicit WaitSpan(SpanRecorder* spans) : spans_(spans) {}
@@ -174,7 +174,7 @@ Result<void> StageExecutor::run() {
     tickets_[index(action)] = device_->ticket();
     ++launched_;
   }
-  // What was received, too: an exchange may be used for a while after its bytes are here.
+  // Receives must finish, too: an exchange may be in use for a while after its bytes have arrived.
   const auto all_finished = [this] {
     return activations_in_.all_finished() && gradients_in_.all_finished() &&
            activations_out_.all_finished() && gradients_out_.all_finished();
@@ -182,7 +182,7 @@ Result<void> StageExecutor::run() {
   return wait_until(all_finished, count - 1);
 }
 
-// What it reads is there, and where it writes is free.
+// Returns whether the gradient that a backward reads has arrived and the buffer that it writes is free.
 bool StageExecutor::has_gradient(int action) const {
   const Step& step = steps_[index(action)];
   return gradients_in_.arrived(step.receives) && gradients_out_.finished(step.reuses_place);
@@ -271,7 +271,7 @@ Result<bool> StageExecutor::advance() {
   return moved;
 }
 
-// Of the work that somebody waits for: the next part to be sent, else everything.
+// Returns the ticket of the work that something waits for: the next part to be sent, else everything.
 Device::Ticket StageExecutor::next_ticket() {
   Device::Ticket next = device_->ticket();
   for (const Link* outbox : {&activations_out_, &gradients_out_}) {
@@ -323,7 +323,7 @@ Awaited StageExecutor::awaited_message(int action) const {
           .number = static_cast<std::uint32_t>(link->transport->oldest())};
 }
 
-// What an action that cannot run waits for, or the end of the run.
+// Returns what an action that cannot run waits for, or what the end of the run waits for.
 SpanKind StageExecutor::awaited(int action) const {
   if (launched_ > action) return SpanKind::wait_send;
   const Step& step = steps_[index(action)];

@@ -1,18 +1,18 @@
-// StageExecutor: runs one stage's list of a schedule (schedule.h): launches each action when what it reads
-// has arrived, in the order of the list, and passes on what it makes as soon as the device has made it. It
-// knows nothing of models: StageWork launches, and says where things lie.
+// StageExecutor runs one stage's list of a schedule (schedule.h): it launches each action when its input has
+// arrived, in the order of the list, and sends each result as soon as the device has computed it. It knows
+// nothing of models: StageWork launches, and says where the buffers are.
 //
 // Each direction between two neighbours is a Transport of these two ranks (transport.h), a message one
 // exchange. Messages of one direction are in the order of the receiver's actions, which is that of the
-// sender's (schedule_check.h). Receives are posted as soon as their place is free.
+// sender's (schedule_check.h). Receives are posted as soon as their buffer is free.
 //
-// A backward in two parts sends its gradient with the first one; what the second one reads stays in its place
-// until it is done.
+// A backward in two parts sends its gradient with the first one; what the second one reads stays in its
+// buffer until it is done.
 //
 // No deadlock: a schedule that the checker passed runs with receives that block and sends that do not. Here a
-// send is held up only by a receiver without a free place. It has one more than the microbatches that its
-// schedule keeps at once, so the action that frees one does not stand behind the one that waits; the checker
-// counts these places.
+// send is held up only by a receiver without a free buffer. The receiver has one more than the microbatches
+// that its schedule keeps at once, so the action that frees a buffer does not come after the one that waits;
+// the checker counts these buffers.
 //
 // Threads: one thread calls it. Errors: ExitCode::communication, and the transports are abandoned. Nothing is
 // allocated after construction.
@@ -37,38 +37,39 @@ struct StagePosition {
 
 struct BackwardLaunch {
   Work work = Work::backward;    // or backward_input, or backward_weight
-  bool follows_forward = false;  // the action before it was the forward of the same microbatch
+  bool follows_forward = false;  // the previous action was the forward of this microbatch
   bool completes_lane = false;   // Action::completes_lane
 };
 
-// What a stage computes. Launches return at once.
+// Computations of a stage. Launches return at once.
 class StageWork {
  public:
   virtual ~StageWork() = default;
   virtual Result<void> launch_forward(StagePosition position) = 0;
   virtual Result<void> launch_backward(StagePosition position, const BackwardLaunch& launch) = 0;
-  // Whether the weight gradients may be written that this backward writes, whole or of weights alone;
-  // advance() works on it. One of inputs alone writes none, and is not asked about.
+  // Returns whether the memory of the weight gradients that this backward (whole or of weights alone) writes
+  // is free; advance() works on it. Not called for a backward of inputs alone, which writes none.
   virtual bool can_write_weight_gradients(StagePosition position) = 0;
 
-  // Where the parts lie that cross to a neighbour. Places of input(), output_gradient() and input_gradient()
-  // come round after one more microbatch than activation_buffers() has, those of output() after that many.
-  // The gradients of input and output are one place where backward works in place, and two where it is split:
-  // that of the output is read once more by backward_weight.
+  // Returns the buffer of a tensor that crosses to a neighbour. The buffers of input(), output_gradient() and
+  // input_gradient() are used again after one more microbatch than activation_buffers() has, those of
+  // output() after that many. The gradients of input and output share one buffer where backward works in
+  // place, and have two where it is split: backward_weight reads that of the output once more.
   virtual std::span<std::byte> input(StagePosition position) = 0;
   virtual std::span<std::byte> output(StagePosition position) = 0;
   virtual std::span<std::byte> output_gradient(StagePosition position) = 0;
   virtual std::span<std::byte> input_gradient(StagePosition position) = 0;
 
-  // Nothing moved for the waiter's timeout, and a backward waits for can_write_weight_gradients() alone:
-  // gives up what it waits for, and says what that is.
+  // Called when nothing moved for the waiter's timeout and a backward waits for can_write_weight_gradients()
+  // alone. Gives up the pending operation, and returns an error that names it.
   virtual Error give_up() = 0;
 
-  // Called while the executor waits: moves other communication on. Whether anything moved.
+  // Called while the executor waits: advances other communication. Returns whether anything moved.
   virtual Result<bool> advance() = 0;
 };
 
-// The stage before and the stage after, in a ring when there are several chunks; null where there is none.
+// Transports to the stages before and after, in a ring when there are several chunks; null where there is
+// none.
 struct StageLinks {
   Transport* activations_in = nullptr;   // from the stage before
   Transport* activations_out = nullptr;  // to the stage after
@@ -78,43 +79,43 @@ struct StageLinks {
 
 class StageExecutor {
  public:
-  // Of the actions of one stage, forwards alone (an evaluation) or with their backwards. What is passed by
-  // reference outlives it.
+  // Makes the executor for the actions of one stage, forwards alone (an evaluation) or with their backwards.
+  // Arguments passed by reference outlive it.
   StageExecutor(StageWork& work, Device& device, const StageLinks& links, const Waiter& waiter,
                 std::vector<Action> actions, std::vector<int> activation_buffers);
 
-  // All actions are launched, and all that was to be sent is sent, when it returns.
+  // Runs all actions. When it returns, all are launched and all messages are sent.
   Result<void> run();
-  // For a launch that waits for something else meanwhile, so that no neighbour waits for it: sends what is
-  // made, posts receives, moves them on. Whether anything moved.
+  // Sends finished results, posts receives and advances them. A launch that waits for something else calls
+  // it, so that no neighbour waits for the launch. Returns whether anything moved.
   Result<bool> advance();
-  // From the next run on: what it waits for, sends and receives goes to `spans`, which outlives it,
-  // microbatches counted from `first_microbatch`.
+  // Records waits, sends and receives in `spans` from the next run on; `spans` outlives this object.
+  // Microbatches are counted from `first_microbatch`.
   void record(SpanRecorder& spans, int first_microbatch);
 
  private:
   static constexpr int none = -1;
 
-  // What follows from the list for one action; indices of actions and messages.
+  // Dependencies of one action, derived from the list; indices of actions and messages.
   struct Step {
     int receives = none;  // message of the inbox of its direction
     int sends = none;
-    int reuses_place = none;  // the message that left from where it writes, before
+    int reuses_place = none;  // earlier message that was sent from its output buffer
   };
   struct Message {
-    int action = none;        // that makes it, or reads it
-    int frees_place = none;   // an inbox's: the action that was the last to use its place before
-    int leaves_place = none;  // and the message of the outbox of gradients that left from there
+    int action = none;        // action that produces or reads it
+    int frees_place = none;   // inbox: the action that last used its buffer
+    int leaves_place = none;  // inbox: the outgoing gradient message that left from its buffer
   };
   // One direction of a link.
   struct Link {
     Transport* transport = nullptr;
-    std::vector<Message> messages;  // of a run
+    std::vector<Message> messages;  // of one run
     Transport::Number first = 0;
     int opened = 0;
-    std::vector<Span*> spans;                  // of the messages, null where none is recorded
-    int ended = 0;                             // so many of them
-    void opened_as(Transport::Number number);  // the next message
+    std::vector<Span*> spans;                  // by message; null where none is recorded
+    int ended = 0;                             // number of spans that have ended
+    void opened_as(Transport::Number number);  // records the number of the next message
     bool arrived(int message) const;
     bool finished(int message) const;
     bool all_finished() const;

@@ -1,6 +1,7 @@
-// Which layers every part of a pipeline has (schedule.h numbers the parts). The embedding goes with the first
-// part, the final norm, the head and the cross-entropy with the last; either may be a part without layers.
-// Pure: ranks, planner and checkpoints come to the same split. A split moves work, never a bit.
+// A stage split assigns layers to every part of a pipeline (schedule.h numbers the parts). The embedding goes
+// with the first part, the final norm, the head and the cross-entropy with the last; either may be a part
+// without layers. Pure: ranks, planner and checkpoints compute the same split. A split moves work, never a
+// bit.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace holdfast::inline parallel {
 
-// What the ends of the model cost, in units of one layer, for one microbatch forward and backward.
+// Costs of the ends of the model, in units of one layer, for one microbatch forward and backward.
 struct EndCosts {
   double embedding = 0.0;
   double head = 0.0;
@@ -26,7 +27,7 @@ struct PartLayers {
 
 struct StageSplit {
   int stages = 1;
-  int chunks = 1;                 // of a stage
+  int chunks = 1;                 // per stage
   std::vector<PartLayers> parts;  // [chunk * stages + stage], in the order of layers
   const PartLayers& of(int stage, int chunk) const;
   bool has_embedding(int stage, int chunk) const { return stage == 0 && chunk == 0; }
@@ -35,15 +36,16 @@ struct StageSplit {
   double stage_cost(int stage, const EndCosts& ends) const;
 };
 
-// The split whose dearest stage is cheapest, and of those the one whose dearest part on each stage is
-// cheapest. Exact: layers cost the same, so neither stages nor parts compete for particular ones, and giving
-// one layer after another to the cheapest stage is optimal. Of equally cheap stages the later one gets it,
-// because it keeps fewer activations in 1f1b. Demands at least 1 layer and stages * chunks <= layers + 2
-// (layout.h).
+// Returns the split with the lowest cost of the most expensive stage, and among those the one with the lowest
+// cost of the most expensive part on each stage. Exact: layers cost the same, so neither stages nor parts
+// compete for particular ones, and giving one layer after another to the cheapest stage is optimal. Of
+// equally cheap stages the later one gets it, because it keeps fewer activations in 1f1b. Requires at least 1
+// layer and stages * chunks <= layers + 2 (layout.h).
 StageSplit split_layers(int layers, int stages, int chunks, const EndCosts& ends);
 
-// The split that a person wants: layers of each part in the order of parts (parallel.pipeline_layers). Errors
-// (config): not one number for each part, not all layers, a part with nothing.
+// Returns the split that the user gives: layers of each part in the order of parts
+// (parallel.pipeline_layers). Errors (config): not one number for each part, not all layers, a part with
+// nothing.
 Result<StageSplit> split_as_given(std::span<const std::int64_t> layers_of_part, int layers, int stages,
                                   int chunks);
 

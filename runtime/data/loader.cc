@@ -48,7 +48,7 @@ struct DataLoader::State {
   std::int64_t vocabulary;
 
   std::vector<Slot> slots;
-  // Only the prefetch thread uses these three.
+  // These three belong to the prefetch thread.
   std::vector<std::int32_t> sample_buffer;  // DigestHead, then the tokens
   std::vector<SampleId> asked{};            // a ring of the samples that were asked for
   std::uint64_t asked_count = 0;            // samples ever asked for

@@ -444,7 +444,7 @@ Recompute Model::recompute_before(std::size_t index, const BackwardOptions& opti
   const BackwardPass pass = options.pass();
   const bool still_there = options.follows_forward && index + 1 == blocks_.size();
   if (still_there && pass.of_inputs()) return Recompute::none;
-  // Only weight gradients read the results that are cheap to compute.
+  // Results that are cheap to compute are read by weight gradients only.
   if (recompute_ == Recompute::selective && !pass.of_weights()) return Recompute::none;
   return recompute_;
 }
