@@ -1,6 +1,6 @@
-// TensorShare: which slices of the split tensors one rank of a tensor group holds. `slices` is the run's
-// number of tensor lanes: how every split tensor is cut, whatever the number of ranks; a rank holds `count`
-// neighbouring ones, and so do its peers.
+// TensorShare names the slices of the split tensors that one rank of a tensor group holds. `slices` is the
+// run's number of tensor lanes: how every split tensor is cut, whatever the number of ranks; a rank holds
+// `count` neighbouring ones, and so do its peers.
 #pragma once
 
 namespace holdfast::inline parallel {
