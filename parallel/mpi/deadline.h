@@ -1,4 +1,4 @@
-// Deadline: ends the process when a call that can only block does not come back in time.
+// Deadline ends the process when a call that can only block does not come back in time.
 #pragma once
 
 #include <condition_variable>
@@ -14,18 +14,20 @@
 
 namespace holdfast::inline parallel {
 
-// From construction to destruction; on expiry `sentence` goes to stderr and the process ends at once with
-// ExitCode::communication, because a blocked MPI call can neither be cancelled nor be left. For calls without
-// which the whole run cannot go on. A rank that leaves a run that goes on dies by SIGKILL instead: End::die.
+// A Deadline runs from construction to destruction; on expiry `sentence` goes to stderr and the process ends
+// at once with ExitCode::communication, because a blocked MPI call can neither be cancelled nor be left. It
+// is for calls without which the whole run cannot go on. A rank that leaves a run that goes on dies by
+// SIGKILL instead: End::die.
 class Deadline {
  public:
   struct Told {
-    WaitListener* listener = nullptr;  // null: nobody
+    WaitListener* listener = nullptr;  // null: none
     const char* operation = "";
   };
   enum class End { exit, die };
-  // Such a call waits for other ranks: `told` hears so from a thread, while the one that made this is in it.
-  // `sooner`: asked meanwhile; when it says something, that is said instead, and the time is over.
+  // Starts the deadline. The call waits for other ranks: a thread reports so to `told` while the constructing
+  // thread is inside the call. `sooner` is polled meanwhile; when it returns a text, that is printed instead
+  // of `sentence`, and the deadline ends at once.
   Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence,
            std::function<std::string()> sooner = {}, End end = End::exit);
   ~Deadline();

@@ -154,7 +154,7 @@ Result<void> MpiCommunicator::look_at_peers(const std::function<bool(int)>& is_m
   const int ranks = static_cast<int>(failed.size());
   int lost = 0;
   while (lost < ranks && !(failed[static_cast<std::size_t>(lost)] && is_missed(lost))) ++lost;
-  // Where anyone has failed it is somebody whom nobody misses.
+  // Any rank that failed here is one that is not missed.
   if (lost == ranks && (code == MPI_SUCCESS || is_failed_process(error_class))) return {};
   give_up();
   return fail(ExitCode::communication,
@@ -163,7 +163,7 @@ Result<void> MpiCommunicator::look_at_peers(const std::function<bool(int)>& is_m
               global_rank(rank_), lost == ranks ? "a rank" : fmt::format("rank {}", global_rank(lost)));
 }
 
-// Whoever waits looks thousands of times a second.
+// Limits how often the callback runs, because a waiting rank polls thousands of times a second.
 std::string MpiCommunicator::why_cut_off() {
   constexpr std::int64_t between_looks_ns = 20'000'000;
   const std::int64_t now_ns = env_->monotonic_ns();
@@ -172,7 +172,7 @@ std::string MpiCommunicator::why_cut_off() {
   return (*cut_off_)();
 }
 
-// Requests to whom is out of reach would not end: none is seen to its end, and MPI is done with.
+// Gives up without waiting for requests: those to unreachable ranks would not end. MPI is not called again.
 Error MpiCommunicator::leave_cut_off(const std::string& why) {
   abandoned_ = true;
   if (fault_tolerant_) revoke(communicator_);

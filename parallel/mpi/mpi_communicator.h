@@ -1,10 +1,11 @@
 // The Communicator over MPI point-to-point calls. Every call is non-blocking and made under one mutex, which
 // is what MPI_THREAD_SERIALIZED asks for.
 //
-// With fault tolerance MPI goes on after an error, in the communicator of the next epoch. So whoever gives up
-// sees all requests to their end first: revoked, one that no peer has answered ends at once, one that is
-// under way ends when the peer, who hears of the revocation, moves it on or dies. A receive that a peer left
-// unfinished when it died stays in MPI for the life of the process.
+// With fault tolerance MPI goes on after an error, in the communicator of the next epoch. So a rank that
+// gives up first waits until all its requests have ended: after the revocation, a request that no peer has
+// answered ends at once, and one that is under way ends when the peer, which learns of the revocation,
+// completes it or dies. A receive that a peer left unfinished when it died stays in MPI for the life of the
+// process.
 #pragma once
 
 #include <mpi.h>
@@ -22,17 +23,16 @@ namespace holdfast::inline parallel {
 
 class MpiCommunicator final : public Communicator {
  public:
-  // MPI counts are int: a longer message travels as several, in order.
+  // Maximum size of one MPI message: MPI counts are int, so a longer message is sent as several, in order.
   static constexpr std::size_t part_bytes_max = std::size_t{256} << 20;
 
-  // How long requests may take to end after an error.
+  // Maximum time for requests to end after an error.
   static constexpr std::int64_t drain_timeout_ms = 5'000;
 
-  // MPI_ERRORS_RETURN is set on `communicator`, whose ranks have these numbers in the run, ascending. With
-  // fault tolerance an error on one rank becomes one on all (MPIX_Comm_revoke), so that nobody waits for a
-  // rank that waits for nobody.
-  // `listener`: hears of the wait for requests to end; null: nobody does. `cut_off`: ShrinkingWorld::watch();
-  // it outlives this object.
+  // Takes a `communicator` with MPI_ERRORS_RETURN set, whose ranks have these numbers in the run, ascending.
+  // With fault tolerance an error on one rank becomes one on all (MPIX_Comm_revoke), so that no rank waits
+  // for one that has stopped communicating. `listener`: is notified of the wait for requests to end; null:
+  // none. `cut_off`: ShrinkingWorld::watch(); it outlives this object.
   MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant, std::vector<int> launched_ranks,
                   WaitListener* listener, const std::function<std::string()>& cut_off);
   int rank() const override { return rank_; }
@@ -46,12 +46,12 @@ class MpiCommunicator final : public Communicator {
   Result<void> check_peers() override;
   Result<void> check_peers_among(std::span<const int> ranks) override;
   void abandon() override;
-  // Returns whether all requests of an abandoned one have ended, but for receives from the dead. If not, MPI
-  // must not be called any more: a peer that hangs could write into memory that was given back.
+  // Returns whether all requests of an abandoned communicator have ended, except receives from dead ranks. If
+  // not, MPI must not be called any more: a peer that hangs could write into memory that was given back.
   bool drained() const { return drained_; }
-  // As abandon(), for a process that ends now: no request is seen to its end.
+  // Revokes like abandon(), for a process that ends now: does not wait for any request to end.
   void revoke_only();
-  void close();  // MPI is about to be finalised: every later call is an error
+  void close();  // before MPI is finalised: every later call is an error
   // Frees the table of requests (about 230 KB) of an epoch that is over, if none of them is under way. MPI's
   // own handle stays for the life of the process (mpi_world.h), and this object with it.
   void release_requests();
@@ -61,7 +61,7 @@ class MpiCommunicator final : public Communicator {
  private:
   struct Slot {  // one part of a message
     MPI_Request request = MPI_REQUEST_NULL;
-    Request next = -1;  // the following part, -1: last
+    Request next = -1;  // index of the following part; -1: last
     int peer = 0;
     int tag = 0;
     bool receiving = false;
@@ -69,12 +69,13 @@ class MpiCommunicator final : public Communicator {
   template <typename Post>
   Result<Request> post(std::size_t bytes, int peer, int tag, bool receiving, const Post& post_part);
   Error left() const;
-  // Called with the mutex held. The death of a rank that is not missed is no error.
+  // Checks for dead peers; called with the mutex held. The death of a rank that is not missed is no error.
   Result<void> look_at_peers(const std::function<bool(int)>& is_missed);
   bool awaits(int rank) const;  // whether a request to or from it is under way
   Error error_of(int code, const Slot& slot);
-  // Called with the mutex held. No request of this communicator moves a byte after it, but that what a dead
-  // rank of another host had sent may still arrive where its receive was, for as long as it is under way.
+  // Abandons all requests; called with the mutex held. Afterwards no request of this communicator moves a
+  // byte, except that data which a dead rank of another host had sent may still arrive in its receive buffer,
+  // for as long as it is in transit.
   void give_up();
   bool drain();
   std::string why_cut_off();

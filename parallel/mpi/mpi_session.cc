@@ -45,8 +45,8 @@ class Session final : public MpiSession {
     world_.join(timeout_ms, preparation);
   }
 
-  // Never finalises: a session that goes without finish() saw an error, and MPI_Finalize could wait for the
-  // dead.
+  // Never finalises: a session that ends without finish() saw an error, and MPI_Finalize could wait for dead
+  // ranks.
   ~Session() override = default;
 
   Communicator& world() override { return world_.current(); }
@@ -88,7 +88,8 @@ void prepare_environment(Env& env) {
     const std::string home = home_of_user();
     setenv("HOME", home.empty() ? "/" : home.c_str(), 1);
   }
-  // Else a failing MPI_Init ends the process; MPI_Comm_set_errhandler comes too late for it.
+  // Makes a failing MPI_Init return instead of ending the process; MPI_Comm_set_errhandler comes too late for
+  // it.
   setenv("OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return", 0);
 }
 

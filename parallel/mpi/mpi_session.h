@@ -1,12 +1,13 @@
-// The MPI of this process: initialised with MPI_THREAD_SERIALIZED, errors returned, only non-blocking calls
-// that are polled. Init and finalize, which can only block, run under a deadline (parallel/mpi/deadline.h).
+// The MPI session of this process: initialised with MPI_THREAD_SERIALIZED, errors returned, only non-blocking
+// calls that are polled. Init and finalize, which can only block, run under a deadline
+// (parallel/mpi/deadline.h).
 #pragma once
 
 #include "parallel/group/mpi_loader.h"
 
 namespace holdfast::inline parallel {
 
-// Implements start_mpi() and, below, mpi_library_facts().
+// Implements start_mpi(); the function below implements mpi_library_facts().
 Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t join_timeout_ms,
                                                       WaitListener* listener,
                                                       const Preparation& preparation = {});

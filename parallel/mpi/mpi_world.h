@@ -1,18 +1,18 @@
-// MpiWorld: the communicators of a run's epochs over MPI. The first is MPI_COMM_WORLD; what follows is made
-// of it by ULFM (MPIX_Comm_revoke and MPIX_Comm_shrink), where the MPI has that and it is switched on, or by
-// MPI_Comm_spawn.
+// MpiWorld holds the communicators of a run's membership epochs over MPI. The first is MPI_COMM_WORLD; later
+// ones are made from it by ULFM (MPIX_Comm_revoke and MPIX_Comm_shrink), where the MPI has that and it is
+// switched on, or by MPI_Comm_spawn.
 //
 // None is freed before close(), at most one for every death and growth: so MPI never uses the number of an
-// old one again, by which a late frame could come into a new one.
+// old communicator again, by which a late frame could arrive in a new one.
 //
-// Growth is safe but for a moment, as measured with Open MPI 5.0.11. The leader alone starts the new
-// processes, while the others make steps, or wait in calls that see deaths. Connecting the two groups returns
-// errors when somebody dies. Only MPI_Intercomm_merge, some milliseconds, hangs then, which is what the
-// deadline is for. Each rank of the new group sends a message to every other at once: MPI asks for the
-// addresses of a process when it first sends there, and hangs if that is dead by then, as in the next shrink.
+// Growth is safe except for a moment, as measured with Open MPI 5.0.11. Only the leader starts the new
+// processes, while the others make steps, or wait in calls that detect deaths. Connecting the two groups
+// returns errors when a rank dies. Only MPI_Intercomm_merge, some milliseconds, hangs then; the deadline is
+// for that. Each rank of the new group sends a message to every other at once: MPI asks for the address of a
+// process when it first sends to it, and hangs if that process is dead by then, as in the next shrink.
 //
 // MPI_Comm_spawn returns when the new processes are in MPI_Init, and hangs as long as they are not, or mpirun
-// does not answer. It cannot be given up, and MPI_THREAD_SERIALIZED allows no other call beside it.
+// does not answer. It cannot be cancelled, and MPI_THREAD_SERIALIZED allows no other call at the same time.
 #pragma once
 
 #include <memory>
@@ -28,11 +28,12 @@ namespace holdfast::inline parallel {
 
 class MpiWorld final : public ShrinkingWorld {
  public:
-  // In a process that came later the caller calls join() before anything else. `listener`: as in start_mpi().
+  // Requires, in a process that was started later, that the caller calls join() before anything else.
+  // `listener`: the one of start_mpi().
   MpiWorld(Env& env, bool fault_tolerant, WaitListener* listener);
-  // Joins the ranks that started this process: prepares itself (mpi_loader.h), waits until they take it in,
-  // and comes into their group. Where they do not take it, or do not come to it in time, it dies by SIGKILL,
-  // as it does when the rank that started it dies.
+  // Joins the ranks that started this process: prepares itself (mpi_loader.h), waits until they admit it, and
+  // enters their group. If they do not admit it or do not reach that point in time, the process dies by
+  // SIGKILL, as it does when the rank that started it dies.
   void join(std::int64_t timeout_ms, const Preparation& preparation);
 
   MpiCommunicator& current() override { return *epochs_.back(); }
@@ -45,16 +46,16 @@ class MpiWorld final : public ShrinkingWorld {
   void watch(std::function<std::string()> cut_off) override { cut_off_ = std::move(cut_off); }
   bool reported_by_peer() const override { return epochs_.back()->reported_by_peer(); }
   bool is_joiner() const override { return came_later_; }
-  // Dismisses new ranks that wait, and frees the groups with processes that came later. MPI is about to be
-  // finalised, by all together, and would wait for the dead of such groups.
+  // Dismisses new ranks that wait, and frees the groups with processes that were started later. All ranks are
+  // about to finalise MPI together, which would wait for the dead of such groups.
   void close();
 
  private:
-  // Processes that the leader has started and nobody has taken in yet.
+  // Processes that the leader has started and that have not been admitted yet.
   struct Started {
-    MPI_Comm bridge = MPI_COMM_NULL;  // the leader is rank 0, they are the others
+    MPI_Comm bridge = MPI_COMM_NULL;  // the leader is rank 0; the new processes are the others
     int count = 0;
-    std::vector<MPI_Request> ready = {};  // receives of what they say when they are ready
+    std::vector<MPI_Request> ready = {};  // receives of the messages that say they are ready
     bool lost = false;
   };
 
@@ -68,7 +69,7 @@ class MpiWorld final : public ShrinkingWorld {
   WaitListener* listener_;
   std::function<std::string()> cut_off_;
   bool came_later_ = false;
-  int next_number_ = 0;  // of the next process that comes
+  int next_number_ = 0;  // launched rank of the next process that is started
   std::optional<Started> started_;
   std::vector<std::unique_ptr<MpiCommunicator>> epochs_;
   std::vector<MPI_Comm> connections_;  // between old and new processes
