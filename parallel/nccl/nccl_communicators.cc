@@ -124,7 +124,7 @@ Result<void> NcclCommunicators::end_all() {
   const bool in_group = library_->version() >= NcclLibrary::version_group_abort;
   const NcclResult aborted = in_group ? abort_group(comms) : abort_each(comms);
   if (aborted != NcclResult::success) {
-    // What could not be aborted may still write into memory that others use by then.
+    // Kernels that could not be aborted may still write into memory that others use by then.
     return fail(ExitCode::communication, "ncclCommAbort failed: {}", library_->text(aborted));
   }
   HF_TRY_VOID(wait_until_quiet());
@@ -162,7 +162,8 @@ NcclResult NcclCommunicators::abort_each(const std::vector<NcclComm>& comms) {
   return failed == results.end() ? NcclResult::success : *failed;
 }
 
-// Never a synchronise, which could not be left: this one ends when nobody waits for it any more.
+// Polls the streams and never synchronises: a synchronise could not be left, but this wait ends when the
+// deadline has passed.
 Result<void> NcclCommunicators::wait_until_quiet() {
   for (const auto& link : links_) {
     if (link->stream == nullptr) continue;

@@ -1,23 +1,21 @@
-// NcclCommunicators: the NCCL communicators of this process in one epoch, the rule that one thread at a time
-// calls them, and the thread that ends them all.
+// NcclCommunicators owns the NCCL communicators of this process in one membership epoch, the rule that one
+// thread at a time calls them, and the thread that ends them all.
 //
-// NCCL does not say that a peer on the same host died, and its kernels wait for it for ever. Whoever learns
-// it (an error, a deadline that passed, a verdict of the watchdog) calls abort_all(), and then:
+// NCCL does not report that a peer on the same host died, and its kernels wait for it for ever. A caller that
+// learns it (an error, a deadline that passed, a verdict of the watchdog) calls abort_all(), and then:
 //
 //   live      every call goes through enter()
 //   aborting  enter() gives an error, so nothing new is launched. A thread of its own, inside no call, aborts
-//   all
-//             communicators in one NCCL group (one after the other they deadlock in the driver; before 2.22,
+//             all communicators in one NCCL group (one after the other they deadlock in the driver; before 2.22,
 //             which cannot do that in a group, each in a thread of its own), waits until the streams are
-//             quiet, and looks whether CUDA still works
+//             quiet, and checks whether CUDA still works
 //   ended     all memory is given back; the next epoch connects anew, with new communicators
-//   lost      the deadline passed, an abort failed, or CUDA's error is sticky: the process kills itself, and
-//   is
-//             for its peers an ordinary death
+//   lost      the deadline passed, an abort failed, or CUDA's error is sticky: the process kills itself, which
+//             is an ordinary death for its peers
 //
-// Threads: any may call abort_all() and ended(); it returns when the state is ended or lost. Everything else
-// is for the owner's thread. The end of a run takes the same way, after its ranks have agreed that all is
-// done: ncclCommFinalize may wait for ever, and one way is tested better than two.
+// Threads: any may call abort_all() and ended(); abort_all() returns when the state is ended or lost.
+// Everything else is for the owner's thread. The end of a run takes the same path, after its ranks have
+// agreed that all is done: ncclCommFinalize may wait for ever, and one path is tested better than two.
 #pragma once
 
 #include <atomic>
@@ -36,7 +34,7 @@
 
 namespace holdfast::inline parallel {
 
-// One communicator and what belongs to it.
+// One communicator and the CUDA objects that belong to it.
 struct NcclLink {
   std::string name;  // "holdfast-e3-data", the same on all ranks
   int rank = 0, size = 1;
@@ -49,8 +47,8 @@ struct NcclLink {
 struct NcclEnd {
   int device = 0;
   std::int64_t timeout_ms = 15'000;
-  // Ends this process: Env::kill_self() after the sentence is on stderr, unless a test says otherwise. There
-  // it returns, and abort_all() returns the sentence as its error.
+  // Ends this process: Env::kill_self() after the sentence is on stderr, unless a test replaces it. The
+  // replacement returns, and abort_all() returns the sentence as its error.
   std::function<void(const std::string& sentence)> die = {};
 };
 
@@ -58,24 +56,27 @@ class NcclCommunicators {
  public:
   // `library` and `env` outlive this object.
   NcclCommunicators(NcclLibrary& library, Env& env, NcclEnd end);
-  // Aborts what is live. No exchange of it may be used any more.
+  // Aborts the communicators that are live. None of their exchanges may be used any more.
   ~NcclCommunicators();
 
   NcclLibrary& library() { return *library_; }
-  // Owned by this object, at one place until it goes. A link whose making failed is ended with the others.
+  // Adds a link, owned by this object, at a stable address. A link that could not be completed is ended with
+  // the others.
   NcclLink& add(NcclLink link);
 
-  // Held while calling NCCL, or CUDA on its streams; an error when these communicators have ended.
+  // Lock that a caller holds while it calls NCCL, or CUDA on NCCL's streams. enter() returns an error when
+  // these communicators have ended.
   using Calls = std::unique_lock<std::mutex>;
   Result<Calls> enter();
 
-  // Groups start one after the other, whatever their communicators: before NCCL 2.24 what a thread was
-  // launching lay in one place. So whoever starts one asks first, and says so; calls are entered. Nothing
-  // waits for another rank here: what is launched connects nothing any more, except in connect().
-  Result<bool> may_launch(const NcclLink& link);  // which has nothing in progress itself
+  // Groups start one after the other, whatever their communicators: before NCCL 2.24 a thread's launch state
+  // was in one shared place. So a caller asks may_launch() before it starts a group, and calls launching()
+  // when it has; both inside enter(). Neither waits for another rank: a launched group makes no new
+  // connections, except in connect().
+  Result<bool> may_launch(const NcclLink& link);  // requires that `link` has nothing in progress
   void launching(const NcclLink& link) { launching_ = &link; }
 
-  // `seen`: a CUDA error that the caller met, if any. ok: the state is ended.
+  // Aborts all communicators. `seen`: a CUDA error that the caller met, if any. ok: the state is ended.
   Result<void> abort_all(const std::string& reason, CudaError seen = 0);
   bool ended() const { return phase_.load() != Phase::live; }
 
@@ -93,14 +94,15 @@ class NcclCommunicators {
   Env* env_;
   NcclEnd end_;
   std::vector<std::unique_ptr<NcclLink>> links_;
-  const NcclLink* launching_ = nullptr;  // the last that started a group, until it is seen to be launched
+  const NcclLink* launching_ = nullptr;  // link that last started a group, until the launch is seen to be
+                                         // done
   std::mutex calls_;
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::atomic<Phase> phase_ = Phase::live;
-  std::string reason_;   // why the abort was asked for
-  std::string outcome_;  // of state lost
+  std::string reason_;   // reason for the abort
+  std::string outcome_;  // error text in state lost
   bool dead_ = false;    // die() was called
   bool stop_ = false;
   std::thread thread_;

@@ -11,7 +11,8 @@
 namespace holdfast::inline parallel {
 namespace {
 
-// In NCCL's order; it looks up the home directory in the user database, which $HOME hardly ever contradicts.
+// Returns the configuration files in NCCL's order. NCCL looks up the home directory in the user database,
+// which rarely differs from $HOME.
 std::vector<std::string> configuration_files(Env& env) {
   std::vector<std::string> files;
   const std::string named = env.variable("NCCL_CONF_FILE"), home = env.variable("HOME");
@@ -51,7 +52,7 @@ std::optional<NcclSetting> find_nccl_setting(Env& env, const std::string& name) 
 
 Result<void> check_nccl_environment(Env& env) {
   const std::optional<NcclSetting> blocking = find_nccl_setting(env, "NCCL_COMM_BLOCKING");
-  // As NCCL reads a number; it ignores all but 0 and 1.
+  // NCCL parses the value as a number and ignores all but 0 and 1.
   if (!blocking.has_value() || std::strtoll(blocking->value.c_str(), nullptr, 0) != 1) return {};
   return fail(ExitCode::config,
               "NCCL_COMM_BLOCKING is {} in {}, but must be 0 or unset: NCCL would wait for a rank that died "

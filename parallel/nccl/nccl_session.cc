@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t first_message_bytes = 16;
 
-// What rank 0 sends to all.
+// Message that rank 0 sends to all ranks.
 struct Invitation {
   std::uint64_t epoch = 0;
   NcclUniqueId id;
@@ -45,7 +45,8 @@ Result<std::unique_ptr<Transport>> NcclSession::make_transport(Communicator& con
   // Agreed on before anybody starts NCCL, which would wait for the others until the deadline.
   HF_TRY_VOID(agree_on_outcome(control, waiter, prepare(link), host));
   Result<std::unique_ptr<Transport>> mine = start(control, link, id, waiter);
-  // At once: where its sockets close, the others need not wait for their deadline. It waits for theirs.
+  // Aborts at once: when this rank's sockets close, the others need not wait for their deadline. This rank
+  // still waits for theirs.
   if (!mine.ok()) static_cast<void>(abort_all(mine.error().message));
   if (control.abandoned()) return mine;
   const Waiter patient = waiter.with_timeout(2 * options_.connect_timeout_ms + options_.abort_timeout_ms);
@@ -71,7 +72,7 @@ Result<NcclUniqueId> NcclSession::invite(Communicator& control, const Waiter& wa
   return invitation.id;
 }
 
-// What is made before NCCL starts. A link of one rank needs nothing.
+// Creates the stream, events and memory of a link before NCCL starts. A link of one rank needs none.
 Result<void> NcclSession::prepare(NcclLink& link) {
   if (link.size == 1) return {};
   HF_TRY(const NcclCommunicators::Calls calls, communicators_.enter());

@@ -1,4 +1,5 @@
-// NcclSession: the NCCL of this process in one epoch: makes its transports, and ends them all together.
+// NcclSession is the NCCL of this process in one membership epoch: it makes the transports, and ends them all
+// together.
 //
 //   HF_TRY(std::unique_ptr<NcclLibrary> library, cuda_module->load_nccl(nccl_library_file));
 //   NcclSession session(*library, env, {.device = 0, .epoch = 3});
@@ -7,9 +8,9 @@
 //   session.abort_all("rank 5 died");      // from any thread; transport gives errors from now on
 //   ... the survivors agree on their new group: a new session with epoch 4, connect() again
 //
-// An epoch is a session: what met a fault is never used again, and the names of the communicators say which
-// epoch they belong to. NCCL's Shrink (2.27), Revoke (2.28.7) and Grow (2.29.2) need a parent that works or
-// is quiet; the fresh start needs nothing, and works with every version.
+// Each epoch has its own session: a communicator that met a fault is never used again, and the names of the
+// communicators say which epoch they belong to. NCCL's Shrink (2.27), Revoke (2.28.7) and Grow (2.29.2) need
+// a parent that works or is quiet; the fresh start needs nothing, and works with every version.
 #pragma once
 
 #include <cstdint>
@@ -33,23 +34,24 @@ struct NcclOptions {
 
 class NcclSession {
  public:
-  NcclSession(NcclLibrary& library, Env& env, NcclOptions options);  // which outlive it
+  NcclSession(NcclLibrary& library, Env& env, NcclOptions options);  // `library` and `env` outlive it
 
   // Makes a transport over the ranks of `control`, all of which call it, in one order if they call it several
-  // times, while no other transport of the session has anything open. Of transports with different ranks: in
-  // an order in which nobody waits in a circle (runtime/rank/nccl_connection.h). The id of the communicator
-  // travels over `control`, which stays usable beside it. When it returns ok, each pair of ranks has
-  // exchanged a message. Errors are agreed on over `control`: all ranks get the sentence of the lowest
-  // failing one (a rank that dies meanwhile breaks `control`, which is one too), and this session has ended.
-  // The transport does not outlive the session; the thread that calls connect() is the transport's.
+  // times, while no other transport of the session has anything open. Transports with different ranks must be
+  // made in an order in which no ranks wait in a circle (runtime/rank/nccl_connection.h). The id of the
+  // communicator is sent over `control`, which stays usable as well. When connect() returns ok, each pair of
+  // ranks has exchanged a message. Errors are agreed on over `control`: all ranks get the sentence of the
+  // lowest failing one (a rank that dies meanwhile breaks `control`, which is an error too), and this session
+  // has ended. The transport does not outlive the session; the thread that calls connect() is the
+  // transport's.
   Result<std::unique_ptr<Transport>> connect(Communicator& control, const std::string& name);
 
-  // What a rank that does not take part allows those for it that do.
+  // Returns how long a rank that takes no part in connect() waits for the ranks that do.
   std::int64_t connect_patience_ms() const {
     return 4 * options_.connect_timeout_ms + options_.abort_timeout_ms;
   }
 
-  // NcclCommunicators::abort_all(): returns when all communicators are gone, or kills the process.
+  // Calls NcclCommunicators::abort_all(): returns when all communicators are gone, or kills the process.
   Result<void> abort_all(const std::string& reason) { return communicators_.abort_all(reason); }
   bool ended() const { return communicators_.ended(); }
 

@@ -1,39 +1,39 @@
-// The Transport over one NCCL communicator and one CUDA stream, of the device's memory.
+// The Transport over one NCCL communicator and one CUDA stream, for device memory.
 //
 // An exchange is one group of ncclSend and ncclRecv. Groups are issued in the order of their numbers, each
 // when its sends are given and NCCL has launched the one before; several may be on the stream at once. The
-// end of a group is an event behind it, and events are only ever queried: whoever waited for the stream of a
-// dead peer would wait for ever; nor is a group ever captured into a CUDA graph, which would keep the abort
-// waiting. NCCL moves bytes and adds nothing; sums are the receiver's, in the order of lanes.
+// end of a group is an event after it, and events are only ever queried: a wait for the stream of a dead peer
+// would never end; nor is a group ever captured into a CUDA graph, which would delay the abort. NCCL moves
+// bytes and adds nothing; the receiver computes sums, in the order of lanes.
 //
-// Several transports beside each other, each with a communicator and a stream of its own, progress in any
+// Several transports at the same time, each with a communicator and a stream of its own, progress in any
 // order, as over the host, if nothing on the GPU makes the kernel of one wait for another's, which waits for
-// other ranks. Four things could, and somebody sees to each:
+// other ranks. Four things could, and each is handled:
 //
 //   blocks    all kernels of NCCL fit on the GPU at once: NcclLibrary::max_ctas()
 //   loading   CUDA loads a kernel when it is first launched, and that may wait for the kernels that run.
-//             CUDA_MODULE_LOADING=EAGER: runtime/rank/transport_choice.h. One communicator alone does
-//             without: its groups have one order on all ranks, so those of the rank that has issued least end
-//   queues    streams share the GPU's hardware queues, 8 if nobody asks for more.
-//             CUDA_DEVICE_MAX_CONNECTIONS=32: at the same place
+//             CUDA_MODULE_LOADING=EAGER: runtime/rank/transport_choice.h. One communicator alone does not need
+//             it: its groups have one order on all ranks, so those of the rank that has issued least end
+//   queues    streams share the GPU's hardware queues, 8 by default. CUDA_DEVICE_MAX_CONNECTIONS=32: set in
+//             the same file
 //   calls     that wait for the whole device (cudaMalloc, cudaFree): none in a step, and while communicators
 //             connect their streams are empty. Where training.cuda_graphs is on, graphs are made in the
 //             second step; whether that waits is not known
 //
-// received() and oldest(): the host has seen the event behind the group, so what it launches from now on, on
-// any stream, reads what arrived, and what was sent may be written. Nothing but that orders a stream of NCCL
-// and the device's queue: who sends has waited for the ticket of what wrote the bytes, who opens for that of
-// what read the target last.
+// received() and oldest(): the host has seen the event after the group, so work launched from now on, on any
+// stream, may read the received data, and the sent memory may be written. Nothing else orders a stream of
+// NCCL and the device's queue: the caller of send() has waited for the ticket of the work that wrote the
+// bytes, the caller of open() for that of the work that last read the target.
 //
-// Unproven: none of this has run on a GPU, only on a double (tests/parallel_nccl). First to be looked at on
-// one: several communicators at once, an abort with kernels of several on the device, and how much receives
-// that wait on the GPU take from kernels that compute.
+// Unproven: none of this has run on a GPU, only on a test double (tests/parallel_nccl). To be checked first
+// on a GPU: several communicators at once, an abort with kernels of several on the device, and how much
+// receives that wait on the GPU take from kernels that compute.
 //
-// It learns of a dead peer by itself only where NCCL's network code meets it. Otherwise nothing moves any
-// more, and the caller's deadline leads to abandon(), which ends all communicators of the process
-// (nccl_communicators.h) and returns when their memory may go.
+// The transport learns of a dead peer by itself only where NCCL's network code meets it. Otherwise nothing
+// moves any more, and the caller's deadline leads to abandon(), which ends all communicators of the process
+// (nccl_communicators.h) and returns when their memory may be freed.
 //
-// Errors name the communicator, the exchange, its peers, the call and what NCCL says. A CUDA error that is
+// Errors name the communicator, the exchange, its peers, the call and NCCL's message. A CUDA error that is
 // sticky kills the process.
 #pragma once
 
@@ -46,7 +46,7 @@ namespace holdfast::inline parallel {
 
 class NcclTransport final : public Transport {
  public:
-  static constexpr std::size_t slot_count = 64;  // exchanges open at once, as many events of the link
+  static constexpr std::size_t slot_count = 64;  // exchanges open at once; the link has as many events
 
   // `communicators` outlives it and owns `link`, whose communicator is ready.
   NcclTransport(NcclCommunicators& communicators, const NcclLink& link);
@@ -73,10 +73,10 @@ class NcclTransport final : public Transport {
 
   Slot& slot(Number number) { return slots_[number % slot_count]; }
   const Slot& slot(Number number) const { return slots_[number % slot_count]; }
-  Result<bool> move();              // one look at everything; calls are entered
-  Result<bool> finish_launch();     // of the group that NCCL is still launching
-  Result<bool> finish_exchanges();  // whose events are reached
-  Result<bool> issue();             // all groups whose turn it is
+  Result<bool> move();              // polls everything once; called inside enter()
+  Result<bool> finish_launch();     // for the group that NCCL is still launching
+  Result<bool> finish_exchanges();  // ends exchanges whose events are reached
+  Result<bool> issue();             // issues all groups that are next in order
   Result<void> issue_group(Number number);
   Result<void> record(Number number);
   Error nccl_failed(Number number, const char* call, NcclResult result);
