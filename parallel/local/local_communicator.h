@@ -1,5 +1,5 @@
-// Ranks as threads of one process: for tests. Same contract as MPI's; a rank that goes away
-// (destroys its end) makes its peers' requests fail, as a dead process would.
+// Local communicators are ranks as threads of one process, for tests. They have the same contract as MPI's; a
+// rank that destroys its end makes its peers' requests fail, as a dead process would.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,9 @@
 
 namespace holdfast::inline parallel {
 
-// `size` connected ends; each is used by one thread.
+// Returns `size` connected ends; each is used by one thread.
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size);
-// One for each of `names`, which are what sentences call the ranks (Communicator::global_rank).
+// Returns one for each of `names`, the numbers of the ranks in messages (Communicator::global_rank).
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(const std::vector<int>& names);
 
 // Runs body(communicator) on `size` threads and joins them; returns the first error by rank.

@@ -28,7 +28,7 @@ struct LocalWorld::Shared {
   std::vector<Place> places;   // by launched rank
   StartRank start_rank;
 
-  // With the mutex held: the next epoch, if all that are left wait for it.
+  // Begins the next epoch if all remaining ranks wait for it; called with the mutex held.
   void begin_epoch_if_complete() {
     std::vector<int> members;
     for (std::size_t rank = 0; rank < places.size(); ++rank) {
@@ -51,7 +51,7 @@ struct LocalWorld::Shared {
     changed.notify_all();
   }
 
-  // With the mutex held: starts the new ranks, if all wait for them.
+  // Starts the new ranks if all ranks wait for them; called with the mutex held.
   void grow_if_complete(int count) {
     std::vector<int> members;
     for (std::size_t rank = 0; rank < places.size(); ++rank) {

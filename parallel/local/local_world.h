@@ -1,11 +1,10 @@
-// LocalWorld: the ranks of a run as threads of one process that can die one by one, for tests: the twin of
-// what parallel/mpi makes of ULFM.
+// LocalWorld runs the ranks of a run as threads of one process that can die one by one, for tests: the
+// counterpart of what parallel/mpi builds on ULFM.
 //
 //   LocalWorld world(4);
-//   thread of rank r: const std::unique_ptr<ShrinkingWorld> mine = world.join(r);   // until it dies:
-//   .reset()
+//   thread of rank r: const std::unique_ptr<ShrinkingWorld> mine = world.join(r);   // .reset(): the rank dies
 //
-// With a function that starts one rank more (a thread that joins as that), ranks can come later, too.
+// With a function that starts one more rank (a thread that joins as that), ranks can join later, too.
 #pragma once
 
 #include <functional>
@@ -17,11 +16,11 @@ namespace holdfast::inline parallel {
 
 class LocalWorld {
  public:
-  // Called with the number of the new rank, by one of the others' threads; false: it cannot be started.
+  // Called with the number of the new rank, by a thread of another rank; false: it cannot be started.
   using StartRank = std::function<bool(int launched_rank)>;
   explicit LocalWorld(int ranks, StartRank start_rank = {});
-  // Once for every rank; of its thread. The object's end is the rank's death. A shrink() in which somebody
-  // does not take part is an error at its deadline.
+  // Joins as one rank; called once for every rank, by its thread. The object's end is the rank's death. A
+  // shrink() in which a rank does not take part is an error at its deadline.
   std::unique_ptr<ShrinkingWorld> join(int launched_rank);
 
  private:
