@@ -2,7 +2,7 @@
 // counterpart of what parallel/mpi builds on ULFM.
 //
 //   LocalWorld world(4);
-//   thread of rank r: const std::unique_ptr<ShrinkingWorld> mine = world.join(r);   // .reset(): the rank dies
+//   thread of rank r: const std::unique_ptr<ShrinkingWorld> mine = world.join(r);  // ends with .reset()
 //
 // With a function that starts one more rank (a thread that joins as that), ranks can join later, too.
 #pragma once

@@ -45,7 +45,7 @@ class Session final : public MpiSession {
     world_.join(timeout_ms, preparation);
   }
 
-  // Never finalises: a session that ends without finish() saw an error, and MPI_Finalize could wait for dead
+  // Does not finalise: a session that ends without finish() saw an error, and MPI_Finalize could wait for dead
   // ranks.
   ~Session() override = default;
 

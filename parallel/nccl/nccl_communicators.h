@@ -6,12 +6,12 @@
 //
 //   live      every call goes through enter()
 //   aborting  enter() gives an error, so nothing new is launched. A thread of its own, inside no call, aborts
-//             all communicators in one NCCL group (one after the other they deadlock in the driver; before 2.22,
-//             which cannot do that in a group, each in a thread of its own), waits until the streams are
-//             quiet, and checks whether CUDA still works
+//             all communicators in one NCCL group (one after the other they deadlock in the driver; before
+//             2.22, which cannot do that in a group, each in a thread of its own), waits until the streams
+//             are quiet, and checks whether CUDA still works
 //   ended     all memory is given back; the next epoch connects anew, with new communicators
-//   lost      the deadline passed, an abort failed, or CUDA's error is sticky: the process kills itself, which
-//             is an ordinary death for its peers
+//   lost      the deadline passed, an abort failed, or CUDA's error is sticky: the process kills itself,
+//             which is an ordinary death for its peers
 //
 // Threads: any may call abort_all() and ended(); abort_all() returns when the state is ended or lost.
 // Everything else is for the owner's thread. The end of a run takes the same path, after its ranks have

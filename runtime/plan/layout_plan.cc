@@ -20,7 +20,7 @@ struct StageOps {
   std::uint64_t kernel_bytes = 0;
 };
 
-// Of what `launch` launches.
+// Returns the seconds of the ops that `launch` launches.
 template <typename Launch>
 double price(PlannedDevice& device, const OpPrices& prices, const Launch& launch) {
   double seconds = 0.0;
@@ -69,7 +69,7 @@ double price_update(const BucketPlan& buckets, DType dtype, const OpPrices& pric
   return shard.count == 0 ? 0.0 : prices.seconds(AdamW::id, &update);
 }
 
-// Of the last bucket of a backward, which is the first that the next forward reads.
+// Returns the share of the last bucket of a backward, which is the first that the next forward reads.
 double last_bucket_share(const BucketPlan& buckets) {
   std::uint64_t all = 0, last = 0;
   for (int bucket = 0; bucket < buckets.local_count(); ++bucket) {
@@ -108,7 +108,8 @@ std::vector<int> replicas_to_plan(const Config& config, const Mesh& mesh, int st
   return result;
 }
 
-// Without --ranks-per-host all are on one, where only replicas that are asked for are kept.
+// Returns each rank's buddy. Without --ranks-per-host all ranks are on one host, where replicas are kept only
+// on request.
 std::vector<int> buddies_on(const Config& config, const Mesh& mesh, const PlannedMachine& machine) {
   if (machine.ranks_per_host == 0 && config.checkpoint.replicas == "auto") return {};
   std::vector<std::string> hosts(static_cast<std::size_t>(mesh.shape().ranks()));
@@ -156,7 +157,7 @@ struct LayoutPlanner::State {
 
   // Ops and workspace of a stage of the first replica; plans its rank when nobody asked before.
   Result<StageOps> ops_of(const Config& config, const Mesh& mesh, int stage);
-  // Of the rank whose peers these are.
+  // Returns the worker of the rank that has these peers.
   Result<std::unique_ptr<Worker>> worker_of(const Config& config, const Mesh& mesh,
                                             const std::vector<int>& buddies, PlannedDevice& device,
                                             AbsentPeers& peers);
@@ -167,14 +168,14 @@ struct LayoutPlanner::State {
   Result<std::optional<LayoutPlan>> plan(const Config& config, int ranks, bool ends_when_too_large);
   bool fits(const RankPlan& coordinate, int ranks) const;
   const OpPrices& prices() const { return machine.prices != nullptr ? *machine.prices : one_flop_per_second; }
-  // Of one microbatch through both ends of the model, and through one of its layers.
+  // Returns the seconds of one microbatch through both ends of the model, and through one of its layers.
   Result<std::pair<double, double>> model_seconds(const Config& config);
 
   Env& env;
   const PlannedMachine& machine;
   const PeakPrices one_flop_per_second{1.0, 1e30, {}};
   FaultPoints faults;
-  // What follows from the shapes of parts alone, so that stages and layouts share it.
+  // Results that depend on the shapes of parts alone, cached so that stages and layouts share them.
   std::map<std::string, PartTime> parts;
   std::map<std::string, std::uint64_t> kernel_bytes;
   Counts counts;
@@ -294,7 +295,7 @@ Result<std::optional<LayoutPlan>> LayoutPlanner::State::plan(const Config& confi
   return std::optional(std::move(plan));
 }
 
-// From models of one and of two layers: the others are like the second.
+// Computes the times from models of one and of two layers: all further layers cost the same as the second.
 Result<std::pair<double, double>> LayoutPlanner::State::model_seconds(const Config& config) {
   Config small = config;
   small.parallel.lanes = small.parallel.data = small.parallel.pipeline = small.parallel.pipeline_chunks = 1;

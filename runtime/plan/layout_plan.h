@@ -1,6 +1,6 @@
-// What a run would hold, send and take in one layout, without its devices and without its peers: every rank
-// is planned as the run itself plans it (runtime/elastic/planned_rank.h), and its ops are priced instead of
-// run. Nothing of the model's size is allocated or touched.
+// A layout plan says what a run would hold, send and take in one layout, without its devices and without its
+// peers: every rank is planned as the run itself plans it (runtime/elastic/planned_rank.h), and its ops are
+// priced instead of run. Nothing of the model's size is allocated or touched.
 #pragma once
 
 #include <array>
@@ -22,43 +22,44 @@ namespace holdfast::inline plan {
 
 inline constexpr std::size_t memory_class_count = 8;
 
-// One rank. The ranks of its tensor group hold and send the same.
+// Plan of one rank. The other ranks of its tensor group hold and send the same.
 struct RankPlan {
   MeshCoordinate coordinate;
   std::vector<ModelPart> parts;                                    // by chunk
   std::array<std::uint64_t, memory_class_count> class_bytes = {};  // as the run's MemoryPlan has them
   std::array<std::uint64_t, 2> place_bytes = {};                   // by MemoryPlace
-  std::uint64_t kernel_bytes = 0;  // workspace of the device; 0 if nobody knows
-  std::uint64_t shared_bytes = 0;  // its RAM snapshots, in the shared memory of its host
+  std::uint64_t kernel_bytes = 0;                                  // workspace of the device; 0 if unknown
+  std::uint64_t shared_bytes = 0;  // RAM snapshots of the rank, in the shared memory of its host
   StepTraffic traffic;
-  // In the memory that bytes_for_rank() is about.
+  // Returns the bytes needed in the memory that bytes_for_rank() is about.
   std::uint64_t needed_bytes(const PlannedMachine& machine) const;
 };
 
 std::uint64_t tokens_per_step(const Config& config);
 
 struct LayoutPlan {
-  Config config;  // resolved, of this layout
+  Config config;  // resolved, for this layout
   MeshShape shape;
   int waves = 1;
-  // By stage, then by replica: all of them, or of more than 4 the first, the one that owns most of the
+  // Ranks by stage, then by replica: all of them, or of more than 4 the first, the one that owns most of the
   // optimizer's state, and the last.
   std::vector<RankPlan> ranks;
-  double bubble_share = 0.0;  // of all stages, in forward and backward
+  double bubble_share = 0.0;  // over all stages, in forward and backward
   std::optional<StepTime> time;
 
   const RankPlan& largest(const PlannedMachine& machine) const;
-  bool fits(const PlannedMachine& machine) const;  // true if nobody knows
-  std::uint64_t shared_bytes() const;              // of all ranks; of more than 4 replicas an upper bound
-  // Of the ranks of one host.
+  bool fits(const PlannedMachine& machine) const;  // true if the memory is unknown
+  std::uint64_t shared_bytes() const;              // of all ranks; an upper bound with more than 4 replicas
+  // Returns the shared memory that the ranks of one host need.
   std::uint64_t shared_bytes_of_host(const PlannedMachine& machine) const;
   std::uint64_t tokens_per_step() const { return holdfast::tokens_per_step(config); }
-  // The model's FLOP of a step as a share of what all ranks could multiply in its time; none without prices.
+  // Returns MFU: the model's FLOP of a step as a share of what all ranks could multiply in its time; none
+  // without prices.
   std::optional<double> model_flops_utilization(const PlannedMachine& machine) const;
 };
 
 // Plans layouts of one run: what several of them have in common is counted and priced once. Every `config` is
-// that of the run but for layout, recomputation and the cut into microbatches; it is resolved, but for
+// that of the run except for layout, recomputation and the cut into microbatches; it is resolved, except for
 // parallel.data. Errors: ExitCode::config with every rule that is broken (rank_layout.h).
 class LayoutPlanner {
  public:
@@ -67,19 +68,20 @@ class LayoutPlanner {
   ~LayoutPlanner();
 
   Result<LayoutPlan> plan(const Config& config, int ranks);
-  // None if some rank does not fit: ends at the first one.
+  // Plans the layout, or returns none if some rank does not fit: stops at the first one.
   Result<std::optional<LayoutPlan>> plan_if_it_fits(const Config& config, int ranks);
-  // Whether the first rank of the first stage does, which keeps the most activations.
+  // Returns whether the first rank of the first stage fits, which keeps the most activations.
   Result<bool> first_rank_fits(const Config& config, int ranks);
-  // The time that plan() comes to, without its memory. Without prices: of the FLOP, at one a second.
+  // Returns the time that plan() computes, without its memory. Without prices: the time of the FLOP at one
+  // per second.
   Result<StepEstimate> estimate(const Config& config, int ranks);
-  // A time that estimate() is not below, at the cost of a division.
+  // Returns a lower bound of estimate(), at the cost of a division.
   Result<double> min_seconds(const Config& config, int ranks);
 
-  // Tells what it has done so far.
+  // Work that the planner has done so far.
   struct Counts {
-    int ranks_planned = 0;  // whose memory was counted
-    int parts_priced = 0;   // of the model, whose ops were launched to be priced
+    int ranks_planned = 0;  // ranks whose memory was counted
+    int parts_priced = 0;   // model parts whose ops were launched to be priced
   };
   Counts counts() const;
 

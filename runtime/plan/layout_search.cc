@@ -35,7 +35,7 @@ std::vector<ScheduleChoice> schedules_of(std::int64_t stages, std::int64_t layer
   return choices;
 }
 
-// From the fastest to the one that needs least memory.
+// Modes from the fastest to the one that needs least memory.
 constexpr const char* recompute_modes[] = {"none", "selective", "full"};
 
 Config with_layout(Config config, std::int64_t pipeline, std::int64_t tensor,
@@ -160,7 +160,7 @@ std::optional<LayoutPlan> if_it_fits(Env& env, const Config& config, int ranks,
   return plan.ok() ? std::move(plan).value() : std::nullopt;
 }
 
-// As many tokens in a step in smaller portions.
+// Returns configs with as many tokens in a step, but smaller microbatches.
 std::vector<Config> smaller_microbatches(const Config& config) {
   std::vector<Config> configs;
   Config smaller = config;

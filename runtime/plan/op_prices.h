@@ -1,5 +1,5 @@
-// How long an op takes on one rank, for whoever adds up a step before it runs: from peaks that somebody
-// states, or from ops that were timed.
+// OpPrices says how long an op takes on one rank, for estimates of a step before it runs: from stated peaks,
+// or from ops that were timed.
 #pragma once
 
 #include <map>
@@ -15,17 +15,18 @@ namespace holdfast::inline plan {
 class OpPrices {
  public:
   virtual ~OpPrices() = default;
-  // `arguments` is the struct of `id`; its memory is not looked at, but for the table of AdamW.
+  // Returns the time of one op. `arguments` is the struct of `id`; its memory is not read, except for the
+  // table of AdamW.
   virtual double seconds(OpId id, const void* arguments) const = 0;
-  // Rate at arrays larger than any cache, of bytes read plus written.
+  // Returns the rate at arrays larger than any cache, of bytes read plus written.
   virtual double memory_bytes_per_second() const = 0;
-  // Rate of large products, which MFU is a share of.
+  // Returns the rate of large products, which is the peak for MFU.
   virtual double flops_per_second() const = 0;
   virtual std::string description() const = 0;  // a clause: "stated peaks of 989 TFLOP/s and 3350 GB/s"
 };
 
-// The larger of an op's products at one rate and its bytes at the other (kernels/cost.h): what no
-// implementation is faster than.
+// Prices an op at the larger of its products at one rate and its bytes at the other (kernels/cost.h): a lower
+// bound for any implementation.
 class PeakPrices final : public OpPrices {
  public:
   PeakPrices(double flops_per_second, double bytes_per_second, std::string description)
@@ -42,13 +43,13 @@ class PeakPrices final : public OpPrices {
   std::string description_;
 };
 
-// What ops of the same shape took; one of another shape is scaled by its products, or its bytes if it has
-// none.
+// Prices an op by the time that ops of the same shape took; one of another shape is scaled by its products,
+// or its bytes if it has none.
 class TimedPrices final : public OpPrices {
  public:
-  // `rounds`: the same ops again and again, AdamW among them; medians count. `launch_seconds`: of each op
-  // beside its kernel. `flops_per_second`: of large products, measured apart. Tables in the records are read
-  // now.
+  // Takes timed ops. `rounds`: the same ops repeatedly, AdamW among them; medians count. `launch_seconds`:
+  // time of each op in addition to its kernel. `flops_per_second`: of large products, measured separately.
+  // Tables in the records are read now.
   TimedPrices(std::span<const std::vector<OpTimer::Record>> rounds, double launch_seconds,
               double flops_per_second, std::string description);
   double seconds(OpId id, const void* arguments) const override;
@@ -63,7 +64,7 @@ class TimedPrices final : public OpPrices {
   std::map<std::pair<OpId, std::string>, double> seconds_;  // by op and shape
   std::map<OpId, Sum> sums_;
   double launch_seconds_, flops_per_second_;
-  double memory_bytes_per_second_ = 0.0;  // that of AdamW, which goes through more than any cache holds
+  double memory_bytes_per_second_ = 0.0;  // rate of AdamW, whose data exceeds any cache
   std::string description_;
 };
 

@@ -72,7 +72,7 @@ std::string layout_text(const LayoutPlan& plan) {
                      100.0 * plan.bubble_share);
 }
 
-// Of each stage the rank that needs most.
+// Returns for each stage the rank that needs most memory.
 std::vector<const RankPlan*> largest_of_stages(const LayoutPlan& plan, const PlannedMachine& machine) {
   std::vector<const RankPlan*> stages(static_cast<std::size_t>(plan.shape.pipeline), nullptr);
   for (const RankPlan& coordinate : plan.ranks) {
@@ -358,7 +358,7 @@ std::string settings_text(const std::vector<Setting>& settings) {
 
 namespace {
 
-// What the first layout of a search has that the second lacks.
+// Returns a text on why the first layout of a search is faster than the second.
 std::string why_text(const LayoutSearch& search) {
   const LayoutPlan& first = search.plans.front();
   std::string text = fmt::format("why: it takes {}", seconds_text(first.time->seconds()));

@@ -1,4 +1,4 @@
-// The answer of `holdfast plan`, on one screen for people and as one JSON object for programs.
+// Reports are the answer of `holdfast plan`, on one screen for people and as one JSON object for programs.
 #pragma once
 
 #include <string>
@@ -13,22 +13,23 @@ namespace holdfast::inline plan {
 // A layout, and the same run after ranks were lost.
 struct RunPlan {
   LayoutPlan layout;
-  // With a replica less, and with elastic.min_data_parallel; only those that are less than the layout has.
+  // Plans with one replica less, and with elastic.min_data_parallel; only those that are less than the layout
+  // has.
   std::vector<LayoutPlan> smaller;
 };
 
-// What a run of this resolved config is, whatever its layout: the first lines of an answer.
+// Returns a description of a run of this resolved config, whatever its layout: the first lines of an answer.
 std::string run_text(const Config& config);
 std::string plan_text(const RunPlan& plan, const PlannedMachine& machine);
 Json plan_json(const RunPlan& plan, const PlannedMachine& machine);
 
-// The layouts of `ranks` ranks as a table, why the first is the first, and the keys that give it.
+// Returns the layouts of `ranks` ranks as a table, why the first is the first, and the keys that give it.
 std::string search_text(const LayoutSearch& search, int ranks, const PlannedMachine& machine);
 Json search_json(const LayoutSearch& search, const PlannedMachine& machine);
 
-// "parallel.pipeline = 2, training.recompute = "full"".
+// Returns "parallel.pipeline = 2, training.recompute = "full"".
 std::string settings_text(const std::vector<Setting>& settings);
-// A sentence: what would fit, and what it would need.
+// Returns a sentence: what would fit, and what it would need.
 std::string remedy_text(const Remedy& remedy, int ranks, const PlannedMachine& machine);
 Json remedy_json(const Remedy& remedy, const PlannedMachine& machine);
 

@@ -1,4 +1,4 @@
-// What a planner knows of the machines that a run would have: memory, prices of ops, links between ranks and
+// PlannedMachine describes the machines that a run would have: memory, prices of ops, links between ranks and
 // which ranks share a host.
 #pragma once
 
@@ -17,13 +17,13 @@ namespace holdfast::inline plan {
 inline constexpr std::uint64_t process_bytes = std::uint64_t{64} << 20;
 
 struct PlannedMachine {
-  bool host_sees_memory = true;  // of the device
+  bool host_sees_memory = true;  // the host can read device memory
   bool with_nccl = false;
   // Rank r is on host r / ranks_per_host; 0: all ranks are on one host.
   int ranks_per_host = 0;
-  // Memory for one rank, or for all ranks of one host together; neither: nobody knows.
+  // Memory for one rank, or for all ranks of one host together; unknown if neither is set.
   std::optional<std::uint64_t> rank_bytes = {}, host_bytes = {};
-  // Shared memory that is free, of all ranks of one host together; none: nobody knows.
+  // Free shared memory for all ranks of one host together; none: unknown.
   std::optional<std::uint64_t> shared_bytes = {};
   // Ranks that compute at the same time on the processors of a host; 0: each has its own.
   int ranks_at_once = 0;
@@ -31,13 +31,13 @@ struct PlannedMachine {
   // Bytes per second that a rank receives from ranks of other hosts, and of its own host (none: the same).
   // Without the first, sending between hosts takes no time; without both, sending takes none.
   std::optional<double> link_bytes_per_second = {}, host_link_bytes_per_second = {};
-  // Whether messages move while the rank computes. Processors that copy them do nothing else meanwhile.
+  // True if messages move while the rank computes. Processors that copy messages do nothing else meanwhile.
   bool overlaps_messages = false;
-  // Counts the workspace of kernels (kernels/counting_device.h), for one planner at a time; outlives
-  // it. Null: nobody knows what they need.
+  // Device that counts the workspace of kernels (kernels/counting_device.h), for one planner at a time;
+  // outlives this object. Null: the workspace is unknown.
   Device* kernels = nullptr;
 
-  // Of `ranks` in all, those that share one host.
+  // Returns how many of `ranks` share one host.
   int ranks_on_host(int ranks) const { return ranks_per_host == 0 ? ranks : std::min(ranks, ranks_per_host); }
   bool same_host(int rank, int other) const {
     return ranks_per_host == 0 || rank / ranks_per_host == other / ranks_per_host;
@@ -45,7 +45,7 @@ struct PlannedMachine {
   bool has_links() const {
     return link_bytes_per_second.has_value() || host_link_bytes_per_second.has_value();
   }
-  // Of what comes from this host and from others at the same time.
+  // Returns the time to receive bytes from this host and from others at the same time.
   double transfer_seconds(double bytes_inside, double bytes_between) const {
     const std::optional<double> inside =
         host_link_bytes_per_second.has_value() ? host_link_bytes_per_second : link_bytes_per_second;

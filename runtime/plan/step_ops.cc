@@ -17,7 +17,7 @@
 namespace holdfast::inline plan {
 namespace {
 
-// Where an op's options are pointers, only whether they are there counts.
+// Lists the arguments of an op. For options that are pointers, only null or not null counts.
 template <typename Op>
 Json arguments_of(const Op& op) {
   Json json = Json::object();

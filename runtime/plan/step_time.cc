@@ -110,7 +110,7 @@ class Estimate {
     return play(schedule_.shape, durations_of(stages_, chunks, scales), transfers);
   }
 
-  // Of all replicas and stages.
+  // Returns the busy time of all replicas and stages.
   double busy_seconds() const {
     double microbatch = 0.0;
     for (const StageCosts& stage : stages_) {
@@ -143,7 +143,7 @@ class Estimate {
                                            : machine_.transfer_seconds(0.0, bytes);
   }
 
-  // From equally many bytes of every other rank of the data group.
+  // Returns the time to receive equally many bytes from every other rank of the data group.
   double group_seconds(double bytes, const StageCosts& stage) const {
     const int replicas = mesh_.shape().data;
     if (replicas == 1) return 0.0;
@@ -162,7 +162,7 @@ class Estimate {
     return machine_.transfer_seconds(received(stage.traffic.slices), 0.0);
   }
 
-  // Where the processors that compute copy every message.
+  // Returns the time of messages when the processors that compute copy every message.
   double copied_seconds() const {
     double most = 0.0;
     for (const StageCosts& stage : stages_) {

@@ -1,16 +1,16 @@
-// How long a step takes when the parts of its stages are priced: the pipeline's schedule is played with them,
-// and messages count as far as nothing hides them. Pure.
+// estimate_step() computes how long a step takes when the parts of its stages are priced: it simulates the
+// pipeline's schedule with them, and messages count as far as nothing hides them. Pure.
 //
-// What hides what, where messages move while the rank computes (PlannedMachine::overlaps_messages):
+// Computation hides messages as follows, where messages move while the rank computes
+// (PlannedMachine::overlaps_messages):
 //   gradients    a lane's buckets leave while its last backward still computes, and while the next lane's
 //                first forwards do; the bucket that is ready last leaves when nothing is left to compute
 //   parameters   the next step's forwards wait for their own half layer; what is received before the first of
 //                them, and what takes longer than all forwards before the first backward, is exposed
-//   boundaries   a stage that has other microbatches to compute does not wait: the schedule is played with
-//   and
-//                without them
+//   boundaries   a stage that has other microbatches to compute does not wait: the schedule is simulated with
+//                and without them
 //   slices       nothing: a layer waits for the rows of its tensor group
-//   snapshots    the copy of the state moves behind the next forward and backward
+//   snapshots    the copy of the state is hidden by the next forward and backward
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,19 @@
 
 namespace holdfast::inline plan {
 
-// Of one microbatch through one part of a stage, in seconds.
+// Time of one microbatch through one part of a stage, in seconds.
 struct PartTime {
   double forward = 0.0, backward = 0.0;
 };
 
-// Of the first rank of a stage of the first replica.
+// Costs of the first rank of a stage of the first replica.
 struct StageCosts {
   int rank = 0;
   std::vector<PartTime> parts = {};  // by chunk
-  double sums = 0.0, update = 0.0;   // of gradients over the lanes, and AdamW
+  double sums = 0.0, update = 0.0;   // sums of gradients over the lanes; AdamW
   StepTraffic traffic = {};
-  double first_gather_share = 0.0;    // of the parameters received: of the first forward's bucket
-  double last_reduction_share = 0.0;  // of the gradients received: of the last backward's bucket
+  double first_gather_share = 0.0;    // first forward's bucket as a share of the parameters received
+  double last_reduction_share = 0.0;  // last backward's bucket as a share of the gradients received
   std::uint64_t snapshot_bytes = 0;   // 0: the run takes none
 };
 
@@ -48,23 +48,23 @@ struct HiddenSeconds {
 
 // Seconds of a step; the parts add up to it.
 struct StepTime {
-  double compute = 0.0;        // forwards and backwards of the rank that has most to do
-  double bubble = 0.0;         // that it waits for the other stages
-  double waiting = 0.0;        // that ranks wait for a processor
-  double sums = 0.0;           // of gradients over the lanes
+  double compute = 0.0;        // forwards and backwards of the busiest rank
+  double bubble = 0.0;         // its waiting for the other stages
+  double waiting = 0.0;        // waiting of ranks for a processor
+  double sums = 0.0;           // sums of gradients over the lanes
   double update = 0.0;         // AdamW
-  double communication = 0.0;  // that nothing hides
-  HiddenSeconds hidden = {};   // behind the rest: no part of the sum
+  double communication = 0.0;  // the part that nothing hides
+  HiddenSeconds hidden = {};   // overlapped with the rest: not part of the sum
   double seconds() const { return compute + bubble + waiting + sums + update + communication; }
 };
 
 struct StepEstimate {
   StepTime time;
-  double bubble_share = 0.0;    // of all stages, in forward and backward
-  double bytes_received = 0.0;  // by the rank that receives most, of those that are timed
+  double bubble_share = 0.0;    // over all stages, in forward and backward
+  double bytes_received = 0.0;  // maximum over the ranks that are timed
 };
 
-// What is timed; `mesh` and `stages` (by stage) are of `config`.
+// Layout to be timed; `mesh` and `stages` (by stage) are those of `config`.
 struct TimedLayout {
   const Config& config;
   const Mesh& mesh;

@@ -36,7 +36,7 @@ Config few_layers(Config config) {
   return config;
 }
 
-// What all ranks that are timed together share.
+// Setup that all ranks that are timed together share.
 struct Bench {
   Env& env;
   const Config& config;  // of few_layers()
@@ -118,7 +118,7 @@ class TimedRank {
   std::vector<double> launch_seconds_;
 };
 
-// Of one rank while all compute.
+// Returns the rate of products on one rank while all ranks compute.
 Result<double> product_rate(const Bench& bench) {
   std::vector<double> rates(static_cast<std::size_t>(bench.ranks));
   const Result<void> outcome = run_local_ranks(bench.ranks, [&](Communicator& others) -> Result<void> {
