@@ -23,7 +23,7 @@
 namespace holdfast::inline chaos {
 namespace {
 
-// What a campaign found is in its report; what it says meanwhile may be lost.
+// Prints a line and ignores errors: the report holds the results, progress output may be lost.
 void say(const std::string& line) {
   show("{}", line);
 }
@@ -89,14 +89,14 @@ class Campaign {
   bool on_resume() const {
     const double minutes = static_cast<double>(env_->monotonic_ns() - begun_ns_) / 60e9;
     const ChaosSummary summary = summarize(runs_);
-    // What only kills takes the layouts in turn, and each has its turn.
+    // A campaign that only kills uses the layouts in turn, and each at least once.
     const bool in_turn = options_->kills_only && summary.runs < std::ssize(choice_.limits.layouts);
     if (options_->kills > 0 && summary.kills >= options_->kills && !in_turn) return false;
     if (options_->minutes > 0.0 && minutes >= options_->minutes) return false;
     return options_->runs == 0 || summary.runs < options_->runs;
   }
 
-  // Where the run that is there is the one that this config makes.
+  // Returns whether the run that exists is the one that this config makes.
   Result<bool> can_be_used_again() {
     const RunPaths paths{undisturbed()};
     if (read_status(*env_, paths).state != "finished") return false;
@@ -112,7 +112,7 @@ class Campaign {
     });
   }
 
-  // In the layout of the config, where that is possible.
+  // Returns the layout of the config where that is possible.
   ChaosLayout undisturbed_layout() const {
     const std::vector<ChaosLayout>& layouts = choice_.limits.layouts;
     const auto wanted =
@@ -142,7 +142,7 @@ class Campaign {
     HF_TRY(const IncidentLog ledger, read_incident_log(*env_, {undisturbed()}));
     const std::int64_t wall_ms = (ledger.end_us() - ledger.begin_us()) / 1000;
     setup_.limit_ms = options_->limit_ms > 0 ? options_->limit_ms : 60'000 + 10 * wall_ms;
-    // In its first steps a rank has twelve times watchdog.floor, and then there may be another start.
+    // The limit allows a rank twelve times watchdog.floor in its first steps, and another start after that.
     setup_.hang_ms = options_->limit_ms > 0 ? 0 : 15'000 + 12 * config_.watchdog.floor_ms;
     header_.digest = setup_.digest;
     say(fmt::format("undisturbed: {} steps in {}{}", config_.training.steps,
@@ -171,8 +171,8 @@ class Campaign {
         said.ok() ? ":\n" + said->substr(said->size() - std::min<std::size_t>(said->size(), 800)) : "");
   }
 
-  // It has room for a run with all that a fault may leave there for a while; the one that can be full lies in
-  // memory.
+  // Measures the disk size for a run with all that a fault may leave there for a while; the disk that can be
+  // full is in memory.
   Result<void> measure_disk() {
     constexpr std::uint64_t factor = 4, min_bytes = std::uint64_t{16} << 20, part_of_memory = 4;
     std::vector<ChaosFault>& faults = choice_.limits.faults;

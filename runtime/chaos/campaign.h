@@ -1,7 +1,8 @@
-// `holdfast chaos`: an undisturbed run, then runs with faults, one for each seed, and what came of them.
+// `holdfast chaos` makes an undisturbed run, then runs with faults, one for each seed, and reports the
+// results.
 //
-// In its directory:
-//   undisturbed/, .digest   the run that nothing disturbs and what `holdfast digest` says of it; used again
+// Its directory has:
+//   undisturbed/, .digest   the undisturbed run and its digest from `holdfast digest`; used again
 //   seed-N/, seed-N.log     a run that went wrong, or all with `keep`
 //   chaos.json, .html       written anew after every run
 #pragma once
@@ -30,13 +31,13 @@ struct CampaignOptions {
   std::string json = {};  // empty: chaos.json in the directory
   std::uint64_t first_seed = 1;
   std::int64_t runs = 10;                 // at most; 0: as many as the time allows
-  double minutes = 0.0;                   // no run is begun later; 0: no limit
-  std::int64_t kills = 0;                 // enough of them end the campaign; 0: no matter
-  int ranks = 4;                          // of a run, at most
-  std::vector<ChaosLayout> layouts = {};  // only these, of whatever ranks they need; empty: all
-  std::int64_t limit_ms = 0;              // of one run; 0: a minute, and ten times the undisturbed run
-  std::vector<ChaosFault> faults = {};    // to choose from; empty: all
-  int faults_max = 4;                     // of a run
+  double minutes = 0.0;                   // no run is started later; 0: no limit
+  std::int64_t kills = 0;                 // number that ends the campaign; 0: no limit
+  int ranks = 4;                          // maximum for a run
+  std::vector<ChaosLayout> layouts = {};  // only these, with any number of ranks; empty: all
+  std::int64_t limit_ms = 0;              // per run; 0: a minute plus ten times the undisturbed run
+  std::vector<ChaosFault> faults = {};    // faults to choose from; empty: all
+  int faults_max = 4;                     // maximum for a run
   std::string hostfile = {}, hosts = {};  // of `holdfast launch`; at most one
   HostCommands host_commands = {};
   bool kills_only = false;
@@ -47,24 +48,25 @@ struct CampaignOptions {
   std::string version = {};
 };
 
-// What the campaign found here.
+// Facts that the campaign found on this machine.
 struct ChaosMachine {
-  std::string no_small_disk = {};      // why no file system of limited size can be mounted; empty: it can
-  std::string no_stalling_disk = {};   // why none that can stall can be mounted; empty: it can
-  std::vector<LaunchHost> hosts = {};  // that the options name
-  std::vector<std::string> other_hosts = {};  // of them, all but this one
+  std::string no_small_disk = {};      // reason why no file system of limited size can be mounted; empty: it
+                                       // can
+  std::string no_stalling_disk = {};   // reason why none that can stall can be mounted; empty: it can
+  std::vector<LaunchHost> hosts = {};  // hosts that the options name
+  std::vector<std::string> other_hosts = {};  // all of `hosts` except this one
 };
 
-// The hosts that the options name at the moment: a hostfile may be written anew while the campaign goes on.
+// Returns the hosts that the options name now: a hostfile may be written anew while the campaign goes on.
 Result<std::vector<LaunchHost>> hosts_of(Env& env, const CampaignOptions& options);
-// Returns the names of all of them but this one.
+// Returns the names of all hosts except this one.
 std::vector<std::string> others_of(Env& env, const std::vector<LaunchHost>& hosts);
 
 // Asks for mounts of its own where the options may need them.
 Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions& options);
 
-// What can be drawn for this config on this machine, and what cannot, with the reason. Pure.
-// ExitCode::config: no layout of so many ranks can run it.
+// Faults and layouts that can be drawn for this config on this machine, and those that cannot, with the
+// reason. Pure. ExitCode::config: no layout of so many ranks can run it.
 struct ChaosChoice {
   ChaosLimits limits;
   std::map<ChaosFault, std::string> skipped;
@@ -73,8 +75,9 @@ Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions&
                                   const ChaosMachine& machine);
 Error nothing_to_draw(const ChaosChoice& choice);
 
-// Prints as it goes. True: every run ended with the right bits. `resolved`: the config with everything that
-// follows from it and from the data. Where it may, this process has mounts of its own from then on.
+// Runs the campaign and prints progress. Returns true if every run ended with the right bits. `resolved`: the
+// config with everything that follows from it and from the data. Where permitted, this process has mounts of
+// its own from then on.
 Result<bool> run_campaign(Env& env, Mounts& mounts, const CampaignOptions& options, Config resolved);
 
 }  // namespace holdfast::inline chaos

@@ -24,7 +24,8 @@ bool is_possible(const Config& config, const ChaosLayout& layout) {
   return enough && check_layout(with, layout.ranks, layout.spares).ok();
 }
 
-// Of layouts that differ in their spares alone: those with the fewest, and one copy more.
+// Returns the layouts to choose from. Among those that differ only in their spares, it keeps the ones with
+// the fewest spares, up to one more copy of the model.
 std::vector<ChaosLayout> all_layouts(const Config& config, const CampaignOptions& options, int ranks) {
   std::vector<ChaosLayout> possible, chosen;
   for (const ChaosLayout& layout : layouts_up_to(ranks, static_cast<int>(config.model.layers) + 2,
@@ -38,14 +39,14 @@ std::vector<ChaosLayout> all_layouts(const Config& config, const CampaignOptions
           other.ranks == layout.ranks && other.pipeline == layout.pipeline && other.tensor == layout.tensor;
       if (same) fewest = std::min(fewest, other.spares);
     }
-    // What only kills wants many of them, each with somebody left.
+    // A campaign that only kills uses the full number of ranks and needs layouts that survive several deaths.
     const bool fits = !options.kills_only || (layout.ranks == ranks && layout.deaths_in_place() > 1);
     if (fits && layout.spares <= fewest + layout.pipeline * layout.tensor) chosen.push_back(layout);
   }
   return chosen;
 }
 
-// As many ranks as wanted, or as the hosts have slots for, where all of them say so.
+// Returns the number of ranks: as requested, or limited to the hosts' slots if all hosts declare them.
 int max_ranks(const CampaignOptions& options, const ChaosMachine& machine) {
   int slots = 0;
   for (const LaunchHost& host : machine.hosts) {
@@ -74,7 +75,8 @@ Result<std::vector<ChaosLayout>> layouts_of(const Config& config, const Campaign
   return options.layouts;
 }
 
-// Those that a rank passes in the middle of such a run. A start has its own tests, and gives up quickly.
+// Returns the points that a rank passes in the middle of such a run. Points of a start have their own tests,
+// and a start gives up quickly.
 std::vector<std::string> points_of(const Config& config) {
   std::vector<std::string> points;
   for (const std::string_view name : FaultPoints::names()) {

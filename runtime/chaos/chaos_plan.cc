@@ -41,7 +41,7 @@ class Draw {
   std::uint64_t next_ = 0;
 };
 
-// Most of them can lose a rank and go on without another start.
+// Draws a layout; most draws take one that can lose a rank and go on without another start.
 ChaosLayout draw_layout(Draw& draw, const std::vector<ChaosLayout>& layouts) {
   std::vector<ChaosLayout> robust;
   for (const ChaosLayout& layout : layouts) {
@@ -63,7 +63,7 @@ std::vector<ChaosFault> draw_kinds(Draw& draw, const std::vector<ChaosFault>& po
   return kinds;
 }
 
-// Behind different steps, with some left at the end.
+// Draws steps for the injections, ascending, so that some steps are left at the end.
 std::vector<std::uint64_t> draw_steps(Draw& draw, std::uint64_t steps, std::size_t count) {
   const auto last = static_cast<std::int64_t>(steps > 4 ? steps - 3 : 1);
   std::vector<std::uint64_t> drawn;
@@ -72,7 +72,7 @@ std::vector<std::uint64_t> draw_steps(Draw& draw, std::uint64_t steps, std::size
   return drawn;
 }
 
-// Only the rank that publishes passes these.
+// Returns whether the publishing rank alone passes this point.
 bool is_of_publisher(std::string_view point) {
   return point.starts_with("retain.") || point == "save.before_manifest" || point.ends_with("_rename");
 }
@@ -101,7 +101,7 @@ std::string point_of_kill(Draw& draw, const ChaosLimits& limits, const ChaosLayo
   const std::vector<std::string> in_step = points_in_step(limits);
   const std::string name = draw.one_of(draw.chance(50) && !in_step.empty() ? in_step : limits.points);
   const int rank = is_of_publisher(name) ? 0 : injection.victim % (layout.ranks - layout.spares);
-  // Those that are not of a step come less often, so an early one.
+  // Points outside a step are passed less often, so an early pass is drawn.
   const std::uint64_t hit = name.starts_with("step.") ? pass_of_step(name, injection.step, limits, layout)
                                                       : static_cast<std::uint64_t>(draw.between(1, 3));
   return fmt::format("{}@{}:{}=kill", name, hit, rank);
@@ -177,7 +177,7 @@ void plan_mixture(Draw& draw, const ChaosLimits& limits, ChaosPlan& plan) {
   }
 }
 
-// What a start dies of, one behind the other: until `left` ranks are dead, then all that is left of it.
+// Returns the deaths of one start, one after the other: until `left` ranks are dead, then all that remain.
 std::vector<ChaosInjection> deaths_of_start(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
                                             int left) {
   constexpr int max_at_once = 6;
@@ -220,7 +220,7 @@ void plan_kills(Draw& draw, const ChaosLimits& limits, ChaosPlan& plan) {
     injections[i].delay_us = draw.between(0, max_us);
   }
   if (!by_itself) return;
-  // At a named place of a recovery: in the first one of every start.
+  // The fault point is in a recovery: the first one of every start.
   const auto point = static_cast<std::size_t>(draw.between(0, std::ssize(recovery_points) - 1));
   ChaosInjection injection{.fault = ChaosFault::kill_at_point};
   injection.point = fmt::format("{}:{}=kill", recovery_points[point], draw.between(0, plan.layout.ranks - 1));

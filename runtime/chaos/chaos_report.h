@@ -1,4 +1,4 @@
-// chaos.json and chaos.html of a campaign. Pure.
+// Reports of a campaign: chaos.json and chaos.html. Pure.
 #pragma once
 
 #include <map>
@@ -11,14 +11,14 @@
 
 namespace holdfast::inline chaos {
 
-// Beside the runs: what a reader must know to repeat it.
+// Facts about a campaign, in addition to its runs, that a reader needs to repeat it.
 struct ChaosHeader {
-  std::string name = {};     // of the page
-  std::string command = {};  // that repeats it
+  std::string name = {};     // title of the page
+  std::string command = {};  // command that repeats the campaign
   std::string program = {};  // "holdfast 0.1.0 (commit)"
   std::string host = {};
-  std::string digest = {};                         // of the undisturbed run
-  std::map<ChaosFault, std::string> skipped = {};  // and why
+  std::string digest = {};                         // digest of the undisturbed run
+  std::map<ChaosFault, std::string> skipped = {};  // faults that were not used, with the reason
   std::int64_t duration_ms = 0;
 };
 

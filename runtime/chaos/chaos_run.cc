@@ -160,7 +160,7 @@ class Executor {
       static_cast<void>(env_->remove_tree(launch_scratch(*env_, name)).ok());
   }
 
-  // Whether there is another launch.
+  // Returns whether there is another launch.
   bool on_resume() {
     const ChaosLaunch& launch = run_.launches.back();
     if (!run_.wrong.empty()) return false;
@@ -176,7 +176,7 @@ class Executor {
     return false;
   }
 
-  // What has happened by itself where the plan wanted it, when it began.
+  // Records planned faults that happened by themselves, with the time when each began.
   void note_points() {
     for (const TriggeredFault& point : watcher_.take_points()) {
       const std::vector<ChaosInjection>& injections = run_.plan.injections;
@@ -184,7 +184,7 @@ class Executor {
         return is_armed_by(injection, point.name, point.hit, point.rank, point.action);
       });
       if (armed == injections.end()) continue;
-      // It is late for three steps, and that is one fault.
+      // A slow rank is late for three steps; they count as one fault.
       const bool slow = armed->fault == ChaosFault::slow_rank;
       if (slow && !slow_noted_.insert(armed - injections.begin()).second) continue;
       note(armed->fault, slow ? armed->point : fmt::format("rank {} at {}", point.rank, armed->point));
@@ -197,7 +197,7 @@ class Executor {
     run_.injected.push_back({.fault = fault, .time_us = env_->wall_time_us(), .what = std::move(what)});
   }
 
-  // What is due. True: the job was killed.
+  // Injects the faults that are due. Returns true if the job was killed.
   bool act() {
     if (lasting_.has_value()) {
       if (lasting_->is_over(step_reached()) || watcher_.finished()) put_right();
@@ -317,7 +317,7 @@ class Executor {
     return true;
   }
 
-  // Where there is an older one.
+  // Damages the newest checkpoint if there is an older one.
   void damage_checkpoint(std::uint64_t place) {
     const std::string folder = paths_.directory + "/checkpoints";
     const Result<std::vector<std::string>> steps = env_->list(folder);
@@ -482,7 +482,8 @@ bool kill_job(Env& env, Process& launcher, const std::string& directory) {
     while (!processes_of_start(env, start).empty() && env.monotonic_ns() < until_ns) env.sleep_us(look_us);
     all_gone = processes_of_start(env, start).empty() && all_gone;
     static_cast<void>(end_processes_of_start(env, start, 0));
-    // Its launcher would have removed it; only the ranks of the start that goes on are looked at.
+    // The launcher would have removed this directory; the watcher looks only at the ranks of the current
+    // start.
     static_cast<void>(env.remove_tree(start).ok());
   }
   remove_dead_boards(env);

@@ -8,7 +8,7 @@
 namespace holdfast::inline chaos {
 namespace {
 
-// Whether the launcher gave the run up between the fault and what mended it.
+// Returns whether the launcher gave up the run between the fault and its repair.
 bool gave_up_between(const ChaosRun& run, std::int64_t time_us, std::int64_t resumed_us) {
   return std::ranges::any_of(run.launches, [&](const ChaosLaunch& launch) {
     const bool gave_up = !launch.killed && launch.exit_code != static_cast<int>(ExitCode::done);

@@ -1,4 +1,4 @@
-// What came of the runs of a campaign: for each fault how it was mended, and how long that took. Pure.
+// A summary of the runs of a campaign says for each fault how it was repaired, and how long that took. Pure.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 namespace holdfast::inline chaos {
 
 enum class ChaosOutcome : std::uint8_t {
-  in_place,          // level 1: the ranks that were left went on
+  in_place,          // level 1: the remaining ranks went on
   restarted,         // level 2: `holdfast launch` started the run again
   launched_again,    // by the campaign, which had killed the launcher
   nothing_to_mend,   // the run did not need what was lost, or it was over
@@ -31,13 +31,14 @@ std::string_view name_of(ChaosOutcome outcome);
 struct JudgedFault {
   ChaosFault fault = ChaosFault::kill;
   ChaosOutcome outcome = ChaosOutcome::nothing_to_mend;
-  bool in_recovery = false;  // it came while another one was being mended
-  // Until it was noticed, a hang until the verdict; -1: nobody did, or together with another.
+  bool in_recovery = false;  // injected while another fault was being repaired
+  // Time until the fault was noticed, for a hang until the verdict; -1: not noticed, or together with
+  // another.
   double notice_ms = -1.0;
-  double mend_ms = -1.0;                // until the first step behind it was made
-  std::optional<NamedRank> named = {};  // for a hang, by the watchdog (culprits.h)
+  double mend_ms = -1.0;                // time until the first step after it was made
+  std::optional<NamedRank> named = {};  // hangs: whether the watchdog named it (culprits.h)
 };
-// One for each of run.injected, by what the log says.
+// Returns one for each of run.injected, judged by the log.
 std::vector<JudgedFault> judge(const ChaosRun& run);
 
 struct ChaosTally {
@@ -54,28 +55,29 @@ struct ChaosDistribution {
 
 struct ChaosSummary {
   std::int64_t runs = 0, right = 0;
-  // By the campaign: all launches, those after it had killed the launcher, and those after a run had ended
-  // truthfully.
+  // Counts of launches by the campaign: all, those after it had killed the launcher, and those after a run
+  // had ended truthfully.
   std::int64_t launches = 0, launched_again = 0, ended_truthfully = 0;
   std::int64_t faults = 0;                           // injected
-  std::int64_t in_recovery = 0;                      // of them
-  std::int64_t kills = 0;                            // by signal 9, of ranks, mpirun and launchers
-  std::int64_t hangs = 0;                            // and livelocks
-  std::array<std::int64_t, named_ranks> named = {};  // of them, by whom the watchdog named
+  std::int64_t in_recovery = 0;                      // faults injected during a recovery
+  std::int64_t kills = 0;                            // SIGKILLs of ranks, mpirun and launchers
+  std::int64_t hangs = 0;                            // hangs and livelocks
+  std::array<std::int64_t, named_ranks> named = {};  // hangs, by the rank that the watchdog named
   std::int64_t baseless_verdicts = 0;
   std::uint64_t lost_steps = 0;
-  CostTally costs = {};  // what was lost, beside what was promised
+  CostTally costs = {};  // lost work compared with the promise
   std::array<ChaosTally, chaos_fault_kinds> tallies = {};
-  // Detection, the parts of a recovery in place, and from fault to step by who mended it.
+  // Distributions of the time to detection, the parts of a recovery in place, and from fault to step by
+  // outcome.
   std::vector<ChaosDistribution> times = {};
 
   std::int64_t count_of(NamedRank rank) const { return named[static_cast<std::size_t>(rank)]; }
-  // Hangs that somebody had to notice; the others were over before.
+  // Returns the hangs that had to be noticed; the others were over before.
   std::int64_t judged_hangs() const { return std::accumulate(named.begin(), named.end(), std::int64_t{0}); }
 };
 ChaosSummary summarize(std::span<const ChaosRun> runs);
 
-// The table of a terminal.
+// Returns the summary as a table for a terminal.
 std::string to_text(const ChaosSummary& summary);
 
 }  // namespace holdfast::inline chaos

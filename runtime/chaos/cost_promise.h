@@ -1,4 +1,4 @@
-// Checks whether what a run lost is at most what it had said that a failure costs. Pure.
+// Checks that a run lost at most what its failure_cost events had promised. Pure.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ struct CheckedLoss {
   LostPart part = LostPart::process;
   std::optional<NoPromise> no_promise = {};
   double promised_ms = 0.0;  // where there is a promise
-  // Returns the largest loss that keeps the promise. A figure is told again when it is more by a quarter and
-  // a second.
+  // Returns the largest loss that keeps the promise. A figure is published again when it grows by a quarter
+  // and a second.
   double limit_ms() const { return 1.25 * promised_ms + 1e3; }
   bool held() const { return no_promise.has_value() || loss.lost_ms() <= limit_ms(); }
 };
@@ -49,8 +49,8 @@ std::vector<CheckedLoss> check_losses(const ChaosRun& run);
 struct CostTally {
   std::int64_t losses = 0;
   std::int64_t promised = 0;              // with a promise
-  std::int64_t held = 0;                  // of them
-  std::optional<CheckedLoss> worst = {};  // that came nearest to its limit, or went furthest beyond it
+  std::int64_t held = 0;                  // losses that kept their promise
+  std::optional<CheckedLoss> worst = {};  // loss nearest to its limit, or furthest beyond it
   std::uint64_t worst_seed = 0;
 
   void add(const ChaosRun& run);

@@ -1,5 +1,5 @@
-// The faults that happen to hosts: which option of `holdfast chaos` says how each is made, and which how it
-// is ended. Pure.
+// Host faults are those that happen to hosts: which option of `holdfast chaos` makes each one, and which
+// option ends it. Pure.
 #pragma once
 
 #include <map>
@@ -14,20 +14,20 @@ namespace holdfast::inline chaos {
 
 struct HostFault {
   ChaosFault fault;
-  std::string_view begin;  // option, without dashes; its command makes it
-  std::string_view end;    // empty: nothing has to end it
-  std::string_view text;   // behind the name of the host
+  std::string_view begin;  // option, without dashes, whose command makes the fault
+  std::string_view end;    // option whose command ends it; empty: none is needed
+  std::string_view text;   // text after the name of the host
   bool renames = false;    // its end puts a host with another name into the hostfile
 };
 std::span<const HostFault> host_faults();
-// Returns null for a fault that is not one of hosts.
+// Returns the host fault, or null for a fault that does not happen to hosts.
 const HostFault* host_fault_of(ChaosFault fault);
 
-// All options of host_faults(), each once.
+// Returns all options of host_faults(), each once.
 std::vector<std::string_view> host_fault_options();
 
-// Holds what the user does to hosts, by option: commands for a shell, with {host} for the name, or the name
-// after them. Where an option is missing nobody can do it.
+// Shell commands by which the user makes host faults, by option, with {host} for the name, or the name after
+// them. A fault whose option is missing cannot be made.
 using HostCommands = std::map<std::string, std::string, std::less<>>;
 
 // Returns which option is missing; empty: the fault can be made and ended.

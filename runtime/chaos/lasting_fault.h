@@ -1,5 +1,5 @@
-// A fault that lasts: a full disk and what happens to a host for some steps of a run, a disk that stalls and
-// output that nobody reads for some time.
+// LastingFault is a fault that lasts: a full disk or a host fault for some steps of a run, a stalled disk or
+// unread output for some time.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,28 @@
 
 namespace holdfast::inline chaos {
 
-// Holds what the faults of a run's plan act on; null: the plan has no such fault.
+// Objects that the faults of a run's plan act on; null: the plan has no such fault.
 struct RunGround {
   SmallDisk* small_disk = nullptr;        // full_disk
   StallingDisk* stalling_disk = nullptr;  // stalled_disk
-  Fifo* output = nullptr;                 // stalled_output: what its launcher prints to
+  Fifo* output = nullptr;                 // stalled_output: pipe for the launcher's output
 };
 
 class LastingFault {
  public:
-  // All of them outlive it.
+  // Makes the fault; all arguments outlive it.
   LastingFault(Env& env, const ChaosSetup& setup, const RunGround& ground, const ChaosInjection& injection);
 
   ChaosFault fault() const { return injection_->fault; }
   std::string what() const;                          // "host b is lost for 5 steps"
-  const std::string& host() const { return host_; }  // empty: it is none of hosts
-  // Errors of both: a command failed, or the disk or the pipe cannot be filled or emptied.
+  const std::string& host() const { return host_; }  // empty: not a host fault
+  // Begins and ends the fault. Errors of both: a command failed, or the disk or the pipe cannot be filled or
+  // emptied.
   Result<void> begin();
   Result<void> end();
-  // The newest step when it had begun: the steps are counted from there.
+  // Sets the newest step when the fault had begun: its steps are counted from there.
   void since(std::uint64_t step);
-  // Whether the run has made its steps, or would never make them.
+  // Returns whether the run has made the fault's steps, or would never make them.
   bool is_over(std::uint64_t step) const;
 
  private:
@@ -45,7 +46,7 @@ class LastingFault {
   const ChaosSetup* setup_;
   RunGround ground_;
   const ChaosInjection* injection_;
-  const HostFault* of_host_;  // null: it is none of hosts
+  const HostFault* of_host_;  // null: not a host fault
   std::string host_ = {};
   std::uint64_t last_step_ = 0;
   std::int64_t until_ns_ = 0;

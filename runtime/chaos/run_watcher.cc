@@ -66,7 +66,8 @@ void RunWatcher::read_line(const std::string& line) {
   ++steps_seen_;
 }
 
-// There is one start at a time; its directory goes with it. Looking for ranks costs more than all else.
+// Finds the ranks of the current start. There is one start at a time; its directory is removed with it. This
+// search costs more than all other work of the watcher.
 void RunWatcher::find_ranks() {
   constexpr std::int64_t every_ns = 10'000'000;
   const std::int64_t now_ns = env_->monotonic_ns();

@@ -13,15 +13,15 @@ namespace holdfast::inline chaos {
 
 class SmallDisk {
  public:
-  // Mounted on the directory, which is made where it is missing.
+  // Mounts the disk on the directory, which is created if it is missing.
   static Result<std::unique_ptr<SmallDisk>> mount(Env& env, Mounts& mounts, const std::string& directory,
                                                   std::uint64_t bytes);
-  ~SmallDisk();  // and what is on it
+  ~SmallDisk();  // removes the disk and its contents
 
-  // All of it, by a file in the directory; until empty().
+  // Fills the disk by a file in the directory, until empty() removes it.
   Result<void> fill();
   Result<void> empty();
-  // What is on it lies in the directory itself when this is gone.
+  // Keeps the contents: they are in the directory itself when this object is gone.
   Result<void> keep();
 
  private:
@@ -34,7 +34,7 @@ class SmallDisk {
   bool mounted_ = true;
 };
 
-// Of all files in it.
+// Returns the bytes of all files in the directory.
 Result<std::uint64_t> bytes_of_tree(Env& env, const std::string& directory);
 Result<void> copy_tree(Env& env, const std::string& source, const std::string& target);
 // Unmounts what is mounted on the directory, and leaves the files that are on it in the directory itself.

@@ -15,17 +15,17 @@ namespace holdfast::inline chaos {
 
 class StallingDisk {
  public:
-  // Says why this process cannot have one; empty: it can. It needs ext4's tools, loop devices and the right
-  // to mount; Mounts::begin_own() came before.
+  // Returns the reason why this process cannot have such a disk; empty: it can. It needs ext4's tools, loop
+  // devices and the right to mount; requires an earlier Mounts::begin_own().
   static std::string why_not(Env& env);
-  // Mounts it on the directory, which is made where it is missing. The image lies beside it.
+  // Mounts the disk on the directory, which is created if it is missing. The image is stored next to it.
   static Result<std::unique_ptr<StallingDisk>> mount(Env& env, Mounts& mounts, const std::string& directory,
                                                      std::uint64_t bytes);
   ~StallingDisk();  // resumes and unmounts it, and removes the image
 
   Result<void> stall();
   Result<void> resume();
-  // Leaves what is on it in the directory itself when this is gone.
+  // Keeps the contents: they are in the directory itself when this object is gone.
   Result<void> keep();
 
  private:

@@ -1,5 +1,5 @@
-// Reads from an event log the work that a run lost each time that something in it died, and what the run had
-// said that this costs at most (its failure_cost event). Pure.
+// WorkLossReader reads from an event log the work that a run lost each time that something in it died, and
+// the cost that the run had promised as a maximum (its failure_cost event). Pure.
 #pragma once
 
 #include <array>
@@ -16,15 +16,15 @@ struct ToldCost {
   std::optional<double> process_ms = {}, host_ms = {}, job_ms = {};
 };
 
-// Loss of ranks, however many died before the next step was made.
+// A loss of ranks, however many died before the next step was made.
 struct WorkLoss {
   std::int64_t noticed_us = 0, resumed_us = 0;  // resumed_us: the end of the first step after it
-  std::uint64_t steps = 0;                      // that were computed again
+  std::uint64_t steps = 0;                      // number of steps that were computed again
   // Duration of a step before the loss: the median, so that a moment in which the machine was busy does not
   // count as work.
   double step_ms = 0.0;
-  double unfinished_ms = 0.0;         // of the step that was under way; at most step_ms
-  std::optional<ToldCost> told = {};  // the newest in this start; none: it had said nothing so far
+  double unfinished_ms = 0.0;         // part of the step that was under way; at most step_ms
+  std::optional<ToldCost> told = {};  // newest figures in this start; none: not published yet
 
   double lost_ms() const { return static_cast<double>(steps) * step_ms + unfinished_ms; }
 };
@@ -42,11 +42,12 @@ class WorkLossReader {
   void begin_epoch();
   double usual_step_ms();
 
-  static constexpr std::size_t kept = 9;         // durations
-  static constexpr std::int64_t slow_steps = 2;  // of an epoch: they touch memory for the first time
+  static constexpr std::size_t kept = 9;         // number of durations
+  static constexpr std::int64_t slow_steps = 2;  // slow steps of an epoch: they touch memory for the first
+                                                 // time
   std::vector<WorkLoss> losses_;
   std::optional<WorkLoss> open_;  // steps: not known yet
-  std::uint64_t open_step_ = 0;   // the newest before it
+  std::uint64_t open_step_ = 0;   // newest step before the loss
   std::optional<ToldCost> told_;
   std::array<double, kept> durations_ms_ = {};
   std::int64_t steps_of_epoch_ = 0;
