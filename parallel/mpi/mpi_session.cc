@@ -45,8 +45,8 @@ class Session final : public MpiSession {
     world_.join(timeout_ms, preparation);
   }
 
-  // Does not finalise: a session that ends without finish() saw an error, and MPI_Finalize could wait for dead
-  // ranks.
+  // Does not finalise: a session that ends without finish() saw an error, and MPI_Finalize could wait for
+  // dead ranks.
   ~Session() override = default;
 
   Communicator& world() override { return world_.current(); }

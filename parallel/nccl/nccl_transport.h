@@ -12,8 +12,9 @@
 //
 //   blocks    all kernels of NCCL fit on the GPU at once: NcclLibrary::max_ctas()
 //   loading   CUDA loads a kernel when it is first launched, and that may wait for the kernels that run.
-//             CUDA_MODULE_LOADING=EAGER: runtime/rank/transport_choice.h. One communicator alone does
-//             not need it: its groups have one order on all ranks, so those of the rank that has issued least end
+//             CUDA_MODULE_LOADING=EAGER: runtime/rank/transport_choice.h. One communicator alone does not
+//             need it: its groups have one order on all ranks, so those of the rank that has issued least
+//             end
 //   queues    streams share the GPU's hardware queues, 8 by default. CUDA_DEVICE_MAX_CONNECTIONS=32: set in
 //             the same file
 //   calls     that wait for the whole device (cudaMalloc, cudaFree): none in a step, and while communicators
