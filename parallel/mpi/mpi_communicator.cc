@@ -129,10 +129,10 @@ bool MpiCommunicator::awaits(int rank) const {
       slots_, [rank](const Slot& slot) { return slot.peer == rank && slot.request != MPI_REQUEST_NULL; });
 }
 
-// A look for a message that nobody sends moves MPI on, which learns of deaths and of a revocation meanwhile.
-// That it finds no fault is no proof that nobody died: deaths that became known while the group was being
-// made count as acknowledged there. To ask for them takes longer after many deaths, so that is done less
-// often. Without fault tolerance mpirun ends the job at the first death.
+// Probes for a message that is never sent, which makes MPI progress and learn of deaths and of a revocation.
+// A probe without an error does not prove that no rank died: deaths that became known while the group was
+// being made count as acknowledged there. Asking for the failed ranks takes longer after many deaths, so that
+// is done less often. Without fault tolerance mpirun ends the job at the first death.
 Result<void> MpiCommunicator::look_at_peers(const std::function<bool(int)>& is_missed) {
   constexpr std::int64_t between_questions_ns = 20'000'000;
   if (const std::string why = why_cut_off(); !why.empty()) return leave_cut_off(why);

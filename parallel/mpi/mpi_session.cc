@@ -82,8 +82,8 @@ class Session final : public MpiSession {
 
 // Sets what MPI reads from the environment, before it does, and before this process has threads of MPI's.
 void prepare_environment(Env& env) {
-  // Open MPI looks for its settings in the home directory and does not start without one. Nobody but root
-  // puts them into /.
+  // Open MPI looks for its settings in the home directory and does not start without one. Only root can put
+  // settings into /.
   if (env.variable("HOME").empty()) {
     const std::string home = home_of_user();
     setenv("HOME", home.empty() ? "/" : home.c_str(), 1);

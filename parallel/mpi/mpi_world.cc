@@ -152,7 +152,7 @@ Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
   return {};
 }
 
-// Starts processes; the leader calls it. They are connected with it, and with nobody else so far.
+// Starts processes; the leader calls it. So far they are connected with the leader only.
 Result<void> MpiWorld::start_processes(int count, MPI_Comm& with_leader) {
   HF_TRY(StartLine line, start_line(*env_));
   std::vector<char*> arguments;

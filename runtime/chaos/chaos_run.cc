@@ -88,7 +88,7 @@ class Executor {
     return {};
   }
 
-  // Unless nobody reads at the moment.
+  // Reads the output of the run, except while a fault stalls it.
   void read_output() {
     const bool stalled = lasting_.has_value() && lasting_->fault() == ChaosFault::stalled_output;
     if (output_ == nullptr || stalled) return;
@@ -282,9 +282,9 @@ class Executor {
     }
   }
 
-  // Waits until those that are left recover. A recovery that was over before it was seen is waited for no
-  // longer: the next death is then the first of another one. Returns false where there is none: the run ends,
-  // or goes on as if nobody had died, because it was a spare.
+  // Waits until the remaining ranks recover. A recovery that was over before it was seen is not waited for
+  // any longer: the next death is then the first of another one. Returns false where there is none: the run
+  // ends, or goes on as if no rank had died, because it was a spare.
   bool wait_for_recovery(const RunWatcher::RecoveryMark& mark) {
     const std::uint64_t step_max = step_reached() + steps_under_way_max;
     while (!time_is_over() && watcher_.trains() && !watcher_.finished() && !watcher_.living().empty()) {

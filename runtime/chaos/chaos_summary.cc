@@ -35,7 +35,7 @@ JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected, const 
   if (beside && gave_up_between(run, injected.time_us, 0)) judged.outcome = ChaosOutcome::ended_truthfully;
   const FaultEntry* entry = beside ? nullptr : entry_of(run.ledger, injected.time_us);
   if (entry != nullptr) {
-    // A launcher that is killed has nobody who writes when: that entry begins with the last word before.
+    // A killed launcher cannot log the time of its death: that entry begins with the last message before it.
     const bool told = entry->level != FaultLevel::launch;
     judged.in_recovery = judged.in_recovery ||
                          (told && entry->time_us < injected.time_us && entry->resumed_us > injected.time_us);

@@ -50,7 +50,7 @@ class Judge {
       hang.over_us = launch.ended_us;
       break;
     }
-    // The launcher's own word comes behind the end of a start; that of ranks names whom they lost.
+    // The launcher's own entry comes after the end of a start; an entry of ranks names the lost ranks.
     for (const FaultEntry& entry : run_->ledger.faults) {
       const bool of_launcher = entry.level == FaultLevel::restart && entry.who.empty();
       if (of_launcher && entry.time_us + same_moment_us >= hang.time_us)

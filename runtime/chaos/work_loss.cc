@@ -52,7 +52,7 @@ void WorkLossReader::read(const Json& event) {
 
 void WorkLossReader::read_step(const Json& event, std::int64_t time_us) {
   const std::uint64_t step = count_of(event, "step");
-  // The next leader wrote it behind the fault that it is older than (missing_steps.h).
+  // The next leader wrote this event after the fault, though the event is older (missing_steps.h).
   if (open_.has_value() && count_of(event, "restored_us") > 0) {
     open_step_ = std::max(open_step_, step);
     return;

@@ -69,8 +69,9 @@ Result<void> check_length(const std::string& path, std::uint64_t tokens, std::in
               path, tokens, sequence_length, sequence_length + 1, tokens - 1);
 }
 
-// The stored tokens as int32, whatever their type, in loops that the compiler can vectorise. Returns the
-// first that is below 0 or not below `limit`, or target.size(); what is behind it is undefined then.
+// Widens the stored tokens to int32, whatever their type, in loops that the compiler can vectorise. Returns
+// the index of the first that is below 0 or not below `limit`, or target.size(); what is after it is
+// undefined then.
 template <typename Stored>
 std::size_t widen(const std::byte* stored, std::uint64_t limit, std::span<std::int32_t> target) {
   const auto token_at = [stored](std::size_t i) {

@@ -47,7 +47,8 @@ class ParameterList {
       parameter->row_groups = row_groups;
     }
   }
-  // Split by its inputs: each slice makes a part of every output, and the bias is nobody's.
+  // Adds a linear layer split by its inputs: each slice computes a part of every output, and the bias belongs
+  // to no slice.
   void row_linear(const std::string& name, std::int64_t columns, float deviation) {
     linear(name, spec_.width, columns, deviation);
     specs_[specs_.size() - (spec_.biases ? 2 : 1)].cut = Cut::columns;

@@ -155,7 +155,7 @@ std::string kernel_key_of(const std::vector<ModelPart>& parts) {
 struct LayoutPlanner::State {
   State(Env& environment, const PlannedMachine& of) : env(environment), machine(of) {}
 
-  // Ops and workspace of a stage of the first replica; plans its rank when nobody asked before.
+  // Ops and workspace of a stage of the first replica; plans its rank on the first call.
   Result<StageOps> ops_of(const Config& config, const Mesh& mesh, int stage);
   // Returns the worker of the rank that has these peers.
   Result<std::unique_ptr<Worker>> worker_of(const Config& config, const Mesh& mesh,
