@@ -63,7 +63,8 @@ void expect_sound(const RankAssignment& assignment, const Question& question) {
   std::set<int> ranks(assignment.active_ranks.begin(), assignment.active_ranks.end());
   ASSERT_EQ(std::ssize(ranks), shape.active()) << "a rank is assigned twice";
   ASSERT_TRUE(std::ranges::is_sorted(assignment.spares));
-  for (const int spare : assignment.spares) ASSERT_TRUE(ranks.insert(spare).second) << "a spare has a coordinate";
+  for (const int spare : assignment.spares)
+    ASSERT_TRUE(ranks.insert(spare).second) << "a spare has a coordinate";
   ASSERT_EQ(ranks.size(), question.hosts.size()) << "a rank is neither active nor a spare";
   ASSERT_EQ(*ranks.begin(), 0);
   ASSERT_EQ(*ranks.rbegin(), std::ssize(question.hosts) - 1);
