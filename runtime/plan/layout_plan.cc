@@ -161,12 +161,12 @@ struct LayoutPlanner::State {
   Result<std::unique_ptr<Worker>> worker_of(const Config& config, const Mesh& mesh,
                                             const std::vector<int>& buddies, PlannedDevice& device,
                                             AbsentPeers& peers);
-  Result<RankPlan> coordinate(const Config& config, const Mesh& mesh, int rank,
-                              const std::vector<int>& buddies);
+  Result<RankPlan> plan_rank(const Config& config, const Mesh& mesh, int rank,
+                             const std::vector<int>& buddies);
   Result<StageCosts> costs_of(const Config& config, const Mesh& mesh, int stage);
   Result<StepEstimate> estimate(const Config& config, const Mesh& mesh);
   Result<std::optional<LayoutPlan>> plan(const Config& config, int ranks, bool ends_when_too_large);
-  bool fits(const RankPlan& coordinate, int ranks) const;
+  bool fits(const RankPlan& rank, int ranks) const;
   const OpPrices& prices() const { return machine.prices != nullptr ? *machine.prices : one_flop_per_second; }
   // Returns the seconds of one microbatch through both ends of the model, and through one of its layers.
   Result<std::pair<double, double>> model_seconds(const Config& config);
@@ -220,14 +220,14 @@ Result<StageOps> LayoutPlanner::State::ops_of(const Config& config, const Mesh& 
   return result;
 }
 
-Result<RankPlan> LayoutPlanner::State::coordinate(const Config& config, const Mesh& mesh, int rank,
-                                                  const std::vector<int>& buddies) {
+Result<RankPlan> LayoutPlanner::State::plan_rank(const Config& config, const Mesh& mesh, int rank,
+                                                 const std::vector<int>& buddies) {
   HF_TRY(const StageOps stage, ops_of(config, mesh, mesh.coordinate_of(rank).pipeline));
   AbsentPeers peers(rank, mesh.shape().ranks());
   PlannedDevice device({.host_sees_memory = machine.host_sees_memory});
   HF_TRY(const std::unique_ptr<Worker> worker, worker_of(config, mesh, buddies, device, peers));
   const MemoryPlan& memory = worker->memory_plan();
-  RankPlan coordinate{
+  RankPlan planned{
       .coordinate = worker->rank().coordinate,
       .parts = {worker->workload().parts.begin(), worker->workload().parts.end()},
       .place_bytes = {memory.total_bytes(MemoryPlace::device), memory.total_bytes(MemoryPlace::host_visible)},
@@ -235,9 +235,9 @@ Result<RankPlan> LayoutPlanner::State::coordinate(const Config& config, const Me
       .shared_bytes = worker->snapshots().shared_bytes(),
       .traffic = {}};
   for (std::size_t i = 0; i < memory_class_count; ++i) {
-    coordinate.class_bytes[i] = memory.total_bytes(static_cast<MemoryClass>(i));
+    planned.class_bytes[i] = memory.total_bytes(static_cast<MemoryClass>(i));
   }
-  return coordinate;
+  return planned;
 }
 
 Result<StageCosts> LayoutPlanner::State::costs_of(const Config& config, const Mesh& mesh, int stage) {
@@ -267,9 +267,9 @@ Result<StepEstimate> LayoutPlanner::State::estimate(const Config& config, const 
   return estimate_step({.config = config, .mesh = mesh, .lanes = lanes, .stages = stages}, machine);
 }
 
-bool LayoutPlanner::State::fits(const RankPlan& coordinate, int ranks) const {
+bool LayoutPlanner::State::fits(const RankPlan& rank, int ranks) const {
   const std::optional<std::uint64_t> bytes = machine.bytes_for_rank(ranks);
-  return !bytes.has_value() || coordinate.needed_bytes(machine) <= *bytes;
+  return !bytes.has_value() || rank.needed_bytes(machine) <= *bytes;
 }
 
 Result<std::optional<LayoutPlan>> LayoutPlanner::State::plan(const Config& config, int ranks,
@@ -283,7 +283,7 @@ Result<std::optional<LayoutPlan>> LayoutPlanner::State::plan(const Config& confi
   for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
     for (const int replica : replicas_to_plan(config, mesh, stage)) {
       const int rank = mesh.rank_at({.data = replica, .pipeline = stage, .tensor = 0});
-      HF_TRY(RankPlan planned, coordinate(config, mesh, rank, buddies));
+      HF_TRY(RankPlan planned, plan_rank(config, mesh, rank, buddies));
       if (ends_when_too_large && !fits(planned, mesh.shape().ranks())) return std::optional<LayoutPlan>();
       planned.traffic = step_traffic(config, mesh, rank);
       plan.ranks.push_back(std::move(planned));
@@ -333,7 +333,7 @@ Result<bool> LayoutPlanner::first_rank_fits(const Config& config, int ranks) {
   HF_TRY_VOID(check_layout(config, ranks));
   HF_TRY_VOID(check_hosts(config, ranks, state_->machine));
   const Mesh mesh = mesh_of(config, ranks);
-  HF_TRY(const RankPlan first, state_->coordinate(config, mesh, mesh.rank_at({}), {}));
+  HF_TRY(const RankPlan first, state_->plan_rank(config, mesh, mesh.rank_at({}), {}));
   return state_->fits(first, mesh.shape().ranks());
 }
 
@@ -362,8 +362,8 @@ std::uint64_t RankPlan::needed_bytes(const PlannedMachine& machine) const {
 }
 
 const RankPlan& LayoutPlan::largest(const PlannedMachine& machine) const {
-  return *std::ranges::max_element(
-      ranks, {}, [&](const RankPlan& coordinate) { return coordinate.needed_bytes(machine); });
+  return *std::ranges::max_element(ranks, {},
+                                   [&](const RankPlan& rank) { return rank.needed_bytes(machine); });
 }
 
 bool LayoutPlan::fits(const PlannedMachine& machine) const {
@@ -378,10 +378,10 @@ std::uint64_t LayoutPlan::shared_bytes() const {
   for (int stage = 0; stage < shape.pipeline; ++stage) {
     std::uint64_t planned = 0, largest = 0;
     int replicas = 0;
-    for (const RankPlan& coordinate : ranks) {
-      if (coordinate.coordinate.pipeline != stage) continue;
-      planned += coordinate.shared_bytes;
-      largest = std::max(largest, coordinate.shared_bytes);
+    for (const RankPlan& rank : ranks) {
+      if (rank.coordinate.pipeline != stage) continue;
+      planned += rank.shared_bytes;
+      largest = std::max(largest, rank.shared_bytes);
       ++replicas;
     }
     bytes += planned + largest * static_cast<std::uint64_t>(shape.data - replicas);
@@ -393,7 +393,7 @@ std::uint64_t LayoutPlan::shared_bytes_of_host(const PlannedMachine& machine) co
   const int on_host = machine.ranks_on_host(shape.ranks());
   if (on_host == shape.ranks()) return shared_bytes();
   std::uint64_t largest = 0;
-  for (const RankPlan& coordinate : ranks) largest = std::max(largest, coordinate.shared_bytes);
+  for (const RankPlan& rank : ranks) largest = std::max(largest, rank.shared_bytes);
   return largest * static_cast<std::uint64_t>(on_host);
 }
 

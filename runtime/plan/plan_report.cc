@@ -46,9 +46,9 @@ std::string schedule_text(const LayoutPlan& plan) {
 }
 
 // "embedding, layers 0-3", of all chunks.
-std::string parts_text(const RankPlan& coordinate) {
+std::string parts_text(const RankPlan& rank) {
   std::vector<std::string> words;
-  for (const ModelPart& part : coordinate.parts) {
+  for (const ModelPart& part : rank.parts) {
     if (part.has_embedding) words.emplace_back("embedding");
     if (part.layers() == 1) words.push_back(fmt::format("layer {}", part.first_layer));
     if (part.layers() > 1) words.push_back(fmt::format("layers {}-{}", part.first_layer, part.end_layer - 1));
@@ -75,10 +75,9 @@ std::string layout_text(const LayoutPlan& plan) {
 // Returns for each stage the rank that needs most memory.
 std::vector<const RankPlan*> largest_of_stages(const LayoutPlan& plan, const PlannedMachine& machine) {
   std::vector<const RankPlan*> stages(static_cast<std::size_t>(plan.shape.pipeline), nullptr);
-  for (const RankPlan& coordinate : plan.ranks) {
-    const RankPlan*& largest = stages[static_cast<std::size_t>(coordinate.coordinate.pipeline)];
-    if (largest == nullptr || coordinate.needed_bytes(machine) > largest->needed_bytes(machine))
-      largest = &coordinate;
+  for (const RankPlan& rank : plan.ranks) {
+    const RankPlan*& largest = stages[static_cast<std::size_t>(rank.coordinate.pipeline)];
+    if (largest == nullptr || rank.needed_bytes(machine) > largest->needed_bytes(machine)) largest = &rank;
   }
   return stages;
 }
@@ -91,13 +90,13 @@ std::string memory_text(const LayoutPlan& plan, const PlannedMachine& machine) {
   if (has_snapshots) header.emplace_back("RAM snapshots");
   header.insert(header.end(), {"kernels", "total"});
   TextTable table(std::move(header), 1);
-  for (const RankPlan* coordinate : largest_of_stages(plan, machine)) {
-    const std::string name = plan.shape.pipeline == 1 ? std::string("every layer") : parts_text(*coordinate);
+  for (const RankPlan* rank : largest_of_stages(plan, machine)) {
+    const std::string name = plan.shape.pipeline == 1 ? std::string("every layer") : parts_text(*rank);
     std::vector<std::string> row = {name};
-    for (const std::uint64_t bytes : coordinate->class_bytes) row.push_back(format_bytes(bytes));
-    if (has_snapshots) row.push_back(format_bytes(coordinate->shared_bytes));
-    row.push_back(machine.kernels != nullptr ? format_bytes(coordinate->kernel_bytes) : "?");
-    row.push_back(format_bytes(coordinate->needed_bytes(machine)));
+    for (const std::uint64_t bytes : rank->class_bytes) row.push_back(format_bytes(bytes));
+    if (has_snapshots) row.push_back(format_bytes(rank->shared_bytes));
+    row.push_back(machine.kernels != nullptr ? format_bytes(rank->kernel_bytes) : "?");
+    row.push_back(format_bytes(rank->needed_bytes(machine)));
     table.add(std::move(row));
   }
   return table.text();
@@ -151,8 +150,8 @@ std::string traffic_text(const LayoutPlan& plan) {
   TextTable table({"traffic of a rank and step", "sent", "messages", "received", "messages"}, 1);
   for (const TrafficRow& row : traffic_rows()) {
     Traffic most;
-    for (const RankPlan& coordinate : plan.ranks) {
-      const Traffic& traffic = coordinate.traffic.*row.of;
+    for (const RankPlan& rank : plan.ranks) {
+      const Traffic& traffic = rank.traffic.*row.of;
       most.bytes_sent = std::max(most.bytes_sent, traffic.bytes_sent);
       most.messages_sent = std::max(most.messages_sent, traffic.messages_sent);
       most.bytes_received = std::max(most.bytes_received, traffic.bytes_received);
@@ -256,23 +255,23 @@ Json traffic_json(const Traffic& traffic) {
           {"messages_received", traffic.messages_received}};
 }
 
-Json rank_json(const RankPlan& coordinate, const PlannedMachine& machine) {
+Json rank_json(const RankPlan& rank, const PlannedMachine& machine) {
   Json classes = Json::object();
   for (std::size_t i = 0; i < memory_class_count; ++i) {
-    classes[std::string(name_of(static_cast<MemoryClass>(i)))] = coordinate.class_bytes[i];
+    classes[std::string(name_of(static_cast<MemoryClass>(i)))] = rank.class_bytes[i];
   }
-  return {{"data", coordinate.coordinate.data},
-          {"pipeline", coordinate.coordinate.pipeline},
-          {"parts", parts_text(coordinate)},
-          {"memory_bytes", coordinate.needed_bytes(machine)},
+  return {{"data", rank.coordinate.data},
+          {"pipeline", rank.coordinate.pipeline},
+          {"parts", parts_text(rank)},
+          {"memory_bytes", rank.needed_bytes(machine)},
           {"class_bytes", classes},
-          {"shared_memory_bytes", coordinate.shared_bytes},
-          {"kernel_bytes", machine.kernels != nullptr ? Json(coordinate.kernel_bytes) : Json()},
+          {"shared_memory_bytes", rank.shared_bytes},
+          {"kernel_bytes", machine.kernels != nullptr ? Json(rank.kernel_bytes) : Json()},
           {"traffic",
-           {{"data", traffic_json(coordinate.traffic.data())},
-            {"pipeline", traffic_json(coordinate.traffic.pipeline())},
-            {"tensor", traffic_json(coordinate.traffic.slices)},
-            {"votes", traffic_json(coordinate.traffic.votes)}}}};
+           {{"data", traffic_json(rank.traffic.data())},
+            {"pipeline", traffic_json(rank.traffic.pipeline())},
+            {"tensor", traffic_json(rank.traffic.slices)},
+            {"votes", traffic_json(rank.traffic.votes)}}}};
 }
 
 Json settings_json(const std::vector<Setting>& settings) {
@@ -337,7 +336,7 @@ Json plan_json(const RunPlan& plan, const PlannedMachine& machine) {
   const LayoutPlan& layout = plan.layout;
   const ModelSpec spec = make_model_spec(layout.config);
   Json ranks = Json::array(), smaller = Json::array();
-  for (const RankPlan& coordinate : layout.ranks) ranks.push_back(rank_json(coordinate, machine));
+  for (const RankPlan& rank : layout.ranks) ranks.push_back(rank_json(rank, machine));
   for (const LayoutPlan& each : plan.smaller) smaller.push_back(layout_json(each, machine));
   return {{"parameters", parameter_count(spec)},
           {"flops_per_token", flops_per_token(spec, layout.config.training.sequence_length)},

@@ -122,8 +122,8 @@ void expect_feasible(const LayoutPlan& plan, const Question& question) {
     const PipelineSchedule schedule = pipeline_schedule(plan.config, lanes, data_rank);
     ASSERT_TRUE(schedule_problems(make_schedule(schedule.shape)).empty());
   }
-  for (const RankPlan& coordinate : plan.ranks)
-    ASSERT_LE(coordinate.needed_bytes(machine), machine.bytes_for_rank(question.ranks).value_or(~0ULL));
+  for (const RankPlan& rank : plan.ranks)
+    ASSERT_LE(rank.needed_bytes(machine), machine.bytes_for_rank(question.ranks).value_or(~0ULL));
 }
 
 // Checks the answer against all candidates: of each shape of which any fits there is one plan, and none that
