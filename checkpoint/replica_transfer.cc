@@ -96,7 +96,7 @@ Result<Hello> hello_of(std::span<const std::byte> slot, const SnapshotStep& conf
                .padding = 0};
 }
 
-// Moves the bytes in parts, so that a slow connection has time and one that pauses for a resize is noticed.
+// Moves the bytes in parts, so that a slow connection has time and one that stalls is noticed.
 // There is a fault point at half of them.
 template <typename Byte, typename Move>
 Result<void> by_parts(std::span<Byte> bytes, FaultPoints& faults, const char* half_way, Move move) {

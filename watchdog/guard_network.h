@@ -3,7 +3,7 @@
 // listens, calls every other one, and sends it the state of its ranks ten times a second. PeerHostMonitor
 // decides what follows from it, and the PeerHostTable, into which it is written, shows it to the ranks.
 //
-// It pauses for a resize until the ranks have made the table. All calls return at once, except a call to a
+// It does nothing until the ranks have made the table. All calls return at once, except a call to a
 // host that does not answer, which may take `call_patience_ms`, at most one a tick. Thread: the guard's.
 #pragma once
 

@@ -73,7 +73,7 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
 }
 
 // The run goes on with the larger rate, also after a recovery. The log's thread removes the record: a disk
-// that pauses for a resize holds even the removal of a file that is not there. It is one step: a start that
+// that stalls holds even the removal of a file that is not there. It is one step: a start that
 // reads the record meanwhile has the whole old one.
 void TrainRun::forget_peak(double reached) {
   inventory_.gemm_peak = std::max(inventory_.gemm_peak, reached);
@@ -128,7 +128,7 @@ Result<void> TrainRun::open_log() {
 }
 
 // The leader before may have died with lines that it had not written yet. The log's thread looks: the disk
-// may pause for a resize.
+// may stall.
 void TrainRun::complete_log() {
   const RunState& state = worker_->state();
   if (state.step == 0) return;

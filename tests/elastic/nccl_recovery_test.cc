@@ -97,7 +97,7 @@ TEST_F(NcclRecovery, TheLimitOfThreadBlocksFollowsTheEpoch) {
   EXPECT_THAT(doubles.world.violations(), IsEmpty());
 }
 
-// NCCL fails, or pauses for a resize, and nobody dies: a cable that was out for a moment.
+// NCCL fails, or stalls, and nobody dies: a cable that was out for a moment.
 TEST_F(NcclRecovery, AFailureOfNcclAloneIsHealedInTheSameStep) {
   std::vector<std::string> seldom = small_;
   seldom.insert(seldom.end(), {"checkpoint.ram_every_steps=5", "parallel.timeout=10s"});

@@ -1,4 +1,4 @@
-// FuzzEnv: files and shared memory that a run makes up, no variables, and a clock that pauses for a resize,
+// FuzzEnv: files and shared memory that a run makes up, no variables, and a clock that stands still,
 // so that an input has the same outcome everywhere.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A log disk that pauses for a resize without an error, as a shared file system does while its server is
+// A log disk that stalls without an error, as a shared file system does while its server is
 // replaced; and the disk of the whole run directory.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@
 namespace holdfast {
 namespace {
 
-// Appends to files whose path contains a word pause for a resize from the at-th on, until they are let go.
+// Appends to files whose path contains a word stall from the at-th on, until they are let go.
 class StallingEnv final : public ForwardingEnv {
  public:
   StallingEnv(std::string word, int at) : ForwardingEnv(posix_env()), word_(std::move(word)), at_(at) {}

@@ -74,7 +74,7 @@ TEST(GuardMessage, EveryDamagedByteIsSeen) {
   EXPECT_FALSE(frame_bytes(std::as_bytes(std::span(strange))).ok());
 }
 
-// A network in memory, and a clock that pauses for a resize but for sleeps.
+// A network in memory, and a clock that stands still but for sleeps.
 class QuietEnv final : public ForwardingEnv {
  public:
   QuietEnv() : ForwardingEnv(posix_env()) {}

@@ -11,7 +11,7 @@
 
 namespace holdfast {
 
-// A clock that pauses for a resize but for sleeps, an identity to choose, and a name for a board that goes
+// A clock that stands still but for sleeps, an identity to choose, and a name for a board that goes
 // with the object.
 class WatchEnv final : public ForwardingEnv {
  public:
