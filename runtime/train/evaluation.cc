@@ -64,7 +64,8 @@ Result<std::uint64_t> HeldOutSet::load_microbatch(std::uint64_t batch, std::int6
   return counted;
 }
 
-// Forward alone: a stage of the pipeline for as many microbatches as the worker has places for tokens.
+// Runs only forwards of this rank's stage of the pipeline, for as many microbatches at once as the worker has
+// slots for tokens.
 class HeldOutSet::Forwards final : public StageWork {
  public:
   Forwards(HeldOutSet& set, Worker& worker) : set_(&set), worker_(&worker) {
@@ -108,7 +109,8 @@ class HeldOutSet::Forwards final : public StageWork {
   Result<void> failure;
 
  private:
-  // One that cannot be read is run on what the memory holds, so that no stage waits for it.
+  // Loads a batch into a slot. Where it cannot be read, the forward runs on whatever the memory holds, so
+  // that no stage waits for it.
   void load(std::size_t slot) {
     const Result<std::uint64_t> loaded = [&] {
       const StorageWait storage(worker_->rank().watch, "held-out data");

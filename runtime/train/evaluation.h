@@ -1,5 +1,5 @@
-// Held-out loss during a run: the same fixed set every time, spread over the ranks, summed exactly, so that
-// its bits do not depend on the number of ranks.
+// Measures the held-out loss during a run. The set is the same every time, spread over the ranks and summed
+// exactly, so that the bits of the loss do not depend on the number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@ namespace holdfast::inline train {
 
 class HeldOutSet {
  public:
-  // `evaluation.batches` microbatches drawn by a fixed permutation (not by run.seed, so that runs can be
-  // compared) from evaluation.sources, or without these from what data.validation_fraction holds back of
-  // `training`; fewer when the files are small. ExitCode::data when a file is bad or too small for one
-  // microbatch.
+  // Opens a set of `evaluation.batches` microbatches that a fixed permutation draws (not by run.seed, so that
+  // runs can be compared) from evaluation.sources or, without these, from the part of `training` that
+  // data.validation_fraction holds back. The set has fewer batches when the files are small. Fails with
+  // ExitCode::data when a file is bad or too small for one microbatch.
   static Result<HeldOutSet> open(Env& env, const Config& config, const DataSet& training);
 
   std::uint64_t batches() const { return batches_; }
-  Digest fingerprint() const { return data_->fingerprint(); }  // of the files
-  // Mean loss per target that counts. All ranks call it together and get the same outcome.
+  Digest fingerprint() const { return data_->fingerprint(); }  // of the data files
+  // Returns the mean loss per target that counts. All ranks call it together and get the same outcome.
   Result<double> loss(Worker& worker);
 
  private:
   class Forwards;
-  // The number of targets that count.
+  // Loads one microbatch and returns its number of targets that count.
   Result<std::uint64_t> load_microbatch(std::uint64_t batch, std::int64_t vocabulary);
 
   std::shared_ptr<DataSet> data_;

@@ -32,9 +32,9 @@ bool Growth::may_pause_for_resize(std::int64_t now_ns, bool is_settled) {
     if (!terms_.start().ok()) return true;
     started_ns_ = now_ns;
     state = terms_.state();
-    if (state == NewRankState::none) return true;  // a world where grow() starts them
+    if (state == NewRankState::none) return true;  // Membership::grow() starts them in this case
   }
-  if (started_ns_ == 0) started_ns_ = now_ns;  // of the epoch before
+  if (started_ns_ == 0) started_ns_ = now_ns;  // they were started in the epoch before
   switch (state) {
     case NewRankState::none:
       return true;

@@ -1,6 +1,6 @@
-// Decides when new ranks of a run are started, so that it does not pause for their start. The leader
-// starts them between two steps; they take the memory of their plan, which can take seconds, while the others
-// go on; and only when they are ready all pause to take them in.
+// Decides when new ranks of a run are started, so that the run does not pause for their start. The leader
+// starts them between two steps. They allocate the memory of their plan, which can take seconds, while the
+// others go on. Only when they are ready do all ranks pause to take them in.
 #pragma once
 
 #include <cstdint>
@@ -14,40 +14,42 @@
 
 namespace holdfast::inline train {
 
-// Object of the leader that decides when new ranks are started, and when they are taken in; for one epoch.
+// Growth is used by the leader only and decides when new ranks are started and when they are taken in. It
+// lives for one membership epoch.
 class Growth {
  public:
   struct Terms {
     std::int64_t at_ns = 0;        // earliest time; Env::monotonic_ns()
-    std::int64_t retry_ns = 0;     // after new ranks that were lost
-    std::int64_t patience_ns = 0;  // longest wait for their preparation
-    std::int64_t settle_ns = 0;    // longest wait for ranks that still take memory
-    // Functions that call those of Membership; all empty where the leader cannot start any ahead.
+    std::int64_t retry_ns = 0;     // delay of the next try after new ranks were lost
+    std::int64_t patience_ns = 0;  // longest wait for the preparation of new ranks
+    std::int64_t settle_ns = 0;    // longest wait for ranks that still allocate memory
+    // Functions that call those of Membership. All are empty where the leader cannot start ranks ahead.
     std::function<Result<void>()> start = {};
-    std::function<std::string()> obstacle = {};  // empty: none, as far as is known
+    std::function<std::string()> obstacle = {};  // returns an empty string when no obstacle is known
     std::function<NewRankState()> state = {};
     std::function<void()> dismiss = {};
   };
-  // State of the saves of the ranks that there are.
+  // State of the saves of the ranks that are already in the run.
   struct Saves {
-    bool is_settled = true;  // they take no more memory, so that what new ranks find free is free
-    // Steps of the saves to disk that are under way or due after the next step, the oldest first: those that
-    // pause wait for them.
+    bool is_settled = true;  // ranks allocate no more memory, so that what new ranks find free stays free
+    // Steps of the saves to disk that are under way or due after the next step, oldest first. A pause of the
+    // run waits for them.
     std::vector<std::uint64_t> under_way = {};
   };
   explicit Growth(Terms terms) : terms_(std::move(terms)) {}
 
   // Returns whether to pause for a resize after the next step, and starts new ranks when it is time, one step
-  // after announces() has said so. Called between steps. It returns true, too, where none could be started:
-  // then Membership::grow() says why. Steps go on while the saves are made that were under way when the new
-  // ranks were ready, however slow the disk is.
+  // after announces() has returned true. Called between steps. It returns true as well where no rank could be
+  // started; Membership::grow() then says why. However slow the disk is, steps go on while the saves are
+  // written that were under way when the new ranks were ready.
   bool due(std::int64_t now_ns, const Saves& saves);
-  // Returns whether the next call starts new ranks. A start cannot be given up, and a rank that never comes
-  // back from it is lost; so the vote of the step between tells the others, who then start none any more.
+  // Returns whether the next call of due() starts new ranks. A start cannot be cancelled, and a rank that
+  // never returns from it is lost. The vote of the step before therefore informs the other ranks, which then
+  // start none any more.
   bool announces() const { return announces_; }
 
-  // Returns whether the new ranks were ready at the last call of due(): a save to disk that may be made later
-  // is then not begun, because all would pause for it.
+  // Returns whether the new ranks were ready at the last call of due(). A save to disk that may be made later
+  // is then not begun, because all ranks would pause for it.
   bool ready() const { return is_ready_; }
 
  private:
@@ -56,7 +58,7 @@ class Growth {
   void put_off(std::int64_t now_ns, const std::string& why);
 
   Terms terms_;
-  std::int64_t started_ns_ = 0;  // 0: not by this object
+  std::int64_t started_ns_ = 0;  // 0: this object has started none
   bool announces_ = false;
   std::optional<std::uint64_t> awaited_save_;
   bool is_ready_ = false;

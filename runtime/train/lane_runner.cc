@@ -40,7 +40,7 @@ SpanKind span_kind_of(BackwardPart part) {
                                          : SpanKind::backward;
 }
 
-// The last chunk's buckets come first.
+// Returns the range of buckets of each chunk. The buckets of the last chunk come first.
 std::vector<LaneRunner::BucketRange> buckets_of(const Workload& workload) {
   const std::span<const ModelPart> parts = workload.parts;
   std::vector<LaneRunner::BucketRange> buckets(parts.size());
@@ -60,7 +60,8 @@ LaneRunner::LaneRunner(const StageParts& parts, const StageLinks& links)
       executor_(*this, parts.rank.device, links, parts.rank.waiter, parts.workload.schedule.actions,
                 parts.workload.schedule.activation_buffers),
       buckets_(buckets_of(parts.workload)),
-      // With nobody to send them to, buckets need not leave before the microbatch is whole.
+      // Buckets need not leave before the microbatch is complete where there is no other data-parallel rank
+      // to send them to.
       buckets_wait_(parts.rank.config.training.cuda_graphs && parts.rank.mesh.shape().data == 1) {}
 
 Result<void> LaneRunner::run(LaneOutcome& outcome) {
@@ -68,8 +69,8 @@ Result<void> LaneRunner::run(LaneOutcome& outcome) {
   wave_ = 0;
   reducing_ = false;
   first_slot_ = 0;
-  // Who waits in the middle of a launch, for the other slices of a layer, for parameters or for the memory
-  // of gradients, holds up no neighbour.
+  // The executor advances in the background, so that a launch that waits midway (for the other slices of a
+  // layer, for parameters, or for the memory of gradients) does not hold up neighbouring stages.
   parts_.tensor_group.set_background([this] { return executor_.advance(); });
   parts_.parameter_gather.set_background([this] { return executor_.advance(); });
   parts_.reduction.set_background([this] { return executor_.advance(); });
@@ -124,7 +125,8 @@ bool LaneRunner::starts_next_lane(StagePosition position) const {
   return position.microbatch > 0 && index_in_lane(position) == 0;
 }
 
-// A loader error is kept for the vote: the lane is still run, so that no peer waits for its gradients.
+// Loads the tokens of a microbatch. A loader error is kept for the vote; the lane still runs, so that no peer
+// waits for its gradients.
 void LaneRunner::load(StagePosition position) {
   const Result<MicroBatch> batch = [&] {
     const HostSpan wait(&parts_.rank.spans, span_of(SpanKind::wait_data, position));
@@ -144,9 +146,9 @@ void LaneRunner::load(StagePosition position) {
   if (parts_.ledger != nullptr) parts_.ledger->add(batch->samples);
 }
 
-// All that a microbatch launches follows from its slot and chunk, so a device may remember it; unless other
-// ranks have their say in between: those of a tensor group, or those whose parameters the first forward of a
-// step waits for.
+// Launches through Device::repeat(), which lets the device record and replay the launches, because they
+// follow from the slot and the chunk of the microbatch alone. Launches directly where other ranks take part
+// in between: those of a tensor group, or those whose parameters the first forward of a step waits for.
 template <typename Launch>
 Result<void> LaneRunner::launch_repeatedly(StagePosition position, Work work, const Launch& launch) {
   const bool reads_arriving_parameters =
@@ -177,7 +179,7 @@ Error LaneRunner::give_up() {
 Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardLaunch& backward) {
   HF_TRY_VOID(begin_reduction());
   const BackwardPart part = part_of(backward.work);
-  // The gradients of the lane before stay in the buffer until its last weights are done.
+  // The buffer holds the gradients of the lane before until the last weight gradients of that lane are done.
   if (part != BackwardPart::inputs && starts_next_lane(position)) HF_TRY_VOID(next_wave());
   const bool first = index_in_lane(position) == 0;
   const bool begins_lane =

@@ -1,10 +1,10 @@
-// LaneRunner: the forwards and backwards of one step on this rank: the microbatches of its lanes in the order
-// of the pipeline's schedule, and the lane reduction between them. A run without a pipeline is one of one
-// stage.
+// LaneRunner runs the forwards and backwards of one step on this rank: the microbatches of its lanes in the
+// order of the pipeline's schedule, and the lane reduction between them. A run without a pipeline counts as a
+// pipeline of one stage.
 //
-// The first forwards wait for parameters that are still on their way, each half layer for its own.
-// A lane's gradients may be written when the lane before has left the buffer; its first forwards do not wait
-// for that. A rank without a lane in the last wave takes part in its reduction alone.
+// The first forwards wait for parameters that are still on their way, each half layer for its own. A lane's
+// gradients may be written when those of the lane before have left the buffer; its first forwards do not wait
+// for that. A rank without a lane in the last wave only takes part in the reduction of that wave.
 #pragma once
 
 #include <cstddef>
@@ -27,25 +27,26 @@
 
 namespace holdfast::inline train {
 
-// Parts of a worker that the lanes of a step are run on. The worker outlives them.
+// Parts of a worker that the lanes of a step run on. The worker outlives them.
 struct StageParts {
   const RankContext& rank;
   const Workload& workload;
-  StageModel& stage;  // bound when the lanes are run
+  StageModel& stage;  // already bound when lanes are run
   TensorGroup& tensor_group;
   LaneReduction& reduction;
   ParameterGather& parameter_gather;
   const std::unique_ptr<DataLoader>& loader;
-  SampleLog* ledger = nullptr;  // null: samples are not written down, or another rank does it
+  SampleLog* ledger = nullptr;  // null: samples are not logged, or another rank logs them
   bool counts_samples = true;
 };
 
-// What the lanes of this rank add to the step, on the stages that count it: every sample once.
+// LaneOutcome holds what the lanes of this rank add to the step. Only the stages that count samples fill it,
+// so that every sample counts once.
 struct LaneOutcome {
   Digest data;
   std::int64_t counted_targets = 0;
-  std::size_t losses = 0;  // so many of StageModel::loss_sums() are written
-  Result<void> failure;    // the loader's: its microbatches were run on whatever the memory held
+  std::size_t losses = 0;  // number of entries of StageModel::loss_sums() that are written
+  Result<void> failure;    // error of the loader; its microbatches were run on whatever the memory held
 };
 
 class LaneRunner final : private StageWork {
@@ -54,7 +55,8 @@ class LaneRunner final : private StageWork {
   struct BucketRange {
     int first = 0, count = 0;
   };
-  // Between LaneReduction::begin_step() and finish_step(). `outcome.failure` may hold one already.
+  // Runs all lanes. Called between LaneReduction::begin_step() and finish_step(). `outcome.failure` may
+  // already hold an error.
   Result<void> run(LaneOutcome& outcome);
 
  private:
@@ -69,18 +71,20 @@ class LaneRunner final : private StageWork {
   Result<bool> advance() override;
 
   void load(StagePosition position);
-  // Called before the first backward of the step: the transport is the gradients' from then on.
+  // Begins the lane reduction. Called before the first backward of the step; from then on the transport
+  // belongs to the gradients.
   Result<void> begin_reduction();
   template <typename Launch>
   Result<void> launch_repeatedly(StagePosition position, Work work, const Launch& launch);
   Result<void> next_wave();
-  // Of the microbatch in this rank's step.
+  // Returns the slot of the microbatch within this rank's step.
   std::size_t slot(StagePosition position) const;
   Span span_of(SpanKind kind, StagePosition position) const;
   const Model& model(StagePosition position) const;
   TokenBatch tokens(StagePosition position) const;
   std::int64_t index_in_lane(StagePosition position) const;
-  // Its lane is not the first of this run of the schedule: the one before is still in the gradients.
+  // Returns whether the microbatch begins a lane that is not the first of this run of the schedule, so that
+  // the buffer still holds the gradients of the lane before.
   bool starts_next_lane(StagePosition position) const;
 
   StageParts parts_;
@@ -90,7 +94,7 @@ class LaneRunner final : private StageWork {
   LaneOutcome* outcome_ = nullptr;
   int wave_ = 0;
   bool reducing_ = false;
-  std::size_t first_slot_ = 0;  // of this run of the schedule
+  std::size_t first_slot_ = 0;  // first slot of this run of the schedule
 };
 
 }  // namespace holdfast::inline train

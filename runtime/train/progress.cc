@@ -96,7 +96,7 @@ CompletedStep Progress::stepped(const StepOutcome& outcome, const Digest& data_d
       .data_digest = data_digest};
   if (!writes_) return completed;
   constexpr double memory = 0.95;
-  // The first two begin anew: the first step of a process is slow.
+  // The mean restarts at each of the first two steps, because the first step of a process is slow.
   const bool warm = ++steps_seen_ > 2;
   smooth_step_ms_ = warm ? memory * smooth_step_ms_ + (1.0 - memory) * duration_ms : duration_ms;
   EventLine& line = put_step(completed, log_->line());
@@ -177,7 +177,8 @@ void Progress::told_failure_cost(std::uint64_t step, const FailureCost& cost) {
   EventLine& line = log_->line().begin("failure_cost", env_->wall_time_us());
   line.field("step", step);
   const auto field = [&](std::string_view key, const std::optional<double>& seconds) {
-    if (seconds.has_value()) line.field(key, *seconds * 1e3);  // without one all of the work is lost
+    // A missing value means that all of the work is lost.
+    if (seconds.has_value()) line.field(key, *seconds * 1e3);
   };
   field("process_ms", cost.process_seconds);
   field("host_ms", cost.host_seconds);
@@ -259,7 +260,7 @@ void Progress::recovering(const RecoveryRecord& record) {
 
 void Progress::recovered() {
   const RecoveryRecord& record = *recovery_;
-  if (record.faults == 0 && !record.not_grown.empty()) {  // the fault says all there is to say
+  if (record.faults == 0 && !record.not_grown.empty()) {  // the fault says everything
     recovery_.reset();
     return;
   }
@@ -283,17 +284,17 @@ void Progress::recovered() {
 Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& gradients,
                                 const ParameterGatherCounts& parameters, const AxisTraffic& traffic) {
   if (!writes_) return {};
-  // Asked to stop, those who were left have saved what they had, without another step.
+  // Ranks that were asked to stop during a recovery have saved their state without making another step.
   if (recovery_.has_value() && status.state != "failed") recovered();
   EventLine& line = log_->line().begin("finish", env_->wall_time_us());
   line.field("state", status.state).field("step", status.step).field("exit_code", status.exit_code);
-  // Of rank 0: how much of the gradient exchange ran behind the backward pass.
+  // These fields say how much of rank 0's gradient exchange overlapped with the backward pass.
   line.field("gradient_bytes_sent", gradients.bytes_sent)
       .field("gradient_buckets_sent", gradients.buckets_sent);
   line.field("gradient_bytes_sent_during_backward", gradients.bytes_sent_before_backward_ended);
   line.field("gradient_buckets_sent_during_backward", gradients.buckets_sent_before_backward_ended);
   line.field("gradient_exposed_ms", static_cast<double>(gradients.exposed_us) / 1e3);
-  // And how much of the all-gather of parameters ran behind the next forward.
+  // These fields say how much of the all-gather of parameters overlapped with the next forward.
   line.field("parameter_buckets_gathered", parameters.buckets);
   line.field("parameter_buckets_awaited", parameters.buckets_awaited);
   line.field("parameter_gather_ms", static_cast<double>(parameters.gather_us) / 1e3);

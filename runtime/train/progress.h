@@ -1,7 +1,7 @@
-// What a run tells while it goes: the console line and the events. Only rank 0's speaks; where run.directory
-// is local to each host (run_places.h), one rank of each writes the events. Between its start and its end
-// none of it ends the run: an event that cannot be written waits (runtime/os/events.h), a console that is
-// gone hears nothing.
+// Progress reports a run while it goes on: console lines and events. Only rank 0 prints to the console. Where
+// run.directory is local to each host (run_places.h), one rank of each host writes the events. Between its
+// start and its end, no error of the output ends the run: an event that cannot be written waits
+// (runtime/os/events.h), and lines for a console that is gone are dropped.
 #pragma once
 
 #include <cstdint>
@@ -26,58 +26,63 @@ class Progress {
     std::int64_t steps = 0;
     std::int64_t every_steps = 10;
     double flops_per_token = 0.0;
-    double peak_flops = 0.0;  // all ranks together (gemm_peak.h)
+    double peak_flops = 0.0;  // peak rate of all ranks together (gemm_peak.h)
     std::uint64_t tokens_per_step = 0;
-    // Called when a step beats `peak_flops`, with what it reached: a peak that was measured while the machine
-    // was busy is none. Steps are compared with the larger rate from then on.
+    // Called with the rate of a step that exceeds `peak_flops`. A peak that was measured while the machine
+    // was busy is too low; from then on steps are compared with the larger rate.
     std::function<void(double flops)> peak_beaten = {};
-    std::uint64_t logged_step = 0;  // newest step that the log has a line of already; 0: none
-    std::string directory = {};     // of the run, for the console
-    std::uint64_t first_step = 0, first_tokens = 0;  // made before; with other lanes a step has other tokens
+    std::uint64_t logged_step = 0;  // newest step that already has a line in the log; 0: none
+    std::string directory = {};     // run directory, for the console
+    // Steps and tokens that were made before. With other lanes a step has other tokens.
+    std::uint64_t first_step = 0, first_tokens = 0;
   };
-  enum class Role { silent, writes, speaks };  // who speaks writes, too
-  // The log outlives it, from one epoch of the run to the next.
+  enum class Role { silent, writes, speaks };  // a rank that speaks also writes
+  // Builds the reporter of one membership epoch. The log outlives it and is shared by all epochs of the run.
   Progress(Env& env, EventQueue& log, Setup setup, Role role);
 
-  // How long this process was busy before its first step, by phase.
+  // Durations of the phases of this process before its first step.
   struct StartupTimes {
     std::int64_t join_ns = 0;         // from the start of the program: config, data, device, start point
     std::int64_t worker_ns = 0;       // memory is planned and allocated, kernels are prepared
     std::int64_t state_ns = 0;        // initial weights, or a checkpoint
-    std::int64_t gemm_peak_ns = 0;    // the yardstick of the console's "gemm"
-    bool gemm_peak_recorded = false;  // by an earlier start; false: it was measured
+    std::int64_t gemm_peak_ns = 0;    // measuring the peak that the console's "gemm" refers to
+    bool gemm_peak_recorded = false;  // taken from an earlier start; false: measured now
   };
-  // `resumed_from`: "ram", "disk", or empty. `transport`: how the ranks exchange the device's memory, and why
-  // so. The error: no event can be written.
+  // Reports the start of training. `resumed_from`: "ram", "disk", or empty. `transport`: how the ranks
+  // exchange device memory, and why. Returns an error when no event can be written.
   Result<void> started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
                        const RunState& state, std::string_view resumed_from, const StartupTimes& times,
                        const Device& device, std::string_view transport);
-  // A console line for the first step, every `every_steps` and the last; an event for every step. Returns
-  // what the event says, on every rank.
+  // Prints a console line for the first step, every `every_steps` and the last one, and writes an event for
+  // every step. Returns the content of the event, on every rank.
   CompletedStep stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   void evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
   void saved(const SaveReport& report, const std::string& directory);
-  // How often is saved from this step on, and why.
+  // Reports the save interval that is used from this step on, and why it was chosen.
   void chose_interval(std::uint64_t step, const IntervalChoice& choice);
-  // Tells what a failure costs at most from now on.
+  // Reports what a failure costs at most from now on.
   void told_failure_cost(std::uint64_t step, const FailureCost& cost);
-  // Told on stderr and as a fault; training goes on.
+  // Reports a failed save on stderr and as a fault; training goes on.
   void save_failed(const SaveReport& report);
-  // An event for each; on stderr when replicas begin to fail, and when they do no more.
+  // Writes an event for each replica report, and a line on stderr when replicas begin to fail and when they
+  // succeed again.
   void replicated(const ReplicaReport& report);
   void uploaded(const UploadReport& report);
-  // A fault that takes nothing from those that train. `names`: RankWatch::take_lost_spares().
+  // Reports spares that were lost, a fault that costs the active ranks nothing. `names`:
+  // RankWatch::take_lost_spares().
   void lost_spares(std::uint64_t step, const std::string& names);
-  // Ranks are gone and the others about to go on: a fault, told to people, too. The recovery itself is told
-  // with the first step that is made after it, because it is over then.
+  // Reports, as a fault and on the console, that ranks are gone and the others are about to go on. The
+  // recovery itself is reported with the first step after it, because it is over then.
   void recovering(const RecoveryRecord& record);
-  // Of this rank: how its gradients left, how parameters came, and all that it sent and received.
-  // The error: it cannot be written, or what waits before it.
+  // Reports the end of the run with this rank's counts: how its gradients were sent, how parameters arrived,
+  // and all that it sent and received. Returns an error when the event, or an earlier one that waits, cannot
+  // be written.
   Result<void> finished(const RunStatus& status, const LaneReductionCounts& gradients,
                         const ParameterGatherCounts& parameters, const AxisTraffic& traffic);
-  // Every event is in the file, or the error says why not: at the end of a run.
+  // Writes every waiting event to the file, or returns the error that prevents it. Called at the end of a
+  // run.
   Result<void> flush();
-  // One line for people, on stdout.
+  // Prints one line for people on stdout.
   void say(std::string_view line) const;
 
  private:
@@ -89,11 +94,11 @@ class Progress {
   Setup setup_;
   bool speaks_, writes_;
   EventQueue* log_;
-  std::optional<RecoveryRecord> recovery_;  // until its first step is made
+  std::optional<RecoveryRecord> recovery_;  // set until the first step after the recovery is made
   std::int64_t resumed_ns_ = 0;
   double smooth_step_ms_ = 0.0;  // exponential mean, for the ETA
-  std::int64_t steps_seen_ = 0;  // by this process
-  bool replicas_fail_ = false;   // the last one did
+  std::int64_t steps_seen_ = 0;  // steps made by this process
+  bool replicas_fail_ = false;   // the last replica report was a failure
   bool peak_was_beaten_ = false;
 };
 

@@ -10,7 +10,7 @@
 namespace holdfast::inline train {
 namespace {
 
-constexpr std::uint64_t memory_bytes = std::uint64_t{64} << 20;  // of lines that wait
+constexpr std::uint64_t memory_bytes = std::uint64_t{64} << 20;  // memory for lines that wait
 
 class LedgerFile final : public LineSink {
  public:
@@ -20,7 +20,7 @@ class LedgerFile final : public LineSink {
   Result<void> insist(std::string_view line) override { return lines_.insist(line); }
   Result<void> flush() override { return lines_.flush(); }
   void others_have_written() override { lines_.others_have_written(); }
-  void lost(std::uint64_t) override { HF_CHECK(false); }  // none is dropped
+  void lost(std::uint64_t) override { HF_CHECK(false); }  // no line is ever dropped
 
  private:
   LineLog lines_;

@@ -1,5 +1,5 @@
-// StageModel: the part of the model that one rank computes, with the memory it is computed in: parameters and
-// gradients, one model for each chunk of the stage, the tokens of a step's microbatches and their losses.
+// StageModel is the part of the model that one rank computes, with the memory it is computed in: parameters
+// and gradients, one model for each chunk of the stage, the tokens of a step's microbatches and their losses.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,16 @@ class StageModel {
  public:
   // Reserves its memory in `plan`. `workload` and the device of `rank` outlive this object.
   StageModel(const Workload& workload, const RankContext& rank, MemoryPlan& plan);
-  // Once, after the memory was allocated. A forward waits for `gather`, and exchanges rows with the ranks of
-  // `group`; both outlive this object.
+  // Binds the allocated memory; called once. A forward waits for `gather`, and exchanges rows with the ranks
+  // of `group`; both outlive this object.
   void bind(Device& device, const MemoryArena& arena, TensorGroup& group, ParameterGather& gather);
 
   const Model& model(int chunk = 0) const { return *models_[static_cast<std::size_t>(chunk)]; }
-  // Has a slot for each microbatch of a step. Without data.document_mask there are no first keys.
+  // Returns the token memory, which has a slot for each microbatch of a step. Without data.document_mask
+  // there are no first keys.
   TokenStaging& tokens() { return tokens_; }
-  // One slot per microbatch this rank runs in a step, in the order it runs them; written where the head is.
+  // Returns the loss sums, one per microbatch that this rank runs in a step, in the order in which it runs
+  // them. They are written on the stage that has the head.
   std::span<double> loss_sums() const { return loss_sums_; }
   std::byte* parameters() const { return parameters_; }
   float* gradients() const { return gradients_; }

@@ -15,8 +15,8 @@
 namespace holdfast::inline train {
 namespace {
 
-// What the ranks add up to reach one verdict: exact sums and wrapped integers only, so that order cannot
-// matter.
+// Ballot holds the values that the ranks sum to reach one verdict. They are exact sums and wrapped integers
+// only, so that the order of summation cannot matter.
 struct Ballot {
   ExactSum loss;
   ExactSum square_norm;
@@ -24,8 +24,9 @@ struct Ballot {
   std::int64_t counted_targets = 0;
   std::int64_t stops = 0;
   std::int64_t failures = 0;
-  std::int64_t grows = 0;  // of one rank each: 1: grow, 2: starts_ranks, 4: restart, 8 a host that leaves
-  std::int64_t due_to_disk = 0, due_to_ram = 0;  // rank 0 alone
+  // Sum of flags, each set by one rank: 1: grow, 2: starts_ranks, 4: restart, 8: a host that leaves.
+  std::int64_t grows = 0;
+  std::int64_t due_to_disk = 0, due_to_ram = 0;  // set by rank 0 only
   std::int64_t due_asked_for = 0;
   SaveVotes saves;
 };
@@ -41,7 +42,7 @@ Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
 }
 
 void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
-  // What all ranks of a tensor group have counts once.
+  // Values that all ranks of a tensor group have in common count once.
   const bool counts_replicated = worker.rank().counts_replicated();
   if (counts_replicated) {
     for (const double loss : worker.stage().loss_sums().first(lanes.losses)) ballot.loss.add(loss);
@@ -102,23 +103,23 @@ Result<void> check_finite(const StepOutcome& outcome) {
               outcome.step, outcome.loss, outcome.grad_norm);
 }
 
-// Gradients are those of sum / tokens_per_step; this makes them those of the mean over the targets that
-// count, which are known only when all ranks have read their samples. Exactly 1 when all count, 0 when none
-// does: such a step has the loss 0 and learns nothing.
+// Returns the factor that turns gradients of sum / tokens_per_step into those of the mean over the targets
+// that count, whose number is known only when all ranks have read their samples. The factor is exactly 1 when
+// all targets count and 0 when none does: such a step has the loss 0 and learns nothing.
 double mean_factor(const Worker& worker, const Ballot& ballot) {
   if (ballot.counted_targets == 0) return 0.0;
   return static_cast<double>(worker.workload().tokens_per_step()) /
          static_cast<double>(ballot.counted_targets);
 }
 
-// A NaN norm never gets here; a zero one needs no scaling.
+// Returns the factor that clips the gradient norm. A NaN norm never gets here; a zero norm needs no scaling.
 double clip_scale(double largest_norm, double norm) {
   return largest_norm > 0.0 && norm > largest_norm ? largest_norm / norm : 1.0;
 }
 
-// Whoever reads memory that the host sees finds the updated one when the step returns. Of other memory the
-// host gets copies that wait their turn in the queue, so one rank alone launches its next step behind the
-// update.
+// Waits until the update is done where the host sees the device's memory or there are other ranks, so that
+// readers of that memory find updated parameters when the step returns. Of other memory the host gets copies
+// that are ordered in the queue, so a single rank launches its next step right after the update.
 Result<void> finish_update(Worker& worker) {
   if (!worker.rank().device.host_sees_memory() && worker.rank().communicator.size() == 1) return {};
   {
@@ -126,7 +127,7 @@ Result<void> finish_update(Worker& worker) {
     wait_for_device(worker.rank().device, worker.rank().communicator);
   }
   Result<void> device = worker.state_view().device_outcome();
-  if (!device.ok()) worker.rank().communicator.abandon();  // the vote is over: this rank leaves alone
+  if (!device.ok()) worker.rank().communicator.abandon();  // the vote is over, so this rank leaves alone
   return device;
 }
 
@@ -149,7 +150,8 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   Result<void>& failure = lanes.failure;
   if (request.saver != nullptr) ballot.saves = request.saver->vote();
   if (request.uploads != nullptr) request.uploads->vote(ballot.saves);
-  // After the wait for a snapshot: none is voted on that the device did not give whole.
+  // The device is checked after the wait for a snapshot, so that no snapshot is voted on that the device has
+  // not delivered completely.
   if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);
   sum_blocks(worker, lanes, ballot);
   ballot.data = lanes.data;

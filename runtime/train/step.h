@@ -1,5 +1,5 @@
-// One training step, a transaction: forward and backward of this rank's lanes, lane reduction, one vote of
-// all ranks, then the update. A step that is not voted for changes nothing. When it returns, updated
+// Makes one training step as a transaction: forward and backward of this rank's lanes, lane reduction, one
+// vote of all ranks, then the update. A step that is not voted for changes nothing. When it returns, updated
 // parameters may still be on their way to and from other ranks (Worker::parameter_gather).
 #pragma once
 
@@ -18,26 +18,26 @@ class Uploads;
 
 namespace holdfast::inline train {
 
-// 64-bit words that the vote of a step adds up over all ranks: loss, squared gradient norm, digest of the
-// data, how many ask to stop, failed, and targets count, whether the run grows, what is due to be saved, and
-// how the saves stand.
+// Number of 64-bit words that the vote of a step sums over all ranks: loss, squared gradient norm, digest of
+// the data, the numbers of stop requests, failures and targets that count, whether the run grows, which saves
+// are due, and the state of the saves.
 inline constexpr std::size_t ballot_words =
     2 * ExactSum::word_count + 9 + std::tuple_size_v<SaveVotes::Words>;
 
 struct StepRequest {
-  bool stop = false;          // this rank was asked to save and stop; the vote carries it to all
-  bool grow = false;          // of rank 0: the run pauses for a resize after this step, for new ranks to come
-  bool starts_ranks = false;  // of rank 0: it starts new ranks between this step and the next
-  RestartRequest restart = {};  // of the leader: the run ends after this step, for another start
-  Result<void> trouble;  // something failed on this rank since the last step: the vote carries that too
-  StateSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
-  Uploads* uploads = nullptr;   // the vote carries its votes, too
-  // By this rank's count. The vote carries that of rank 0, so that clocks that differ never part the ranks,
-  // and whether somebody asked any of them.
+  bool stop = false;  // this rank was asked to save and stop; the vote carries it to all
+  bool grow = false;  // rank 0 only: the run pauses for a resize after this step, to take in new ranks
+  bool starts_ranks = false;    // rank 0 only: it starts new ranks between this step and the next
+  RestartRequest restart = {};  // leader only: the run ends after this step, for another start
+  Result<void> trouble;         // an error on this rank since the last step; the vote carries it to all
+  StateSaver* saver = nullptr;  // its copy is complete before the update; the vote carries its votes
+  Uploads* uploads = nullptr;   // the vote carries its votes as well
+  // Saves that are due by this rank's count. The vote carries the count of rank 0, so that clocks that differ
+  // never make ranks decide differently, and whether a save was requested on any rank.
   SaveDue due = {};
 };
 
-// Equal on all ranks, but for `gathers`.
+// StepOutcome is the result of a step, equal on all ranks except for `gathers`.
 struct StepOutcome {
   std::uint64_t step = 0;  // the step just made, counted from 1
   double loss = 0.0;       // mean over the tokens of the global batch
@@ -46,17 +46,17 @@ struct StepOutcome {
   bool stop = false;            // some rank asked for it
   bool grow = false;            // rank 0 asked for it
   bool starts_ranks = false;    // rank 0 said so
-  RestartRequest restart = {};  // the leader said so; no more than two hosts are counted
-  SaveDue due = {};             // after this step
-  SaveVotes saves = {};         // of all ranks
-  // Whether the updated parameters are on their way. Where they are not a peer is gone, and this rank must
-  // leave; the step is made all the same.
+  RestartRequest restart = {};  // as the leader's request says; at most two leaving hosts are counted
+  SaveDue due = {};             // saves that are due after this step
+  SaveVotes saves = {};         // sums over all ranks
+  // Outcome of starting the all-gather of the updated parameters. On an error a peer is gone and this rank
+  // must leave; the step is made all the same.
   Result<void> gathers = {};
 };
 
-// Errors: trouble or a loader error of some rank (agreed: all ranks return it, the update was not made),
-// numerics (loss or gradient not finite; the update was not made), communication (a peer is gone: this rank
-// must leave).
+// Makes the next step. Errors: trouble or a loader error of some rank (agreed: all ranks return it, the
+// update was not made), numerics (loss or gradient not finite; the update was not made), communication (a
+// peer is gone: this rank must leave).
 Result<StepOutcome> run_step(Worker& worker, const StepRequest& request);
 
 }  // namespace holdfast::inline train

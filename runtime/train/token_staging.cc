@@ -14,7 +14,8 @@ TokenStaging::TokenStaging(const TokenStagingShape& shape, Device& device, Memor
       device.host_sees_memory() ? written_slot_ : plan.reserve("tokens.device", MemoryClass::data, bytes);
 }
 
-// A slot holds inputs, targets, and first keys where there are any, one after the other.
+// Returns the elements of a slot, which holds inputs, targets and, where there are any, first keys, one after
+// the other.
 std::size_t TokenStaging::slot_elements() const {
   return (shape_.with_first_keys ? 3U : 2U) * static_cast<std::size_t>(shape_.microbatch.rows());
 }

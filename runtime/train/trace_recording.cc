@@ -18,8 +18,8 @@ std::uint64_t end_step(const TraceConfig& trace) {
   return static_cast<std::uint64_t>(trace.first_step + trace.steps);
 }
 
-// An action has its span, one of the loader, up to two messages and two or three waits; a bucket its
-// exchange.
+// Returns an upper bound of the spans of one step. An action has its own span, one of the loader, up to two
+// messages and two or three waits; a bucket has the span of its exchange.
 std::uint64_t spans_per_step(const Worker& worker, const StageSchedule& schedule) {
   constexpr std::uint64_t per_wave = 8, per_step = 16;
   // A rank of a tensor group waits up to five times in each half of a layer and at either end of the model,
@@ -65,7 +65,7 @@ TraceRecording::TraceRecording(Worker& worker) : worker_(&worker) {
 
 TraceRecording::~TraceRecording() {
   if (!recording()) return;
-  worker_->rank().device.synchronize();  // its stamps lie here
+  worker_->rank().device.synchronize();  // the device writes its time stamps into memory_
   worker_->rank().spans.record_into({});
 }
 
@@ -80,12 +80,13 @@ Result<void> TraceRecording::turn(std::uint64_t step) {
   return {};
 }
 
-// Files of an earlier recording, perhaps of more ranks, go.
+// Begins a recording, and removes the files of an earlier one, which may be of more ranks.
 Result<void> TraceRecording::begin() {
   const RunPaths paths{worker_->rank().config.run.directory};
   std::uint64_t recording = 0;
   if (header_.rank == 0) {
-    static_cast<void>(worker_->rank().env.remove_tree(paths.trace()));  // writing says what is wrong
+    // An error is reported when the trace is written.
+    static_cast<void>(worker_->rank().env.remove_tree(paths.trace()));
     recording = worker_->rank().env.random_u64();
   }
   HF_TRY_VOID(broadcast(worker_->rank().communicator, worker_->rank().waiter,

@@ -1,9 +1,10 @@
-// TraceRecording: turns the recorder of a worker on for the steps that trace.first_step and trace.steps
-// choose, and writes what it recorded into the run directory (trace_file.h) when they are over. What happens
-// after the last of them until the next step (an evaluation, a save) belongs to it.
+// TraceRecording turns the recorder of a worker on for the steps that trace.first_step and trace.steps
+// choose, and writes the recorded spans into the run directory (trace_file.h) when these steps are over. What
+// happens after the last of them until the next step (an evaluation, a save) is recorded as well.
 //
-// Meanwhile nothing goes to the flight ring. Off it costs one branch a step. On, memory for all of it is
-// taken before the first step. A trace that cannot be written ends nothing: a line on stderr says so.
+// While it records, nothing goes to the flight ring. When it is off, it costs one branch a step. When it is
+// on, all its memory is allocated before the first step. A trace that cannot be written does not end the run:
+// a line on stderr reports it.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,10 @@ class TraceRecording {
   TraceRecording(const TraceRecording&) = delete;
   TraceRecording& operator=(const TraceRecording&) = delete;
 
-  // All ranks together. Error: communication; a peer is gone.
+  // Turns the recording on or off where this is due before `step`. All ranks call it together. Error:
+  // communication; a peer is gone.
   Result<void> before_step(std::uint64_t step) { return memory_.empty() ? Result<void>() : turn(step); }
-  void finish();  // the run is over
+  void finish();  // called when the run is over
 
  private:
   bool recording() const { return worker_->rank().spans.on() && !worker_->rank().spans.in_flight(); }
@@ -33,7 +35,7 @@ class TraceRecording {
   Result<void> write();
 
   Worker* worker_;
-  std::vector<Span> memory_;  // empty: there is nothing to record, or not any more
+  std::vector<Span> memory_;  // empty: nothing is recorded, or nothing any more
   TraceHeader header_;
 };
 

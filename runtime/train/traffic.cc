@@ -10,7 +10,7 @@ namespace holdfast::inline train {
 namespace {
 
 void send(Traffic& traffic, std::uint64_t bytes, std::uint64_t messages = 1) {
-  if (bytes == 0) return;  // what is empty is not sent
+  if (bytes == 0) return;  // empty messages are not sent
   traffic.bytes_sent += messages * bytes;
   traffic.messages_sent += messages;
 }
@@ -21,7 +21,7 @@ void receive(Traffic& traffic, std::uint64_t bytes, std::uint64_t messages = 1) 
   traffic.messages_received += messages;
 }
 
-// Every lane of a wave sends each owner its range of each bucket.
+// Returns the traffic of the lane reduction: every lane of a wave sends each owner its range of each bucket.
 Traffic lane_reduction(const BucketPlan& buckets, const LaneSchedule& lanes, int rank) {
   Traffic traffic;
   for (int wave = 0; wave < lanes.waves(); ++wave) {
@@ -40,7 +40,8 @@ Traffic lane_reduction(const BucketPlan& buckets, const LaneSchedule& lanes, int
   return traffic;
 }
 
-// Every owner sends its range of each bucket to all others.
+// Returns the traffic of the all-gather of parameters: every owner sends its range of each bucket to all
+// others.
 Traffic parameter_gather(const BucketPlan& buckets, int rank, std::uint64_t element_bytes) {
   Traffic traffic;
   for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
@@ -68,7 +69,8 @@ Traffic stage_boundaries(const StageSchedule& schedule, std::uint64_t boundary_b
   return traffic;
 }
 
-// The head's end sends its gradient's sum, the embedding's end the updated weight.
+// Returns the traffic of a tied weight: the stage with the head sends the sum of its gradient, the stage with
+// the embedding sends the updated weight.
 Traffic tied_ends(const BucketPlan& buckets, int rank, std::uint64_t element_bytes) {
   Traffic traffic;
   const int tied = std::max(buckets.away(), buckets.guest());
@@ -81,8 +83,8 @@ Traffic tied_ends(const BucketPlan& buckets, int rank, std::uint64_t element_byt
   return traffic;
 }
 
-// What a microbatch of this rank moves in its tensor group: each exchange sends every peer one part of equal
-// size and receives one.
+// SliceTraffic counts the traffic of this rank's microbatches in its tensor group. Each exchange sends every
+// peer one part of equal size and receives one.
 class SliceTraffic {
  public:
   SliceTraffic(const Config& config, const ModelSpec& spec, const TensorShare& share)
@@ -91,7 +93,7 @@ class SliceTraffic {
         recompute_(recompute_of(config)),
         rows_(config.training.microbatch_size * config.training.sequence_length) {}
 
-  // One rank's step: its schedule, run once or for each lane.
+  // Returns the traffic of one step: its schedule, run once or for each lane.
   Traffic of_step(const StageSchedule& schedule, std::span<const ModelPart> parts) {
     if (share_.ranks() == 1) return {};
     for (int run = 0; run < schedule.runs; ++run) {
@@ -118,7 +120,7 @@ class SliceTraffic {
     exchange(2 * layers, row_bytes(DType::fp32));
     if (part.has_embedding) exchange(1, row_bytes(spec_.dtype));
   }
-  // What both parts of a split backward read, both gather.
+  // Counts a backward. Rows that both parts of a split backward read are gathered by each of them.
   void backward(const ModelPart& part, const Action& action, bool follows_forward) {
     const bool of_inputs = action.work != Work::backward_weight;
     const bool of_weights = action.work != Work::backward_input;
@@ -146,7 +148,7 @@ class SliceTraffic {
     }
     exchange(1, row_bytes(DType::fp32));
   }
-  // Of one rank's rows.
+  // Returns the bytes of one rank's share of the rows.
   std::uint64_t row_bytes(DType dtype) const {
     return static_cast<std::uint64_t>(rows_ / share_.ranks() * spec_.width) * bytes_of(dtype);
   }
@@ -163,7 +165,7 @@ class SliceTraffic {
   Traffic traffic_;
 };
 
-// Up a binomial tree to rank 0 and down again (collectives.h).
+// Returns the traffic of the vote, which goes up a binomial tree to rank 0 and down again (collectives.h).
 Traffic vote(int ranks, int rank) {
   constexpr std::uint64_t bytes = ballot_words * sizeof(std::int64_t);
   Traffic traffic;

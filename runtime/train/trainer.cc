@@ -13,8 +13,8 @@
 namespace holdfast::inline train {
 namespace {
 
-// A step, with the processor time that the thread of the host takes for all of it: what running a step costs
-// beside what the device computes.
+// StepSpan records a step with the processor time that the host thread takes for all of it: the cost of
+// running a step besides what the device computes.
 class StepSpan {
  public:
   explicit StepSpan(Worker& worker)
@@ -45,7 +45,7 @@ Trainer::Trainer(const Parts& parts)
                 .config = parts.worker.rank().config,
                 .rank = parts.worker.rank().communicator.rank(),
                 .ranks = parts.worker.rank().communicator.size()}) {
-  // Before the first save of a process: what a slow disk would need.
+  // The initial estimate of the duration of a save is that of a slow disk.
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_view().state_bytes()) * slow_ns_per_byte;
   if (parts.worker.snapshots().bytes() > 0)
@@ -53,7 +53,8 @@ Trainer::Trainer(const Parts& parts)
                                           parts.tier);
 }
 
-// What all ranks agree on ends a run after the saves that it has begun; they are of earlier steps, and sound.
+// Runs the steps. An error that all ranks agree on ends the run only after the saves that it has begun,
+// because they are of earlier steps, and sound.
 Result<ExitCode> Trainer::run() {
   Result<ExitCode> code = run_steps();
   const bool peers_are_there = code.ok() || code.error().code != ExitCode::communication;
@@ -75,7 +76,7 @@ Result<ExitCode> Trainer::run_steps() {
     HF_TRY_VOID(save());
     return end(ExitCode::saved);
   }
-  // A stop leaves out an evaluation that was due; it is made up for here.
+  // An evaluation that was due at a stop is skipped there and made up for here.
   if (worker.state().step > 0 && evaluation_due(worker.state().step)) HF_TRY_VOID(evaluate());
   HF_TRY_VOID(prepare_saves());
   if (parts_.saves_first) HF_TRY_VOID(save());
@@ -105,7 +106,8 @@ std::unique_ptr<StateSaver> Trainer::give_up_saves() {
   return std::move(saver_);
 }
 
-// What is only in memory is saved before another step, which may take longer than there is.
+// Returns whether a rank was asked to stop before the first step. State that is only in memory is then saved
+// without another step, which may take longer than there is time.
 Result<bool> Trainer::stops_before_a_step() {
   if (!parts_.resumed.has_value()) return false;
   std::array<std::int64_t, 1> stops = {parts_.stop.stop_requested() ? 1 : 0};
@@ -113,8 +115,8 @@ Result<bool> Trainer::stops_before_a_step() {
   return stops[0] > 0;
 }
 
-// An evaluation that is due is made up for by whoever goes on. Nothing is computed again: where there is no
-// RAM tier the disk has the state.
+// Saves the state and leaves the steps, so that the run can be resized. An evaluation that is due is made up
+// for when the run goes on. Nothing is computed again: where there is no RAM tier the disk has the state.
 Result<ExitCode> Trainer::pause_for_resize(bool to_disk) {
   if (saver_ && saver_->has_ram_tier()) {
     HF_TRY_VOID(seal_in_memory(to_disk));
@@ -136,7 +138,7 @@ Result<void> Trainer::seal_in_memory(bool to_disk) {
   return {};
 }
 
-// Ends what is still under way beside the steps.
+// Ends what is still under way in parallel with the steps.
 Result<void> Trainer::leave_steps() {
   Worker& worker = parts_.worker;
   HF_TRY_VOID(worker.parameter_gather().finish());
@@ -146,8 +148,8 @@ Result<void> Trainer::leave_steps() {
                           worker.rank().env.host_name());
 }
 
-// Seals the state where the next start finds it. False: a host is to be left, and the others would not have
-// it; the run goes on, and the next step is another try.
+// Seals the state where the next start finds it. Returns false where a host is to be left and the state would
+// not survive without it; the run goes on, and the next step is another try.
 Result<bool> Trainer::end_for_another_start(bool to_disk, int hosts_leaving) {
   if (hosts_leaving == 0) {
     HF_TRY_VOID(outcome_of(pause_for_resize(to_disk)));
@@ -166,8 +168,9 @@ Result<bool> Trainer::end_for_another_start(bool to_disk, int hosts_leaving) {
   return true;
 }
 
-// Returns whether the state survives the hosts that leave: one of them where all of it has replicas on
-// others; else on the disk, which is not lost with them unless each host has its own.
+// Seals the state so that it survives the loss of the hosts that leave, and returns whether this succeeded.
+// Where one host leaves and all of the state has replicas on other hosts, a confirmed snapshot is enough;
+// else the state goes to the disk, which is not lost with the hosts unless each host has its own.
 Result<bool> Trainer::seal_elsewhere(bool to_disk, int hosts_leaving) {
   const std::uint64_t step = parts_.worker.state().step;
   if (hosts_leaving == 1 && parts_.survives_host && saver_ && saver_->has_replicas()) {
@@ -205,8 +208,9 @@ Result<void> Trainer::prepare_saves() {
   return {};
 }
 
-// Without a RAM tier there is never a newer snapshot, so those that the run resumed from would take memory to
-// its end. They go when the disk has the state; where that fails they stay.
+// Removes the RAM snapshots that the run resumed from where there is no RAM tier: no newer snapshot would
+// ever replace them, and they would take memory until the end of the run. They are removed when the state is
+// on the disk; where the save fails they stay.
 Result<void> Trainer::free_old_snapshots() {
   if (!parts_.resumed.has_value() || (saver_ && saver_->has_ram_tier())) return {};
   Worker& worker = parts_.worker;
@@ -224,24 +228,25 @@ Result<void> Trainer::free_old_snapshots() {
       worker.rank().env.host_name());
 }
 
-// Lines that wait have no later step to be tried again in: all of them are in their files now, or the run
-// ends with that error.
+// Ends the run. Waiting lines have no later step in which to be tried again: either all of them are written
+// to their files now, or the run ends with that error.
 Result<ExitCode> Trainer::end(ExitCode code) {
   Worker& worker = parts_.worker;
   enter(worker.rank().watch, Phase::end, worker.state().step, worker.rank().config.watchdog.ceiling_ms);
   HF_TRY_VOID(worker.parameter_gather().finish());
   trace_.finish();
-  // Asked to stop there may be no time for it; the next start offers this checkpoint again.
+  // Uploads are cancelled after a request to stop, because there may be no time for them; the next start
+  // offers this checkpoint again.
   if (code != ExitCode::done) uploads_.cancel();
   HF_TRY_VOID(uploads_.finish(worker.rank().communicator, worker.rank().waiter, [&] {
     report_uploads();
-    mark(worker.rank().watch);  // the command has a limit of its own
+    mark(worker.rank().watch);  // the command has its own time limit
   }));
   keep(parts_.progress.flush());
   if (SampleLog* ledger = worker.ledger()) keep(ledger->flush());
   HF_TRY_VOID(agree_on_outcome(worker.rank().communicator, worker.rank().waiter, trouble_,
                                worker.rank().env.host_name()));
-  // The state is on the disk, whole.
+  // The complete state is on the disk, so the RAM snapshots can go.
   if (const Result<SharedSnapshots> removed =
           remove_snapshots(worker.rank().env, digest_of(worker.state().shm_run_id));
       !removed.ok()) {
@@ -262,8 +267,9 @@ bool Trainer::evaluation_due(std::uint64_t step) const {
          step == static_cast<std::uint64_t>(config.training.steps);
 }
 
-// Without a stop now there is this step with what may be due after it, then another step and its save; a
-// quarter more than the longest seen is what they may take.
+// Returns whether run.stop_after leaves no time for another step. Without a stop now the run makes this step
+// with what may be due after it, then another step and its save. The estimate of their time is a quarter more
+// than the longest durations seen.
 bool Trainer::time_is_up() const {
   const std::int64_t limit_ms = parts_.worker.rank().config.run.stop_after_ms;
   if (limit_ms == 0) return false;
@@ -329,8 +335,9 @@ bool Trainer::grows(const SaveDue& due) {
   return parts_.growth->due(parts_.worker.rank().env.monotonic_ns(), saves);
 }
 
-// A save that is asked for waits for the one before, so that the next steps do not wait for the disk; and for
-// a growth, which would.
+// Returns the saves that are due after the coming step. A requested save waits for the save before it, so
+// that the next steps do not wait for the disk, and for a growth, which would itself have to wait for the
+// save.
 SaveDue Trainer::due() {
   Worker& worker = parts_.worker;
   const bool growth_waits = parts_.growth != nullptr && parts_.growth->ready();
@@ -389,8 +396,8 @@ Result<void> Trainer::begin_save(bool to_disk) {
   return {};
 }
 
-// Where no save is due before the end there is no memory for a copy of the state, so the steps wait. Like
-// any other save before the end, this one may fail.
+// Saves at once on request where no save is due before the end and there is therefore no memory for a copy of
+// the state, so that the steps wait. Like any other save before the end, this one may fail.
 Result<void> Trainer::save_on_request() {
   Result<void> outcome = save();
   if (outcome.ok() || outcome.error().code == ExitCode::communication) return outcome;
@@ -398,7 +405,7 @@ Result<void> Trainer::save_on_request() {
   return {};
 }
 
-// What is being saved now is as new as anybody can have asked for.
+// Answers all requests for a save: the save that begins now is as new as any of them can have asked for.
 void Trainer::answer_requests() {
   parts_.stop.save_begun(step_asked_for_ == parts_.worker.state().step);
   if (parts_.requests != nullptr) parts_.requests->begun(parts_.worker.state().step);
@@ -423,7 +430,7 @@ void Trainer::report_saves() {
 }
 
 void Trainer::save_failed(const SaveReport& report) {
-  // Another writer has replaced this one: the run ends here, and its log is no longer this one's.
+  // Another writer has replaced this one, so the run ends here and its log no longer belongs to this process.
   if (report.outcome.error().code == ExitCode::communication) return keep(report.outcome);
   parts_.progress.save_failed(report);
   if (parts_.requests != nullptr) parts_.requests->ended(report.step, report.outcome);
@@ -444,7 +451,7 @@ void Trainer::report_uploads() {
   for (const UploadReport& report : uploads_.take_reports()) parts_.progress.uploaded(report);
 }
 
-// Waits for all of it, as nothing comes after; what fails ends the run.
+// Saves the state and waits until it is complete, as nothing comes after; an error ends the run.
 Result<void> Trainer::save() {
   Worker& worker = parts_.worker;
   answer_requests();

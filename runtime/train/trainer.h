@@ -1,4 +1,5 @@
-// The training loop of one rank over a worker that is ready: steps, evaluation, saving, and the ways to end.
+// Trainer is the training loop of one rank on a worker that is ready: steps, evaluation, saves, and the ways
+// to end.
 #pragma once
 
 #include <cstdint>
@@ -28,34 +29,37 @@ class Trainer {
     Progress& progress;
     StopSource& stop;
     std::optional<HeldOutSet>& held_out;  // none: no evaluation
-    std::optional<SaveCadence>& cadence;  // of the epochs before; made when the saver is prepared
-    std::optional<DiskTier> tier = {};    // of the checkpoints; none: they are in one directory
+    std::optional<SaveCadence>& cadence;  // kept from the epochs before; created when the saver is prepared
+    std::optional<DiskTier> tier = {};    // where checkpoints are; none: in one directory
     SaveRequests* requests = nullptr;     // null: this rank does not write the log
-    const Claim* claim = nullptr;         // of the run directory; null: another rank has it
-    bool survives_host = false;           // replicas are all on other hosts
+    const Claim* claim = nullptr;         // claim of the run directory; null: another rank holds it
+    bool survives_host = false;           // all replicas are on other hosts
     std::uint64_t writer = 0;             // StartPoint::writer
     std::int64_t started_ns = 0;          // when the program started, for run.stop_after
-    // RAM snapshot that the state came from, which no checkpoint has; none: it came from elsewhere.
+    // RAM snapshot that the state was resumed from and that no checkpoint holds; none: the state came from
+    // elsewhere.
     std::optional<SnapshotStep> resumed = {};
-    FailureHistory failures = {};  // of the run so far, on the rank that chooses intervals
-    bool saves_first = false;      // to the disk, before the first step
-    Growth* growth = nullptr;      // null: no new ranks are wanted, or this rank does not decide it
-    // When a vote said that the rank which decides it starts new ranks now, until the next vote; 0: none did.
+    FailureHistory failures = {};  // failures of the run so far, on the rank that chooses intervals
+    bool saves_first = false;      // saves to the disk before the first step
+    Growth* growth = nullptr;      // null: no new ranks are wanted, or another rank decides
+    // Time of the vote that announced that the leader starts new ranks now, until the next vote; 0: no such
+    // vote.
     std::int64_t* starts_ranks_ns = nullptr;
   };
   explicit Trainer(const Parts& parts);
 
-  // Until the last step, a request to stop, or an error. Done: the last step is saved. Saved: state is saved,
-  // the run can go on later.
+  // Runs until the last step, a request to stop, or an error. ExitCode::done: the last step is saved.
+  // ExitCode::saved: the state is saved and the run can go on later.
   Result<ExitCode> run();
-  // Whether it was done before the last step, for new ranks to come: the state is in a RAM snapshot or on the
-  // disk, and the run goes on from there. Equal on all ranks.
+  // Returns whether run() ended before the last step so that new ranks can be taken in: the state is in a RAM
+  // snapshot or on the disk, and the run goes on from there. Equal on all ranks.
   bool pauses_for_resize() const { return stands_still_; }
-  // Returns whether it has ended with its state sealed for another start.
+  // Returns whether run() has ended with the state sealed for another start.
   bool ends_for_another_start() const { return ends_for_another_start_; }
-  // After an error: StateSaver::unused_slot().
+  // Returns StateSaver::unused_slot(). Called after an error.
   std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
-  // After an error: what may have to wait for the disk before it can go; cancelled. Null: there is nothing.
+  // Cancels the saves and returns their saver, which may have to wait for the disk before it can be
+  // destroyed. Called after an error. Null: there is no saver.
   std::unique_ptr<StateSaver> give_up_saves();
 
  private:
@@ -65,7 +69,8 @@ class Trainer {
   bool evaluation_due(std::uint64_t step) const;
   Result<StepOutcome> step();
   Result<void> evaluate();
-  // The state after this step: now, or while the next steps are made.
+  // Saves the state after this step: save() waits for all of it, begin_save() saves while the next steps are
+  // made.
   Result<void> save();
   Result<void> begin_save(bool to_disk);
   bool grows(const SaveDue& due);
@@ -86,17 +91,18 @@ class Trainer {
   void save_failed(const SaveReport& report);
   void saved(const SaveReport& report);
   void report_uploads();
-  // Keeps the first error that only this rank met (its ledger has no room): the next vote carries it to all.
+  // Keeps the first error that only this rank has (for example, its ledger has no room); the next vote
+  // carries it to all.
   void keep(const Result<void>& result);
 
   Parts parts_;
   TraceRecording trace_;
-  std::unique_ptr<StateSaver> saver_;  // null: nothing is due before the end
-  SaveCadence* cadence_ = nullptr;     // there when the saver is prepared
+  std::unique_ptr<StateSaver> saver_;  // null: no save is due before the end
+  SaveCadence* cadence_ = nullptr;     // set when the saver is prepared
   std::int64_t longest_step_ns_ = 0;
   std::int64_t longest_evaluation_ns_ = 0;
-  std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved
-  std::uint64_t step_asked_for_ = 0;  // the newest step that somebody asked to save; 0: none is under way
+  std::int64_t longest_save_ns_ = 0;  // an estimate until the first save
+  std::uint64_t step_asked_for_ = 0;  // newest step whose save was requested; 0: no such save is under way
   bool saved_ = false;
   bool stands_still_ = false, ends_for_another_start_ = false, told_unsealed_ = false;
   Result<void> trouble_;

@@ -10,7 +10,8 @@
 namespace holdfast::inline train {
 namespace {
 
-// Else it saves at its end only, or where it is asked to stop: then the state itself is written.
+// Returns whether the config saves before the end of training. A run that does not saves only at its end, or
+// where it is asked to stop; the state itself is then written, without a copy.
 bool saves_while_training(const Config& config) {
   const auto comes_before_end = [&](std::int64_t every_steps) {
     return (every_steps == CheckpointConfig::interval_auto && config.training.steps > 1) ||
@@ -44,12 +45,11 @@ Worker::Worker(const WorkerInputs& inputs)
             .secret = inputs.secret},
       snapshots_(rank_, workload_.buckets, inputs.buddies, inputs.slots) {
   if (inputs.watch == nullptr) return;
-  // A GPU's stamps take events of its queue, so there the host's clock has to do.
+  // A GPU's time stamps use events of its queue, so the host's clock is used there.
   spans_.keep_flight(inputs.watch->ring(), inputs.watch->ring_count(), inputs.device.host_sees_memory());
 }
 
-// First what NCCL has under way with a peer that died, which takes the GPU, then whatever waits for the
-// device.
+// Ends first the NCCL operations with a peer that died, which occupy the GPU, and then waits for the device.
 Worker::~Worker() {
   if (rank_.communicator.abandoned()) links_.abort_nccl("another rank is gone");
   rank_.device.synchronize();
@@ -88,7 +88,8 @@ Result<void> Worker::connect_nccl() {
                               }});
 }
 
-// Needs neither the peers nor memory: a planner comes to the same plan.
+// Reserves all memory of the worker. It needs neither the peers nor memory, so a planner comes to the same
+// plan.
 void Worker::reserve() {
   MemoryPlan& plan = memory_.plan;
   stage_ = std::make_unique<StageModel>(workload_, rank_, plan);
@@ -127,7 +128,7 @@ Result<void> Worker::agree_it_fits() {
   const Result<void> agreed = snapshots_.agree(planned, kept, inputs_.memory);
   if (inputs_.memory_decision != nullptr) *inputs_.memory_decision = snapshots_.decision();
   if (agreed.ok() || agreed.error().code != ExitCode::does_not_fit) return agreed;
-  // It is too large for this host alone, too: then its table says which part is.
+  // The plan may be too large for this host alone; then the table of this host says which part is.
   const std::optional<MemoryRoom> room = memory_room(rank_.env);
   if (!room.has_value()) return agreed;
   const Result<void> fits =
@@ -136,7 +137,7 @@ Result<void> Worker::agree_it_fits() {
   return all.ok() ? agreed : all;
 }
 
-// Pages of the epoch before, where there are any.
+// Makes the arena from pages of the epoch before, where there are any.
 Result<MemoryArena> Worker::make_arena() {
   if (inputs_.kept == nullptr) return allocate_memory(rank_.device, memory_.plan);
   const auto fresh = [this](MemoryPlace place, std::uint64_t bytes) {
@@ -188,7 +189,7 @@ Result<void> Worker::join_tied_gradients() {
   const int tied = workload_.tied_bucket();
   if (tied < 0) return {};
   const HostSpan wait(&spans_, {.kind = SpanKind::wait_tied_weight});
-  // A rank alone with its lanes has not waited for their sum.
+  // A rank that has all its lanes to itself has not waited for their sum yet.
   wait_for_device(rank_.device, rank_.communicator);
   return pass_on(*links_.pipeline().tied(), waiter_, std::as_writable_bytes(reduction().sum_of(tied)),
                  workload_.buckets.guest() >= 0, "the passing of a tied weight's gradient");

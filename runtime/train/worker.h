@@ -1,5 +1,5 @@
-// Worker: everything one rank holds while it trains, built once and planned as one memory. The only mutable
-// state of a run is here and in the run directory; several workers can live in one process.
+// Worker holds everything that one rank needs while it trains, built once and planned as one memory. The only
+// mutable state of a run is here and in the run directory; several workers can live in one process.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@
 
 namespace holdfast::inline train {
 
-// What a worker is built from; the referenced objects outlive it.
+// WorkerInputs holds what a worker is built from; the referenced objects outlive the worker.
 struct WorkerInputs {
   Env& env;
   FaultPoints& faults;
@@ -46,75 +46,76 @@ struct WorkerInputs {
   Device& device;
   const Config& config;  // resolved
   Mesh mesh;             // of all ranks
-  // By rank, who keeps the replicas of its RAM snapshots (replica_buddies()); empty: nobody.
+  // Rank that stores the replicas of the RAM snapshots of each rank, by rank (replica_buddies()); empty: no
+  // replicas are stored.
   std::vector<int> buddies = {};
   std::shared_ptr<DataSet> data;
-  int ranks_on_host = 1;  // that share its memory
-  // Moves the device's memory between the ranks of every axis, on all of them or on none; null: the
-  // communicator does.
+  int ranks_on_host = 1;  // number of ranks that share the memory of this host
+  // Library that moves device memory between the ranks of every axis, set on all of them or on none; null:
+  // the communicator moves it.
   NcclLibrary* nccl = nullptr;
-  int gpu = 0;                  // for it: the CUDA ordinal of the device
-  std::uint64_t epoch = 0;      // for it: of the communicator, in the names that NCCL's own log shows
-  RankWatch* watch = nullptr;   // hears of its waits, and has the ring of its spans; null: nobody
-  SampleLog* ledger = nullptr;  // of this process; null unless data.ledger
-  MemoryTerms memory = {};      // where the hosts have too little
-  // Gets what all ranks decided about memory, also where create() fails for lack of it; null: nobody asks.
+  int gpu = 0;                  // CUDA ordinal of the device, for NCCL
+  std::uint64_t epoch = 0;      // membership epoch of the communicator; part of names in NCCL's log
+  RankWatch* watch = nullptr;   // is notified of waits, and holds the ring of spans; null: none
+  SampleLog* ledger = nullptr;  // ledger of this process; null unless data.ledger
+  MemoryTerms memory = {};      // rules for hosts that have too little memory
+  // Receives what all ranks decided about memory, also where create() fails for lack of it; null: not wanted.
   MemoryDecision* memory_decision = nullptr;
-  KeptMemory* kept = nullptr;  // the arena is taken from it, and left in it; null: made, and freed
-  SlotPool* slots = nullptr;   // slots in shared memory come from it, and go back to it; null: they are new
-  std::optional<Secret> secret = {};  // that connections between ranks are made with; none: there are none
+  KeptMemory* kept = nullptr;  // the arena comes from it and goes back to it; null: allocated and freed
+  SlotPool* slots = nullptr;   // shared slots come from it and go back to it; null: they are new
+  std::optional<Secret> secret = {};  // secret of the connections between ranks; none: no connections
 };
 
 class Worker {
  public:
-  // Connects NCCL, plans and allocates all memory and prepares every kernel; all ranks together.
+  // Connects NCCL, plans and allocates all memory and prepares every kernel; all ranks call it together.
   // Errors: those of agree_on_memory() where some host has too little memory.
   static Result<std::unique_ptr<Worker>> create(const WorkerInputs& inputs);
-  // The same worker as a planner needs it (planned_rank.h): all memory is reserved and bound, but nobody is
-  // asked whether it fits and no kernel is prepared. Its peers need not be there, its device need not run.
-  // `with_nccl`: of a run that exchanges by NCCL.
+  // Builds the worker as a planner needs it (planned_rank.h): all memory is reserved and bound, but the ranks
+  // do not agree on whether it fits and no kernel is prepared. The peers need not exist, and the device need
+  // not run. `with_nccl`: the run exchanges by NCCL.
   static Result<std::unique_ptr<Worker>> plan(const WorkerInputs& inputs, bool with_nccl = false);
-  // After an error ops and exchanges may still be running: waits for them, or ends them, before their memory
-  // goes.
+  // Waits for ops and exchanges that may still be running after an error, or ends them, before their memory
+  // is freed.
   ~Worker();
 
   const RankContext& rank() const { return rank_; }
   const Workload& workload() const { return workload_; }
   RankLinks& links() { return links_; }
   StageModel& stage() { return *stage_; }
-  StateView& state_view() { return *state_view_; }  // to save and load its state
+  StateView& state_view() { return *state_view_; }  // state that saves and restores use
   const SnapshotPlan& snapshots() const { return snapshots_; }
   const MemoryPlan& memory_plan() const { return memory_.plan; }
   // Returns whether this rank counts the samples of its copy of the model, so that each counts once.
   bool counts_samples() const { return rank_.coordinate.pipeline == 0 && rank_.counts_replicated(); }
   ShardedOptimizer& optimizer() { return update_->optimizer; }
   LaneReduction& reduction() { return update_->reduction; }
-  // Of the parameters that the owners updated. Whatever reads parameters but the next step's forwards
-  // finishes it first.
+  // Gathers the parameters that their owners have updated. Call finish() before reading parameters, except in
+  // the forwards of the next step.
   ParameterGather& parameter_gather() { return update_->gather; }
   LaneRunner& lane_runner() { return *lane_runner_; }
-  // Null where samples are not written down, or another rank does it for this one.
+  // Returns the ledger; null where samples are not logged, or another rank logs them for this one.
   SampleLog* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
   RunState& state() { return state_; }
 
   // Starts the loader at state().data_cursor.
   void start_loader();
-  // Launches every kind of step once in planning mode: the kernels make their primitives and say what
-  // workspace they need. create() has done it.
+  // Launches every kind of step once in planning mode: the kernels create their primitives and report the
+  // workspace that they need. create() has already called it.
   Result<void> prepare_kernels();
-  // Where a tied weight has its ends on two stages: the head's gradient, summed over all lanes, to the
-  // embedding's. Between the last wave and LaneReduction::finish_step().
+  // Sends the head's gradient, summed over all lanes, to the embedding's stage where a tied weight has its
+  // ends on two stages. Called between the last wave and LaneReduction::finish_step().
   Result<void> join_tied_gradients();
 
  private:
-  // Memory of a worker: planned by all that need some, then taken as one.
+  // Memory of a worker: planned by all objects that need some, then allocated as one.
   struct PlannedMemory {
     MemoryPlan plan;
     MemoryArena arena;
-    std::optional<HostAccess> host_access;  // to what is on the device
+    std::optional<HostAccess> host_access;  // access to memory on the device
   };
-  // The update of parameters whose optimizer state is sharded: gradients go to the owner of their block, the
-  // owner updates it, and its parameters go back to everybody.
+  // ShardedUpdate updates parameters whose optimizer state is sharded: gradients go to the owner of their
+  // block, the owner updates it, and its parameters go back to all ranks.
   struct ShardedUpdate {
     ShardedOptimizer optimizer;
     LaneReduction reduction;
@@ -134,14 +135,14 @@ class Worker {
   Waiter waiter_;
   RankLinks links_;
   RunState state_;
-  RankContext rank_;  // of the above
+  RankContext rank_;  // refers to the members above
   SnapshotPlan snapshots_;
   PlannedMemory memory_;
   std::unique_ptr<StageModel> stage_;
   std::unique_ptr<ShardedUpdate> update_;
   std::unique_ptr<LaneRunner> lane_runner_;
   std::unique_ptr<DataLoader> loader_;
-  std::optional<StateView> state_view_;  // from allocate() on
+  std::optional<StateView> state_view_;  // set by allocate()
 };
 
 }  // namespace holdfast::inline train

@@ -37,8 +37,8 @@ int Workload::tied_bucket() const {
   return std::max(buckets.away(), buckets.guest());
 }
 
-// A tensor group exchanges parts of a sum, what slices know of the head's rows, and the norms' gradients; as
-// many messages go out as come in.
+// Returns the bytes of the largest exchange on each link. A tensor group exchanges parts of a sum, what
+// slices know of the head's rows, and the gradients of norms; as many messages go out as come in.
 LinkBytes Workload::link_bytes(int data_rank) const {
   const std::size_t element = bytes_of(spec.dtype);
   const std::int64_t rows = microbatch().rows();

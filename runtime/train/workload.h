@@ -1,6 +1,6 @@
-// Workload: the part of the model and of the batch that one rank computes: its stage's layers, its slices,
-// its lanes, and the buckets that its gradients leave in. It follows from the resolved config and the rank's
-// coordinate alone.
+// Workload is the part of the model and of the batch that one rank computes: its stage's layers, its slices,
+// its lanes, and the buckets in which its gradients are sent. It follows from the resolved config and the
+// rank's coordinate alone.
 #pragma once
 
 #include <cstddef>
@@ -25,9 +25,9 @@ struct Workload {
 
   ModelSpec spec;  // of the whole model
   TensorShare share;
-  std::vector<ModelPart> parts;  // of this stage, by chunk
-  LaneSchedule lanes;            // of the run
-  std::vector<int> rank_lanes;   // those of this rank, in the order of waves
+  std::vector<ModelPart> parts;  // model parts of this stage, by chunk
+  LaneSchedule lanes;            // lanes of the run
+  std::vector<int> rank_lanes;   // lanes of this rank, in the order of waves
   BucketPlan buckets;
   BatchShape batch_shape;
   StageSchedule schedule;
@@ -35,8 +35,9 @@ struct Workload {
   BatchShapeBT microbatch() const {
     return {.batch = batch_shape.microbatch_size, .sequence_length = batch_shape.sequence_length};
   }
-  std::uint64_t tokens_per_step() const;  // of all ranks
-  // Returns the number of microbatches of this rank in a step; room for those of one lane where it has none.
+  std::uint64_t tokens_per_step() const;  // tokens of all ranks
+  // Returns the number of microbatches of this rank in a step, or those of one lane where the rank has no
+  // lane.
   std::size_t step_slots() const;
   // Returns the bucket of a weight that another stage shares with this one, or -1.
   int tied_bucket() const;
