@@ -9,8 +9,8 @@
 namespace holdfast::inline inference {
 namespace {
 
-// Windows one after another as batches of one shape; the last batch is filled up with targets that do not
-// count.
+// WindowBatches reads the windows one after another as batches of one shape; the last batch is filled up with
+// targets that do not count.
 class WindowBatches {
  public:
   WindowBatches(const TokenSource& source, BatchShapeBT shape, std::int64_t vocabulary)
@@ -25,7 +25,7 @@ class WindowBatches {
 
   std::uint64_t windows() const { return (source_->token_count() - 1) / length_; }
 
-  // The number of targets that count.
+  // Reads a batch and returns its number of targets that count.
   Result<std::uint64_t> read(std::uint64_t first_window) {
     std::ranges::fill(inputs_, 0);
     std::ranges::fill(targets_, uncounted_target);
@@ -60,7 +60,8 @@ Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string&
   HF_TRY(std::string format, detect_format(env, path));
   DocumentRule documents = data_options(model.config().data).documents;
   documents.needed = false;
-  constexpr std::int64_t shortest = 1;  // a file too short for one window gets the sentence below
+  // A file that is too short for one window gets the error message below.
+  constexpr std::int64_t shortest = 1;
   HF_TRY(const std::unique_ptr<TokenSource> source,
          TokenSource::open(env, {.path = path, .format = std::move(format)}, shortest, documents));
   WindowBatches batches(*source, shape, model.spec().vocabulary);

@@ -1,4 +1,4 @@
-// The loss of a trained model on one data file: `holdfast evaluate`.
+// Computes the loss of a trained model on one data file: `holdfast evaluate`.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace holdfast::inline inference {
 
-// Mean loss per target that counts (llmq shards can mask some) over the floor((tokens - 1) / N) consecutive
-// windows of N = model.shape().sequence_length tokens, window i predicting tokens i*N + 1 to i*N + N. The
-// format of the file is the one its magic says, else text. Attention stays inside documents if it did in
-// training and the file says where they are. The sum over batches is exact. ExitCode::data when the file is
-// bad or shorter than one window.
+// Returns the mean loss per target that counts (llmq shards can mask some) over the floor((tokens - 1) / N)
+// consecutive windows of N = model.shape().sequence_length tokens, window i predicting tokens i*N + 1 to i*N
+// + N. The format of the file is the one that its magic number says, else text. Attention stays inside
+// documents if it did in training and the file says where they are. The sum over batches is exact. Fails with
+// ExitCode::data when the file is bad or shorter than one window.
 Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string& path);
 
 }  // namespace holdfast::inline inference

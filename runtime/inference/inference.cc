@@ -12,11 +12,12 @@
 namespace holdfast::inline inference {
 namespace {
 
-// Sequences are padded to a multiple of this, so that a growing text needs few matmul shapes. Padding stands
-// behind the text, and attention is causal: it changes nothing.
+// Sequences are padded to a multiple of this, so that a growing text needs few matmul shapes. Padding comes
+// after the text, and attention is causal, so padding changes nothing.
 constexpr std::int64_t length_multiple = 32;
 
-// Chunks of the head are those of the device at hand, which need not be the run's.
+// Returns the model in fp32. Its chunks of the head are those of the device that is used, which need not be
+// the run's.
 ModelSpec fp32_spec(Config config, const std::string& device) {
   config.device = device;
   config.training.precision = "fp32";
@@ -30,7 +31,7 @@ BatchShapeBT shape_of(const Config& config, const InferenceOptions& options) {
               options.sequence_length > 0 ? options.sequence_length : config.training.sequence_length};
 }
 
-// With the kernels that it takes by itself, whatever the run asked for.
+// Opens the device with the kernels that it chooses by itself, whatever the run's config says.
 Result<std::unique_ptr<Device>> device_of(Env& env, const InferenceOptions& options) {
   Config config;
   config.device = options.device;
@@ -106,7 +107,7 @@ Result<std::span<const float>> InferenceModel::next_logits(std::span<const std::
   const std::int64_t padded = (count + length_multiple - 1) / length_multiple * length_multiple;
   const std::int64_t length = std::min(padded, shape_.sequence_length);
   std::vector<std::int32_t> inputs(tokens.begin(), tokens.end());
-  inputs.resize(static_cast<std::size_t>(length));  // what comes after a token changes nothing before it
+  inputs.resize(static_cast<std::size_t>(length));  // tokens that come after a token change nothing before it
   TokenBatch batch = tokens_->stage(0, inputs, {}, {});
   batch.first_key = nullptr;
   batch.shape = {.batch = 1, .sequence_length = length};

@@ -1,5 +1,6 @@
-// A trained model that only runs forward, on one device, in fp32: what sampling and file evaluation share.
-// The weights are a checkpoint's fp32 master weights, whatever layout and precision they were trained in.
+// InferenceModel is a trained model that only runs forward, on one device, in fp32; sampling and file
+// evaluation share it. The weights are a checkpoint's fp32 master weights, whatever layout and precision they
+// were trained in.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +21,17 @@ namespace holdfast::inline inference {
 
 struct InferenceOptions {
   std::string device = "cpu";        // or "cuda"
-  int threads = 1;                   // of the CPU
+  int threads = 1;                   // threads of the CPU
   std::int64_t sequence_length = 0;  // longest input; 0 = the run's training.sequence_length
-  std::int64_t batch = 1;            // sequences at once
+  std::int64_t batch = 1;            // number of sequences at once
 };
 
-// Threads: one at a time.
+// InferenceModel holds the model and its memory. Threads: one at a time.
 class InferenceModel {
  public:
-  // The model's shape is the config stored with the checkpoint. ExitCode::checkpoint when weights are
-  // missing, damaged or of another shape; config when the sequence is longer than the model's learned
-  // positions, or the device is not to be had; does_not_fit.
+  // Loads the weights of a checkpoint; the model's shape is the config stored with it. Fails with
+  // ExitCode::checkpoint when weights are missing, damaged or of another shape; with config when the sequence
+  // is longer than the model's learned positions, or the device is not available; with does_not_fit.
   static Result<std::unique_ptr<InferenceModel>> load(Env& env, Checkpoint& checkpoint,
                                                       const InferenceOptions& options);
 
@@ -39,11 +40,11 @@ class InferenceModel {
   BatchShapeBT shape() const { return shape_; }
   const Device& device() const { return *device_; }
 
-  // Logits of the token that follows `tokens` (1 to sequence_length of them): `vocabulary` values, valid
-  // until the next call. The error is the device's, here and below.
+  // Returns the logits of the token that follows `tokens` (1 to sequence_length of them): `vocabulary`
+  // values, valid until the next call. The error is the device's, here and below.
   Result<std::span<const float>> next_logits(std::span<const std::int32_t> tokens);
-  // Sum of the losses of shape().rows() tokens; a negative target is not counted. `first_key`: see
-  // TokenBatch; empty = none.
+  // Returns the sum of the losses of shape().rows() tokens; a negative target is not counted. `first_key`:
+  // see TokenBatch; empty = none.
   Result<double> loss_sum(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
                           std::span<const std::int32_t> first_key);
 
@@ -64,7 +65,7 @@ class InferenceModel {
   float* parameters_ = nullptr;
   std::unique_ptr<TokenStaging> tokens_;
   double* loss_sum_ = nullptr;
-  std::unique_ptr<Device> device_;  // last: its queue drains while the memory it works on is still there
+  std::unique_ptr<Device> device_;  // last: its queue drains while the memory that it works on is still there
 };
 
 }  // namespace holdfast::inline inference

@@ -39,7 +39,7 @@ Result<void> check_options(const SampleOptions& options) {
               options.temperature);
 }
 
-// Tokens to choose from, the likeliest first.
+// Returns the tokens to choose from, the most likely first.
 std::vector<std::int32_t> candidates_of(std::span<const float> logits, std::size_t count) {
   std::vector<std::int32_t> tokens(logits.size());
   std::iota(tokens.begin(), tokens.end(), 0);
