@@ -1,4 +1,4 @@
-// The config that is stored with a checkpoint.
+// Reads the config that is stored with a checkpoint.
 #pragma once
 
 #include "checkpoint/store.h"
@@ -8,7 +8,8 @@
 
 namespace holdfast::inline interop {
 
-// Returns the config of the run that wrote the checkpoint; ExitCode::checkpoint where it cannot be used.
+// Returns the config of the run that wrote the checkpoint; fails with ExitCode::checkpoint where it cannot be
+// used.
 Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint);
 
 }  // namespace holdfast::inline interop

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view layer_prefix = "layers.";
 
-// "layers.12.attention.qkv.weight" -> 12 and "attention.qkv.weight".
+// LayerName splits "layers.12.attention.qkv.weight" into 12 and "attention.qkv.weight".
 struct LayerName {
   std::uint64_t layer = 0;
   std::string part;
@@ -57,7 +57,7 @@ CheckpointContents contents_of(const Checkpoint& checkpoint, const Config& confi
   }
   for (auto& [key, tensor] : tensors) {
     std::ranges::sort(tensor.kinds, {}, [](const std::string& kind) {
-      return std::pair(kind != "weight", kind);  // the weight first
+      return std::pair(kind != "weight", kind);  // the weight comes first
     });
     contents.tensors.push_back(std::move(tensor));
   }
@@ -76,7 +76,7 @@ std::vector<TensorRow> rows_by_layer(const std::vector<StoredTensor>& tensors) {
     std::uint64_t first, last;
   };
   std::vector<TensorRow> rows;
-  std::map<std::string, Run> runs;  // by part
+  std::map<std::string, Run> runs;  // by the part of the name after the layer
   for (const StoredTensor& tensor : tensors) {
     const std::optional<LayerName> name = layer_name(tensor.name);
     const auto found = name.has_value() ? runs.find(name->part) : runs.end();

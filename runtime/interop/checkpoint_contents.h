@@ -1,4 +1,4 @@
-// What a checkpoint holds, as its manifest and the indices of its files say: what `holdfast inspect` shows.
+// Lists the contents of a checkpoint from its manifest and the indices of its files, for `holdfast inspect`.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +11,34 @@
 
 namespace holdfast::inline interop {
 
-// A tensor and the kinds of state that are saved of it.
+// StoredTensor is a tensor with the kinds of its state that are saved.
 struct StoredTensor {
   std::string name;
   std::vector<std::uint64_t> shape;
   DType dtype = DType::fp32;
-  std::uint32_t slices = 1;        // that tensor lanes cut it into
+  std::uint32_t slices = 1;        // number of slices that tensor lanes cut it into
   std::vector<std::string> kinds;  // "weight", "moment1", ...
-  std::uint64_t pieces = 0;        // of all kinds, in all files
-  std::uint64_t bytes = 0;         // of all kinds, before any compression
+  std::uint64_t pieces = 0;        // pieces of all kinds, in all files
+  std::uint64_t bytes = 0;         // bytes of all kinds, before any compression
   bool operator==(const StoredTensor&) const = default;
 };
 
 struct CheckpointContents {
   std::vector<StoredTensor> tensors;  // in the order of the model
-  std::uint64_t tensor_bytes = 0;     // before any compression; each element once
-  std::uint64_t file_bytes = 0;       // of the shard files
+  std::uint64_t tensor_bytes = 0;     // before any compression; each element counts once
+  std::uint64_t file_bytes = 0;       // bytes of the shard files
 };
 
-// `config`: what the checkpoint was saved with; tensors that it does not know come last, by name.
+// Returns the contents of a checkpoint that was saved with `config`. Tensors that the config does not know
+// come last, by name.
 CheckpointContents contents_of(const Checkpoint& checkpoint, const Config& config);
 
 std::uint64_t bytes_of_shards(const Manifest& manifest);
 
-// "layers.3.norm.weight" and "layers.4.norm.weight" differ in nothing but the layer: neighbours of a list
-// that are alike in all else, as one row.
+// TensorRow joins neighbours of a list that differ in nothing but the layer, such as "layers.3.norm.weight"
+// and "layers.4.norm.weight", into one row.
 struct TensorRow {
-  StoredTensor tensor;  // the first; its bytes and pieces are of all
+  StoredTensor tensor;  // the first tensor, with the bytes and pieces of all
   std::string name;     // "layers.{0-11}.norm.weight"
   std::uint64_t count = 1;
 };

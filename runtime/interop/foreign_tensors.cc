@@ -7,7 +7,8 @@
 namespace holdfast::inline interop {
 namespace {
 
-// Makes the entries of one model from its own list of tensors, so that no shape is said twice.
+// ForeignList makes the entries of one model from the model's own list of tensors, so that no shape is stated
+// twice.
 class ForeignList {
  public:
   explicit ForeignList(const ModelSpec& spec) {
@@ -18,7 +19,7 @@ class ForeignList {
   }
   bool has(const std::string& parameter) const { return parameters_.contains(parameter); }
 
-  // The whole tensor, without the padding of a vocabulary.
+  // Adds a whole tensor, without the padding of a vocabulary.
   ForeignTensor& whole(std::string name, const std::string& parameter) {
     const ParameterSpec& ours = parameters_.at(parameter);
     ForeignTensor tensor{.name = std::move(name), .parameter = parameter, .rows = ours.shape[0]};
@@ -26,12 +27,12 @@ class ForeignList {
     tensor.rows -= ours.padding_elements / tensor.row_elements();
     return list_.emplace_back(std::move(tensor));
   }
-  // A matrix and, where the model has one, its bias: "<name>.weight", "<name>.bias".
+  // Adds a matrix and, where the model has one, its bias: "<name>.weight", "<name>.bias".
   void linear(const std::string& name, const std::string& layer, bool is_transposed) {
     whole(name + ".weight", layer + ".weight").is_transposed = is_transposed;
     if (has(layer + ".bias")) whole(name + ".bias", layer + ".bias");
   }
-  // One below the other in the rows of ours.
+  // Adds the tensors that are stacked by rows in our `parameter`.
   void parts(const std::string& parameter, const std::vector<std::string>& names) {
     const ParameterSpec& ours = parameters_.at(parameter);
     std::uint64_t first = 0;

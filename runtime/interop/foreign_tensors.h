@@ -1,6 +1,6 @@
-// How the tensors of a model are called and laid out in files of others. Here a projection of several parts
-// is one matrix [out, in] with the parts one below the other (queries, keys, values; gate, up); there a part
-// may be a tensor of its own, or the matrix may be stored [in, out].
+// Maps the tensors of a model to their names and layouts in files of other programs. Here a projection of
+// several parts is one matrix [out, in] with the parts stacked by rows (queries, keys, values; gate, up). In
+// other files a part may be a tensor of its own, or the matrix may be stored [in, out].
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,25 @@
 
 namespace holdfast::inline interop {
 
-// One tensor of a foreign file, and the rows of one of ours that it is.
+// ForeignTensor is one tensor of a foreign file, with the rows of our tensor that it holds.
 struct ForeignTensor {
-  std::string name;       // there
-  std::string parameter;  // here
+  std::string name;       // name in the foreign file
+  std::string parameter;  // name of our tensor
   std::uint64_t first_row = 0, rows = 0;
   std::uint64_t columns = 0;       // 0: a vector of `rows` elements
-  bool is_transposed = false;      // [columns, rows] there
-  std::uint64_t padding_rows = 0;  // there, below: zero, and not used
+  bool is_transposed = false;      // stored [columns, rows] in the foreign file
+  std::uint64_t padding_rows = 0;  // rows at the end of the foreign tensor: zero, and not used
   std::vector<std::uint64_t> shape() const;
   std::uint64_t row_elements() const { return columns == 0 ? 1 : columns; }
   std::uint64_t elements() const { return (rows + padding_rows) * row_elements(); }
 };
 
-// transformers' GPT2LMHeadModel and LlamaForCausalLM; a tied head is not there. Rotary heads are in the same
-// order as ours (kernels/rotary.h), so queries and keys go as they are.
+// Returns the tensors of transformers' GPT2LMHeadModel or LlamaForCausalLM; a tied head has no tensor there.
+// Rotary heads have the same order as ours (kernels/rotary.h), so queries and keys are copied unchanged.
 std::vector<ForeignTensor> hugging_face_tensors(const ModelSpec& spec);
-// The model file of karpathy/llm.c, in the order of the file; spec is of GPT-2's style with a tied head. The
-// parts of a file are "of all layers": a layer's tensor has the name "qkvw.3".
+// Returns the tensors of a model file of karpathy/llm.c, in the order of the file. `spec` must be of GPT-2's
+// style with a tied head. A tensor of the file covers all layers; the part of one layer has a name such as
+// "qkvw.3".
 std::vector<ForeignTensor> llmc_tensors(const ModelSpec& spec);
 
 inline constexpr std::int64_t llmc_vocabulary_multiple = 128;

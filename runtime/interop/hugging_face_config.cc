@@ -11,7 +11,8 @@
 namespace holdfast::inline interop {
 namespace {
 
-// Reads members and remembers the first that is missing or of another type. null is as good as missing.
+// ConfigMembers reads members and remembers the first that is missing or of another type. A null counts as
+// missing.
 class ConfigMembers {
  public:
   ConfigMembers(const Json& object, std::string place) : object_(object), place_(std::move(place)) {}
@@ -50,11 +51,11 @@ class ConfigMembers {
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
-  // The model is not computed when `key` has another value than `expected`.
+  // Records a problem when `key` does not have the value `expected`, because such a model is not computed.
   void expect(const char* key, bool is_expected, const std::string& expected) {
     if (is_expected || problem_.has_value()) return;
     const Json* const value = find(key);
-    std::string found = "null";  // of what has parts, which may be deep, only the kind is shown
+    std::string found = "null";  // for arrays and objects, which may be deep, only the kind is shown
     if (value != nullptr) {
       found = value->is_array() || value->is_object() ? value->type_name() : value->dump_any();
     }
@@ -98,8 +99,8 @@ void read_gpt2(ConfigMembers& members, ForeignShape& shape) {
   shape.longest_sequence = model.positions;
 }
 
-// transformers 4 has rope_theta, and rope_scaling = null or the kind of scaling; 5 has rope_parameters with
-// both.
+// Reads the rotary settings. transformers 4 has rope_theta, and rope_scaling = null or the kind of scaling; 5
+// has rope_parameters with both.
 Result<void> read_rotary(ConfigMembers& members, const ForeignShapeOptions& options, ModelConfig& model) {
   model.rope_theta = members.real("rope_theta", 10000.0);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -149,7 +150,8 @@ const char* name_in_torch(WeightType precision) {
   return precision == WeightType::fp32 ? "float32" : "bfloat16";
 }
 
-// Of the tokenizers that go with these vocabularies; another one says for itself how texts begin and end.
+// Ends holds the ids of the tokens that begin and end texts, for the tokenizers that go with known
+// vocabularies; any other tokenizer states them itself.
 struct Ends {
   Json begin, end;
 };
@@ -159,7 +161,8 @@ Ends ends_of(std::int64_t vocabulary) {
   return {};
 }
 
-// What transformers 4 calls torch_dtype, 5 calls dtype; each ignores the other.
+// Writes the members that all models have. The data type is written twice, because transformers 4 calls it
+// torch_dtype, 5 calls it dtype, and each ignores the other.
 void put_common(Json& json, const Config& config, WeightType precision) {
   const Ends ends = ends_of(config.model.vocabulary);
   json["vocab_size"] = config.model.vocabulary;

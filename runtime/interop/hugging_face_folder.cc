@@ -14,13 +14,14 @@ constexpr const char* single_file = "model.safetensors";
 constexpr const char* index_file = "model.safetensors.index.json";
 constexpr std::uint64_t index_bytes_max = std::uint64_t{64} << 20;
 
-// Masks and tables that follow from the shape, which older files hold beside the weights.
+// Returns whether the name is that of a mask or table that follows from the shape, which older files hold
+// beside the weights, or of a tied head.
 bool is_no_weight(const std::string& name, bool has_tied_head) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with("rotary_emb.inv_freq") || (has_tied_head && name == "lm_head.weight");
 }
 
-// The files that the index names; each name is a file of the folder and nothing else.
+// Returns the files that the index names. Each name must be a file of the folder and nothing else.
 Result<std::map<std::string, std::string>> read_index(Env& env, const std::string& folder) {
   const std::string path = folder + "/" + index_file;
   HF_TRY(const std::string text, read_small_text(env, path, index_bytes_max));

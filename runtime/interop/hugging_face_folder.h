@@ -1,5 +1,5 @@
-// The safetensors files of a model folder: model.safetensors, or model.safetensors.index.json and the files
-// that it names.
+// Reads and plans the safetensors files of a model folder: model.safetensors, or model.safetensors.index.json
+// and the files that it names.
 #pragma once
 
 #include <string>
@@ -10,15 +10,16 @@
 
 namespace holdfast::inline interop {
 
-// A text of bounded size. ExitCode::data.
+// Reads a text of at most `bytes_max` bytes. Fails with ExitCode::data.
 Result<std::string> read_small_text(Env& env, const std::string& path, std::uint64_t bytes_max);
 
-// All their tensors, but those that `is_needed` says are not; ExitCode::data: a file that is missing or
-// damaged, a tensor twice, one that is no fp32, bf16 or fp16, an index that does not fit its files.
+// Opens the files with all their tensors except those that are no weights: masks, tables, and the head where
+// it is tied. Fails with ExitCode::data on a file that is missing or damaged, a tensor that appears twice or
+// is not fp32, bf16 or fp16, or an index that does not fit its files.
 Result<WeightFiles> open_hugging_face_weights(Env& env, const std::string& folder, bool has_tied_head);
 
-// Which tensors of a model go into which file, none of them larger than `file_bytes_max` unless one tensor
-// is: their names and the text of the index, empty when there is one file.
+// FolderPlan says which tensors of a model go into which file, and holds the text of the index, which is
+// empty when there is one file. No file is larger than `file_bytes_max` unless a single tensor is.
 struct FolderPlan {
   struct FileOfTensors {
     std::string name;

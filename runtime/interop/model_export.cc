@@ -25,7 +25,7 @@ Result<void> check_free(Env& env, const std::string& target) {
   return {};
 }
 
-// Of a path without a slash at its end.
+// Returns the parent directory of a path that has no slash at its end.
 std::string parent_of(const std::string& path) {
   const std::size_t slash = path.find_last_of('/');
   if (slash == std::string::npos) return ".";
@@ -37,7 +37,8 @@ std::string without_last_slash(std::string path) {
   return path;
 }
 
-// Makes `target` by way of a partial one, which goes when make() fails or the checkpoint is damaged.
+// Makes `target` by way of a partial file or folder, which is removed when make() fails or the checkpoint is
+// damaged.
 template <typename Make>
 Result<void> make_whole(Env& env, TensorReader& weights, const std::string& target, const Make& make) {
   HF_TRY_VOID(check_free(env, target));
@@ -46,7 +47,7 @@ Result<void> make_whole(Env& env, TensorReader& weights, const std::string& targ
   if (made.ok()) made = weights.verify_rest();
   if (made.ok()) made = env.rename(partial, target);
   if (!made.ok()) {
-    static_cast<void>(env.remove_tree(partial).ok());  // the first error is the one to tell
+    static_cast<void>(env.remove_tree(partial).ok());  // the first error is reported
     return Error{made.error().code == ExitCode::data ? ExitCode::checkpoint : made.error().code,
                  made.error().message};
   }
@@ -67,8 +68,8 @@ Result<void> append_rows(TensorReader& weights, const ForeignTensor& tensor, Wei
   return writer.append(values, type);
 }
 
-// [in, out] of ours, [out, in]: whole in memory, because every row of one has an element of every row of the
-// other.
+// Appends [in, out] of our [out, in]. The tensor is held whole in memory, because every row of one layout has
+// an element of every row of the other.
 Result<void> append_transposed(TensorReader& weights, const ForeignTensor& tensor, WeightType type,
                                WeightFileWriter& writer, std::vector<float>& values) {
   std::vector<float> stored(tensor.rows * tensor.columns);

@@ -1,5 +1,6 @@
-// The weights of a checkpoint as files of another program. The target appears by one rename when all of it is
-// durable and what else is in the checkpoint was verified, too; nothing that is there is overwritten.
+// Exports the weights of a checkpoint as files of another program. The target appears by one rename when all
+// of it is durable and the rest of the checkpoint has been verified as well. Existing files are never
+// overwritten.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +14,16 @@ namespace holdfast::inline interop {
 
 struct ExportOptions {
   WeightType precision = WeightType::fp32;  // or bf16, rounded to nearest even
-  std::uint64_t file_bytes_max = 0;         // of a safetensors file; a larger tensor has one of its own
+  std::uint64_t file_bytes_max = 0;         // largest safetensors file; a larger tensor has its own
 };
 
-// A folder of config.json, generation_config.json and safetensors files (with an index when they are several)
-// for GPT2LMHeadModel or LlamaForCausalLM of transformers. `config`: of the checkpoint. ExitCode::config when
-// the format cannot express the model or `target` exists, checkpoint when something cannot be read or
-// written.
+// Writes a folder of config.json, generation_config.json and safetensors files (with an index when there are
+// several) for GPT2LMHeadModel or LlamaForCausalLM of transformers. `config` is that of the checkpoint. Fails
+// with ExitCode::config when the format cannot express the model or `target` exists, with checkpoint when
+// something cannot be read or written.
 Result<void> export_hugging_face(Env& env, TensorReader& weights, const Config& config,
                                  const std::string& target, const ExportOptions& options);
-// One model file as karpathy/llm.c reads it.
+// Writes one model file as karpathy/llm.c reads it.
 Result<void> export_llmc(Env& env, TensorReader& weights, const Config& config, const std::string& target,
                          const ExportOptions& options);
 

@@ -16,10 +16,12 @@ namespace {
 constexpr std::uint64_t config_bytes_max = std::uint64_t{1} << 20;
 constexpr std::uint64_t shard_bytes_wanted = std::uint64_t{1} << 30;
 constexpr std::uint64_t imported_at_once = std::uint64_t{4} << 20;
-// Longer contexts are possible; this is what sampling plans memory for unless it is told otherwise.
+// Default context length, for which sampling plans memory unless its options say otherwise. Longer contexts
+// are possible.
 constexpr std::int64_t usual_sequence_length = 1024;
 
-// The rules of the config decide whether the numbers make a model. `place`: the file that they are from.
+// Makes a config of the shape; its rules decide whether the numbers make a model. `place`: the file that they
+// are from.
 Result<Config> config_of(Env& env, const ForeignShape& shape, const std::string& source,
                          const std::string& place) {
   Config config;
@@ -39,7 +41,7 @@ Result<Config> config_of(Env& env, const ForeignShape& shape, const std::string&
   return config;
 }
 
-// Rows [first, first + rows) of a matrix that is stored [columns, all rows].
+// Transposes rows [first, first + rows) of a matrix that is stored [columns, all rows].
 void transpose(std::span<const float> source, std::uint64_t rows, std::uint64_t columns,
                std::span<float> target) {
   for (std::uint64_t row = 0; row < rows; ++row) {
@@ -52,7 +54,7 @@ void transpose(std::span<const float> source, std::uint64_t rows, std::uint64_t 
 
 Result<void> match_tensors(const WeightFiles& weights, const std::string& source,
                            std::vector<ForeignTensor>& tensors) {
-  // A model saved without its head's class has names without this first part.
+  // Names in a model that was saved without its head's class lack this first part.
   const std::string& first = tensors.front().name;
   const std::string prefix = first.substr(0, first.find('.') + 1);
   const bool is_bare = weights.find(first) == nullptr && weights.find(first.substr(prefix.size())) != nullptr;
@@ -109,7 +111,7 @@ Result<ModelImport> ModelImport::open(Env& env, const std::string& source,
 }
 
 Result<void> ModelImport::read_parameter(const std::string& parameter, std::span<float> target) {
-  std::ranges::fill(target, 0.0F);  // what no part covers is padding of the vocabulary
+  std::ranges::fill(target, 0.0F);  // elements that no part covers are padding of the vocabulary
   for (const ForeignTensor& tensor : tensors_) {
     if (tensor.parameter != parameter) continue;
     const StoredWeight& weight = *weights_.find(tensor.name);

@@ -1,5 +1,5 @@
-// A model of another program, as weights for a checkpoint: a Hugging Face folder (config.json and safetensors
-// files) or a model file of llm.c.
+// Imports a model of another program as weights for a checkpoint: a Hugging Face folder (config.json and
+// safetensors files) or a model file of llm.c.
 #pragma once
 
 #include <string>
@@ -13,20 +13,21 @@
 
 namespace holdfast::inline interop {
 
-// The manifest's value that says that a checkpoint is an imported model: weights without a training state.
+// Key of the manifest's value that marks a checkpoint as an imported model: weights without a training state.
 inline constexpr const char* imported_from_key = "imported_from";
 
 class ModelImport {
  public:
-  // Reads what says how the model looks, and checks every tensor's name, shape, type and place; no weight is
-  // read yet. ExitCode::data with what is wrong in which file.
+  // Reads the description of the model, and checks every tensor's name, shape, type and place; no weight is
+  // read yet. Fails with ExitCode::data and says what is wrong in which file.
   static Result<ModelImport> open(Env& env, const std::string& source, const ForeignShapeOptions& options);
 
-  // Resolved, with the model's shape. What a run needs beyond is a placeholder: nobody trains with it.
+  // Returns a resolved config with the model's shape. Settings that only a run needs are placeholders,
+  // because nothing trains with this config.
   const Config& config() const { return config_; }
 
-  // Writes all weights as fp32, uncut, into shard files in `directory`, several tensors in each and about
-  // 1 GiB in memory at once (or the largest tensor).
+  // Writes all weights as fp32, uncut, into shard files in `directory`, several tensors in each, with about 1
+  // GiB in memory at once (or the largest tensor).
   Result<std::vector<ShardFile>> write_shards(Env& env, const std::string& directory,
                                               const std::string& run_id);
 
@@ -36,12 +37,12 @@ class ModelImport {
   Result<void> read_parameter(const std::string& parameter, std::span<float> target);
 
   Config config_;
-  std::vector<ForeignTensor> tensors_;  // with the names that they have in the files
+  std::vector<ForeignTensor> tensors_;  // with their names in the files
   WeightFiles weights_;
 };
 
-// Whether all `tensors` are in the files, as numbers and in the right shape, and nothing else that the model
-// would need. Takes the names that they have there. ExitCode::data.
+// Checks that all `tensors` are in the files, as numbers and in the right shape, and nothing else that the
+// model would need. Replaces their names by those in the files. Fails with ExitCode::data.
 Result<void> match_tensors(const WeightFiles& weights, const std::string& source,
                            std::vector<ForeignTensor>& tensors);
 

@@ -14,7 +14,7 @@ namespace holdfast::inline interop {
 namespace {
 
 constexpr std::uint64_t length_bytes = 8;
-constexpr std::uint64_t header_bytes_max = 100'000'000;  // the format's own bound
+constexpr std::uint64_t header_bytes_max = 100'000'000;  // the format's own limit
 constexpr const char* metadata_key = "__metadata__";
 
 struct ElementSize {
@@ -45,7 +45,8 @@ Error unusable(const std::string& path, fmt::format_string<Values...> format, Va
               fmt::format(format, std::forward<Values>(values)...));
 }
 
-// Takes the header apart without building a tree of it, and stops at the first thing that is not the format.
+// HeaderParser parses the header without building a tree of it, and stops at the first thing that violates
+// the format.
 class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
  public:
   struct Entry {
@@ -133,16 +134,16 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   std::string problem_;
   int depth_ = 0;
   bool in_metadata_ = false, is_type_ = false;
-  std::optional<std::vector<std::uint64_t>>* member_ = nullptr;  // whose list is due
-  std::vector<std::uint64_t>* array_ = nullptr;                  // that is being read
+  std::optional<std::vector<std::uint64_t>>* member_ = nullptr;  // member whose list comes next
+  std::vector<std::uint64_t>* array_ = nullptr;                  // list that is being read
 };
 
-// Elements x size, or nothing when that is beyond 64 bits or the type is unknown.
+// Returns elements x size, or nothing when that is beyond 64 bits or the type is unknown.
 std::optional<std::uint64_t> byte_count(const std::string& type, const std::vector<std::uint64_t>& shape) {
   const auto* const found = std::ranges::find(element_sizes, type, &ElementSize::type);
   if (found == element_sizes.end()) return std::nullopt;
   std::uint64_t bytes = found->bytes;
-  // A zero may stand behind factors that overflow: then there is nothing, too.
+  // A zero may come after factors that overflow; the tensor is then empty as well.
   if (std::ranges::find(shape, std::uint64_t{0}) != shape.end()) return 0;
   for (const std::uint64_t extent : shape) {
     if (__builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
@@ -150,7 +151,7 @@ std::optional<std::uint64_t> byte_count(const std::string& type, const std::vect
   return bytes;
 }
 
-// `room`: bytes behind the header.
+// Checks one entry of the header. `room`: number of bytes after the header.
 Result<SafetensorsTensor> check_entry(const std::string& path, HeaderParser::Entry& entry,
                                       std::uint64_t room) {
   if (!entry.type.has_value() || !entry.shape.has_value() || !entry.offsets.has_value() ||

@@ -13,10 +13,10 @@
 namespace holdfast::inline interop {
 namespace {
 
-// Of a piece of another cut, converted at once: 4 MiB of fp32.
+// Elements that are converted at once of a piece of another number of slices: 4 MiB of fp32.
 constexpr std::uint64_t converted_at_once = std::uint64_t{1} << 20;
 
-// The whole blocks of a slice around elements [begin, end).
+// Returns the whole blocks of a slice around elements [begin, end).
 ShardSpec blocks_around(const ShardSpec& stored, int slice, std::uint64_t begin, std::uint64_t end) {
   ShardSpec spec = stored;
   spec.slice = static_cast<std::uint32_t>(slice);
@@ -168,7 +168,7 @@ std::vector<ShardSpec> pieces_in_slices(const std::vector<ParameterSpec>& parame
   for (const ParameterSpec& parameter : parameters) parameter_of.emplace(parameter.name, &parameter);
   struct Slice {
     ShardSpec spec;
-    std::map<std::uint64_t, std::uint64_t> blocks = {};  // of each run of blocks: the first, and its end
+    std::map<std::uint64_t, std::uint64_t> blocks = {};  // first block of each run of blocks, and its end
     // Runs come almost in order, so there are few of them at any time.
     void add(std::uint64_t first, std::uint64_t end) {
       auto next = blocks.upper_bound(first);

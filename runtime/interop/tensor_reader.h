@@ -1,6 +1,6 @@
-// TensorReader: the tensors of a checkpoint by the elements of the whole tensor, whatever number of slices
-// (tensor lanes) it was saved in. What compares, exports or starts from a checkpoint of another shape of run
-// reads through it.
+// TensorReader reads the tensors of a checkpoint by the elements of the whole tensor, whatever number of
+// slices (tensor lanes) it was saved in. Comparing, exporting, and starting from a checkpoint of a run of
+// another shape use it.
 #pragma once
 
 #include <cstddef>
@@ -18,35 +18,35 @@
 
 namespace holdfast::inline interop {
 
-// Source that a TensorReader reads from: a checkpoint, or a RAM snapshot.
+// StoredTensors is the source that a TensorReader reads from: a checkpoint, or a RAM snapshot.
 struct StoredTensors {
-  std::string place;               // for sentences
-  std::vector<ShardSpec> tensors;  // whole, all slices
+  std::string place;               // name of the source, for messages
+  std::vector<ShardSpec> tensors;  // whole tensors, all slices of each
   std::function<Result<void>(std::span<const Checkpoint::Wanted>)> read;
 };
 
-// Threads: one at a time. Every byte read was verified by what it is read from.
+// TensorReader is used by one thread at a time. Its source verifies every byte that it reads.
 class TensorReader {
  public:
   TensorReader(StoredTensors source, std::vector<ParameterSpec> parameters);
-  // `checkpoint` outlives it; `parameters` say how the model's tensors are cut into slices. Chunks are read
-  // on `threads` threads.
+  // Reads from a checkpoint, which outlives it. `parameters` say how the model's tensors are cut into slices.
+  // Chunks are read on `threads` threads.
   TensorReader(Checkpoint& checkpoint, std::vector<ParameterSpec> parameters, int threads = 1);
 
-  // Slice 0 of every (tensor, kind) that the checkpoint holds, whole, by name and kind.
+  // Returns slice 0 of every (tensor, kind) that the checkpoint holds, whole, by name and kind.
   const std::map<std::pair<std::string, std::string>, ShardSpec>& tensors() const { return stored_; }
 
-  // Elements [first, first + target bytes / element size) of the whole tensor, row by row.
-  // ExitCode::checkpoint when they are not there or damaged.
+  // Reads elements [first, first + target bytes / element size) of the whole tensor, row by row. Fails with
+  // ExitCode::checkpoint when they are missing or damaged.
   Result<void> read(const std::string& tensor, const std::string& kind, std::uint64_t first,
                     std::span<std::byte> target);
-  // A piece as another run wants it, cut into another number of slices perhaps. ExitCode::checkpoint when the
-  // tensor is of another shape or type.
+  // Reads a piece as another run needs it, which may cut the tensor into another number of slices. Fails with
+  // ExitCode::checkpoint when the tensor is of another shape or type.
   Result<void> read_piece(const ShardSpec& wanted, std::span<std::byte> target);
-  // What of the checkpoint was not read: every byte against its checksum, and that nothing is missing.
-  // For a checkpoint.
+  // Verifies the part of the checkpoint that was not read: every byte against its checksum, and that nothing
+  // is missing. Only for a reader of a checkpoint.
   Result<void> verify_rest() { return checkpoint_->verify(threads_); }
-  // Whether it is stored in as many slices.
+  // Returns whether the wanted tensor is stored in the same number of slices.
   bool has_slices_of(const ShardSpec& wanted) const;
 
  private:
@@ -55,16 +55,16 @@ class TensorReader {
   Result<void> check_shape(const ShardSpec& stored, const ShardSpec& wanted) const;
 
   StoredTensors source_;
-  Checkpoint* checkpoint_ = nullptr;  // null: it reads from something else
+  Checkpoint* checkpoint_ = nullptr;  // null: the source is no checkpoint
   int threads_ = 1;
   std::map<std::string, ParameterSpec> parameters_;
   std::map<std::pair<std::string, std::string>, ShardSpec> stored_;
-  std::vector<std::vector<std::byte>> of_slices_;  // whole blocks around what is wanted
-  std::vector<std::byte> rows_;                    // of the whole tensor, around a piece of another cut
+  std::vector<std::vector<std::byte>> of_slices_;  // whole blocks around the wanted elements
+  std::vector<std::byte> rows_;  // rows of the whole tensor around a piece of another number of slices
 };
 
-// What of a state that is stored in `stored_slices` slices holds the pieces that a run with another number of
-// them wants: whole blocks, each once. Pure.
+// Returns the pieces of a state stored in `stored_slices` slices that hold the pieces wanted by a run with
+// another number of slices: whole blocks, each once. Pure.
 std::vector<ShardSpec> pieces_in_slices(const std::vector<ParameterSpec>& parameters,
                                         const std::vector<ShardSpec>& wanted, std::uint32_t stored_slices);
 

@@ -15,7 +15,7 @@ float float_of_half(std::uint16_t bits) {
     exponent = 255;
   } else if (exponent > 0) {
     exponent += bias_difference;
-  } else if (mantissa != 0) {  // subnormal there, normal here
+  } else if (mantissa != 0) {  // subnormal in fp16, normal in fp32
     const int shift = std::countl_zero(mantissa) - (31 - static_cast<int>(mantissa_bits));
     mantissa = (mantissa << shift) & 0x3ffu;
     exponent = bias_difference + 1 - static_cast<std::uint32_t>(shift);

@@ -1,4 +1,4 @@
-// Weights in files of others, by name, read as fp32; and a file of weights as it is written.
+// Reads weights in files of other programs by name, as fp32, and writes a file of weights.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ constexpr std::uint64_t bytes_of(WeightType type) {
   return type == WeightType::fp32 ? 4 : 2;
 }
 
-// Exact: every fp16 is an fp32.
+// Converts fp16 to fp32 exactly: every fp16 is an fp32.
 float float_of_half(std::uint16_t bits);
 
-// Where a tensor lies; whoever adds it has checked that it is inside the file.
+// StoredWeight says where a tensor is in a file. The caller of add() has checked that it is inside the file.
 struct StoredWeight {
-  std::size_t file = 0;  // what add_file returned
+  std::size_t file = 0;  // number that add_file() returned
   std::uint64_t offset_bytes = 0;
   WeightType type = WeightType::fp32;
   std::vector<std::uint64_t> shape;
@@ -31,12 +31,12 @@ struct StoredWeight {
 class WeightFiles {
  public:
   std::size_t add_file(std::unique_ptr<File> file);
-  // False when there is one of that name.
+  // Adds a weight; returns false when there is already one of that name.
   bool add(const std::string& name, StoredWeight weight);
-  const StoredWeight* find(const std::string& name) const;  // or nullptr
+  const StoredWeight* find(const std::string& name) const;  // nullptr: no such weight
   const std::map<std::string, StoredWeight>& tensors() const { return tensors_; }
   const std::string& path_of(const StoredWeight& weight) const { return files_[weight.file]->path(); }
-  // Elements [first, first + target.size()) of it. ExitCode::data.
+  // Reads elements [first, first + target.size()) of the weight. Fails with ExitCode::data.
   Result<void> read(const StoredWeight& weight, std::uint64_t first, std::span<float> target);
 
  private:
@@ -45,13 +45,13 @@ class WeightFiles {
   std::vector<std::uint16_t> halves_;
 };
 
-// A file that did not exist, from its first byte to its last. Durable after finish().
+// WeightFileWriter writes a new file from its first byte to its last. It is durable after finish().
 class WeightFileWriter {
  public:
-  // Reserves all `bytes` of it; `prologue` stands before the weights.
+  // Creates the file and reserves all its `bytes`; `prologue` is written before the weights.
   static Result<WeightFileWriter> create(Env& env, const std::string& path, std::string_view prologue,
                                          std::uint64_t bytes);
-  // fp32 as it is, bf16 rounded to nearest even.
+  // Appends values: fp32 unchanged, bf16 rounded to nearest even.
   Result<void> append(std::span<const float> values, WeightType type);
   Result<void> finish();
 
