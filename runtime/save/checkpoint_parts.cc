@@ -76,7 +76,7 @@ Result<void> describe_parts(StateView& view, const DiskTier& tier, Manifest& man
 
 void retain_or_complain(CheckpointStore& store, std::int64_t keep) {
   const Result<void> retained = store.retain(keep);
-  // A writer that has been replaced ends with that, and says it then.
+  // A writer that has been replaced ends with this error, which is reported then.
   if (!retained.ok() && retained.error().code != ExitCode::communication)
     tell("an old checkpoint stays: {}", retained.error().message);
 }

@@ -1,5 +1,5 @@
-// What a rank contributes to a checkpoint, and what rank 0 makes of it: shared by saving at once (save.h) and
-// saving while training goes on (disk_saver.h).
+// Builds the parts that ranks contribute to a checkpoint, and the manifest that rank 0 makes of them. Saving
+// at once (save.h) and saving while training goes on (disk_saver.h) share these functions.
 #pragma once
 
 #include <string>
@@ -11,28 +11,28 @@
 
 namespace holdfast::inline save {
 
-// The state that this rank saves, in the device's memory: what it owns; of what all ranks of a tensor group
-// have, one saves it.
+// Returns the state that this rank saves, in the device's memory: what it owns. State that all ranks of a
+// tensor group have is saved by one of them.
 std::vector<StatePiece> saved_state(StateView& view);
 
-// A ShardFile on its way to rank 0.
+// Converts a ShardFile to text, to be sent to rank 0.
 std::string to_text(const ShardFile& file);
 ShardFile shard_from_text(const std::string& text);  // written by to_text
 std::uint64_t bytes_of_shards(const std::vector<std::string>& shard_texts);
 
-// Of the shards of all ranks, which hold `state`.
+// Makes the manifest of the shards of all ranks, which hold `state`.
 Manifest make_manifest(StateView& view, const RunState& state, const std::vector<std::string>& shard_texts);
 
-// Completes the manifest of a checkpoint in parts: who has which shard, and the tensors that no single host
-// could tell. All ranks together; does nothing where there is one directory.
+// Completes the manifest of a checkpoint in parts: which host has which shard, and the tensors that no single
+// host could list. All ranks call it together; it does nothing where there is one directory.
 Result<void> describe_parts(StateView& view, const DiskTier& tier, Manifest& manifest);
 
-// Removes, on a rank that publishes, what is older than the newest `keep`. What could not be removed is told
-// on stderr and tried again after the next one.
+// Removes, on a rank that publishes, checkpoints older than the newest `keep`. A checkpoint that cannot be
+// removed is reported on stderr and tried again after the next save.
 void retain_or_complain(CheckpointStore& store, std::int64_t keep);
 
-// For agreements of ranks that read or write files: one may find them in memory and another on a disk far
-// slower than is meant to be used.
+// Returns a waiter for agreements of ranks that read or write files: one rank may find them in memory and
+// another on a disk that is far slower than expected.
 Waiter patient_waiter(const StateView& view);
 
 }  // namespace holdfast::inline save

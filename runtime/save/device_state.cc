@@ -5,7 +5,7 @@
 namespace holdfast::inline save {
 namespace {
 
-// Cuts what is longer than the host can hold of it at once.
+// Cuts pieces that are longer than the host has room for at once.
 std::vector<OwnedState> parts_of(const HostAccess& access, const std::vector<OwnedState>& pieces) {
   const std::uint64_t blocks_max = access.room_bytes() / (block_elements * sizeof(float));
   std::vector<OwnedState> parts;

@@ -37,7 +37,7 @@ void DiskSaver::begin(std::shared_ptr<SnapshotCopy> copy) {
   saves_.push_back(std::move(save));
 }
 
-// Runs in the background, as drain() does.
+// Copies the state and drains it. Runs in the background, as drain() does.
 Result<ShardFile> DiskSaver::copy_and_drain(Save& save) {
   Env& env = view_->rank.env;
   save.copy->make(env);
@@ -56,12 +56,12 @@ Result<ShardFile> DiskSaver::copy_and_drain(Save& save) {
   return shard;
 }
 
-// Runs on a rank that publishes, and returns how long it took, in ns.
+// Publishes the save. Runs on a rank that publishes, and returns its duration in ns.
 Result<std::int64_t> DiskSaver::publish(Save& save, const Manifest& manifest) {
   Env& env = view_->rank.env;
   const std::int64_t begin_ns = env.monotonic_ns();
   const std::int64_t keep = tier_.kept(view_->rank.config.checkpoint.keep);
-  // Another host may not publish its part, so what is there counts without this one.
+  // Another host may not publish its part, so retention counts the checkpoints that exist without this one.
   if (tier_.in_parts()) retain_or_complain(*store_, keep);
   HF_TRY_VOID(store_->publish(manifest));
   save.durable_ns = env.monotonic_ns() - save.copy->begin_ns;
@@ -79,7 +79,7 @@ Result<ShardFile> DiskSaver::drain(Save& save) {
   if (const Result<void> made = env.make_directories(directory); !made.ok())
     return Error{ExitCode::checkpoint, made.error().message};
   ShardWriteOptions options = shard_options(view_->rank.config.checkpoint, *store_);
-  // Processors that train do not compute while they compress.
+  // Compression is left out because processors that train do not compute while they compress.
   if (view_->rank.device.host_sees_memory() && options.compression == Compression::automatic)
     options.compression = Compression::none;
   RankWatch* const watch = view_->rank.watch;
@@ -164,7 +164,7 @@ void DiskSaver::end_publishing(bool published) {
   publishing_.reset();
 }
 
-// Gives up the oldest save: what the others wrote is of no use. The error that made it so is the one to tell.
+// Abandons the oldest save, because the parts of other ranks are of no use. Returns the error that caused it.
 Result<void> DiskSaver::give_up() {
   const std::unique_ptr<Save> save = std::move(saves_.front());
   saves_.pop_front();
@@ -177,7 +177,7 @@ Result<void> DiskSaver::give_up() {
   return {};
 }
 
-// Reports a save that none of its threads works on any more.
+// Reports a save on which none of its threads works any more.
 void DiskSaver::report(Save& save, const Result<void>& outcome) {
   save.report.outcome = outcome;
   save.report.stall_ns += save.copy->stall_ns;

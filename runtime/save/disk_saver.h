@@ -1,15 +1,15 @@
-// DiskSaver writes checkpoints while training goes on: it takes copies of the state to the disk, and makes
-// them visible when all ranks have theirs there. state_saver.h says how a save goes.
+// DiskSaver writes checkpoints while training goes on: it writes copies of the state to the disk, and makes
+// them visible when all ranks have theirs there. state_saver.h describes the stages of a save.
 //
 //   saver.begin(tier.begin_copy(snapshot, now_ns));  // a thread makes the copy, and drains it
 //   saver.vote(votes);                               // in the vote of a later step
 //   HF_TRY_VOID(saver.advance(sums));                // publishes what all ranks have drained
 //
 // One save is drained at a time, and the one before may be published meanwhile. A save that fails is reported
-// and given up; nothing visible has changed.
+// and abandoned; nothing visible has changed.
 //
 // Threads: one owner, the training loop; its own threads never use the communicator. Errors: communication
-// only; what happened to a save is in its report.
+// only; the outcome of a save is in its report.
 #pragma once
 
 #include <atomic>
@@ -32,34 +32,35 @@ namespace holdfast::inline save {
 
 class DiskSaver {
  public:
-  // The view and the store outlive it. `tier`: where checkpoints are; none: in one directory.
+  // Builds the saver. The view and the store outlive it. `tier`: where checkpoints are; none: in one
+  // directory.
   DiskSaver(StateView& view, CheckpointStore& store, std::optional<DiskTier> tier);
-  // Gives up what is under way, and waits for nobody.
+  // Abandons the saves that are under way, without waiting for other ranks or threads.
   void cancel();
-  // Waits for its threads, which a disk may hold in a write that is under way.
+  // Waits for its threads, which a disk may block in a write that is under way.
   ~DiskSaver();
   DiskSaver(const DiskSaver&) = delete;
   DiskSaver& operator=(const DiskSaver&) = delete;
 
-  // Removes, on a rank that publishes, what dead writers left on the disk.
+  // Removes, on a rank that publishes, files that dead writers left on the disk.
   Result<void> remove_leftovers();
-  // Starts the thread that makes the copy and drains it. The snapshot stays as it is until snapshots() has it
-  // no more.
+  // Starts the thread that makes the copy and drains it. The snapshot must not change until snapshots() no
+  // longer contains it.
   void begin(std::shared_ptr<SnapshotCopy> copy);
-  // Adds how this rank's part of the oldest save stands, and what this rank has published.
+  // Adds the state of this rank's part of the oldest save, and whether this rank has published.
   void vote(SaveVotes& votes) const;
-  // Goes on with what all ranks have voted: all of them call it.
+  // Continues with the sums of the votes of all ranks; all ranks call it.
   Result<void> advance(const SaveVotes& sums);
 
-  // Returns whether a save is neither visible nor given up yet. Equal on all ranks.
+  // Returns whether a save is neither visible nor abandoned yet. Equal on all ranks.
   bool is_saving() const { return publishing_ != nullptr || !saves_.empty(); }
-  // Returns the steps of those saves, the oldest first. Equal on all ranks.
+  // Returns the steps of those saves, oldest first. Equal on all ranks.
   std::vector<std::uint64_t> steps() const;
   // Returns the snapshots that a save still reads. Equal on all ranks.
   std::vector<const Snapshot*> snapshots() const;
   std::vector<SaveReport> take_reports() { return std::exchange(reports_, {}); }
 
-  // Returns whether one of its threads works; drained_bytes(): how far those are that drain.
+  // Returns whether one of its threads works; drained_bytes() returns the progress of those that drain.
   bool is_busy() const;
   std::uint64_t drained_bytes() const;
   // Waits until none of its threads works.
@@ -69,10 +70,10 @@ class DiskSaver {
   struct Save {
     SaveReport report;
     std::shared_ptr<SnapshotCopy> copy;
-    // Written by its threads.
+    // Values that its threads write.
     std::atomic<std::uint64_t> drained_bytes = 0;
     std::int64_t drain_ns = 0, processor_ns = 0, durable_ns = 0;
-    std::optional<Result<std::int64_t>> published = {};  // where no other rank has a part
+    std::optional<Result<std::int64_t>> published = {};  // set where no other rank has a part
     BackgroundJob<ShardFile> job = {};
   };
 
@@ -89,11 +90,11 @@ class DiskSaver {
   CheckpointStore* store_;
   DiskTier tier_;
   std::atomic<bool> cancelled_ = false;
-  std::mutex disk_;                          // of threads that drain
-  std::deque<std::unique_ptr<Save>> saves_;  // copied and drained, the oldest first
+  std::mutex disk_;                          // held by the thread that drains
+  std::deque<std::unique_ptr<Save>> saves_;  // saves being copied and drained, oldest first
   std::unique_ptr<Save> publishing_;
   std::vector<SaveReport> reports_;
-  BackgroundJob<std::int64_t> publish_;  // how long it took, in ns
+  BackgroundJob<std::int64_t> publish_;  // result: its duration in ns
 };
 
 }  // namespace holdfast::inline save

@@ -11,26 +11,27 @@
 
 namespace holdfast::inline save {
 
-// Holds what one rank needs to know of it to save. Copies are cheap; `copies` outlives them.
+// DiskTier holds what one rank needs to know to save checkpoints. Copies are cheap; `copies` outlives them.
 class DiskTier {
  public:
-  // One directory: rank 0 publishes.
+  // Builds a tier of one directory, where rank 0 publishes.
   explicit DiskTier(int rank) : rank_(rank) {}
-  // `places`: of all ranks. `copies`: null where no rank keeps another's shards.
+  // Builds a tier in parts. `places`: those of all ranks. `copies`: null where no rank keeps another's
+  // shards.
   DiskTier(int rank, RunPlaces places, ShardCopies* copies)
       : rank_(rank), places_(std::move(places)), copies_(copies) {}
 
   bool in_parts() const { return places_.has_value() && places_->count() > 1; }
-  // Returns whether this rank publishes; publishers(): how many do.
+  // Returns whether this rank publishes; publishers() returns how many ranks do.
   bool publishes() const { return places_.has_value() ? places_->leads(rank_) : rank_ == 0; }
   int publishers() const { return places_.has_value() ? places_->count() : 1; }
-  // Returns how many checkpoints retention leaves. Hosts replace theirs one after another, so one more than
-  // the newest has to be whole everywhere.
+  // Returns how many checkpoints retention keeps. Hosts replace theirs one after another, so one more than
+  // the newest has to be complete everywhere.
   std::int64_t kept(std::int64_t keep) const { return in_parts() && keep < 2 ? 2 : keep; }
 
   const std::optional<RunPlaces>& places() const { return places_; }
   ShardCopies* copies() const { return copies_; }
-  // Gives the shard to whoever keeps a copy of it. `pace` is called with the bytes of every part.
+  // Sends the shard to the rank that keeps a copy of it. `pace` is called with the bytes of every part.
   Result<void> copy(std::uint64_t step, const std::string& directory, const ShardFile& shard,
                     const Pace& pace) const {
     return copies_ == nullptr ? Result<void>() : copies_->send(step, directory, shard, pace);

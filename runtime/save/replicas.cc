@@ -13,7 +13,7 @@ constexpr const char* replica_purpose = "replica";
 
 }  // namespace
 
-// What one rank gives: memory for it, a port, and a thread that takes it.
+// Keeper holds the replicas of one other rank: the memory, a port, and a thread that receives them.
 class Replicas::Keeper {
  public:
   static Result<std::unique_ptr<Keeper>> create(StateView& view, std::uint64_t writer, int rank) {
@@ -71,7 +71,8 @@ class Replicas::Keeper {
  private:
   Keeper(StateView& view, int rank) : view_(&view), rank_(rank) {}
 
-  // What goes wrong is told to who sends, whose rank tells it to the run; strangers are nobody's trouble.
+  // Receives replicas. Errors go to the sender, whose rank reports them to the run; errors of strangers are
+  // ignored.
   void serve() {
     constexpr std::int64_t visit_ms = 1000;
     view_->rank.env.lower_thread_priority();
@@ -92,7 +93,7 @@ class Replicas::Keeper {
     const std::lock_guard guard(mutex_);
     return stopped_;
   }
-  // The one that the destructor ends; false: it has begun.
+  // Sets the connection that the destructor ends. Returns false where the destructor has begun.
   bool hold(Connection* connection) {
     const std::lock_guard guard(mutex_);
     connection_ = connection;
@@ -106,7 +107,7 @@ class Replicas::Keeper {
   std::unique_ptr<Listener> listener_;
   std::optional<ReplicaKeeper> keeper_;
   bool keep_names_ = false;
-  std::mutex mutex_;  // of the next two
+  std::mutex mutex_;  // guards the next two
   Connection* connection_ = nullptr;
   bool stopped_ = false;
   std::jthread thread_;
@@ -153,7 +154,7 @@ Result<void> Replicas::make_keepers() {
   return {};
 }
 
-// Every rank says where it is and at which port it takes whose replicas.
+// Tells all ranks the addresses of this rank and the ports at which it receives the replicas of which ranks.
 Result<void> Replicas::exchange_addresses() {
   Env& env = view_->rank.env;
   const Result<ListenPlace> place = view_->rank.listen_place();
@@ -190,7 +191,7 @@ void Replicas::send(const SnapshotStep& step, std::span<const std::byte> slot,
 
 Result<std::uint64_t> Replicas::deliver(std::span<const std::byte> slot, const SnapshotStep& confirmed) {
   HF_TRY(const std::unique_ptr<Connection> connection, connect());
-  // The connection is let go of before it closes.
+  // The connection is released before it closes.
   struct Held {
     Replicas* replicas;
     ~Held() { replicas->hold(nullptr); }
@@ -200,8 +201,8 @@ Result<std::uint64_t> Replicas::deliver(std::span<const std::byte> slot, const S
   return SnapshotReader::sealed_bytes(slot, "that was sent");
 }
 
-// A host may have several addresses, of which not all can be reached from everywhere. The destructor ends the
-// attempt that is under way.
+// Connects to the buddy. A host may have several addresses, of which not all can be reached from everywhere.
+// The destructor ends the attempt that is under way.
 Result<std::unique_ptr<Connection>> Replicas::connect() {
   constexpr std::int64_t connect_timeout_ms = 3000;
   std::string refusals;

@@ -1,17 +1,17 @@
-// Replicas: the copies of RAM snapshots that ranks keep for each other, so that a host can be lost, or a slot
-// be damaged, and the newest confirmed snapshot is still whole (checkpoint/replica_transfer.h,
+// Replicas are the copies of RAM snapshots that ranks keep for each other. They keep the newest confirmed
+// snapshot complete when a host is lost or a slot is damaged (checkpoint/replica_transfer.h,
 // parallel/group/buddies.h).
 //
 //   replicas->send(step, slot, confirmed);     // in the background, to this rank's buddy
 //   if (replicas->finished()) ... replicas->outcome()
 //   ReplicaReport report = replicas->take();
 //
-// A rank has a thread for every rank whose replicas it keeps, and one while it sends. They use sockets of
-// their own (runtime/os/sealed_network.h), never the communicator, and take what processor time others
-// leave. One snapshot is sent at a time and lies in shared memory already, so no memory grows where the
-// network is slow; whoever calls leaves snapshots out meanwhile.
+// A rank has one thread for every rank whose replicas it keeps, and one more while it sends. These threads
+// use sockets of their own (runtime/os/sealed_network.h), never the communicator, and take the processor time
+// that others leave. One snapshot is sent at a time and lies in shared memory already, so a slow network does
+// not make memory grow; meanwhile the caller skips snapshots.
 //
-// Threads: one, that of the training loop. The slots stay when the process dies.
+// Threads: one, that of the training loop. The slots remain when the process dies.
 #pragma once
 
 #include <atomic>
@@ -32,23 +32,23 @@ namespace holdfast::inline save {
 
 class Replicas {
  public:
-  // All ranks together, of a run with buddies. Makes the memory for what this rank keeps and tells the
-  // others where it listens. Errors: communication; does_not_fit and others where some host cannot, and then
-  // no rank has made anything that stays.
+  // Makes the memory for the replicas that this rank keeps, and tells the other ranks where it listens. All
+  // ranks of a run with buddies call it together. Errors: communication; does_not_fit and others where some
+  // host cannot make its memory, and then no rank has made anything that stays.
   static Result<std::unique_ptr<Replicas>> create(StateView& view, std::uint64_t writer);
-  // Ends what is under way; the other end sees a closed connection.
+  // Ends transfers that are under way; the other end sees a closed connection.
   ~Replicas();
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;
 
-  // `slot` is sealed, and stays so until take(). `confirmed`: the newest step that all ranks know to have its
-  // replicas; they stay. Nothing else is under way.
+  // Sends `slot`, which is sealed and stays so until take(), to the buddy. `confirmed`: the newest step whose
+  // replicas all ranks know to be complete; they stay. Nothing else may be under way.
   void send(const SnapshotStep& step, std::span<const std::byte> slot, const SnapshotStep& confirmed);
   bool finished() const { return job_.finished(); }
   bool succeeded() const { return job_.result().ok(); }
-  // Of this rank. Waits.
+  // Waits for the transfer and returns this rank's report.
   ReplicaReport take();
-  // Returns the memory for what this rank keeps.
+  // Returns the memory of the replicas that this rank keeps.
   std::vector<std::span<std::byte>> places() const;
 
  private:
@@ -72,11 +72,11 @@ class Replicas {
   Target target_;
   std::uint64_t step_ = 0;
   std::int64_t begin_ns_ = 0;
-  std::mutex mutex_;                  // of the next two
-  Connection* connection_ = nullptr;  // that is being sent through
-  // Set under the mutex; connect() reads it without, for there is nothing to shut down yet.
+  std::mutex mutex_;                  // guards the next two
+  Connection* connection_ = nullptr;  // connection in use
+  // Set under the mutex. connect() reads it without the mutex, because there is nothing to shut down yet.
   std::atomic<bool> stopped_ = false;
-  BackgroundJob<std::uint64_t> job_;  // how many bytes it sent
+  BackgroundJob<std::uint64_t> job_;  // result: number of bytes sent
 };
 
 }  // namespace holdfast::inline save

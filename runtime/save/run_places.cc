@@ -15,8 +15,8 @@
 namespace holdfast::inline save {
 namespace {
 
-// A file in the run directory that is there as long as this object. Its name is one that Env::replace_text
-// could have left behind, so that what a kill leaves of it goes with those.
+// PlaceProbe is a file in the run directory that exists as long as this object. Its name is one that
+// Env::replace_text could have left, so that a file that remains after a kill is removed with those.
 class PlaceProbe {
  public:
   PlaceProbe(Env& env, const std::string& directory) : env_(&env), directory_(directory) {}
@@ -42,10 +42,10 @@ class PlaceProbe {
   std::string path(const std::string& name) const { return RunPaths{directory_}.run_place() + name; }
   Env* env_;
   std::string directory_;
-  std::string name_;  // empty: this rank has none
+  std::string name_;  // empty: this rank has no probe
 };
 
-// Returns what the directory says, where that can be a name; else nothing.
+// Returns the name that the directory holds, where it is a valid name; else an empty string.
 std::string remembered_name(Env& env, const std::string& run_directory) {
   std::string name = text_within_or_empty(env, RunPaths{run_directory}.place_name(), text_limits::identity);
   const bool is_name = std::ranges::all_of(name, [](char each) { return each > ' ' && each <= '~'; });
@@ -56,7 +56,7 @@ bool is_called_after(const PlaceName& place) {
   return place.remembered == place.host || place.remembered.starts_with(place.host + "#");
 }
 
-// Gathers the places, when each rank knows the number of its own.
+// Gathers the places and names them. Each rank knows the number of its own place.
 Result<RunPlaces> name_places(Communicator& communicator, const Waiter& waiter, Env& env,
                               const std::string& run_directory, int number) {
   const Json mine = Json::array({number, remembered_name(env, run_directory), env.host_name()});
@@ -146,7 +146,8 @@ Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Wa
   }
   if (all_see) return std::optional<RunPlaces>();
 
-  // The first of each host that does not see rank 0's makes one of its own; several hosts may share it.
+  // The first rank of each host that does not see rank 0's probe makes one of its own; several hosts may
+  // share it.
   const bool is_first = std::ranges::find(hosts, env.host_id()) - hosts.begin() == rank;
   HF_TRY_VOID(make_probe(is_first && !sees));
   HF_TRY(probes, all_gather_text(communicator, waiter, probe.name()));

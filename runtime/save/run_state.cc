@@ -43,7 +43,7 @@ Result<RunState> take_state(const Manifest& manifest, const std::string& place) 
   HF_TRY(state.data_digest, digest_value(manifest, "data_digest", place));
   HF_TRY(state.loss_digest, digest_value(manifest, "loss_digest", place));
   HF_TRY(state.data_fingerprint, digest_value(manifest, "data_fingerprint", place));
-  // Those that older programs wrote have none, and training does without.
+  // Manifests of older versions have no recent steps, and training does without.
   const auto recent = manifest.values.find(recent_steps_key);
   if (recent != manifest.values.end()) state.recent_steps = RecentSteps::from_text(recent->second);
   return state;

@@ -1,5 +1,5 @@
-// RunState: where a run stands, apart from tensor bytes. Equal on all ranks after every step, but for the
-// times in `recent_steps`. Travels in the manifest.
+// RunState is the state of a run apart from tensor bytes. It is equal on all ranks after every step, except
+// for the times in `recent_steps`. The manifest carries it.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 namespace holdfast::inline save {
 
 struct RunState {
-  std::string run_id;             // 32 hex digits, made at the first start; of all that is saved
-  std::uint64_t generation = 0;   // of the run's lineage (checkpoint/lineage.h)
+  std::string run_id;             // 32 hex digits, made at the first start; part of all that is saved
+  std::uint64_t generation = 0;   // generation in the run's lineage (checkpoint/lineage.h)
   std::uint64_t step = 0;         // steps completed
   std::uint64_t data_cursor = 0;  // global position of the next sample
   Digest data_digest = {};        // chain over the digests of all steps' samples and tokens
   Digest loss_digest = {};        // chain over (step, bits of the loss)
-  Digest data_fingerprint = {};   // of the files, to notice that they changed
-  std::string shm_run_id = {};    // names what the run has in shared memory (run_identity.h); not saved
+  Digest data_fingerprint = {};   // fingerprint of the data files, to detect changes
+  std::string shm_run_id = {};    // names the run's shared memory (run_identity.h); not saved
   RecentSteps recent_steps = {};  // up to `step`
 };
 

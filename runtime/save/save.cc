@@ -29,12 +29,12 @@ Result<ShardFile> write_own_shard(StateView& view, const CheckpointStore& store)
   HF_TRY_VOID(view.device_outcome());
   const auto read = [&](std::span<const std::byte> part) {
     if (!view.rank.device.host_sees_memory())
-      poll_peers(view.rank.communicator);  // it comes in many small copies
+      poll_peers(view.rank.communicator);  // the state comes in many small copies
     return view.host_access.to_read(part);
   };
   const RunState& state = view.state;
   ShardWriteOptions options = shard_options(view.rank.config.checkpoint, store);
-  options.pace = [&](std::uint64_t) { mark(view.rank.watch); };  // slow is not stuck
+  options.pace = [&](std::uint64_t) { mark(view.rank.watch); };  // slow progress is still progress
   return write_shard_file(view.rank.env, store.pending_directory(state.step),
                           CheckpointStore::shard_name(view.rank.communicator.rank()), state.step,
                           state.run_id, saved_state(view), read, options);
@@ -45,8 +45,8 @@ std::vector<OwnedState> of_kind(std::vector<OwnedState> pieces, std::string_view
   return pieces;
 }
 
-// Writes zeros: a start from weights alone expects them where a snapshot that is not sound was read in part,
-// or where the memory was used before.
+// Writes zeros to the moments. A start from weights alone expects zeros where a snapshot that is not sound
+// was read in part, or where the memory was used before.
 Result<void> clear_moments(StateView& view) {
   const auto clear = [](std::span<const OwnedState>,
                         std::span<const std::span<std::byte>> targets) -> Result<void> {
@@ -58,13 +58,14 @@ Result<void> clear_moments(StateView& view) {
   return {};
 }
 
-// Not all ranks publish, and some may have a slow disk: the others wait for them.
+// Agrees on the outcome with all ranks. It waits long, because not all ranks publish, and some may have a
+// slow disk.
 Result<void> agree(StateView& view, const Result<void>& mine) {
   return agree_on_outcome(view.rank.communicator, patient_waiter(view), mine, view.rank.env.host_name());
 }
 
-// Tensors may fit and still mean something else (another number of heads), so the keys decide. Frequencies
-// and epsilon may change.
+// Checks that the config keys describe the same model, because tensors may fit and still mean something else
+// (another number of heads). Frequencies and epsilon may change.
 Result<void> check_same_model(const Config& stored, const Config& wanted, const std::string& directory) {
   std::string differences;
   for (const ConfigChange& change : diff_config(stored, wanted)) {
@@ -79,20 +80,20 @@ Result<void> check_same_model(const Config& stored, const Config& wanted, const 
               directory, differences);
 }
 
-// `pieces`, cut into this run's slices, from tensors that are stored in other ones.
+// Reads `pieces`, cut into this run's slices, from tensors that are stored in other slices.
 Result<void> read_cut_anew(StateView& view, const std::vector<OwnedState>& pieces, TensorReader& tensors) {
   return write_state(
       view.host_access, pieces,
       [&](std::span<const OwnedState> parts, std::span<const std::span<std::byte>> targets) -> Result<void> {
         for (std::size_t i = 0; i < parts.size(); ++i) {
-          mark(view.rank.watch);  // slow is not stuck
+          mark(view.rank.watch);  // slow progress is still progress
           HF_TRY_VOID(tensors.read_piece(parts[i].spec, targets[i]));
         }
         return {};
       });
 }
 
-// The weights alone, cut into this run's slices, whatever they were saved in.
+// Reads the weights alone, cut into this run's slices, whatever slices they were saved in.
 Result<void> read_weights(StateView& view, const std::string& directory) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(view.rank.env, directory));
   HF_TRY(const Config stored, config_of_checkpoint(view.rank.env, checkpoint));
@@ -108,8 +109,8 @@ Result<Config> config_of(StateView& view, const Manifest& manifest, const std::s
   return loaded->config;
 }
 
-// The RunState of a manifest, if it is of this run and its data are still there; `place` is for the sentence.
-// `stored`: the config in it. The lanes may be others than this run's.
+// Returns the RunState of a manifest, if it is of this run and its data still exist. `place` is for the error
+// message. `stored`: the config in the manifest. Its lanes may differ from this run's.
 Result<RunState> checked_state(StateView& view, const Manifest& manifest, const Config& stored,
                                const std::string& place) {
   Config expected = view.rank.config;
@@ -151,7 +152,7 @@ Result<void> read_owned(StateView& view, const std::string& directory, Checkpoin
   return {};
 }
 
-// Returns what this rank owns, in the slices in which a snapshot or a checkpoint has it.
+// Returns the pieces that this rank owns, in the slices in which a snapshot or a checkpoint has them.
 std::vector<ShardSpec> wanted_in_cut_of(StateView& view, const Config& stored) {
   std::vector<ShardSpec> wanted;
   for (const OwnedState& piece : view.optimizer.state()) wanted.push_back(piece.spec);
@@ -160,7 +161,8 @@ std::vector<ShardSpec> wanted_in_cut_of(StateView& view, const Config& stored) {
                           static_cast<std::uint32_t>(stored.parallel.tensor_lanes));
 }
 
-// `wanted`: what of it this rank needs, as wanted_of_snapshot() has it; all of that is in the set.
+// Reads the state from a snapshot set. `wanted`: the pieces that this rank needs, as wanted_of_snapshot()
+// returns them; all of them are in the set.
 Result<void> read_set(StateView& view, const Config& stored, const std::string& place,
                       const std::vector<ShardSpec>& wanted, SnapshotSet& set) {
   const auto read = [&](std::span<const Checkpoint::Wanted> parts) { return set.read(parts); };
@@ -171,7 +173,8 @@ Result<void> read_set(StateView& view, const Config& stored, const std::string& 
   return read_cut_anew(view, pieces, tensors);
 }
 
-// All ranks together, also where one has met an error: the RunState, once the owned state is read.
+// Reads a snapshot, and returns the RunState once the owned state is read. All ranks call it together,
+// including those that have met an error.
 Result<RunState> read_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id) {
   const std::string place = fmt::format("the RAM snapshot of step {}", step.step);
   const auto is_slow_not_stuck = [&](std::uint64_t bytes) {
@@ -209,7 +212,7 @@ Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, s
       shard = copied.error();
   }
   if (Result<void> written = agree(view, outcome_of(shard)); !written.ok()) {
-    // What the others wrote is of no use; the error that made it so is the one to tell.
+    // The shards of other ranks are of no use, and the error that caused this is the one to report.
     if (tier.publishes()) static_cast<void>(store.abandon_save(view.state.step).ok());
     return written.error();
   }
@@ -284,7 +287,7 @@ Result<void> initialize_weights(StateView& view) {
           initial_values_of_slice(specs.at(spec.tensor), static_cast<int>(spec.slice),
                                   static_cast<int>(spec.slices), view.rank.config.run.seed,
                                   spec.first_element() + at, std::span(values + at, size));
-          if (view.rank.watch != nullptr) view.rank.watch->moved(size * sizeof(float));  // a sign of life
+          if (view.rank.watch != nullptr) view.rank.watch->moved(size * sizeof(float));  // sign of life
         }
       }
     };

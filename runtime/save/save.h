@@ -1,5 +1,5 @@
-// Saving and restoring the state of a rank, together with all ranks. The formats are checkpoint/'s; here is
-// who writes what.
+// Saves and restores the state of a rank, together with all ranks. checkpoint/ defines the formats; this
+// header decides which rank writes what.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@
 
 namespace holdfast::inline save {
 
-// Every rank writes what it owns; rank 0 publishes when all are durable, and keeps the newest `keep`. All
-// ranks get the same outcome: how many bytes the shards have. On error nothing visible has changed. Training
-// waits for all of it (state_saver.h has the other way).
-// `tier`: where checkpoints are; none: in one directory.
+// Saves a checkpoint: every rank writes the state that it owns; rank 0 publishes when all shards are durable,
+// and keeps the newest `keep`. All ranks get the same outcome: the total bytes of the shards. On error
+// nothing visible has changed. Training waits for all of it (state_saver.h saves without waiting). `tier`:
+// where checkpoints are; none: in one directory.
 Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, std::int64_t keep,
                                       const std::optional<DiskTier>& tier = {});
 
-// Fills the owned state from a checkpoint that any layout wrote, takes its RunState, and publishes the
+// Fills the owned state from a checkpoint that any layout wrote, restores its RunState, and publishes the
 // parameters. Every rank calls it with the same directory; all get the same outcome.
 Result<void> restore_checkpoint(StateView& view, const std::string& checkpoint_directory);
-// Does the same with one that is in parts on several hosts: `content` is StartPoint::content, `places` are
+// Restores a checkpoint that is in parts on several hosts. `content` is StartPoint::content, `places` are
 // those of the ranks that train, `check` is of the claim of a rank that writes.
 Result<void> restore_parts(StateView& view, const std::string& checkpoint_directory,
                            const std::string& content, const RunPlaces& places, const ClaimCheck& check);
-// The same from the snapshots that the ranks' hosts have in shared memory. On an error nothing was taken.
+// Restores the snapshots that the ranks' hosts have in shared memory. On an error no state was restored.
 Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id);
-// Weights only (run.initialize_from), from any layout and any number of tensor lanes: moments stay zero, the
-// RunState stays as it is.
+// Restores only the weights (run.initialize_from), from any layout and any number of tensor lanes. Moments
+// stay zero, and the RunState stays unchanged.
 Result<void> restore_weights(StateView& view, const std::string& checkpoint_directory);
-// Starting values from run.seed.
+// Initializes the weights from run.seed.
 Result<void> initialize_weights(StateView& view);
 
 }  // namespace holdfast::inline save

@@ -7,21 +7,21 @@
 namespace holdfast::inline save {
 namespace {
 
-constexpr std::int64_t slow_first_steps = 2;    // of an epoch
-constexpr std::int64_t steps_before_trial = 2;  // that were measured
+constexpr std::int64_t slow_first_steps = 2;    // first steps of an epoch
+constexpr std::int64_t steps_before_trial = 2;  // number of measured steps
 
 double seconds(std::int64_t duration_ns) {
   return static_cast<double>(duration_ns) / 1e9;
 }
 
-// Returns whether somebody who was told `before` need not be told `now`.
+// Returns whether `now` is so close to the reported value `before` that it need not be reported.
 bool alike(double before, double now) {
   return before < 2.0 * now && now < 2.0 * before;
 }
 
-// Returns whether seconds of work that were told still hold as the most that a failure costs: more by a
-// quarter is news, less by half. Less than a second is none: of short steps the intervals change all the
-// time.
+// Returns whether the reported seconds of work still hold as the most that a failure costs. More by a
+// quarter, or less by half, is reported again. Changes below a second are not: with short steps the intervals
+// change all the time.
 bool holds(const std::optional<double>& told, const std::optional<double>& now) {
   if (!told.has_value() || !now.has_value()) return told.has_value() == now.has_value();
   return (*now <= 1.25 * *told && *told < 2.0 * *now) || std::abs(*told - *now) < 1.0;
@@ -85,9 +85,10 @@ bool SaveCadence::due(const Tier& tier, std::uint64_t step) const {
   return tier.saves == 0 && usual_step().count() >= steps_before_trial;
 }
 
-// The cheaper of the two tiers saves what the first step of a process has made: until intervals are chosen
-// there would be nothing to go back to but the state that the process began with, and a run that dies once
-// in so many steps would never get further. Nothing is measured by it, as the first steps are slow anyway.
+// Returns whether the tier saves the state after the first step of a process, which the cheaper of the two
+// tiers does. Until intervals are chosen there would be nothing to return to but the state that the process
+// began with, and a run that dies once in so many steps would never get further. This save is not measured,
+// as the first steps are slow anyway.
 bool SaveCadence::protects_first_step(const Tier& tier) const {
   return tier.is_auto() && tier.last_step == 0 && (&tier == &ram_ || ram_.every_steps == 0);
 }
@@ -98,8 +99,8 @@ bool SaveCadence::disk_due_exactly(std::uint64_t step) const {
   return keep_every_steps_ > 0 && step % static_cast<std::uint64_t>(keep_every_steps_) == 0;
 }
 
-// Returns whether one is due after this step that a later step can make as well. A save is tried after a
-// snapshot was: it costs more.
+// Returns whether a save to disk is due after this step that could also be made after a later one. A save is
+// tried only after a snapshot was, because it costs more.
 bool SaveCadence::disk_due_from_here(std::uint64_t step, std::int64_t now_ns) const {
   if (saves_under_way_ > 0) return false;
   if (every_ns_ > 0 && now_ns - last_save_ns_ >= every_ns_) return true;
@@ -123,7 +124,7 @@ void SaveCadence::stepped(const Step& step) {
   const bool beside_fixed =
       !(step.beside_save && disk_.is_auto()) && !(step.beside_snapshot && ram_.is_auto());
   if (beside_fixed) step_beside_fixed_seconds_.add(seconds(step.duration_ns));
-  // A save to disk begins with a copy.
+  // A save to disk begins with a copy, so a step that overlaps with both counts for the disk.
   Tier& tier = step.beside_save ? disk_ : ram_;
   if (tier.saves == 0) return;
   ++tier.steps;
@@ -161,9 +162,9 @@ void SaveCadence::replicated(const ReplicaReport& report) {
   if (report.outcome.ok()) replicated_seconds_.add(seconds(report.duration_ns));
 }
 
-// A snapshot beside which a save was under way all the time cannot be told from it, and is not counted. Steps
-// differ by themselves, so the steps beside a save may be the shorter ones: what the processors did for it is
-// its cost all the same.
+// Ends the measurement of a tier's saves. A snapshot that overlaps with a save all the time cannot be told
+// from it, and is not counted. Steps vary by themselves, so steps that overlap with a save may be the shorter
+// ones; the processor time spent on the save is its cost all the same.
 void SaveCadence::close(Tier& tier) {
   if (tier.steps > 0 && usual_step().count() > 0) {
     const double longer = seconds(tier.time_ns) - static_cast<double>(tier.steps) * usual_step().value();
@@ -213,8 +214,8 @@ std::optional<IntervalChoice> SaveCadence::take_choice() {
   return std::nullopt;
 }
 
-// A snapshot that is due counts when its copy is whole, a step later, and has reached the other host. While
-// one is sent the next one waits.
+// Returns the work that is lost with the memory of a host. A snapshot counts when its copy is complete, a
+// step later, and has reached the other host. While one is sent the next one waits.
 std::optional<double> SaveCadence::lost_with_memory() const {
   const double step = usual_step().value(), sent = epoch_.survives_host ? replicated_seconds_.value() : 0.0;
   const std::optional<double> with_hosts = lost_with_hosts();

@@ -8,8 +8,8 @@
 namespace holdfast::inline save {
 namespace {
 
-// Returns what the two ends of a connection prove to each other: with the number of the rank in it nobody can
-// lead a copy to another one.
+// Returns the text that the two ends of a connection prove to each other. It contains the number of the rank,
+// so that a peer cannot redirect a copy to another rank.
 std::string copy_purpose(int keeper) {
   return fmt::format("shard copy kept by rank {}", keeper);
 }
@@ -65,7 +65,8 @@ Result<void> ShardCopies::exchange_addresses(StateView& view, const ListenPlace&
   return {};
 }
 
-// Tells what goes wrong to the source, whose rank tells it to the run; strangers are nobody's trouble.
+// Receives copies. Errors go to the source, whose rank reports them to the run; errors of strangers are
+// ignored.
 void ShardCopies::serve() {
   constexpr std::int64_t visit_ms = 1000;
   env_->lower_thread_priority();
@@ -84,7 +85,7 @@ void ShardCopies::serve() {
   }
 }
 
-// The one that cancel() ends; false: it was called.
+// Sets the connection that cancel() ends. Returns false where cancel() was called.
 bool ShardCopies::hold(Connection*& slot, Connection* connection) {
   const std::lock_guard guard(mutex_);
   slot = connection;
@@ -113,7 +114,7 @@ Result<void> ShardCopies::send(std::uint64_t step, const std::string& directory,
   };
   Result<std::unique_ptr<Connection>> connection = connect();
   if (!connection.ok()) return told(connection.error());
-  // The connection is let go of before it closes.
+  // The connection is released before it closes.
   struct Held {
     ShardCopies* copies;
     ~Held() { copies->hold(copies->sending_, nullptr); }

@@ -1,14 +1,13 @@
-// ShardCopies: the copies of shard files that ranks keep for each other on the disks of their hosts, where
-// run.directory is local to each host, so that a host can be lost for good and every checkpoint is still
-// whole (checkpoint/shard_copy.h, RunPlaces::copy_keepers()).
+// ShardCopies sends and receives the copies of shard files that ranks keep for each other on the disks of
+// their hosts, where run.directory is local to each host. They keep every checkpoint complete when a host is
+// lost for good (checkpoint/shard_copy.h, RunPlaces::copy_keepers()).
 //
 //   copies->send(step, directory, shard);     // on the thread that has written the shard
 //
-// Each rank has a thread that takes the files that others send it. They use sockets of their own
+// Each rank has a thread that receives the files that others send it. These threads use sockets of their own
 // (runtime/os/sealed_network.h), never the communicator.
 //
-// Threads: send() of one at a time; cancel() of any. What is under way when it is cancelled is an error of
-// send().
+// Threads: send() by one at a time; cancel() by any. A transfer that is cancelled is an error of send().
 #pragma once
 
 #include <atomic>
@@ -30,15 +29,16 @@ namespace holdfast::inline save {
 
 class ShardCopies {
  public:
-  // All ranks together. Tells the others where this rank listens. `store`: of this start, which outlives it.
+  // Starts the listener of this rank and tells the other ranks its address. All ranks call it together.
+  // `store`: the store of this start, which outlives it.
   static Result<std::unique_ptr<ShardCopies>> create(StateView& view, const CheckpointStore& store,
                                                      const RunPlaces& places, std::uint64_t writer);
   ~ShardCopies();
   ShardCopies(const ShardCopies&) = delete;
   ShardCopies& operator=(const ShardCopies&) = delete;
 
-  // Returns when the keeper's disk has it, durably; ok at once where nobody keeps any.
-  // `pace` is called with the bytes of every part.
+  // Sends a shard, and returns when it is durable on the keeper's disk; returns ok at once where no rank
+  // keeps copies of this rank's shards. `pace` is called with the bytes of every part.
   Result<void> send(std::uint64_t step, const std::string& directory, const ShardFile& shard,
                     const Pace& pace);
   void cancel();
@@ -59,7 +59,7 @@ class ShardCopies {
   std::string keeper_host_;
   std::vector<NetworkAddress> addresses_;
   std::unique_ptr<Listener> listener_;
-  std::mutex mutex_;  // of the next two
+  std::mutex mutex_;  // guards the next two
   Connection* sending_ = nullptr;
   Connection* receiving_ = nullptr;
   std::atomic<bool> stopped_ = false;

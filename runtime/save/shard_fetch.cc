@@ -53,7 +53,7 @@ class ShardExchange {
     for (const std::set<int>& leading : needed_by) targets.emplace_back(leading.begin(), leading.end());
     Result<void> outcome;
     if (leads()) outcome = begin_target(targets);
-    // All ranks go in one order, so that nobody waits in a circle.
+    // All ranks go in one order, so that they do not wait in a circle.
     for (const ShardFetch& fetch : plan_fetches(holders_, targets)) {
       const Result<void> moved = move(fetch);
       if (!moved.ok() && communicator_.abandoned()) return moved;
@@ -74,7 +74,7 @@ class ShardExchange {
     return agree_on_outcome(communicator_, waiter_, mine, env_.host_name());
   }
 
-  // The manifest, of the first rank that has one, and which leaders have which shards.
+  // Shares the manifest of the first rank that has one, and finds which leaders have which shards.
   Result<void> find_holders() {
     const std::string own =
         text_within_or_empty(env_, directory_ + "/" + checkpoint_names::manifest, text_limits::manifest);
@@ -108,7 +108,8 @@ class ShardExchange {
     return {};
   }
 
-  // Shares what is in each shard, and in which other files, told by the first that has it.
+  // Shares the pieces of each shard and the other files that it refers to, sent by the first leader that has
+  // it.
   Result<void> share_pieces() {
     Json mine = Json::array();
     Result<void> outcome;
@@ -140,7 +141,7 @@ class ShardExchange {
     return {};
   }
 
-  // Lists what is needed and not here.
+  // Lists the shards that this rank needs and its host does not have.
   Result<void> find_needed(const WantedOf& wanted_of, std::vector<std::size_t>& needed) {
     HF_TRY(const std::vector<ShardSpec> wanted, wanted_of(manifest_));
     std::vector<ShardSpec> existing;
@@ -175,7 +176,8 @@ class ShardExchange {
     return env_.make_directories(staging_);
   }
 
-  // A host that has a part gets the files beside it; one that has none gets the directory by one rename.
+  // Completes the directory of a target. A host that has a part gets the new files beside it; one that has
+  // none gets the directory by one rename.
   Result<void> end_target(const std::vector<std::vector<int>>& targets) {
     if (!is_target(targets)) return {};
     HF_TRY_VOID(check_ ? check_() : Result<void>());
@@ -194,7 +196,8 @@ class ShardExchange {
     return env_.remove_tree(staging_);
   }
 
-  // Moves out of sight, at once, what is there: another checkpoint of the step, or one without a manifest.
+  // Moves away, at once, a directory that is in the way: another checkpoint of the step, or one without a
+  // manifest.
   Result<void> put_aside() {
     HF_TRY(const FileStatus status, env_.status(directory_));
     if (!status.exists) return {};
@@ -204,7 +207,8 @@ class ShardExchange {
     return env_.remove_tree(aside);
   }
 
-  // All ranks call it, and so know which files a target has got with another shard already.
+  // Copies one shard. All ranks call it, and so know which files a target has already received with another
+  // shard.
   Result<void> move(const ShardFetch& fetch) {
     const ShardFile& shard = manifest_.shards[fetch.shard];
     std::vector<BaseFile> files = {{.name = shard.name, .bytes = shard.bytes}};
@@ -222,7 +226,7 @@ class ShardExchange {
     return outcome;
   }
 
-  // A word says whether the source can read it, then comes the file.
+  // Receives a file. First comes a word that says whether the source can read it, then the file.
   Result<void> take(const BaseFile& wanted, int source) {
     std::uint64_t readable = 0;
     HF_TRY_VOID(receive(std::as_writable_bytes(std::span(&readable, 1)), source));
@@ -255,7 +259,7 @@ class ShardExchange {
   }
 
   Result<void> send(std::span<const std::byte> bytes, int peer) {
-    mark(view_.rank.watch);  // slow is not stuck
+    mark(view_.rank.watch);  // slow progress is still progress
     HF_TRY(const Communicator::Request request, communicator_.send(bytes, peer, tag_collective));
     return waiter_.wait(communicator_, request, fetch_operation, peer);
   }

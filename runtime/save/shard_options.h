@@ -1,4 +1,4 @@
-// How the [checkpoint] section of the config wants shard files written.
+// Converts the [checkpoint] section of the config to the options with which shard files are written.
 #pragma once
 
 #include "checkpoint/store.h"
@@ -6,8 +6,8 @@
 
 namespace holdfast::inline save {
 
-// With checkpoint.delta the parent is the newest checkpoint of the store's run; a rank that sees another one,
-// or none, writes more and nothing wrong.
+// Returns the options for shard files. With checkpoint.delta the parent is the newest checkpoint of the
+// store's run; a rank that sees another one, or none, writes more data but nothing wrong.
 ShardWriteOptions shard_options(const CheckpointConfig& config, const CheckpointStore& store);
 
 }  // namespace holdfast::inline save

@@ -29,7 +29,8 @@ void ShardUploads::offer(std::uint64_t step) {
   mark_in_use();
 }
 
-// The files are read until the upload is over, on whatever rank; rank 0 removes old checkpoints.
+// Marks the checkpoints whose files are needed. Some rank may read them until the upload is over, and rank 0
+// removes old checkpoints.
 void ShardUploads::mark_in_use() {
   std::vector<std::uint64_t> steps;
   if (busy()) steps.push_back(uploading_);
@@ -83,7 +84,8 @@ void ShardUploads::end(Result<void> outcome) {
   mark_in_use();
 }
 
-// Runs on a thread of its own, as send_manifest() does; both return how many attempts the worst file needed.
+// Sends the shards. It runs on a thread of its own, as send_manifest() does; both return the most attempts
+// that a file needed.
 Result<int> ShardUploads::send_shards(std::uint64_t step) {
   const std::string directory = store_->checkpoint_directory(step);
   HF_TRY(const Manifest manifest, read_manifest(*env_, directory));

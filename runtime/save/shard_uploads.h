@@ -1,20 +1,20 @@
-// ShardUploads: takes checkpoints that are durable elsewhere by checkpoint.upload_shard_command, with every
-// rank sending its own shard on a thread of its own, beside training.
+// ShardUploads uploads checkpoints that are durable by checkpoint.upload_shard_command. Every rank sends its
+// own shard, on a thread of its own, while training goes on.
 //
 //   uploads.offer(step);               // all ranks: the checkpoint of this step is visible
 //   run_step(worker, {.uploads = &uploads});
 //   HF_TRY_VOID(uploads.advance(communicator, waiter, outcome.saves));
 //
-// An upload goes through two hands:
-//   shards     every rank sends its files (upload_name.h), and says so in the vote of some later step
-//   manifest   when all have, rank 0 sends the manifest, and says so in another; without the manifest nobody
-//              takes the files for a checkpoint, so what is visible there is whole
-// One upload is under way at a time; of those that are offered meanwhile the newest waits for its turn. One
-// that fails on some rank is given up by all, and the checkpoint stays where it is.
+// An upload has two phases:
+//   shards     every rank sends its files (upload_name.h), and reports this in the vote of some later step
+//   manifest   when all have, rank 0 sends the manifest, and reports this in another vote; files without a
+//              manifest do not count as a checkpoint, so what is visible there is complete
+// One upload is under way at a time; of the checkpoints that are offered meanwhile only the newest waits for
+// its turn. An upload that fails on some rank is abandoned by all, and the checkpoint stays where it is.
 //
-// Threads: one, that of the training loop; its own never use the communicator. Ranks call the same functions
-// in the same order, and what they do next follows from the votes alone. Errors: communication only; what
-// became of an upload is in its report.
+// Threads: one, that of the training loop; its own threads never use the communicator. Ranks call the same
+// functions in the same order, and what they do next follows from the votes alone. Errors: communication
+// only; the outcome of an upload is in its report.
 #pragma once
 
 #include <atomic>
@@ -45,7 +45,7 @@ class ShardUploads {
   };
   // The store outlives it.
   ShardUploads(Env& env, FaultPoints& faults, CheckpointStore& store, Settings settings);
-  // cancel().
+  // Calls cancel().
   ~ShardUploads();
   ShardUploads(const ShardUploads&) = delete;
   ShardUploads& operator=(const ShardUploads&) = delete;
@@ -58,7 +58,7 @@ class ShardUploads {
   bool busy() const { return phase_ != Phase::idle; }
   // Kills the command of this rank; nothing is offered after this.
   void cancel();
-  // Returns, on every rank, what has ended, with the times of this one.
+  // Returns, on every rank, the uploads that have ended, with the times of this rank.
   std::vector<UploadReport> take_reports() { return std::exchange(reports_, {}); }
 
  private:
@@ -79,10 +79,10 @@ class ShardUploads {
   Settings settings_;
   std::atomic<bool> cancelled_ = false;
   Phase phase_ = Phase::idle;
-  std::uint64_t uploading_ = 0;        // the step, unless idle
-  std::optional<std::uint64_t> next_;  // the step that waits
+  std::uint64_t uploading_ = 0;        // step being uploaded, unless idle
+  std::optional<std::uint64_t> next_;  // step that waits
   std::int64_t begin_ns_ = 0;
-  int attempts_ = 0;  // the most that a file of this rank needed
+  int attempts_ = 0;  // most attempts that a file of this rank needed
   std::vector<UploadReport> reports_;
   BackgroundJob<int> job_;  // attempts; the last member: it uses the others
 };

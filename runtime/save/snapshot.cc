@@ -43,7 +43,7 @@ void Snapshot::begin() {
   manifest_ = make_manifest(*view_, state_, {});
   slot_.begin();
   updated_ = view_->rank.device.ticket();
-  sound_ = view_->rank.device.status().ok();  // a copy can succeed of a state whose update was never launched
+  sound_ = view_->rank.device.status().ok();  // a copy can succeed though the update was never launched
 }
 
 bool Snapshot::complete() {
@@ -67,7 +67,7 @@ void SnapshotCopy::make(Env& env) {
 
 bool Snapshot::copy() {
   Device& device = view_->rank.device;
-  const std::span<const std::span<std::byte>> staging = view_->snapshots.staging();  // one of each thread
+  const std::span<const std::span<std::byte>> staging = view_->snapshots.staging();  // one for each thread
   std::atomic<std::size_t> next = 0, next_thread = 0;
   std::atomic<bool> failed = false;
   const auto work = [&] {

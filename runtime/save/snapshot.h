@@ -1,8 +1,9 @@
-// Snapshot: a slot (checkpoint/snapshot_slot.h) that is filled with the state that this rank saves, as it is
-// between two updates. Threads in the background copy it while the next forward and backward run; the next
-// update waits for them. On a device whose memory the host sees as many as compute: one alone would take its
-// time from one of the threads that compute, and the others would wait for that one. Of any other device
-// several, so that one has its copy from the device while another fills the slot.
+// Snapshot is a slot (checkpoint/snapshot_slot.h) that is filled with the state that this rank saves, as it
+// is between two updates. Threads in the background copy it while the next forward and backward run; the next
+// update waits for them. On a device whose memory the host sees, as many threads copy as compute: a single
+// one would take its time from one of the threads that compute, and the others would wait for that one. On
+// any other device several threads copy, so that one gets its part from the device while another fills the
+// slot.
 //
 //   snapshot.begin();        // after an update
 //   snapshot.complete();     // in the background; before the next update
@@ -21,51 +22,51 @@ namespace holdfast::inline save {
 
 class Snapshot {
  public:
-  // `memory` has SnapshotPlan::bytes() bytes and outlives it, as the view does.
+  // Builds a snapshot in `memory`, which has SnapshotPlan::bytes() bytes. The memory and the view outlive it.
   Snapshot(StateView& view, std::span<std::byte> memory, std::uint64_t writer);
 
-  // The state after the last step, from now on. Of the thread that launches.
+  // Begins a copy of the state after the last step. Called by the thread that launches.
   void begin();
-  // Copies that state and seals the slot; once, of any thread. False: the device has failed, before or since
-  // (StateView::device_outcome()), and what is in the slot is of no use.
+  // Copies that state and seals the slot; called once, by any thread. Returns false where the device has
+  // failed, before or since (StateView::device_outcome()); the content of the slot is then of no use.
   bool complete();
 
   const RunState& state() const { return state_; }
-  const Manifest& manifest() const { return manifest_; }         // of that state, without shards
+  const Manifest& manifest() const { return manifest_; }         // manifest of that state, without shards
   std::span<const std::byte> memory() const { return memory_; }  // the slot, sealed by complete()
-  // What complete() has made.
+  // Returns the pieces that complete() has copied.
   const std::vector<StatePiece>& pieces() const { return slot_.pieces(); }
 
  private:
   bool copy();
 
   StateView* view_;
-  Device::Ticket updated_ = 0;  // reached when the device has that state
-  bool sound_ = false;          // all that makes it could be launched
+  Device::Ticket updated_ = 0;  // ticket that is reached when the device has that state
+  bool sound_ = false;          // everything that computes the state could be launched
   SnapshotIdentity identity_;
   struct Part {
     std::size_t piece = 0;
     std::uint64_t offset = 0;
     std::span<const std::byte> source;
   };
-  std::vector<Part> parts_;  // of the state, as they are copied
+  std::vector<Part> parts_;  // parts of the state, as they are copied
   std::span<const std::byte> memory_;
   SnapshotSlot slot_;
   RunState state_;
   Manifest manifest_;
 };
 
-// SnapshotCopy is one copy of the state on its way into a snapshot, and says how long it took. The thread
-// that makes it writes what make() fills in; others read that when it is done.
+// SnapshotCopy is one copy of the state into a snapshot, with its durations. The thread that makes it writes
+// the fields that make() fills in; others read them when it is done.
 struct SnapshotCopy {
-  Snapshot* snapshot = nullptr;  // begun; null only before
+  Snapshot* snapshot = nullptr;  // already begun; null only before
   std::int64_t begin_ns = 0;     // Env::monotonic_ns()
-  std::int64_t stall_ns = 0;     // that the training loop waited for a snapshot and for the copy
+  std::int64_t stall_ns = 0;     // time that the training loop waited for a snapshot and for the copy
   std::atomic<bool> is_done = false;
-  Result<void> outcome = {};  // error: the device failed, and what is in the slot is of no use
+  Result<void> outcome = {};  // error: the device failed, and the content of the slot is of no use
   std::int64_t duration_ns = 0, processor_ns = 0;
 
-  // Copies the state, on any thread, once.
+  // Copies the state; called once, on any thread.
   void make(Env& env);
 };
 

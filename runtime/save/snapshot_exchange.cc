@@ -11,11 +11,11 @@
 namespace holdfast::inline save {
 namespace {
 
-// A range of a piece in the slot of `part`, the rank whose state it was.
+// Request is a range of a piece in the slot of `part`, the rank that the state was copied from.
 struct Request {
   std::uint32_t part = 0;
   std::size_t piece = 0;
-  std::uint64_t first_element = 0;  // of the piece
+  std::uint64_t first_element = 0;  // first element within the piece
   std::uint64_t element_count = 0;
 };
 
@@ -26,7 +26,7 @@ std::string to_text(const std::vector<Request>& requests) {
   return list.dump_any();
 }
 
-std::vector<Request> requests_from_text(const std::string& text) {  // of a rank that runs the same binary
+std::vector<Request> requests_from_text(const std::string& text) {  // from a rank with the same binary
   std::vector<Request> requests;
   for (const Json& each : Json::parse(text)) {
     requests.push_back(
@@ -59,7 +59,7 @@ class PartExchange {
     const Result<void> planned = plan(mine);
     HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, to_text(mine)));
     Result<void> outcome = planned;
-    // In one order on all ranks, so that nobody waits in a circle.
+    // Ranks make all transfers in one order, so that they do not wait in a circle.
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       for (const Request& request : requests_from_text(texts[static_cast<std::size_t>(rank)])) {
         const Result<void> moved = move(request, rank);
@@ -71,8 +71,9 @@ class PartExchange {
   }
 
  private:
-  // Who sends which part; false: nobody needs any. Ranks that have the same parts take turns. What a rank has
-  // found to be damaged, the others of its host do not send.
+  // Decides which rank sends which part, and returns false where no rank needs any. Ranks that have the same
+  // parts take turns. A part that one rank has found to be damaged is not sent by the other ranks of its
+  // host.
   Result<bool> find_servers() {
     const std::vector<std::uint32_t> damaged = set_.drop_damaged(wanted_);
     const Json mine = {{"host", view_.rank.env.host_id()},
@@ -111,7 +112,8 @@ class PartExchange {
     return {};
   }
 
-  // What is here counts first; of the rest, who is asked for what.
+  // Plans this rank's requests. Parts on this host are used first; the others are requested from their
+  // servers.
   Result<void> plan(std::vector<Request>& requests) {
     std::vector<ShardSpec> existing;
     std::vector<std::pair<std::uint32_t, std::size_t>> places;
@@ -137,7 +139,7 @@ class PartExchange {
     return {};
   }
 
-  // A word says whether the part is sound, then come its bytes.
+  // Moves one part. First comes a word that says whether the part is sound, then its bytes.
   Result<void> move(const Request& request, int target) {
     const int server = server_of_.at(request.part);
     const ShardSpec spec = spec_of(request, pieces_.at(request.part)[request.piece]);
@@ -150,7 +152,8 @@ class PartExchange {
                   "the RAM snapshot of what was rank {} is damaged on the host of rank {}; it is passed over",
                   request.part, server);
     }
-    // Memory that is not filled with zeros first, in huge pages: a new host waits for little else here.
+    // The memory is not filled with zeros first, and is in huge pages, because a new host waits for little
+    // else here.
     Result<OwnedMemory> bytes = host_memory(MemoryPlace::host_visible, spec.byte_count());
     if (!bytes.ok()) {
       communicator_.abandon();  // the server is about to send

@@ -29,7 +29,7 @@ Result<SnapshotMemory> SnapshotMemory::reserve(StateView& view, std::uint64_t wr
     for (int slot = 0; slot < shared_slots; ++slot) {
       const std::string name =
           snapshot_name(digest_of(view.state.shm_run_id), writer, communicator.rank(), slot);
-      // What cannot be removed now is found by the name, and goes with the run's others.
+      // Memory that cannot be removed now is found by its name, and is removed with the run's other memory.
       if (const Result<void> removed = view.rank.env.remove_shared_memory(name); !removed.ok())
         memory.warning_ += "; " + removed.error().message;
     }

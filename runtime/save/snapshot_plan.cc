@@ -9,7 +9,8 @@ namespace holdfast::inline save {
 
 void SnapshotPlan::reserve(MemoryPlan& plan) {
   bytes_ = bytes_at(rank_->coordinate.data);
-  // Threads that copy: as many as fill slots as fast as a device gives its memory (some 8 GB/s each).
+  // Number of threads that copy: as many as fill slots as fast as a device delivers its memory (some 8 GB/s
+  // each).
   constexpr int staging_count = 4;
   for (int i = 0; i < staging_count && !rank_->device.host_sees_memory(); ++i) {
     staging_slots_.push_back(
@@ -20,7 +21,7 @@ void SnapshotPlan::reserve(MemoryPlan& plan) {
                        MemoryPlace::host_visible);
 }
 
-// A snapshot lies in the part of its slot that is aligned as snapshots are.
+// Binds the memory. A snapshot uses the part of its slot that has the alignment of snapshots.
 void SnapshotPlan::bind(const MemoryArena& arena) {
   for (const MemoryPlan::Slot& slot : staging_slots_) staging_.push_back(arena.bytes(slot));
   if (bytes_ == 0 || rank_->config.checkpoint.ram_every_steps != 0) return;
@@ -29,7 +30,8 @@ void SnapshotPlan::bind(const MemoryArena& arena) {
   memory_ = room.subspan(over == 0 ? 0 : SnapshotSlot::alignment_bytes - over, bytes_);
 }
 
-// Without snapshots in shared memory a rank has one of ordinary memory.
+// Agrees with all ranks on the memory of snapshots. Without snapshots in shared memory a rank has one of
+// ordinary memory.
 Result<void> SnapshotPlan::agree(std::uint64_t own_bytes, std::uint64_t kept_bytes,
                                  const MemoryTerms& terms) {
   RankMemory needs{.slot_bytes = bytes_};
@@ -88,7 +90,7 @@ std::uint64_t SnapshotPlan::shared_bytes() const {
 
 Result<std::unique_ptr<SharedMemory>> SnapshotPlan::make_slot(const std::string& name,
                                                               std::uint64_t bytes) const {
-  // The system reserves all of it in one call, which can take long and shows no sign of life.
+  // The system reserves all of it in one call, which can take long without any sign of life.
   const StorageWait wait(rank_->watch, "memory for RAM snapshots");
   return slots_ != nullptr ? slots_->make(rank_->env, rank_->faults, name, bytes)
                            : rank_->env.create_shared_memory(name, bytes);

@@ -1,5 +1,5 @@
-// How much memory the snapshots of a rank and the replicas that it keeps take, and where it comes from: the
-// memory plan of the worker, or slots in shared memory.
+// SnapshotPlan says how much memory the snapshots of a rank and the replicas that it keeps take, and where it
+// comes from: the memory plan of the worker, or slots in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +19,32 @@ namespace holdfast::inline save {
 
 class SnapshotPlan {
  public:
-  // Largest part of the state that comes from the device at once, on its way into a snapshot.
+  // Size of the largest part of the state that is copied from the device at once, on its way into a snapshot.
   static constexpr std::uint64_t staging_bytes = std::uint64_t{8} << 20;
-  static constexpr int shared_slots = 3;  // of a rank, where its snapshots are in shared memory
+  static constexpr int shared_slots = 3;  // slots of a rank, where its snapshots are in shared memory
 
-  // `buddies`: by rank, the one that stores its replicas; empty: none does. `slots`: pool that slots in
-  // shared memory come from and go back to; null: they are new. `rank`, `buckets` and `slots` outlive this
-  // object.
+  // Builds the plan. `buddies`: by rank, the rank that stores its replicas; empty: none does. `slots`: pool
+  // that slots in shared memory come from and go back to; null: they are new. `rank`, `buckets` and `slots`
+  // outlive this object.
   SnapshotPlan(const RankContext& rank, const BucketPlan& buckets, std::vector<int> buddies, SlotPool* slots)
       : rank_(&rank), buckets_(&buckets), buddies_(std::move(buddies)), slots_(slots) {}
 
-  // Reserves memory for a run that saves while it trains; without this call bytes() is 0. What is in shared
-  // memory is no part of `plan`.
+  // Reserves memory for a run that saves while it trains; without this call bytes() is 0. Shared memory is
+  // not part of `plan`.
   void reserve(MemoryPlan& plan);
   void bind(const MemoryArena& arena);
-  // Decides with all ranks what their hosts have room for; the decision, which decision() returns from then
-  // on, is there after an error, too. `own_bytes`: of the plan, on the host; `kept_bytes`: of those, that
-  // this process has already. Errors: those of agree_on_memory().
+  // Decides with all ranks which snapshots their hosts have room for. decision() returns the decision from
+  // then on, also after an error. `own_bytes`: host memory of the plan; `kept_bytes`: the part of it that
+  // this process already has. Errors: those of agree_on_memory().
   Result<void> agree(std::uint64_t own_bytes, std::uint64_t kept_bytes, const MemoryTerms& terms);
   const MemoryDecision& decision() const { return decision_; }
 
-  std::uint64_t bytes() const { return bytes_; }  // of one snapshot of this rank; 0: none is made
-  std::uint64_t bytes_of(int rank) const;         // of one of another
-  // Memory of the host for one snapshot; empty where slots in shared memory hold them, or none is made.
+  std::uint64_t bytes() const { return bytes_; }  // one snapshot of this rank; 0: none is made
+  std::uint64_t bytes_of(int rank) const;         // one snapshot of another rank
+  // Returns host memory for one snapshot; empty where slots in shared memory hold them, or none is made.
   std::span<std::byte> memory() const { return memory_; }
-  // Memory through which parts of the state come from the device, one for each thread that copies; none on a
-  // device whose memory the host sees.
+  // Returns memory through which parts of the state come from the device, one for each thread that copies;
+  // none on a device whose memory the host sees.
   std::span<const std::span<std::byte>> staging() const { return staging_; }
 
   const std::vector<int>& buddies() const { return buddies_; }
@@ -53,7 +53,7 @@ class SnapshotPlan {
   // Returns the bytes of snapshots and replicas in shared memory.
   std::uint64_t shared_bytes() const;
   SlotPool* slots() const { return slots_; }
-  // Makes shared memory for a slot, of pages that are not needed any more where there are any. All of it is
+  // Makes shared memory for a slot, from pages that are no longer needed where there are any. All of it is
   // reserved, but its pages are not faulted in. Errors: those of Env::create_shared_memory().
   Result<std::unique_ptr<SharedMemory>> make_slot(const std::string& name, std::uint64_t bytes) const;
   // Returns whether this rank is the one that saves a piece of state it owns.

@@ -16,13 +16,13 @@ SnapshotTier::SnapshotTier(StateView& view, std::uint64_t writer) : view_(&view)
 
 void SnapshotTier::cancel() {
   cancelled_ = true;
-  prefault_.wait();               // for as long as a few pages take
-  replication_.replicas.reset();  // which waits for nobody, and reads slots
+  prefault_.wait();               // takes as long as a few pages
+  replication_.replicas.reset();  // does not wait for other ranks; its threads read slots
 }
 
 SnapshotTier::~SnapshotTier() {
   cancel();
-  cleanup_.wait();  // it uses the pool, to which all slots go
+  cleanup_.wait();  // it uses the pool, to which all slots return
   copy_job_.wait();
   snapshots_.clear();
   if (memory_.has_value() && view_->snapshots.slots() != nullptr) memory_->keep_in(*view_->snapshots.slots());
@@ -42,11 +42,11 @@ Result<void> SnapshotTier::prepare(const std::optional<SnapshotStep>& resumed) {
   if (!memory_->outlives_process()) return {};
   HF_TRY_VOID(make_replicas());
   fault_in_slots();
-  // All ranks of the host have taken what they need of the old ones.
+  // All ranks of the host have taken what they need of the old slots.
   if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->forget_unneeded();
   static_cast<void>(
       remove_unneeded_snapshots(view_->rank.env, digest_of(view_->state.shm_run_id), resumed, writer_)
-          .ok());  // else they go later
+          .ok());  // else they are removed later
   return {};
 }
 
@@ -81,8 +81,8 @@ Result<void> SnapshotTier::make_replicas() {
   return {};
 }
 
-// All slots are reserved, so nothing can fail; but a start would wait for their pages, which are first needed
-// by the first snapshot.
+// Faults in the pages of the slots in the background. All slots are reserved, so this cannot fail; but a
+// start would wait for the pages, which the first snapshot is the first to need.
 void SnapshotTier::fault_in_slots() {
   std::vector<std::span<std::byte>> slots = memory_->slots();
   if (has_replicas()) std::ranges::copy(replication_.replicas->places(), std::back_inserter(slots));
@@ -141,7 +141,8 @@ Result<void> SnapshotTier::wait() {
   return copy_->outcome;
 }
 
-// Peers want to hear of a rank whose threads do not compute meanwhile.
+// Waits for the copy, and polls meanwhile where the rank's threads do not compute, because peers expect its
+// heartbeat.
 void SnapshotTier::wait_for_copy() {
   constexpr std::int64_t look_again_us = 100;
   if (view_->rank.device.host_sees_memory()) return copy_->is_done.wait(false);
@@ -174,13 +175,13 @@ Result<void> SnapshotTier::advance(const SaveVotes& sums) {
   return {};
 }
 
-// Confirms the newest snapshot: every rank has voted, and none before its copy was whole. Where there are
-// replicas, it only begins to send them.
+// Confirms the newest snapshot: every rank has voted, which none does before its copy is complete. Where
+// there are replicas, this only begins to send them.
 void SnapshotTier::confirm_newest() {
   if (!is_copying()) return;
   const std::shared_ptr<SnapshotCopy> newest = std::exchange(copy_, nullptr);
   if (copy_job_.started()) static_cast<void>(copy_job_.take().ok());
-  // As many threads copy as train (snapshot.h), so each of those loses what this one took.
+  // Each thread that trains loses the time of this copy, because as many threads copy as train (snapshot.h).
   if (view_->rank.device.host_sees_memory()) copy_ns_ = newest->processor_ns;
   if (has_replicas()) {
     if (!is_sending()) begin_sending(*newest->snapshot);
@@ -189,7 +190,7 @@ void SnapshotTier::confirm_newest() {
   }
 }
 
-// Older snapshots are replaced once, after the first that is confirmed.
+// Marks a snapshot as confirmed. Older snapshots are replaced once, after the first that is confirmed.
 void SnapshotTier::confirm(const Snapshot& snapshot) {
   confirmed_ = &snapshot;
   if (cleanup_.started()) return;
@@ -200,7 +201,7 @@ void SnapshotTier::confirm(const Snapshot& snapshot) {
   });
 }
 
-// Makes the slot that lacks: those of a step that was resumed are not needed any more, and one of them
+// Makes the missing slot. The slots of a step that was resumed are not needed any more, and one of them
 // becomes it.
 Result<void> SnapshotTier::replace_older() {
   Result<void> made;
@@ -216,8 +217,8 @@ Result<void> SnapshotTier::replace_older() {
   return made.ok() ? removed : made;
 }
 
-// Waits until the host has room for the slot that lacks: another rank may not have given up its part of the
-// resumed step yet.
+// Waits until the host has room for the missing slot, because another rank may not have released its part of
+// the resumed step yet.
 Result<void> SnapshotTier::wait_for_room() {
   SlotPool* const slots = view_->snapshots.slots();
   if (slots == nullptr) return {};
@@ -249,7 +250,7 @@ void SnapshotTier::begin_sending(const Snapshot& snapshot) {
                               confirmed_ == nullptr ? SnapshotStep{} : step_of(*confirmed_));
 }
 
-// Ends the sending of a snapshot when all ranks have sent it, or failed to.
+// Ends the sending of a snapshot when all ranks have sent it or failed to do so.
 Result<void> SnapshotTier::end_sending(const SaveVotes& sums) {
   if (!is_sending() || sums.replicated + sums.unreplicated < view_->rank.communicator.size()) return {};
   const Snapshot* const snapshot = std::exchange(replication_.sent, nullptr);

@@ -1,19 +1,19 @@
-// SnapshotTier keeps the slots that the state is copied into, and says which of the RAM snapshots in them is
-// confirmed. state_saver.h says how a snapshot goes.
+// SnapshotTier keeps the slots that the state is copied into, and decides which of the RAM snapshots in them
+// is confirmed. state_saver.h describes the stages of a snapshot.
 //
-//   Snapshot* const free = tier.free_snapshot(waiting);          // `waiting`: for the disk
-//   const auto copy = tier.begin_copy(*free, now_ns);            // after an update
-//   tier.copy_in_background();                                   // or whoever saves it makes the copy
-//   tier.vote(votes);                                            // before the next update; waits for the
-//   copy HF_TRY_VOID(tier.advance(sums));                             // confirms, or sends to the buddies
+//   Snapshot* const free = tier.free_snapshot(waiting);  // `waiting`: for the disk
+//   const auto copy = tier.begin_copy(*free, now_ns);    // after an update
+//   tier.copy_in_background();                           // or the saver to disk makes the copy
+//   tier.vote(votes);                                    // before the next update; waits for the copy
+//   HF_TRY_VOID(tier.advance(sums));                     // confirms, or sends to the buddies
 //
-// A confirmed snapshot is one that a lost process, or with replicas a lost host, does not take with it. Where
-// a buddy cannot be given its replica, that is reported, the snapshot is given up, and the confirmed one
-// stays until a newer one has all its replicas. Slots of given up snapshots are whole all the same, and found
-// by a start on the same hosts. One snapshot is sent at a time.
+// A confirmed snapshot survives the loss of a process or, with replicas, of a host. Where a replica cannot be
+// sent to a buddy, this is reported, the snapshot is abandoned, and the confirmed one stays until a newer one
+// has all its replicas. Slots of abandoned snapshots are complete all the same, and are found by a start on
+// the same hosts. One snapshot is sent at a time.
 //
 // Threads: one owner, the training loop; its own threads never use the communicator. Errors: communication
-// only, but for prepare().
+// only, except for prepare().
 #pragma once
 
 #include <atomic>
@@ -38,68 +38,69 @@ namespace holdfast::inline save {
 
 class SnapshotTier {
  public:
-  // The view outlives it. `writer`: StartPoint::writer.
+  // Builds the tier. The view outlives it. `writer`: StartPoint::writer.
   SnapshotTier(StateView& view, std::uint64_t writer);
-  // Ends what is sent to buddies and what makes slots.
+  // Ends transfers to buddies and the making of slots.
   void cancel();
-  // Waits for its threads. Snapshots in shared memory stay.
+  // Waits for its threads. Snapshots in shared memory remain.
   ~SnapshotTier();
   SnapshotTier(const SnapshotTier&) = delete;
   SnapshotTier& operator=(const SnapshotTier&) = delete;
 
-  // Gives up the slots of the epoch before that this one does not need. `resumed`: the RAM snapshot that the
-  // state came from, which stays until a newer step is confirmed; none: from elsewhere.
+  // Releases the slots of the epoch before that this one does not need. `resumed`: the RAM snapshot that the
+  // state came from, which stays until a newer step is confirmed; none: the state came from elsewhere.
   void release_old_slots(const std::optional<SnapshotStep>& resumed);
-  // Makes the slots when all ranks of the host have released their old ones, all ranks together. Its error is
-  // any rank's.
+  // Makes the slots when all ranks of the host have released their old ones; all ranks call it together. It
+  // returns the error of any rank.
   Result<void> prepare(const std::optional<SnapshotStep>& resumed);
-  // Says, after prepare(), why snapshots are not in shared memory though they should be; else empty.
+  // Returns, after prepare(), why snapshots are not in shared memory though the config requests it; else
+  // empty.
   const std::string& warning() const { return memory_->warning(); }
-  // Says the same of replicas.
+  // Returns, after prepare(), why there are no replicas though the config requests them; else empty.
   const std::string& replica_warning() const { return replication_.warning; }
   // Returns whether snapshots outlive the process.
   bool outlives_process() const { return memory_->outlives_process(); }
   // Returns whether the snapshots of this epoch are copied to buddies.
   bool has_replicas() const { return replication_.replicas != nullptr; }
-  // Returns whether all ranks have the slots of this epoch and no older ones, so that they take no more
+  // Returns whether all ranks have the slots of this epoch and no older ones, so that they allocate no more
   // memory.
   bool is_settled() const { return !outlives_process() || is_settled_; }
-  // Returns the step of the newest confirmed snapshot of this epoch in shared memory; none: there is none.
+  // Returns the step of the newest confirmed snapshot of this epoch in shared memory; none: no such snapshot.
   // Equal on all ranks.
   std::optional<std::uint64_t> confirmed_step() const;
 
-  // Returns the oldest snapshot that is neither one of `waiting`, nor being copied or sent, nor the newest
-  // confirmed one in shared memory; null: there is none. Equal on all ranks.
+  // Returns the oldest snapshot that is neither in `waiting`, nor being copied or sent, nor the newest
+  // confirmed one in shared memory; null: no such snapshot. Equal on all ranks.
   Snapshot* free_snapshot(const std::vector<const Snapshot*>& waiting) const;
-  // Returns the number of that snapshot's slot in the RAM tier; none: there is no such slot, or no RAM tier.
+  // Returns the number of that snapshot's slot in the RAM tier; none: no such slot, or no RAM tier.
   std::optional<int> unused_slot(const std::vector<const Snapshot*>& waiting) const;
 
-  // Says that the state as it is now is copied to a free snapshot. Who is given the copy makes it on a
-  // thread, or else copy_in_background() does. `begin_ns`: when the loop began to wait for a snapshot.
+  // Begins a copy of the current state to a free snapshot. The caller makes the returned copy on a thread, or
+  // else calls copy_in_background(). `begin_ns`: when the loop began to wait for a snapshot.
   std::shared_ptr<SnapshotCopy> begin_copy(Snapshot& free, std::int64_t begin_ns);
   void copy_in_background();
-  // Returns whether not all ranks have voted since the newest copy was begun. Equal on all ranks.
+  // Returns whether some rank has not voted since the newest copy was begun. Equal on all ranks.
   bool is_copying() const { return copy_ != nullptr; }
-  // Returns whether that copy is still being made; wait(): waits for it. Its error: the device failed.
+  // Returns whether that copy is still being made; wait() waits for it. Error of wait(): the device failed.
   bool is_busy() const { return is_copying() && !copy_->is_done; }
   Result<void> wait();
   // Returns whether a snapshot is being sent to the buddies. Equal on all ranks.
   bool is_sending() const { return replication_.sent != nullptr; }
 
-  // Waits for the copy of the state that the coming update would overwrite, and adds how this rank's slots
-  // and replica stand.
+  // Waits for the copy of the state that the coming update would overwrite, and adds the state of this rank's
+  // slots and replica.
   void vote(SaveVotes& votes);
-  // Goes on with what all ranks have voted: all of them call it.
+  // Continues with the sums of the votes of all ranks; all ranks call it.
   Result<void> advance(const SaveVotes& sums);
-  // Returns, once, how long the newest copy that is whole had the processors that train; none: no copy became
-  // whole since, or it takes no processors that train.
+  // Returns, once, how long the newest complete copy used the processors that train; none: no copy was
+  // completed since, or copies do not use these processors.
   std::optional<std::int64_t> take_copy_ns() { return std::exchange(copy_ns_, std::nullopt); }
   std::vector<ReplicaReport> take_replica_reports() { return std::exchange(replication_.reports, {}); }
 
  private:
   struct Replication {
-    std::unique_ptr<Replicas> replicas = {};  // null: none
-    const Snapshot* sent = nullptr;           // to the buddies, at the moment
+    std::unique_ptr<Replicas> replicas = {};  // null: no replicas
+    const Snapshot* sent = nullptr;           // being sent to the buddies now
     std::string warning = {};
     std::vector<ReplicaReport> reports = {};
   };
@@ -119,15 +120,15 @@ class SnapshotTier {
   std::uint64_t writer_;
   std::optional<SnapshotMemory> memory_;
   std::vector<std::unique_ptr<Snapshot>> snapshots_;
-  std::shared_ptr<SnapshotCopy> copy_;      // the newest, until all ranks have voted since
-  BackgroundJob<std::monostate> copy_job_;  // that makes it, where it is not saved
+  std::shared_ptr<SnapshotCopy> copy_;      // newest copy, until all ranks have voted since
+  BackgroundJob<std::monostate> copy_job_;  // makes the copy where the snapshot is not saved to disk
   std::optional<std::int64_t> copy_ns_;
-  const Snapshot* confirmed_ = nullptr;  // in shared memory
+  const Snapshot* confirmed_ = nullptr;  // newest confirmed snapshot, in shared memory
   bool is_settled_ = false;
   std::atomic<bool> cancelled_ = false;
-  BackgroundJob<std::monostate> cleanup_;  // of other starts' snapshots, one of which becomes the last slot
+  BackgroundJob<std::monostate> cleanup_;  // removes snapshots of other starts; one becomes the last slot
   Replication replication_;
-  BackgroundJob<std::monostate> prefault_;  // the pages of the slots, beside the first steps
+  BackgroundJob<std::monostate> prefault_;  // faults in the pages of the slots during the first steps
 };
 
 }  // namespace holdfast::inline save

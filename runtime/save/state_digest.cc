@@ -13,11 +13,12 @@
 namespace holdfast::inline save {
 namespace {
 
-// Blocks read at once: 16 MiB of fp32, much more than a file's chunk, so that few chunks are read twice.
+// Number of blocks read at once: 16 MiB of fp32, much more than a file's chunk, so that few chunks are read
+// twice.
 constexpr std::uint64_t blocks_at_once = 1024;
 
-// Every value of variable length is preceded by its length, so that no two states have the same byte
-// sequence.
+// Adds a text, preceded by its length like every value of variable length, so that no two states have the
+// same byte sequence.
 void add_text(DigestStream& stream, const std::string& text) {
   stream.add(std::uint64_t{text.size()});
   stream.add(std::string_view(text));
@@ -32,15 +33,15 @@ void add_description(const ShardSpec& whole, DigestStream& stream) {
   add_text(stream, std::string(name_of(whole.dtype)));
 }
 
-// Adds tensors to a digest in their order. Each read plans for all pieces of the checkpoint, so it takes as
-// many tensors as there is room for.
+// TensorStream adds tensors to a digest in their order. Each read plans for all pieces of the checkpoint, so
+// it takes as many tensors as there is room for.
 class TensorStream {
  public:
   TensorStream(Checkpoint& checkpoint, DigestStream& stream) : checkpoint_(&checkpoint), stream_(&stream) {}
 
   Result<void> add(const ShardSpec& whole) {
     ShardSpec part = whole;
-    do {  // also of a tensor without elements, which has a description
+    do {  // runs also for a tensor without elements, which has a description
       if (blocks_ == blocks_at_once) HF_TRY_VOID(flush());
       part.block_count = std::min(blocks_at_once - blocks_, whole.block_count - part.first_block);
       parts_.push_back(part);
@@ -72,12 +73,12 @@ class TensorStream {
  private:
   Checkpoint* checkpoint_;
   DigestStream* stream_;
-  std::vector<ShardSpec> parts_;  // to be read
-  std::uint64_t blocks_ = 0;      // of them
+  std::vector<ShardSpec> parts_;  // parts still to be read
+  std::uint64_t blocks_ = 0;      // blocks of these parts
   std::vector<std::byte> buffer_;
 };
 
-// Whole tensors of one kind, or their slices, by name.
+// Returns the whole tensors of one kind, or their slices, by name.
 std::map<std::pair<std::string, std::uint32_t>, ShardSpec> tensors_of_kind(
     const std::vector<ShardSpec>& pieces, const std::string& kind) {
   std::map<std::pair<std::string, std::uint32_t>, ShardSpec> tensors;

@@ -1,5 +1,6 @@
-// The digest of a saved state: what `holdfast digest` prints. Layout-free: of the tensors' bytes in element
-// order, never of stored checksums or of how ranks cut the tensors. Equal lines = equal bits.
+// Computes the digest of a saved state for `holdfast digest`. It does not depend on the layout: it covers the
+// tensors' bytes in element order, never stored checksums or the cuts between ranks. Equal lines = equal
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +20,11 @@ struct StateDigest {
   Digest loss = {};       // the losses of all steps
 };
 
-// Reads every tensor once, in pieces of bounded size; every byte is verified on the way. ExitCode::checkpoint
-// when the checkpoint is damaged or not complete.
+// Computes the digest of a checkpoint. It reads every tensor once, in pieces of bounded size, and verifies
+// every byte. Fails with ExitCode::checkpoint when the checkpoint is damaged or not complete.
 Result<StateDigest> digest_checkpoint(Checkpoint& checkpoint);
 
-// Five lines: "step 50", "weights <hex>", "optimizer <hex>", "data <hex>", "loss <hex>".
+// Returns five lines: "step 50", "weights <hex>", "optimizer <hex>", "data <hex>", "loss <hex>".
 std::string to_text(const StateDigest& digest);
 
 }  // namespace holdfast::inline save

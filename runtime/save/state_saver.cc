@@ -23,7 +23,8 @@ StateSaver::~StateSaver() {
 
 Result<void> StateSaver::prepare() {
   tier_.release_old_slots(resumed_);
-  // After this agreement every rank of the host has given up what its new slots do not need.
+  // This agreement ensures that every rank of the host has released the memory that its new slots do not
+  // need.
   HF_TRY_VOID(agree_on_outcome(view_->rank.communicator, patient_waiter(*view_), disk_.remove_leftovers(),
                                view_->rank.env.host_name()));
   return tier_.prepare(resumed_);
@@ -55,8 +56,8 @@ Result<void> StateSaver::advance(const SaveVotes& sums) {
   return disk_.advance(sums);
 }
 
-// Waits for all threads that copy, drain or publish. A slow disk is not one that hangs: the limit is for a
-// part of what is written, not for all.
+// Waits for all threads that copy, drain or publish. A slow disk is not a hang, so the deadline is for a part
+// of the data that is written, not for all of it.
 void StateSaver::wait_beside_watch() {
   RankWatch* const watch = view_->rank.watch;
   const auto busy = [&] { return disk_.is_busy() || tier_.is_busy(); };
@@ -69,7 +70,7 @@ void StateSaver::wait_beside_watch() {
   }
 }
 
-// Holds a vote of its own, in which every rank has done what it has under way.
+// Holds an extra vote, before which every rank completes the work that it has under way.
 Result<void> StateSaver::complete_round() {
   wait_beside_watch();
   disk_.wait();

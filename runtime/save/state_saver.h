@@ -1,5 +1,5 @@
 // StateSaver makes checkpoints and RAM snapshots while training goes on. It joins the slots that the state is
-// copied into (snapshot_tier.h) and the way from there to the disk (disk_saver.h).
+// copied into (snapshot_tier.h) and the part that writes them to the disk (disk_saver.h).
 //
 //   HF_TRY(const bool begun, saver.begin(to_disk));  // after a step, where one is due
 //   run_step(worker, {.saver = &saver});       // no update before the copy is whole; the vote carries vote()
@@ -11,27 +11,28 @@
 //   copy     a thread of every rank copies the state while the next forward and backward run (snapshot.h);
 //            when all ranks have voted since, the snapshot is confirmed
 //   drain    the same thread writes the copy as the rank's shard and makes it durable
-//   vote     each rank says so in the vote of some later step; then rank 0 learns what the shards are
-//   publish  a thread of rank 0 writes the manifest, renames, and removes what is too old; a later vote says
-//            so. One rank alone publishes what it has drained, and asks nobody. Where run.directory is local
-//            to each host (disk_tier.h), a rank also gives its shard to a rank of another host before it
-//            votes, one rank of each host publishes, and what is too old goes before the next one is
-//            published, when all hosts have published this one
-// A RAM snapshot ends with the copy, or, where ranks keep replicas for each other (replicas.h), goes on so:
-//   send     a thread of every rank sends the copy to the rank's buddy; each rank says so in the vote of some
-//            later step, and when all have, the snapshot is confirmed
-// A snapshot that is due while another is sent is left out, and saves to the disk go on without being sent.
+//   vote     each rank reports this in the vote of some later step; then rank 0 gathers the shards' records
+//   publish  a thread of rank 0 writes the manifest, renames, and removes old checkpoints; a later vote says
+//            so. A rank without peers publishes what it has drained, without a vote. Where run.directory is
+//            local to each host (disk_tier.h), a rank also sends its shard to a rank of another host before
+//            it votes, one rank of each host publishes, and old checkpoints are removed before the next one
+//            is published, when all hosts have published this one
+// A RAM snapshot ends with the copy. Where ranks keep replicas for each other (replicas.h), it has one more
+// stage:
+//   send     a thread of every rank sends the copy to the rank's buddy; each rank reports this in the vote of
+//            some later step, and when all have, the snapshot is confirmed
+// A snapshot that is due while another is being sent is skipped; saves to the disk go on without being sent.
 //
 // A slot is free when it is neither waiting for the disk, nor being sent, nor, in shared memory, the newest
-// confirmed one; of those that are, the oldest is taken. Where none is, a RAM snapshot is left out, and a
-// save waits for the disk: a run has the checkpoints it was asked for, and whoever wants to wait less saves
-// less often. The next save that is due after one that failed is another try.
+// confirmed one; the oldest free slot is used. Where none is free, a RAM snapshot is skipped, and a save
+// waits for the disk: a run has the checkpoints it was asked for, and a user who wants shorter waits saves
+// less often. After a save that failed, the next one that is due is another try.
 //
-// Threads that drain, publish or send give way to those that train (Env::lower_thread_priority). Whoever
-// waits for them computes nothing meanwhile, so they have what they need then.
+// Threads that drain, publish or send yield to those that train (Env::lower_thread_priority). A thread that
+// waits for them computes nothing meanwhile, so they then have the processors that they need.
 //
 // Threads: one, that of the training loop. Ranks call the same functions in the same order; what they do next
-// follows from the votes alone. Errors: communication only, but for prepare(); what happened to a save is in
+// follows from the votes alone. Errors: communication only, except for prepare(); the outcome of a save is in
 // its report.
 #pragma once
 
@@ -47,58 +48,59 @@ namespace holdfast::inline save {
 
 class StateSaver {
  public:
-  // The view and the store outlive it. `writer`: StartPoint::writer. `resumed`: the RAM snapshot that the
-  // state came from, which stays until a newer step is confirmed; none: from elsewhere.
-  // `tier`: where checkpoints are; none: in one directory.
+  // Builds the saver. The view and the store outlive it. `writer`: StartPoint::writer. `resumed`: the RAM
+  // snapshot that the state came from, which stays until a newer step is confirmed; none: the state came from
+  // elsewhere. `tier`: where checkpoints are; none: in one directory.
   StateSaver(StateView& view, CheckpointStore& store, std::uint64_t writer,
              const std::optional<SnapshotStep>& resumed = {}, std::optional<DiskTier> tier = {});
-  // Gives up what is under way: nobody will vote for it any more. Waits for nobody.
+  // Abandons the saves that are under way, because no rank will vote for them any more. It does not wait.
   void cancel();
-  // Cancels, and waits for its threads, which a disk may hold in a write that is under way. Snapshots in
-  // shared memory stay.
+  // Cancels, and waits for its threads, which a disk may block in a write that is under way. Snapshots in
+  // shared memory remain.
   ~StateSaver();
   StateSaver(const StateSaver&) = delete;
   StateSaver& operator=(const StateSaver&) = delete;
 
-  // Removes what dead writers left on the disk, and makes the slots; called once, before anything else, when
-  // the state is there. Its error is any rank's.
+  // Removes files that dead writers left on the disk, and makes the slots; called once, before anything else,
+  // when the state is there. It returns the error of any rank.
   Result<void> prepare();
-  // Says, after prepare(), why snapshots are not in shared memory though they should be; else empty.
+  // Returns, after prepare(), why snapshots are not in shared memory though the config requests it; else
+  // empty.
   const std::string& warning() const { return tier_.warning(); }
-  // Says the same of replicas.
+  // Returns, after prepare(), why there are no replicas though the config requests them; else empty.
   const std::string& replica_warning() const { return tier_.replica_warning(); }
   // Returns whether snapshots outlive the process.
   bool has_ram_tier() const { return tier_.outlives_process(); }
   // Returns whether the snapshots of this epoch are copied to buddies.
   bool has_replicas() const { return tier_.has_replicas(); }
-  // Returns the number of a slot of the RAM tier in which nothing is that could still be of use; none: there
-  // is no such slot, or no RAM tier.
+  // Returns the number of a slot of the RAM tier whose content is no longer of use; none: no such slot, or no
+  // RAM tier.
   std::optional<int> unused_slot() const { return tier_.unused_slot(disk_.snapshots()); }
 
-  // Copies the state after the step that was just made, and saves it if `to_disk`. False: a RAM snapshot was
-  // left out.
+  // Copies the state after the step that was just made, and saves it if `to_disk`. Returns false where a RAM
+  // snapshot was skipped.
   Result<bool> begin(bool to_disk);
-  // Waits for the copy of the state that the coming update would overwrite.
+  // Waits for the copy of the state that the coming update would overwrite, and returns this rank's votes.
   SaveVotes vote();
   Result<void> advance(const SaveVotes& sums);
-  // Waits until no save is under way; the second one, until no snapshot is being sent to a buddy, either, so
-  // that a slot is free.
+  // Waits until no save is under way. finish_with_replicas() also waits until no snapshot is being sent to a
+  // buddy, so that a slot is free.
   Result<void> finish();
   Result<void> finish_with_replicas();
 
-  // Returns whether a snapshot is being copied or sent to the buddies; is_saving(): whether a save is neither
-  // visible nor given up yet. Equal on all ranks.
+  // Returns whether a snapshot is being copied or sent to the buddies; is_saving() returns whether a save is
+  // neither visible nor abandoned yet. Equal on all ranks.
   bool is_snapshotting() const { return tier_.is_copying() || tier_.is_sending(); }
   bool is_saving() const { return disk_.is_saving(); }
-  // Returns the steps of those saves, the oldest first. Equal on all ranks.
+  // Returns the steps of those saves, oldest first. Equal on all ranks.
   std::vector<std::uint64_t> saves_under_way() const { return disk_.steps(); }
-  // Returns, once, how long the newest copy that is whole had the processors that train; none: no copy became
-  // whole since, or it takes no processors that train.
+  // Returns, once, how long the newest complete copy used the processors that train; none: no copy was
+  // completed since, or copies do not use these processors.
   std::optional<std::int64_t> take_copy_ns() { return tier_.take_copy_ns(); }
-  // Returns whether all ranks have the slots of this epoch and no older ones, so that they take no more
+  // Returns whether all ranks have the slots of this epoch and no older ones, so that they allocate no more
   // memory.
   bool is_settled() const { return tier_.is_settled(); }
-  // Returns the step of the newest confirmed snapshot of this epoch in shared memory; none: there is none.
+  // Returns the step of the newest confirmed snapshot of this epoch in shared memory; none: no such snapshot.
   // Equal on all ranks.
   std::optional<std::uint64_t> confirmed_step() const { return tier_.confirmed_step(); }
   std::vector<SaveReport> take_reports() { return disk_.take_reports(); }

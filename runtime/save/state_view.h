@@ -1,4 +1,5 @@
-// StateView: the state of a rank as saves and restores see it. References into the worker, which outlives it.
+// StateView is the state of a rank as saves and restores see it. It holds references into the worker, which
+// outlives it.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +18,19 @@ struct StateView {
   const RankContext& rank;
   const ModelSpec& spec;
   RunState& state;
-  HostAccess& host_access;  // reads and writes what is on the device
+  HostAccess& host_access;  // reads and writes memory on the device
   ShardedOptimizer& optimizer;
   ParameterGather& parameter_gather;
   SnapshotPlan& snapshots;
-  bool is_zero =
-      false;  // whether its memory was zero-filled when it was bound; memory that is used again is not
+  bool is_zero = false;  // its memory was zero-filled when it was bound; memory that is used again is not
 
   // Returns the bytes of a checkpoint: weights and moments of all ranks, in fp32.
   std::uint64_t state_bytes() const { return 3 * sizeof(float) * parameter_count(spec); }
-  // Copies the owned master weights to the parameters of every rank that computes with them, all ranks
-  // together. After initialisation and a load.
+  // Copies the owned master weights to the parameters of every rank that computes with them; all ranks call
+  // it together, after initialisation and after a load.
   Result<void> publish_parameters() const;
-  // Returns the error of what was waited for on the device, if something of it did not run. A rank whose
-  // device is lost to its process ends here (runtime/rank/device_loss.h).
+  // Returns the error of awaited device work, if some of it did not run. A rank whose device is lost to its
+  // process ends here (runtime/rank/device_loss.h).
   Result<void> device_outcome() const;
 };
 

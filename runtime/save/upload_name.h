@@ -1,4 +1,4 @@
-// Names a checkpoint where it is uploaded to, and says who sends which of its files.
+// Names a checkpoint at the place that it is uploaded to, and decides which rank sends which of its files.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace holdfast::inline save {
 
-// "generation-0000-step-00000100-1a2b3c4d": the greatest name is the newest checkpoint, and one of other
-// bytes has another name (the end is a checksum of the manifest), so that an upload that is under way never
-// writes over what is whole there.
+// Returns a name such as "generation-0000-step-00000100-1a2b3c4d". The greatest name is the newest
+// checkpoint, and a checkpoint of other bytes has another name (the end is a checksum of the manifest), so
+// that an upload that is under way never overwrites a complete one.
 std::string upload_name(const Manifest& manifest);
 
-// Text of RUN/uploaded, which says that this checkpoint was sent by this command line, to its end.
+// Returns the text of RUN/uploaded, which says that this command line has sent this checkpoint completely.
 std::string upload_record(const Manifest& manifest, const std::string& command);
-// Writes it. Where that fails the checkpoint is sent once more at the next start. An empty path: does
-// nothing.
+// Writes that text. Where this fails, the checkpoint is sent once more at the next start. Does nothing when
+// `path` is empty.
 void record_upload(Env& env, const std::string& path, const Manifest& manifest, const std::string& command);
 
-// Names of the files that this rank of `ranks` sends: its own shard where this layout wrote the checkpoint,
-// every `ranks`-th one where another did, and the base files of each (FORMAT.md), each name once. The
-// manifest is nobody's.
+// Returns the names of the files that this rank of `ranks` sends: its own shard where this layout wrote the
+// checkpoint, every `ranks`-th one where another did, and the base files of each (FORMAT.md), each name once.
+// The manifest is not among the names of any rank.
 Result<std::vector<std::string>> files_to_send(Env& env, const std::string& directory,
                                                const Manifest& manifest, int rank, int ranks);
 

@@ -28,7 +28,7 @@ void Uploader::offer(std::uint64_t step) {
   changed_.notify_all();
 }
 
-// What is being uploaded, and what waits for its turn.
+// Reports to the store which checkpoints are in use: the one that is being uploaded, and the one that waits.
 void Uploader::mark_in_use() {
   std::vector<std::uint64_t> steps;
   for (const std::optional<std::uint64_t>& step : {uploading_, next_}) {

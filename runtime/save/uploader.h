@@ -1,9 +1,9 @@
-// Uploader: runs the user's command (checkpoint.upload_command) for checkpoints that are durable, on a thread
-// of its own. It never holds training up: while a command runs, only the newest checkpoint that was offered
-// waits for its turn. A command that fails is tried again, less and less soon, and then given up for this
+// Uploader runs the user's command (checkpoint.upload_command) for checkpoints that are durable, on a thread
+// of its own. It never delays training: while a command runs, only the newest checkpoint that was offered
+// waits for its turn. A command that fails is tried again at growing intervals, and then given up for this
 // checkpoint; the checkpoint stays where it is.
 //
-// Threads: one owner; the store is only told which checkpoints are in use. Errors are in the reports.
+// Threads: one owner. The store is only told which checkpoints are in use. Errors are in the reports.
 #pragma once
 
 #include <atomic>
@@ -26,10 +26,10 @@ struct UploadReport {
   std::uint64_t step = 0;
   Result<void> outcome;  // the error says what the last attempt printed
   int attempts = 0;
-  std::int64_t duration_ns = 0;  // of all attempts and the waits between them
+  std::int64_t duration_ns = 0;  // time of all attempts and the waits between them
 };
 
-// Says on stderr that an upload has failed; nothing of one that has not.
+// Reports on stderr that an upload has failed; does nothing for one that has succeeded.
 void tell_upload(const UploadReport& report);
 
 class Uploader {
@@ -40,16 +40,16 @@ class Uploader {
   };
   // The store outlives it.
   Uploader(Env& env, CheckpointStore& store, Settings settings);
-  // cancel().
+  // Calls cancel().
   ~Uploader();
   Uploader(const Uploader&) = delete;
   Uploader& operator=(const Uploader&) = delete;
 
-  // The checkpoint of this step is durable.
+  // Offers the checkpoint of this step, which is durable.
   void offer(std::uint64_t step);
-  bool busy();  // something is being uploaded or waits for it
-  // Kills what is under way; what was offered and is not there yet is reported as such. Nothing is offered
-  // after this.
+  bool busy();  // a checkpoint is being uploaded or waits
+  // Kills the upload that is under way. Checkpoints that were offered and are not uploaded yet are reported
+  // as such. Nothing may be offered after this.
   void cancel();
   std::vector<UploadReport> take_reports();
 
@@ -62,7 +62,7 @@ class Uploader {
   CheckpointStore* store_;
   Settings settings_;
   std::atomic<bool> cancelled_ = false;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::optional<std::uint64_t> next_, uploading_;
   std::vector<UploadReport> reports_;

@@ -68,7 +68,7 @@ void Uploads::cancel() {
   if (shards_) shards_->cancel();
 }
 
-// All ranks leave together, so the others vote on while one sends.
+// Waits for the uploads. All ranks leave together, so the others go on voting while one sends.
 Result<void> Uploads::finish(Communicator& communicator, const Waiter& waiter,
                              const std::function<void()>& look) {
   if (!wanted()) return {};

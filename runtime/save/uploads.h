@@ -1,5 +1,5 @@
-// Uploads: what takes the checkpoints of a run elsewhere, as its config says: whole by rank 0 (uploader.h),
-// or file by file by every rank (shard_uploads.h), or not at all.
+// Uploads copies the checkpoints of a run elsewhere, as its config says: whole by rank 0 (uploader.h), file
+// by file by every rank (shard_uploads.h), or not at all.
 //
 //   HF_TRY_VOID(uploads.offer_newest(communicator, waiter));   // at a start
 //   uploads.offer(step);                                       // a checkpoint is visible
@@ -8,7 +8,7 @@
 //   HF_TRY_VOID(uploads.finish(communicator, waiter, look));   // at the end
 //
 // Threads: one, that of the training loop. Ranks call the same functions in the same order. Errors:
-// communication only; what became of an upload is in its report.
+// communication only; the outcome of an upload is in its report.
 #pragma once
 
 #include <cstdint>
@@ -40,17 +40,19 @@ class Uploads {
   };
   explicit Uploads(const Setup& setup);
 
-  // Offers the newest checkpoint, unless RUN/uploaded says that it is there: what the processes before these
-  // ones, or the ranks before a recovery, may not have sent to its end.
+  // Offers the newest checkpoint, unless RUN/uploaded says that it is there. The processes of an earlier
+  // start, or the ranks before a recovery, may not have sent it completely.
   Result<void> offer_newest(Communicator& communicator, const Waiter& waiter);
   void offer(std::uint64_t step);
   void vote(SaveVotes& votes) const;
   Result<void> advance(Communicator& communicator, const Waiter& waiter, const SaveVotes& sums);
-  // Kills what is under way. What was offered and is not there yet is sent by the next start.
+  // Kills the upload that is under way. Checkpoints that were offered and are not uploaded yet are sent by
+  // the next start.
   void cancel();
-  // Blocks until nothing is under way on any rank; calls `look` between two looks.
+  // Blocks until no upload is under way on any rank; calls `look` between two checks.
   Result<void> finish(Communicator& communicator, const Waiter& waiter, const std::function<void()>& look);
-  // Returns what has ended: on every rank with the commands of every rank, on rank 0 of a whole upload.
+  // Returns the uploads that have ended: on every rank with the commands of every rank, on rank 0 for a whole
+  // upload.
   std::vector<UploadReport> take_reports();
 
  private:
@@ -58,10 +60,10 @@ class Uploads {
 
   Env* env_;
   CheckpointStore* store_;
-  UserCommand command_;            // without a line: none
-  std::string record_;             // path
+  UserCommand command_;            // without a line: no uploads
+  std::string record_;             // path of RUN/uploaded
   bool first_;                     // rank 0
-  std::optional<Uploader> whole_;  // of rank 0
+  std::optional<Uploader> whole_;  // set on rank 0
   std::optional<ShardUploads> shards_;
 };
 

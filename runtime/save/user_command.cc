@@ -24,7 +24,7 @@ std::string sentence_of_end(const CommandEnd& end, const UserCommand& command) {
   return "";
 }
 
-// Puts it into one line, for a sentence.
+// Puts the output into one line, for a message.
 std::string printed(std::string output) {
   for (char& each : output) {
     if (each == '\n' || each == '\r') each = ' ';
@@ -33,7 +33,7 @@ std::string printed(std::string output) {
   return output.empty() ? "it printed nothing" : "it printed: " + output;
 }
 
-// Returns false when it was cancelled.
+// Waits before a retry; returns false when it was cancelled.
 bool rest_before_retry(Env& env, std::int64_t milliseconds, const std::atomic<bool>& cancelled) {
   constexpr std::int64_t look_again_ms = 20;
   const std::int64_t end_ns = env.monotonic_ns() + milliseconds * 1'000'000;

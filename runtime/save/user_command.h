@@ -1,5 +1,5 @@
-// A command line of the user's from the config (checkpoint.upload_command and its like), run with its limit
-// and its retries.
+// Runs a user's command line from the config (checkpoint.upload_command and similar keys), with its time
+// limit and its retries.
 #pragma once
 
 #include <atomic>
@@ -15,21 +15,21 @@
 namespace holdfast::inline save {
 
 struct UserCommand {
-  std::string key;  // of the config, for sentences
+  std::string key;  // key of the config, for messages
   std::string line;
   std::string timeout_key;
-  std::int64_t timeout_ms = 0;                    // of one attempt
-  std::vector<std::int64_t> retry_after_ms = {};  // so many attempts more
+  std::int64_t timeout_ms = 0;                    // time limit of one attempt
+  std::vector<std::int64_t> retry_after_ms = {};  // delays before further attempts
 };
 
 struct CommandAttempts {
   Result<void> outcome;  // the error says how the last attempt ended and what it printed, in one line
   int attempts = 0;
-  std::int64_t duration_ns = 0;  // of all attempts and the waits between them
+  std::int64_t duration_ns = 0;  // time of all attempts and the waits between them
 };
 
-// Blocks until it has succeeded, has failed in every attempt, or is cancelled; for a thread that has nothing
-// else to do. Its error is ExitCode::checkpoint.
+// Runs the command. Blocks until it has succeeded, has failed in every attempt, or is cancelled; meant for a
+// thread that has nothing else to do. Its error is ExitCode::checkpoint.
 CommandAttempts run_user_command(Env& env, const UserCommand& command,
                                  const std::map<std::string, std::string>& variables,
                                  const std::atomic<bool>& cancelled);
