@@ -8,7 +8,7 @@
 namespace holdfast::inline parallel {
 namespace {
 
-// Fields of any content, one after another, each led by its length.
+// Appends a field of any content, preceded by its length.
 void put_field(std::string& text, const std::string& field) {
   text += fmt::format("{}:", field.size());
   text += field;
@@ -27,7 +27,7 @@ std::vector<std::string> split_fields(const std::string& text) {
   return fields;
 }
 
-// "ranks 1, 2, 5 and 9 more".
+// Returns the ranks as text, for example "ranks 1, 2, 5 and 9 more".
 std::string name_ranks(const std::vector<std::size_t>& ranks) {
   constexpr std::size_t named_max = 8;
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -49,7 +49,7 @@ Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter,
     put_field(mine, fact.value);
   }
   HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, mine));
-  std::vector<std::vector<std::string>> all;  // per rank: host, then name and value by turns
+  std::vector<std::vector<std::string>> all;  // per rank: host, then name and value alternately
   for (const std::string& text : texts) all.push_back(split_fields(text));
 
   const std::vector<std::string>& first = all.front();
@@ -74,7 +74,8 @@ Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter,
 
 Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
                               const std::string& host) {
-  // Whoever has lost a peer can agree on nothing any more; the sentence that says so is the one to keep.
+  // A rank that has lost a peer cannot agree on anything any more; the error that reports the loss is the one
+  // to keep.
   if (!mine.ok() && communicator.abandoned()) return mine;
   std::array<std::int64_t, 1> failures = {mine.ok() ? 0 : 1};
   HF_TRY_VOID(all_reduce_sum(communicator, waiter, failures));
@@ -86,9 +87,9 @@ Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, 
     put_field(text, mine.error().message);
   }
   HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, text));
-  std::vector<std::vector<std::string>> all;  // per rank: code, host, message; nothing where all went well
+  std::vector<std::vector<std::string>> all;  // per rank: code, host, message; empty: it succeeded
   for (const std::string& each : texts) all.push_back(split_fields(each));
-  // What happened to all alike is nobody's in particular.
+  // An error that is the same on all ranks is not attributed to one of them.
   const bool alike = std::ranges::all_of(all, [&](const std::vector<std::string>& fields) {
     return !fields.empty() && !all[0].empty() && fields[0] == all[0][0] && fields[2] == all[0][2];
   });

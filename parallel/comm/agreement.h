@@ -1,5 +1,5 @@
-// Start-up and save agreements: one verdict for all ranks, with a sentence that names the rank that differs
-// or failed.
+// Agreements at start-up and at saves: all ranks get one verdict, with a sentence that names the rank that
+// differs or failed.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ struct Fact {
   std::string value;  // compared as text
 };
 
-// Every rank brings the same names. When a value differs from rank 0's, all ranks get the same error
-// (ExitCode::config): which fact, which ranks, both values.
+// Compares facts across all ranks; every rank passes the same names. When a value differs from rank 0's, all
+// ranks get the same error (ExitCode::config), which names the fact, the ranks that differ and both values.
 Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter, const std::vector<Fact>& facts);
 
-// Every rank brings its own outcome; all get ok, or the error of the lowest failing rank, prefixed "rank 2
+// Combines the outcomes of all ranks. All get ok, or the error of the lowest failing rank, prefixed "rank 2
 // (host): " unless all ranks failed with the same sentence.
 Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
                               const std::string& host);

@@ -46,7 +46,7 @@ Result<void> answer(Communicator& communicator, const Waiter& waiter) {
 Result<ClockOffset> find_clock_offset(Communicator& communicator, const Waiter& waiter,
                                       const std::string& host) {
   HF_TRY(const std::vector<std::string> hosts, all_gather_text(communicator, waiter, host));
-  std::vector<ClockOffset> offsets(hosts.size());  // [rank]; of the first ranks of the hosts
+  std::vector<ClockOffset> offsets(hosts.size());  // [rank]; set for the first rank of each host
   for (std::size_t rank = 1; rank < hosts.size(); ++rank) {
     if (std::find(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(rank), hosts[rank]) !=
         hosts.begin() + static_cast<std::ptrdiff_t>(rank))

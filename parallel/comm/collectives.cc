@@ -34,7 +34,7 @@ class Part {
 
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
-  // One message and its wait.
+  // Sends one message and waits for it, as receive() does for the other direction.
   Result<void> send(std::span<const std::byte> source, int peer) {
     HF_TRY(const Request request, communicator_->send(source, peer, tag_collective));
     return wait(request, peer, source.size());
@@ -61,7 +61,7 @@ class Part {
   Span* span_ = nullptr;
 };
 
-// From rank 0 to all.
+// Broadcasts from rank 0 to all ranks by a binomial tree.
 Result<void> broadcast_in(Part& part, std::span<std::byte> bytes) {
   const int rank = part.rank(), size = part.size();
   int step = 1;
@@ -127,8 +127,8 @@ Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> r
   HF_CHECK(requests.size() <= Communicator::request_count_max && peers.size() == requests.size());
   std::bitset<Communicator::request_count_max> done;
   PollBackoff backoff(*this);
-  std::size_t first = 0;  // everything before it is done
-  std::size_t other = 0;  // looks at the rest in turn, so that a failed peer is noticed behind a slow one
+  std::size_t first = 0;  // all requests before it are done
+  std::size_t other = 0;  // takes the rest in turn, so that a slow peer does not hide a failed one
   const auto test = [&](std::size_t i) -> Result<bool> {
     if (done[i]) return false;
     HF_TRY(const bool complete, communicator.test(requests[i]));
@@ -176,7 +176,7 @@ Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::sp
 }
 
 Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words) {
-  constexpr std::size_t words_max = 1024;  // of one message: the scratch memory is on the stack
+  constexpr std::size_t words_max = 1024;  // per message: the scratch memory is on the stack
   for (std::size_t offset = 0; offset < words.size(); offset += words_max) {
     Part part(communicator, waiter, "an all-reduce", SpanKind::all_reduce);
     HF_TRY_VOID(all_reduce_in(part, words.subspan(offset, std::min(words_max, words.size() - offset))));
@@ -184,7 +184,8 @@ Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, st
   return {};
 }
 
-// A binomial tree: the subtree of a rank holds neighbouring ranks, so each message is one range of `all`.
+// Gathers by a binomial tree: the subtree of a rank holds neighbouring ranks, so each message is one range of
+// `all`.
 Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::span<const std::byte> mine,
                         std::span<std::byte> all) {
   const auto rank = static_cast<std::size_t>(communicator.rank()),

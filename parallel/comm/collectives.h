@@ -1,6 +1,6 @@
-// Collectives for small control data, built on send/receive with binomial trees. Integer and byte operations
-// only. Every rank calls the same function in the same order. They wait by polling with short sleeps and give
-// up after the timeout with an error that names the operation and the peer waited for.
+// Collectives for small control data, built on send/receive with binomial trees. They use integer and byte
+// operations only. Every rank calls the same function in the same order. They wait by polling with short
+// sleeps and give up after the timeout with an error that names the operation and the peer waited for.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,10 @@ namespace holdfast::inline parallel {
 
 class Waiter;
 
-// How to rest between two looks at something that peers do: not at all for some microseconds, then giving the
-// processor away, then asleep for a sixteenth of the time that nothing moved, at most 1 ms. Ranks share
-// processors with other ranks' kernels. Whoever listens is told from where it sleeps on.
+// PollBackoff: pauses between two polls of something that peers do. It does not pause for the first
+// microseconds, then yields the processor, then sleeps for a sixteenth of the time since the last progress,
+// at most 1 ms. Ranks share processors with other ranks' kernels. The listener is notified from the first
+// sleep on.
 class PollBackoff {
  public:
   PollBackoff(Env& env, std::int64_t timeout_ms, WaitListener* listener = nullptr);
@@ -29,9 +30,9 @@ class PollBackoff {
   ~PollBackoff() { notify_resume(); }
   PollBackoff(const PollBackoff&) = delete;
   PollBackoff& operator=(const PollBackoff&) = delete;
-  void reset();  // something happened, or this rank's own device is at work: starts over
-  // False: nothing moved for timeout_ms. `awaited`: gives what is waited for (Awaited), asked only where
-  // somebody listens.
+  void reset();  // starts over: there was progress, or this rank's own device is at work
+  // Returns false when there was no progress for timeout_ms. `awaited` returns what is waited for (Awaited);
+  // it is called only where there is a listener.
   template <typename WhatFor>
   bool pause(const WhatFor& awaited) {
     const std::int64_t now_ns = env_->monotonic_ns();
@@ -46,7 +47,7 @@ class PollBackoff {
   }
 
  private:
-  static constexpr std::int64_t quiet_ns = 200'000;  // without sleep
+  static constexpr std::int64_t quiet_ns = 200'000;  // no sleep before this time without progress
   bool pause_at(std::int64_t now_ns);
   void notify_resume() {
     if (std::exchange(told_, false)) listener_->on_resume();
@@ -59,14 +60,15 @@ class PollBackoff {
   bool told_ = false;
 };
 
-// How to wait for requests: tests them, and rests in between.
+// Waiter: waits for requests by testing them, and pauses in between (PollBackoff).
 class Waiter {
  public:
-  // `listener`: hears of waits; null: nobody does. It outlives all copies.
+  // `listener` is notified of waits; null: there is none. It outlives all copies.
   Waiter(Env& env, std::int64_t timeout_ms, WaitListener* listener = nullptr)
       : env_(&env), timeout_ms_(timeout_ms), listener_(listener) {}
-  // Until test() of every request is true; after an error or a timeout the communicator is abandoned.
-  // `peers`: of each request, for the sentence. `number`: of the collective that it is of, for the listener.
+  // Returns when test() of every request is true; after an error or a timeout the communicator is abandoned.
+  // `peers`: the peer of each request, for the error message. `number`: the number of the collective that the
+  // requests belong to, for the listener.
   Result<void> wait(Communicator& communicator, std::span<const Communicator::Request> requests,
                     const char* operation, std::span<const int> peers, std::uint32_t number = 0) const;
   Result<void> wait(Communicator& communicator, Communicator::Request request, const char* operation,
@@ -75,13 +77,14 @@ class Waiter {
   std::int64_t timeout_ms() const { return timeout_ms_; }
   WaitListener* listener() const { return listener_; }
   SpanRecorder* spans() const { return spans_; }  // null: none
-  // For waits in which a peer is known to work alone for longer.
+  // Returns a copy with another timeout, for waits in which a peer is known to work alone for longer.
   Waiter with_timeout(std::int64_t timeout_ms) const {
     Waiter other = *this;
     other.timeout_ms_ = timeout_ms;
     return other;
   }
-  // Its collectives leave their spans there while that is the flight ring; it outlives all copies.
+  // Returns a copy whose collectives record their spans in `spans` while that is the flight ring; `spans`
+  // outlives all copies.
   Waiter with_flight(SpanRecorder& spans) const {
     Waiter other = *this;
     other.spans_ = &spans;
@@ -96,14 +99,15 @@ class Waiter {
 };
 
 Result<void> barrier(Communicator& communicator, const Waiter& waiter);
-// From rank 0 to all; everywhere of the same length.
+// Broadcasts `bytes` from rank 0 to all ranks; the length is the same on every rank.
 Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes);
-// Element-wise sum of signed 64-bit words (modulo 2^64), the same result on every rank.
+// Sums signed 64-bit words element-wise (modulo 2^64), with the same result on every rank.
 Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words);
-// `mine` from every rank, in rank order; all of the same length. `all` holds size() * mine.size() bytes.
+// Gathers `mine` from every rank, in rank order; the length is the same on every rank. `all` holds size() *
+// mine.size() bytes.
 Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::span<const std::byte> mine,
                         std::span<std::byte> all);
-// Texts of any length from every rank.
+// Gathers texts of any length from every rank, in rank order.
 Result<std::vector<std::string>> all_gather_text(Communicator& communicator, const Waiter& waiter,
                                                  const std::string& mine);
 

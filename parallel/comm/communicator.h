@@ -1,5 +1,6 @@
-// Communicator: moves bytes between the ranks of one group. Only point-to-point and non-blocking; everything
-// else (collectives.h, host_transport.h) is built on it, so that no library reduction ever decides a bit.
+// Communicator: moves bytes between the ranks of one group. It has only non-blocking point-to-point messages;
+// everything else (collectives.h, host_transport.h) is built on them, so that no library reduction ever
+// decides a bit.
 //
 // Implementations: local/ (ranks are threads of one process, for tests), mpi/, and GroupCommunicator for some
 // of the ranks of another one.
@@ -23,40 +24,44 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // What a rank of this communicator is called in sentences: its number in the whole run.
+  // Returns the number in the whole run of a rank of this communicator, which names it in messages.
   virtual int global_rank(int rank) const { return rank; }
 
-  // Messages of one (source, target, tag) arrive in order. Buffers stay valid and untouched until test() is
-  // true. `peer` may not be this rank. Lengths of both ends must be equal; 0 bytes are legal; over 2 GiB are
-  // legal.
+  // Posts a message. Messages of one (source, target, tag) arrive in order. Buffers stay valid and untouched
+  // until test() is true. `peer` may not be this rank. The lengths at both ends must be equal; 0 bytes are
+  // legal; over 2 GiB are legal.
   virtual Result<Request> send(std::span<const std::byte> source, int peer, int tag) = 0;
   virtual Result<Request> receive(std::span<std::byte> target, int peer, int tag) = 0;
   virtual Result<bool> test(Request request) = 0;
 
-  // Whether all peers are still there, as far as it can be told now without waiting; the error names one that
-  // is not, or says that another rank gave up. For whoever waits for what no request of this group tells.
+  // Checks that all peers are still there, as far as this can be known now without waiting; the error names
+  // one that is not, or says that another rank gave up. Callers use it while they wait for something that no
+  // request of this group reports.
   virtual Result<void> check_peers() = 0;
-  // Does the same for these ranks alone: the death of another is no error where this communicator can tell.
+  // Checks only these ranks: the death of another is no error where this communicator can tell the
+  // difference.
   virtual Result<void> check_peers_among(std::span<const int> ranks) {
     static_cast<void>(ranks);
     return check_peers();
   }
 
-  // Gives up every pending request, so that their buffers may go; whoever stops waiting before test() is true
-  // calls it. From then on every call is an error.
+  // Gives up every pending request, so that their buffers may be released. A caller that stops waiting before
+  // test() is true calls it. From then on every call is an error.
   virtual void abandon() = 0;
-  // Whether it was abandoned, by its owner or by an error: this rank cannot talk to its peers any more.
+  // Returns whether it was abandoned, by its owner or by an error: this rank cannot communicate with its
+  // peers any more.
   virtual bool abandoned() = 0;
 
-  // The number of a collective that begins, which is the same on all ranks, as they make the same ones in the
-  // same order.
+  // Returns the number of a collective that begins. It is the same on all ranks, because they call the same
+  // collectives in the same order.
   std::uint32_t number_collective() { return ++collectives_; }
 
  private:
   std::uint32_t collectives_ = 0;
 };
 
-// Tags: one space for the tree, so that two users of one communicator never meet.
+// Message tags. The whole source tree shares one space of tags, so that the messages of two users of one
+// communicator are never mixed up.
 enum Tag : int { tag_never_sent = 0, tag_collective = 1, tag_exchange = 1000 };
 
 }  // namespace holdfast::inline parallel

@@ -1,4 +1,5 @@
-// CountedCommunicator: another communicator whose messages are counted, by the axis that their tags tell.
+// CountedCommunicator: wraps another communicator and counts its messages by axis, which follows from their
+// tags.
 #pragma once
 
 #include "parallel/comm/group_communicator.h"
@@ -8,10 +9,12 @@ namespace holdfast::inline parallel {
 
 class CountedCommunicator final : public Communicator {
  public:
-  // `inner`: of all ranks of the run; it outlives this object. Groups are made of this one.
+  // `inner` is the communicator of all ranks of the run; it outlives this object. Group communicators are
+  // made from this object.
   explicit CountedCommunicator(Communicator& inner) : inner_(&inner) {}
 
-  // What was handed to it so far. What moves the same ranks' bytes elsewhere (NCCL) is added by its owner.
+  // Returns the traffic that was posted here so far. Messages that travel between the same ranks by another
+  // way (NCCL) are added by their owner.
   AxisTraffic& traffic() { return traffic_; }
 
   int rank() const override { return inner_->rank(); }

@@ -1,9 +1,8 @@
-// gather(): every rank's record to all ranks.
+// gather(): gives all ranks the record of every rank.
 //
 //   HF_TRY(const std::vector<Offer> offers, gather(communicator, waiter, mine));  // by rank
 //
-// It is for small facts that ranks tell each other a few times in a run; records are in
-// runtime/core/record.h.
+// It is for small facts that ranks exchange a few times in a run; records are in runtime/core/record.h.
 #pragma once
 
 #include <string>
@@ -14,8 +13,9 @@
 
 namespace holdfast::inline parallel {
 
-// Gives every rank the records of all, by rank. All ranks together. Errors: ExitCode::communication, also
-// where a rank's record cannot be read, and then on all ranks alike, with the communicator as good as before.
+// Returns the records of all ranks, by rank. All ranks call it together. Errors: ExitCode::communication,
+// also where a rank's record cannot be read; all ranks get that error alike, and the communicator stays
+// usable.
 template <typename T>
 Result<std::vector<T>> gather(Communicator& communicator, const Waiter& waiter, const T& mine) {
   HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, record_to_text(mine)));

@@ -1,8 +1,9 @@
-// GroupCommunicator: some ranks of another communicator, numbered anew: an axis of the mesh. Its messages
-// have tags of their own, so groups that share ranks never meet, and neither do a group and its parent.
+// GroupCommunicator: a subset of another communicator's ranks, renumbered, for example those of one axis of
+// the mesh. Its messages have tags of their own, so messages of groups that share ranks are never mixed up,
+// and neither are those of a group and its parent.
 //
-// Threads and errors as the parent's, whose fate it shares: an error of one is the end of both, and its peers
-// are all of the parent's.
+// Threads and errors are those of the parent: an error of one abandons both. check_peers() checks only the
+// members where the parent can tell their deaths from others, else all ranks of the parent.
 #pragma once
 
 #include <vector>
@@ -12,7 +13,7 @@
 
 namespace holdfast::inline parallel {
 
-// Of groups that share two ranks each has its own.
+// Tag space of a group. Groups that share two ranks have different ones.
 enum class TagGroup : int {
   data = 1,
   activations,  // between two neighbouring stages
@@ -21,14 +22,16 @@ enum class TagGroup : int {
   wrapped_gradients,
   tied_weights,
   tensor,
-  active,  // the ranks that compute, of which the others are groups: a bit of its own beside theirs
+  active,  // all active ranks, parent of the groups above: a bit that is combined with theirs
 };
-// What a message serves, by its tag in the communicator of all ranks. Words of control are that in any group.
+// Returns the axis that a message serves, by its tag in the communicator of all ranks. Control messages of
+// any group belong to Axis::control.
 Axis axis_of_tag(int tag);
 
 class GroupCommunicator final : public Communicator {
  public:
-  // `members`: ranks of `parent`, this one among them; the same list on each of them. `parent` outlives it.
+  // `members` are ranks of `parent`, this one among them; the list is the same on each of them. `parent`
+  // outlives it.
   GroupCommunicator(Communicator& parent, std::vector<int> members, TagGroup tags);
 
   int rank() const override { return rank_; }

@@ -3,7 +3,8 @@
 namespace holdfast::inline parallel {
 namespace {
 
-constexpr std::int64_t look_interval_ns = 10'000'000;  // a death is noticed that soon; MPI moves on, too
+constexpr std::int64_t look_interval_ns =
+    10'000'000;  // maximum delay to detect a death; the poll also lets MPI make progress
 
 }  // namespace
 
@@ -43,7 +44,7 @@ Result<void> GuardedTransport::look_for_peers() {
   return outcome;
 }
 
-// The communicator first: the peers give up while this rank's transport ends, which can take seconds.
+// Abandons the communicator first: peers give up while this rank's transport ends, which can take seconds.
 void GuardedTransport::abandon() {
   control_->abandon();
   transport_->abandon();

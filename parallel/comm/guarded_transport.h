@@ -1,11 +1,11 @@
-// GuardedTransport: a transport whose messages travel elsewhere than the host's (NCCL), tied to the host
+// GuardedTransport: ties a transport whose messages do not travel over the host (NCCL) to the host
 // communicator of the same ranks, so that the end of either is the end of the other.
 //
-//   a peer dies, or gives up   seen over the communicator while the transport is moved on, and it is
+//   a peer dies or gives up    detected over the communicator while the transport advances, which is then
 //                              abandoned: NCCL's kernels would wait for the peer for ever
 //   the transport fails        the communicator is abandoned: with fault tolerance all ranks learn of it
 //
-// So an error of a step means what it means where messages travel over the communicator itself.
+// An error of a step therefore means the same as where messages travel over the communicator itself.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@ namespace holdfast::inline parallel {
 
 class GuardedTransport final : public Transport {
  public:
-  // `control`, which has other users beside it, `env` and `traffic`, to which its messages are added, outlive
-  // it.
+  // `control` has other users, too; messages are added to `traffic`. `control`, `env` and `traffic` outlive
+  // this object.
   GuardedTransport(std::unique_ptr<Transport> transport, Communicator& control, Env& env, Traffic& traffic);
 
   int rank() const override { return transport_->rank(); }

@@ -1,4 +1,5 @@
-// The Transport over any Communicator, of memory that the host can read and write: the CPU device's.
+// HostTransport: the Transport over any Communicator, for memory that the host can read and write: the CPU
+// device's.
 #pragma once
 
 #include <vector>
@@ -10,11 +11,12 @@ namespace holdfast::inline parallel {
 
 class HostTransport final : public Transport {
  public:
-  // Numbers come round in the tags; far fewer exchanges are open at once, so few tags do: some MPIs have few.
+  // Number of tags, which exchange numbers use in turn. Far fewer exchanges are open at once, and some MPIs
+  // have few tags.
   static constexpr int tag_count = 1 << 12;
 
-  // `communicator` outlives it and may be used beside it. `open_max`: exchanges open at once; they share the
-  // requests of the communicator with its other users.
+  // `communicator` outlives it and may have other users. `open_max`: number of exchanges that can be open at
+  // once; they share the requests of the communicator with its other users.
   explicit HostTransport(Communicator& communicator, std::size_t open_max = ranks_max);
 
   int rank() const override { return rank_; }
@@ -34,14 +36,14 @@ class HostTransport final : public Transport {
   using Request = Communicator::Request;
   static constexpr Request no_request = -1;  // no message, or a finished one
 
-  struct Slot {  // of an open exchange
+  struct Slot {  // state of an open exchange
     bool sent = false;
     int messages_left = 0;
   };
-  // Messages with one peer. They finish in the order of their numbers, so only the oldest of each direction
-  // is tested: a poll costs one test per peer and direction.
+  // Progress of the messages with one peer. They finish in the order of their numbers, so only the oldest of
+  // each direction is tested: a poll costs one test per peer and direction.
   struct Peer {
-    Number received = 0, taken = 0;  // so many exchanges are done, of each direction
+    Number received = 0, taken = 0;  // number of exchanges that are done, by direction
   };
 
   std::size_t slot_of(Number number) const { return static_cast<std::size_t>(number % slots_.size()); }
@@ -54,7 +56,7 @@ class HostTransport final : public Transport {
 
   Communicator* communicator_;
   int rank_, size_;
-  Number next_ = 0, oldest_ = 0;  // open are oldest_ .. next_ - 1
+  Number next_ = 0, oldest_ = 0;  // open exchanges: oldest_ .. next_ - 1
   std::vector<Slot> slots_;
   std::vector<Peer> peers_;
   std::vector<Request> receives_, sends_;  // [slot][peer]

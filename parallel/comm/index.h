@@ -1,4 +1,4 @@
-// index: a count of ranks, lanes, buckets or the like, as it indexes a vector.
+// index(): converts a number of a rank, lane, bucket or the like to a vector index.
 #pragma once
 
 #include <cstddef>

@@ -12,7 +12,7 @@
 namespace holdfast::inline parallel {
 namespace {
 
-// mpirun of Open MPI; of MPICH, Intel MPI and others of that family; srun.
+// Variables set by mpirun of Open MPI; by that of MPICH, Intel MPI and others of that family; and by srun.
 constexpr std::initializer_list<const char*> rank_names = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
 constexpr const char* tasks_name = "SLURM_STEP_NUM_TASKS";
 constexpr std::initializer_list<const char*> ranks_names = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", tasks_name};
@@ -24,10 +24,10 @@ constexpr std::initializer_list<const char*> rank_on_host_names = {"OMPI_COMM_WO
 
 struct Told {
   int number;
-  std::string_view name;  // of the variable; empty: not said
+  std::string_view name;  // of the variable; empty: none is set
 };
 
-// The leading number of the first variable that has one of at least `least` ("4" of Slurm's "4(x2)").
+// Returns the leading number of the first variable that has one of at least `least` ("4" of Slurm's "4(x2)").
 Told first_number(Env& env, std::initializer_list<const char*> names, int least) {
   for (const char* name : names) {
     const std::string text = env.variable(name);
@@ -81,8 +81,8 @@ int launched_rank_on_host(Env& env) {
   return launched_by_mpi(env) ? first_number(env, rank_on_host_names, 0).number : 0;
 }
 
-// Of PMIx the namespace, which counts what one mpirun has started behind an @. Others are told apart by the
-// process on this host that started all of its ranks.
+// Uses the namespace of PMIx, without the part after its last @, which numbers what one mpirun has started.
+// Other launchers are told apart by the process on this host that started all of the job's ranks.
 std::string launched_job(Env& env) {
   if (!launched_by_mpi(env)) return fmt::format("alone-{}", env.process_id());
   const std::string job = env.variable("PMIX_NAMESPACE");

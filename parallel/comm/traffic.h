@@ -1,5 +1,5 @@
-// Traffic: what one rank has sent and received, by the axis of the mesh that it served. Counted where
-// messages are handed over, once each, and never reset: readers subtract.
+// Traffic: counts what one rank has sent and received, by the axis of the mesh that it served. Each message
+// is counted once, when it is posted, and the counters are never reset: readers subtract.
 #pragma once
 
 #include <array>

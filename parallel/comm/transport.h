@@ -1,30 +1,31 @@
-// Transport: moves the device's memory between the ranks of one group, in numbered exchanges. Gradients and
-// parameters travel through it; the words of control (votes, agreements) travel through Communicator.
+// Transport: moves device memory between the ranks of one group, in numbered exchanges. Gradients and
+// parameters travel through it; control messages (votes, agreements) travel through Communicator.
 //
 // The unit is the exchange and not the message. All ranks of the group open the same exchanges in the same
-// order; in exchange n rank a sends rank b what b receives from a in exchange n: at most one message of each
-// direction with each peer, of equal length at both ends and never empty. A rank may have nothing to send or
-// to receive.
+// order; in exchange n, rank a sends to rank b what b receives from a in exchange n: at most one message in
+// each direction with each peer, of equal length at both ends and never empty. A rank may have nothing to
+// send or to receive.
 //
 //   HF_TRY(const Transport::Number number, transport.open(incoming));   // receives may be posted long before
 //   HF_TRY_VOID(transport.send(number, outgoing));                     // when the bytes are written
 //   while (transport.oldest() <= number) HF_TRY_VOID(outcome_of(transport.advance()));
 //
-// Why not Communicator: its messages are posted one by one and matched by tags. NCCL has no tags, and what is
-// issued on one of its communicators runs in the order issued: two ranks that each send to the other first
-// wait for each other for ever, unless both messages of each rank are issued as one group. So whoever moves
-// the bytes must know what belongs together, and all ranks must issue the groups in one order. A host
-// communicator can do that too, so this is what the lane reduction is written for.
+// Communicator does not suffice: its messages are posted one by one and matched by tags. NCCL has no tags,
+// and operations on one of its communicators run in the order in which they were issued: two ranks that each
+// send to the other first wait for each other for ever, unless both messages of each rank are issued as one
+// group. The code that moves the bytes must therefore know which messages belong together, and all ranks must
+// issue the groups in one order. A host communicator can do that too, so the lane reduction is written for
+// this interface.
 //
-// No deadlock: of all exchanges that some rank has not finished, take the lowest. Everything before it is
-// finished everywhere, so it has a free slot on every rank, is the next to be issued there, and waits for
-// nothing but that every rank gives its sends, which must not depend on a later exchange. The messages of one
+// It cannot deadlock: take the lowest of all exchanges that some rank has not finished. Every exchange before
+// it is finished everywhere, so it has a free slot on every rank, is the next to be issued there, and waits
+// only for every rank to post its sends, which must not depend on a later exchange. The messages of one
 // exchange proceed together.
 //
-// Implementations: HostTransport (over any Communicator, of memory that the host can read), PinnedTransport
-// (of a GPU's memory, by way of the host's) and NcclTransport (nccl/), with GuardedTransport around it.
-// Threads: one thread calls it; abandoned() any. Errors: ExitCode::communication, and the transport is
-// abandoned. Nothing is allocated after construction.
+// Implementations: HostTransport (over any Communicator, for memory that the host can read), PinnedTransport
+// (for a GPU's memory, by way of the host's) and NcclTransport (nccl/), with GuardedTransport around it.
+// Threads: one thread calls it; any thread may call abandoned(). Errors: ExitCode::communication, and the
+// transport is abandoned. Nothing is allocated after construction.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +40,7 @@ namespace holdfast::inline parallel {
 class Transport {
  public:
   using Number = std::uint64_t;           // 0, 1, 2, ... over the life of the group
-  static constexpr int ranks_max = 1536;  // of a group
+  static constexpr int ranks_max = 1536;  // maximum size of a group
 
   struct Incoming {
     std::span<std::byte> target;
@@ -53,50 +54,55 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // What a rank of the group is called in sentences: its number in the whole run.
+  // Returns the number in the whole run of a rank of the group, which names it in messages.
   virtual int global_rank(int rank) const { return rank; }
 
-  // Whether another exchange may be opened now; always when none is open.
+  // Returns whether another exchange may be opened now; always true when none is open.
   virtual bool can_open() const = 0;
-  // Opens the next exchange with what this rank receives in it. Targets stay untouched until it is received.
+  // Opens the next exchange with the messages that this rank receives in it. Targets stay untouched by the
+  // caller until they are received.
   virtual Result<Number> open(std::span<const Incoming> incoming) = 0;
-  // What this rank sends in an open exchange, once, perhaps nothing; in any order of the numbers. The bytes
-  // are there already and stay until the exchange is finished.
+  // Posts the messages that this rank sends in an open exchange. It is called once per exchange, also with no
+  // messages, and in any order of the numbers. The bytes are there already and stay until the exchange is
+  // finished.
   virtual Result<void> send(Number number, std::span<const Outgoing> outgoing) = 0;
-  // Moves things on without waiting; whether anything moved.
+  // Advances the exchanges without waiting. Returns whether there was progress.
   virtual Result<bool> advance() = 0;
 
-  // Whether what `peer` sends in an exchange is whole here; so is everything it sent in lower numbers.
+  // Returns whether all that `peer` sends in this exchange is here; everything it sent in lower numbers then
+  // is, too.
   virtual bool received(Number number, int peer) const = 0;
-  // The lowest number that is not finished: of every lower one all messages of both directions are done.
+  // Returns the lowest number that is not finished: all messages of lower numbers are done, in both
+  // directions.
   virtual Number oldest() const = 0;
 
-  // For a sentence: what the oldest exchange waits for.
+  // Message that the oldest exchange waits for, for error messages.
   struct Awaited {
     Number number = 0;
-    int peer = -1;  // -1: one of its peers, it is not known which
+    int peer = -1;  // -1: one of its peers, not known which
     bool receiving = false;
   };
   virtual Awaited awaited() const = 0;
 
-  // Gives up everything that is open, so that its memory may go; from then on every call is an error.
+  // Gives up all open exchanges, so that their memory may be released; from then on every call is an error.
   virtual void abandon() = 0;
   virtual bool abandoned() = 0;
 };
 
-// Until every exchange below `end` is finished; when nothing moves for the waiter's timeout the transport is
-// abandoned, and the error names the operation and the peer.
+// Returns when every exchange below `end` is finished. When there is no progress for the waiter's timeout,
+// the transport is abandoned, and the error names the operation and the peer.
 Result<void> finish_exchanges(Transport& transport, const Waiter& waiter, Transport::Number end,
                               const char* operation);
 
-// What a listener of waits is told of an exchange: the operation, and the peer as a rank of the run.
+// Returns what a WaitListener is given for an exchange: the operation, and the peer as a rank of the run.
 Awaited awaited_of(const Transport& transport, const char* operation);
 
-// For whoever waits himself: after nothing moved for the waiter's timeout, what finish_exchanges() does then.
+// Abandons the transport and returns the error that finish_exchanges() would return, for callers with a wait
+// loop of their own that saw no progress for the waiter's timeout.
 Error give_up_exchange(Transport& transport, const Waiter& waiter, const char* operation);
 
-// Between the two ranks of a group: `bytes` of the one that sends become those of the other, whole when it
-// returns. Nothing happens when they are none, which both ends know.
+// Passes `bytes` from the one rank of a group of two that sends to the other, which has them when it returns.
+// Nothing happens when `bytes` is empty, which both ends know.
 Result<void> pass_on(Transport& pair, const Waiter& waiter, std::span<std::byte> bytes, bool sends,
                      const char* operation);
 
