@@ -41,7 +41,7 @@ BlockRange owned_blocks(std::uint64_t blocks, int rank, int ranks) {
 // part.
 template <typename Visit>
 void for_owned_parts(const Bucket& bucket, BlockRange owned, const Visit& visit) {
-  std::uint64_t before = 0;  // blocks of the tensors before this one
+  std::uint64_t before = 0;  // number of blocks of the tensors before this one
   for (std::size_t t = 0; t < bucket.tensors.size(); ++t) {
     const std::uint64_t blocks = blocks_of(bucket.tensors[t]);
     const std::uint64_t begin = std::max(owned.begin, before), end = std::min(owned.end, before + blocks);
@@ -126,7 +126,8 @@ void BucketPlan::assign_gradient_offsets() {
   }
 }
 
-// No lane of this stage fills a bucket that is away, so it takes up nothing, wherever it is said to lie.
+// Lets buckets share gradient memory. No lane of this stage fills a bucket that is away, so that bucket needs
+// no memory, whatever its offset.
 void BucketPlan::share_gradient_memory() {
   const auto places = static_cast<std::size_t>(gradient_places_);
   for (std::size_t place = 0; place < places; ++place) {

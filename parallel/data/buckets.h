@@ -1,22 +1,25 @@
-// Buckets: how the flat parameter and gradient buffers are cut for communication, and which blocks of the
-// optimizer state each rank owns. Pure functions of the tensor list and the number of ranks.
+// Buckets: define how the flat parameter and gradient buffers are cut for communication, and which blocks of
+// the optimizer state each rank owns. The functions are pure; they depend only on the tensor list and the
+// number of ranks.
 //
 // Parameters lie one after another in one flat buffer (each tensor starts at a multiple of 16 elements),
 // gradients in another of the same order. A bucket is a run of neighbouring tensors whose gradients become
 // ready together; buckets are numbered in the order in which backward finishes them. Rank r of D owns a
 // contiguous run of each bucket's blocks: [n*r/D, n*(r+1)/D) of its n blocks.
 //
-// A tied weight has two gradients: the bucket of its first use and a *shadow* bucket with the same tensors
-// and the same ownership, whose reduced gradient is added once to the other's. Where a pipeline has the two
-// uses on two stages, the state is the first use's: the other stage has the bucket as a *guest*, reduces its
-// gradient and hands the sum over; there it arrives as a shadow that is *away*, which no lane of that stage
-// fills. The blocks of both are owned by the same data-parallel ranks.
+// A tied weight has two gradients: that of the bucket of its first use and that of a *shadow* bucket with the
+// same tensors and the same ownership, whose reduced gradient is added once to the first one's. Where a
+// pipeline has the two uses on two stages, the stage of the first use holds the state. The other stage has
+// the bucket as a *guest*, reduces its gradient and sends the sum to the first stage; there it arrives as a
+// shadow that is *away*, which no lane of that stage fills. The blocks of both are owned by the same
+// data-parallel ranks.
 //
-// Gradients may share memory: bucket b then lies in place b modulo the number of places, and is gone when the
-// place's next bucket is written (LaneReduction says when that may be).
+// Gradients may share memory: bucket b then lies in place b modulo the number of places, and is overwritten
+// when the next bucket of that place is written (LaneReduction says when this is allowed).
 //
-// Of a tensor that tensor lanes cut, a rank has slices: each is a tensor of its own here. Other tensors are
-// the same on all ranks of a tensor group, which compute the same gradients for them: they are *replicated*.
+// A rank has slices of each tensor that tensor lanes cut; every slice is a tensor of its own here. Other
+// tensors are the same on all ranks of a tensor group, which compute the same gradients for them: they are
+// *replicated*.
 #pragma once
 
 #include <cstdint>
@@ -29,40 +32,39 @@ namespace holdfast::inline parallel {
 
 struct BucketTensor {
   std::string name;
-  std::vector<std::uint64_t> shape;              // of what is here: the tensor, or one slice of it
-  std::vector<std::uint64_t> global_shape = {};  // of the whole tensor; empty = shape
+  std::vector<std::uint64_t> shape;              // shape of the tensor, or of its one slice on this rank
+  std::vector<std::uint64_t> global_shape = {};  // shape of the whole tensor; empty: the same as `shape`
   int slice = 0, slices = 1;
   bool weight_decay = false;
-  std::uint64_t parameter_offset =
-      0;  // elements into the flat parameter buffer (a shadow's: of the real tensor)
-  std::uint64_t gradient_offset = 0;  // elements into the flat gradient buffer
+  std::uint64_t parameter_offset = 0;  // elements into the flat parameters (a shadow's: the real tensor's)
+  std::uint64_t gradient_offset = 0;   // elements into the flat gradient buffer
   std::uint64_t elements() const;
-  bool is_replicated() const { return slices == 1; }  // on all ranks of a tensor group
+  bool is_replicated() const { return slices == 1; }  // the same on all ranks of a tensor group
 };
 
-// All blocks of it, as saved state of `kind` ("weight", "moment1", ...).
+// Returns the spec of all blocks of the tensor, as saved state of `kind` ("weight", "moment1", ...).
 ShardSpec shard_spec_of(const BucketTensor& tensor, const std::string& kind);
 
 struct Bucket {
   std::vector<BucketTensor> tensors;
   int shadow_of = -1;     // index of the bucket whose gradient this one is added to
-  bool is_guest = false;  // its state is another stage's
-  bool is_away = false;   // a shadow whose lanes are another stage's; after all others in the list
+  bool is_guest = false;  // another stage holds its state
+  bool is_away = false;   // a shadow that lanes of another stage fill; last in the list
 };
 
-// The part of one tensor that one rank owns: whole blocks, contiguous.
+// Part of one tensor that one rank owns: whole blocks, contiguous.
 struct Segment {
   int bucket = 0;
   int tensor = 0;                 // index into the bucket's tensors
   std::uint64_t first_block = 0;  // inside the tensor
   std::uint64_t block_count = 0;
   std::uint64_t elements = 0;
-  std::uint64_t parameter_offset = 0;  // flat
-  std::uint64_t gradient_offset = 0;   // flat
+  std::uint64_t parameter_offset = 0;  // elements into the flat parameter buffer
+  std::uint64_t gradient_offset = 0;   // elements into the flat gradient buffer
   std::uint64_t shard_offset = 0;  // elements into the owner's shard buffers (master, moments, accumulator)
 };
 
-// Where an owner finds its reduced gradients: a shard of their own, or their place in the flat gradient
+// Location of an owner's reduced gradients: a separate shard buffer, or their place in the flat gradient
 // buffer.
 struct ReducedGradients {
   float* values = nullptr;
@@ -79,9 +81,9 @@ struct ElementRange {
 
 class BucketPlan {
  public:
-  // `buckets` in backward order with shapes, decay flags and shadow_of set; offsets are assigned here:
-  // parameters in reverse bucket order (so in forward order), gradients likewise, shadows after them.
-  // `gradient_places`: so many places for the gradients of all buckets; 0: each has its own.
+  // Assigns the offsets. `buckets` are in backward order, with shapes, decay flags and shadow_of set.
+  // Parameters lie in reverse bucket order (so in forward order), gradients likewise, with shadows after
+  // them. `gradient_places`: number of places that the gradients of all buckets share; 0: each has its own.
   BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_places = 0);
 
   int ranks() const { return ranks_; }
@@ -90,34 +92,35 @@ class BucketPlan {
     return buckets_[static_cast<std::size_t>(segment.bucket)]
         .tensors[static_cast<std::size_t>(segment.tensor)];
   }
-  std::uint64_t parameter_elements() const {
-    return parameter_elements_;
-  }  // of the flat buffer, padding included
+  // Return the size of the flat buffers in elements, padding included.
+  std::uint64_t parameter_elements() const { return parameter_elements_; }
   std::uint64_t gradient_elements() const { return gradient_elements_; }
-  // As many as there are local buckets where each has its own.
+  // Returns the number of places of gradients, which is that of the local buckets where each has its own.
   int gradient_places() const { return gradient_places_; }
   bool shares_gradient_memory() const { return gradient_places_ < local_count_; }
-  // The first of the list, whose gradients the lanes of this stage compute; the others are away.
+  // Returns the number of buckets whose gradients the lanes of this stage compute: the first of the list. The
+  // others are away.
   int local_count() const { return local_count_; }
   int away() const { return local_count_ < static_cast<int>(buckets_.size()) ? local_count_ : -1; }
-  int guest() const { return guest_; }  // or -1
+  int guest() const { return guest_; }  // index of the guest bucket, or -1
 
-  // Contiguous flat ranges that hold rank's blocks of a bucket (padding between tensors included).
+  // Return the contiguous flat range that holds the rank's blocks of a bucket (padding between tensors
+  // included).
   ElementRange parameter_range(int bucket, int rank) const;
   ElementRange gradient_range(int bucket, int rank) const;
-  // Where that range starts in the rank's shard buffers (a multiple of 16). A shadow or a guest has a range
-  // of its own in the accumulator, after all others.
+  // Returns the offset of that range in the rank's shard buffers (a multiple of 16). A shadow or a guest has
+  // a range of its own in the accumulator, after all others.
   std::uint64_t shard_offset(int bucket, int rank) const;
-  std::uint64_t shard_elements(int rank) const;        // master, moments: without shadows and guests
-  std::uint64_t accumulator_elements(int rank) const;  // with them
+  std::uint64_t shard_elements(int rank) const;        // of master weights, moments: no shadows and guests
+  std::uint64_t accumulator_elements(int rank) const;  // shadows and guests included
 
-  // Rank's segments of all buckets that have their state here, in bucket then tensor order.
+  // Returns the rank's segments of all buckets whose state is here, in bucket then tensor order.
   std::vector<Segment> segments(int rank) const;
-  // As ShardSpecs of `kind`, in the same order.
+  // Returns the segments as ShardSpecs of `kind`, in the same order.
   std::vector<ShardSpec> shard_specs(int rank, const std::string& kind) const;
 
  private:
-  struct Place {  // of a rank's range, in elements from the start of the bucket's first tensor
+  struct Place {  // a rank's range, in elements from the start of the bucket's first tensor
     ElementRange range;
     std::uint64_t shard_offset = 0;
   };

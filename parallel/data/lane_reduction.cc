@@ -33,7 +33,7 @@ LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, T
 }
 
 LaneReduction::~LaneReduction() {
-  if (wave_.under_way && ranks_ > 1) transport_->abandon();  // its buffers go
+  if (wave_.under_way && ranks_ > 1) transport_->abandon();  // its buffers are released
 }
 
 void LaneReduction::bind(const MemoryArena& arena, float* gradients) {
@@ -106,14 +106,16 @@ void LaneReduction::bucket_launched(int bucket, Device::Ticket ticket) {
   launch_adds(index);
 }
 
-// Not the newest ticket: adds of this wave may stand behind the last bucket in the queue already.
+// Takes the ticket of the last bucket and not the newest one: adds of this wave may be in the queue after the
+// last bucket already.
 void LaneReduction::backward_launched() {
   HF_CHECK(wave_.under_way && !wave_.tickets.empty());
   wave_.backward_end = wave_.tickets.back();
   wave_.backward_launched = true;
 }
 
-// Every add whose turn it is: the lanes of a wave in the order of their ranks, whatever arrived first.
+// Launches every add whose turn it is. The lanes of a wave are added in the order of their ranks, whatever
+// arrived first.
 void LaneReduction::launch_adds(std::size_t bucket) {
   if (owned(rank_, bucket).size() == 0) return;
   for (int& source = wave_.next_add[bucket]; source < wave_.active; ++source) {
@@ -132,7 +134,8 @@ void LaneReduction::launch_adds() {
   for (std::size_t bucket = wave_.first_adding; bucket < wave_.opened; ++bucket) launch_adds(bucket);
 }
 
-// In the gradient buffer and in what is received; the wave before has left both.
+// Returns whether the place of the bucket is free in the gradient buffer and in the receive staging. The wave
+// before does not use them any more.
 bool LaneReduction::place_is_free(std::size_t bucket) const {
   if (bucket < places_) return true;
   const std::size_t before = bucket - places_;
@@ -171,7 +174,8 @@ Result<void> LaneReduction::poll_until_free(std::size_t bucket) {
   return {};
 }
 
-// In bucket order on every rank, as far as the transport takes them. A rank without a lane sends nothing.
+// Opens exchanges in bucket order on every rank, as many as the transport takes. A rank without a lane sends
+// nothing.
 Result<bool> LaneReduction::open_exchanges() {
   if (ranks_ == 1) return false;
   const std::size_t before = wave_.opened;
@@ -195,7 +199,7 @@ Result<bool> LaneReduction::open_exchanges() {
 Result<void> LaneReduction::send(std::size_t bucket) {
   wave_.outgoing.clear();
   const std::uint64_t sent_before = counts_.bytes_sent;
-  for (int step = 1; step < ranks_; ++step) {  // every rank starts at another peer
+  for (int step = 1; step < ranks_; ++step) {  // every rank starts with a different peer
     const int target = (rank_ + step) % ranks_;
     const std::span<const std::byte> bytes = to_send(target, bucket);
     if (bytes.empty()) continue;

@@ -1,6 +1,6 @@
 // LaneReduction: sends each lane's gradient buckets to the owners of their blocks while backward still runs,
-// and adds them at the owner in lane order (lane_sum.h). The executor of lanes.h and buckets.h; bits do not
-// depend on the number of ranks.
+// and adds them at the owner in lane order (lane_sum.h). It executes what lanes.h and buckets.h plan; bits do
+// not depend on the number of ranks.
 //
 // One step, on every rank:
 //   reduction.begin_step();
@@ -14,13 +14,14 @@
 //   reduction.finish_step();                            // launches the last adds
 //   wait_for_device(device, communicator);              // the sums are whole
 // A rank without a lane in a wave only receives. When finish_wave() returns, the lane's backward, its sends
-// and the adds of the wave are done: the next wave may overwrite the gradient buffer. A rank alone has nobody
-// to hear from: its waves stand behind one another in the queue, and only the end of the step waits. After an
-// error the transport is abandoned. Nothing is allocated after construction.
+// and the adds of the wave are done: the next wave may overwrite the gradient buffer. A single rank receives
+// nothing: its waves follow each other in the queue, and only the end of the step waits. After an error the
+// transport is abandoned. Nothing is allocated after construction.
 //
-// A bucket of a wave is one exchange (transport.h), opened in bucket order on every rank. Where buckets share
-// memory (BucketPlan::gradient_places) one is opened, and may be written, when the one before it in its place
-// has been sent and added. No deadlock: that waits for nothing but lower buckets, on every rank.
+// Each bucket of a wave is one exchange (transport.h), opened in bucket order on every rank. Where buckets
+// share memory (BucketPlan::gradient_places), an exchange is opened, and its bucket may be written, when the
+// previous bucket of its place has been sent and added. This cannot deadlock, because it waits only for lower
+// buckets, on every rank.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@
 namespace holdfast::inline parallel {
 
 struct LaneReductionCounts {
-  // "Before backward ended": their sends were posted before the last bucket of the lane was ready.
+  // "Before backward ended" counts sends that were posted before the last bucket of the lane was ready.
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_sent_before_backward_ended = 0;
   std::uint64_t buckets_sent = 0;
@@ -50,49 +51,51 @@ struct LaneReductionCounts {
 
 class LaneReduction {
  public:
-  // Reserves what LaneSum needs in `plan`. Everything passed by reference but `plan` and `waiter` outlives
-  // this object.
+  // Reserves the memory of LaneSum in `plan`. Everything passed by reference except `plan` and `waiter`
+  // outlives this object.
   LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Transport& transport, Device& device,
                 const Waiter& waiter, MemoryPlan& plan);
   ~LaneReduction();
   LaneReduction(const LaneReduction&) = delete;
   LaneReduction& operator=(const LaneReduction&) = delete;
-  // Once, after the arena exists; `gradients` is the flat gradient buffer of this rank's lanes.
+  // Binds the memory. It is called once, after the arena exists; `gradients` is the flat gradient buffer of
+  // this rank's lanes.
   void bind(const MemoryArena& arena, float* gradients);
-  // Moves on what else is under way while a launch waits for a place; whether anything moved.
+  // Advances other communication while a launch waits for a place. Returns whether there was progress.
   using Background = std::function<Result<bool>()>;
   void set_background(Background background) { background_ = std::move(background); }
-  // From the next step on its waves, waits and buckets go to `spans`, which outlives it.
+  // Records waves, waits and buckets in `spans` from the next step on; `spans` outlives this object.
   void record(SpanRecorder& spans) { recorded_.spans = &spans; }
 
   void begin_step();
   Result<void> begin_wave(int wave);
-  // Before what writes this bucket's gradients is launched. At once where every bucket has a place of its
-  // own.
+  // Waits until the gradients of this bucket may be written. It is called before the operations that write
+  // them are launched, and returns at once where every bucket has a place of its own.
   Result<void> wait_for_place(int bucket);
   void bucket_launched(int bucket, Device::Ticket ticket);
   void backward_launched();
-  // Moves on what can move without waiting, for whoever waits for something else meanwhile.
+  // Advances what can be advanced without waiting, for a caller that waits for something else meanwhile.
+  // Returns whether there was progress.
   Result<bool> advance();
-  bool wave_is_done() const;  // finish_wave() would return at once
-  Error give_up();  // after nothing moved for the waiter's timeout; what finish_wave() would say then
+  bool wave_is_done() const;  // true: finish_wave() would return at once
+  Error give_up();            // abandons; returns finish_wave()'s error of a timeout
   Result<void> finish_wave();
-  // Between the last wave and finish_step(): this rank's range of a bucket whose state is another stage's
-  // (LaneSum::sum_of).
+  // Returns this rank's range of a tied bucket whose other end is on another stage (LaneSum::sum_of). It is
+  // called between the last wave and finish_step().
   std::span<float> sum_of(int bucket) const { return sum_.sum_of(bucket); }
-  // Launches the adds of shadow buckets. The sums are whole when the device has run what was launched
+  // Launches the adds of shadow buckets. The sums are complete when the device has run what was launched
   // (device_wait.h).
   void finish_step();
 
-  // The owned segments' sums over all lanes, from the end of a step to the next begin_step(). Where they lie
-  // stays the same from bind() on.
+  // Returns the owned segments' sums over all lanes, valid from the end of a step to the next begin_step().
+  // Their location stays the same from bind() on.
   ReducedGradients reduced() const { return sum_.reduced(); }
-  // Of reduced(), one for each block of BucketPlan::segments(), in their order.
+  // Returns the sums of squares of reduced(), one for each block of BucketPlan::segments(), in their order.
   std::span<const double> square_sums() const { return sum_.square_sums(); }
   LaneReductionCounts counts() const { return counts_; }
 
  private:
-  // One wave of the step, and the exchanges of its buckets.
+  // State of one wave of the step, and of the exchanges of its buckets.
   struct Wave {
     bool under_way = false;
     int number = 0;
@@ -102,18 +105,18 @@ class LaneReduction {
     Device::Ticket backward_end = 0, last_add = 0;
     std::int64_t backward_ended_ns = -1, done_ns = -1;  // when these were first seen
     std::vector<Device::Ticket> tickets;                // of the buckets launched so far
-    std::size_t ready = 0;                              // so many of them are reached
-    std::size_t sent = 0;                               // so many of them are handed to the transport
-    Transport::Number first = 0;                        // of the exchange of bucket 0
-    std::size_t opened = 0;                             // buckets
+    std::size_t ready = 0;                              // number of these that are reached
+    std::size_t sent = 0;                               // number of these that are posted to the transport
+    Transport::Number first = 0;                        // number of the exchange of bucket 0
+    std::size_t opened = 0;                             // number of buckets whose exchange was opened
     std::size_t first_adding = 0;                       // all buckets before it are added
     std::vector<int> next_add;                          // by bucket: the rank whose lane is added next
-    std::vector<Device::Ticket> add_tickets;            // by bucket: of its last add so far
+    std::vector<Device::Ticket> add_tickets;            // by bucket: ticket of its last add so far
     std::size_t adds_left = 0;
-    std::vector<Transport::Incoming> incoming;  // of one exchange
+    std::vector<Transport::Incoming> incoming;  // messages of one exchange
     std::vector<Transport::Outgoing> outgoing;
   };
-  // Spans of a wave, where somebody records them.
+  // Spans of a wave, where they are recorded.
   struct Recorded {
     SpanRecorder* spans = nullptr;
     Span* wave = nullptr;
@@ -152,7 +155,7 @@ class LaneReduction {
   Waiter waiter_;
   int rank_, ranks_;
   std::size_t bucket_count_;
-  std::size_t places_;  // that buckets take turns in
+  std::size_t places_;  // number of places that buckets share
   Background background_;
   std::vector<ElementRange> ranges_;  // [rank * buckets + bucket]
   LaneSum sum_;

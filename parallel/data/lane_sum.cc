@@ -92,14 +92,14 @@ ReducedGradients LaneSum::reduced() const {
   return {.values = in_place_ ? gradients_ : accumulator_, .in_place = in_place_};
 }
 
-// A sum in place starts in the first lane's staging and moves to its place when the own lane, which lies
-// there, has its turn: a + b and b + a are the same bits.
+// Adds one lane. A sum in place starts in the first lane's staging and moves to its place when this rank's
+// own lane, which is there, has its turn: a + b and b + a are the same bits.
 void LaneSum::add(int wave, int source, int bucket) {
   const auto count = static_cast<std::int64_t>(buckets_->gradient_range(bucket, rank_).size());
   float* const from = lane(wave, source, bucket);
   float* const to = result(bucket);
   float*& sum = sums_[index(bucket)];
-  const float* term = nullptr;  // what is still to be added to `sum`
+  const float* term = nullptr;  // remaining term to be added to `sum`
   if (wave == 0 && source == 0) {
     sum = in_place_ ? from : to;
     // 0 + x is not x for every x (-0), so the first lane is copied.
@@ -129,7 +129,8 @@ void LaneSum::add_shadows() {
   }
 }
 
-// The last add of a bucket, or none when last_term is null: tensor by tensor, because of the block sums.
+// Launches the last add of a bucket, or none when last_term is null. It works tensor by tensor, because of
+// the block sums.
 void LaneSum::finish(int bucket, const float* last_term) {
   const float* const start = result(bucket);
   for (std::size_t i = first_segment_[index(bucket)]; i < first_segment_[index(bucket) + 1]; ++i) {

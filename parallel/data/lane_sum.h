@@ -1,10 +1,11 @@
-// LaneSum: the part of the gradients that one rank owns, summed over the lanes: the memory in which it
-// happens and the adds. LaneReduction moves the messages and says when a lane's part is there.
+// LaneSum: computes the sum over all lanes of the gradients that one rank owns. It has the memory for this
+// and launches the adds. LaneReduction moves the messages and knows when a lane's gradients have arrived.
 //
-// Memory moves no more than it must. A step of one wave (D = L) sums in the owner's own range of the gradient
-// buffer: a lane alone is neither copied nor added to anything. Several waves need an accumulator, and so do
-// buckets that share the gradient buffer's memory, which share that of what is received, too; the first lane
-// of a step is received right into it. The add that finishes a bucket takes the block sums of squares.
+// Memory is moved no more than needed. A step of one wave (D = L) sums in the owner's own range of the
+// gradient buffer: a single lane is neither copied nor added to anything. Several waves need an accumulator.
+// So do buckets that share memory of the gradient buffer; these share the receive staging in the same way.
+// The first lane of a step is received directly into the accumulator. The add that finishes a bucket computes
+// the block sums of squares.
 #pragma once
 
 #include <span>
@@ -22,29 +23,30 @@ class LaneSum {
   // Reserves the receive staging (of D > 1), the accumulator (of several waves) and the block sums in `plan`;
   // `buckets` and `device` outlive this object. Nothing is allocated later.
   LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Device& device, MemoryPlan& plan);
-  // Once; `gradients` is the flat gradient buffer of this rank's lanes.
+  // Binds the memory. It is called once; `gradients` is the flat gradient buffer of this rank's lanes.
   void bind(const MemoryArena& arena, float* gradients);
 
-  // Where this rank's range of a bucket lies, of the lane that `source` runs in a wave: what is received from
-  // another rank goes there.
+  // Returns the memory of this rank's range of a bucket, for the lane that `source` runs in a wave. Data from
+  // another rank is received there.
   float* lane(int wave, int source, int bucket) const;
 
-  // Launches sum += that lane. The lanes of a bucket are added in the order of their numbers.
+  // Launches the add of that lane to the sum. The lanes of a bucket are added in the order of their numbers.
   void add(int wave, int source, int bucket);
-  // This rank's range of a bucket that has no state here (BucketPlan::guest, away), summed over the lanes: to
-  // be sent or to be filled before add_shadows().
+  // Returns this rank's range of a bucket whose state is not here (BucketPlan::guest) or whose lanes are not
+  // (BucketPlan::away), summed over the lanes: to be sent, or to be filled before add_shadows().
   std::span<float> sum_of(int bucket) const;
-  // After all lanes: adds the shadow buckets.
+  // Adds the shadow buckets; it is called after all lanes are added.
   void add_shadows();
 
-  // Whole when what add() and add_shadows() launched has run; until the next step's first add.
+  // Returns the sums. They are complete when the launches of add() and add_shadows() have run, and valid
+  // until the next step's first add.
   ReducedGradients reduced() const;
   std::span<const double> square_sums() const { return square_sums_; }
 
  private:
   void reserve_memory(MemoryPlan& plan);
   void index_segments();
-  float* result(int bucket) const;  // where the sum over all lanes ends
+  float* result(int bucket) const;  // location of the sum over all lanes
   void finish(int bucket, const float* last_term);
 
   const BucketPlan* buckets_;
@@ -52,13 +54,13 @@ class LaneSum {
   int rank_;
   Device* device_;
   int bucket_count_;
-  bool in_place_;                               // sums end in the gradient buffer
+  bool in_place_;                               // true: the sums are in the gradient buffer
   std::vector<Segment> segments_;               // owned, in bucket order
   std::vector<std::size_t> first_segment_;      // by bucket, and one more at the end
   std::vector<std::size_t> first_sum_;          // by segment: index into square_sums_
   std::vector<int> shadow_;                     // by bucket: the one that is added to it, or -1
   std::vector<std::uint64_t> staging_offsets_;  // [source * buckets + bucket], elements
-  std::vector<float*> sums_;                    // by bucket: where the sum of the lanes so far lies
+  std::vector<float*> sums_;                    // by bucket: location of the sum of the lanes so far
   MemoryPlan::Slot staging_slot_, accumulator_slot_, square_sums_slot_;
   float* gradients_ = nullptr;
   float* staging_ = nullptr;

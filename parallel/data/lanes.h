@@ -1,6 +1,7 @@
-// Lanes: the logical data-parallel width of a run (DESIGN: "Lanes: why the bits do not depend on the number
-// of ranks"). With D ranks and L lanes, wave w runs lanes w*D .. w*D+D-1, one on each rank; the last wave may
-// leave ranks without a lane. Gradients are added in lane order whatever D is. Pure.
+// Lanes: define the logical data-parallel width of a run (DESIGN: "Lanes: why the bits do not depend on the
+// number of ranks"). With D ranks and L lanes, wave w runs lanes w*D .. w*D+D-1, one on each rank; the last
+// wave may leave ranks without a lane. Gradients are added in lane order whatever D is. The functions are
+// pure.
 #pragma once
 
 #include "runtime/core/check.h"

@@ -38,7 +38,7 @@ ParameterGather::ParameterGather(const BucketPlan& buckets, Transport& transport
 }
 
 ParameterGather::~ParameterGather() {
-  if (under_way_) transport_->abandon();  // the buffer goes
+  if (under_way_) transport_->abandon();  // the buffer is released
 }
 
 std::span<std::byte> ParameterGather::bytes_of(int bucket, int owner) const {
@@ -60,7 +60,7 @@ Result<void> ParameterGather::begin_tied() {
   tied_state_ = Tied::none;
   if (tied < 0) return {};
   const std::span<std::byte> bytes = bytes_of(tied, rank_);
-  if (bytes.empty()) return {};  // which both ends know
+  if (bytes.empty()) return {};  // both ends know this
   HF_CHECK(tied_ != nullptr && tied_->size() == 2);
   const int peer = 1 - tied_->rank();
   const bool sends = buckets_->away() >= 0;
@@ -71,8 +71,8 @@ Result<void> ParameterGather::begin_tied() {
   return tied_->send(tied_number_, std::span(&outgoing, sends ? 1 : 0));
 }
 
-// The bytes that arrived may still be a copy in the device's queue, and the group's transport need not be
-// behind it.
+// Advances the exchange of the tied weight. The bytes that arrived may still be a copy in the device's queue,
+// and the group's transport need not come after it.
 Result<bool> ParameterGather::advance_tied() {
   if (tied_state_ == Tied::none || tied_state_ == Tied::whole) return false;
   HF_TRY(bool moved, tied_->advance());
@@ -115,7 +115,7 @@ Result<bool> ParameterGather::send_ready() {
     if (ranks_ == 1) continue;
     outgoing_.clear();
     const std::span<const std::byte> mine = bytes_of(bucket, rank_);
-    for (int step = 1; step < ranks_ && !mine.empty(); ++step)  // every rank starts at another peer
+    for (int step = 1; step < ranks_ && !mine.empty(); ++step)  // every rank starts with a different peer
       outgoing_.push_back({.source = mine, .peer = (rank_ + step) % ranks_});
     HF_TRY_VOID(transport_->send(first_ + sent_, outgoing_));
   }
@@ -164,7 +164,7 @@ Result<void> ParameterGather::finish() {
 template <typename Done>
 Result<void> ParameterGather::wait_until(const Done& done) {
   if (done()) return {};
-  HF_TRY_VOID(outcome_of(advance()));  // it may have arrived unseen
+  HF_TRY_VOID(outcome_of(advance()));  // the bucket may have arrived since the last call
   if (done()) return {};
   const HostSpan span(spans_, {.kind = SpanKind::wait_parameters});
   if (whole_ < order_.size()) ++counts_.buckets_awaited;

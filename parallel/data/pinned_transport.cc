@@ -7,7 +7,7 @@
 namespace holdfast::inline parallel {
 namespace {
 
-constexpr std::size_t slot_count = 2;  // one is filled while the other travels
+constexpr std::size_t slot_count = 2;  // one is filled while the other is sent
 
 }  // namespace
 
@@ -22,7 +22,7 @@ std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::s
       const std::uint64_t parameters =
           PinnedTransport::bytes_of_message(buckets.parameter_range(bucket, owner).size() * parameter_bytes);
       reduced += owner == rank ? others * gradients : gradients;
-      gathered += parameters;  // what is sent to all is copied once
+      gathered += parameters;  // bytes that are sent to all are copied once
     }
     largest = std::max({largest, reduced, gathered});
   }
@@ -91,7 +91,7 @@ Result<void> PinnedTransport::send(Number number, std::span<const Outgoing> outg
   slot.outgoing.clear();
   const std::byte* copied = nullptr;
   for (const Outgoing& message : outgoing) {
-    if (message.source.data() == copied) {  // the same for this peer
+    if (message.source.data() == copied) {  // the same bytes go to this peer
       slot.outgoing.push_back({.source = slot.outgoing.back().source, .peer = message.peer});
       continue;
     }
@@ -135,7 +135,8 @@ bool PinnedTransport::copy_arrived() {
   return moved;
 }
 
-// The buffers of a slot are free when all that came through them has arrived where it belongs.
+// Finishes exchanges. The buffers of a slot are free when all data that came through them has reached its
+// target.
 bool PinnedTransport::finish() {
   const Number before = oldest_;
   while (oldest_ < next_ && host_->oldest() > oldest_ && device_->reached(slot_of(oldest_).in)) ++oldest_;

@@ -1,12 +1,12 @@
-// The Transport of device memory that the host cannot touch, by way of host memory: what is sent is copied to
-// pinned buffers and leaves over another transport, what arrives is copied to where it belongs. Correct over
-// any communicator, several ranks on one GPU among them; where NCCL is at hand, that is faster: copies stand
-// behind the rest of backward in the device's one queue.
+// PinnedTransport: the Transport for device memory that the host cannot access, by way of host memory.
+// Outgoing bytes are copied to pinned buffers and sent over another transport; incoming bytes are copied from
+// there to their targets. It is correct over any communicator, also with several ranks on one GPU. NCCL is
+// faster where it is available: here, copies come after the rest of backward in the device's one queue.
 //
-// received() means here: whole for everything that is launched from now on. A finished exchange is whole
-// altogether.
+// received() means that the data is complete for everything that is launched from now on. A finished exchange
+// is entirely complete.
 //
-// Memory: a few slots, each for one exchange's messages of both directions.
+// Memory: a few slots, each for the messages of one exchange in both directions.
 #pragma once
 
 #include <vector>
@@ -18,8 +18,8 @@
 
 namespace holdfast::inline parallel {
 
-// Of all messages that `rank` receives and sends in one exchange: the most that a lane reduction (fp32) or a
-// gathering of parameters brings.
+// Returns the size of all messages that `rank` receives and sends in one exchange: the largest that a lane
+// reduction (fp32) or a gather of parameters needs.
 std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::size_t parameter_bytes);
 
 class PinnedTransport final : public Transport {
@@ -28,7 +28,7 @@ class PinnedTransport final : public Transport {
   // this object.
   PinnedTransport(Transport& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan);
   void bind(const MemoryArena& arena);
-  // What a message takes of the largest exchange's bytes.
+  // Returns the number of bytes that a message takes in a slot, aligned.
   static std::uint64_t bytes_of_message(std::uint64_t bytes);
 
   int rank() const override { return host_->rank(); }
@@ -49,14 +49,14 @@ class PinnedTransport final : public Transport {
     std::span<std::byte> target;  // empty: the peer sends nothing
     std::span<std::byte> buffer;
   };
-  struct Slot {  // of an open exchange
+  struct Slot {  // state of an open exchange
     std::span<std::byte> memory;
     std::size_t used_bytes = 0;
     std::vector<Arrival> arrivals;   // by peer
     std::vector<Outgoing> outgoing;  // from the buffers
     bool copied_out = false;         // the copies of what is sent are launched
     bool sent = false;
-    Device::Ticket out = 0, in = 0;  // the last copies of either direction
+    Device::Ticket out = 0, in = 0;  // tickets of the last copies, by direction
   };
 
   static std::size_t index_of(int peer) { return static_cast<std::size_t>(peer); }
@@ -71,7 +71,7 @@ class PinnedTransport final : public Transport {
   MemoryPlan::Slot memory_slot_;
   std::uint64_t slot_bytes_;
   std::vector<Slot> slots_;
-  std::vector<Number> whole_;     // by peer: so many exchanges' arrivals are copied to their targets
+  std::vector<Number> whole_;     // by peer: number of exchanges whose arrivals are copied to their targets
   std::vector<Incoming> posted_;  // of one exchange
   Number next_ = 0, oldest_ = 0;  // the same numbers as host_'s
 };
