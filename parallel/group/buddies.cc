@@ -10,10 +10,11 @@
 namespace holdfast::inline parallel {
 namespace {
 
-// Member of a data group that could keep a replica. Two members of one class never keep for each other.
+// Member of a data group that could store a replica. Two members of one class never store replicas for each
+// other.
 struct Candidate {
-  int kept = 0;     // replicas so far
-  int member = -1;  // index in the group, -1: none
+  int kept = 0;     // number of replicas stored so far
+  int member = -1;  // index in the group; -1: none
   int of_class = -1;
   bool operator<(const Candidate& other) const {
     if (member < 0 || other.member < 0) return member >= 0 && other.member < 0;
@@ -21,8 +22,8 @@ struct Candidate {
   }
 };
 
-// Holds the least candidate of a part of the group, and the least of those that are not of its class:
-// whichever class is left out, one of the two is the least of the others.
+// Holds the lowest candidate of a part of the group, and the lowest that is not of its class: whichever class
+// is left out, one of the two is the lowest of the others.
 struct Least {
   Candidate first, second;
   Candidate without(int of_class) const { return first.of_class == of_class ? second : first; }
@@ -35,7 +36,7 @@ Least min_of(const Least& left, const Least& right) {
   return {.first = better.first, .second = std::min(better.second, other.without(better.first.of_class))};
 }
 
-// Chooses buddies in one data group, in O(log n) each: a segment tree over the members.
+// Chooses buddies in one data group, in O(log n) each, by a segment tree over the members.
 class GroupPlanner {
  public:
   explicit GroupPlanner(const std::vector<int>& class_of_member)
@@ -46,7 +47,7 @@ class GroupPlanner {
     for (std::size_t node = leaves_; node-- > 1;) tree_[node] = min_of(tree_[2 * node], tree_[2 * node + 1]);
   }
 
-  // Returns the member of another class that keeps the fewest replicas and, among equals, comes next in the
+  // Returns the member of another class that stores the fewest replicas and, among equals, comes next in the
   // group; -1: there is none.
   int choose(std::size_t member) {
     const int of_class = tree_[leaves_ + member].first.of_class;
@@ -87,8 +88,8 @@ std::vector<int> numbers_of_hosts(std::span<const std::string> host_of_rank) {
   return numbers;
 }
 
-// Returns the class of each member: its host. In a group inside one host each is a class of its own, so that
-// it has buddies at all.
+// Returns the class of each member, which is its host. In a group inside one host each member is a class of
+// its own, so that it has buddies at all.
 std::vector<int> classes_of(const std::vector<int>& group, const std::vector<int>& host_numbers) {
   std::vector<int> classes;
   for (const int rank : group) classes.push_back(host_numbers[static_cast<std::size_t>(rank)]);
@@ -104,7 +105,7 @@ std::vector<int> buddies_of(const Mesh& mesh, std::span<const std::string> host_
   HF_CHECK(std::ssize(host_of_rank) == mesh.shape().ranks());
   const std::vector<int> host_numbers = numbers_of_hosts(host_of_rank);
   std::vector<int> buddies(host_of_rank.size(), -1);
-  for (const int first : mesh.replica(mesh.rank_at({}))) {  // in each data group there is one of them
+  for (const int first : mesh.replica(mesh.rank_at({}))) {  // one rank of each data group
     const std::vector<int> group = mesh.data_group(first);
     GroupPlanner planner(classes_of(group, host_numbers));
     for (std::size_t member = 0; member < group.size(); ++member) {

@@ -33,11 +33,10 @@ class Rules {
     problems_.push_back({key, fmt::format(format, std::forward<Values>(values)...)});
   }
 
-  std::int64_t replica() const {
-    return layout_.pipeline * layout_.tensor;
-  }  // ranks that hold one copy of the model
+  // Returns the number of ranks of one copy of the model.
+  std::int64_t replica() const { return layout_.pipeline * layout_.tensor; }
   std::int64_t data() const { return (layout_.ranks - layout_.spares) / replica(); }
-  // "6 ranks were started" or "6 ranks were started, 1 of them a spare (elastic.spares)"
+  // Returns "6 ranks were started" or "6 ranks were started, 1 of them a spare (elastic.spares)".
   std::string started() const;
 
   void check_tensor();
@@ -161,7 +160,7 @@ bool Rules::check_degrees() {
   return sound;
 }
 
-// Whether the number of data-parallel ranks is known.
+// Returns whether the number of data-parallel ranks is known.
 bool Rules::check_ranks() {
   const std::int64_t computing = layout_.ranks - layout_.spares;
   if (computing < 1) {

@@ -1,8 +1,9 @@
-// The rules of a layout: which combinations of ranks, degrees and shapes a run can have, all in one place.
-// Pure; the trainer refuses a start with the sentences, a planner leaves out the layouts that have any.
+// Layout: checks which combinations of ranks, degrees and shapes a run can have; all rules are here. The
+// functions are pure. The trainer refuses to start with the problems as its message; a planner skips the
+// layouts that have any.
 //
 // Degrees (data, pipeline, tensor) say where a run executes; lanes and tensor lanes are its logical shape and
-// decide its bits (DESIGN: "Lanes"). The model comes as numbers, because this layer knows no models.
+// decide its bits (DESIGN: "Lanes"). The model is passed as numbers, because this layer does not know models.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +15,18 @@
 
 namespace holdfast::inline parallel {
 
-// What is asked for, as the config has it.
+// Requested layout, as in the config.
 struct Layout {
-  std::int64_t ranks = 1;  // at hand
-  std::int64_t data = 0;   // 0: as many copies of the model as there are ranks for
+  std::int64_t ranks = 1;  // available ranks, spares included
+  std::int64_t data = 0;   // copies of the model; 0: as many as there are ranks for
   std::int64_t pipeline = 1;
   std::int64_t tensor = 1;
   std::int64_t spares = 0;
   ScheduleKind schedule = ScheduleKind::one_forward_one_backward;
-  std::int64_t chunks = 1;  // of a stage
+  std::int64_t chunks = 1;  // chunks of a stage
 };
 
-// Of the run: every number is at least 1.
+// Facts of the run that the rules need; every number is at least 1.
 struct LayoutFacts {
   std::int64_t layers = 1;
   std::int64_t heads = 1;
@@ -38,11 +39,11 @@ struct LayoutFacts {
 };
 
 struct LayoutProblem {
-  std::string key;       // that the sentence asks to change first; "" for the number of ranks
-  std::string sentence;  // what, where, what was expected, what to do
+  std::string key;       // key to change first; "" for the number of ranks
+  std::string sentence;  // says what is wrong, where, what was expected and what to do
 };
 
-// Every rule that is broken, in the order of this list; none: the layout can run.
+// Returns every rule that is broken, in the order of this list; none: the layout can run.
 //   - the tensor degree and the tensor lanes K are powers of two, and the degree divides K
 //   - K divides everything that is split: heads, key/value heads, feed-forward width, vocabulary and
 //     sequence length
@@ -52,7 +53,7 @@ struct LayoutProblem {
 //   - every data-parallel rank has a lane, and they fit into one exchange
 std::vector<LayoutProblem> layout_problems(const Layout& layout, const LayoutFacts& facts);
 
-// Of a layout without problems.
+// Returns the mesh shape of a layout without problems.
 MeshShape mesh_shape(const Layout& layout);
 
 }  // namespace holdfast::inline parallel

@@ -13,11 +13,11 @@
 namespace holdfast::inline parallel {
 namespace {
 
-// Message in which a rank introduces itself, in the first exchange of an epoch.
+// Message by which a rank introduces itself in the first exchange of an epoch.
 struct Introduction {
-  std::uint64_t epoch = 0;  // that it believes to be in
+  std::uint64_t epoch = 0;  // epoch that the rank believes to be in
   Member self;
-  MembershipView newest;  // that it has agreed on
+  MembershipView newest;  // newest view that the rank has agreed on
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("epoch", self.epoch);
@@ -79,7 +79,8 @@ void Membership::look_around() {
   for (const Member& member : view_.members) {
     const bool same = member.started_ticks != 0 &&
                       ProcessIdentity::of(env_->processes(), member.process_id) == member.identity();
-    const bool another = member.process_id != env_->process_id();  // a test's ranks may be threads of one
+    // The ranks of a test may be threads of one process.
+    const bool another = member.process_id != env_->process_id();
     if (member.host_id == env_->host_id() && same && another) in_sight_.push_back(member.launched_rank);
   }
 }
@@ -118,7 +119,8 @@ std::string Membership::why_cut_off() const {
                      name_members(away), away.size() == 1 ? "is" : "are", away.size() == 1 ? "it" : "they");
 }
 
-// Each side counts those that it hears, and those that it knows to be dead.
+// Ends a recovery because members are unreachable. Each side counts the members that it hears and those that
+// it knows to be dead.
 Error Membership::end_cut_off() {
   cut_off_ = true;
   const std::vector<Member> away = out_of_reach();
@@ -167,7 +169,7 @@ Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why
               communicator().global_rank(communicator().rank()), timeout_ms);
 }
 
-// `newest`: of those that the members have agreed on before.
+// Exchanges introductions. `newest` gets the newest view that any of the members has agreed on before.
 Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipView& newest) {
   Communicator& group = communicator();
   const ProcessIdentity own = ProcessIdentity::of(env_->processes(), env_->process_id());
@@ -197,7 +199,8 @@ Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipVie
   return now;
 }
 
-// Checks that the ranks that are left may go on. A member that one of them knows to be dead is so for all.
+// Checks that the ranks that are left may go on. A member that one rank knows to be dead counts as dead for
+// all.
 Result<void> Membership::check_quorum(const Waiter& waiter, const MembershipView& before,
                                       const MembershipView& now) {
   const std::vector<Member> missing = members_lost(before, now);
@@ -214,8 +217,9 @@ Result<void> Membership::check_quorum(const Waiter& waiter, const MembershipView
               facts.left.size(), facts.before.size(), name_members(missing));
 }
 
-// A process closes its connections a moment before it is gone, and the guard of another host tells of it a
-// moment later; that is worth waiting for where the quorum depends on it.
+// Returns the launched ranks of missing members that are known to be dead. A process closes its connections a
+// moment before it is gone, and the guard of another host reports this a moment later; waiting for that is
+// worthwhile where the quorum depends on it.
 std::vector<int> Membership::proven_dead(const std::vector<Member>& missing, const MembershipView& before,
                                          const MembershipView& now) {
   constexpr std::int64_t patience_ns = 2'000'000'000, look_again_us = 500;

@@ -1,18 +1,19 @@
-// Membership: which of the launched ranks make up the run now, and how those that are left go on together.
+// Membership: keeps track of which launched ranks make up the run now, and rebuilds the group from those that
+// are left.
 //
-//   if (membership.communicator().abandoned()) {      // a peer is gone, or another rank said so
-//     HF_TRY_VOID(membership.recover(timeout_ms, why));  // everyone that is left, each when it notices
-//     Communicator& next = membership.communicator();  // another object; the one before stays abandoned
+//   if (membership.communicator().abandoned()) {      // a peer is gone, or another rank reported so
+//     HF_TRY_VOID(membership.recover(timeout_ms, why));  // all ranks left, each when it detects this
+//     Communicator& next = membership.communicator();  // another object; the previous one stays abandoned
 //   }
-//   membership.start_new_ranks(count, task, timeout_ms);  // rank 0, between two steps, while all go on
-//   membership.grow(count, timeout_ms, why);          // all ranks, where nobody is missing: they come in
+//   membership.start_new_ranks(count, task, timeout_ms);  // rank 0, between two steps, while all continue
+//   membership.grow(count, timeout_ms, why);          // all ranks, with none missing: takes the joiners in
 //
-// Epochs count the communicators: 0 is that of all launched ranks, and every recovery and every growth begins
-// the next. A process that comes later learns from the others which it is, and has a number after theirs.
-// Each has a communicator of its own that is never used again, so no frame of one can be taken for one of
-// another; its first exchange says which epoch everybody believes it to be.
+// Membership epochs number the communicators: 0 is that of all launched ranks, and every recovery and every
+// growth begins the next. A joiner learns its epoch from the others, and has a number after theirs. Each
+// epoch has a communicator of its own that is never used again, so no frame of one can be taken for one of
+// another; its first exchange says which epoch each rank believes it to be.
 //
-// Threads: that of the communicator. Errors: ExitCode::communication.
+// Threads: the thread of the communicator. Errors: ExitCode::communication.
 #pragma once
 
 #include <cstdint>
@@ -29,53 +30,54 @@
 
 namespace holdfast::inline parallel {
 
-// Says what became of the processes that start_new_ranks() started.
+// State of the processes that start_new_ranks() started.
 enum class NewRankState : std::uint8_t {
-  none,       // none were started: grow() does it
-  preparing,  // they have not done their task
+  none,       // none were started: grow() starts them
+  preparing,  // they have not finished their task
   ready,      // they wait for grow()
-  lost,       // one of them is gone: dismiss them
+  lost,       // one of them is gone: dismiss them all
 };
 
-// Message layer that goes on without ranks that died, and with new ones: parallel/mpi over ULFM,
-// parallel/local for ranks that are threads.
+// Message layer that continues without dead ranks, and with new ones: parallel/mpi over ULFM, parallel/local
+// for ranks that are threads.
 class ShrinkingWorld {
  public:
   virtual ~ShrinkingWorld() = default;
-  // Returns the communicator of this epoch, which at first is that of all launched ranks.
+  // Returns the communicator of this epoch, which is initially that of all launched ranks.
   // Communicator::global_rank() is the launched rank. Every communicator lives as long as this object.
   virtual Communicator& current() = 0;
-  // Abandons current() and makes one of the ranks that are left, all of which call it. When it returns nobody
-  // writes any more into memory that was given to the one before, but what a dead rank of another host has
-  // under way still. A rank that dies meanwhile is either left out or in the new one, whose use then fails.
-  // Blocks; where it cannot return an error at its deadline it ends the process with
-  // ExitCode::communication, after the sentence `why` that tells what came before.
+  // Abandons current() and makes a communicator of the ranks that are left, all of which call this. When it
+  // returns, no rank writes any more into memory that was given to the previous one, except for messages of a
+  // dead rank of another host that are still on their way. A rank that dies meanwhile is either left out or
+  // in the new communicator, whose use then fails. Blocks; where it cannot return an error at its deadline,
+  // it ends the process with ExitCode::communication after printing the sentence `why`, which says what
+  // happened before.
   virtual Result<void> shrink(std::int64_t timeout_ms, const std::string& why) = 0;
-  // Takes the function that says why no wait for others will ever end, or nothing; it is called from another
-  // thread, too, while this one is in shrink(). Where it says something, waits end with that as their error,
-  // and shrink() does not begin.
+  // Sets the function that returns why no wait for other ranks will ever end, or an empty text; it is also
+  // called from another thread while this one is in shrink(). When it returns a reason, waits end with that
+  // as their error, and shrink() does not begin.
   virtual void watch(std::function<std::string()> cut_off) { static_cast<void>(cut_off); }
-  // Starts `count` more processes of the same program ahead of grow(): they get the text `task`, do what it
-  // says (the world does not know what), say that they are ready, and wait. Rank 0 of current() alone calls
-  // it, and blocks until they run. At its deadline it ends the process, as shrink() does, but so that the
-  // others go on where there are any: the call cannot be given up. One that waits dies when rank 0 does. A
-  // world that cannot do so leaves it to grow().
+  // Starts `count` more processes of the same program ahead of grow(): each gets the text `task`, performs it
+  // (its meaning is not known here), reports that it is ready, and waits. Only rank 0 of current() calls it,
+  // and blocks until they run. At its deadline it ends the process, as shrink() does, but so that the other
+  // ranks, if there are any, continue: the call cannot be cancelled. A waiting process dies when rank 0 does.
+  // A world that cannot do so leaves it to grow().
   virtual Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
     static_cast<void>(count), static_cast<void>(task), static_cast<void>(timeout_ms);
     return {};
   }
-  // Returns why start_new_ranks() would not come back now; empty: nothing is known. Of rank 0.
+  // Returns why start_new_ranks() would not return now; empty: no reason is known. For rank 0.
   virtual std::string why_none_can_start() { return ""; }
-  virtual NewRankState new_rank_state() { return NewRankState::none; }  // of rank 0; does not block
-  virtual void dismiss_new_ranks() {}                                   // they end themselves
-  // Makes a communicator of all ranks of current() and the processes that rank 0 has started, or now starts,
-  // `count` of them. All ranks of current() call it, with nothing under way there. An error that does not
-  // abandon current() means that no new rank has come, and nothing has changed. After any other it is for
-  // shrink() to go on without the new ones, which end themselves. Blocks, as shrink() does, and ends the
-  // process as that does: MPI hangs where somebody dies at the wrong moment.
+  virtual NewRankState new_rank_state() { return NewRankState::none; }  // for rank 0; does not block
+  virtual void dismiss_new_ranks() {}                                   // the new ranks end themselves
+  // Makes a communicator of all ranks of current() and of the `count` processes that rank 0 has started, or
+  // starts now. All ranks of current() call it, with no message under way there. An error that does not
+  // abandon current() means that no new rank has joined, and nothing has changed. After any other error,
+  // shrink() continues without the new ranks, which end themselves. Blocks, as shrink() does, and ends the
+  // process like that: MPI hangs where a rank dies at the wrong moment.
   virtual Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why) = 0;
-  // Returns whether current() is abandoned because another rank had abandoned it: what that one says is
-  // nearer to the cause.
+  // Returns whether current() is abandoned because another rank had abandoned it: the error of that rank is
+  // closer to the cause.
   virtual bool reported_by_peer() const { return false; }
   // Returns whether other ranks started this process; then current() is the group that took it in.
   virtual bool is_joiner() const = 0;
@@ -85,8 +87,8 @@ struct Member {
   int launched_rank = 0;
   std::int64_t process_id = 0;
   std::int64_t started_ticks = 0;  // ProcessFacts; 0: not known
-  std::string host;                // its name, for people
-  std::string host_id = {};        // Env::host_id(): equal names may be those of two hosts
+  std::string host;                // host name, for messages
+  std::string host_id = {};        // Env::host_id(): two hosts may have equal names
 
   ProcessIdentity identity() const { return {.id = process_id, .started_ticks = started_ticks}; }
   static void visit_fields(auto& self, auto&& visit) {
@@ -113,22 +115,22 @@ class Membership {
   // Returns whether a member that does not answer is known to be dead, beyond doubt.
   using DeathProof = std::function<bool(const Member&)>;
 
-  // Begins with all launched ranks together, or, in a process that came later, with those that are in grow().
-  // `world` outlives it. `proof`: beside what the members of a host see for themselves, that a process is
-  // gone. `listener`: hears of waits; null: nobody does.
+  // Begins with all launched ranks together, or, in a joiner, with those that are in grow(). `world` outlives
+  // it. `proof` says that a process is gone, in addition to what the members of a host observe themselves.
+  // `listener` is notified of waits; null: there is none.
   static Result<std::unique_ptr<Membership>> begin(Env& env, ShrinkingWorld& world, std::int64_t timeout_ms,
                                                    DeathProof proof = {}, WaitListener* listener = nullptr);
 
-  // Knowledge of other hosts beside what MPI tells, from their guards (watchdog/peer_host_table.h). A member
-  // out of reach is not dead, so MPI would wait for it, and no one can be left behind: the ranks that miss it
-  // end, and the run is started again with those that there are.
+  // Knowledge of other hosts from their guards (watchdog/peer_host_table.h), in addition to what MPI reports.
+  // An unreachable member is not dead, so MPI would wait for it, and no member can be excluded: the ranks
+  // that miss it end, and the run is started again with those that there are.
   struct HostKnowledge {
     DeathProof has_ended;
     std::function<bool(const Member&)> out_of_reach;
   };
   void use(HostKnowledge knowledge);
-  // Returns whether a recovery ended because members are out of reach; lost_quorum(): whether this side may
-  // be the smaller one. Then the others may be going on, and this side must not write.
+  // cut_off() returns whether a recovery ended because members are unreachable; lost_quorum() returns whether
+  // this side may be the smaller one. Then the others may be going on, and this side must not write.
   bool cut_off() const { return cut_off_; }
   bool lost_quorum() const { return lost_quorum_; }
 
@@ -136,13 +138,13 @@ class Membership {
   Communicator& communicator() { return world_->current(); }
   std::vector<std::string> hosts() const;  // by rank
 
-  // Leaves the ranks behind that do not answer any more: revoke, drain, shrink, and a first exchange in which
-  // all get the same view or the same error: too few are left to know that they are the run (quorum.h). That
-  // one leaves a communicator that works; every other error leaves none. A rank that dies meanwhile is left
-  // behind, too.
+  // Rebuilds the group without the ranks that do not answer any more: revoke, drain, shrink, and a first
+  // exchange in which all get the same view or the same error, which is that too few are left to know that
+  // they are the run (quorum.h). After that error the communicator works; after every other error there is
+  // none. A rank that dies meanwhile is excluded, too.
   Result<void> recover(std::int64_t timeout_ms, const std::string& why);
 
-  // Calls the function of ShrinkingWorld with this name, as do the next three.
+  // Calls the function of ShrinkingWorld with this name, as the next three do.
   Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
     return world_->start_new_ranks(count, task, timeout_ms);
   }
@@ -150,7 +152,7 @@ class Membership {
   NewRankState new_rank_state() { return world_->new_rank_state(); }
   void dismiss_new_ranks() { world_->dismiss_new_ranks(); }
   // Calls ShrinkingWorld::grow(), and makes the first exchange of the epoch that it begins. An error that
-  // leaves communicator() as it was means that no new rank has come. After any other: recover().
+  // leaves communicator() as it was means that no new rank has joined. After any other error, call recover().
   Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why);
   bool is_joiner() const { return world_->is_joiner(); }
   bool reported_by_peer() const { return world_->reported_by_peer(); }
@@ -173,7 +175,7 @@ class Membership {
 
   void look_around();
 
-  static constexpr std::uint64_t epoch_not_known = ~std::uint64_t{0};  // of one that came later
+  static constexpr std::uint64_t epoch_not_known = ~std::uint64_t{0};  // of a joiner
 
   Env* env_;
   ShrinkingWorld* world_;
@@ -182,8 +184,8 @@ class Membership {
   HostKnowledge knowledge_;
   bool cut_off_ = false, lost_quorum_ = false;
   std::uint64_t epoch_;
-  MembershipView view_;        // the newest that was agreed on
-  std::vector<int> in_sight_;  // launched ranks whose processes this one can see
+  MembershipView view_;        // newest view that was agreed on
+  std::vector<int> in_sight_;  // launched ranks whose processes this process can observe
 };
 
 // Returns the members of `before` that are not in `now`.

@@ -34,7 +34,7 @@ int groups_with_room(const std::vector<Host>& hosts, int size) {
                                [size](const Host& host) { return host.groups_of(size); });
 }
 
-// The host that wastes the most ranks explains best why there is no room.
+// Returns the error. The host that wastes the most ranks explains best why there is no room.
 Error no_room(const MeshShape& shape, const std::vector<Host>& hosts) {
   const auto left_over = [&shape](const Host& host) { return std::ssize(host.ranks) % shape.tensor; };
   const Host& host = *std::ranges::max_element(hosts, {}, left_over);

@@ -18,8 +18,8 @@ Error not_loaded() {
 }  // namespace
 
 Result<const MpiModule*> load_mpi_module(const std::string& directory) {
-  // Global, as if the program were linked to it: an MPI whose components are shared objects finds its symbols
-  // then.
+  // Loads with global symbols, as if the program were linked to it: an MPI whose components are shared
+  // objects then finds its symbols.
   void* library = ::dlopen((directory + "/" + mpi_module_file).c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) return not_loaded();
   void* factory = ::dlsym(library, mpi_module_symbol);
