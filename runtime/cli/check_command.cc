@@ -57,7 +57,7 @@ void print_mpi() {
                                 : "not in this MPI: a dead rank ends the run; the next start resumes it");
 }
 
-// Says how a run is started in the Slurm job that this process belongs to, and which way recovers in place.
+// Prints how a run is started in the Slurm job that this process belongs to, and which way recovers in place.
 void print_slurm(Env& env) {
   if (!in_slurm_allocation(env)) return;
   const Result<std::vector<LaunchHost>> hosts = allocated_hosts(env);
@@ -87,7 +87,7 @@ void print_gpus(Env& env) {
   }
 }
 
-// What the config asks for, where it is good: else what a config that says nothing gets.
+// Device that the config requests, where the config is valid; otherwise the one that an empty config gets.
 struct DeviceRequest {
   Config config = {};
   Origins origin = {};
@@ -96,7 +96,7 @@ struct DeviceRequest {
 
 Result<void> print_device(Env& env, const DeviceRequest& request) {
   Config config = request.config;
-  config.elastic.memory_timeout_ms = 0;  // it says how things are now
+  config.elastic.memory_timeout_ms = 0;  // the command prints the present state
   resolve_device(env, config);
   HF_TRY(const std::unique_ptr<Device> device, make_device(env, config, request.origin, {}));
   HF_TRY(const KernelRegistry* registry, registry_of_device(env, config));
@@ -118,7 +118,8 @@ void print_machine(Env& env, const DeviceRequest& request) {
   if (!printed.ok()) print_row("device", false, printed.error().message);
 }
 
-// What each training.recompute would keep for backward, on the stage that keeps most; the chosen one first.
+// Returns the activation memory that each training.recompute would keep for backward, on the stage that keeps
+// most; the configured one is first.
 std::string activation_memory(const Config& config, const ModelSpec& spec) {
   const BatchShapeBT microbatch{.batch = config.training.microbatch_size,
                                 .sequence_length = config.training.sequence_length};
@@ -152,7 +153,7 @@ std::string activation_memory(const Config& config, const ModelSpec& spec) {
   return chosen + others;
 }
 
-// Of a config that was resolved.
+// Returns the device of a run, for a resolved config.
 std::string device_of_run(Env& env, const Config& config) {
   if (config.device == "cpu") return "cpu";
   const Result<CudaPresence> cuda = find_cuda(env);
@@ -162,8 +163,8 @@ std::string device_of_run(Env& env, const Config& config) {
                      cuda->devices.size(), text_of(cuda->devices.front()));
 }
 
-// Whether RAM snapshots outlive the run's processes on this host, if all its ranks are here; what is left of
-// them without is a copy in ordinary memory, for saves to disk.
+// Returns whether RAM snapshots outlive the run's processes on this host, if all its ranks are here. Without
+// that, only a copy in ordinary memory remains, for saves to disk.
 std::string ram_tier(Env& env, std::uint64_t state_bytes) {
   constexpr const char* off = "no: the run goes on without them; ";
   if (const std::string removal = shared_memory_removal(env); !removal.empty()) return off + removal;
@@ -209,7 +210,7 @@ Result<std::shared_ptr<DataSet>> check_data(Env& env, const Config& config) {
   return data;
 }
 
-// The nearest ancestor that is there must be a directory; train makes the rest.
+// Checks that the nearest existing ancestor of the run directory is a directory; train makes the rest.
 Result<void> check_run_directory(Env& env, const std::string& directory) {
   for (std::string path = directory; !path.empty();
        path.resize(path.find_last_of('/') + 1), path.pop_back()) {
@@ -224,14 +225,14 @@ Result<void> check_run_directory(Env& env, const std::string& directory) {
   return {};
 }
 
-// What train would do up to the first step, with one copy of the model unless parallel.data says more.
+// Does what train would do up to the first step, with one copy of the model unless parallel.data says more.
 Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments,
                        DeviceRequest& request) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
   HF_TRY(const LoadedConfig loaded, load_config(env, path, overrides));
   Config config = loaded.config;
   Config now = config;
-  now.elastic.memory_timeout_ms = 0;  // it says how things are, and does not wait
+  now.elastic.memory_timeout_ms = 0;  // the command prints the present state, and does not wait
   HF_TRY_VOID(check_device(env, now, loaded.origin));
   request.config = config;
   request.origin = loaded.origin;

@@ -1,4 +1,5 @@
-// Makes one whole checkpoint of the parts that hosts keep where run.directory is local to each.
+// holdfast collect: makes one whole checkpoint of the parts that hosts store where run.directory is local to
+// each.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -73,7 +74,7 @@ class Collection {
   }
 
  private:
-  // The newest that is whole; what is newer and is not is told.
+  // Returns the newest checkpoint that is whole; newer ones that are not whole are reported.
   Result<const FoundParts*> choose(const std::vector<FoundParts>& found) {
     std::string list;
     for (const FoundParts& parts : found) {
@@ -106,8 +107,8 @@ class Collection {
     return names::pending(paths_.directory) + "/collected-" + parts.directory_name;
   }
 
-  // RUN, the first source, may have a part of it; the whole appears by one rename, or file by file beside
-  // that.
+  // Gathers the files of a checkpoint. RUN, the first source, may have a part of it; the whole appears by one
+  // rename, or file by file beside that part.
   Result<void> gather(const FoundParts& parts) {
     const std::string directory = directory_of(parts), staging = staging_of(parts);
     const bool has_part = parts.with_manifest.front() == 0;
@@ -131,7 +132,7 @@ class Collection {
     return env_.remove_tree(staging);
   }
 
-  // The first copy that is sound; that of RUN itself stays where it is.
+  // Fetches the first copy of a file that is sound; a copy in RUN itself stays where it is.
   Result<void> fetch(const FoundParts& parts, const ShardFile& shard, const std::string& staging) {
     std::string damage;
     for (const std::size_t holder : parts.holders.at(shard.name)) {
@@ -181,7 +182,7 @@ class Collection {
 };
 
 Result<void> collect(std::vector<std::string> words) {
-  std::vector<std::string> directories;  // behind RUN
+  std::vector<std::string> directories;  // after RUN
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const bool is_option = words[i].starts_with("-");

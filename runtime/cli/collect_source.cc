@@ -16,7 +16,8 @@ namespace {
 constexpr std::uint64_t copied_at_a_time = std::uint64_t{4} << 20;
 constexpr std::int64_t list_limit_ms = 60'000, copy_limit_ms = 3'600'000;
 
-// Returns what a listing begins with: that of another program may mean something else.
+// Returns the beginning of a listing, with the program's digest: a listing of another program may mean
+// something else.
 std::string listing_mark(Env& env) {
   return fmt::format("holdfast-listing {} ", program_digest(env));
 }

@@ -1,5 +1,5 @@
-// A CollectSource is where `holdfast collect` takes files from: another directory of the run that this host
-// sees, or the run directory of another host, which is reached as `holdfast launch` reaches hosts.
+// CollectSource: a place from which `holdfast collect` takes files. It is another directory of the run that
+// this host sees, or the run directory of another host, which is reached as `holdfast launch` reaches hosts.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,22 @@ namespace holdfast::inline cli {
 
 struct CollectSource {
   std::string host = {};       // empty: a directory of this host
-  std::string directory = {};  // of the run
+  std::string directory = {};  // run directory
   PartInventory inventory = {};
-  std::uint64_t newest_step = 0;  // in its event log
+  std::uint64_t newest_step = 0;  // newest step in its event log
 };
 
-// The source with what it holds. ExitCode::checkpoint where nothing of a run is there; communication where
-// the host does not answer. `program`: this one, which the host has under the same path.
+// Return the source with an inventory of its content. ExitCode::checkpoint: there is nothing of a run;
+// communication: the host does not answer. `program`: path of this program, which the host has under the same
+// path.
 Result<CollectSource> source_at(Env& env, const std::string& directory);
 Result<CollectSource> source_on_host(Env& env, const std::string& host, const std::string& directory,
                                      const std::string& program);
-// Returns the text that source_on_host() asks the host to print.
+// Returns the text that source_on_host() makes the host print.
 Result<std::string> listing_of(Env& env, const std::string& directory);
 
-// Copies the file `path` of the source to `target`, which must not exist; durable when it returns.
+// Copies the file `path` of the source to `target`, which must not exist; the copy is durable when it
+// returns.
 Result<void> copy_from(Env& env, const CollectSource& source, const std::string& path,
                        const std::string& target);
 

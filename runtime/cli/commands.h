@@ -1,6 +1,6 @@
-// The subcommands of the `holdfast` program, one file each. A command gets what stands after its name, prints
-// its result on stdout and warnings on stderr, and returns the exit code (docs/errors.md). Every command
-// knows --help.
+// Subcommands of the `holdfast` program, one file each. A command gets the arguments after its name, prints
+// its result on stdout and warnings on stderr, and returns the exit code (docs/errors.md). Every command has
+// --help.
 #pragma once
 
 #include <string>

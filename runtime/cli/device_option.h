@@ -1,4 +1,4 @@
-// --device of a command that computes with a trained model.
+// Device option: reads --device of a command that computes with a trained model.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace holdfast::inline cli {
 
-// "cpu" or "cuda", with what auto came to told on stderr where there may be a GPU. ExitCode::config for any
-// other word.
+// Returns "cpu" or "cuda", and prints on stderr what auto was resolved to where there may be a GPU.
+// ExitCode::config for any other word.
 Result<std::string> device_option(const Arguments& arguments, Env& env);
 
 }  // namespace holdfast::inline cli

@@ -81,7 +81,7 @@ void print_text(const Side& a, const Side& b, const std::vector<TensorDiff>& dif
   fmt::print("\n{} of {} tensors have the same bits\n", equal, diffs.size());
 }
 
-// JSON has no infinity: what is not finite is null.
+// Returns null for a value that is not finite, because JSON has no infinity.
 Json number(double value) {
   return std::isfinite(value) ? Json(value) : Json();
 }
@@ -132,7 +132,7 @@ Result<Comparison> compare(Env& env, Checkpoint& a, Checkpoint& b, DiffKinds kin
   return Comparison{.a = std::move(side_a), .b = std::move(side_b), .diffs = std::move(diffs)};
 }
 
-// The newest whole ones of both; of A's each is tried with B's from the newest on.
+// Compares the newest whole checkpoints of both; each one of A is tried with those of B from the newest on.
 Result<Comparison> compare_newest(Env& env, const std::string& path_a, const std::string& path_b,
                                   DiffKinds kinds) {
   Comparison comparison;

@@ -1,5 +1,5 @@
-// Asks the launcher of a run to leave a host (runtime/run/drain_requests.h), and waits until the run goes
-// on without it.
+// holdfast drain: requests that the launcher of a run leave a host (runtime/run/drain_requests.h), and waits
+// until the run goes on without it.
 #include <fmt/core.h>
 
 #include <optional>
@@ -55,7 +55,7 @@ Error not_launched(const RunPaths& paths) {
       paths.directory);
 }
 
-// A run that has ended well meanwhile has nothing on the host, either.
+// Reports that the run has ended. A run that has ended well meanwhile has nothing on the host, either.
 Result<void> say_ended(Env& env, const RunPaths& paths) {
   const RunStatus status = read_status(env, paths);
   if (status.state != "finished" && status.state != "saved") return not_launched(paths);

@@ -23,7 +23,8 @@ constexpr const char* evaluate_usage =
     "  --sequence-length N     tokens in a window (the run's training.sequence_length)\n"
     "  --device D              auto, cpu or cuda; auto takes a GPU that can be used (auto)\n";
 
-// Tokens computed at once: enough to keep the processor busy. Any number gives the loss of the same windows.
+// Number of tokens computed at once: enough to keep the processor busy. Any number gives the loss of the same
+// windows.
 constexpr std::int64_t tokens_at_once = 2048;
 
 Result<std::int64_t> sequence_length_of(const Arguments& arguments, Env& env, const Checkpoint& checkpoint) {

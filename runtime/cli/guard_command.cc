@@ -41,7 +41,7 @@ int run_guard_command(const std::vector<std::string>& arguments) {
     return 0;
   }
   raise_descriptor_limit();
-  const OutputThread output;  // a guard that waits for a terminal guards nobody
+  const OutputThread output;  // a guard that blocks on a terminal does not guard
   const Result<void> outcome = guard(arguments);
   return outcome.ok() ? 0 : complain(outcome.error());
 }

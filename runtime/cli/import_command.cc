@@ -27,7 +27,7 @@ constexpr const char* import_usage =
     "another model\n"
     "                         until it is trained on (refuse)\n";
 
-// The checkpoint's manifest: weights only, at step 0 of a run of its own.
+// Returns the checkpoint's manifest, of weights only, at step 0 of a run of its own.
 Manifest make_manifest(const ModelImport& model, const RunState& state, const std::string& source) {
   Manifest manifest;
   put_state(state, manifest);
@@ -37,7 +37,7 @@ Manifest make_manifest(const ModelImport& model, const RunState& state, const st
   return manifest;
 }
 
-// [model] of the config that starts from it.
+// Returns the [model] section of the config that starts from it.
 std::string model_section(const Config& config) {
   const std::string text = dump_config(config);
   const std::size_t begin = text.find("[model]\n");
@@ -60,7 +60,7 @@ Result<void> save(Env& env, ModelImport& model, const std::string& source, const
   Result<std::vector<ShardFile>> shards =
       model.write_shards(env, store.pending_directory(state.step), state.run_id);
   if (!shards.ok()) {
-    static_cast<void>(store.abandon_save(state.step).ok());  // the first error is the one to tell
+    static_cast<void>(store.abandon_save(state.step).ok());  // the first error is the one to report
     return shards.error();
   }
   manifest.shards = std::move(shards).value();

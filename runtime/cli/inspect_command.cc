@@ -37,10 +37,10 @@ struct Inspected {
   Checkpoint checkpoint;
   Config config;
   CheckpointContents contents;
-  std::vector<CheckpointCandidate> history;  // of a run directory, newest first
+  std::vector<CheckpointCandidate> history;  // checkpoints of a run directory, newest first
 };
 
-// The newest one whose files can be opened; damaged ones stand in the history.
+// Opens the newest checkpoint whose files can be opened; damaged ones are listed in the history.
 Result<Checkpoint> open_first(Env& env, const std::vector<std::string>& directories) {
   Result<Checkpoint> checkpoint = Checkpoint::open(env, directories.front());
   for (std::size_t i = 0; !checkpoint.ok() && i + 1 < directories.size(); ++i) {
@@ -93,7 +93,8 @@ std::string sizes_text(const Inspected& inspected) {
   return text;
 }
 
-// Of older checkpoints, of which this one uses chunks; the same bytes on the disk as theirs.
+// Returns the files of older checkpoints of which this one uses chunks, with their sizes; they are the same
+// bytes on the disk as theirs.
 std::map<std::string, std::uint64_t> base_files(const Checkpoint& checkpoint) {
   std::map<std::string, std::uint64_t> bytes;
   for (const ShardReader& shard : checkpoint.shards()) {

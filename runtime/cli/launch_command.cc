@@ -49,7 +49,7 @@ constexpr const char* launch_usage =
 
 Result<ExitCode> launch(const std::vector<std::string>& words, std::optional<OutputThread>& output) {
   Env& env = posix_env();
-  // First, so that no signal is lost from here on.
+  // Watches signals first, so that none is lost from here on.
   HF_TRY(const std::unique_ptr<SignalWatcher> signals, StopRequest::watch());
   HF_TRY(const LaunchOptions options, parse_launch_options(words));
   StopRequest stop(env, *signals, options.notice_ms);
@@ -66,13 +66,13 @@ Result<ExitCode> launch(const std::vector<std::string>& words, std::optional<Out
 }  // namespace
 
 int run_launch_command(const std::vector<std::string>& arguments) {
-  // As far as they are launch's own: what RUN.toml knows is `holdfast config help`.
+  // Prints only the options of launch itself: the keys of RUN.toml are in `holdfast config help`.
   if (wants_help(arguments)) {
     fmt::print("{}", launch_usage);
     return 0;
   }
   if (!arguments.empty() && arguments.front() == "--on-host") {
-    fmt::print("here\n");  // it was reached, however long the rest takes (host_probe.h)
+    fmt::print("here\n");  // says that the host was reached, however long the rest takes (host_probe.h)
     static_cast<void>(std::fflush(stdout));
     const Result<int> done = run_host_command(posix_env(), {arguments.begin() + 1, arguments.end()});
     return done.ok() ? *done : complain(done.error());

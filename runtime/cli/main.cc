@@ -19,7 +19,7 @@ struct Command {
   std::string_view name;
   std::string_view help;
   int (*run)(const std::vector<std::string>&);
-  // What it prints is news of a run, not its result: whether anybody gets it does not matter.
+  // True when the command prints progress of a run, and not its result: lost output is then no error.
   bool tells_news = false;
 };
 

@@ -1,4 +1,4 @@
-// The checkpoint or checkpoints that a command works on.
+// Opens the checkpoint or checkpoints that a command works on.
 #pragma once
 
 #include <functional>
@@ -12,19 +12,20 @@
 
 namespace holdfast::inline cli {
 
-// `path`: a run directory (its newest whole checkpoint) or one checkpoint. Damaged ones that were skipped
-// are named on stderr. ExitCode::checkpoint when there is none.
+// Opens a checkpoint. `path` is a run directory (its newest whole checkpoint) or one checkpoint. Damaged ones
+// that were skipped are named on stderr. ExitCode::checkpoint when there is none.
 Result<Checkpoint> open_newest_checkpoint(Env& env, const std::string& path);
-// The same for who reads it anyhow, so that its bytes are read once: `use` works on one whose bytes nobody
-// has verified yet, and calls verify() before it makes anything of what it has read. Where that or a read
-// finds damage, what `use` said counts for nothing, and it is called with the next older one.
+// Does the same for a caller that reads the checkpoint anyhow, so that its bytes are read once: `use` gets a
+// checkpoint whose bytes are not verified yet, and calls verify() before it uses what it has read. Where
+// verify() or a read finds damage, the result of `use` is discarded, and it is called with the next older
+// checkpoint.
 Result<void> use_newest_checkpoint(Env& env, const std::string& path,
                                    const std::function<Result<void>(Checkpoint&)>& use);
 
-// All checkpoints that `path` means, the newest first; at least one.
+// All checkpoints that a path stands for, newest first; at least one.
 struct CheckpointPaths {
   std::vector<std::string> directories;
-  std::vector<CheckpointCandidate> of_run;  // the same, of a run directory; empty when `path` is a checkpoint
+  std::vector<CheckpointCandidate> of_run;  // the same, of a run directory; empty for a single checkpoint
 };
 Result<CheckpointPaths> checkpoints_at(Env& env, std::string path);
 

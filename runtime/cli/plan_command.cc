@@ -74,9 +74,9 @@ PlanWords split(const std::vector<std::string>& words) {
   return result;
 }
 
-// What the user states.
+// Rates and sizes that the user stated; 0: not stated.
 struct Stated {
-  double tflops = 0.0, memory_gbs = 0.0, memory_gib = 0.0, link_gbs = 0.0, host_link_gbs = 0.0;  // 0: nothing
+  double tflops = 0.0, memory_gbs = 0.0, memory_gib = 0.0, link_gbs = 0.0, host_link_gbs = 0.0;
   int ranks_per_host = 0;
 
   static Result<Stated> of(const Arguments& arguments) {
@@ -100,7 +100,7 @@ struct Stated {
   bool peaks() const { return tflops > 0.0; }
 };
 
-// The machine, and what it needs to live.
+// Machine of a plan, and the objects that it points to.
 struct Place {
   PlannedMachine machine;
   std::unique_ptr<OpPrices> prices;
@@ -118,11 +118,12 @@ Result<std::unique_ptr<OpPrices>> prices_of(Env& env, const Config& config, int 
   return price_ops_here(env, config, ranks);
 }
 
-// Where all ranks are on this machine and compute on its processors, messages are copied by them: into memory
-// that both ends see and out of it again, each byte read and written twice.
+// Passes over memory that a message costs where all ranks are on this machine and compute on its processors.
+// The processors copy it into memory that both ends see and out of it again, so each byte is read and written
+// twice.
 constexpr double memory_passes_of_a_message = 4.0;
 
-// Returns what the config alone says of the machine.
+// Returns the machine as far as it follows from the config alone.
 PlannedMachine machine_of(const Config& config, int ranks) {
   const bool on_cpu = config.device == "cpu";
   return {.host_sees_memory = on_cpu,
@@ -180,7 +181,7 @@ std::string does_not_fit(const LayoutPlan* plan, int ranks, const PlannedMachine
                      format_bytes(plan->largest(machine).needed_bytes(machine)), room);
 }
 
-// Exit code 3, with what would help.
+// Prints why nothing fits and what would help, and returns exit code 3.
 int refuse(Env& env, const Config& config, int ranks, const PlannedMachine& machine, const LayoutPlan* plan,
            Json json, bool as_json) {
   const std::optional<Remedy> remedy = smallest_remedy(env, config, ranks, machine);
@@ -196,7 +197,7 @@ int refuse(Env& env, const Config& config, int ranks, const PlannedMachine& mach
   return complain(fail(ExitCode::does_not_fit, "{}; {}", does_not_fit(plan, ranks, machine), help));
 }
 
-// Says on stderr how far a search has come, once a second and not before one has passed.
+// Prints the progress of a search on stderr, once a second and not before one second has passed.
 class SearchNews {
  public:
   explicit SearchNews(Env& env) : env_(env), told_ns_(env.monotonic_ns()) {}

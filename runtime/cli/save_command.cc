@@ -1,5 +1,5 @@
-// Asks a run that is going on, on whichever host, to save (runtime/run/save_requests.h), and waits until
-// the checkpoint is visible.
+// holdfast save: requests a save from a run that is going on, on whichever host
+// (runtime/run/save_requests.h), and waits until the checkpoint is visible.
 #include <fmt/core.h>
 
 #include <optional>
@@ -32,7 +32,7 @@ constexpr const char* save_usage =
     "needs no save:\n"
     "its newest checkpoint is printed. Exit code 76: it is not running, or did not save in time.\n";
 
-// A request that goes when nobody waits for its answer any longer.
+// Request that is removed when this process no longer waits for its answer.
 class Request {
  public:
   Request(Env& env, std::string path) : env_(env), path_(std::move(path)) {}
@@ -55,7 +55,7 @@ void print_saved(Env& env, const RunPaths& paths, std::uint64_t step) {
   fmt::print("step {} is saved in {}\n", step, checkpoint_of(env, paths, step));
 }
 
-// A run that has nothing to save any more, or never had.
+// Reports on a run that has nothing to save any more, or never had.
 Result<void> say_not_running(Env& env, const RunPaths& paths) {
   const RunStatus status = read_status(env, paths);
   if (status.state == "finished" || status.state == "saved") {

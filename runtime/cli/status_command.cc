@@ -1,4 +1,4 @@
-// Says how a run stands, from any host that shares its directory.
+// holdfast status: prints the state of a run, on any host that shares its directory.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ constexpr const char* status_usage =
     "\n"
     "  --json  one JSON object, for programs (docs/launch.md has its members)\n";
 
-// The processes of this host that are known to be ranks of the run: its writer, and those that told a
-// launcher.
+// Returns the processes of this host that are known to be ranks of the run: its writer, and those that
+// reported to a launcher.
 std::set<std::int64_t> processes_here(Env& env, const RunStanding& run, const RunPaths& paths) {
   std::set<std::int64_t> processes;
   const ClaimRecord claim = claim_record_of(text_within_or_empty(env, paths.lock(), text_limits::identity));

@@ -1,5 +1,5 @@
-// The commands of developers and operators. They are programs of their own beside this one, so that who
-// trains links none of it.
+// Commands of developers and operators. They are separate programs beside this one, so that the training
+// program links none of their code.
 #include <string_view>
 
 #include "runtime/cli/commands.h"
@@ -10,7 +10,7 @@
 namespace holdfast::inline cli {
 namespace {
 
-// Becomes the program of the command; returns only when that is not to be had.
+// Replaces this process by the program of the command; returns only when that is not possible.
 int become_command(std::string_view command, const std::vector<std::string>& arguments) {
   const std::string name = fmt::format("holdfast-{}", command);
   const Result<void> refused = become_program(program_directory() + "/" + name, arguments);

@@ -52,8 +52,9 @@ constexpr const char* train_usage =
     "causal attention "
     "once.\n";
 
-// SIGUSR1 asks for a save, SIGUSR2 for a save and the end; mpirun passes both on to every rank. SIGTERM may
-// leave half a second; SIGINT is Ctrl-C. SIGPWR says that the host is about to go away.
+// Stop source that reads signals. SIGUSR1 requests a save, SIGUSR2 a save and the end; mpirun passes both on
+// to every rank. SIGTERM may leave half a second; SIGINT is Ctrl-C. SIGPWR says that the host is about to go
+// away.
 class SignalStop final : public StopSource {
  public:
   SignalStop(Env& env, SignalWatcher& watcher) : env_(env), watcher_(watcher) {}
@@ -78,12 +79,15 @@ class SignalStop final : public StopSource {
   void directory_is_local() override {
     if (notice_ != nullptr) notice_->launcher_does_not_see();
   }
-  void is_rank(int number) { number_ = number; }              // to the launcher
-  int signal() const { return signal_; }                      // the last one; 0: none
-  void heeds(PreemptionNotice* notice) { notice_ = notice; }  // which outlives the last call of this
+  // Sets this rank's number for messages to the launcher.
+  void is_rank(int number) { number_ = number; }
+  int signal() const { return signal_; }  // last signal; 0: none
+  // Makes `notice` a reason to stop; it outlives the last call of this object.
+  void heeds(PreemptionNotice* notice) { notice_ = notice; }
 
  private:
-  // One signal to mpirun reaches the ranks one after another, some of them after another has been answered.
+  // Time after an answer in which further signals belong to the same request: one signal to mpirun reaches
+  // the ranks one after another, some of them after another has been answered.
   static constexpr std::int64_t one_request_ns = 1'000'000'000;
   Env& env_;
   SignalWatcher& watcher_;
@@ -93,7 +97,7 @@ class SignalStop final : public StopSource {
   std::int64_t answered_ns_ = -one_request_ns;
 };
 
-// The group this process is one rank of: MPI's when a launcher started it, else a group of one.
+// Group that this process is a rank of: MPI's when a launcher started it, else a group of one.
 struct Group {
   std::unique_ptr<MpiSession> mpi;
   std::unique_ptr<Communicator> alone;
@@ -101,7 +105,7 @@ struct Group {
   Communicator& communicator() { return mpi ? mpi->world() : *alone; }
 };
 
-// Joins the group of the ranks. `watch` outlives it; null: there is none. `preparation`: for a process that
+// Joins the group of the ranks. `watch` outlives it; null: there is none. `preparation` is for a process that
 // other ranks have started.
 Result<Group> join_group(Env& env, RankWatch* watch, const Preparation& preparation) {
   Group group;
@@ -131,8 +135,8 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
           OutputThread& output) {
   tell_launcher_end(env, number, end.code, signal);
   const int code = static_cast<int>(end.code);
-  // What all ranks agreed on is said once; a rank that lost its peers speaks for itself, and its sentence
-  // names it.
+  // Prints the result once, by rank 0, when all ranks have agreed on it; a rank that lost its peers prints
+  // its own, which names the rank.
   const bool peer_gone = group.communicator().abandoned(), speaks = group.communicator().rank() == 0;
   const bool error = end.code != ExitCode::done && end.code != ExitCode::saved;
   if (peer_gone || (speaks && error)) {
@@ -142,13 +146,13 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
   }
   static_cast<void>(output.drain());  // MPI may end the process
   if (!group.mpi) return code;
-  // With a peer gone MPI_Finalize would wait for it.
+  // MPI_Finalize would wait for a peer that is gone.
   if (peer_gone || !group.mpi->finish(finish_timeout_ms).ok()) {
     watch.reset();
     group.mpi->leave_after_error(end.code);
   }
-  // mpirun counts a rank that leaves with a code twice, and hangs at times when several do (PRRTE's
-  // errmgr/dvm, mended in 2026 by its commit 7148f8e84d). One code says it for all.
+  // Rank 0 alone exits with the code: mpirun counts a rank that exits with a code twice, and hangs at times
+  // when several do (PRRTE's errmgr/dvm, fixed in 2026 by its commit 7148f8e84d).
   return speaks ? code : 0;
 }
 
@@ -166,12 +170,14 @@ Result<LoadedConfig> read_config(Env& env, const std::vector<std::string>& words
   return load_config(env, words.front(), overrides);
 }
 
-// A process that ranks of the run have started is numbered after them, not as its launcher does.
+// Returns the number of this rank. A process that ranks of the run have started is numbered after them, not
+// as its launcher does.
 int number_of(Group& group) {
   return group.communicator().global_rank(group.communicator().rank());
 }
 
-// Every rank joins before it speaks of its input, so that all find out together and one does.
+// Trains as a rank. Every rank joins before it reports on its input, so that all learn of an error together
+// and one reports it.
 Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   Env& env = posix_env();
   const std::int64_t started_ns = env.monotonic_ns();
@@ -182,13 +188,13 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   SignalStop stop(env, *watcher);
   const bool is_joiner = launched_by_ranks(env);
   if (!is_joiner)
-    tell_launcher_ready(env, launched_rank(env));  // from here on the signals are not lost and end nothing
+    tell_launcher_ready(env, launched_rank(env));  // from here on signals are not lost and end nothing
   Result<LoadedConfig> config = read_config(env, words);
   std::unique_ptr<RankWatch> watch =
       is_joiner ? nullptr : begin_watch(env, config, launched_rank(env), join_timeout_ms);
   PreparedRank prepared;
   const auto prepare = [&](const std::string& task, const std::function<void()>& look_up) {
-    // The process has no number yet, so rules for a rank are not its own.
+    // Rules for a single rank do not apply here, because the process has no number yet.
     if (const auto faults = FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), -1, env); faults.ok())
       HF_FAULT_POINT(**faults, "grow.prepare");
     if (!config.ok()) return;
@@ -196,7 +202,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
                      prepared);
   };
   Result<Group> joined = join_group(env, watch.get(), prepare);
-  if (!joined.ok() && is_joiner) env.kill_self();  // an exit code would end those that go on without it
+  if (!joined.ok() && is_joiner) env.kill_self();  // an exit code would end the ranks that go on without it
   HF_TRY(Group group, std::move(joined));
   const int number = launched_by_mpi(env) ? number_of(group) : 0;
   stop.is_rank(number);
@@ -207,7 +213,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   enter(watch.get(), Phase::start_up, 0);
   if (config.ok()) {
     const Result<void> cuda = prepare_cuda_for_nccl(env, config->config, group.communicator().size());
-    // A rank that comes later ends no run: where it cannot use NCCL, the exchange goes by the host.
+    // A joiner does not end the run: where it cannot use NCCL, the transport goes over the host.
     if (!cuda.ok() && !is_joiner) config = cuda.error();
   }
   Result<std::unique_ptr<FaultPoints>> faults =

@@ -16,7 +16,7 @@ constexpr const char* verify_usage =
     "and prints a\n"
     "line for each checkpoint. Exit code 0 when all are whole, 5 when one is damaged or there is none.\n";
 
-// One line for one checkpoint; whether it is whole.
+// Prints one line for one checkpoint. Returns whether it is whole.
 bool verify_one(Env& env, const std::string& directory) {
   const Result<Checkpoint> checkpoint = open_verified(env, directory);
   if (!checkpoint.ok()) {

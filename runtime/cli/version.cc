@@ -10,7 +10,7 @@ namespace holdfast::inline cli {
 
 namespace {
 
-// Neither a GPU nor a driver is needed to say what this build has.
+// Prints the CUDA version of this build, for which neither a GPU nor a driver is needed.
 void print_cuda_version(Env& env) {
   const Result<const CudaModule*> module = find_cuda_module(env);
   if (!module.ok()) {

@@ -1,4 +1,4 @@
-// holdfast-bench: what `holdfast bench` runs. Finds the case in a constant table.
+// holdfast-bench: the program that `holdfast bench` runs. It finds the case in a constant table.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,8 +55,8 @@ constexpr const char* usage =
     "\n"
     "  --json FILE    every figure of the case as one JSON document\n";
 
-// "--name=value" and "--name value" of a case, without those of the config ("--section.key=value", which have
-// a point, and the two keys that are in no section).
+// Returns whether the word is an option of the config ("--section.key=value", which has a point, or one of
+// the two keys that are in no section), and not "--name=value" or "--name value" of a case.
 bool is_config_override(const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   return name.starts_with("--") &&
@@ -198,7 +198,7 @@ constexpr std::array<Case, 6> cases = {{{"op", op},
                                         {"checksum", checksum},
                                         {"disk", disk}}};
 
-// The file of --json, which every case takes.
+// Returns the file of --json, which every case takes.
 std::string json_path(const std::vector<std::string>& words) {
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i].starts_with("--json=")) return words[i].substr(7);

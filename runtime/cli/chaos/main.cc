@@ -1,4 +1,5 @@
-// holdfast-chaos: what `holdfast chaos` runs. Turns the command line into the options of a campaign.
+// holdfast-chaos: the program that `holdfast chaos` runs. It turns the command line into the options of a
+// campaign.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -193,7 +194,7 @@ int run_chaos_command(const std::vector<std::string>& words) {
     fmt::print("{}", usage);
     return with_output(0);
   }
-  // It prints news of a campaign, whose result is in its report.
+  // Lost output is no error here: the command prints progress of a campaign, whose result is in its report.
   const Result<bool> right = chaos(words);
   if (!right.ok()) return complain(right.error());
   return *right ? 0 : 1;

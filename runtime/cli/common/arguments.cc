@@ -126,7 +126,7 @@ Result<void> finish_output() {
 
 int complain(const Error& error) {
   std::fflush(stdout);
-  // A list of problems has a place at the start of every line.
+  // Lines of a list of problems begin with a file position each, so they get no prefix.
   const bool is_list = error.message.find('\n') != std::string::npos;
   say_on(stderr, fmt::format("{}{}\n", is_list ? "" : "holdfast: ", error.message));
   return static_cast<int>(error.code);

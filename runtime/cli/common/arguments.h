@@ -1,6 +1,6 @@
-// Command lines of the small commands: positional words, options, "--name value" or "--name=value", and
-// flags, "--name". After "--" everything is positional. (The keys of a config, --section.key=value, are
-// runtime/config's.)
+// Arguments: parses command lines of the small commands: positional words, options, "--name value" or
+// "--name=value", and flags, "--name". After "--" everything is positional. (The keys of a config,
+// --section.key=value, are parsed by runtime/config.)
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace holdfast::inline cli {
 
 class Arguments {
  public:
-  // `command` is for the sentences ("sample"); `options` are the names without dashes; each takes a value and
-  // may stand once. `flags` take none. ExitCode::config: unknown option (with a suggestion), missing value,
-  // or another number of positional words than `positional_names`.
+  // Parses `words`. `command` is for error messages ("sample"); `options` are the names without dashes; each
+  // takes a value and may occur once. `flags` take none. ExitCode::config: unknown option (with a
+  // suggestion), missing value, or another number of positional words than `positional_names`.
   static Result<Arguments> parse(const std::string& command, const std::vector<std::string>& words,
                                  const std::vector<std::string_view>& positional_names,
                                  const std::vector<std::string_view>& options,
@@ -26,9 +26,11 @@ class Arguments {
   const std::string& positional(std::size_t index) const { return positional_[index]; }
   bool has(std::string_view option) const { return values_.contains(std::string(option)); }
   std::string text(std::string_view option, const std::string& otherwise) const;
-  // ExitCode::config when it is none of the words, the first of which stands for a missing one.
+  // Returns the value of an option, or the first of `words` when it is missing. ExitCode::config when it is
+  // none of them.
   Result<std::string> choice(std::string_view option, const std::vector<std::string_view>& words) const;
-  // ExitCode::config when the value is not a number of this kind or below `smallest`.
+  // Return the value of an option, or `otherwise` when it is missing. ExitCode::config when the value is not
+  // a number of this kind or below `smallest`.
   Result<std::int64_t> integer(std::string_view option, std::int64_t otherwise, std::int64_t smallest) const;
   Result<double> real(std::string_view option, double otherwise, double smallest) const;
 
@@ -37,9 +39,10 @@ class Arguments {
   std::map<std::string, std::string> values_;
 };
 
-// Whether --help or -h is among the words.
+// Returns whether --help or -h is among the words.
 bool wants_help(const std::vector<std::string>& words);
-// What was printed so far is where it belongs; ExitCode::config with the reason when some of it is lost.
+// Flushes stdout and returns ok when all that was printed so far has been written; ExitCode::config with the
+// reason when some of it is lost.
 Result<void> finish_output();
 Error output_is_lost(std::string_view reason);
 // Prints "holdfast: <message>" on stderr (a message of several lines as it is); returns the error's exit

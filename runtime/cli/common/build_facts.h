@@ -1,4 +1,4 @@
-// What this program was built from and with.
+// Build facts: the version, build type and compiler of this program.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@ namespace holdfast::inline cli {
 std::string build_version();   // "0.1.0"
 std::string build_type();      // "Release"
 std::string build_compiler();  // "gcc 12.2.0"
-// Digest of the running program's own file: equal on all ranks of a run, or they run different binaries.
+// Returns the digest of the running program's own file: equal on all ranks of a run, unless they run
+// different binaries.
 std::string program_digest(Env& env);
 
 }  // namespace holdfast::inline cli

@@ -1,4 +1,4 @@
-// The config of a run as its first start resolves it, for commands that look ahead.
+// Resolved config: the config of a run as its first start resolves it, for commands that look ahead.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace holdfast::inline cli {
 
-// resolve_config(); the data is opened only where the vocabulary follows from it.
+// Calls resolve_config(); the data is opened only where the vocabulary follows from it.
 Result<void> resolve_with_data(Env& env, Config& config);
 
 }  // namespace holdfast::inline cli
