@@ -25,12 +25,12 @@ namespace {
 
 constexpr std::size_t max_pending = 256;
 
-// The process of a slot.
+// Process of a slot.
 struct Watched {
-  std::unique_ptr<Process> process;  // null: nobody, or ended before it could be watched, or not watched
+  std::unique_ptr<Process> process;  // null: none, ended before it could be watched, or not watched
   ProcessIdentity identity = {};
   bool ended = false;
-  bool not_watched = false;  // the system does not tell whether it lives
+  bool not_watched = false;  // the system does not report whether it is alive
   bool foreign = false;      // it is another user's, so no rank of this run: it is left alone
 };
 
@@ -52,7 +52,7 @@ class Guard {
     while (true) {
       const bool all_watched = std::ranges::none_of(watched_, &Watched::not_watched);
       if (mind_.may_leave(env_->monotonic_ns()) && pending_.empty() && all_watched) {
-        if (board_->closed()) return;  // by another one
+        if (board_->closed()) return;  // by another guard
         if (board_->close(*env_, settings_.board)) {
           PeerHostTable::remove(*env_, settings_.board);
           end_daemons_that_are_cut_off();
@@ -65,7 +65,7 @@ class Guard {
   }
 
  private:
-  // Whether this process is the guard of the board now; not when another one is.
+  // Makes this process the guard of the board. Returns false when there is another guard.
   bool claim() {
     BoardHeader& header = board_->header();
     const std::int64_t own = env_->process_id();
@@ -79,8 +79,9 @@ class Guard {
     return true;
   }
 
-  // Begins once its ranks have told that there are other hosts, and tells these who has ended until then,
-  // seen by this guard or by one before it. Where there is no network the guard does without.
+  // Begins the network once the ranks of this host have reported that there are other hosts, and reports to
+  // these hosts which ranks have ended until then, as seen by this guard or by one before it. Where there is
+  // no network, the guard works without it.
   void begin_network() {
     if (network_ != nullptr || network_failed_) return;
     const std::optional<GuardNetworkFacts> facts = read_guard_network(board_->header());
@@ -105,7 +106,7 @@ class Guard {
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
       const SlotView slot = read_slot(board_->slot(index));
       const SlotView parent = {.process = slot.parent, .started_ticks = slot.parent_started_ticks};
-      constexpr std::int64_t init = 1;  // whom everybody has who lost a parent
+      constexpr std::int64_t init = 1;  // parent of every process whose parent has ended
       if (parent.process <= init) continue;
       Result<std::unique_ptr<Process>> process = parent.identity().open(env_->processes());
       if (!process.ok() || *process == nullptr || !lives(*env_, parent) || !is_daemon(parent.process))
@@ -114,7 +115,8 @@ class Guard {
     }
   }
 
-  // mpirun itself has the variable, as the ranks have; and without a launcher nobody has it.
+  // Returns whether the process is a daemon of the launcher: mpirun itself has the variable, as the ranks
+  // have, but its daemons have not. Without a launcher no process has it.
   bool is_daemon(std::int64_t process) {
     if (settings_.start_variable.empty() || env_->variable(settings_.start_variable).empty()) return false;
     const Result<std::string> environment = env_->read_text(fmt::format("/proc/{}/environ", process));
@@ -122,7 +124,7 @@ class Guard {
     return environment.ok() && ('\0' + *environment).find(mark) == std::string::npos;
   }
 
-  // One tick, or until a process ends.
+  // Waits for one tick, or until a process ends.
   void wait() {
     std::vector<Process*> living;
     for (const Watched& each : watched_) {
@@ -162,7 +164,7 @@ class Guard {
       const bool is_new = look.slot.identity() != watched.identity;
       if (is_new || watched.not_watched) meet(watched, look.slot);
       const bool counts = !watched.not_watched && !watched.foreign;
-      if (!counts) look = {};  // for the mind there is nobody, neither alive nor dead
+      if (!counts) look = {};  // the mind sees an empty slot, with no process alive or dead
       const bool lived = watched.identity.id != 0 && !watched.ended && counts;
       if (lived) {
         if (mind_.wants_work(index, look.slot)) look.work = work_of(watched.identity.id);
@@ -239,8 +241,8 @@ class Guard {
                        .io_bytes = io_bytes_of(process)};
   }
 
-  // What is read from and written to anything, and what disks gave for pages of files. 0 where the kernel
-  // does not tell.
+  // Returns the number of bytes read from and written to anything, and read from disks for pages of files. 0
+  // where the kernel does not report it.
   std::uint64_t io_bytes_of(std::int64_t process) const {
     const Result<std::string> text = env_->read_text(fmt::format("/proc/{}/io", process));
     if (!text.ok()) return 0;
@@ -255,7 +257,7 @@ class Guard {
     return sum;
   }
 
-  // One that cannot be watched is met again in every tick.
+  // Begins to watch the process of a slot. One that cannot be watched is tried again in every tick.
   void meet(Watched& watched, const SlotView& slot) {
     const bool told = watched.not_watched && watched.identity.id == slot.process;
     watched = {.process = nullptr, .identity = slot.identity()};
@@ -278,7 +280,8 @@ class Guard {
     say_on(stderr, fmt::format("holdfast guard: {}\n", sentence));
   }
 
-  // A copy in memory; the files follow tick by tick. More than the disk takes is left out.
+  // Copies the flight records into memory; the files follow tick by tick. Records that exceed `max_pending`
+  // are left out.
   void take_flight(const std::string& reason) {
     const std::int64_t wall_us = env_->wall_time_us();
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
@@ -289,10 +292,10 @@ class Guard {
     }
   }
 
-  // One file a tick: a slow disk must not keep the guard from looking.
+  // Writes one file per tick: a slow disk must not keep the guard from watching.
   void write_one() {
     const std::string directory = read_run_directory(board_->header());
-    if (directory.empty()) pending_.clear();  // nobody could find them
+    if (directory.empty()) pending_.clear();  // there is no place where they could be found
     if (pending_.empty()) return;
     const Result<void> written = write_flight_record(*env_, directory + "/flight", pending_.front());
     if (!written.ok() && !said_that_it_cannot_write_) {
@@ -306,7 +309,7 @@ class Guard {
   GuardSettings settings_;
   std::unique_ptr<Board> board_;
   SignalWatcher* signals_;
-  std::unique_ptr<GuardNetwork> network_;  // null: nobody has told of others, or this host has none
+  std::unique_ptr<GuardNetwork> network_;  // null: no other hosts are reported yet, or there is no network
   bool network_failed_ = false;
   std::string host_;
   std::vector<Watched> watched_;  // by slot
@@ -319,7 +322,7 @@ class Guard {
 
 Result<void> run_guard(Env& env, const GuardSettings& settings) {
   HF_TRY(std::unique_ptr<Board> board, Board::open(env, settings.board));
-  // What ends a terminal or a job's ranks does not end it: it goes with the last of them.
+  // Signals that end a terminal session or a job's ranks do not end the guard: it ends with the last of them.
   HF_TRY(const std::unique_ptr<SignalWatcher> signals,
          SignalWatcher::watch({SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP, SIGPIPE}));
   Guard(env, settings, std::move(board), *signals).run();
