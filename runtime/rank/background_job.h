@@ -1,12 +1,13 @@
-// BackgroundJob: one piece of work at a time on a thread of its own, for what may be slow and must not hold a
-// step up: copies and disks.
+// BackgroundJob runs one piece of work at a time on a thread of its own. It is for slow work that must not
+// delay a step: copies and disk I/O.
 //
 //   BackgroundJob<ShardFile> job;
 //   job.start([&] { return write(); });
 //   if (job.finished()) { const Result<ShardFile> result = job.take(); ... }
 //
-// Threads: one owner; the work runs on another thread, and what it uses stays until it has finished. The
-// destructor waits for it. A thread that the system refuses is a std::system_error of start().
+// Threads: one owner calls the functions; the work runs on another thread, and everything that it uses must
+// live until it has finished. The destructor waits for it. start() throws std::system_error if the system
+// refuses a thread.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ namespace holdfast::inline rank {
 template <typename T>
 class BackgroundJob {
  public:
-  // Nothing is under way, and the result of what was before is taken.
+  // Starts the work. No other work may be under way, and the result of the one before must have been taken.
   void start(std::function<Result<T>()> work) {
     HF_CHECK(!started());
     finished_ = false;
@@ -35,16 +36,16 @@ class BackgroundJob {
   }
   bool started() const { return thread_.joinable() || result_.has_value(); }
   bool finished() const { return finished_.load(std::memory_order_acquire); }
-  // Until it has finished, if it was started.
+  // Waits until the work has finished; returns at once if none was started.
   void wait() {
     if (thread_.joinable()) thread_.join();
   }
-  // Of work that has finished.
+  // Returns the result of work that has finished, and keeps it for take().
   const Result<T>& result() const {
     HF_CHECK(finished());
     return *result_;
   }
-  // Waits; then the next work may start.
+  // Waits for the work, and returns its result; the next work may start then.
   Result<T> take() {
     wait();
     Result<T> result = std::move(result_).value();
@@ -56,18 +57,19 @@ class BackgroundJob {
  private:
   std::optional<Result<T>> result_;
   std::atomic<bool> finished_ = false;
-  std::jthread thread_;  // the last member: it uses the others until it is joined
+  std::jthread thread_;  // last, because the thread uses the others until it is joined
 };
 
-// Threads that do the same work as the one that made them, until the end of the scope. Where the system
-// refuses one there are fewer: work that is shared out as it is done needs none of them.
+// BackgroundHelpers runs the same work as its creator on further threads until the end of the scope. There
+// are fewer threads if the system refuses one: work that is distributed dynamically does not depend on any of
+// them.
 class BackgroundHelpers {
  public:
   BackgroundHelpers(int count, const std::function<void()>& work) {
     try {
       for (int i = 0; i < count; ++i) threads_.emplace_back(work);
     } catch (const std::system_error&) {
-      // The others do it.
+      // The threads that exist do the work.
     }
   }
 

@@ -17,7 +17,7 @@ std::string module_path(Env& env) {
   return given.empty() ? fmt::format("{}/{}", program_directory(), cuda_module_file) : given;
 }
 
-// For what only "cuda" asks for.
+// Extends the error of something that only `device = "cuda"` asks for.
 template <typename Found>
 Result<Found> needed(Result<Found> found) {
   if (found.ok()) return found;
@@ -25,11 +25,12 @@ Result<Found> needed(Result<Found> found) {
               found.error().message);
 }
 
-// The GPU of a rank, which was seen to run a kernel. The ranks of one host take its GPUs in turn.
+// UsableGpu is the GPU of a rank, which has been seen to run a kernel. The ranks of one host take its GPUs in
+// turn.
 struct UsableGpu {
   const CudaModule* module;
   CudaFacts facts;
-  int gpus;  // of this host
+  int gpus;  // number of GPUs of this host
 };
 Result<UsableGpu> usable_gpu(Env& env, const Config& config, int rank_on_host) {
   HF_TRY(const CudaPresence cuda, find_cuda(env));
@@ -40,7 +41,8 @@ Result<UsableGpu> usable_gpu(Env& env, const Config& config, int rank_on_host) {
 
 }  // namespace
 
-// Of Linux, or of Windows for its Linux; or whoever names a library knows better.
+// Looks for the driver of Linux, and for that of Windows in its subsystem for Linux (/dev/dxg). A user who
+// names a library knows better, so the variable alone suffices.
 bool may_have_gpu(Env& env) {
   const auto exists = [&env](const char* path) {
     const Result<FileStatus> status = env.status(path);

@@ -18,7 +18,7 @@ void end_without_device(const LeavingRank& rank, const Error& error) {
   if (rank.communicator.rank() == 0 && may_record_failure(rank.env, paths)) {
     const RunStatus status{
         .state = "failed", .step = rank.step, .exit_code = static_cast<int>(error.code), .reason = sentence};
-    static_cast<void>(write_status(rank.env, paths, status).ok());  // it was said above
+    static_cast<void>(write_status(rank.env, paths, status).ok());  // the sentence is on stderr already
   }
   rank.env.kill_self();
 }

@@ -1,4 +1,4 @@
-// The end of a rank whose device is lost to its process.
+// Ends a rank whose process has lost its device.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace holdfast::inline rank {
 
-// What is known of a rank that must leave.
+// LeavingRank holds the facts about a rank that has to leave the run.
 struct LeavingRank {
   Env& env;
   const Communicator& communicator;
   std::string run_directory;
-  std::uint64_t step = 0;  // done so far
+  std::uint64_t step = 0;  // newest step that is done
 };
 
-// By SIGKILL, after the sentence is told, because nothing that would call the device's driver returns for
-// certain. Its peers see an ordinary death. Rank 0 leaves the reason in status.json, but not over the record
-// of a run that had finished or was saved.
+// Ends this process by SIGKILL after it has written the error to stderr, because no call into the device's
+// driver is certain to return. Its peers see an ordinary death. Rank 0 records the reason in status.json, but
+// does not overwrite the record of a run that has finished or was saved.
 void end_without_device(const LeavingRank& rank, const Error& error);
 
 }  // namespace holdfast::inline rank

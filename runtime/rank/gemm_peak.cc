@@ -15,9 +15,9 @@ namespace holdfast::inline rank {
 namespace {
 
 // Fills memory with numbers in [-1, 1), the same each time. The power of a multiplier, and with it the clock
-// of a processor under load, follows from the bits that change between one operand and the next: a product of
-// ones or zeros is a tenth faster than any of training. They repeat after pattern_count numbers, which no
-// width of a matrix here divides, so that its rows differ.
+// of a processor under load, depends on the bits that change between one operand and the next: a product of
+// ones or zeros is a tenth faster than any product of training. The numbers repeat after pattern_count, which
+// no width of a matrix here divides, so the rows differ.
 void fill_at_random(Device& device, std::span<std::byte> memory, DType dtype, std::uint64_t stream_of) {
   constexpr std::size_t pattern_count = 65'544;
   const RandomStream stream(0, stream_of);
@@ -34,7 +34,7 @@ void fill_at_random(Device& device, std::span<std::byte> memory, DType dtype, st
 
 }  // namespace
 
-// n x n x n in the memory of the device.
+// SquareProduct is an n x n x n product in the memory of the device.
 class GemmPeak::SquareProduct {
  public:
   static Result<std::unique_ptr<SquareProduct>> make(Device& device, DType dtype, std::int64_t n) {
@@ -63,16 +63,16 @@ class GemmPeak::SquareProduct {
     return made;
   }
 
-  // Returns the first product that takes long enough for starting it, and waiting for its threads, to cost
-  // nothing beside it: processors of a host are at their rate where one takes a millisecond, and every start
-  // waits for it. An emulated GPU stays small.
+  // Returns the smallest product that takes so long that the cost of starting it, and of waiting for its
+  // threads, is negligible: the processors of a host reach their rate when one product takes a millisecond,
+  // and every start of a run waits for this. An emulated GPU gets a small product.
   static Result<std::unique_ptr<SquareProduct>> make_large(Env& env, Device& device, DType dtype) {
     constexpr std::int64_t largest_n = 8192;
     const bool of_host = device.host_sees_memory();
     const std::int64_t smallest_n = of_host ? 256 : 64, long_ns = of_host ? 1'000'000 : 400'000;
     for (std::int64_t n = smallest_n;; n *= 2) {
       HF_TRY(std::unique_ptr<SquareProduct> product, make(device, dtype, n));
-      product->run_ns(env);  // makes what it needs
+      product->run_ns(env);  // the first run creates what the later ones need
       if (n == largest_n || product->run_ns(env) > long_ns) return product;
     }
   }
@@ -99,7 +99,8 @@ class GemmPeak::SquareProduct {
 Result<GemmPeak> GemmPeak::make(Env& env, Device& device, DType dtype) {
   HF_TRY(std::unique_ptr<SquareProduct> product, SquareProduct::make_large(env, device, dtype));
   const std::int64_t first_ns = product->run_ns(env);
-  // On a GPU several behind one another: the time between two waits is not the product's.
+  // A GPU runs several products one after another, because the time between two waits is more than that of a
+  // product.
   return GemmPeak(env, std::move(product), first_ns, device.host_sees_memory() ? 1 : 8);
 }
 
@@ -111,7 +112,7 @@ GemmPeak::~GemmPeak() = default;
 
 double GemmPeak::rate(std::int64_t duration_ns) {
   constexpr std::int64_t slow_ns = 200'000'000;
-  if (first_ns_ > slow_ns) return product_->rate(1.0, first_ns_);  // the reference
+  if (first_ns_ > slow_ns) return product_->rate(1.0, first_ns_);  // as with reference kernels
   const std::int64_t begin_ns = env_->monotonic_ns();
   std::int64_t elapsed_ns = 0;
   double count = 0.0;

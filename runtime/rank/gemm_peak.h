@@ -1,5 +1,5 @@
-// The rate this rank's device reaches on one large matrix product, as the yardstick of the console's "gemm"
-// share.
+// GemmPeak measures the rate that this rank's device reaches on one large matrix product. It is the reference
+// of the console's "gemm" share.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,15 @@ namespace holdfast::inline rank {
 
 class GemmPeak {
  public:
-  // An n x n x n product in `dtype`, run once, because the first makes what it needs. Allocates its own
-  // memory; call it before the first step. ExitCode::does_not_fit when there is none. The device outlives it.
+  // Makes an n x n x n product in `dtype` and runs it once, because the first run creates what the later ones
+  // need. Allocates its own memory, so call it before the first step. ExitCode::does_not_fit when there is no
+  // memory for it. The device outlives it.
   static Result<GemmPeak> make(Env& env, Device& device, DType dtype);
   GemmPeak(GemmPeak&&) noexcept;
   ~GemmPeak();
 
-  // FLOP/s over at least so long. Ranks call it at the same time, so that shared cores are counted once.
+  // Returns the FLOP/s measured over at least `duration_ns`. All ranks call it at the same time, so that
+  // shared cores are counted once.
   double rate(std::int64_t duration_ns);
 
  private:
@@ -28,7 +30,7 @@ class GemmPeak {
 
   Env* env_;
   std::unique_ptr<SquareProduct> product_;
-  std::int64_t first_ns_;  // of the first product
+  std::int64_t first_ns_;  // duration of the first product
   int products_at_once_;
 };
 

@@ -14,12 +14,12 @@ namespace holdfast::inline rank {
 namespace {
 
 struct Machine {
-  std::vector<std::string> ranks = {};  // what each of them is, in any order
+  std::vector<std::string> ranks = {};  // the second line of each rank's place, sorted
   double flops = 0.0;
 };
 using Machines = std::map<std::string, Machine>;
 
-// None: of some place it cannot be told what it is.
+// Groups the places by machine. None if some place is not known (peak_place() was empty there).
 std::optional<Machines> machines_of(std::span<const std::string> places, std::span<const double> rates = {}) {
   Machines machines;
   for (std::size_t each = 0; each < places.size(); ++each) {

@@ -1,6 +1,6 @@
-// What the rate of GemmPeak was when this run measured it, and where: a start on the same machines, with the
-// same ranks on each, need not measure it again while everybody waits. A machine is another one after it
-// booted. Pure, but for peak_place().
+// The record of the rate that GemmPeak measured in this run, and on which machines: a start on the same
+// machines, with the same ranks on each, need not measure it again while all ranks wait. A machine counts as
+// another one after it has booted. Pure, except for peak_place().
 #pragma once
 
 #include <optional>
@@ -13,15 +13,17 @@
 
 namespace holdfast::inline rank {
 
-// All that the rate of this rank depends on, but for the other ranks of the machine: a line that says which
-// machine that is, and one for the rest. Empty: it cannot be told, and then nothing is remembered.
+// Returns everything that the rate of this rank depends on, except the other ranks of the machine: a line
+// that identifies the machine, and a line for the rest. Empty if the machine cannot be identified; then
+// nothing is recorded.
 std::string peak_place(Env& env, const Device& device, DType dtype);
 
-// The text to keep. `places` and `rates` (FLOP/s) of all ranks, which measured at the same time. Empty: none.
+// Returns the text of the record. `places` and `rates` (FLOP/s) are those of all ranks, which measured at the
+// same time. Empty if there is nothing to record.
 std::string peak_record(std::span<const std::string> places, std::span<const double> rates);
 
-// What ranks in these places reach together, in FLOP/s. None: the record is empty or damaged, or nobody has
-// measured on one of the machines, or with other ranks there.
+// Returns the sum of the rates that ranks in these places reach together, in FLOP/s. None if the record is
+// empty or damaged, or has no measurement of one of the machines with the same ranks.
 std::optional<double> recorded_peak(const std::string& record, std::span<const std::string> places);
 
 }  // namespace holdfast::inline rank

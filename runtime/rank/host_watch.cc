@@ -15,7 +15,7 @@
 namespace holdfast::inline rank {
 namespace {
 
-// The port of a guard, which is told at which address others may reach it.
+// Returns the port of this host's guard, and tells the guard at which address others may reach it.
 std::uint16_t port_of_guard(Env& env, RankWatch* watch, const GuardNetworkFacts& facts) {
   constexpr std::int64_t patience_ns = 1'000'000'000, look_us = 2'000;
   if (watch == nullptr) return 0;
@@ -87,7 +87,7 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const C
   ToldHosts hosts = different_hosts(told);
   if (inputs.watch == nullptr) return {};
   constexpr std::int64_t min_ms = 1'000;
-  // The table is asked by name: one that was there before may have its hosts in another order.
+  // Looks a host up by its name, because a table that existed before may list the hosts in another order.
   std::map<std::string, std::string> name_of;
   for (const auto& [id, index] : hosts.index_of)
     name_of[id] = hosts.facts[static_cast<std::size_t>(index)].name;

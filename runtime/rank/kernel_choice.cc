@@ -11,7 +11,7 @@ OpId op_at(std::size_t index) {
   return static_cast<OpId>(index);
 }
 
-// The name that runs most ops; of equals the first.
+// Returns the name of the implementation that runs most ops; the first of several that run equally many.
 std::string_view commonest_name(const KernelTable& table) {
   const auto uses = [&](const KernelChoice& one) {
     return std::ranges::count_if(table, [&](const KernelChoice& other) {
@@ -23,7 +23,7 @@ std::string_view commonest_name(const KernelTable& table) {
 
 using Names = std::vector<std::string_view>;
 
-// What runs the calls that the first does not support, in order.
+// Returns the implementations that run the calls which the first does not support, in order.
 Names fallbacks(const KernelChoice& choice) {
   Names names;
   for (const Implementation* each : choice.order) names.push_back(each->name);

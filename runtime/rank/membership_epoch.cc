@@ -8,7 +8,7 @@
 namespace holdfast::inline rank {
 namespace {
 
-// Of the communicator of all ranks, in which nothing but collectives goes beside it.
+// Tag in the communicator of all ranks, which otherwise carries nothing but collectives.
 constexpr int tag_run_end = tag_collective + 1;
 
 struct EndMessage {

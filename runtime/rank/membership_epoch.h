@@ -1,5 +1,5 @@
-// One epoch of a run on one rank: the ranks that are there, which of them compute, and what those without a
-// coordinate do.
+// MembershipEpoch is one epoch of a run on one rank: the ranks that are left, which of them compute, and what
+// those without a coordinate do.
 #pragma once
 
 #include <memory>
@@ -12,18 +12,18 @@
 
 namespace holdfast::inline rank {
 
-// `inputs` with another communicator.
+// Returns `inputs` with another communicator.
 TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communicator);
 
 struct EpochEnd {
-  ExitCode code = ExitCode::done;  // of the run
-  bool grows = false;              // the run does not end: all pause for new ranks to come
-  bool shrinks = false;            // nor here: fewer ranks compute, because the hosts have too little memory
+  ExitCode code = ExitCode::done;  // exit code of the run
+  bool grows = false;              // the run goes on: all ranks pause until new ranks join
+  bool shrinks = false;            // the run goes on: fewer ranks compute, because memory is lacking
 };
 
 class MembershipEpoch {
  public:
-  // `inputs.communicator`: of all ranks that are there; it outlives this object.
+  // Makes the epoch. `inputs.communicator` has all ranks that are left, and outlives this object.
   MembershipEpoch(const TrainInputs& inputs, RankAssignment assignment);
   MembershipEpoch(const MembershipEpoch&) = delete;
   MembershipEpoch& operator=(const MembershipEpoch&) = delete;
@@ -31,15 +31,15 @@ class MembershipEpoch {
   const RankAssignment& assignment() const { return assignment_; }
   bool is_active() const { return group_.has_value(); }
   bool leads() const { return is_active() && group_->rank() == 0; }
-  // What an active rank works with: its communicator is of the active ranks, in the order of their
+  // Returns the inputs of an active rank: its communicator has the active ranks, in the order of their
   // coordinates.
   const TrainInputs& active() const { return *active_; }
 
-  // A spare waits here for the end of the epoch, which the leader tells with tell_spares(). It
-  // looks at its peers meanwhile, so it hears of deaths as they do. Errors: communication, or how the run
+  // Waits on a spare for the end of the epoch, which the leader sends with tell_spares(). It checks its peers
+  // meanwhile, so it learns of deaths as they do. Errors: communication, or the error with which the run
   // ended.
   Result<EpochEnd> wait_for_end(const Waiter& waiter);
-  // Of the leader; no-op on others.
+  // Sends the end of the epoch to the spares. Only the leader does so; it is a no-op on other ranks.
   Result<void> tell_spares(const Waiter& waiter, const Result<EpochEnd>& end);
 
  private:

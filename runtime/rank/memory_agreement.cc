@@ -35,7 +35,7 @@ void measure(Env& env, const MemoryTerms& terms, SnapshotTiers wanted, RankMemor
   mine.resumed_bytes = old.resumed.bytes;
 }
 
-// What one rank brings to the question of all.
+// MemoryRecord is what one rank contributes to the agreement of all.
 struct MemoryRecord {
   RankMemory memory = {};
   SnapshotTiers had = SnapshotTiers::none;
@@ -48,7 +48,7 @@ struct MemoryRecord {
   }
 };
 
-// The question of all ranks.
+// Gathered is what all ranks have contributed.
 struct Gathered {
   std::vector<RankMemory> ranks;
   SnapshotTiers had = SnapshotTiers::none;
@@ -75,7 +75,7 @@ std::string lack_of(const FitAnswer& answer) {
                      format_bytes(answer.needed_bytes));
 }
 
-// Follows "no RAM snapshots: " or "no replicas of RAM snapshots: ".
+// Returns the clause that follows "no RAM snapshots: " or "no replicas of RAM snapshots: ".
 std::string warning_of(const FitAnswer& answer) {
   return lack_of(answer) + " with them" +
          (answer.is_of_shared_memory
@@ -121,10 +121,10 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
     const FitAnswer answer = decide_fit(
         {.ranks = all.ranks, .wanted = wanted, .waits_for = all.had, .time_is_over = all.time_is_over});
     if (answer.kind == Kind::fits && answer.removes_snapshots_first && !removed && terms.run.has_value()) {
-      if (terms.slots != nullptr) terms.slots->forget();  // memory stays as long as it is mapped
+      if (terms.slots != nullptr) terms.slots->forget();  // memory stays allocated as long as it is mapped
       static_cast<void>(remove_unneeded_snapshots(env, *terms.run, terms.resumed).ok());
       removed = true;
-      continue;  // and is counted once more
+      continue;  // measures again
     }
     if (answer.kind == Kind::fits) {
       decision = {.room = answer.room, .warning = answer.host.empty() ? "" : warning_of(answer)};
@@ -143,7 +143,7 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
             "gives it back after a while",
             lack_of(answer), format_duration(terms.timeout_ms));
       }
-      // The wait has a limit of its own, behind which the others are told of it.
+      // The wait has a limit of its own, after which the other ranks learn that it is over.
       enter(parties.watch, Phase::load, parties.step, terms.timeout_ms + parties.waiter.timeout_ms());
       waits = true;
     }

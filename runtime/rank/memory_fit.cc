@@ -10,8 +10,8 @@ namespace {
 
 using Ranks = std::vector<const RankMemory*>;
 
-// Groups the ranks that share memory: those of a host, unless each has a control group of its own that limits
-// it.
+// Groups the ranks that share memory: those of a host, unless each of them has a control group of its own
+// that limits its memory.
 std::vector<Ranks> sharing_ranks(std::span<const RankMemory> ranks) {
   std::map<std::string, Ranks> by_host;
   for (const RankMemory& rank : ranks)
@@ -33,7 +33,7 @@ std::vector<Ranks> sharing_ranks(std::span<const RankMemory> ranks) {
 
 struct Sums {
   std::uint64_t own = 0, own_new = 0, shared = 0, shared_new = 0;
-  std::uint64_t given_back = 0;  // of ordinary memory that ranks hold and do not need any more
+  std::uint64_t given_back = 0;  // ordinary memory that ranks hold and need no longer
   std::uint64_t unneeded = 0, resumed = 0;
   std::optional<std::uint64_t> available, total, shared_free;
 };
@@ -67,7 +67,8 @@ struct Lack {
   std::uint64_t needed = 0, available = 0;
 };
 
-// Returns what lacks at the moment. What is unneeded counts as free, because it goes or is used again.
+// Returns what is lacking at the moment. Unneeded snapshots count as free memory, because they are removed or
+// reused.
 Lack lack_now(const Sums& sums) {
   if (sums.shared_free.has_value() && sums.shared_new > *sums.shared_free + sums.unneeded) {
     return {.lacks = true,
@@ -80,15 +81,14 @@ Lack lack_now(const Sums& sums) {
   return {.lacks = needed > available, .needed = needed, .available = available};
 }
 
-// Returns whether the ranks fit where nobody else holds any memory.
+// Returns whether the ranks fit if no other process holds any memory.
 bool fits_empty(const Sums& sums) {
   if (sums.shared_free.has_value() && sums.shared > *sums.shared_free + sums.unneeded + sums.resumed)
     return false;
   return !sums.total.has_value() || sums.own + sums.shared <= *sums.total;
 }
 
-// Returns the choices from the best to the least. A third slot comes later where an older snapshot stays
-// meanwhile.
+// Returns the choices from best to worst. A third slot comes later if an older snapshot stays meanwhile.
 std::vector<SnapshotRoom> choices(const FitQuestion& question) {
   const bool resumes_from_memory =
       std::ranges::any_of(question.ranks, [](const RankMemory& rank) { return rank.resumed_bytes > 0; });
@@ -101,7 +101,7 @@ std::vector<SnapshotRoom> choices(const FitQuestion& question) {
   return rooms;
 }
 
-// Fills in what lacks where, with this choice; false: nothing.
+// Fills in which memory is lacking on which host with this choice; false if none is.
 bool note_lack(FitAnswer& answer, const std::vector<Ranks>& groups, const SnapshotRoom& room) {
   for (const Ranks& group : groups) {
     const Sums sums = sums_of(group, room);
@@ -140,7 +140,7 @@ FitAnswer decide_fit(const FitQuestion& question) {
   }
   FitAnswer answer;
   const SnapshotRoom least = rooms.back();
-  // Tiers that are worth a wait: those that the run had, as far as waiting can bring them.
+  // Tiers that are worth a wait: those that the run had, as far as waiting can provide them.
   const SnapshotTiers goal =
       empty.has_value() ? std::min(question.waits_for, empty->tiers) : SnapshotTiers::none;
   if (now.has_value() && (now->tiers >= goal || question.time_is_over)) {

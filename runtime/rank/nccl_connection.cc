@@ -6,7 +6,7 @@
 namespace holdfast::inline rank {
 namespace {
 
-constexpr int groups_of_phase_max = 2;  // of one rank: activations and gradients
+constexpr int groups_of_phase_max = 2;  // groups of one rank: activations and gradients
 
 Result<void> connect_group(NcclSession& session, CountedCommunicator& run, Env& env, const NcclGroup& group) {
   Communicator& control = group.transport->group();

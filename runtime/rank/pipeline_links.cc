@@ -11,11 +11,11 @@ PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options&
   if (stages == 1) return;
   const auto link = [&](int from, int to, TagGroup tags) {
     const std::vector<int> pair = {line[static_cast<std::size_t>(from)], line[static_cast<std::size_t>(to)]};
-    constexpr std::size_t open_max = 64;  // of a few links that share their requests with the data's
+    constexpr std::size_t open_max = 64;  // few: these links share their requests with the data group
     return std::make_unique<RankTransport>(run, pair, tags, open_max);
   };
-  // The way from the last stage to the first has tags of its own: of two stages both ways are between the
-  // same ranks.
+  // The direction from the last stage to the first has tags of its own, because with two stages both
+  // directions are between the same ranks.
   const auto connect = [&](int from, int to, Link& activations, Link& gradients) {
     const bool wraps = to == 0;
     activations = link(from, to, wraps ? TagGroup::wrapped_activations : TagGroup::activations);
@@ -29,7 +29,7 @@ PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options&
     tied_ = link(0, stages - 1, TagGroup::tied_weights);
 }
 
-// Of links between the same stages, activations come first on both.
+// Adds activations before gradients, so that links between the same stages have the same order on both ranks.
 std::vector<NcclGroup> PipelineLinks::groups() {
   std::vector<NcclGroup> groups;
   const auto add = [&](Link& activations, Link& gradients, int from) {

@@ -1,5 +1,5 @@
-// PipelineLinks: the transports of one rank with the other stages of its pipeline: activations and gradients
-// with its neighbours, and what the two ends of a tied weight tell each other.
+// PipelineLinks holds the transports of one rank to the other stages of its pipeline: activations and
+// gradients with its neighbours, and the exchange between the two ends of a tied weight.
 #pragma once
 
 #include <memory>
@@ -15,20 +15,21 @@ namespace holdfast::inline rank {
 class PipelineLinks {
  public:
   struct Options {
-    bool is_ring = false;        // the last stage goes on to the first one's next chunk
+    bool is_ring = false;        // the last stage sends to the next chunk of the first
     bool has_tied_ends = false;  // the first and the last stage share a weight
   };
   PipelineLinks(Communicator& run, const Mesh& mesh, const Options& options);
-  // Those that NCCL can move, before reserve().
+  // Returns the groups that NCCL can connect. Call it before reserve().
   std::vector<NcclGroup> groups();
-  // `boundary_bytes`: of a microbatch between two stages; `tied_bytes`: this rank's part of a tied weight.
+  // Reserves the buffers. `boundary_bytes`: size of a microbatch between two stages; `tied_bytes`: size of
+  // this rank's part of a tied weight.
   void reserve(Device& device, std::uint64_t boundary_bytes, std::uint64_t tied_bytes, MemoryPlan& plan);
   void bind(const MemoryArena& arena);
 
   StageLinks neighbours();
   Transport* tied() {
     return tied_ == nullptr ? nullptr : &tied_->transport();
-  }  // null: this is no end of one
+  }  // null: this rank is not at an end of a tied weight
 
  private:
   using Link = std::unique_ptr<RankTransport>;

@@ -1,5 +1,5 @@
-// RankContext: what a rank that computes does everything with. The worker makes it. What it refers to is the
-// worker's own or outlives the worker; nobody keeps a context for longer than the worker.
+// RankContext holds everything that a computing rank works with. The worker makes it. It refers to objects
+// that belong to the worker or outlive it; no object keeps a context for longer than the worker lives.
 #pragma once
 
 #include <algorithm>
@@ -25,26 +25,27 @@ namespace holdfast::inline rank {
 struct RankContext {
   Env& env;
   FaultPoints& faults;
-  Communicator& communicator;  // of all ranks of the run
+  Communicator& communicator;  // all ranks of the run
   const Waiter& waiter;
   Device& device;
   const Config& config;               // resolved
-  const Mesh& mesh;                   // of all ranks
-  MeshCoordinate coordinate;          // place of this rank in it
-  RankWatch* watch = nullptr;         // hears what this rank is at; null: nobody looks after it
-  SpanRecorder& spans;                // off unless there is a watch or a trace is recorded
-  int ranks_on_host = 1;              // that share the memory and the processors of this host
-  std::optional<Secret> secret = {};  // of the connections between ranks; none: there are none
+  const Mesh& mesh;                   // mesh of all ranks
+  MeshCoordinate coordinate;          // coordinate of this rank in it
+  RankWatch* watch = nullptr;         // records what this rank is doing; null: not watched
+  SpanRecorder& spans;                // off unless there is a watch, or a trace is recorded
+  int ranks_on_host = 1;              // ranks that share the memory and processors of this host
+  std::optional<Secret> secret = {};  // secret of connections between ranks; none: there are none
 
-  // Returns whether this rank counts for its tensor group: what all ranks of one have is saved, and summed,
-  // by the first of them.
+  // Returns whether this rank counts for its tensor group: state that all ranks of a tensor group have is
+  // saved, and summed, by the first of them only.
   bool counts_replicated() const { return coordinate.tensor == 0; }
-  // Returns what ranks connect to each other through, beside the communicator; one for each purpose.
+  // Returns the network through which ranks connect to each other beside the communicator; one for each
+  // purpose.
   SealedNetwork network(std::string purpose) const { return {env, secret.value(), std::move(purpose)}; }
   Result<ListenPlace> listen_place() const {
     return holdfast::listen_place(env, config, ranks_on_host == communicator.size());
   }
-  // Returns the number of threads for work of the host while the device rests.
+  // Returns the number of threads for work on the host while the device is idle.
   int host_threads() const {
     if (device.host_sees_memory()) return device.threads();
     return std::max(1, env.processor_count() / std::max(1, ranks_on_host));

@@ -42,7 +42,7 @@ Result<void> check_layout(const Config& config, int ranks, std::int64_t spares) 
     if (!sentences.empty()) sentences += "\n";
     sentences += problem.sentence;
   }
-  // A stage's list of actions is in memory.
+  // The list of actions of a stage is held in memory, which limits the microbatches.
   constexpr std::int64_t microbatches_max = 1 << 20;
   const std::int64_t microbatches = config.parallel.lanes * config.training.microbatches_per_lane;
   if (sentences.empty() && config.parallel.pipeline > 1 && microbatches > microbatches_max) {
@@ -100,13 +100,14 @@ std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& confi
   return parts;
 }
 
-// A pipeline runs its lanes without draining between them. Interleaved it cannot: a chunk is done with a lane
-// while another is still at it, but the gradients of both leave together. One stage has nothing to drain.
+// A pipeline runs its lanes without draining between them. An interleaved pipeline cannot: a chunk finishes a
+// lane while another chunk still computes it, but the gradients of both are sent together. A single stage has
+// nothing to drain.
 PipelineSchedule pipeline_schedule(const Config& config, const LaneSchedule& lanes, int data_rank) {
   const int lanes_here = static_cast<int>(lanes_of_rank(lanes, data_rank).size());
   const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);
   const bool lane_by_lane = chunks > 1 || config.parallel.pipeline == 1;
-  // One stage alone gains nothing by keeping microbatches.
+  // A single stage gains nothing by keeping microbatches.
   const ScheduleKind kind = config.parallel.pipeline == 1
                                 ? ScheduleKind::one_forward_one_backward
                                 : schedule_kind_of(config.parallel.pipeline_schedule).value();
@@ -146,7 +147,7 @@ std::string why_gradients_are_whole(const Config& config, int data_ranks) {
 }
 
 int gradient_places(const Config& config, int data_ranks) {
-  // Of the head and of the embedding two are written at once; the others leave meanwhile.
+  // The head and the embedding write two gradients at once, while the others are being sent.
   constexpr int shared = 4;
   const bool shares = config.optimizer.shard_gradients && why_gradients_are_whole(config, data_ranks).empty();
   return shares ? shared : 0;

@@ -1,10 +1,10 @@
-// RankLinks: the connections of one rank with the ranks that it exchanges device memory with: those that hold
-// the same layers and slices (data), the other slices (tensor), the neighbouring stages and the other end of
-// a tied weight (pipeline). They share one counted communicator, and one NCCL session where NCCL moves the
-// memory.
+// RankLinks holds the connections of one rank to the ranks that it exchanges device memory with: those with
+// the same layers and slices (data), those with the other slices (tensor), and the neighbouring stages and
+// the other end of a tied weight (pipeline). They share one counted communicator, and one NCCL session if
+// NCCL moves the memory.
 //
-// In this order: connect_nccl() where the run uses NCCL, reserve(), bind(), and connect_tensor_group() after
-// the kernels were planned, for which nothing has to move.
+// Call in this order: connect_nccl() if the run uses NCCL, reserve(), bind(), and, once the kernels are
+// planned, for which no data has to move, connect_tensor_group().
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@
 
 namespace holdfast::inline rank {
 
-// Bytes of the largest exchange on each link of a rank.
+// LinkBytes holds the size of the largest exchange on each link of a rank.
 struct LinkBytes {
   std::uint64_t data = 0;
   std::uint64_t tensor = 0;
-  std::uint64_t boundary = 0;  // a microbatch between two stages
-  std::uint64_t tied = 0;      // this rank's part of a tied weight
+  std::uint64_t boundary = 0;  // size of a microbatch between two stages
+  std::uint64_t tied = 0;      // size of this rank's part of a tied weight
 };
 
 class RankLinks {
@@ -38,21 +38,21 @@ class RankLinks {
   RankLinks(Communicator& run, const Mesh& mesh, const TensorShare& share,
             const PipelineLinks::Options& pipeline);
 
-  // Connects NCCL for all links, all ranks together, before the memory of the plan is taken, so that what
-  // NCCL takes of the GPU counts. Where NCCL does not end in time, options.die ends the process. `library`
-  // and `env` outlive this object.
+  // Connects NCCL for all links. All ranks call it together, before the memory of the plan is allocated, so
+  // that the GPU memory that NCCL takes is counted. If NCCL does not finish in time, options.die ends the
+  // process. `library` and `env` outlive this object.
   Result<void> connect_nccl(NcclLibrary& library, Env& env, const NcclOptions& options);
-  // Plans the memory of a run whose lanes exchange by NCCL, which needs no buffers, without NCCL.
+  // Plans the memory of a run whose lanes exchange by NCCL, which needs no buffers, without loading NCCL.
   void plan_with_nccl();
-  // Reserves buffers where the host does not see the device's memory.
+  // Reserves buffers if the host does not see the device's memory.
   void reserve(const LinkBytes& largest, Device& device, MemoryPlan& plan);
   void bind(const MemoryArena& arena);
   void connect_tensor_group(const Waiter& waiter);
-  // Ends what NCCL has under way on the device, which by itself never ends with a peer that died. After that
-  // the links move nothing.
+  // Aborts the operations that NCCL has under way on the device, which never end by themselves if a peer has
+  // died. After that the links move nothing.
   void abort_nccl(const std::string& reason);
 
-  CountedCommunicator& communicator() { return communicator_; }  // of all ranks of the run
+  CountedCommunicator& communicator() { return communicator_; }  // all ranks of the run
   // Returns what this rank has sent and received since the links were made.
   const AxisTraffic& traffic() { return communicator_.traffic(); }
   Transport& data() { return data_.transport(); }

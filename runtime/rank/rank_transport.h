@@ -1,6 +1,5 @@
-// RankTransport: the transport of device memory between some ranks of the run, with all that it needs below
-// it: their group of the run's communicator, and pinned buffers where the host does not see the device's
-// memory.
+// RankTransport is the transport of device memory between some ranks of the run, with all that it is built
+// on: their group of the run's communicator, and pinned buffers if the host does not see the device's memory.
 #pragma once
 
 #include <memory>
@@ -15,15 +14,15 @@ namespace holdfast::inline rank {
 
 class RankTransport {
  public:
-  // `members`: as GroupCommunicator takes them; `run` outlives this object. `open_max`: HostTransport's.
+  // Makes the transport. `members`: as for GroupCommunicator; `run` outlives this object. `open_max`: as for
+  // HostTransport.
   RankTransport(Communicator& run, std::vector<int> members, TagGroup tags,
                 std::size_t open_max = Transport::ranks_max)
       : group_(run, std::move(members), tags), host_(group_, open_max) {}
-  // Moves device memory by another transport of the same group from now on (NCCL's), which moves the device's
-  // memory by itself.
+  // Uses another transport of the same group from now on, which moves the device's memory itself (NCCL's).
   void use(std::unique_ptr<Transport> other) { other_ = std::move(other); }
-  // Before it is used, where the host does not see the device's memory: reserves what one exchange of at most
-  // `largest_bytes` needs. Nothing happens elsewhere.
+  // Reserves what one exchange of at most `largest_bytes` needs, if the host does not see the device's
+  // memory; otherwise does nothing. Call it before the transport is used.
   void reserve(Device& device, std::uint64_t largest_bytes, MemoryPlan& plan) {
     if (device.host_sees_memory() || group_.size() == 1 || other_ != nullptr) return;
     pinned_ = std::make_unique<PinnedTransport>(host_, device, largest_bytes, plan);

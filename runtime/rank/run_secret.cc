@@ -10,7 +10,7 @@
 namespace holdfast::inline rank {
 namespace {
 
-// What a rank asks of the one that has the secret, which seals it for the rank alone.
+// SecretNeed is the request of a rank to the rank that has the secret, which seals it for that rank alone.
 struct SecretNeed {
   bool is_known = false;  // the rank has the secret of the run already
   std::string request = {};
@@ -21,7 +21,7 @@ struct SecretNeed {
   }
 };
 
-// By rank.
+// Returns the secret sealed for each rank, by rank.
 Result<std::vector<std::string>> sealed_for_all(const Secret& secret, const std::vector<SecretNeed>& needs) {
   std::vector<std::string> all;
   for (const SecretNeed& need : needs) {
@@ -56,7 +56,8 @@ Result<ListenPlace> listen_place(Env& env, const Config& config, bool one_host) 
   if (one_host) return ListenPlace{.address = loopback, .told = {loopback}};
   const Result<std::vector<std::string>> addresses = env.network().own_addresses(config.network.interface);
   if (!addresses.ok()) {
-    // It was right once where the run has begun: then a host has lost it, and another start may do without.
+    // The interface was valid once if the run has begun: then a host has lost it, and another start may do
+    // without that host.
     const Result<FileStatus> begun = env.status(RunPaths{config.run.directory}.config());
     const bool has_begun = begun.ok() && begun->exists;
     return fail(has_begun ? ExitCode::communication : ExitCode::config, "{}", addresses.error().message);

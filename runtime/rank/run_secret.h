@@ -1,5 +1,5 @@
-// The secret that ranks share with each other and with their guards, so that nobody else is taken for one of
-// them (runtime/os/secret.h), and where they listen for each other.
+// Agrees on the secret that the ranks of a run share with each other and with their guards, so that no other
+// process can pass for one of them (runtime/os/secret.h), and decides where they listen for each other.
 #pragma once
 
 #include <optional>
@@ -13,17 +13,18 @@
 
 namespace holdfast::inline rank {
 
-// All ranks together. Returns the same secret on each: that which some of them know from an epoch before,
-// else a new one. It is handed out sealed. Errors: communication.
+// Returns the same secret on all ranks, which call it together: the one that some of them know from an
+// earlier epoch, else a new one. It is sent sealed. Errors: communication.
 Result<Secret> agree_on_secret(Communicator& communicator, const Waiter& waiter, Env& env,
                                const std::optional<Secret>& known);
 
 struct ListenPlace {
-  std::string address = {};            // for Network::listen()
-  std::vector<std::string> told = {};  // by which the others reach it
+  std::string address = {};            // address for Network::listen()
+  std::vector<std::string> told = {};  // addresses at which the others reach it
 };
-// By network.interface; without one, every interface. Where all are on `one_host`: loopback. Error: this
-// host has no such interface (config; communication in a run that has begun).
+// Returns where this rank listens: on network.interface, or on every interface if that is not set, or on
+// loopback if all ranks are on `one_host`. Error: this host has no such interface (config; communication in a
+// run that has begun).
 Result<ListenPlace> listen_place(Env& env, const Config& config, bool one_host);
 
 }  // namespace holdfast::inline rank

@@ -1,5 +1,5 @@
-// Inputs of a run on one rank, before anything is agreed on, and the source of requests to stop or to
-// save.
+// TrainInputs holds the inputs of a run on one rank before anything is agreed on; StopSource is the source of
+// requests to stop or to save.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,16 @@ struct PreparedRank;  // runtime/elastic/new_rank.h
 
 namespace holdfast::inline rank {
 
-// Asked between steps what somebody wants of this rank.
+// StopSource is asked between steps whether this rank is requested to stop or to save.
 class StopSource {
  public:
   virtual ~StopSource() = default;
   virtual bool stop_requested() = 0;               // save and stop
-  virtual bool save_requested() { return false; }  // save and go on; true until it is answered
-  // The state that is there now is being saved, which answers this rank; `asked_for`: some rank was asked.
+  virtual bool save_requested() { return false; }  // save and go on; true until save_begun() answers it
+  // Answers this rank's request: the current state is being saved. `asked_for`: some rank was requested to
+  // save.
   virtual void save_begun(bool asked_for) { static_cast<void>(asked_for); }
-  // run.directory is local to each host, so nobody on another host reads what is written there.
+  // Reports that run.directory is local to each host, so another host cannot read what is written there.
   virtual void directory_is_local() {}
 };
 
@@ -40,20 +41,20 @@ struct TrainInputs {
   Communicator& communicator;
   StopSource& stop;
   const Result<LoadedConfig>& config;  // as this rank loaded it
-  std::string build;                   // facts of the binary that must be equal on all ranks
+  std::string build;                   // identity of the binary, which must be equal on all ranks
   int ranks_on_host = 1;
-  int rank_on_host = 0;  // which of them this is: they share the GPUs of the host in turn
+  int rank_on_host = 0;  // index among them: they take the host's GPUs in turn
   std::int64_t started_ns =
       0;  // Env::monotonic_ns() when the program started: run.stop_after counts from there
-  // Where NCCL comes from if it is wanted; empty: from the CUDA module.
+  // Loads NCCL if it is wanted; empty: NCCL comes from the CUDA module.
   std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl = {};
-  // Membership whose communicator the one above is; it outlives the run. Null: a death ends the run.
+  // Membership that owns the communicator above; it outlives the run. Null: a death ends the run.
   Membership* membership = nullptr;
-  // Memory that this process prepared before it was taken in (runtime/elastic/new_rank.h); outlives the run.
-  // Null: nothing.
+  // Memory that this process prepared before it joined (runtime/elastic/new_rank.h); outlives the run. Null:
+  // nothing was prepared.
   PreparedRank* prepared = nullptr;
-  RankWatch* watch = nullptr;  // is told what this rank is at; null: nobody looks after it
-  // For tests: memory that is used again holds no sensible numbers (KeptMemory::spoil_reused).
+  RankWatch* watch = nullptr;  // records what this rank is doing; null: not watched
+  // Fills memory that is used again with unusable numbers, for tests (KeptMemory::spoil_reused).
   bool spoil_kept_memory = false;
 };
 

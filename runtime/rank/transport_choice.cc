@@ -17,7 +17,7 @@ std::string rank_text(std::span<const TransportMeans> ranks, std::size_t rank) {
   return fmt::format("rank {} ({})", rank, ranks[rank].host);
 }
 
-// The GPU that most ranks share: how many, and the first two of them.
+// Sharing describes the GPU that most ranks share: their number, and the first two of them.
 struct Sharing {
   int ranks = 1;
   std::size_t first = 0, second = 0;
@@ -35,7 +35,7 @@ Sharing sharing_of(std::span<const TransportMeans> ranks) {
   return most;
 }
 
-// Why these ranks cannot use NCCL together, a clause; empty when they can.
+// Returns why these ranks cannot use NCCL together, as a clause; empty when they can.
 std::string obstacle_to_nccl(std::span<const TransportMeans> ranks, const Sharing& sharing) {
   const int version = ranks.front().nccl_version;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -63,13 +63,13 @@ std::int64_t pipeline_of(const Config& config) {
   return std::max<std::int64_t>(1, config.parallel.pipeline);
 }
 
-// Returns how many of the ranks that were started compute.
+// Returns how many of the launched ranks compute.
 int without_spares(const Config& config, int ranks) {
   if (config.parallel.data <= 0) return ranks;
   return static_cast<int>(config.parallel.data * tensor_of(config) * pipeline_of(config));
 }
 
-// Finds the GPU of this rank, and NCCL for it unless nobody wants it.
+// Finds the GPU of this rank, and loads NCCL for it unless parallel.exchange is "host".
 Result<void> find_gpu_and_nccl(const TrainInputs& inputs, const Config& config, TransportMeans& mine,
                                JoinedTransport& joined) {
   HF_TRY(const CudaPresence cuda, find_cuda(inputs.env));

@@ -1,5 +1,6 @@
-// How the device's memory travels between the ranks of a run: by NCCL from GPU to GPU, or over the host
-// communicator. One choice, alike on all ranks, from what each of them has. It never changes a bit.
+// Chooses how the device's memory travels between the ranks of a run: by NCCL from GPU to GPU, or through the
+// host by the communicator. All ranks make the same choice, from what each of them has. It never changes a
+// bit.
 #pragma once
 
 #include <memory>
@@ -15,17 +16,17 @@
 namespace holdfast::inline rank {
 
 enum class TransportWay {
-  host,  // over the communicator: memory that the host sees as it lies, a GPU's by way of pinned buffers
+  host,  // communicator: memory that the host sees directly, GPU memory through pinned buffers
   nccl,
 };
 
-// What one rank brings to the choice.
+// TransportMeans is what one rank contributes to the choice.
 struct TransportMeans {
-  std::string host = {};          // for sentences
-  bool host_sees_memory = false;  // of the device
+  std::string host = {};          // host name, for messages
+  bool host_sees_memory = false;  // Device::host_sees_memory()
   std::string gpu = {};           // CudaFacts::uuid
-  int nccl_version = 0;           // 0: it has none
-  std::string nccl_missing = {};  // why, a clause
+  int nccl_version = 0;           // 0: this rank has no NCCL
+  std::string nccl_missing = {};  // reason why it has none, a clause
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("host", self.host);
@@ -38,28 +39,30 @@ struct TransportMeans {
 
 struct TransportChoice {
   TransportWay way = TransportWay::host;
-  int ranks_per_gpu = 1;    // the most of them on one
-  std::string description;  // for the log, with the reason: "NCCL 2.28.9", "pinned host memory, because ..."
+  int ranks_per_gpu = 1;    // largest number of ranks that share a GPU
+  std::string description;  // for the log: "NCCL 2.28.9", "pinned host memory, because ..."
 };
 
-// `wanted`: parallel.exchange. ExitCode::config when it is "nccl" and some rank cannot.
+// Chooses the transport for all ranks. `wanted`: parallel.exchange. ExitCode::config when it is "nccl" and
+// some rank cannot use NCCL.
 Result<TransportChoice> choose_transport(std::string_view wanted, std::span<const TransportMeans> ranks);
 
-// Counts the transports of a rank that have something open at the same time where `ranks` ranks compute: one
-// for its lanes, one for the slices of its layers, and those with its neighbours in the pipeline. The two
-// ends of a tied weight exchange when all others rest.
+// Returns how many transports of a rank are in use at the same time if `ranks` ranks compute: one for its
+// lanes, one for the slices of its layers, and those to its neighbours in the pipeline. The two ends of a
+// tied weight exchange when all other transports are idle.
 int transports_at_once(const Config& config, int ranks);
 
-// Prepares the environment of a run that may go by NCCL. Call it once, before the program touches CUDA and
-// with as few other threads as possible: CUDA and NCCL read most variables once, when they are first used,
-// and writing one is no call for a process with threads that read them, so no later moment would do, nor one
-// for each membership epoch. It sets what NCCL needs (set_nccl_variables), and where several transports may
-// go at once what CUDA must do for them (parallel/nccl/nccl_transport.h). What is set already stays. `config`
-// as it was read, `ranks` of the run. ExitCode::config where the environment would make NCCL blocking
-// (check_nccl_environment).
+// Prepares the environment of a run that may use NCCL. Call it once, before the program touches CUDA and with
+// as few other threads as possible: CUDA and NCCL read most variables once, when they are first used, and
+// setting a variable is not safe in a process whose threads read the environment. So it can run neither at a
+// later moment nor once for each membership epoch. It sets what NCCL needs (set_nccl_variables), and what
+// CUDA needs if several transports may be in use at once (parallel/nccl/nccl_transport.h). Variables that are
+// set already stay. `config` is as it was read, `ranks` are those of the run. ExitCode::config if the
+// environment would make NCCL blocking (check_nccl_environment).
 Result<void> prepare_cuda_for_nccl(Env& env, const Config& config, int ranks);
 
-// The choice of all ranks together for the device that this one has; and NCCL, if that is the choice.
+// JoinedTransport is the choice of all ranks together for the device that this rank has, and NCCL if that is
+// chosen.
 struct JoinedTransport {
   TransportChoice choice;
   std::unique_ptr<NcclLibrary> nccl;

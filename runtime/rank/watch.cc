@@ -10,7 +10,8 @@
 namespace holdfast::inline rank {
 namespace {
 
-// Ranks of this host that come when the run grows back need a slot, too.
+// Returns the number of slots on this host's board. Ranks that join later, when the run grows back, need
+// slots, too.
 std::uint32_t slots_on_host(Env& env) {
   constexpr std::uint32_t later_min = 8;
   const auto ranks = static_cast<std::uint32_t>(launched_ranks_on_host(env));

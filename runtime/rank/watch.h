@@ -1,5 +1,5 @@
-// The watchdog's part in a training run: a rank's RankWatch (watchdog/rank_watch.h) from what the environment
-// and the config say, and how its users call one that may not be there.
+// Makes the RankWatch of a rank (watchdog/rank_watch.h) from the environment and the config, and wraps its
+// calls for callers that may not have one.
 #pragma once
 
 #include <algorithm>
@@ -16,24 +16,26 @@ namespace holdfast::inline rank {
 
 DeadlineLimits deadline_limits(const WatchdogConfig& config);
 
-// The name of the board that the ranks of this host have. Those of another PID namespace have another one,
-// and a guard of their own: this one would take what it cannot see for dead.
+// Returns the name of the board of the ranks on this host. Ranks in another PID namespace have another board,
+// and a guard of their own, because this guard would take processes that it cannot see for dead.
 std::string watched_board(Env& env);
 
-// Before MPI starts, which may hang; of a rank that came later, whose number MPI knows first, behind that.
-// Null with watchdog.guard = false, and where there is no shared memory to watch in: a line on stderr says so
-// then, and the run goes on without. A config with errors is watched, too, until all ranks know of it.
+// Starts watching this rank before MPI starts, which may hang; for a joiner after that, because only MPI
+// knows its number. Returns null with watchdog.guard = false, and if there is no shared memory for the board:
+// then a line on stderr says so, and the run goes on unwatched. A rank whose config has errors is watched,
+// too, until all ranks know of them.
 std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config, int launched_rank,
                                        std::int64_t join_timeout_ms);
 
-// Returns how long a rank that shows no sign of life may take to come together with the others after a death:
-// half of what these wait, so that the others can go on without one that does not.
+// Returns how long a rank that shows no sign of life may take to rebuild the group with the others after a
+// death: half of the time that these wait, so that the others can go on without a rank that does not come.
 inline std::int64_t rebuild_deadline_ms(const Config& config) {
   return std::max<std::int64_t>(1,
                                 std::min(config.elastic.recovery_timeout_ms / 2, config.watchdog.ceiling_ms));
 }
-// Returns how long one that does show some may take, because on a machine where steps take ten times as long
-// so does this. The rest of what the others wait is left to them to go on without it.
+// Returns how long a rank that shows signs of life may take to rebuild the group. A machine on which steps
+// take ten times as long also needs ten times as long for this. The rest of the time is left to the others,
+// to go on without it.
 inline std::int64_t rebuild_ceiling_ms(const Config& config) {
   return std::min(config.elastic.recovery_timeout_ms / 5 * 4, config.watchdog.ceiling_ms);
 }
@@ -44,7 +46,7 @@ inline void enter(RankWatch* watch, Phase phase, std::uint64_t step) {
 inline void enter(RankWatch* watch, Phase phase, std::uint64_t step, std::int64_t deadline_ms) {
   if (watch != nullptr) watch->enter(phase, step, deadline_ms);
 }
-// Begins a part of coming together after a death, or with new ranks.
+// Begins a part of rebuilding the group after a death, or with new ranks.
 inline void enter_recovery(RankWatch* watch, std::uint64_t step, const Config& config) {
   if (watch != nullptr)
     watch->enter(Phase::recovery, step, rebuild_deadline_ms(config), rebuild_ceiling_ms(config));
@@ -56,8 +58,8 @@ inline void beside_save(RankWatch* watch) {
   if (watch != nullptr) watch->beside_save();
 }
 
-// The calls from here to the end of the block may block on a file system: a rank that stands there is told of
-// and left alone until watchdog.ceiling. `what`: a literal, "training data".
+// StorageWait marks calls that may block on a file system, until the end of its scope: a rank that blocks
+// there is reported, but not ended before watchdog.ceiling. `what`: a literal, "training data".
 class StorageWait {
  public:
   StorageWait(RankWatch* watch, const char* what) : watch_(watch) {
