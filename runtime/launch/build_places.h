@@ -1,5 +1,5 @@
-// What the build knows about this machine: absolute, or relative to the program, so that the tree can be
-// moved.
+// The paths that the build knows on this machine: absolute, or relative to the program, so that the tree can
+// be moved.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace holdfast::inline launch {
 
 std::string build_mpi_prefix();
-std::string build_opal_prefix();     // of an MPI that does not know where it lies; else empty
+std::string build_opal_prefix();     // for an MPI that does not know its own path; else empty
 std::string build_tune_directory();  // configs/mpi
 
 }  // namespace holdfast::inline launch

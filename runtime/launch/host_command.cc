@@ -17,12 +17,12 @@ namespace {
 
 constexpr std::size_t token_digits = 16;
 
-// It becomes part of paths that are removed.
+// Checks the form of a token, because it becomes part of paths that are removed.
 bool is_token(const std::string& text) {
   return text.size() == token_digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// With commas between them.
+// Checks a list of run ids that are separated by commas.
 bool are_run_ids(const std::string& text) {
   std::istringstream ids(text);
   bool all = !text.empty();
@@ -45,7 +45,7 @@ Result<std::string> launch_token(Env& env, const RunPaths& paths) {
   const std::string path = paths.launch() + "/token";
   const Result<std::string> known = read_text_within(env, path, text_limits::identity);
   HF_TRY(const RunIdentity identity, identify_run(env, paths));
-  const bool is_copied = !identity.copy_of.empty();  // it names processes of another run
+  const bool is_copied = !identity.copy_of.empty();  // the token identifies processes of another run
   if (known.ok() && is_token(*known) && !is_copied) return *known;
   const std::string token = fmt::format("{:016x}", env.random_u64());
   HF_TRY_VOID(env.replace_text(path, token));

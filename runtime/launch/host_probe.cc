@@ -17,14 +17,14 @@ namespace holdfast::inline launch {
 namespace {
 
 constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_us = 20'000;
-constexpr int not_reached = 255;  // by which ssh says so
+constexpr int not_reached = 255;  // exit code of ssh when it does not reach a host
 constexpr std::int64_t min_silence_ms = 3'000, silence_factor = 4;
-// Guards have waited for a suspected one already, longer than a login takes.
+// Minimum for a suspected host: guards have already waited for it, for longer than a login takes.
 constexpr std::int64_t min_silence_of_suspected_ms = 500;
 
 }  // namespace
 
-// The first of "ssh -x : rsh". ssh by itself would ask a person for a password.
+// Takes the first of "ssh -x : rsh". BatchMode keeps ssh from asking the user for a password.
 std::vector<std::string> host_agent(Env& env) {
   const std::string agents = env.variable("PRTE_MCA_plm_ssh_agent");
   if (agents.empty()) return {"ssh", "-o", "BatchMode=yes"};
@@ -36,7 +36,7 @@ std::vector<std::string> host_agent(Env& env) {
 
 namespace {
 
-// Slurm may have another name for it.
+// Returns whether `name` is this host, for which Slurm may use another name.
 bool is_this_host(Env& env, const std::string& name) {
   return name == env.host_name() || name == "localhost" || name == "127.0.0.1" ||
          (!name.empty() && name == env.variable("SLURMD_NODENAME"));
@@ -58,7 +58,7 @@ ProcessStart question(Env& env, const std::string& host, const std::vector<std::
 struct AskedHost {
   std::size_t index = 0;
   std::unique_ptr<Process> process = {};
-  std::string output = {};  // file that what it says goes to
+  std::string output = {};  // file for its output
   HeardHost heard = {};
   bool has_ended = false;
 };
@@ -70,7 +70,7 @@ std::optional<AskedHost> ask_host(Env& env, const std::string& name, const std::
   ProcessStart start = question(env, name, words);
   start.output = host.output;
   Result<std::unique_ptr<Process>> started = env.processes().start(start);
-  if (!started.ok()) {  // where nothing can be written the host is heard at its end
+  if (!started.ok()) {  // without a file, the host is heard from when it ends
     static_cast<void>(env.remove(host.output).ok());
     start.output = host.output = "/dev/null";
     started = env.processes().start(start);

@@ -1,5 +1,5 @@
-// Which hosts answer, asked the way mpirun starts its daemons: by ssh, or what PRTE_MCA_plm_ssh_agent names;
-// in a Slurm job by srun.
+// Asks which hosts answer, in the way that mpirun starts its daemons: by ssh, or what PRTE_MCA_plm_ssh_agent
+// names; in a Slurm job by srun.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,25 @@
 
 namespace holdfast::inline launch {
 
-// The command that reaches a host, whose name (may_be_host_name) and words for its shell stand behind it: the
-// first of PRTE_MCA_plm_ssh_agent's, else ssh. Words, not a line for a shell.
+// Returns the command that reaches a host: the first of PRTE_MCA_plm_ssh_agent, else ssh. The name of the
+// host (may_be_host_name) and the words for its shell come after it. The result is a list of words, not a
+// line for a shell.
 std::vector<std::string> host_agent(Env& env);
 
-// Says when a host was first heard of.
+// HeardHost records when a host first sent anything.
 struct HeardHost {
-  std::int64_t after_ms = -1;  // since all were asked: its first word, or its end; -1: nothing so far
+  std::int64_t after_ms = -1;  // from the question to its first output, or its end; -1: none yet
   bool is_suspected = false;   // LaunchHost::is_suspected
 };
-// Returns how long a host may be silent: no limit until half of those that are not suspected have been heard
-// of, then some times what the slowest of these took, and a least time, which is short for one that is
-// suspected. What they do after their first word takes as long as it takes. Pure.
+// Returns how long a host may be silent: without limit until half of the hosts that are not suspected have
+// been heard from; then a multiple of the time that the slowest of these took, and at least a minimum, which
+// is short for a suspected host. The time that a host takes after its first output is not limited here. Pure.
 std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspected);
 
-// Runs a program there, on all hosts at once, with the words that stand for it and its arguments, each as it
-// is: they are quoted for the shell that gets them there. Returns the exit codes. None: it could not be
-// reached, or did not answer while `left_ms`, which is asked again and again, was more than 0, or was silent
-// for too long. Of this host, where nothing is run: 0.
+// Runs a program on all hosts at once. `words`: the program and its arguments, each quoted for the shell that
+// gets it. Returns the exit codes, by host; for this host, where nothing is run, it is 0. None if the host
+// could not be reached, was silent for too long, or did not answer while `left_ms`, which is called
+// repeatedly, was above 0.
 std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                           const std::vector<std::string>& words,
                                           const std::function<std::int64_t()>& left_ms);

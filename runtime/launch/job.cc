@@ -16,13 +16,13 @@ namespace {
 constexpr std::int64_t tick_ms = 50;
 constexpr int ticks_per_look = 4;
 constexpr std::int64_t stopped_limit_ms = 5'000;
-constexpr std::int64_t over_limit_ms = 5'000;      // mpirun beyond the end of what it was there for
-constexpr std::int64_t lost_host_limit_ms = 500;   // and where it has lost a host, which it never gets over
-constexpr std::int64_t lifeless_limit_ms = 5'000;  // without a rank here and a word in the log
-constexpr std::int64_t start_up_factor = 2, save_reserve_ms = 2'000;  // what another start and its save take
-constexpr std::int64_t notice_parts = 3;                              // all but one of them at most
-constexpr std::int64_t first_rank_limit_ms = 300'000;  // distant hosts and large programs take their time
-constexpr std::int64_t leftovers_grace_ms = 1'000;     // guards go with the last rank
+constexpr std::int64_t over_limit_ms = 5'000;      // mpirun after the end of its ranks
+constexpr std::int64_t lost_host_limit_ms = 500;   // the same after it has lost a host: it never ends then
+constexpr std::int64_t lifeless_limit_ms = 5'000;  // without a rank on this host or a new line in the log
+constexpr std::int64_t start_up_factor = 2, save_reserve_ms = 2'000;  // time of another start and its save
+constexpr std::int64_t notice_parts = 3;                              // at most all but one of these parts
+constexpr std::int64_t first_rank_limit_ms = 300'000;  // distant hosts and large programs take long
+constexpr std::int64_t leftovers_grace_ms = 1'000;     // guards end with the last rank
 constexpr std::int64_t death_limit_ms = 10'000;
 constexpr std::int64_t late_tick_ms = 2'000;
 
@@ -30,7 +30,7 @@ bool is_final(const RunStatus& status) {
   return status.state == "finished" || status.state == "saved" || status.state == "failed";
 }
 
-// Those that a run ends with because of what it was given or found, not because of who was lost.
+// Returns the exit codes with which a run ends because of its inputs, not because of a lost rank.
 std::optional<ExitCode> error_code(int number) {
   for (const ExitCode code :
        {ExitCode::config, ExitCode::does_not_fit, ExitCode::data, ExitCode::checkpoint, ExitCode::numerics}) {
@@ -50,7 +50,7 @@ Result<StartEnd> Job::run() {
   ProcessStart start{.arguments = plan_.line.arguments,
                      .variables = plan_.line.variables,
                      .own_session = true,
-                     .die_with_parent = true};  // and the ranks with mpirun: a killed launcher leaves nobody
+                     .die_with_parent = true};  // a killed launcher leaves neither mpirun nor ranks
   start.variables[launch_variable] = plan_.directory;
   HF_TRY(mpirun_, env_->processes().start(start));
   begun_ns_ = env_->monotonic_ns();
@@ -61,19 +61,20 @@ Result<StartEnd> Job::run() {
   if (!end_processes_of_start(*env_, plan_.directory, why_killed_.empty() ? leftovers_grace_ms : 0)) {
     say_on(stderr, "holdfast launch: some processes of the run do not die; the system holds them\n");
   }
-  remove_dead_boards(*env_);  // of a guard that was killed, too
+  remove_dead_boards(*env_);  // also the board of a guard that was killed
   reap_adopted(*env_, 0);
   ranks_ = read_launched_ranks(*env_, plan_.directory);
   look_at_status();
   return end_of_start(step_before);
 }
 
-// Until mpirun has ended, or there is a reason to end it.
+// Watches the start until mpirun has ended, or there is a reason to end it.
 void Job::watch_until_end() {
   std::int64_t last_ns = begun_ns_;
   for (int tick = 0; why_killed_.empty() && !mpirun_->wait_ended(tick_ms); ++tick) {
     const std::int64_t now_ns = env_->monotonic_ns();
-    // This process was stopped, too, or the machine: what seems to last may not.
+    // A late tick means that this process was stopped, or the machine, so no condition counts as having
+    // lasted.
     if (now_ns - last_ns > late_tick_ms * 1'000'000)
       stopped_since_ns_ = over_since_ns_ = lifeless_since_ns_ = -1;
     last_ns = now_ns;
@@ -98,8 +99,8 @@ void Job::look() {
     why_killed_ = plan_.look_after_hosts();
 }
 
-// Those that the run has started itself are looked for when none is left of the others, or all are to know
-// something.
+// Reads which ranks exist. Ranks that the run itself has started are only looked for when none of the others
+// is left, or when all of them must receive a signal.
 void Job::look_at_ranks() {
   const bool asks = stop_->requested() && !passed_on_;
   const bool all_known = ranks_.size() >= static_cast<std::size_t>(plan_.ranks);
@@ -136,7 +137,7 @@ bool Job::lasts(bool now, std::int64_t& since_ns, std::int64_t limit_ms) const {
   return now_ns - since_ns > limit_ms * 1'000'000;
 }
 
-// Of this host, as far as they are known; false where there is none.
+// Returns whether all known ranks of this host have ended; false if there is none.
 bool Job::all_ended() const {
   const auto ended = [](const auto& rank) { return rank.second == nullptr || rank.second->wait_ended(0); };
   return unseen_ == 0 && !processes_.empty() && std::ranges::all_of(processes_, ended);
@@ -145,7 +146,7 @@ bool Job::all_ended() const {
 void Job::look_at_mpirun() {
   const bool all_here =
       ranks_.size() >= static_cast<std::size_t>(plan_.ranks) && processes_.size() == ranks_.size();
-  // The record comes before the report is written; then a rank says that it leaves.
+  // The status is recorded before the report is written; after that each rank records its end.
   const bool left =
       std::ranges::any_of(ranks_, [](const LaunchedRank& rank) { return rank.end.has_value(); });
   const bool over = (all_here && all_ended()) || (is_final(status_) && (left || all_ended()));
@@ -171,7 +172,8 @@ void Job::look_at_mpirun() {
   }
 }
 
-// A step that ends is followed by the save, which is then better than what is in RAM.
+// Looks whether a step has ended since the request: if so, the save follows, which is better than the state
+// in RAM.
 void Job::look_at_step() {
   if (start_up_ms_ < 0 || is_final(status_)) return;
   const std::uint64_t step = newest_step(*env_, plan_.paths);
@@ -183,8 +185,8 @@ void Job::look_at_step() {
   cut_short_ = true;
 }
 
-// Ranks of this host that died may be healed by those of others, who then write the log. Where nobody does,
-// the others are asked.
+// Looks for signs of life. When the ranks of this host have died, those of other hosts may recover the run,
+// and write the log then. If no line is written, the other hosts are asked.
 void Job::look_for_life() {
   const auto lives = [](const auto& rank) { return rank.second != nullptr && !rank.second->wait_ended(0); };
   const Result<FileStatus> log = env_->status(plan_.paths.events());
@@ -199,8 +201,9 @@ void Job::look_for_life() {
   lifeless_since_ns_ = -1;
 }
 
-// A rank that has not begun would be ended by the signal; once the run trains, those that have not begun have
-// died. mpirun passes it on to all hosts, but not when it is stopped; twice does no harm.
+// Forwards the request to save. The signal would end a rank that has not begun; once the run trains, ranks
+// that have not begun have died. mpirun forwards the signal to all hosts, but not while it is stopped; a
+// second signal does no harm.
 void Job::pass_on_request() {
   const bool all_begun = ranks_.size() >= static_cast<std::size_t>(plan_.ranks);
   if (!all_begun && status_.state == "unknown") return;
@@ -218,14 +221,14 @@ StartEnd Job::end_of_start(std::uint64_t step_before) const {
     return std::ranges::any_of(ranks_, [&](const LaunchedRank& rank) { return rank.end == code; });
   };
   if (status_.state == "finished" || (last.state == "finished" && ended_with(ExitCode::done))) {
-    end.record = StartEnd::Record::finished;  // the second: it had been finished before
+    end.record = StartEnd::Record::finished;  // second case: the run had finished before
   } else if (status_.state == "saved" && !ended_by_mpirun()) {
     end.record = StartEnd::Record::saved;
     end.step = status_.step;
   } else if (status_.state == "failed") {
     end.record = StartEnd::Record::failed;
     end.code = error_code(status_.exit_code).value_or(ExitCode::communication);
-  } else {  // refused before there was a record to write
+  } else {  // the start was refused before it could write a record
     for (const LaunchedRank& rank : ranks_) {
       if (!rank.end.has_value() || !error_code(static_cast<int>(*rank.end)).has_value()) continue;
       end.record = StartEnd::Record::failed;
@@ -250,14 +253,15 @@ std::set<std::string> Job::suspected_hosts() const {
   return suspected;
 }
 
-// When mpirun loses a host it ends the ranks of the others, with SIGTERM first, which lets a small run save.
-// Nobody who wants the run to stop sends that past this process: it would pass on SIGUSR2.
+// Returns whether mpirun has ended the ranks. When it loses a host it ends the ranks of the others, with
+// SIGTERM first, upon which a small run saves. A user's request to stop goes through this process, which
+// forwards it as SIGUSR2.
 bool Job::ended_by_mpirun() const {
   const auto terminated = [](const LaunchedRank& rank) { return rank.signal == SIGTERM; };
   return !stop_->requested() && std::ranges::any_of(ranks_, terminated);
 }
 
-// What ended it, as far as it can be seen from here.
+// Fills in the cause of the end, as far as this process can see it.
 void Job::tell_fault(StartEnd& end) const {
   std::string dead;
   std::size_t count = 0;
@@ -287,7 +291,7 @@ void Job::tell_fault(StartEnd& end) const {
   const std::string verdicts =
       verdicts_at_end(read_told_verdicts(*env_, plan_.directory), newest_step_made(*env_, plan_.paths));
   if (!verdicts.empty()) end.fault = verdicts + "; " + end.fault;
-  if (stayed_behind_) end.fault += "; " + why_killed_;  // behind what happened, which may be the same again
+  if (stayed_behind_) end.fault += "; " + why_killed_;  // after the cause, which may repeat
 }
 
 }  // namespace holdfast::inline launch

@@ -1,4 +1,4 @@
-// One start of a run: mpirun in a session of its own, looked after from its first to its last process.
+// Job is one start of a run: mpirun in a session of its own, supervised from its first process to its last.
 #pragma once
 
 #include <functional>
@@ -22,16 +22,17 @@ struct JobPlan {
   CommandLine line;
   int ranks = 1;
   RunPaths paths;
-  std::string directory;  // of the start (launch_record.h), which is there
-  // Called once, when the ranks have begun to train, with the step that they go on from.
+  std::string directory;  // directory of the start (launch_record.h), which exists
+  // Called once, when the ranks have begun to train, with the step that they resume from.
   std::function<void(std::uint64_t step)> on_running = {};
-  // Whether another start could save what this one has in RAM, if its step lasts longer than the notice.
+  // True if another start could save the state that this one has in RAM, should its step last longer than the
+  // notice.
   bool may_be_cut_short = false;
-  // Whether a process of the start lives on a distant host that answers; takes some seconds. Null: all hosts
-  // are this one.
+  // Returns whether a process of the start is alive on a distant host that answers; takes some seconds. Null
+  // if this is the only host.
   std::function<bool()> lives_elsewhere = {};
-  // Called while the ranks train, some times a second; must not block. Returns why the start must end at
-  // once; empty: it goes on.
+  // Called several times a second while the ranks train; must not block. Returns why the start must end at
+  // once; empty if it may go on.
   std::function<std::string()> look_after_hosts = {};
 };
 
@@ -39,20 +40,20 @@ class Job {
  public:
   Job(Env& env, StopRequest& stop, JobPlan plan) : env_(&env), stop_(&stop), plan_(std::move(plan)) {}
 
-  // Of the last one that run() was: it was cut short.
+  // Returns whether the last run() was cut short.
   bool was_cut_short() const { return cut_short_; }
-  // Returns whether it ended as asked, with its state sealed, so that there can be another start.
+  // Returns whether the start ended as requested, with its state sealed, so that there can be another start.
   bool ended_for_another_start() const;
-  // Returns the names, as they call themselves, of hosts none of whose ranks said how it ended, though mpirun
-  // waited for them when all others had.
+  // Returns the host names, in the hosts' own spelling, of hosts none of whose ranks recorded how it ended,
+  // although mpirun kept waiting for them when all others had ended.
   std::set<std::string> suspected_hosts() const;
-  // To the end of all its processes on this host; how it ended. The first request to stop is passed on to the
-  // ranks as SIGUSR2, once all of them can take it. Killed is
-  //   - everything, when the request is over before the ranks have saved; sooner, if it may be cut short,
-  //   when since the request no step has ended and what is left is what another start needs,
+  // Runs the start to the end of all its processes on this host, and returns how it ended. The first request
+  // to stop is forwarded to the ranks as SIGUSR2, once all of them can handle it. The following is killed:
+  //   - everything, when the notice is over before the ranks have saved; sooner, if the start may be cut
+  //     short, when no step has ended since the request and the time left is what another start needs,
   //   - an mpirun that is stopped, that outlives the ranks or the final record, or under which no rank
-  //   appears: with a host out of reach it never ends by itself,
-  //   - what mpirun leaves behind.
+  //     appears: with an unreachable host it never ends by itself,
+  //   - processes that mpirun leaves behind.
   // Error: mpirun could not be started.
   Result<StartEnd> run();
 
@@ -78,16 +79,16 @@ class Job {
   std::unique_ptr<Process> mpirun_;
   std::optional<ProcessEnd> mpirun_end_;
   std::vector<LaunchedRank> ranks_;
-  std::map<int, std::unique_ptr<Process>> processes_;  // of the ranks of this host; null: gone already
-  int unseen_ = 0;                                     // of them that cannot be looked at, and may live
+  std::map<int, std::unique_ptr<Process>> processes_;  // of the ranks on this host; null: already ended
+  int unseen_ = 0;                                     // ranks here that cannot be inspected, and may live
   RunStatus status_;                                   // of this start; "unknown" until it has written one
   std::string why_killed_;
-  bool passed_on_ = false, cut_short_ = false, stayed_behind_ = false;  // the last: mpirun, behind its ranks
+  bool passed_on_ = false, cut_short_ = false, stayed_behind_ = false;  // the last: mpirun outlived its ranks
   std::int64_t begun_ns_ = 0;
-  // Since when something lasts; -1: it is not so.
+  // Times since which a condition has lasted; -1: it does not hold.
   std::int64_t stopped_since_ns_ = -1, over_since_ns_ = -1, lifeless_since_ns_ = -1;
   std::uint64_t log_bytes_ = 0;
-  std::int64_t start_up_ms_ = -1;  // until it trained
+  std::int64_t start_up_ms_ = -1;  // from the beginning until it trained
   std::optional<std::uint64_t> step_at_request_;
 };
 

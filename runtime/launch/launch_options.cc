@@ -29,7 +29,7 @@ Result<std::int64_t> whole_number(std::string_view name, const std::string& text
   return value;
 }
 
-// N, or MIN:MAX.
+// Parses N, or MIN:MAX.
 Result<void> set_ranks(LaunchOptions& options, const std::string& value) {
   constexpr std::int64_t max_ranks = 1'000'000;
   const std::size_t colon = value.find(':');
@@ -65,7 +65,8 @@ Result<void> set_option(LaunchOptions& options, std::string_view name, const std
   return {};
 }
 
-// "-np", "--np", "-n" as people write it for mpirun; "" for what is no option of launch with a value.
+// Returns the name of an option, which may be written as for mpirun ("-np", "--np", "-n"); "" if the word is
+// no option of launch with a value.
 std::string_view option_name(std::string_view word) {
   if (word == "-n") return "np";
   if (!word.starts_with('-')) return "";
@@ -130,7 +131,7 @@ Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words
     } else if (word.starts_with("--") && word.substr(0, equals).find('.') != std::string::npos) {
       options.overrides.push_back(word);
     } else if (word.starts_with("--") && equals != std::string::npos && !options.config.empty()) {
-      options.overrides.push_back(word);  // a key of no section (--threads=2)
+      options.overrides.push_back(word);  // a key without a section (--threads=2)
     } else if (word.starts_with('-')) {
       return unknown_option(word);
     } else if (options.config.empty()) {

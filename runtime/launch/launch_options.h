@@ -1,4 +1,4 @@
-// The command line of `holdfast launch`, and the hosts that it names.
+// Parses the command line of `holdfast launch`, and the hosts that it names.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,36 @@
 namespace holdfast::inline launch {
 
 struct LaunchOptions {
-  int ranks = 0;      // -np N, or MAX of -np MIN:MAX: as many as the hosts have slots for, up to that
+  int ranks = 0;      // -np N; or MAX of -np MIN:MAX, as far as the hosts have slots
   int min_ranks = 0;  // MIN; 0: N was given
-  // At most one of the three; none: this host, or what Slurm allocated.
+  // Source of the hosts, at most one of the three; none: this host, or those that Slurm allocated.
   std::string hostfile = {};
-  std::string host_command = {};    // prints what a hostfile holds
+  std::string host_command = {};    // command that prints the text of a hostfile
   std::string hosts = {};           // LIST of --host
   std::string tune = {};            // empty: the one in configs/mpi that fits the number of hosts
   std::int64_t notice_ms = 30'000;  // from the request to stop to the end of every process
-  // How long a start waits for hosts while too few are left.
+  // Time that a start waits for hosts while too few are left.
   std::int64_t wait_for_hosts_ms = 1'800'000;
   bool dry_run = false;
   std::string config = {};                  // RUN.toml
   std::vector<std::string> overrides = {};  // --section.key=value, for `holdfast train` as they are
 };
 
-// ExitCode::config with a sentence for what is no option of launch, has no value or the wrong one.
+// Parses the options; ExitCode::config with a sentence for a word that is no option of launch, or that has no
+// value or a wrong one.
 Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words);
 
-// The hosts of a hostfile's text ("name slots=4", '#' begins a comment) and of a LIST ("a:4,b:4", each entry
-// without a number is one slot), each name once, in their order. Pure.
+// Return the hosts of a hostfile's text ("name slots=4", '#' begins a comment) and of a LIST ("a:4,b:4", each
+// entry without a number is one slot), each name once, in their order. Pure.
 std::vector<LaunchHost> hosts_of_file(const std::string& text);
 std::vector<LaunchHost> hosts_of_list(const std::string& list);
-// ExitCode::config where one of `source` cannot be the name of a host (may_be_host_name): it goes to commands
-// that reach hosts, and to shells there. Pure.
+// Check that names can be those of hosts (may_be_host_name), because they are passed to commands that reach
+// hosts, and to shells there; ExitCode::config when one of `source` cannot. Pure.
 Result<void> check_host_name(const std::string& name, const std::string& source);
 Result<void> check_host_names(const std::vector<LaunchHost>& hosts, const std::string& source);
-// The LIST of the first hosts that answer, as many as the ranks need: the loss of one on which none runs
-// would end the start, too. They have slots for whole groups of `group` ranks where they have as many, and
-// what the ranks need where nobody said how many slots they have.
+// Returns the LIST of the first hosts that answer, as many as the ranks need: the loss of a host without
+// ranks would end the start, too. Each host gets slots for whole groups of `group` ranks if it has as many,
+// and what the ranks need if its number of slots is not known.
 std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, int group = 1);
 
 }  // namespace holdfast::inline launch

@@ -26,13 +26,13 @@ namespace {
 constexpr std::int64_t host_retry_ms = 5'000;
 constexpr std::int64_t look_ms = 50;
 constexpr std::int64_t host_answer_ms = 10'000;
-constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs, and less when it is over soon
+constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs; less when it is over soon
 constexpr std::int64_t min_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
 
-// Returns the place of what a start on this host alone has of Open MPI, so that what a killed one leaves can
-// be removed; empty where there is none. With several hosts ranks make theirs themselves
-// (use_launch_scratch): where a daemon has its files cannot be said for one host alone.
+// Returns the directory for Open MPI's files of a start on this host alone, so that the files of a killed
+// start can be removed; empty if there is none. With several hosts the ranks make such a directory themselves
+// (use_launch_scratch), because the path for a daemon's files cannot be set for one host alone.
 std::string make_scratch(Env& env, const std::string& start) {
   Result<std::string> made = env.make_shared_directory(launch_scratch_name(start));
   return made.ok() ? std::move(made).value() : std::string();
@@ -97,7 +97,7 @@ int Launcher::ranks_per_copy() const {
                           std::max<std::int64_t>(config_.parallel.pipeline, 1));
 }
 
-// Wants of a range no more copies than a start could use.
+// Asks, for a range of ranks, for no more copies of the model than a start could use.
 RanksWanted Launcher::ranks_wanted() const {
   const int per_copy = ranks_per_copy();
   const auto least = static_cast<int>(config_.elastic.min_data_parallel);
@@ -116,7 +116,7 @@ RanksWanted Launcher::ranks_wanted() const {
           .at_most = true};
 }
 
-// Gives mpirun a list of the hosts that a command printed, or that Slurm allocated.
+// Gives mpirun a list of hosts if a command printed them, or Slurm allocated them.
 LaunchShape Launcher::whole_shape() const {
   const RanksWanted wanted = ranks_wanted();
   LaunchShape shape{
@@ -135,7 +135,7 @@ std::string Launcher::dry_run() const {
   return shell_line(mpirun_line(*env_, options_, places_, shape));
 }
 
-// False: somebody asked for a stop.
+// Waits; returns false if a stop has been requested.
 bool Launcher::wait_ms(std::int64_t duration_ms) {
   const std::int64_t until_ns = env_->monotonic_ns() + duration_ms * 1'000'000;
   while (true) {
@@ -195,15 +195,16 @@ Result<ExitCode> Launcher::run() {
   }
 }
 
-// Fails where another launcher has taken the run over: what follows is its business, and its ranks would be
-// taken for those that a start of this one has left. A file that cannot be read says nothing.
+// Fails if another launcher has taken the run over: that launcher decides what follows, and its ranks could
+// be mistaken for leftovers of a start of this one. A file that cannot be read is no evidence.
 Result<void> Launcher::check_claim() const {
   const Result<void> mine = claim_->check();
   const bool is_replaced = !mine.ok() && mine.error().code == ExitCode::communication;
   return is_replaced ? mine : Result<void>();
 }
 
-// Not by a signal to the ranks: the request also reaches a start that has not begun, or the next one.
+// Requests a save by a file, not by a signal to the ranks, so that the request also reaches a start that has
+// not begun, or the next one.
 void Launcher::ask_for_save() {
   if (!save_request_.empty() && read_save_answer(*env_, save_request_).state == SaveAnswer::State::asked)
     return;
@@ -218,8 +219,8 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   const std::string name = fmt::format("{}-{:016x}", token_, env_->random_u64());
   const std::string scratch = shape.several_hosts ? "" : make_scratch(*env_, name);
   LaunchPlaces places = places_;
-  // Without a home directory mpirun would look for its settings where others may put some. In the shared
-  // memory of this user nobody else can, and in / only root can.
+  // Without a home directory mpirun would look for its settings in places to which other users may write. The
+  // shared memory of this user is writable for no other user, and / only for root.
   if (places.home.empty() && env_->variable("HOME").empty()) places.home = scratch.empty() ? "/" : scratch;
   JobPlan plan{.line = mpirun_line(*env_, options_, places, shape),
                .ranks = shape.ranks,
@@ -236,13 +237,13 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   plan.look_after_hosts = [this] { return look_after_hosts(); };
   if (const Result<void> made = env_->make_directories(plan.directory); !made.ok())
     return run_directory_error(made.error());
-  log_->retry();  // in front of what the start writes, where that can be
+  log_->retry();  // before the lines of the start, if possible
   log_bytes_ = seen_bytes_ = log_bytes(*env_, paths_);
   trains_ = asked_for_another_start_ = false;
   for (const char* variable : {"OMPI_MCA_btl_sm_backing_directory", "PRTE_MCA_prte_tmpdir_base"}) {
     if (!scratch.empty() && env_->variable(variable).empty()) plan.line.variables[variable] = scratch;
   }
-  // mpirun ends the ranks when nobody reads what they say; so one start is enough to learn it.
+  // mpirun ends the ranks when nothing reads their output; so one start is enough to detect that.
   replace_unread_streams();
   const std::string directory = plan.directory;
   plan.may_be_cut_short = config_.checkpoint.ram_every_steps != 0 && !cut_short_;
@@ -254,7 +255,7 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   cut_short_ = job.was_cut_short();
   ended_as_asked_ = end.ok() && job.ended_for_another_start();
   if (ended_as_asked_) {
-    end->record = StartEnd::Record::failed;  // for what follows: the state may be in RAM alone
+    end->record = StartEnd::Record::failed;  // so that another start follows: the state may be in RAM alone
     end->code = ExitCode::communication;
     const std::vector<std::string> leaving = drains_.leaving();
     end->fault = leaving.empty() ? fmt::format("{} ranks have ended for a start with more", scale_up_.ranks())
@@ -263,12 +264,13 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
     end->kind.clear();
     cut_short_ = stop_->requested();
   }
-  static_cast<void>(env_->remove_tree(directory).ok());  // what cannot be removed does no harm
+  static_cast<void>(env_->remove_tree(directory).ok());  // files that cannot be removed do no harm
   static_cast<void>(env_->remove_tree(launch_scratch(*env_, name)).ok());
   return end;
 }
 
-// What a killed launcher has left: what its starts had on this host, and their directories.
+// Removes what a killed launcher has left: the processes and files of its starts on this host, and their
+// directories.
 Result<void> Launcher::clean_up_before() {
   const Result<std::vector<std::string>> names = env_->list(paths_.launch());
   if (!names.ok()) return run_directory_error(names.error());
@@ -289,8 +291,9 @@ Result<void> Launcher::clean_up_before() {
   return {};
 }
 
-// The step that was under way is lost; what was in memory before it becomes a checkpoint: a start that is
-// asked to stop before it begins saves what it has found there.
+// Saves the state in memory by another start. The step that was under way is lost, and the state before it
+// becomes a checkpoint: a start that is asked to stop before it begins saves the state that it finds in
+// memory.
 Result<StartEnd> Launcher::save_what_is_in_memory(const LaunchShape& shape) {
   say(ended_as_asked_
           ? "stopped on request while its state was in memory alone: that is saved"
@@ -298,12 +301,13 @@ Result<StartEnd> Launcher::save_what_is_in_memory(const LaunchShape& shape) {
   return start(shape);
 }
 
-// Each cleans up after the starts before, so that nobody who was out of reach goes on beside the next one.
+// Asks all hosts to clean up after the starts before, so that no process of a host that was unreachable goes
+// on beside the next start.
 void Launcher::ask_all_hosts(HostCommand duty, bool last) {
   note_run_id();
   std::vector<std::string> words = arguments_of(duty, token_, run_ids_);
   words.insert(words.begin(), places_.program);
-  if (last) {  // who did not answer before rarely does now
+  if (last) {  // a host that did not answer before rarely does now
     const bool all_answer = std::ranges::all_of(hosts_, &LaunchHost::answers);
     static_cast<void>(ask(words, all_answer ? host_answer_ms : look_answer_ms));
     return;
@@ -323,7 +327,7 @@ void Launcher::ask_all_hosts(HostCommand duty, bool last) {
                       answers ? "answers again: the run takes it back" : "does not answer: it is left out"));
     }
     hosts_[i].answers = answers;
-    hosts_[i].is_suspected = false;  // it may come back, and then its login takes what logins take
+    hosts_[i].is_suspected = false;  // if it comes back, its login takes the usual time
   }
 }
 
@@ -334,7 +338,8 @@ void Launcher::note_run_id() {
   run_ids_ += (run_ids_.empty() ? "" : ",") + run_id;
 }
 
-// In a hurry once somebody has asked for a stop, be it meanwhile: also this ends within the notice.
+// Asks all hosts, with a shorter limit once a stop has been requested, even meanwhile, because this must end
+// within the notice, too.
 std::vector<std::optional<int>> Launcher::ask(const std::vector<std::string>& words, std::int64_t limit_ms) {
   const std::int64_t until_ns = env_->monotonic_ns() + limit_ms * 1'000'000;
   std::int64_t hurried_until_ns = -1;
@@ -355,7 +360,7 @@ bool Launcher::lives_elsewhere() {
   std::vector<std::string> words = arguments_of(HostCommand::look, token_, "");
   words.insert(words.begin(), places_.program);
   const std::vector<std::optional<int>> codes = ask(words, look_answer_ms);
-  // Who was asked in a hurry may not have come to answer.
+  // A host that was asked with the shorter limit may not have had time to answer.
   return stop_->requested() ||
          std::ranges::any_of(codes, [](const std::optional<int>& code) { return code == 1; });
 }
@@ -368,7 +373,7 @@ void Launcher::say_narrower(const StartLayout& layout, int per_copy) {
                   layout.tensor, layout.pipeline));
 }
 
-// On the hosts that are left; waits while they are too few.
+// Returns the shape of a start on the hosts that are left; waits while they are too few.
 Result<LaunchShape> Launcher::shape_of_restart() {
   const RanksWanted wanted = ranks_wanted();
   const bool always_the_same = hosts_.size() < 2 && !hosts_may_change(options_) && !wanted.at_most;
@@ -398,7 +403,7 @@ Result<LaunchShape> Launcher::shape_of_restart() {
   }
 }
 
-// Returns what a start has on the hosts that answer; none: they are too few.
+// Returns the layout that a start has on the hosts that answer; none if they are too few.
 std::optional<StartLayout> Launcher::layout_on(const std::vector<LaunchHost>& hosts) const {
   const RanksWanted wanted = ranks_wanted();
   StartLayout layout{.pipeline = static_cast<int>(std::max<std::int64_t>(config_.parallel.pipeline, 1)),
@@ -438,14 +443,13 @@ LaunchShape Launcher::shape_on_hosts_left(const StartLayout& layout) const {
   }
   const std::int64_t data = (layout.ranks - spares) / (layout.pipeline * layout.tensor);
   if (config_.parallel.data <= data) return shape;
-  // The degree that was wanted is not to be had. It also stands for the number of lanes where nobody gave
-  // one.
+  // The requested degree is not possible. It also sets the number of lanes if that is not configured.
   replace_setting(shape.overrides, "parallel.data", data);
   replace_setting(shape.overrides, "parallel.lanes", lanes_of_run());
   return shape;
 }
 
-// Returns the config as the first start resolved it; none: there was no start that came so far.
+// Returns the config as the first start resolved it; none if no start came that far.
 std::optional<Config> Launcher::config_of_run() const {
   const Result<std::string> stored = read_text_within(*env_, paths_.config(), text_limits::config);
   if (!stored.ok()) return std::nullopt;
@@ -454,15 +458,15 @@ std::optional<Config> Launcher::config_of_run() const {
   return std::move(config->config);
 }
 
-// As its first start resolved them.
+// Returns the number of lanes as the run's first start resolved it.
 std::int64_t Launcher::lanes_of_run() const {
   if (config_.parallel.lanes > 0) return config_.parallel.lanes;
   const std::optional<Config> run = config_of_run();
   return run.has_value() && run->parallel.lanes > 0 ? run->parallel.lanes : config_.parallel.data;
 }
 
-// A run that is done needs nothing of what its ranks had in the memory of its hosts. Before another start the
-// hosts are asked anyhow.
+// Cleans up after a start. A finished run needs nothing of what its ranks had in the memory of its hosts.
+// Before another start the hosts are asked in any case.
 void Launcher::clean_up_after(const StartEnd& end, bool last) {
   const bool finished = end.record == StartEnd::Record::finished;
   if (last && hosts_.size() > 1)

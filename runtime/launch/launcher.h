@@ -1,5 +1,6 @@
-// `holdfast launch`: a run from the first start of mpirun to the end that needs no other, whatever happens to
-// mpirun, its ranks and its hosts on the way. What follows a start is decided by watchdog/restart_policy.h.
+// Launcher is `holdfast launch`: it runs a run from the first start of mpirun to the end after which no
+// further start is needed, whatever happens to mpirun, its ranks and its hosts meanwhile.
+// watchdog/restart_policy.h decides what follows a start.
 #pragma once
 
 #include <atomic>
@@ -27,13 +28,14 @@ namespace holdfast::inline launch {
 
 class Launcher {
  public:
-  // The config as `holdfast train` will load it, which says where the run is and how far it may shrink.
+  // Makes the launcher. It loads the config as `holdfast train` will, for the run directory and for how far
+  // the run may shrink.
   static Result<Launcher> create(Env& env, StopRequest& stop, const LaunchOptions& options);
 
-  // The line of the first start, for a shell.
+  // Returns the line of the first start, for a shell.
   std::string dry_run() const;
-  // The exit code of the run; says on stderr what it notices and does. Error: it could not begin, or somebody
-  // else launches this run.
+  // Runs the run and returns its exit code; logs on stderr what it notices and does. Error: the run could not
+  // begin, or another launcher has it.
   Result<ExitCode> run();
 
  private:
@@ -62,11 +64,11 @@ class Launcher {
   std::vector<std::optional<int>> ask(const std::vector<std::string>& words, std::int64_t limit_ms);
   bool wait_ms(std::int64_t duration_ms);
   void clean_up_after(const StartEnd& end, bool last);
-  // Events of its own (launcher_log.cc).
+  // Write the launcher's own events (launcher_log.cc).
   void log_fault(const StartEnd& end);
   void log_drains(std::uint64_t step);
   void log_recovery(int ranks, std::uint64_t step);
-  // Another start with more ranks, or without a host (launcher_hosts.cc).
+  // Prepare another start with more ranks, or without a host (launcher_hosts.cc).
   std::string look_after_hosts();
   void look_for_room();
   void look_at_ranks();
@@ -90,29 +92,30 @@ class Launcher {
   RunPaths paths_;
   std::unique_ptr<EventLog> log_;
   std::unique_ptr<Claim> claim_;
-  std::vector<LaunchHost> hosts_;   // empty: mpirun knows them
-  std::string hosts_trouble_;       // why they could not be read again last
-  bool has_slots_for_all_ = false;  // the hosts that were named first
-  // Layouts with fewer ranks have been tried, and need more memory of each than there is.
+  std::vector<LaunchHost> hosts_;   // empty: mpirun finds them
+  std::string hosts_trouble_;       // why reading them again failed last; empty: it did not
+  bool has_slots_for_all_ = false;  // true of the hosts that were named first
+  // Minimum ranks of a layout: those with fewer have been tried, and need more memory of each rank than there
+  // is.
   int min_ranks_that_fit_ = 1;
-  bool cut_short_ = false;        // the newest start
-  std::string run_ids_;           // with commas; a start that found nothing to go on from has made another
+  bool cut_short_ = false;        // the newest start was cut short
+  std::string run_ids_;           // separated by commas; a start that found no state has made another one
   std::string token_;             // host_command.h
-  bool launched_before_ = false;  // by another launcher
+  bool launched_before_ = false;  // an earlier launcher has started this run
   std::vector<StartEnd> starts_;
-  std::string save_request_;     // the newest; empty: none so far
-  std::uint64_t log_bytes_ = 0;  // when the newest start began
+  std::string save_request_;     // newest request; empty: none so far
+  std::uint64_t log_bytes_ = 0;  // size of the log when the newest start began
   ScaleUp scale_up_;
   Drains drains_;
-  std::uint64_t seen_bytes_ = 0;   // of the log, in which no rank count is newer than the one that is known
-  bool trains_ = false;            // the newest start
-  std::vector<LaunchHost> asked_;  // hosts, of which
-  std::future<std::vector<std::optional<int>>> answers_;  // it is asked whether they answer,
-  std::shared_ptr<std::atomic<bool>> given_up_;           // until this is true
-  bool asked_for_another_start_ = false;                  // the newest start,
-  bool ended_as_asked_ = false;                           // which ended because of that
-  int ranks_before_ = 0;                                  // that the start that failed had left
-  std::int64_t failed_ns_ = -1;                           // when; -1: no start has
+  std::uint64_t seen_bytes_ = 0;   // size of the log that has been searched for rank counts
+  bool trains_ = false;            // the newest start trains
+  std::vector<LaunchHost> asked_;  // hosts that are asked at the moment
+  std::future<std::vector<std::optional<int>>> answers_;  // their answers
+  std::shared_ptr<std::atomic<bool>> given_up_;           // set to stop asking
+  bool asked_for_another_start_ = false;                  // the newest start was asked to end
+  bool ended_as_asked_ = false;                           // the newest start ended because of that
+  int ranks_before_ = 0;                                  // ranks that the start that failed had at its end
+  std::int64_t failed_ns_ = -1;                           // when it failed; -1: no start has
 };
 
 }  // namespace holdfast::inline launch

@@ -1,6 +1,5 @@
-// The launcher follows what becomes of its hosts while a run trains: when they have room for more ranks
-// (scale_up.h), or one of them is to be left (drains.h), the run is asked to end after its next step, and is
-// started again.
+// The launcher watches its hosts while a run trains: when they have room for more ranks (scale_up.h), or the
+// run should leave one of them (drains.h), it asks the run to end after its next step, and starts it again.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -46,7 +45,7 @@ void Launcher::look_for_room() {
   }
 }
 
-// The run says in its log where its ranks are.
+// Reads from the log of the run where its ranks are.
 void Launcher::look_at_ranks() {
   const std::uint64_t bytes = log_bytes(*env_, paths_);
   if (bytes == seen_bytes_) return;
@@ -70,7 +69,7 @@ void Launcher::ask_for_room() {
   asked_ = hosts_;
   for (LaunchHost& host : asked_)
     host.answers = scale_up_.is_worth_a_start(host.name, now_ns) && !drains_.leaves(host.name);
-  const bool grows_itself = asked_.size() == 1;  // on one host
+  const bool grows_itself = asked_.size() == 1;  // on one host the run grows by itself
   if (grows_itself || layout_on(asked_).value_or(StartLayout{.ranks = 0}).ranks <= scale_up_.ranks()) {
     scale_up_.postpone(now_ns);
     return;
@@ -87,7 +86,7 @@ void Launcher::ask_for_room() {
       });
 }
 
-// Hosts come and go in a hostfile, or in what a command prints, while a run lasts.
+// Reads the hosts again, because the hostfile, or the output of the command, may change while a run lasts.
 void Launcher::read_hosts_again() {
   if (!hosts_may_change(options_)) return;
   Result<std::vector<LaunchHost>> named = named_hosts(*env_, options_);
@@ -118,13 +117,13 @@ void Launcher::forget_earlier_drains() {
     static_cast<void>(remove_drain_request(*env_, paths_, request.host).ok());
 }
 
-// A request that was withdrawn meanwhile stays so.
+// Writes answers to requests. A request that has been withdrawn meanwhile stays withdrawn.
 void Launcher::answer(const std::vector<DrainRequest>& drains) {
   if (drains.empty()) return;
   const std::vector<DrainRequest> there = read_drain_requests(*env_, paths_);
   for (const DrainRequest& request : drains) {
     if (std::ranges::find(there, request.host, &DrainRequest::host) == there.end()) continue;
-    static_cast<void>(write_drain_request(*env_, paths_, request).ok());  // it holds without that
+    static_cast<void>(write_drain_request(*env_, paths_, request).ok());  // the drain is valid without it
   }
 }
 
@@ -135,7 +134,7 @@ DrainView Launcher::drain_view(const std::vector<std::string>& names, std::uint6
           .has_room = [&](const std::vector<LaunchHost>& hosts) { return layout_on(hosts).has_value(); }};
 }
 
-// Says what is refused, and answers that.
+// Answers the requests, and logs the refused ones.
 void Launcher::answer_refused(const DrainStep& step) {
   answer(step.answers);
   for (const DrainRequest& refused : step.answers) {
@@ -147,7 +146,8 @@ void Launcher::answer_refused(const DrainStep& step) {
   stop_->request();
 }
 
-// A host is left by ending a start that trains; the next one has it for so long, unless its time is over.
+// Takes drain requests between starts. A host is left by ending a start that trains, so the next start uses
+// the host for that long, unless its deadline is over.
 void Launcher::look_at_drains_between_starts() {
   const std::vector<DrainRequest> requests = read_drain_requests(*env_, paths_);
   drains_.forget_cancelled(requests);
@@ -159,7 +159,7 @@ void Launcher::look_at_drains_between_starts() {
   if (drains_.overdue(now_ns).has_value()) answer(drains_.begun());
 }
 
-// False: the run is not asked to leave a host.
+// Takes drain requests while the run trains; returns false if there are none.
 bool Launcher::look_at_drains() {
   const std::vector<DrainRequest> requests = read_drain_requests(*env_, paths_);
   drains_.forget_cancelled(requests);
@@ -184,12 +184,13 @@ bool Launcher::look_at_drains() {
 void Launcher::give_up_asking() {
   if (!answers_.valid()) return;
   *given_up_ = true;
-  answers_ = {};  // waits for it
+  answers_ = {};  // waits until the asking ends
 }
 
 void Launcher::ask_for_another_start(const std::vector<std::optional<int>>& codes) {
   for (std::size_t i = 0; i < asked_.size(); ++i) {
-    // On a host that was left out, what still lives is what did not die: a start cannot use it.
+    // On a host that was left out, a living process is one that could not be killed, so a start cannot use
+    // the host.
     const bool in_use = hosts_[i].answers;
     const bool answers = codes[i] == nothing_lives || (codes[i] == something_lives && in_use);
     asked_[i].answers = asked_[i].answers && answers;

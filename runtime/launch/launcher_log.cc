@@ -1,5 +1,5 @@
-// The launcher writes events of its own: between two starts, when nobody else writes the log, and once the
-// next start trains.
+// The launcher writes its own events: between two starts, when no rank writes the log, and once the next
+// start trains.
 #include <string>
 #include <utility>
 

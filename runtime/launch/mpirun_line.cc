@@ -27,12 +27,12 @@ std::string find_in_path(Env& env, const std::string& name) {
   return "";
 }
 
-// A path of the build that is not absolute begins at the program.
+// Resolves a path of the build: a relative one is relative to the program's directory.
 std::string from_program(const std::string& path) {
   return path.empty() || path.starts_with('/') ? path : program_directory() + "/" + path;
 }
 
-// A path without "x/..", so that a line can be read.
+// Returns the path without "x/..", so that a line is readable.
 std::string simplified(const std::string& path) {
   std::vector<std::string> parts;
   std::istringstream all(path);
@@ -55,7 +55,8 @@ std::string tune_file(Env& env, const std::string& name) {
   return "";
 }
 
-// What ranks read. Those on distant hosts get of the environment only what mpirun is told to take there.
+// Returns the variables that ranks read. Ranks on distant hosts only get the variables that mpirun is told to
+// forward.
 std::vector<std::string> variables_of_ranks() {
   std::vector<std::string> names = environment_names();
   names.insert(names.end(), {cuda_module_variable, "HOLDFAST_FAULTS", "HOLDFAST_FAULTS_LOG"});
@@ -105,18 +106,19 @@ CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlac
   set("OMPI_ALLOW_RUN_AS_ROOT", "1");
   set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
   if (!places.opal_prefix.empty()) set("OPAL_PREFIX", places.opal_prefix);
-  // As variables, because mpirun refuses an option given twice: what stands in the user's tune file wins.
-  // Ranks may outnumber processors, and a rank's threads are not to be squeezed onto the one of its slot.
-  // Without the word "slot" Open MPI would put all of them on the first host.
+  // These settings are variables because mpirun refuses an option that is given twice, and because the user's
+  // tune file overrides variables. Ranks may outnumber processors, and the threads of a rank must not be
+  // bound to the one processor of its slot. Without the word "slot" Open MPI would put all ranks on the first
+  // host.
   set("PRTE_MCA_rmaps_default_mapping_policy", "slot:OVERSUBSCRIBE");
   set("PRTE_MCA_hwloc_default_binding_policy", "none");
   if (mpirun_uses_srun(env)) {
-    set("SLURM_OVERLAP", "1");  // else its daemons wait until those of a start before have ended, or for ever
-    set("SLURM_NO_KILL", "set");  // Slurm does not end them all when it notices that a node is lost
+    set("SLURM_OVERLAP", "1");    // else its daemons wait, maybe for ever, for the end of an earlier start's
+    set("SLURM_NO_KILL", "set");  // Slurm does not end all daemons when it notices a lost node
   }
 
   std::vector<std::string>& words = line.arguments;
-  // Runtime parameters cannot stand in a tune file. Without the two a rank that leaves with an exit code
+  // Runtime parameters cannot be set in a tune file. Without these two, a rank that leaves with an exit code
   // other than 0 makes mpirun and the survivors hang.
   words = {places.mpirun,
            "--with-ft",

@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::size_t max_output_bytes = 1 << 20;  // some 40,000 hosts
 
-// Leaves out what it says on stderr, of which no line is a host; whoever runs it by hand sees that.
+// Returns the output of the command without its stderr, no line of which is a host; a user who runs the
+// command by hand sees that.
 Result<std::string> output_of_host_command(Env& env, const std::string& command) {
   HF_TRY(const CommandEnd end, env.run_command({.line = "{ " + command + "\n} 2>/dev/null",
                                                 .timeout_ms = host_command_limit_ms,
@@ -26,7 +27,8 @@ Result<std::string> output_of_host_command(Env& env, const std::string& command)
               how, command);
 }
 
-// Ranks beyond what the job asked for would share processors and memory that Slurm counts.
+// Returns the hosts of the Slurm job. More ranks than the job asked for would share processors and memory
+// that Slurm accounts for, so they are refused.
 Result<std::vector<LaunchHost>> hosts_of_allocation(Env& env, const LaunchOptions& options) {
   HF_TRY(std::vector<LaunchHost> hosts, allocated_hosts(env));
   std::int64_t room = 0;

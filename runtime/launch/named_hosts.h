@@ -1,5 +1,5 @@
-// The hosts that the options of `holdfast launch` name: a list, a file, or a command that prints one;
-// without any of them those of the Slurm job.
+// Finds the hosts that the options of `holdfast launch` name: a list, a file, or a command that prints one;
+// without any of them, the hosts of the Slurm job.
 #pragma once
 
 #include <string>
@@ -12,14 +12,15 @@
 
 namespace holdfast::inline launch {
 
-// Limits --host-command: the launcher does nothing else meanwhile, so it is far less than the usual notice.
+// Time limit of --host-command. The launcher does nothing else meanwhile, so the limit is far shorter than
+// the usual notice.
 inline constexpr std::int64_t host_command_limit_ms = 5'000;
 
-// Reads the file, or runs the command, each time. Empty: this host. ExitCode::config with a sentence where
-// the file or the command does not give any, or a Slurm job has no room for the ranks.
+// Returns the hosts; reads the file, or runs the command, each time. Empty: this host. ExitCode::config with
+// a sentence if the file or the command yields none, or a Slurm job has no room for the ranks.
 Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options);
 
-// Tell whether they can be others the next time, and where they come from, for people.
+// Return whether the hosts can be others the next time, and where they come from, for messages.
 bool hosts_may_change(const LaunchOptions& options);
 std::string source_of_hosts(const LaunchOptions& options);
 

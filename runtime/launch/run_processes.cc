@@ -13,8 +13,8 @@ namespace {
 constexpr std::int64_t look_us = 10'000;
 constexpr std::int64_t longest_death_ms = 10'000;
 
-// The directory of the start that a process is of; empty: none. `environment`: NAME=value, each with a zero
-// byte at its end, as in /proc/ID/environ.
+// Returns the directory of the start that a process belongs to; empty if it belongs to none. `environment`:
+// NAME=value, each followed by a zero byte, as in /proc/ID/environ.
 std::string start_of(const std::string& environment) {
   const std::string whole = '\0' + environment, mark = fmt::format("{}{}=", '\0', launch_variable);
   const std::size_t at = whole.find(mark);
@@ -23,7 +23,7 @@ std::string start_of(const std::string& environment) {
   return whole.substr(begin, whole.find('\0', begin) - begin);
 }
 
-// Of a start's directory.
+// Condition on the directory of a start.
 using Wanted = std::function<bool(const std::string&)>;
 
 Wanted this_start(const std::string& directory) {
@@ -37,7 +37,8 @@ Wanted starts_named(const std::string& token) {
   };
 }
 
-// As /proc has it. Of one that is just becoming another program nothing is there yet, and it would be missed.
+// Returns the environment of a process from /proc. It is empty while a process is executing another program,
+// so it is read again then, or the process would be missed.
 Result<std::string> environment_of(Env& env, std::int64_t id) {
   constexpr int longest_looks = 1'000;
   const std::string path = fmt::format("/proc/{}/environ", id);
@@ -48,7 +49,7 @@ Result<std::string> environment_of(Env& env, std::int64_t id) {
     if (!facts.has_value() || !facts->becomes_another_program) break;
     env.sleep_us(1'000);
   }
-  return env.read_text(path);  // it has become one between the two looks, or it has no variables
+  return env.read_text(path);  // the exec ended between the two looks, or there are no variables
 }
 
 std::vector<std::unique_ptr<Process>> find_processes(Env& env, const Wanted& wanted) {
@@ -56,7 +57,8 @@ std::vector<std::unique_ptr<Process>> find_processes(Env& env, const Wanted& wan
   Processes& processes = env.processes();
   for (const std::int64_t id : processes.list()) {
     if (id == env.process_id()) continue;
-    // The handle first: what is read afterwards is this process's, or it is gone.
+    // The handle is opened first, so that whatever is read afterwards belongs to this process, or the process
+    // is gone.
     Result<std::unique_ptr<Process>> process = processes.find(id);
     if (!process.ok() || *process == nullptr) continue;
     const Result<std::string> environment = environment_of(env, id);

@@ -1,5 +1,5 @@
-// The processes of a start on this host, found by the variable that the launcher gave to mpirun and that all
-// which come from it inherit (launch_record.h): exact where names and numbers are not.
+// Finds the processes of a start on this host by the variable that the launcher set for mpirun and that all
+// its descendants inherit (launch_record.h): this is exact, unlike names and process ids.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,19 @@
 
 namespace holdfast::inline launch {
 
-// Those of the start in `directory`, this process apart; those of other users cannot be seen.
+// Returns the processes of the start in `directory`, except this one; those of other users cannot be seen.
 std::vector<std::unique_ptr<Process>> processes_of_start(Env& env, const std::string& directory);
-// Those of all starts whose names begin with the token (host_command.h).
+// Returns the processes of all starts whose names begin with the token (host_command.h).
 std::vector<std::unique_ptr<Process>> processes_of_starts(Env& env, const std::string& token);
 
-// Waits `grace_ms` for them to go by themselves, then kills until none is left. False: some did not die
-// within ten seconds, as a process does that waits for a device or a dead network file system.
+// Wait `grace_ms` for the processes to end by themselves, then kill them until none is left. Return false if
+// some did not die within ten seconds, like a process that waits for a device or for a network file system
+// that is down.
 bool end_processes_of_start(Env& env, const std::string& directory, std::int64_t grace_ms);
 bool end_processes_of_starts(Env& env, const std::string& token, std::int64_t grace_ms);
 
-// The duty of process 1 of a container: what lost its parent came to it, and waits to be reaped. `own` is
-// left to whoever started it.
+// Reaps processes that lost their parent, if this process is process 1 of a container and therefore their new
+// parent. `own` is left to the code that started it.
 void reap_adopted(Env& env, std::int64_t own);
 
 }  // namespace holdfast::inline launch

@@ -12,10 +12,10 @@
 namespace holdfast::inline launch {
 namespace {
 
-constexpr std::uint64_t tail_bytes = 65'536;  // more than what is logged between two steps
+constexpr std::uint64_t tail_bytes = 65'536;  // more than is logged between two steps
 
-// The newest event that is wanted, looking backwards from the end of the log down to `from_bytes` and over
-// no more than `max_bytes`. Lines without `mark` are not parsed; one that is torn is no object.
+// Returns the newest event that `wanted` accepts, searching backwards from the end of the log to
+// `from_bytes`, over at most `max_bytes`. Lines without `mark` are not parsed; a torn line is no JSON object.
 std::optional<Json> newest_event(Env& env, const RunPaths& paths, std::uint64_t from_bytes,
                                  std::uint64_t max_bytes, std::string_view mark,
                                  const std::function<bool(const Json&)>& wanted) {
@@ -31,7 +31,7 @@ std::optional<Json> newest_event(Env& env, const RunPaths& paths, std::uint64_t 
     found = std::move(event);
     return true;
   };
-  std::string rest;  // of a line that begins before what was read
+  std::string rest;  // rest of a line that begins before the text that was read
   for (std::uint64_t end = bytes; end > lowest;) {
     const std::uint64_t begin = end - std::min(end - lowest, tail_bytes);
     const Result<std::string> piece = log->read(begin, end - begin);

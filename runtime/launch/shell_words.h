@@ -1,4 +1,4 @@
-// Words for a shell, so that it reads them back as they are.
+// Quotes words for a shell, so that it reads them back unchanged.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace holdfast::inline launch {
 
-std::string shell_word(const std::string& word);  // quoted where it has to be
+std::string shell_word(const std::string& word);  // quoted if necessary
 std::string words_for_shell(const std::vector<std::string>& words);
 
 }  // namespace holdfast::inline launch

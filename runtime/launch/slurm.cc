@@ -14,9 +14,9 @@ namespace holdfast::inline launch {
 namespace {
 
 constexpr std::size_t max_nodes = 1 << 17;
-constexpr int max_tasks = 1 << 20;  // of a node
+constexpr int max_tasks = 1 << 20;  // tasks of a node
 
-// Returns -1 for what is no whole number of at most `most`.
+// Returns -1 if the text is no whole number of at most `most`.
 std::int64_t number_of(std::string_view text, std::int64_t most) {
   std::int64_t number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -24,7 +24,7 @@ std::int64_t number_of(std::string_view text, std::int64_t most) {
   return whole && number >= 0 && number <= most ? number : -1;
 }
 
-// Splits at the commas that are in no bracket.
+// Splits the list at the commas outside brackets.
 std::vector<std::string_view> entries_of(std::string_view list) {
   std::vector<std::string_view> entries;
   std::size_t begin = 0;
@@ -87,8 +87,8 @@ Error not_understood(const char* variable, const std::string& value, const std::
       variable, value, why, example);
 }
 
-// Returns how many tasks each node of the job has where the variable for that is of a step: what was asked
-// for, else what there are processors for. None: that is not said either.
+// Returns how many tasks each node of the job has if the variable for that describes a step: the number that
+// was asked for, else the number that there are processors for. None if that is not known either.
 std::optional<std::vector<int>> counts_of_step(Env& env, std::size_t nodes) {
   const std::int64_t asked = number_of(env.variable("SLURM_NTASKS_PER_NODE"), max_tasks);
   if (asked > 0) return std::vector<int>(nodes, static_cast<int>(asked));
@@ -166,7 +166,7 @@ bool mpirun_uses_srun(Env& env) {
   return in_slurm_allocation(env) && (way.empty() || way == "slurm");
 }
 
-// --overlap: a step beside those that run is else one that waits for their end.
+// Returns the line. Without --overlap a step waits for the end of the steps that run.
 std::vector<std::string> srun_line(Env& env, const std::string& node, const std::vector<std::string>& words) {
   return {"srun",
           fmt::format("--jobid={}", env.variable("SLURM_JOB_ID")),

@@ -10,12 +10,12 @@
 namespace holdfast::inline launch {
 namespace {
 
-// Returns how many groups of so many ranks have a host of their own to be on.
+// Returns how many groups of `tensor` ranks fit inside single hosts.
 int groups_inside_hosts(std::span<const LaunchHost> hosts, int tensor) {
   int groups = 0;
   for (const LaunchHost& host : hosts) {
     if (!host.answers) continue;
-    if (host.slots == 0) return std::numeric_limits<int>::max();  // nobody knows
+    if (host.slots == 0) return std::numeric_limits<int>::max();  // number of slots not known
     groups += host.slots / tensor;
   }
   return groups;

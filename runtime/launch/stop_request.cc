@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t one_request_ns = 1'000'000'000;
 
-// What ending everything by force takes, kept back from the notice.
+// Returns the part of the notice that is reserved for killing all processes.
 std::int64_t time_to_kill_ms(std::int64_t notice_ms) {
   return std::min<std::int64_t>(2'000, notice_ms / 5);
 }

@@ -1,5 +1,5 @@
-// What signals ask of a launch: to stop (the first asks for a save, and from then on the notice runs), or to
-// save and go on.
+// StopRequest holds what signals request of a launch: to stop (the first such signal requests a save, and the
+// notice runs from then on), or to save and go on.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace holdfast::inline launch {
 
 class StopRequest {
  public:
-  // Every process is to be gone `notice_ms` after the first signal.
+  // Watches for requests. Every process must have ended `notice_ms` after the first signal.
   StopRequest(Env& env, SignalWatcher& signals, std::int64_t notice_ms)
       : env_(&env), signals_(&signals), notice_ms_(notice_ms) {}
-  // The signals of `launch`: what a scheduler, a terminal or a person sends.
+  // Watches the signals of `launch`: those that a scheduler, a terminal or a person sends.
   static Result<std::unique_ptr<SignalWatcher>> watch();
 
   // Called by poll() for each SIGUSR1.
@@ -26,13 +26,13 @@ class StopRequest {
   // Asks for a stop as the first signal does.
   void request();
   bool requested() const { return requested_ns_ >= 0; }
-  // Nothing is waited for any longer: the notice is over, or somebody said it twice (SIGTERM or SIGINT, a
-  // second after the first: what sends several signals at once means one request).
+  // Returns whether all waiting must end: the notice is over, or the request was repeated (SIGTERM or SIGINT,
+  // at least a second after the first signal, because a sender of several signals at once means one request).
   bool is_over() const;
   std::int64_t notice_ms() const { return notice_ms_; }
-  // Until it is over; 0 when it is. Only once it is requested.
+  // Returns the time until is_over(); 0 when it is. Requires requested().
   std::int64_t left_ms() const;
-  // And until this process is to be gone, too.
+  // Returns the time until this process must have ended, too.
   std::int64_t left_to_end_ms() const;
 
  private:
