@@ -30,7 +30,7 @@ Error not_kept(const std::string& what) {
       what);
 }
 
-// Asks of a checkpoint what a resume asks, before it is visible.
+// Checks a checkpoint as a resume does, before it is visible.
 Result<void> check_is_of_run(Env& env, Config config, const DataSet& data, const Checkpoint& checkpoint) {
   const Manifest& manifest = checkpoint.manifest();
   if (const auto source = manifest.values.find(imported_from_key); source != manifest.values.end())
@@ -51,7 +51,7 @@ Result<void> check_is_of_run(Env& env, Config config, const DataSet& data, const
   return {};
 }
 
-// The download of rank 0, on a thread of its own.
+// Download is the download on rank 0, on a thread of its own.
 class Download {
  public:
   Download(const TrainInputs& inputs, const Config& config, const DataSet& data,
@@ -88,7 +88,7 @@ class Download {
          verifies_ ? ", every byte is being checked" : "");
   }
 
-  // Returns where the run starts from then; none: nothing came.
+  // Returns where the run starts from after the download; none if nothing was downloaded.
   Result<std::optional<StartPoint>> end() { return job_.take(); }
 
  private:
@@ -149,7 +149,7 @@ class Download {
   std::string directory_;
   std::int64_t begin_ns_ = 0, told_ns_ = 0;
   std::atomic<bool> cancelled_ = false, verifies_ = false;
-  BackgroundJob<std::optional<StartPoint>> job_;  // the last member: it uses the others
+  BackgroundJob<std::optional<StartPoint>> job_;  // last, because its thread uses the others
 };
 
 Result<StartPoint> end_download(const Config& config, const StartPoint& start, Download& download) {

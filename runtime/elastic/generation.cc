@@ -7,7 +7,7 @@
 namespace holdfast::inline elastic {
 namespace {
 
-// Empty: the state goes on in generation `current`.
+// Returns why a new generation begins; empty if the state goes on in generation `current`.
 std::string why_one_begins(const Lineage& lineage, std::uint64_t current, const ParentCheckpoint& state,
                            const std::string& numeric, const std::string& settings) {
   if (state.generation == current) return numeric.empty() ? "" : "changed: " + numeric;
@@ -26,7 +26,7 @@ GenerationChoice choose_generation(const StartPoint& start, const RunState& stat
   std::string reason = start.begins;
   if (!reason.empty()) lineage.generations.pop_back();
   if (lineage.run_id != state.run_id) {
-    if (fresh) reason.clear();  // another run, which has no past
+    if (fresh) reason.clear();  // another run, which has no history
     lineage = {.run_id = state.run_id};
   }
   const ParentCheckpoint from = {.generation = state.generation, .step = state.step};

@@ -1,4 +1,4 @@
-// Which generation a start or a recovery goes on in (checkpoint/lineage.h), decided when the state is loaded.
+// Decides which generation a start or a recovery goes on in (checkpoint/lineage.h), when the state is loaded.
 #pragma once
 
 #include <string>
@@ -11,13 +11,14 @@ namespace holdfast::inline elastic {
 struct GenerationChoice {
   std::uint64_t generation = 0;
   Lineage lineage = {};
-  bool begins = false;  // `lineage` has one more than the file, which has to have it before the first step
+  bool begins = false;  // `lineage` has a new generation, which the file gets before the first step
 };
 
-// The state goes on in its own generation unless the future changes here: the start says so
-// (StartPoint::begins), or `numeric` names settings that differ from those that the state was saved with. A
-// state older than the current generation goes on in that one only where it began there, with the same
-// `settings` (numeric_settings): then the same bits come again. Else a generation begins. Pure.
+// Chooses the generation. The state goes on in its own generation unless the future changes here: the start
+// says so (StartPoint::begins), or `numeric` names settings that differ from those that the state was saved
+// with. A state older than the current generation goes on in the current one only if that generation began at
+// this state, with the same `settings` (numeric_settings): then the same bits are computed again. Otherwise a
+// new generation begins. Pure.
 GenerationChoice choose_generation(const StartPoint& start, const RunState& state, const std::string& numeric,
                                    const std::string& settings);
 

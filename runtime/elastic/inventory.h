@@ -1,5 +1,5 @@
-// RecoveryInventory: what a rank knows of its run when ranks come together after a death or with new ones,
-// and tells the others by gather() (parallel/comm/gather.h).
+// RecoveryInventory holds what a rank knows of its run when the ranks rebuild their group after a death or
+// with joiners. It is sent to the others by gather() (parallel/comm/gather.h).
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 namespace holdfast::inline elastic {
 
 struct RecoveryInventory {
-  std::string host = {};                // Env::host_id() of the rank; of none when merged
-  int launched_ranks = 0;               // at the start; the most that anyone knows
-  bool joined = false;                  // the config is agreed on, the data is open, the device is made
-  std::optional<bool> log_opened = {};  // and the start is in the event log; a spare does not know
-  std::uint64_t step = 0;               // the furthest
-  double gemm_peak = 0.0;               // of an active rank, as measured at the start
-  std::string shm_run_id = {};          // empty: not yet known to anybody
-  std::string verdict = {};             // of the watchdog on any host, a line
-  bool lost_some = false;               // of those that trained in the epoch before this one
-  bool lost_starter = false;            // a rank, while it started new ones: no more are started
-  // Step that was given up last though nobody was lost, and how often in succession.
+  std::string host = {};                // Env::host_id() of the rank; empty when merged
+  int launched_ranks = 0;               // number at the start; the largest that a rank knows
+  bool joined = false;                  // config agreed on, data open, device made
+  std::optional<bool> log_opened = {};  // the start is in the event log; unknown to a spare
+  std::uint64_t step = 0;               // newest step of the rank
+  double gemm_peak = 0.0;               // FLOP/s of an active rank, measured at the start
+  std::string shm_run_id = {};          // empty: not yet known to any rank
+  std::string verdict = {};             // verdict of the watchdog on any host, a line
+  bool lost_some = false;               // ranks of the epoch before this one were lost
+  bool lost_starter = false;            // a rank was lost while it started new ones: no more are started
+  // Step that was given up last although no rank was lost, and how often in succession.
   std::uint64_t redone_step = 0;
   int redone = 0;
-  // When the fault was noticed first, by the wall clocks, and how; of the ranks that noticed more than that
-  // another one gave up, if any did.
+  // Time at which the fault was first noticed, by the wall clocks, and what was noticed. A rank that noticed
+  // more than that another rank gave up (`told` is false) takes precedence.
   std::int64_t noticed_us = 0;
   bool told = false;
   std::string noticed = {};

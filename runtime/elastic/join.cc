@@ -34,7 +34,7 @@ std::string to_text(const std::vector<FoundSnapshot>& found) {
 
 std::vector<SnapshotIdentity> identities_of(const std::string& text) {
   std::vector<SnapshotIdentity> found;
-  for (const Json& each : Json::parse(text)) {  // of a rank that runs the same binary
+  for (const Json& each : Json::parse(text)) {  // from a rank that runs the same binary
     found.push_back({.run = {},
                      .host = {},
                      .writer = each[0],
@@ -57,7 +57,7 @@ Result<void> claim_directory(Env& env, const Config& config, std::unique_ptr<Cla
   return {};
 }
 
-// Refuses what would be done to a part of a checkpoint as if it were all of it.
+// Refuses commands that would treat a part of a checkpoint as if it were all of it.
 Result<void> check_fits_parts(const Config& config) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   if (!checkpoint.upload_command.empty() || !checkpoint.upload_shard_command.empty()) {
@@ -78,7 +78,7 @@ Result<void> check_fits_parts(const Config& config) {
   return {};
 }
 
-// The first rank of each other host claims its directory. What they have is all ranks' to see.
+// Claims the directory of each other host by its first rank. Returns the states of all hosts, on all ranks.
 Result<OwnStates> join_places(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                               const RunPlaces& places, std::unique_ptr<Claim>& claim) {
   HF_TRY_VOID(check_fits_parts(config));
@@ -101,8 +101,8 @@ Result<OwnStates> join_places(const TrainInputs& inputs, const Waiter& waiter, c
   return own;
 }
 
-// Takes config and device of the snapshot from the first rank whose host has a sound slot of it; rank 0's may
-// have none. False: no rank has one, and start.notes say why.
+// Takes config and device of the snapshot from the first rank whose host has a sound slot of it, because the
+// host of rank 0 may have none. False: no rank has one, and start.notes has the reason.
 Result<bool> describe_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Digest& run,
                                StartPoint& start) {
   const SnapshotSet set = SnapshotSet::open(inputs.env, run, *start.snapshot);
@@ -133,7 +133,7 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
   std::vector<Fact> facts = {{"program", inputs.build}};
   for (const Option& option : option_registry()) {
     const std::string value = value_text(option, config);
-    const std::string told =  // to all, and in the sentence that says that ranks differ
+    const std::string told =  // in the facts of all ranks, and in the error that ranks differ
         is_command(option.key) ? "a command of digest " + to_hex(digest_of(value)) : value;
     facts.push_back({std::string(option.key), told});
   }

@@ -1,6 +1,6 @@
-// Start-up: what all ranks must agree on before the first step, and the objects that follow from it. Each
-// function is collective: all ranks call it, and all get the same outcome, with the rank named that differs
-// or failed.
+// Start-up functions: they agree on everything that must be equal on all ranks before the first step, and
+// make the objects that follow from it. Each function is collective: all ranks call it, and all get the same
+// outcome, which names the rank that differs or failed.
 #pragma once
 
 #include <memory>
@@ -19,46 +19,46 @@
 
 namespace holdfast::inline elastic {
 
-// Config and binary are the same everywhere. Returns the config.
+// Checks that config and binary are the same on all ranks. Returns the config.
 Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
 
 struct JoinedStart {
   StartPoint start = {};
-  std::optional<Place> place = {};  // of this rank, where run.directory is local to each host
+  std::optional<Place> place = {};  // of this rank, if run.directory is local to each host
 };
-// Rank 0 claims the run directory, says where it does no direct I/O, and chooses where to start; all learn
-// it. Where it is local, the first rank of each host claims that of its host, and all of them choose together
-// (part_start.h).
+// Claims the run directory on rank 0, which logs where it does no direct I/O and chooses where to start, and
+// sends the choice to all. If the directory is local to each host, the first rank of each host claims that of
+// its host, and all of them choose together (part_start.h).
 Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                std::unique_ptr<Claim>& claim);
 
-// Gives what rank 0 has chosen, or its error, to all; what the others bring does not count.
+// Sends the choice of rank 0, or its error, to all; the argument of other ranks is ignored.
 Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
                                const Result<StartPoint>& chosen);
 
-// Looks for a snapshot in the shared memory of all hosts that is newer than what `start` has, and adds it. It
-// was seen, not yet read; where it turns out to be damaged, it is added to what is skipped, and this is
-// called again.
+// Looks for a snapshot in the shared memory of all hosts that is newer than `start`, and adds it to `start`.
+// The snapshot has been found, but not read yet; if it turns out to be damaged, the caller adds it to the
+// skipped ones and calls this again.
 Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                            StartPoint& start);
 
-// check_checkpoint_io() of every rank; rank 0 says what it is not given.
+// Runs check_checkpoint_io() on every rank; rank 0 logs which kind of I/O it does not get.
 Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
 
-// Opens the data everywhere and compares its fingerprint.
+// Opens the data on all ranks and compares its fingerprint.
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
                                            const Config& config);
 
-// The same of the held-out data; none unless evaluation.every_steps asks for it.
+// Does the same for the held-out data; none unless evaluation.every_steps asks for it.
 Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const Waiter& waiter,
                                                 const Config& config, const DataSet& training);
 
-// resolve_config() with what the data says about the vocabulary.
+// Runs resolve_config() with the vocabulary of the data.
 Result<void> resolve_shape_with_data(Config& config, const DataSet& data);
-// Does the same, and check_layout(). `ranks`: with spares.
+// Does the same, and runs check_layout(). `ranks`: including spares.
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
 
-// replica_buddies() with the hosts of all ranks, and whether all_cross_hosts().
+// JoinedBuddies holds replica_buddies() for the hosts of all ranks, and all_cross_hosts().
 struct JoinedBuddies {
   std::vector<int> of_rank;
   bool all_cross_hosts = false;
@@ -66,10 +66,11 @@ struct JoinedBuddies {
 Result<JoinedBuddies> join_buddies(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                    const Mesh& mesh);
 
-// check_device() of every rank: nothing is made yet.
+// Runs check_device() on every rank; no device is made yet.
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
-// Makes the device this rank computes on, of a config without "auto"; the same kind, out of the same library,
-// everywhere. A rank that has one gives it as `existing`, takes part with that, and gets null.
+// Makes the device that this rank computes on, from a config without "auto"; it is of the same kind, from the
+// same library, on all ranks. A rank that has a device passes it as `existing`, takes part with that, and
+// gets null.
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
                                             const Config& config, Device* existing = nullptr);
 

@@ -24,7 +24,7 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
   if (memory->bytes().size() < worker.snapshots().bytes())
     return fail(ExitCode::checkpoint, "{} has become smaller than a snapshot", name);
   worker.links().abort_nccl(
-      "another rank is gone");  // the copies stand behind what it has in the device's queue
+      "another rank is gone");  // the copies come after NCCL's work in the device's queue
   Snapshot snapshot(worker.state_view(), memory->bytes(), writer);
   snapshot.begin();
   if (!snapshot.complete()) return worker.state_view().device_outcome();

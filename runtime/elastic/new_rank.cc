@@ -45,7 +45,7 @@ Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
 
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
                       PreparedRank& prepared) {
-  const Json json = Json::parse(task);  // of a rank that runs the same binary
+  const Json json = Json::parse(task);  // from a rank that runs the same binary
   const NewRankTask told{.device_bytes = json[0],
                          .host_bytes = json[1],
                          .shm_run_id = json[2],
@@ -53,7 +53,7 @@ void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions
                          .given_back_bytes = json[4],
                          .timeout_ms = json[5]};
   const std::uint64_t needed_bytes = told.device_bytes + told.host_bytes;
-  const std::uint64_t reserve_bytes = needed_bytes / 8;  // for the others, who go on
+  const std::uint64_t reserve_bytes = needed_bytes / 8;  // for the other ranks, which go on
   constexpr std::int64_t look_again_us = 50'000;
   const std::int64_t end_ns = env.monotonic_ns() + told.timeout_ms * 1'000'000;
   for (;;) {

@@ -1,5 +1,4 @@
-// A new rank of a run makes its memory ready before it is taken in, which can take seconds, while the
-// others go on.
+// Prepares the memory of a new rank before it joins the run. This can take seconds, while the others go on.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +11,29 @@
 
 namespace holdfast::inline elastic {
 
-// Tells a new rank what to do before it is taken in.
+// NewRankTask describes what a new rank prepares before it joins.
 struct NewRankTask {
-  std::uint64_t device_bytes = 0, host_bytes = 0;  // by MemoryPlace, of a device that is the host
+  std::uint64_t device_bytes = 0, host_bytes = 0;  // by MemoryPlace, for a device that is the host
   std::string shm_run_id = {};                     // RunState::shm_run_id, for the names of slots
-  std::uint64_t slot_bytes = 0;                    // of each slot for its snapshots; 0: it has none
-  std::uint64_t given_back_bytes = 0;              // by the others of its host, when they take it in
-  std::int64_t timeout_ms = 0;                     // for memory that a process which died still holds
+  std::uint64_t slot_bytes = 0;                    // size of each slot for its snapshots; 0: there are none
+  std::uint64_t given_back_bytes = 0;              // memory that other ranks of its host free when it joins
+  std::int64_t timeout_ms = 0;                     // longest wait for memory that a dead process still holds
 };
 std::string to_text(const NewRankTask& task);
 
-// Returns the task of the largest rank of a run with `data_ranks` copies of the model. It is empty on a
-// device that is not the host: its memory needs the device, which the ranks of the host agree on.
+// Returns the task for the largest rank of a run with `data_ranks` copies of the model. It is empty for a
+// device that is not the host: its memory needs the device, on which the ranks of the host must agree first.
 Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks);
 
-// Holds what a new rank has made ready when it is taken in.
+// PreparedRank holds the memory that a new rank has prepared before it joins.
 struct PreparedRank {
   KeptMemory memory;
-  SlotPool slots;  // under names that nobody looks for, until a save takes them
+  SlotPool slots;  // under names that no search finds, until a save takes them
 };
 
-// Faults in the device and host memory of the task where the host has it, and a reserve beside it, or gets it
-// in time; then as many slots as the first saves need, where there is still room. Does not wait for what the
-// others will give back. What is missing is for the agreement on memory.
+// Faults in the device and host memory of the task if the host has that much and a reserve beside it, or gets
+// it within the timeout; then as many slots as the first saves need, while there is still room. It does not
+// wait for memory that the other ranks will give back. The agreement on memory handles whatever is missing.
 // `options`: progress is called while it waits, too.
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
                       PreparedRank& prepared);

@@ -46,7 +46,7 @@ class PartsOfHosts {
     own.has_newest_recorded = has(own.lineage.newest_checkpoint, found);
     own.newest = choose(found);
     if (!own.newest.ok() && communicator_.abandoned()) return own.newest.error();
-    if (!own.newest.ok()) return own;  // nobody has learned anything from a start that is refused
+    if (!own.newest.ok()) return own;  // a start that is refused changes no directory
     HF_TRY_VOID(adopt(own.lineage, merged));
     HF_TRY_VOID(remove(never_whole, *own.newest));
     return own;
@@ -58,7 +58,7 @@ class PartsOfHosts {
     return agree_on_outcome(communicator_, waiter_, mine, env_.host_name());
   }
 
-  // Returns whether it is there on some host, whole or not.
+  // Returns whether the checkpoint exists on some host, whole or not.
   bool has(const std::optional<ParentCheckpoint>& newest, const std::vector<FoundParts>& found) const {
     if (!newest.has_value()) return false;
     return std::ranges::find(found, *newest, &FoundParts::state) != found.end() ||
@@ -87,8 +87,8 @@ class PartsOfHosts {
     return {};
   }
 
-  // A host that was away while a generation began learns of it before it removes or keeps anything. `merged`:
-  // before something was forgotten.
+  // Writes the agreed lineage on hosts that differ: a host that was absent when a generation began needs it
+  // before it removes or keeps anything. `merged`: the lineage before any part of it was forgotten.
   Result<void> adopt(const Lineage& lineage, const Lineage& merged) {
     const bool differs =
         leads_ && inventories_[static_cast<std::size_t>(index_of_place())].lineage != lineage;
@@ -100,9 +100,10 @@ class PartsOfHosts {
     return agree(written);
   }
 
-  // A host died before it had published its part of one: the others would keep theirs as the newest, or as
-  // those of another run than the one that all of them begin anew. They go when no lineage tells of them;
-  // what is older than `chosen` is in nobody's way.
+  // Removes parts of checkpoints that were never whole. If a host died before it had published its part of
+  // one, the other hosts would keep theirs as the newest, or as parts of another run than the one that all of
+  // them begin anew. These parts go if no lineage lists them; parts that are older than `chosen` do no harm,
+  // and stay.
   Result<void> remove(const std::vector<FoundParts>& never_whole,
                       const std::optional<OwnCheckpoint>& chosen) {
     const auto is_older = [&](const ParentCheckpoint& state) {
@@ -160,7 +161,7 @@ class PartsOfHosts {
         run_directory_, skipped.size(), skipped.size() == 1 ? "" : "s", list);
   }
 
-  // Takes steps from `least` on.
+  // Adds the unreadable parts of steps from `least` on.
   void add_unreadable(std::vector<std::string>& sentences, std::uint64_t least) const {
     for (const PartInventory& inventory : inventories_) {
       for (const UnreadablePart& part : inventory.unreadable) {
@@ -180,8 +181,8 @@ class PartsOfHosts {
            std::ranges::find(parts.with_manifest, static_cast<std::size_t>(own)) != parts.with_manifest.end();
   }
 
-  // Each host verifies what it has. A shard counts when one copy of it is sound; where another is not, that
-  // one is removed, so that nobody reads it. Returns what is wrong; empty: nothing.
+  // Verifies the parts of each host. A shard counts if one copy of it is sound; another copy that is damaged
+  // is removed, so that no rank reads it. Returns the damage; empty if there is none.
   Result<std::string> verify_together(const FoundParts& parts) {
     Json sound = Json::array();
     std::string damage;
@@ -220,7 +221,7 @@ class PartsOfHosts {
     return whole ? std::string() : told;
   }
 
-  // The manifest, of the first host that has it.
+  // Returns the manifest of the first host that has it.
   Result<OwnCheckpoint> describe(const FoundParts& parts) {
     const int teller = places_.leaders()[parts.with_manifest.front()];
     const bool tells = teller == communicator_.rank();
@@ -243,7 +244,7 @@ class PartsOfHosts {
   const RunPlaces& places_;
   bool leads_;
   ClaimCheck check_;
-  CheckpointStore store_;  // of this host
+  CheckpointStore store_;  // store of this host
   std::vector<PartInventory> inventories_;
 };
 

@@ -1,12 +1,14 @@
-// A rank that is only planned: nobody is at the other end of its communicator, and its device runs nothing. A
-// Worker over both (Worker::plan) comes to the same memory and launches the same ops as the rank of the real
-// run, so that a plan of it cannot differ from it.
+// A planned rank is one that exists only in a plan: its communicator has no peers, and its device runs
+// nothing. A Worker over both (Worker::plan) gets the same memory and launches the same ops as the rank of
+// the real run, so a plan of it cannot differ from that rank.
 //
 //   AbsentPeers peers(/*rank=*/3, /*size=*/8);
 //   PlannedDevice device({.host_sees_memory = true});
-//   HF_TRY(const std::unique_ptr<Worker> worker, Worker::plan({.communicator = peers, .device = device,
-//   ...})); worker->memory_plan(); device.observe([&](OpId id, const void* arguments) { flops += cost_of(id,
-//   arguments).flops; }); worker->stage().model().forward(device, worker->stage().tokens().at(0), 0);
+//   HF_TRY(const std::unique_ptr<Worker> worker,
+//          Worker::plan({.communicator = peers, .device = device, ...}));
+//   worker->memory_plan();
+//   device.observe([&](OpId id, const void* arguments) { flops += cost_of(id, arguments).flops; });
+//   worker->stage().model().forward(device, worker->stage().tokens().at(0), 0);
 #pragma once
 
 #include <functional>
@@ -20,7 +22,7 @@
 
 namespace holdfast::inline elastic {
 
-// Every message is done at once; what is received stays as it was.
+// AbsentPeers completes every message at once; received data stays as it was.
 class AbsentPeers : public Communicator {
  public:
   AbsentPeers(int rank, int size) : rank_(rank), size_(size) {}
@@ -38,17 +40,19 @@ class AbsentPeers : public Communicator {
 };
 
 struct PlannedDeviceOptions {
-  bool host_sees_memory = true;  // as the run's device does
-  // Prepares the ops of planning mode and so knows their workspace; outlives this one. Null: nobody knows.
+  bool host_sees_memory = true;  // as on the device of the run
+  // Device that prepares the ops of planning mode, and so knows their workspace; outlives this one. Null: not
+  // known.
   Device* kernels = nullptr;
 };
 
-// Its memory is addresses alone (unbacked_memory), and kernels() is empty, by which whoever fills tables
-// knows that nobody reads them; an op is reached as soon as it is launched.
+// PlannedDevice has memory that is addresses alone (unbacked_memory). Its kernels() is empty, so that code
+// which fills tables knows that nothing reads them; an op counts as done as soon as it is launched.
 class PlannedDevice final : public Device {
  public:
   explicit PlannedDevice(const PlannedDeviceOptions& options) : options_(options) {}
-  // Called for every op that is launched from now on outside of planning mode; an empty one ends it.
+  // Observer is called for every op that is launched from now on outside of planning mode; an empty one ends
+  // it.
   using Observer = std::function<void(OpId id, const void* arguments)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
 

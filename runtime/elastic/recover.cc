@@ -28,7 +28,8 @@ Result<StartPoint> newest_by_manifest(Env& env, const std::string& run_directory
   return start;
 }
 
-// A run that was started afresh goes on from what it has saved since.
+// Returns the config with which a recovery chooses: a run that was started afresh goes on from what it has
+// saved since.
 Config as_resumed(const Config& config) {
   Config resumed = config;
   if (resumed.run.resume == "never") resumed.run.resume = "auto";
@@ -43,7 +44,7 @@ Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& w
   Result<StartPoint> newest = StartPoint{};
   if (world.communicator.rank() == 0) newest = newest_by_manifest(world.env, config.run.directory);
   if (newest.ok() && world.communicator.rank() == 0) {
-    // A snapshot of the same step is as good, and at hand.
+    // A snapshot of the same step is as good as the checkpoint, and at hand.
     newest->step -= newest->step > 0 ? 1 : 0;
     newest->shm_run_id = shm_run_id;
     const Result<RunIdentity> known = identify_run(world.env, {config.run.directory});
@@ -56,8 +57,8 @@ Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& w
   return join_checkpoint_of_run(world, waiter, config, start, places, check);
 }
 
-// Looks for a snapshot again: where the newest checkpoint is damaged, one between it and the newest whole one
-// is newer than what is left on the disk.
+// Looks for a snapshot again: if the newest checkpoint is damaged, a snapshot between it and the newest whole
+// one is newer than the state that is left on the disk.
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
                                           const Config& config, const StartPoint& asked,
                                           const std::optional<RunPlaces>& places, const ClaimCheck& check) {

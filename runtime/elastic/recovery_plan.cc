@@ -45,7 +45,7 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
       all.noticed = one.noticed;
     }
   }
-  // Spares alone have seen others begin; a rank that came later has seen nothing.
+  // Spares alone know nothing of the log, but they have seen other ranks begin; a joiner has seen nothing.
   if (all.joined || some_did) all.log_opened = !some_did_not;
   return all;
 }

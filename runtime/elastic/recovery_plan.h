@@ -1,7 +1,7 @@
-// The plan of a recovery: what the ranks that are left do next, decided from what each of them knows. Pure:
-// equal data gives equal plans, so all ranks decide alike without a word more, and a simulator runs the same
-// decisions. Two steps, because the state is looked for under the lock of the run directory, which the rank
-// assignment gives to a rank:
+// Plans a recovery: decides what the ranks that are left do next, from what each of them knows. Pure: equal
+// data gives equal plans, so all ranks decide alike without another message, and a simulator runs the same
+// decisions. There are two steps, because the state is looked for under the lock of the run directory, and
+// the rank assignment decides which rank takes that:
 //
 //   plan_recovery(inventories of all ranks)    end, start again, admit joiners, or go on with an assignment
 //   plan_snapshot(snapshots of all ranks)      the newest step that is whole in RAM, or none
@@ -23,37 +23,38 @@
 namespace holdfast::inline elastic {
 
 enum class RecoveryAction {
-  end,             // the step failed too often; nobody was lost, so the writer of the run records it
-  too_few_ranks,   // the end, too; the writer may be among the lost, so another one takes over first
+  end,             // the step failed too often; no rank was lost, so the writer records it
+  too_few_ranks,   // the run ends; the writer may be lost, so another rank takes over first
   start_again,     // the start was not in the event log yet
-  admit_joiners,   // some rank has agreed on nothing yet
-  use_assignment,  // goes on
+  admit_joiners,   // some rank has not joined yet
+  use_assignment,  // the run goes on with it
 };
 
 struct RecoveryPlan {
   RecoveryAction action = RecoveryAction::end;
-  RecoveryInventory known = {};                   // holds for all, with retries counted
-  std::optional<RankAssignment> assignment = {};  // of use_assignment
-  std::optional<Error> error = {};                // of the actions that end the run
+  RecoveryInventory known = {};                   // merged knowledge of all ranks, with retries counted
+  std::optional<RankAssignment> assignment = {};  // for use_assignment
+  std::optional<Error> error = {};                // for the actions that end the run
 };
 
-// How often a step is begun again in place though nobody was lost. What comes again and again does not go
-// away by beginning the step again.
+// RetryLimit limits how often a step is begun again in place although no rank was lost. A fault that keeps
+// recurring does not go away by another try.
 struct RetryLimit {
   int retries_max = 3;
 };
 
-// `inventories`: by rank. `request`: counts once all have joined.
+// Plans what the ranks do next. `inventories`: by rank. `request`: only used once all ranks have joined.
 RecoveryPlan plan_recovery(std::span<const RecoveryInventory> inventories, const AssignmentRequest& request,
                            const RetryLimit& limit = {});
 
-// Merges what the ranks know, one inventory of each, into what holds for all.
+// Merges the inventories of all ranks into one that holds for all.
 RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventories);
 
 // Returns the newest snapshot that is whole, newer than the checkpoint of `start`, of a future that counts,
-// and not one that was skipped. `snapshots`: by rank, those that are sealed on its host; the live state is
-// sealed as one (live_state.h), and replicas count as what they are copies of. A run of `steps` steps that
-// would be over is saved on the disk; one that was shortened goes on from there, too.
+// and not skipped. `snapshots`: by rank, those that are sealed on its host; the live state is sealed as a
+// snapshot (live_state.h), and replicas count as the snapshots that they are copies of. Snapshots at step
+// `steps` or later do not count, because a run that is over is saved on the disk; a run whose `steps` was
+// lowered goes on from the disk, too.
 std::optional<SnapshotStep> plan_snapshot(std::span<const std::vector<SnapshotIdentity>> snapshots,
                                           const StartPoint& start, std::uint64_t steps);
 

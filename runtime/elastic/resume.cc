@@ -39,7 +39,7 @@ StartPoint start_at(const OwnCheckpoint& found) {
   return start;
 }
 
-// An imported model has no training state to go on with.
+// Refuses an imported model, which has no training state to go on with.
 Result<void> check_has_state(const OwnCheckpoint& found) {
   const Manifest& manifest = found.manifest;
   const auto source = manifest.values.find(imported_from_key);
@@ -68,7 +68,7 @@ const char* name_of(ResumeEffect effect) {
   return "";
 }
 
-// Of "kernels.rotary".
+// Returns the op of a key such as "kernels.rotary".
 std::optional<OpId> op_of_key(std::string_view key) {
   for (std::size_t index = 0; index < op_count; ++index) {
     if (key == fmt::format("kernels.{}", op_names[index])) return static_cast<OpId>(index);
@@ -76,7 +76,7 @@ std::optional<OpId> op_of_key(std::string_view key) {
   return std::nullopt;
 }
 
-// Whether the run has begun a generation at `wanted` with these settings, and is still in its line.
+// Returns true if the run has begun a generation at `wanted` with these settings, and still descends from it.
 Result<bool> has_begun_at(Env& env, const StartPoint& wanted, const Config& config) {
   HF_TRY(const Config stored, stored_config(env, wanted));
   Config resolved = config;
@@ -89,7 +89,7 @@ Result<bool> has_begun_at(Env& env, const StartPoint& wanted, const Config& conf
   });
 }
 
-// `start` begins a generation. What the ones before made beyond it is discarded from now on.
+// Makes `start` begin a generation. States that earlier generations made beyond it are discarded from now on.
 void begin_generation_at(StartPoint& start, std::string reason) {
   const std::uint64_t newest = std::max(start.lineage.current(), start.generation);
   start.lineage.generations.push_back(
@@ -111,7 +111,8 @@ Result<void> check_same_run(Env& env, const std::string& run_directory, const st
   return {};
 }
 
-// `own`: what the run directory itself goes on from; none also where nothing of it can be used.
+// Chooses the start for a path. `own`: the checkpoint that the run directory itself would go on from; none
+// also if nothing in it can be used.
 Result<StartPoint> start_at_path(Env& env, const Config& config, const std::optional<OwnCheckpoint>& own,
                                  const Lineage& lineage) {
   const std::string& path = config.run.resume;
@@ -138,11 +139,12 @@ Result<StartPoint> start_at_path(Env& env, const Config& config, const std::opti
   if (outside && own.has_value() && age(*own) > age(found)) return with_lineage(*own);
   begin_generation_at(start, fmt::format("run.resume names step {}", start.step));
   if (outside && !own.has_value() && start.lineage.run_id.empty())
-    start.shm_run_id = new_run_id(env);  // what else there is of that run belongs to its own directory
+    start.shm_run_id = new_run_id(env);  // other objects of that run belong to its own directory
   return start;
 }
 
-// Of the newest checkpoint that the run has published, where it is not there any more and nothing newer is.
+// Returns a reason if the newest checkpoint that the run has published is gone and `start` is older; else
+// empty.
 std::string newest_was_removed(const OwnStates& own, const StartPoint& start) {
   const std::optional<ParentCheckpoint>& newest = start.lineage.newest_checkpoint;
   if (!newest.has_value() || own.has_newest_recorded) return "";

@@ -24,8 +24,8 @@
 
 namespace holdfast::inline elastic {
 
-// A thread that the system refuses arrives as an exception of the standard library; it is told as an error of
-// this rank alone, and the peers learn of it by its leaving.
+// Runs a phase. If the system refuses a thread, the standard library throws an exception; it is converted
+// into an error of this rank alone, and the peers learn of it because this rank leaves.
 template <typename Phase>
 Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
   system_refused_ = false;
@@ -99,7 +99,7 @@ Result<void> TrainRun::join() {
   HF_TRY(data_, join_data(world(), waiter(), config_));
   HF_TRY_VOID(join_device_check(world(), waiter(), config_));
   HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config_));
-  claim_.reset();  // of a start in which somebody died
+  claim_.reset();  // from a start in which a rank died
   enter(launched_.watch, Phase::load, 0, waiter().timeout_ms() + verify_timeout_ms);
   HF_TRY(JoinedStart joined, join_start(world(), waiter(), config_, claim_));
   start_ = std::move(joined.start);
@@ -111,13 +111,13 @@ Result<void> TrainRun::join() {
   if (source_of(start_) == StateSource::nothing) return fail(ExitCode::checkpoint, "{}", start_.unusable);
   if (wants_download(config_, start_)) HF_TRY_VOID(download());
   HF_TRY_VOID(
-      adopt_stored_shape(launched_.env, start_, config_));  // "auto" goes on with the device that it was
+      adopt_stored_shape(launched_.env, start_, config_));  // "auto" keeps the device of the stored run
   const bool says = world().communicator.rank() == 0;
   const std::string choice = resolve_device(launched_.env, config_, launched_.rank_on_host);
   if (says && !choice.empty()) show("{}", choice);
-  device_.reset();  // of a start in which somebody died
+  device_.reset();  // from a start in which a rank died
   HF_TRY(device_, join_device(world(), waiter(), config_));
-  // What was asked for is one thing, who is left by now another.
+  // The config is resolved for the launched ranks; coordinates are only assigned to the ranks that are left.
   HF_TRY_VOID(resolve_with_data(config_, launched_ranks_, *data_));
   request_ = assignment_request(config_, launched_ranks_);
   HF_TRY_VOID(assign_coordinates({.data_max = request_.data_max,
@@ -152,7 +152,8 @@ Result<void> TrainRun::download() {
   return {};
 }
 
-// Where nobody may be missing the error is that of the layout: what to start instead.
+// Assigns the coordinates. At a start, when no rank may be missing, the error is that of the layout, which
+// says what to start instead.
 Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(world().communicator, waiter(), launched_.env.host_id()));
@@ -164,9 +165,9 @@ Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
   return take_assignment(std::move(assignment));
 }
 
-// Begins an epoch with an assignment. `assignment`: an error where there are too few ranks for one.
+// Begins an epoch with an assignment. `assignment`: an error if there are too few ranks for one.
 Result<void> TrainRun::take_assignment(Result<RankAssignment> assignment) {
-  // Somebody has to record why the run ends.
+  // One rank has to record why the run ends, even without an assignment.
   first_ = assignment.ok() ? assignment->coordinate_of(world().communicator.rank()) == 0
                            : world().communicator.rank() == 0;
   writes_ = first_;
@@ -184,7 +185,7 @@ Result<void> TrainRun::take_assignment(Result<RankAssignment> assignment) {
   return {};
 }
 
-// Fewer ranks have more work each.
+// Reports the epoch to the watchdog. Phases take longer with fewer ranks, because each has more work.
 void TrainRun::tell_watch_epoch() {
   const MeshShape& shape = epoch_->assignment().shape;
   const int active = shape.active();
@@ -196,14 +197,14 @@ void TrainRun::tell_watch_epoch() {
                                 .members = static_cast<std::uint32_t>(view.members.size())});
 }
 
-// Claims the run directory on a rank that writes. The one before may be gone with its host: then the others
-// wait for the lease, too.
+// Claims the run directory on a rank that writes. The writer before may be gone with its host: then the
+// others wait for the lease, too.
 Result<void> TrainRun::take_lock() {
   if (!writes_) leads_log_ = false;
   if (!writes_ && claim_ != nullptr) {
-    flush_log();  // the next one's lines stand behind this one's
+    flush_log();  // so that the lines of the next writer come after these
     claim_.reset();
-    gate_->use([] { return false; });  // what still waits here is not written behind them
+    gate_->use([] { return false; });  // lines that still wait are not written after those
   }
   Result<void> outcome;
   if (writes_ && claim_ == nullptr) {
@@ -223,7 +224,7 @@ Result<ExitCode> TrainRun::run_epoch() {
   const bool is_active = epoch_->is_active();
   if (!is_active) {
     enter(launched_.watch, Phase::spare, step());
-    kept_memory_.release();  // those that compute may need it
+    kept_memory_.release();  // ranks that compute may need it
     kept_slots_.forget();
   }
   const Result<EpochEnd> end = is_active ? run_active() : epoch_->wait_for_end(waiter());
@@ -234,11 +235,12 @@ Result<ExitCode> TrainRun::run_epoch() {
   if (!end.ok()) return end.error();
   grows_ = end->grows;
   shrinks_ = end->shrinks;
-  if (!is_active && !grows_ && !shrinks_) remove_old_snapshots({});  // of those that died on this host
+  if (!is_active && !grows_ && !shrinks_) remove_old_snapshots({});  // of ranks that died on this host
   return end->code;
 }
 
-// Fewer copies of the model take less memory of the hosts; the ranks that step aside are spares.
+// Goes on with one copy of the model less, which takes less memory of the hosts; the ranks that lose their
+// coordinates become spares.
 Result<ExitCode> TrainRun::shrink_to_memory() {
   request_.data_max = epoch_->assignment().shape.data - 1;
   worker_.reset();
@@ -270,7 +272,7 @@ Result<EpochEnd> TrainRun::run_active() {
     recovery_->resumed_step = step();
     recovery_->resumed_from = resumed_from();
   }
-  // New slots are made of the old ones (SlotPool); where there are to be none the old ones only take memory.
+  // New slots are made from the old ones (SlotPool); if there will be none, the old ones only take memory.
   if (memory_.room.tiers == SnapshotTiers::none) {
     kept_slots_.forget();
     remove_old_snapshots(start_.snapshot);
@@ -280,15 +282,15 @@ Result<EpochEnd> TrainRun::run_active() {
   return train();
 }
 
-// Called after all have read. What cannot be removed now goes later; of `resumed` one copy of each part
-// stays.
+// Removes old snapshots; called after all ranks have read. A snapshot that cannot be removed now is removed
+// later; one copy of each part of `resumed` stays.
 void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) {
   if (inventory_.shm_run_id.empty()) return;
   static_cast<void>(remove_unneeded_snapshots(launched_.env, digest_of(inventory_.shm_run_id), resumed).ok());
 }
 
-// A start that finds snapshots of the run had the tiers that made them; a recovery knows. When memory has
-// lacked with more ranks, the wait is over.
+// Returns the terms of the agreement on memory. A start that finds snapshots of the run had the tiers that
+// made them; a recovery knows its tiers. If memory was lacking with more ranks, the wait is over.
 MemoryTerms TrainRun::memory_terms() {
   const std::string& id = inventory_.shm_run_id.empty() ? start_.shm_run_id : inventory_.shm_run_id;
   const bool is_launched_layout =
@@ -342,8 +344,8 @@ Result<void> TrainRun::build_worker() {
   return show_slow_paths();
 }
 
-// Shows each sentence once, whichever ranks it is about. Only at the first start: ranks that come and go do
-// not change it.
+// Shows each sentence once, whichever ranks it is about, and only at the first start: ranks that come and go
+// do not change it.
 Result<void> TrainRun::show_slow_paths() {
   if (config_.device == "cpu" || recovery_.has_value()) return {};
   const std::string mine = fmt::format("{}", fmt::join(device_->slow_paths(), "\n"));
@@ -392,7 +394,7 @@ Result<EpochEnd> TrainRun::train() {
                    .growth = growth.has_value() ? &*growth : nullptr,
                    .starts_ranks_ns = &starts_ranks_ns_});
   const Result<ExitCode> end = trainer.run();
-  if (!end.ok()) {  // the trainer's own end may take a while
+  if (!end.ok()) {  // noted first, because the end of the trainer may take a while
     fault_ns_ = launched_.env.monotonic_ns();
     unused_slot_ = trainer.unused_slot();
     enter_recovery(launched_.watch, step(), config_);
@@ -403,7 +405,7 @@ Result<EpochEnd> TrainRun::train() {
   return EpochEnd{.code = *end, .grows = trainer.pauses_for_resize()};
 }
 
-// Sends the last checkpoint of a run that was killed when only that was left to do.
+// Uploads the last checkpoint of a run that was killed when only the upload was left to do.
 Result<void> TrainRun::send_last() {
   CheckpointStore store(launched_.env, launched_.faults, config_.run.directory, start_.writer);
   Communicator& all = world().communicator;
@@ -421,7 +423,7 @@ Result<void> TrainRun::send_last() {
   return {};
 }
 
-// Also of one whose last start died right behind its last save.
+// Ends a run that is finished, which may be one whose last start died right after its last save.
 Result<ExitCode> TrainRun::say_finished() {
   if (!start_.shm_run_id.empty())
     HF_TRY_VOID(

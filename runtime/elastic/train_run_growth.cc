@@ -36,8 +36,8 @@ std::int64_t TrainRun::grow_at_ns() const {
   return since_ns + config_.elastic.grow_after_ms * 1'000'000;
 }
 
-// Plans the growth on the rank that decides when: rank 0 of all, which can start new ranks ahead, or, where
-// that is a spare, the leader.
+// Plans the growth on the rank that decides when the run grows: rank 0 of all, which can start new ranks
+// ahead, or, if that is a spare, the leader.
 std::optional<Growth> TrainRun::plan_growth() {
   const bool nobody_asks = on_several_hosts_ && launched_start(launched_.env).empty();
   if (nobody_asks && first_ && wants_ranks() && !std::exchange(told_how_to_grow_, true)) {
@@ -89,8 +89,8 @@ Result<void> TrainRun::start_new_ranks() {
   return launched_.membership->start_new_ranks(ranks_wanted(), task, config_.elastic.recovery_timeout_ms);
 }
 
-// Returns what the ranks of this host hold beyond what each needs when the ranks of `planned` have come. All
-// are taken to be as large as this one.
+// Returns the bytes that the ranks of this host hold beyond the need of each after the ranks of `planned`
+// have joined. All ranks are assumed to be as large as this one.
 std::uint64_t TrainRun::bytes_given_back(const NewRankTask& planned) const {
   const std::uint64_t now = kept_memory_.bytes() + worker_->snapshots().shared_bytes();
   const std::uint64_t then =
@@ -98,7 +98,7 @@ std::uint64_t TrainRun::bytes_given_back(const NewRankTask& planned) const {
   return static_cast<std::uint64_t>(worker_->rank().ranks_on_host) * (now - std::min(now, then));
 }
 
-// Grows the run. All ranks that there are call it, between two steps; the state is sealed.
+// Grows the run. All ranks of the epoch call it, between two steps; the state is sealed.
 Result<ExitCode> TrainRun::grow() {
   Env& env = launched_.env;
   step_ = step();
@@ -125,9 +125,9 @@ Result<ExitCode> TrainRun::grow() {
   return admit();
 }
 
-// Begins the next epoch with the new ranks, where there are any; they call it, too.
+// Begins the next epoch with the new ranks, if there are any; they call it, too.
 Result<ExitCode> TrainRun::admit() {
-  if (!recovery_.has_value()) {  // this one is new
+  if (!recovery_.has_value()) {  // this rank is new
     recovery_.emplace();
     recovery_->noticed_ns = launched_.started_ns;
     recovery_->noticed_us = launched_.env.wall_time_us();
@@ -141,7 +141,7 @@ Result<ExitCode> TrainRun::admit() {
   learn(merge_inventories(inventories));
   if (!inventory_.joined) {
     admits_ = true;
-    enter(launched_.watch, Phase::recovery, step_,  // its GPU may be full for a while
+    enter(launched_.watch, Phase::recovery, step_,  // the GPU of a new rank may be full for a while
           rebuild_deadline_ms(config_) + config_.elastic.memory_timeout_ms);
     HF_TRY_VOID(join_again());
     inventory_.joined = true;
@@ -177,7 +177,7 @@ Result<void> TrainRun::join_again() {
   return {};
 }
 
-// Gives a new rank its place on its host: what the launcher tells it counts only the ranks that were started
+// Gives a new rank its local rank, because the launcher only counted the ranks that were started together
 // with it.
 Result<void> TrainRun::take_place_on_host() {
   const std::string mine =
@@ -206,8 +206,8 @@ Result<void> TrainRun::take_place_on_host() {
   return {};
 }
 
-// Goes on as after a death, without the new ranks, which leave. What they cannot do, or do otherwise, ends no
-// run.
+// Goes on as after a death, without the new ranks, which leave. An operation that new ranks cannot do, or do
+// differently, must not end the run.
 void TrainRun::refuse_new_ranks(const Error& error) {
   tell("new ranks cannot take part: {}", error.message);
   std::fflush(nullptr);

@@ -1,8 +1,8 @@
-// TrainRun, behind train_run.h: holds what a rank has and goes through, from its start to its end.
-// train_run.cc has the way to the first step and through the epochs, train_run_state.cc where their state
-// comes from, train_run_recovery.cc what comes between a death and the next epoch, train_run_growth.cc how
-// new ranks come, train_run_log.cc what is told, train_run_places.cc what is done where run.directory is
-// local to each host. Nobody else includes it.
+// TrainRun implements train_run.h: it holds the state of a rank from its start to its end. train_run.cc has
+// the path to the first step and through the epochs, train_run_state.cc the sources of their state,
+// train_run_recovery.cc the path from a death to the next epoch, train_run_growth.cc the joining of new
+// ranks, train_run_log.cc the log, train_run_places.cc the parts for a run.directory that is local to each
+// host. No other file includes it.
 #pragma once
 
 #include <cstdint>
@@ -41,15 +41,15 @@
 
 namespace holdfast::inline elastic {
 
-// What this rank does after a phase of its run has ended with an error.
+// AfterFault says what this rank does after a phase of its run has ended with an error.
 enum class AfterFault {
-  recover,         // goes on with the ranks that are left
-  refuse_joiners,  // goes on without the new ranks, which cannot take part
-  leave,           // dies by SIGKILL, as the others can go on only without this rank
+  recover,         // the rank goes on with the ranks that are left
+  refuse_joiners,  // the rank goes on without the new ranks, which cannot take part
+  leave,           // it ends by SIGKILL: the others can go on only without it
   end,             // the run ends
 };
 
-// One rank's run, step by step from nothing to a trained model; each member function is one phase.
+// TrainRun is the run of one rank, from nothing to a trained model; each member function is one phase.
 class TrainRun {
  public:
   explicit TrainRun(const TrainInputs& inputs)
@@ -65,7 +65,7 @@ class TrainRun {
   Result<ExitCode> run();
 
   // Writes what status.json, the event log and the report say about the end. Only the writer of the run
-  // directory speaks.
+  // directory does so.
   void write_final_status(const RunEnd& end);
   bool ends_for_another_start() const { return ends_for_another_start_; }
 
@@ -85,7 +85,7 @@ class TrainRun {
   Result<void> assign_coordinates(const AssignmentRequest& request);
   Result<void> take_assignment(Result<RankAssignment> assignment);
   Result<void> take_lock();
-  // Says whether this rank, where it is the writer, still is: before it writes for all.
+  // Returns the check that this rank, if it is the writer, still is; called before it writes for all.
   ClaimCheck claim_check() const { return claim_ == nullptr ? ClaimCheck() : claim_->fence(); }
   Result<void> check_claim() { return claim_ == nullptr ? Result<void>() : claim_->check(); }
   Result<bool> writes_with(const RankAssignment& assignment);
@@ -111,18 +111,20 @@ class TrainRun {
   Result<EpochEnd> train();
   Result<void> send_last();
   Result<ExitCode> say_finished();
-  // Hands a file of the run to the log's thread, which writes it while this start is the run's writer.
+  // Passes the writing of a file of the run to the log's thread, which runs it while this start is the run's
+  // writer.
   void post(std::function<void()> work) {
     log_->post([gate = gate_, work = std::move(work)] {
       if (gate->is_open()) work();
     });
   }
-  // Writes what can be written soon, before this process ends or hands the log on.
+  // Writes the log lines that can be written soon, before this process ends or another rank takes the log
+  // over.
   void flush_log() {
     if (log_ != nullptr) static_cast<void>(log_->flush(LineThread::short_patience_ms).ok());
   }
   Result<double> peak_of_all_ranks();
-  void forget_peak(double reached);  // FLOP/s of one rank
+  void forget_peak(double reached);  // `reached`: FLOP/s of one rank
   Result<std::vector<double>> measure_peaks();
 
   Result<ExitCode> recover(const Error& fault);
@@ -133,7 +135,7 @@ class TrainRun {
   Result<std::vector<RecoveryInventory>> exchange_inventories();
   void learn(const RecoveryInventory& known);
 
-  // Growing back (train_run_growth.cc).
+  // Functions for growing back (train_run_growth.cc).
   bool is_joiner() const { return launched_.membership != nullptr && launched_.membership->is_joiner(); }
   bool wants_ranks() const;
   std::int64_t grow_at_ns() const;
@@ -152,7 +154,7 @@ class TrainRun {
     return source == StateSource::ram ? "ram" : source == StateSource::start ? "start" : "disk";
   }
 
-  // Return all ranks that are there, and those of them that have coordinates.
+  // Return the inputs for all ranks that are left, and for those of them that have coordinates.
   const TrainInputs& world() const { return *world_; }
   const TrainInputs& active() const { return epoch_->active(); }
   void tell_watch_epoch();
@@ -164,8 +166,8 @@ class TrainRun {
   Result<void> agree_among(const TrainInputs& group, const Result<void>& mine) {
     return agree_among(group, mine, waiter());
   }
-  // A rank that has lost its device says nothing more to the others: it gets the device's error, returns to
-  // run() with it, and leaves there.
+  // Agrees on an outcome. A rank that has lost its device sends nothing more to the others: it gets the
+  // device's error, returns to run() with it, and leaves there.
   Result<void> agree_among(const TrainInputs& group, const Result<void>& mine, const Waiter& patience) {
     if (device_ != nullptr && device_->lost()) {
       lost_device_.emplace(LeavingRank{group.env, group.communicator, config_.run.directory, step()});
@@ -181,7 +183,7 @@ class TrainRun {
       kept_from_driver_.push_back(std::make_shared<Object>(std::move(object).value()));
   }
   Waiter waiter() const;
-  // Since it was last called, or the program started.
+  // Returns the time since its last call, or since the program started.
   std::int64_t phase_ns() {
     const std::int64_t begin_ns = std::exchange(phase_begin_ns_, launched_.env.monotonic_ns());
     return phase_begin_ns_ - begin_ns;
@@ -192,61 +194,62 @@ class TrainRun {
   std::int64_t phase_begin_ns_;
   Progress::StartupTimes times_;
   Config config_;
-  std::uint64_t logged_step_ = 0;  // newest step that the event log has a line of
-  std::optional<Secret> secret_;   // of the start; since join()
+  std::uint64_t logged_step_ = 0;  // newest step with a line in the event log
+  std::optional<Secret> secret_;   // of the start; set by join()
   std::optional<TrainInputs> world_;
   std::unique_ptr<MembershipEpoch> epoch_;
-  bool first_ = false;  // the leader, which speaks for all
-  // This rank writes to the run directory: the leader, or one rank of each host where it is local to each.
+  bool first_ = false;  // this rank is the leader, which logs for all
+  // True if this rank writes to the run directory: the leader, or one rank of each host if it is local to
+  // each.
   bool writes_ = false;
-  std::optional<Place> place_;    // of this rank, where run.directory is local to each host
+  std::optional<Place> place_;    // of this rank, if run.directory is local to each host
   std::optional<DiskTier> tier_;  // of the newest trainer; none: checkpoints are in one directory
   AssignmentRequest request_;
   std::unique_ptr<Claim> claim_;
-  std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // of what the log's thread writes
+  std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // for the writes of the log's thread
   StartPoint start_;
   std::shared_ptr<DataSet> data_;
   std::unique_ptr<Device> device_;
   JoinedTransport transport_;
-  PreparedRank own_;         // where the caller has none
-  KeptMemory& kept_memory_;  // of the workers, from one epoch to the next
-  SlotPool& kept_slots_;     // of their snapshots and replicas
+  PreparedRank own_;         // used if the caller has prepared nothing
+  KeptMemory& kept_memory_;  // memory of the workers, kept between epochs
+  SlotPool& kept_slots_;     // slots of their snapshots and replicas
   std::optional<HeldOutSet> held_out_;
-  // Queues in which what could not be written yet waits, from one epoch to the next.
+  // Queues of lines that could not be written yet, kept from one epoch to the next.
   std::unique_ptr<EventQueue> log_;
   std::unique_ptr<SampleLog> ledger_;  // null unless data.ledger
   std::unique_ptr<Worker> worker_;
   std::optional<CheckpointStore> store_;        // of the newest trainer
   std::unique_ptr<ShardCopies> copies_;         // of the newest trainer; null: there are none
-  std::unique_ptr<StateSaver> given_up_saves_;  // of one that met a fault; they use worker_ and store_
+  std::unique_ptr<StateSaver> given_up_saves_;  // of a trainer that met a fault; they use worker_ and store_
   std::unique_ptr<Progress> progress_;
-  bool leads_log_ = false;               // this rank writes the log, and it has completed the log
-  bool saves_first_ = false;             // the state that a generation began from was in RAM alone
+  bool leads_log_ = false;               // this rank writes the log, and has completed it
+  bool saves_first_ = false;             // a generation began from a state that was in RAM alone
   std::optional<SaveCadence> cadence_;   // measures over all epochs
   bool survives_host_ = false;           // replicas of all snapshots are on other hosts
-  FailureTally failures_;                // of the leader
+  FailureTally failures_;                // failures that the leader counts
   std::int64_t failure_counted_us_ = 0;  // when the newest of them was noticed
-  std::optional<int> unused_slot_;       // of a trainer that met a fault: the state is that of worker_'s step
+  std::optional<int> unused_slot_;       // of a trainer that met a fault; the state is at worker_'s step
 
   RecoveryInventory inventory_;
-  std::uint64_t step_ = 0;                  // while there is no worker
-  int active_told_ = 0;                     // to the watchdog
-  bool ends_here_ = false;                  // those that are left could not come together
-  std::int64_t fault_ns_ = 0;               // when the last one was noticed
-  std::optional<RecoveryRecord> recovery_;  // one is under way, until a step was made
-  bool grows_ = false;                      // all pause for it
-  bool on_several_hosts_ = false;           // at its start
-  bool told_how_to_grow_ = false;           // that it does not by itself
+  std::uint64_t step_ = 0;                  // newest step while there is no worker
+  int active_told_ = 0;                     // active ranks, as reported to the watchdog
+  bool ends_here_ = false;                  // the ranks that are left could not rebuild a group
+  std::int64_t fault_ns_ = 0;               // when the last fault was noticed
+  std::optional<RecoveryRecord> recovery_;  // set while a recovery is under way, until a step was made
+  bool grows_ = false;                      // all ranks pause for the run to grow
+  bool on_several_hosts_ = false;           // the run was on several hosts at its start
+  bool told_how_to_grow_ = false;           // a message has said that the run does not grow by itself
   bool ends_for_another_start_ = false;
-  bool told_lost_starter_ = false;    // RecoveryInventory::lost_starter
-  std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may be at it, as the last vote said; 0: it is not
-  bool shrinks_ = false;              // fewer copies of the model are to go on
-  MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // of the last worker
-  bool admits_ = false;                     // new ranks are there, and have not joined yet
-  bool system_refused_ = false;             // a thread, most likely, in the phase that ended last
-  std::optional<LeavingRank> lost_device_;  // an agreement found the device lost: this rank leaves
+  bool told_lost_starter_ = false;    // RecoveryInventory::lost_starter was logged
+  std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may start ranks, by the last vote; 0: it does not
+  bool shrinks_ = false;              // the run will go on with fewer copies of the model
+  MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // decision for the last worker
+  bool admits_ = false;                     // new ranks have come, and have not joined yet
+  bool system_refused_ = false;             // in the phase that ended last; most likely a thread
+  std::optional<LeavingRank> lost_device_;  // set when an agreement finds the device lost: this rank leaves
   std::vector<std::shared_ptr<void>> kept_from_driver_;
-  std::int64_t disturbed_ns_ = 0;  // the last fault or attempt to grow; 0: none so far
+  std::int64_t disturbed_ns_ = 0;  // time of the last fault or attempt to grow; 0: none so far
 };
 
 }  // namespace holdfast::inline elastic

@@ -23,9 +23,9 @@
 
 namespace holdfast::inline elastic {
 
-// What the run has recorded where that is about these ranks on these machines. Else the best of a few short
-// rounds: other work on the machine only ever makes a peak look lower than it is, and every start waits for
-// them.
+// Returns the recorded peak if the record is about these ranks on these machines. Else it returns the best of
+// a few short rounds: other work on the machine only ever makes a peak look lower than it is, and every start
+// waits for the rounds.
 Result<double> TrainRun::peak_of_all_ranks() {
   Env& env = launched_.env;
   const std::string path = RunPaths{config_.run.directory}.gemm_peak();
@@ -41,13 +41,13 @@ Result<double> TrainRun::peak_of_all_ranks() {
     return *known;
   }
   HF_TRY(const std::vector<double> rates, measure_peaks());
-  // Without a record the next start measures again.
+  // The next start measures again if there is no record.
   if (const std::string text = peak_record(places, rates); first_ && !text.empty())
     static_cast<void>(env.replace_text(path, text).ok());
   return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
 
-// Of every rank, in the round in which they were fastest together.
+// Returns the rate of every rank, in the round in which the ranks were fastest together.
 Result<std::vector<double>> TrainRun::measure_peaks() {
   constexpr int rounds = 4;
   constexpr std::int64_t round_ns = 3'000'000;
@@ -72,9 +72,9 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
   return best;
 }
 
-// The run goes on with the larger rate, also after a recovery. The log's thread removes the record: a disk
-// that stalls holds even the removal of a file that is not there. It is one step: a start that
-// reads the record meanwhile has the whole old one.
+// Removes the recorded peak. The run goes on with the larger rate, also after a recovery. The log's thread
+// removes the record, because a disk that stalls delays even the removal of a file that does not exist. The
+// removal is one step: a start that reads the record meanwhile gets the whole old one.
 void TrainRun::forget_peak(double reached) {
   inventory_.gemm_peak = std::max(inventory_.gemm_peak, reached);
   post([&env = launched_.env, path = RunPaths{config_.run.directory}.gemm_peak()] {
@@ -82,7 +82,7 @@ void TrainRun::forget_peak(double reached) {
   });
 }
 
-// Known once: a rank does not get faster.
+// Opens the log. The peak is only determined once, because a rank does not get faster.
 Result<void> TrainRun::open_log() {
   const double ranks = active().communicator.size();
   const bool opened_before = inventory_.log_opened == true;
@@ -127,8 +127,8 @@ Result<void> TrainRun::open_log() {
   return {};
 }
 
-// The leader before may have died with lines that it had not written yet. The log's thread looks: the disk
-// may stall.
+// Adds the lines that the leader before may not have written before it died. The log's thread reads the file,
+// because the disk may stall.
 void TrainRun::complete_log() {
   const RunState& state = worker_->state();
   if (state.step == 0) return;
@@ -137,7 +137,7 @@ void TrainRun::complete_log() {
        recent = state.recent_steps](LineSink& log) { write_missing_steps(env, paths, step, recent, log); });
 }
 
-// Several deaths until a step is made are one failure.
+// Counts a failure; several deaths until a step is made are one failure.
 void TrainRun::count_failure() {
   if (recovery_->faults == 0 || failure_counted_us_ == recovery_->noticed_us) return;
   const RunPaths paths{config_.run.directory};
@@ -147,7 +147,7 @@ void TrainRun::count_failure() {
   post(failures_.writing(launched_.env, paths));
 }
 
-// Whoever left may have recorded it as the run's end.
+// Continues the log. A rank that has left may have recorded its own end as the end of the run.
 Result<void> TrainRun::continue_log() {
   const RunPaths paths{config_.run.directory};
   HF_TRY_VOID(check_claim());
@@ -176,7 +176,7 @@ Result<void> TrainRun::begin_log() {
   if (launched_.membership != nullptr) {
     hosts = ranks_by_host(launched_.membership->view());
   } else if (!launched_start(launched_.env).empty() && world().communicator.size() == 1) {
-    hosts[launched_.env.host_name()] = 1;  // its launcher sees by that how many more there could be
+    hosts[launched_.env.host_name()] = 1;  // by this its launcher sees how many more there could be
   }
   HF_TRY_VOID(progress_->started(parameter_count(worker_->workload().spec), world().communicator.size(),
                                  hosts, worker_->state(), from == "start" ? "" : from, times_, *device_,
@@ -206,11 +206,13 @@ void TrainRun::write_final_status(const RunEnd& end) {
   enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
   const RunPaths paths{config_.run.directory};
   const bool begun = progress_ != nullptr;
-  // A claim that another has by now is the only reason to say nothing; what cannot be read may be mended.
+  // A claim that another writer has taken over is the only reason to record nothing; a file that cannot be
+  // read may be repaired.
   if (const Result<void> mine = check_claim(); !mine.ok() && mine.error().code == ExitCode::communication)
     claim_.reset();
   if (claim_ != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
-  // The others wait here, not in MPI's end, which has a short deadline: a long log makes a report slow.
+  // The other ranks wait here, not in MPI's shutdown, which has a short deadline: a long log makes a report
+  // slow.
   if (world().communicator.abandoned()) return;
   const Waiter patient = waiter().with_timeout(waiter().timeout_ms() + report_timeout_ms);
   static_cast<void>(barrier(world().communicator, patient).ok());  // a peer that dies now changes nothing
@@ -221,8 +223,8 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
       .state = "failed", .step = step(), .exit_code = static_cast<int>(end.code), .reason = end.message};
   if (end.code == ExitCode::done) status.state = "finished";
   if (end.code == ExitCode::saved) status.state = "saved";
-  // The run itself has ended; what cannot be told is told on stderr, where the reason of the end is said
-  // anyhow.
+  // The run itself has ended; a record that cannot be written is reported on stderr, where the reason of the
+  // end is written anyhow.
   const auto complain = [&](const Result<void>& result) {
     if (!result.ok() && result.error().message != end.message) tell("{}", result.error().message);
   };

@@ -6,14 +6,14 @@
 
 namespace holdfast::inline elastic {
 
-// The places of a group of ranks; none where there is one directory.
+// Returns the places of a group of ranks; none if there is one directory for all.
 Result<std::optional<RunPlaces>> TrainRun::places_of(const TrainInputs& group) {
   if (!place_.has_value()) return std::optional<RunPlaces>();
   HF_TRY(RunPlaces places, gather_places(group.communicator, waiter(), *place_));
   return std::optional(std::move(places));
 }
 
-// The rank with the lowest coordinate of its place writes there.
+// Returns whether this rank writes: in each place it is the rank with the lowest coordinate.
 Result<bool> TrainRun::writes_with(const RankAssignment& assignment) {
   HF_TRY(const std::optional<RunPlaces> places, places_of(world()));
   if (!places.has_value()) return first_;
@@ -23,7 +23,7 @@ Result<bool> TrainRun::writes_with(const RankAssignment& assignment) {
   return places->leads(world().communicator.rank());
 }
 
-// A copy that arrives may have to wait for the disk.
+// Drops the copies of shards; this may wait for the disk, because a copy may be arriving.
 void TrainRun::drop_copies() {
   if (copies_ == nullptr) return;
   tier_.reset();
@@ -31,7 +31,8 @@ void TrainRun::drop_copies() {
   copies_.reset();
 }
 
-// Which checkpoints the store has, and who keeps copies of them, in the epoch that begins.
+// Makes the disk tier of the epoch that begins: which checkpoints the store has, and which ranks store copies
+// of them.
 Result<void> TrainRun::make_tier() {
   tier_.reset();
   HF_TRY(std::optional<RunPlaces> places, places_of(active()));

@@ -17,12 +17,12 @@ bool TrainRun::can_recover() const {
   return launched_.membership != nullptr && !ends_here_ && world().communicator.abandoned();
 }
 
-// Returns whether this rank can take part no longer, because of its device or its system.
+// Returns whether this rank can no longer take part, because of its device or its system.
 bool TrainRun::is_broken() const {
   return system_refused_ || (can_recover() && device_ != nullptr && !device_->status().ok());
 }
 
-// `admitted`: new ranks had come, and had not joined yet.
+// Decides what this rank does after a fault. `admitted`: new ranks had come, and had not joined yet.
 AfterFault TrainRun::after_fault(bool admitted) const {
   if (lost_device_.has_value() || (is_broken() && others_can_go_on())) return AfterFault::leave;
   if (admitted && !world().communicator.abandoned())
@@ -30,8 +30,8 @@ AfterFault TrainRun::after_fault(bool admitted) const {
   return can_recover() ? AfterFault::recover : AfterFault::end;
 }
 
-// Dies, and does not return. The others can go on without this rank, so it goes as the dead do: a code other
-// than 0 would end them, too.
+// Ends this process by SIGKILL, and does not return. The others can go on without this rank, so it ends like
+// a rank that died: an exit code other than 0 would end them, too.
 void TrainRun::leave_run(const Error& error, bool admitted) {
   flush_log();
   if (lost_device_.has_value()) {
@@ -46,15 +46,15 @@ void TrainRun::leave_run(const Error& error, bool admitted) {
   launched_.env.kill_self();
 }
 
-// How far this rank had come is noted before anything goes.
+// Notes the fault, and the step of this rank, before anything is destroyed.
 void TrainRun::note_fault(const Error& fault) {
   step_ = step();
-  // The last recovery is over when a step was made since; a spare takes that for granted.
+  // The last recovery is over if a step was made since; a spare assumes that.
   const bool was_spare = epoch_ != nullptr && !epoch_->is_active();
   if (was_spare || (worker_ != nullptr && recovery_.has_value() && step_ > recovery_->resumed_step))
     recovery_.reset();
   int active_before = epoch_ == nullptr ? launched_ranks_ : epoch_->assignment().shape.active();
-  // Of a growth that came to nothing the new ranks are among those that were there.
+  // The new ranks of a growth that failed are among the ranks before the fault.
   if (recovery_.has_value() && recovery_->wanted > 0) {
     if (epoch_ == nullptr) active_before = recovery_->active_before;
     recovery_.reset();
@@ -74,7 +74,7 @@ void TrainRun::note_fault(const Error& fault) {
   fault_ns_ = 0;
 }
 
-// A rank that cannot leaves its part out, and with it all of that step.
+// Seals the live state. A rank that cannot do so leaves its part out, and thus that whole step.
 void TrainRun::keep_live_state(const MembershipView& of_epoch) {
   const std::optional<int> slot = std::exchange(unused_slot_, std::nullopt);
   if (!slot.has_value() || worker_ == nullptr) return;
@@ -84,7 +84,8 @@ void TrainRun::keep_live_state(const MembershipView& of_epoch) {
   if (!sealed.ok()) tell("the step is not redone from the state in use: {}", sealed.error().message);
 }
 
-// The others know by now who is left, so they wait for this rank, which waits for storage.
+// Waits for the saves that were given up. The others know by now which ranks are left, so they wait for this
+// rank, which waits for storage.
 void TrainRun::wait_for_given_up_saves() {
   if (given_up_saves_ == nullptr) return;
   {
@@ -94,10 +95,10 @@ void TrainRun::wait_for_given_up_saves() {
   enter_recovery(launched_.watch, step_, config_);
 }
 
-// Comes together with the others, and gives up what is left of the epoch.
+// Rebuilds the group with the ranks that are left, and drops the objects of the epoch.
 Result<void> TrainRun::rebuild_group() {
   const std::int64_t begin_ns = launched_.env.monotonic_ns();
-  const MembershipView of_epoch = launched_.membership->view();  // recovery_->before may be an older one
+  const MembershipView of_epoch = launched_.membership->view();  // recovery_->before may be older
   const Result<void> group_rebuilt =
       launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
   wait_for_given_up_saves();
@@ -106,7 +107,7 @@ Result<void> TrainRun::rebuild_group() {
   inventory_.lost_some = !lost.empty();
   const bool lost_rank_0 =
       !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
-  // Sooner it has died of something else.
+  // A rank 0 that was lost earlier than that has died of something else.
   const std::int64_t starts_ns = std::exchange(starts_ranks_ns_, 0);
   if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= rebuild_deadline_ms(config_) * 1'000'000)
     inventory_.lost_starter = true;
@@ -119,7 +120,8 @@ Result<void> TrainRun::rebuild_group() {
   return group_rebuilt;
 }
 
-// The run ends, and who would have said so may be gone. Where the others may be going on they have the run.
+// Claims the run directory because the run ends, and the rank that would have recorded the end may be gone.
+// If the other side may go on (lost quorum), it has the run.
 void TrainRun::record_for_the_dead() {
   Communicator& left = world().communicator;
   if (left.abandoned() || left.rank() != 0 || claim_ != nullptr || !inventory_.joined) return;
@@ -139,14 +141,15 @@ Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
   inventory_.noticed = recovery_->noticed;
   inventory_.noticed_us = recovery_->noticed_us;
   inventory_.told = recovery_->told;
-  // Not only for as long as coming together may take: one of them may wait for its given up saves.
+  // The wait is longer than a rebuild of the group may take, because another rank may wait for its given-up
+  // saves.
   HF_TRY(std::vector<RecoveryInventory> inventories,
          gather(world().communicator, waiter().with_timeout(config_.parallel.timeout_ms), inventory_));
-  enter_recovery(launched_.watch, step_, config_);  // how long another rank took is not this one's time
+  enter_recovery(launched_.watch, step_, config_);  // the time of other ranks does not count
   return inventories;
 }
 
-// Takes over what holds for all ranks by their inventories.
+// Adopts the merged inventory, which holds for all ranks.
 void TrainRun::learn(const RecoveryInventory& known) {
   inventory_ = known;
   launched_ranks_ = inventory_.launched_ranks;
@@ -177,7 +180,7 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
     // Another start may have the run directory by now.
     if (launched_.membership->lost_quorum()) claim_.reset();
     if (launched_.membership->cut_off()) return group_rebuilt.error();
-    // Cut off from all others: what was noticed first is what there is to say.
+    // The fault that was noticed first is the error to report if this rank is cut off from all others.
     return world().communicator.abandoned() ? fault : group_rebuilt.error();
   }
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
@@ -190,7 +193,7 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
     case RecoveryAction::end:
       ends_here_ = true;
       return *plan.error;
-    case RecoveryAction::start_again:  // what a start decides about generations is in no file yet
+    case RecoveryAction::start_again:  // a start's choice of a generation is in no file yet
       return start();
     case RecoveryAction::admit_joiners:
       return admit();

@@ -39,7 +39,7 @@ Result<void> TrainRun::load_state() {
   return restore_parts(worker_->state_view(), start_.checkpoint, start_.content, *places, claim_check());
 }
 
-// A generation that begins is in RUN/lineage.json before anything is made in it.
+// Enters the generation. One that begins is in RUN/lineage.json before any state is made in it.
 Result<void> TrainRun::enter_generation() {
   HF_TRY(const ResumeChanges changes, compare_with_stored(launched_.env, start_, config_));
   std::string numeric = changes.numeric;
@@ -65,10 +65,10 @@ Result<void> TrainRun::enter_generation() {
 }
 
 Result<void> TrainRun::start_afresh() {
-  // An earlier run in this directory may have left something in shared memory.
+  // An earlier run in this directory may have left objects in shared memory.
   if (!start_.shm_run_id.empty())
     HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(start_.shm_run_id)))));
-  std::string run_id = inventory_.shm_run_id;  // it had begun, and begins again
+  std::string run_id = inventory_.shm_run_id;  // the run had begun, and begins again
   if (first_ && run_id.empty()) run_id = new_run_id(launched_.env);
   HF_TRY(const std::vector<std::string> ids, all_gather_text(active().communicator, waiter(), run_id));
   worker_->state().run_id = inventory_.shm_run_id = ids.front();
@@ -86,7 +86,7 @@ Result<void> TrainRun::start_afresh() {
   return restore_weights(worker_->state_view(), (*found)->checkpoint.directory());
 }
 
-// False: it is not sound, and the one before it counts, if there is one.
+// Loads the snapshot. False: it is not sound, and the one before it counts, if there is one.
 Result<bool> TrainRun::load_snapshot() {
   if (first_) show("resuming from {}", name_of(start_));
   const Result<void> restored = restore_snapshot(worker_->state_view(), *start_.snapshot, start_.shm_run_id);
