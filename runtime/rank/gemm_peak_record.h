@@ -1,6 +1,6 @@
-// The record of the rate that GemmPeak measured in this run, and on which machines: a start on the same
-// machines, with the same ranks on each, need not measure it again while all ranks wait. A machine counts as
-// another one after it has booted. Pure, except for peak_place().
+// Keeps the rate that GemmPeak measured in this run, and on which machines: a start on the same machines,
+// with the same ranks on each, need not measure it again while all ranks wait. A machine counts as another
+// one after it has booted. Pure, except for peak_place().
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// MembershipEpoch is one epoch of a run on one rank: the ranks that are left, which of them compute, and what
-// those without a coordinate do.
+// MembershipEpoch is one epoch of a run on one rank: the ranks that take part, which of them compute, and
+// what those without a coordinate do.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ struct EpochEnd {
 
 class MembershipEpoch {
  public:
-  // Makes the epoch. `inputs.communicator` has all ranks that are left, and outlives this object.
+  // Makes the epoch. `inputs.communicator` has all ranks that take part, and outlives this object.
   MembershipEpoch(const TrainInputs& inputs, RankAssignment assignment);
   MembershipEpoch(const MembershipEpoch&) = delete;
   MembershipEpoch& operator=(const MembershipEpoch&) = delete;

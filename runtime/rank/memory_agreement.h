@@ -18,7 +18,7 @@ namespace holdfast::inline rank {
 
 // MemoryTerms holds what a run knows beyond the plan of one worker.
 struct MemoryTerms {
-  std::int64_t timeout_ms = 0;  // longest wait for memory that others hold
+  std::int64_t timeout_ms = 0;  // longest wait for memory that other processes hold
   // Tiers that the run had before, as far as this rank knows; the largest value of all ranks counts.
   SnapshotTiers had = SnapshotTiers::none;
   // True if these are all ranks that the run is launched with: a plan that is too large then will always be

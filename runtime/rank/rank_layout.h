@@ -31,7 +31,8 @@ Result<Mesh> mesh_of(const Config& config, std::span<const std::string> host_of_
 AssignmentRequest assignment_request(const Config& config, int launched_ranks);
 
 // Returns, by rank, the rank that stores the replicas of its RAM snapshots (parallel/group/buddies.h); empty
-// if there are no replicas. checkpoint.replicas: "auto" means if the buddy of some rank is on another host.
+// if there are no replicas. With checkpoint.replicas = "auto" there are replicas if the buddy of some rank is
+// on another host.
 std::vector<int> replica_buddies(const Config& config, const Mesh& mesh,
                                  std::span<const std::string> host_of_rank);
 
