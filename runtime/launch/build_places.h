@@ -1,5 +1,5 @@
-// The paths that the build knows on this machine: absolute, or relative to the program, so that the tree can
-// be moved.
+// Returns paths that the build knows on this machine: absolute, or relative to the program, so that the tree
+// can be moved.
 #pragma once
 
 #include <string>

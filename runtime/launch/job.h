@@ -44,8 +44,8 @@ class Job {
   bool was_cut_short() const { return cut_short_; }
   // Returns whether the start ended as requested, with its state sealed, so that there can be another start.
   bool ended_for_another_start() const;
-  // Returns the host names, in the hosts' own spelling, of hosts none of whose ranks recorded how it ended,
-  // although mpirun kept waiting for them when all others had ended.
+  // Returns the names, in the hosts' own spelling, of hosts none of whose ranks recorded how it ended,
+  // although mpirun kept waiting when the ranks of all other hosts had ended.
   std::set<std::string> suspected_hosts() const;
   // Runs the start to the end of all its processes on this host, and returns how it ended. The first request
   // to stop is forwarded to the ranks as SIGUSR2, once all of them can handle it. The following is killed:
