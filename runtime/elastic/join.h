@@ -42,7 +42,7 @@ Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
 Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                            StartPoint& start);
 
-// Runs check_checkpoint_io() on every rank; rank 0 logs which kind of I/O it does not get.
+// Runs check_checkpoint_io() on every rank; rank 0 logs what is lost if its host does not get the wanted I/O.
 Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
 
 // Opens the data on all ranks and compares its fingerprint.

@@ -15,7 +15,7 @@ namespace holdfast::inline elastic {
 // directory of every host when it returns, unless OwnStates::newest is an error: then no directory was
 // changed. `check`: checks this rank's claim; called before a directory is changed. Errors: those of
 // merge_lineages(); ExitCode::checkpoint if there are, or were, checkpoints, and none can be put together
-// from the hosts that are left; communication if another start has the run.
+// from the hosts that take part; communication if another start has the run.
 Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
                              const std::string& run_directory, const RunPlaces& places,
                              const ClaimCheck& check);

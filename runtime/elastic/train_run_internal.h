@@ -154,7 +154,7 @@ class TrainRun {
     return source == StateSource::ram ? "ram" : source == StateSource::start ? "start" : "disk";
   }
 
-  // Return the inputs for all ranks that are left, and for those of them that have coordinates.
+  // Return the inputs for all ranks that take part, and for those of them that have coordinates.
   const TrainInputs& world() const { return *world_; }
   const TrainInputs& active() const { return epoch_->active(); }
   void tell_watch_epoch();

@@ -13,7 +13,8 @@ Result<std::optional<RunPlaces>> TrainRun::places_of(const TrainInputs& group) {
   return std::optional(std::move(places));
 }
 
-// Returns whether this rank writes: in each place it is the rank with the lowest coordinate.
+// Returns whether this rank writes: in each place it is the rank with the lowest coordinate, or the leader of
+// the place if no rank there has a coordinate.
 Result<bool> TrainRun::writes_with(const RankAssignment& assignment) {
   HF_TRY(const std::optional<RunPlaces> places, places_of(world()));
   if (!places.has_value()) return first_;
