@@ -19,7 +19,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// What a sink was given, and a gate at which it stops.
+// Records what a sink was given, and has a gate at which it stops.
 class Disk {
  public:
   void close() { set(false); }

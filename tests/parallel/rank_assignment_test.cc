@@ -24,7 +24,7 @@ TEST(RankAssignment, EveryRankIsActiveWhereAllAreThere) {
   EXPECT_EQ(assignment->coordinate_of(3), 3);
 }
 
-// Of five ranks with one spare a death costs nothing; the next one costs a copy, whose other rank waits.
+// With five ranks and one spare a death costs nothing; the next costs a replica, whose other rank waits.
 TEST(RankAssignment, ASpareTakesTheCoordinateAndABrokenCopyMakesSpares) {
   const AssignmentRequest request{.data_max = 2, .data_min = 1, .pipeline = 2, .tensor = 1};
   const Result<RankAssignment> four = assign_ranks(request, hosts("aaaa"));
