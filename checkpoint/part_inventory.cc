@@ -153,7 +153,7 @@ PartInventory inventory_from_text(const std::string& text) {
 Result<Lineage> merge_lineages(std::span<const PartInventory> inventories) {
   const PartInventory* first = nullptr;  // that knows of a run
   Lineage merged;
-  std::map<std::uint64_t, const PartInventory*> teller;  // by generation
+  std::map<std::uint64_t, const PartInventory*> reporter;  // by generation
   for (const PartInventory& each : inventories) {
     if (run_of(each).empty()) continue;
     if (first == nullptr) first = &each;
@@ -164,10 +164,10 @@ Result<Lineage> merge_lineages(std::span<const PartInventory> inventories) {
     for (const Generation& generation : each.lineage.generations) {
       const Generation* const known = merged.find(generation.number);
       if (known != nullptr && (known->parent != generation.parent || known->settings != generation.settings))
-        return different_futures(*teller.at(generation.number), each, generation.number);
+        return different_futures(*reporter.at(generation.number), each, generation.number);
       if (known != nullptr) continue;
       merged.generations.push_back(generation);
-      teller[generation.number] = &each;
+      reporter[generation.number] = &each;
     }
     const auto& newest = each.lineage.newest_checkpoint;
     const auto age = [](const ParentCheckpoint& state) { return std::pair(state.generation, state.step); };

@@ -265,39 +265,39 @@ void SnapshotSet::add(const ShardSpec& spec, OwnedMemory bytes) {
   added_.emplace_back(spec, std::move(bytes));
 }
 
-std::vector<SnapshotSet::Place> SnapshotSet::places() const {
-  std::vector<Place> places;
+std::vector<SnapshotSet::Slot> SnapshotSet::slots() const {
+  std::vector<Slot> slots;
   for (const std::uint32_t rank : ranks()) {
     const std::vector<ShardSpec>& pieces = pieces_of(rank);
     for (std::size_t i = 0; i < pieces.size(); ++i)
-      places.push_back({.spec = pieces[i], .rank = rank, .index = i, .added = false});
+      slots.push_back({.spec = pieces[i], .rank = rank, .index = i, .added = false});
   }
   for (std::size_t i = 0; i < added_.size(); ++i)
-    places.push_back({.spec = added_[i].first, .rank = 0, .index = i, .added = true});
-  return places;
+    slots.push_back({.spec = added_[i].first, .rank = 0, .index = i, .added = true});
+  return slots;
 }
 
 bool SnapshotSet::holds(const std::vector<ShardSpec>& wanted) const {
   std::vector<ShardSpec> existing;
-  for (const Place& place : places()) existing.push_back(place.spec);
+  for (const Slot& slot : slots()) existing.push_back(slot.spec);
   return plan_copies(existing, wanted).ok();
 }
 
 Result<void> SnapshotSet::read(std::span<const Checkpoint::Wanted> wanted) {
-  const std::vector<Place> from = places();
+  const std::vector<Slot> from = slots();
   std::vector<ShardSpec> existing, specs;
-  for (const Place& place : from) existing.push_back(place.spec);
+  for (const Slot& slot : from) existing.push_back(slot.spec);
   for (const Checkpoint::Wanted& each : wanted) specs.push_back(each.spec);
   const Result<std::vector<ShardCopy>> copies = plan_copies(existing, specs);
   if (!copies.ok() && !damages_.empty()) return fail(ExitCode::checkpoint, "{}", damages_.front());
   if (!copies.ok()) return copies.error();
   for (const ShardCopy& copy : *copies) {
-    const Place& place = from[copy.existing_index];
+    const Slot& slot = from[copy.existing_index];
     std::span<const std::byte> source;
-    if (place.added) {
-      source = {added_[place.index].second.get(), added_[place.index].first.byte_count()};
+    if (slot.added) {
+      source = {added_[slot.index].second.get(), added_[slot.index].first.byte_count()};
     } else {
-      HF_TRY(source, piece(place.rank, place.index));
+      HF_TRY(source, piece(slot.rank, slot.index));
     }
     const Checkpoint::Wanted& target = wanted[copy.wanted_index];
     const std::uint64_t element_bytes = bytes_of(target.spec.dtype);

@@ -108,13 +108,13 @@ class SnapshotSet {
 
  private:
   // A piece of a rank's slot, or one that was added.
-  struct Place {
+  struct Slot {
     ShardSpec spec;
     std::uint32_t rank = 0;
     std::size_t index = 0;
     bool added = false;
   };
-  std::vector<Place> places() const;
+  std::vector<Slot> slots() const;
   void note(const Error& damage);
 
   Pace pace_;

@@ -141,20 +141,20 @@ Result<void> send_replica(Connection& connection, std::span<const std::byte> slo
 }
 
 ReplicaKeeper::ReplicaKeeper(const Source& source, const Digest& host,
-                             const std::array<std::span<std::byte>, places>& memory, FaultPoints& faults)
+                             const std::array<std::span<std::byte>, slots>& memory, FaultPoints& faults)
     : source_(source),
       host_(host),
       name_(fmt::format("of rank {} as it arrived", source.rank)),
-      places_{Place{SnapshotReplica(memory[0]), {}}, Place{SnapshotReplica(memory[1]), {}}},
+      slots_{Slot{SnapshotReplica(memory[0]), {}}, Slot{SnapshotReplica(memory[1]), {}}},
       faults_(&faults) {}
 
-// Returns the place to overwrite: never that of the confirmed step; else the one that is worth less.
-ReplicaKeeper::Place& ReplicaKeeper::place_for(const SnapshotStep& confirmed) {
-  const auto worth = [&](const Place& place) {
-    if (!place.sealed.has_value()) return std::pair(0, age(confirmed));
-    return std::pair(age(*place.sealed) == age(confirmed) ? 2 : 1, age(*place.sealed));
+// Returns the slot to overwrite: never that of the confirmed step; else the one that is worth less.
+ReplicaKeeper::Slot& ReplicaKeeper::slot_for(const SnapshotStep& confirmed) {
+  const auto worth = [&](const Slot& slot) {
+    if (!slot.sealed.has_value()) return std::pair(0, age(confirmed));
+    return std::pair(age(*slot.sealed) == age(confirmed) ? 2 : 1, age(*slot.sealed));
   };
-  return worth(places_[0]) <= worth(places_[1]) ? places_[0] : places_[1];
+  return worth(slots_[0]) <= worth(slots_[1]) ? slots_[0] : slots_[1];
 }
 
 Result<SnapshotStep> ReplicaKeeper::receive(Connection& connection, const ReplicaLimits& limits) {
@@ -166,12 +166,11 @@ Result<SnapshotStep> ReplicaKeeper::receive(Connection& connection, const Replic
   const bool known = hello.version == protocol_version && run == source_.run &&
                      hello.writer == source_.writer && hello.rank == source_.rank &&
                      hello.ranks == source_.ranks;
-  const bool newer = std::ranges::all_of(places_, [&](const Place& place) {
-    return !place.sealed.has_value() || age(*place.sealed) < age(step);
-  });
-  Place& place = place_for(confirmed);
+  const bool newer = std::ranges::all_of(
+      slots_, [&](const Slot& slot) { return !slot.sealed.has_value() || age(*slot.sealed) < age(step); });
+  Slot& slot = slot_for(confirmed);
   const bool fits =
-      hello.sealed_bytes > first_page_bytes && hello.sealed_bytes <= place.replica.capacity_bytes();
+      hello.sealed_bytes > first_page_bytes && hello.sealed_bytes <= slot.replica.capacity_bytes();
   const Verdict verdict = !known   ? Verdict::foreign
                           : !newer ? Verdict::stale
                           : !fits  ? Verdict::too_large
@@ -188,24 +187,24 @@ Result<SnapshotStep> ReplicaKeeper::receive(Connection& connection, const Replic
                                       .step = hello.step,
                                       .rank = hello.rank,
                                       .ranks = hello.ranks};
-  place.sealed.reset();
-  place.replica.begin(hello.sealed_bytes);
-  HF_TRY_VOID(fill(place, announced, connection, limits));
-  place.sealed = step;
+  slot.sealed.reset();
+  slot.replica.begin(hello.sealed_bytes);
+  HF_TRY_VOID(fill(slot, announced, connection, limits));
+  slot.sealed = step;
   HF_TRY_VOID(answer(connection, Verdict::sealed, limits));
   return step;
 }
 
-Result<void> ReplicaKeeper::fill(Place& place, const SnapshotIdentity& announced, Connection& connection,
+Result<void> ReplicaKeeper::fill(Slot& slot, const SnapshotIdentity& announced, Connection& connection,
                                  const ReplicaLimits& limits) {
   HF_FAULT_POINT(*faults_, "replica.before_receive");
-  HF_TRY_VOID(by_parts(place.replica.body(), *faults_, "replica.mid_receive", [&](std::span<std::byte> part) {
+  HF_TRY_VOID(by_parts(slot.replica.body(), *faults_, "replica.mid_receive", [&](std::span<std::byte> part) {
     return connection.receive(part, limits.part_timeout_ms);
   }));
   std::array<std::byte, first_page_bytes> first_page;
   HF_TRY_VOID(connection.receive(first_page, limits.part_timeout_ms));
   HF_FAULT_POINT(*faults_, "replica.before_seal");
-  const Result<void> sealed = place.replica.seal(first_page, announced, name_);
+  const Result<void> sealed = slot.replica.seal(first_page, announced, name_);
   if (!sealed.ok()) {
     HF_TRY_VOID(answer(connection, Verdict::damaged, limits));
     return sealed;

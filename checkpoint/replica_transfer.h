@@ -33,11 +33,11 @@ Result<void> send_replica(Connection& connection, std::span<const std::byte> slo
                           const SnapshotStep& confirmed, FaultPoints& faults,
                           const ReplicaLimits& limits = {});
 
-// ReplicaKeeper: the replicas of one rank's snapshots. It has two places, so that the confirmed one stays
+// ReplicaKeeper: the replicas of one rank's snapshots. It has two slots, so that the confirmed one stays
 // while the next arrives.
 class ReplicaKeeper {
  public:
-  static constexpr std::size_t places = 2;
+  static constexpr std::size_t slots = 2;
   // Identity that the source must have: `run`, `writer`, `rank` and `ranks`. The memory outlives the keeper.
   struct Source {
     Digest run;
@@ -45,24 +45,24 @@ class ReplicaKeeper {
     std::uint32_t rank = 0, ranks = 0;
   };
   ReplicaKeeper(const Source& source, const Digest& host,
-                const std::array<std::span<std::byte>, places>& memory, FaultPoints& faults);
+                const std::array<std::span<std::byte>, slots>& memory, FaultPoints& faults);
 
   // Receives one transfer. An error has been sent to the source, where it could still be reached.
   Result<SnapshotStep> receive(Connection& connection, const ReplicaLimits& limits = {});
 
  private:
-  struct Place {
+  struct Slot {
     SnapshotReplica replica;
     std::optional<SnapshotStep> sealed;
   };
-  Place& place_for(const SnapshotStep& confirmed);
-  Result<void> fill(Place& place, const SnapshotIdentity& announced, Connection& connection,
+  Slot& slot_for(const SnapshotStep& confirmed);
+  Result<void> fill(Slot& slot, const SnapshotIdentity& announced, Connection& connection,
                     const ReplicaLimits& limits);
 
   Source source_;
   Digest host_;
   std::string name_;  // for error messages
-  std::array<Place, places> places_;
+  std::array<Slot, slots> slots_;
   FaultPoints* faults_;
 };
 

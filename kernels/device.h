@@ -76,11 +76,11 @@ class Device {
 
   // Allocates memory that the kernels work on. ExitCode::does_not_fit, with a clause that gives the reason.
   // The memory may outlive the device.
-  virtual Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) = 0;
-  // Returns whether the host may touch MemoryPlace::device, too, while nothing that was launched works on it.
+  virtual Result<OwnedMemory> allocate(MemoryKind kind, std::uint64_t bytes) = 0;
+  // Returns whether the host may touch MemoryKind::device, too, while nothing that was launched works on it.
   virtual bool host_sees_memory() const = 0;
 
-  // Copies `source`, of MemoryPlace::device, to `target`, of MemoryPlace::host_visible, when `after` is
+  // Copies `source`, of MemoryKind::device, to `target`, of MemoryKind::host_visible, when `after` is
   // reached, concurrently with later ops, which must not write it. Returns true when the copy is complete, or
   // false: status() has the error. Any thread, several at a time. Only for a device whose memory the host
   // does not see.
@@ -137,7 +137,7 @@ class Device {
 // Allocates all memory of a plan.
 inline Result<MemoryArena> allocate_memory(Device& device, const MemoryPlan& plan) {
   return MemoryArena::allocate(
-      plan, [&device](MemoryPlace place, std::uint64_t bytes) { return device.allocate(place, bytes); });
+      plan, [&device](MemoryKind kind, std::uint64_t bytes) { return device.allocate(kind, bytes); });
 }
 
 struct CpuDeviceOptions {

@@ -49,7 +49,7 @@ void fill_memory(Device& device, std::span<std::byte> memory, std::span<const st
 HostAccess::HostAccess(Device& device, MemoryPlan& plan)
     : device_(&device), direct_(device.host_sees_memory()) {
   if (direct_) return;
-  slot_ = plan.reserve("host_access.buffer", MemoryClass::workspace, buffer_bytes, MemoryPlace::host_visible);
+  slot_ = plan.reserve("host_access.buffer", MemoryClass::workspace, buffer_bytes, MemoryKind::host_visible);
 }
 
 void HostAccess::bind(const MemoryArena& arena) {

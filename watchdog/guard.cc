@@ -11,9 +11,9 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/os/console.h"
 #include "runtime/os/processes.h"
 #include "runtime/os/signals.h"
-#include "runtime/os/tell.h"
 #include "watchdog/board.h"
 #include "watchdog/flight_record.h"
 #include "watchdog/guard_mind.h"
@@ -147,7 +147,7 @@ class Guard {
     begin_network();
     if (network_ != nullptr) {
       network_->tick(now_ns, late);
-      act(GuardMind::tell_lost_spares(network_->take_lost_spares()));
+      act(GuardMind::post_lost_spares(network_->take_lost_spares()));
     }
     while (const int signal = signals_->poll()) {
       if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");
@@ -196,10 +196,10 @@ class Guard {
         case GuardAction::Kind::take_flight:
           take_flight(action.text);
           break;
-        case GuardAction::Kind::tell_verdict:
+        case GuardAction::Kind::post_verdict:
           write_notice(board_->header().verdicts, action.rank, action.text);
           break;
-        case GuardAction::Kind::tell_lost_spares:
+        case GuardAction::Kind::post_lost_spares:
           write_notice(board_->header().lost_spares, action.rank, action.text);
           break;
         case GuardAction::Kind::kill:
@@ -259,7 +259,7 @@ class Guard {
 
   // Begins to watch the process of a slot. One that cannot be watched is tried again in every tick.
   void meet(Watched& watched, const SlotView& slot) {
-    const bool told = watched.not_watched && watched.identity.id == slot.process;
+    const bool reported = watched.not_watched && watched.identity.id == slot.process;
     watched = {.process = nullptr, .identity = slot.identity()};
     if (slot.process <= 0) return;
     Result<std::unique_ptr<Process>> process = slot.identity().open(env_->processes());
@@ -270,14 +270,14 @@ class Guard {
     watched.not_watched = !process.ok() || !facts.ok();
     if (!watched.not_watched) {
       watched.process = std::move(process).value();
-    } else if (!told) {
+    } else if (!reported) {
       say(fmt::format("rank {} (host {}) is not watched: {}; if it hangs or dies, this guard does not notice",
                       slot.launched_rank, host_, (process.ok() ? facts.error() : process.error()).message));
     }
   }
 
   static void say(const std::string& sentence) {
-    say_on(stderr, fmt::format("holdfast guard: {}\n", sentence));
+    write_to_console(stderr, fmt::format("holdfast guard: {}\n", sentence));
   }
 
   // Copies the flight records into memory; the files follow tick by tick. Records that exceed `max_pending`

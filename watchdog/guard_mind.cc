@@ -13,7 +13,7 @@ namespace {
 using Kind = GuardAction::Kind;
 
 constexpr std::int64_t ms = 1'000'000;
-constexpr std::int64_t tell_for_ns = 500 * ms, distant_look_ns = 500 * ms;
+constexpr std::int64_t report_for_ns = 500 * ms, distant_look_ns = 500 * ms;
 constexpr char stopped = 'T';
 
 }  // namespace
@@ -69,8 +69,8 @@ void GuardMind::look_at(std::size_t index, const SlotLook& look) {
 
 GuardActions GuardMind::end_look(std::span<const SlotProcess> processes, bool has_peers) {
   const std::string dead = std::exchange(dead_, {});
-  GuardActions actions = tell_lost_spares(std::exchange(lost_spares_, {}));
-  if (std::exchange(saw_death_, false) && has_peers) told_since_ns_ = now_ns_;
+  GuardActions actions = post_lost_spares(std::exchange(lost_spares_, {}));
+  if (std::exchange(saw_death_, false) && has_peers) reported_since_ns_ = now_ns_;
   if (!dead.empty())
     actions.push_back({.kind = Kind::take_flight, .text = fmt::format("{} (host {}) died", dead, host_)});
   if (wants_processes()) {
@@ -81,14 +81,14 @@ GuardActions GuardMind::end_look(std::span<const SlotProcess> processes, bool ha
   return actions;
 }
 
-GuardActions GuardMind::tell_lost_spares(std::span<const WatchedRank> spares) {
+GuardActions GuardMind::post_lost_spares(std::span<const WatchedRank> spares) {
   if (spares.empty()) return {};
   std::string names;
   for (const WatchedRank& spare : spares) {
     names +=
         fmt::format("{}rank {} (host {})", names.empty() ? "" : ", ", spare.slot.launched_rank, spare.host);
   }
-  return {{.kind = Kind::tell_lost_spares, .rank = spares.front().slot.launched_rank, .text = names}};
+  return {{.kind = Kind::post_lost_spares, .rank = spares.front().slot.launched_rank, .text = names}};
 }
 
 std::size_t GuardMind::count_ended() const {
@@ -100,7 +100,7 @@ bool GuardMind::nobody_left() const {
 }
 
 bool GuardMind::may_leave(std::int64_t now_ns) const {
-  return nobody_left() && now_ns - told_since_ns_ > tell_for_ns;
+  return nobody_left() && now_ns - reported_since_ns_ > report_for_ns;
 }
 
 WatchedRank GuardMind::evidence_of(std::size_t index, const SlotView& slot) const {
@@ -153,7 +153,7 @@ GuardActions GuardMind::judge(const HostEvidence& evidence) {
   HF_CHECK(evidence.slots.size() == watched_.size());
   GuardActions actions;
   look_at_killed(evidence, actions);
-  tell_of_storage(evidence, actions);
+  report_storage(evidence, actions);
   if (somebody_may_hang(evidence)) {
     find_hang(evidence, actions);
   } else {
@@ -185,7 +185,7 @@ void GuardMind::look_at_killed(const HostEvidence& evidence, GuardActions& actio
 }
 
 // Once, until nobody waits so any more.
-void GuardMind::tell_of_storage(const HostEvidence& evidence, GuardActions& actions) {
+void GuardMind::report_storage(const HostEvidence& evidence, GuardActions& actions) {
   std::vector<WatchedRank> ranks;
   for (std::size_t index = 0; index < watched_.size(); ++index) {
     const SlotView& slot = evidence.slots[index];
@@ -194,8 +194,8 @@ void GuardMind::tell_of_storage(const HostEvidence& evidence, GuardActions& acti
   }
   const std::string sentence =
       ranks.empty() ? "" : storage_sentence(ranks, now_ns_, settings_.storage_quiet_ms * ms);
-  if (!sentence.empty() && !told_of_storage_) actions.push_back({.kind = Kind::say, .text = sentence});
-  told_of_storage_ = !ranks.empty() && (told_of_storage_ || !sentence.empty());
+  if (!sentence.empty() && !reported_storage_) actions.push_back({.kind = Kind::say, .text = sentence});
+  reported_storage_ = !ranks.empty() && (reported_storage_ || !sentence.empty());
 }
 
 void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
@@ -238,7 +238,7 @@ void GuardMind::end(std::span<const HangVerdict::Another> culprits, const HostEv
     return evidence.slots[each.index].launched_rank;
   };
   for (const HangVerdict::Another& each : culprits)
-    actions.push_back({.kind = Kind::tell_verdict, .rank = rank_of(each), .text = each.sentence});
+    actions.push_back({.kind = Kind::post_verdict, .rank = rank_of(each), .text = each.sentence});
   for (const HangVerdict::Another& each : culprits) {
     kill(each.index, evidence, actions);
     actions.push_back({.kind = Kind::say, .text = each.sentence + "; it is ended"});
@@ -248,7 +248,7 @@ void GuardMind::end(std::span<const HangVerdict::Another> culprits, const HostEv
 
 void GuardMind::end_all(const std::string& sentence, const HostEvidence& evidence, GuardActions& actions) {
   actions.push_back({.kind = Kind::take_flight, .text = sentence});
-  actions.push_back({.kind = Kind::tell_verdict, .rank = -1, .text = sentence});
+  actions.push_back({.kind = Kind::post_verdict, .rank = -1, .text = sentence});
   for (std::size_t index = 0; index < watched_.size(); ++index) {
     if (watched_[index].lives()) kill(index, evidence, actions);
   }

@@ -45,8 +45,8 @@ struct GuardMindSettings {
 struct GuardAction {
   enum class Kind : std::uint8_t {
     take_flight,       // flight records of all ranks of the host; `text` is the reason
-    tell_verdict,      // write `text` about `rank` on the board (BoardHeader::verdicts)
-    tell_lost_spares,  // the same in BoardHeader::lost_spares
+    post_verdict,      // write `text` about `rank` on the board (BoardHeader::verdicts)
+    post_lost_spares,  // the same in BoardHeader::lost_spares
     kill,              // SIGKILL to the process of `slot`
     say,               // print `text`
     report,            // tell the launcher `text` about `rank` (GuardSettings::on_verdict)
@@ -97,7 +97,7 @@ class GuardMind {
   GuardActions end_look(std::span<const SlotProcess> processes, bool has_peers);
   // Tells the ranks which spares have died, those of other hosts, too: no rank exchanges anything with a
   // spare, so its death would be noticed only when it is needed.
-  static GuardActions tell_lost_spares(std::span<const WatchedRank> spares);
+  static GuardActions post_lost_spares(std::span<const WatchedRank> spares);
 
   bool wants_distant(const HostEvidence& evidence) const;    // `evidence` has the slots
   bool wants_processes(const HostEvidence& evidence) const;  // and the distant ranks, where wanted
@@ -135,7 +135,7 @@ class GuardMind {
   bool somebody_may_hang(const HostEvidence& evidence);
   bool resists(const Watched& watched) const;
   void look_at_killed(const HostEvidence& evidence, GuardActions& actions);
-  void tell_of_storage(const HostEvidence& evidence, GuardActions& actions);
+  void report_storage(const HostEvidence& evidence, GuardActions& actions);
   void find_hang(const HostEvidence& evidence, GuardActions& actions);
   void end(std::span<const HangVerdict::Another> culprits, const HostEvidence& evidence,
            GuardActions& actions);
@@ -156,8 +156,8 @@ class GuardMind {
   std::int64_t distant_look_ns_ = 0;
   bool distant_may_hang_ = false;
   std::int64_t anew_ns_ = 0;  // newest Watched::evidence_since_ns of all
-  std::int64_t told_since_ns_ = std::numeric_limits<std::int64_t>::min() / 2;  // the newest death
-  bool told_of_storage_ = false, said_that_one_stays_ = false;
+  std::int64_t reported_since_ns_ = std::numeric_limits<std::int64_t>::min() / 2;  // the newest death
+  bool reported_storage_ = false, said_that_one_stays_ = false;
 };
 
 }  // namespace holdfast::inline watchdog

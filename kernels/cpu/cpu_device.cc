@@ -52,7 +52,7 @@ class CpuDevice final : public Device {
   }
 
   Ticket ticket() override { return submitted_.load(std::memory_order_relaxed); }
-  void count_ops_in(std::atomic<std::uint64_t>& done) override { told_ = &done; }
+  void count_ops_in(std::atomic<std::uint64_t>& done) override { reported_ = &done; }
   bool reached(Ticket ticket) const override { return completed_.load(std::memory_order_acquire) >= ticket; }
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
 
@@ -61,8 +61,8 @@ class CpuDevice final : public Device {
     push(OpId::count, Action::stamp, &pointer, sizeof(pointer));
   }
 
-  Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override {
-    return host_memory(place, bytes);
+  Result<OwnedMemory> allocate(MemoryKind kind, std::uint64_t bytes) override {
+    return host_memory(kind, bytes);
   }
   bool host_sees_memory() const override { return true; }
   Result<void> status() override { return {}; }
@@ -110,10 +110,10 @@ class CpuDevice final : public Device {
   // goes to sleep looks for news afterwards, so one of them sees the other.
   alignas(64) std::atomic<std::uint64_t> submitted_{0};
   alignas(64) std::atomic<std::uint64_t> completed_{0};
-  alignas(64) std::atomic<bool> sleeping_{false};           // the queue thread
-  std::atomic<std::atomic<std::uint64_t>*> told_{nullptr};  // count_ops_in()
-  std::atomic<int> waiters_{0};                             // threads inside wait()
-  std::atomic<bool> allocated_{true};                       // whether the last allocation of scratch worked
+  alignas(64) std::atomic<bool> sleeping_{false};               // the queue thread
+  std::atomic<std::atomic<std::uint64_t>*> reported_{nullptr};  // count_ops_in()
+  std::atomic<int> waiters_{0};                                 // threads inside wait()
+  std::atomic<bool> allocated_{true};  // whether the last allocation of scratch worked
   std::atomic<std::uint64_t> workspace_bytes_{0};
   std::mutex mutex_;
   std::condition_variable work_arrived_;
@@ -235,8 +235,9 @@ void CpuDevice::execute(const Slot& slot) {
 
 void CpuDevice::complete(std::uint64_t done) {
   completed_.store(done);
-  if (std::atomic<std::uint64_t>* const told = told_.load(std::memory_order_relaxed); told != nullptr)
-    told->store(done, std::memory_order_relaxed);
+  if (std::atomic<std::uint64_t>* const reported = reported_.load(std::memory_order_relaxed);
+      reported != nullptr)
+    reported->store(done, std::memory_order_relaxed);
   if (waiters_.load() > 0) {
     const std::lock_guard lock(mutex_);
     work_done_.notify_all();

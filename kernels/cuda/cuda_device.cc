@@ -66,13 +66,13 @@ class CudaDevice final : public Device {
   Ticket ticket() override;
   void count_ops_in(std::atomic<std::uint64_t>& done) override {
     const std::lock_guard lock(mutex_);
-    told_ = &done;
+    reported_ = &done;
   }
   bool reached(Ticket ticket) const override;
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
   void stamp(Stamp& target) override;
 
-  Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override;
+  Result<OwnedMemory> allocate(MemoryKind kind, std::uint64_t bytes) override;
   bool host_sees_memory() const override { return false; }
   bool read_beside(Ticket after, std::span<const std::byte> source, std::byte* target) override;
   Result<void> status() override;
@@ -120,9 +120,9 @@ class CudaDevice final : public Device {
 
   mutable std::mutex mutex_;  // any thread may poll
   mutable Ticket reached_ = 0;
-  std::atomic<std::uint64_t>* told_ = nullptr;  // count_ops_in()
-  mutable cudaError_t failure_ = cudaSuccess;   // of something that was waited for; the first
-  mutable std::deque<Mark> marks_;              // not reached yet, in order
+  std::atomic<std::uint64_t>* reported_ = nullptr;  // count_ops_in()
+  mutable cudaError_t failure_ = cudaSuccess;       // of something that was waited for; the first
+  mutable std::deque<Mark> marks_;                  // not reached yet, in order
   mutable std::vector<cudaEvent_t> spare_events_;
 };
 
@@ -225,7 +225,7 @@ bool CudaDevice::reached(Ticket ticket) const {
     if (state == cudaErrorNotReady) return false;
     if (failure_ == cudaSuccess) failure_ = state;
     reached_ = marks_.front().ticket;
-    if (told_ != nullptr) told_->store(reached_, std::memory_order_relaxed);
+    if (reported_ != nullptr) reported_->store(reached_, std::memory_order_relaxed);
     spare_events_.push_back(marks_.front().event);
     marks_.pop_front();
   }
@@ -257,8 +257,8 @@ void CudaDevice::stamp(Stamp& target) {
   ++submitted_;
 }
 
-Result<OwnedMemory> CudaDevice::allocate(MemoryPlace place, std::uint64_t bytes) {
-  const bool on_device = place == MemoryPlace::device;
+Result<OwnedMemory> CudaDevice::allocate(MemoryKind kind, std::uint64_t bytes) {
+  const bool on_device = kind == MemoryKind::device;
   void* base = nullptr;
   if (on_device) {
     HF_TRY_VOID(claim_memory({.gpu = facts_,

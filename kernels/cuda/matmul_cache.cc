@@ -96,16 +96,16 @@ Product::Operation Product::operation_of(const ProductShape& shape) {
   const auto compute = shape.dtype == DType::fp32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
   if (!accepted(cublasLtMatmulDescCreate(&made, compute, CUDA_R_32F), "a product")) return {};
   Operation operation(made);
-  const auto told = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
+  const auto set_attribute = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
     accepted(set(made, attribute, value), "an attribute of a product");
   };
-  told(CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-  told(CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set_attribute(CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set_attribute(CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (shape.bias) {
-    told(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    told(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(shape.dtype)));
+    set_attribute(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set_attribute(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(shape.dtype)));
     // The heuristic reads the alignment from the address; nothing is read from there.
-    told(CUBLASLT_MATMUL_DESC_BIAS_POINTER, std::uintptr_t{address_alignment_bytes});
+    set_attribute(CUBLASLT_MATMUL_DESC_BIAS_POINTER, std::uintptr_t{address_alignment_bytes});
   }
   return operation;
 }

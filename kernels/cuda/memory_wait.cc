@@ -6,8 +6,8 @@
 
 #include "kernels/cuda/error.h"
 #include "runtime/core/units.h"
+#include "runtime/os/console.h"
 #include "runtime/os/env.h"
-#include "runtime/os/tell.h"
 
 namespace holdfast::inline kernels::cuda {
 namespace {
@@ -60,12 +60,12 @@ Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaErro
   Env& env = posix_env();
   const std::int64_t begin_ns = env.monotonic_ns();
   const std::int64_t end_ns = begin_ns + claim.wait.timeout_ms * 1'000'000;
-  for (bool told = false;; told = true) {
+  for (bool reported = false;; reported = true) {
     const cudaError_t error = attempt();
     if (error == cudaSuccess) {
-      if (told)
-        tell("{} had room after {:.1f} s", name_of(claim.gpu),
-             static_cast<double>(env.monotonic_ns() - begin_ns) * 1e-9);
+      if (reported)
+        print_message("{} had room after {:.1f} s", name_of(claim.gpu),
+                      static_cast<double>(env.monotonic_ns() - begin_ns) * 1e-9);
       return {};
     }
     cudaGetLastError();  // it is told here, not by the next call that looks
@@ -87,8 +87,8 @@ Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaErro
                   "them) or use another GPU, and start again",
                   has, claim.purpose, format_duration(claim.wait.timeout_ms));
     }
-    if (!told) {
-      tell(
+    if (!reported) {
+      print_message(
           "{} for {}: waits up to {} for memory that other processes hold; one that was killed gives it "
           "back after some seconds",
           has, claim.purpose, format_duration(claim.wait.timeout_ms));

@@ -27,7 +27,7 @@ void OpClock::tell() {
     const Timing& timing = timings_.front();
     float milliseconds = 0.0F;
     if (cudaEventElapsedTime(&milliseconds, timing.begin, timing.end) != cudaSuccess) return;
-    told_(timing.id, timing.arguments.data(), std::llround(static_cast<double>(milliseconds) * 1e6));
+    reported_(timing.id, timing.arguments.data(), std::llround(static_cast<double>(milliseconds) * 1e6));
     events_.give_back(timing.begin);
     events_.give_back(timing.end);
     timings_.pop_front();

@@ -18,7 +18,7 @@ namespace holdfast::inline kernels::cuda {
 // Used by the launching thread only. The stream outlives the clock.
 class OpClock {
  public:
-  explicit OpClock(TimedOp told) : told_(std::move(told)) {}
+  explicit OpClock(TimedOp reported) : reported_(std::move(reported)) {}
   ~OpClock();
   OpClock(const OpClock&) = delete;
   OpClock& operator=(const OpClock&) = delete;
@@ -35,7 +35,7 @@ class OpClock {
     alignas(16) std::array<std::byte, op_bytes_max> arguments;
   };
 
-  TimedOp told_;
+  TimedOp reported_;
   EventPool events_;
   cudaEvent_t begin_ = nullptr;  // of the op that is being launched
   std::deque<Timing> timings_;   // not told yet, in order

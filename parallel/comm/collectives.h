@@ -37,7 +37,7 @@ class PollBackoff {
   bool pause(const WhatFor& awaited) {
     const std::int64_t now_ns = env_->monotonic_ns();
     if (listener_ != nullptr && now_ns - last_move_ns_ >= quiet_ns) {
-      told_ = true;
+      reported_ = true;
       listener_->on_wait(last_move_ns_, now_ns, awaited());
     }
     return pause_at(now_ns);
@@ -50,14 +50,14 @@ class PollBackoff {
   static constexpr std::int64_t quiet_ns = 200'000;  // no sleep before this time without progress
   bool pause_at(std::int64_t now_ns);
   void notify_resume() {
-    if (std::exchange(told_, false)) listener_->on_resume();
+    if (std::exchange(reported_, false)) listener_->on_resume();
   }
 
   Env* env_;
   WaitListener* listener_;
   std::int64_t timeout_ns_;
   std::int64_t last_move_ns_;
-  bool told_ = false;
+  bool reported_ = false;
 };
 
 // Waiter: waits for requests by testing them, and pauses in between (PollBackoff).

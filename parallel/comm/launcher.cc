@@ -22,13 +22,13 @@ constexpr std::initializer_list<const char*> ranks_on_host_names = {
 constexpr std::initializer_list<const char*> rank_on_host_names = {"OMPI_COMM_WORLD_LOCAL_RANK",
                                                                    "MPI_LOCALRANKID", "SLURM_LOCALID"};
 
-struct Told {
+struct StatedNumber {
   int number;
   std::string_view name;  // of the variable; empty: none is set
 };
 
 // Returns the leading number of the first variable that has one of at least `least` ("4" of Slurm's "4(x2)").
-Told first_number(Env& env, std::initializer_list<const char*> names, int least) {
+StatedNumber first_number(Env& env, std::initializer_list<const char*> names, int least) {
   for (const char* name : names) {
     const std::string text = env.variable(name);
     int number = least - 1;
@@ -94,7 +94,7 @@ std::string launched_job(Env& env) {
 }
 
 std::string launched_as(Env& env) {
-  const Told ranks = first_number(env, ranks_names, 1);
+  const StatedNumber ranks = first_number(env, ranks_names, 1);
   if (ranks.name.empty()) return fmt::format("rank {}", launched_rank(env));
   return fmt::format("rank {} of {} ({}={})", launched_rank(env), ranks.number, ranks.name, ranks.number);
 }

@@ -24,7 +24,7 @@ std::uint64_t blocks_of(const Bucket& bucket) {
 }
 
 bool has_state(const Bucket& bucket) {
-  return bucket.shadow_of < 0 && !bucket.is_guest;
+  return bucket.tied_to < 0 && !bucket.is_exported;
 }
 
 struct BlockRange {
@@ -72,28 +72,28 @@ std::uint64_t BucketTensor::elements() const {
   return product;
 }
 
-BucketPlan::BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_places)
+BucketPlan::BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_slots)
     : buckets_(std::move(buckets)), ranks_(ranks) {
   HF_CHECK(ranks >= 1);
   for (const Bucket& bucket : buckets_) {
     const int index = static_cast<int>(&bucket - buckets_.data());
-    if (bucket.is_guest) guest_ = index;
-    if (bucket.is_away) continue;
-    HF_CHECK(index == local_count_, "a bucket that is away stands before {}", bucket.tensors.front().name);
+    if (bucket.is_exported) exported_ = index;
+    if (bucket.is_imported) continue;
+    HF_CHECK(index == local_count_, "an imported bucket stands before {}", bucket.tensors.front().name);
     ++local_count_;
   }
-  HF_CHECK(local_count_ + 1 >= static_cast<int>(buckets_.size()), "more than one bucket is away");
-  const bool shared = 0 < gradient_places && gradient_places < local_count_;
-  gradient_places_ = shared ? gradient_places : local_count_;
+  HF_CHECK(local_count_ + 1 >= static_cast<int>(buckets_.size()), "more than one bucket is imported");
+  const bool shared = 0 < gradient_slots && gradient_slots < local_count_;
+  gradient_slots_ = shared ? gradient_slots : local_count_;
   assign_parameter_offsets();
   shared ? share_gradient_memory() : assign_gradient_offsets();
-  places_.resize(buckets_.size() * static_cast<std::size_t>(ranks_));
-  for (int rank = 0; rank < ranks_; ++rank) assign_places(rank);
+  shard_ranges_.resize(buckets_.size() * static_cast<std::size_t>(ranks_));
+  for (int rank = 0; rank < ranks_; ++rank) assign_shard_ranges(rank);
 }
 
 void BucketPlan::assign_parameter_offsets() {
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
-    if (bucket->shadow_of >= 0) continue;
+    if (bucket->tied_to >= 0) continue;
     for (BucketTensor& tensor : bucket->tensors) {
       HF_CHECK(tensor.elements() > 0, "tensor {} is empty", tensor.name);
       tensor.parameter_offset = parameter_elements_;
@@ -101,10 +101,10 @@ void BucketPlan::assign_parameter_offsets() {
     }
   }
   for (Bucket& bucket : buckets_) {
-    if (bucket.shadow_of < 0) continue;
-    HF_CHECK(static_cast<std::size_t>(bucket.shadow_of) < buckets_.size());
-    const Bucket& real = buckets_[static_cast<std::size_t>(bucket.shadow_of)];
-    HF_CHECK(real.shadow_of < 0 && real.tensors.size() == bucket.tensors.size());
+    if (bucket.tied_to < 0) continue;
+    HF_CHECK(static_cast<std::size_t>(bucket.tied_to) < buckets_.size());
+    const Bucket& real = buckets_[static_cast<std::size_t>(bucket.tied_to)];
+    HF_CHECK(real.tied_to < 0 && real.tensors.size() == bucket.tensors.size());
     for (std::size_t t = 0; t < bucket.tensors.size(); ++t) {
       HF_CHECK(bucket.tensors[t].shape == real.tensors[t].shape &&
                    bucket.tensors[t].slice == real.tensors[t].slice,
@@ -115,9 +115,9 @@ void BucketPlan::assign_parameter_offsets() {
 }
 
 void BucketPlan::assign_gradient_offsets() {
-  for (const bool shadows : {false, true}) {
+  for (const bool tied : {false, true}) {
     for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
-      if ((bucket->shadow_of >= 0) != shadows) continue;
+      if ((bucket->tied_to >= 0) != tied) continue;
       for (BucketTensor& tensor : bucket->tensors) {
         tensor.gradient_offset = gradient_elements_;
         gradient_elements_ += align(tensor.elements());
@@ -126,70 +126,70 @@ void BucketPlan::assign_gradient_offsets() {
   }
 }
 
-// Lets buckets share gradient memory. No lane of this stage fills a bucket that is away, so that bucket needs
+// Lets buckets share gradient memory. No lane of this stage fills an imported bucket, so that bucket needs
 // no memory, whatever its offset.
 void BucketPlan::share_gradient_memory() {
-  const auto places = static_cast<std::size_t>(gradient_places_);
-  for (std::size_t place = 0; place < places; ++place) {
+  const auto slots = static_cast<std::size_t>(gradient_slots_);
+  for (std::size_t slot = 0; slot < slots; ++slot) {
     std::uint64_t largest = 0;
-    for (std::size_t b = place; b < buckets_.size(); b += places) {
+    for (std::size_t b = slot; b < buckets_.size(); b += slots) {
       std::uint64_t elements = 0;
       for (BucketTensor& tensor : buckets_[b].tensors) {
         tensor.gradient_offset = gradient_elements_ + elements;
         elements += align(tensor.elements());
       }
-      if (!buckets_[b].is_away) largest = std::max(largest, elements);
+      if (!buckets_[b].is_imported) largest = std::max(largest, elements);
     }
     gradient_elements_ += largest;
   }
 }
 
-void BucketPlan::assign_places(int rank) {
+void BucketPlan::assign_shard_ranges(int rank) {
   std::uint64_t shard = 0;
   for (const bool stateful : {true, false}) {
     if (!stateful) shard_elements_.push_back(shard);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       const Bucket& bucket = buckets_[b];
       if (has_state(bucket) != stateful) continue;
-      Place& place = places_[static_cast<std::size_t>(rank) * buckets_.size() + b];
-      place.shard_offset = shard;
+      ShardRange& shard_range = shard_ranges_[static_cast<std::size_t>(rank) * buckets_.size() + b];
+      shard_range.shard_offset = shard;
       bool first = true;
       for_owned_parts(bucket, owned_blocks(blocks_of(bucket), rank, ranks_),
                       [&](std::size_t t, std::uint64_t first_block, std::uint64_t, std::uint64_t elements) {
                         const std::uint64_t begin = bucket.tensors[t].gradient_offset -
                                                     bucket.tensors.front().gradient_offset +
                                                     first_block * block_elements;
-                        if (first) place.range.begin = begin;
+                        if (first) shard_range.range.begin = begin;
                         first = false;
-                        place.range.end = begin + elements;
+                        shard_range.range.end = begin + elements;
                       });
-      shard += align(place.range.size());
+      shard += align(shard_range.range.size());
     }
   }
   accumulator_elements_.push_back(shard);
 }
 
-const BucketPlan::Place& BucketPlan::place(int bucket, int rank) const {
+const BucketPlan::ShardRange& BucketPlan::shard_range(int bucket, int rank) const {
   HF_CHECK(0 <= bucket && static_cast<std::size_t>(bucket) < buckets_.size() && 0 <= rank && rank < ranks_);
-  return places_[static_cast<std::size_t>(rank) * buckets_.size() + static_cast<std::size_t>(bucket)];
+  return shard_ranges_[static_cast<std::size_t>(rank) * buckets_.size() + static_cast<std::size_t>(bucket)];
 }
 
 ElementRange BucketPlan::parameter_range(int bucket, int rank) const {
-  const ElementRange range = place(bucket, rank).range;
+  const ElementRange range = shard_range(bucket, rank).range;
   if (range.size() == 0) return {};
   const std::uint64_t start = buckets_[static_cast<std::size_t>(bucket)].tensors.front().parameter_offset;
   return {.begin = start + range.begin, .end = start + range.end};
 }
 
 ElementRange BucketPlan::gradient_range(int bucket, int rank) const {
-  const ElementRange range = place(bucket, rank).range;
+  const ElementRange range = shard_range(bucket, rank).range;
   if (range.size() == 0) return {};
   const std::uint64_t start = buckets_[static_cast<std::size_t>(bucket)].tensors.front().gradient_offset;
   return {.begin = start + range.begin, .end = start + range.end};
 }
 
 std::uint64_t BucketPlan::shard_offset(int bucket, int rank) const {
-  return place(bucket, rank).shard_offset;
+  return shard_range(bucket, rank).shard_offset;
 }
 
 std::uint64_t BucketPlan::shard_elements(int rank) const {

@@ -7,15 +7,15 @@
 // ready together; buckets are numbered in the order in which backward finishes them. Rank r of D owns a
 // contiguous run of each bucket's blocks: [n*r/D, n*(r+1)/D) of its n blocks.
 //
-// A tied weight has two gradients: that of the bucket of its first use and that of a *shadow* bucket with the
+// A tied weight has two gradients: that of the bucket of its first use and that of a *tied* bucket with the
 // same tensors and the same ownership, whose reduced gradient is added once to the first one's. Where a
 // pipeline has the two uses on two stages, the stage of the first use holds the state. The other stage has
-// the bucket as a *guest*, reduces its gradient and sends the sum to the first stage; there it arrives as a
-// shadow that is *away*, which no lane of that stage fills. The blocks of both are owned by the same
-// data-parallel ranks.
+// the bucket as an *exported* one: it reduces the gradient and sends the sum to the first stage; there it
+// arrives in a tied bucket that is *imported*, which no lane of that stage fills. The blocks of both are
+// owned by the same data-parallel ranks.
 //
-// Gradients may share memory: bucket b then lies in place b modulo the number of places, and is overwritten
-// when the next bucket of that place is written (LaneReduction says when this is allowed).
+// Gradients may share memory: bucket b then lies in slot b modulo the number of slots, and is overwritten
+// when the next bucket of that slot is written (LaneReduction says when this is allowed).
 //
 // A rank has slices of each tensor that tensor lanes cut; every slice is a tensor of its own here. Other
 // tensors are the same on all ranks of a tensor group, which compute the same gradients for them: they are
@@ -36,8 +36,9 @@ struct BucketTensor {
   std::vector<std::uint64_t> global_shape = {};  // shape of the whole tensor; empty: the same as `shape`
   int slice = 0, slices = 1;
   bool weight_decay = false;
-  std::uint64_t parameter_offset = 0;  // elements into the flat parameters (a shadow's: the real tensor's)
-  std::uint64_t gradient_offset = 0;   // elements into the flat gradient buffer
+  std::uint64_t parameter_offset =
+      0;  // elements into the flat parameters (of a tied bucket: the real tensor's)
+  std::uint64_t gradient_offset = 0;  // elements into the flat gradient buffer
   std::uint64_t elements() const;
   bool is_replicated() const { return slices == 1; }  // the same on all ranks of a tensor group
 };
@@ -47,9 +48,9 @@ ShardSpec shard_spec_of(const BucketTensor& tensor, const std::string& kind);
 
 struct Bucket {
   std::vector<BucketTensor> tensors;
-  int shadow_of = -1;     // index of the bucket whose gradient this one is added to
-  bool is_guest = false;  // another stage holds its state
-  bool is_away = false;   // a shadow that lanes of another stage fill; last in the list
+  int tied_to = -1;          // index of the bucket whose gradient this one is added to
+  bool is_exported = false;  // another stage holds its state
+  bool is_imported = false;  // lanes of another stage fill it; last in the list
 };
 
 // Part of one tensor that one rank owns: whole blocks, contiguous.
@@ -64,7 +65,7 @@ struct Segment {
   std::uint64_t shard_offset = 0;  // elements into the owner's shard buffers (master, moments, accumulator)
 };
 
-// Location of an owner's reduced gradients: a separate shard buffer, or their place in the flat gradient
+// Location of an owner's reduced gradients: a separate shard buffer, or their range in the flat gradient
 // buffer.
 struct ReducedGradients {
   float* values = nullptr;
@@ -81,10 +82,10 @@ struct ElementRange {
 
 class BucketPlan {
  public:
-  // Assigns the offsets. `buckets` are in backward order, with shapes, decay flags and shadow_of set.
+  // Assigns the offsets. `buckets` are in backward order, with shapes, decay flags and tied_to set.
   // Parameters lie in reverse bucket order (so in forward order), gradients likewise, with shadows after
-  // them. `gradient_places`: number of places that the gradients of all buckets share; 0: each has its own.
-  BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_places = 0);
+  // them. `gradient_slots`: number of slots that the gradients of all buckets share; 0: each has its own.
+  BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_slots = 0);
 
   int ranks() const { return ranks_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
@@ -95,21 +96,21 @@ class BucketPlan {
   // Return the size of the flat buffers in elements, padding included.
   std::uint64_t parameter_elements() const { return parameter_elements_; }
   std::uint64_t gradient_elements() const { return gradient_elements_; }
-  // Returns the number of places of gradients, which is that of the local buckets where each has its own.
-  int gradient_places() const { return gradient_places_; }
-  bool shares_gradient_memory() const { return gradient_places_ < local_count_; }
+  // Returns the number of gradient slots, which is that of the local buckets where each has its own.
+  int gradient_slots() const { return gradient_slots_; }
+  bool shares_gradient_memory() const { return gradient_slots_ < local_count_; }
   // Returns the number of buckets whose gradients the lanes of this stage compute: the first of the list. The
-  // others are away.
+  // others are imported.
   int local_count() const { return local_count_; }
-  int away() const { return local_count_ < static_cast<int>(buckets_.size()) ? local_count_ : -1; }
-  int guest() const { return guest_; }  // index of the guest bucket, or -1
+  int imported() const { return local_count_ < static_cast<int>(buckets_.size()) ? local_count_ : -1; }
+  int exported() const { return exported_; }  // index of the exported bucket, or -1
 
   // Return the contiguous flat range that holds the rank's blocks of a bucket (padding between tensors
   // included).
   ElementRange parameter_range(int bucket, int rank) const;
   ElementRange gradient_range(int bucket, int rank) const;
-  // Returns the offset of that range in the rank's shard buffers (a multiple of 16). A shadow or a guest has
-  // a range of its own in the accumulator, after all others.
+  // Returns the offset of that range in the rank's shard buffers (a multiple of 16). A tied or an exported
+  // bucket has a range of its own in the accumulator, after all others.
   std::uint64_t shard_offset(int bucket, int rank) const;
   std::uint64_t shard_elements(int rank) const;        // of master weights, moments: no shadows and guests
   std::uint64_t accumulator_elements(int rank) const;  // shadows and guests included
@@ -120,24 +121,24 @@ class BucketPlan {
   std::vector<ShardSpec> shard_specs(int rank, const std::string& kind) const;
 
  private:
-  struct Place {  // a rank's range, in elements from the start of the bucket's first tensor
+  struct ShardRange {  // a rank's range, in elements from the start of the bucket's first tensor
     ElementRange range;
     std::uint64_t shard_offset = 0;
   };
   void assign_parameter_offsets();
   void assign_gradient_offsets();
   void share_gradient_memory();
-  void assign_places(int rank);
-  const Place& place(int bucket, int rank) const;
+  void assign_shard_ranges(int rank);
+  const ShardRange& shard_range(int bucket, int rank) const;
 
   std::vector<Bucket> buckets_;
   int ranks_;
-  std::vector<Place> places_;                                         // [rank * buckets + bucket]
+  std::vector<ShardRange> shard_ranges_;                              // [rank * buckets + bucket]
   std::vector<std::uint64_t> shard_elements_, accumulator_elements_;  // by rank
   std::uint64_t parameter_elements_ = 0;
   std::uint64_t gradient_elements_ = 0;
-  int local_count_ = 0, guest_ = -1;
-  int gradient_places_ = 0;
+  int local_count_ = 0, exported_ = -1;
+  int gradient_slots_ = 0;
 };
 
 }  // namespace holdfast::inline parallel

@@ -15,7 +15,7 @@ LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, T
       rank_(transport.rank()),
       ranks_(transport.size()),
       bucket_count_(static_cast<std::size_t>(buckets.local_count())),
-      places_(static_cast<std::size_t>(buckets.gradient_places())),
+      slots_(static_cast<std::size_t>(buckets.gradient_slots())),
       sum_(buckets, schedule, transport.rank(), device, plan) {
   HF_CHECK(buckets.ranks() == ranks_ && schedule_.ranks() == ranks_);
   HF_CHECK(ranks_ > 1 || !buckets.shares_gradient_memory(), "a rank alone sums where its gradients lie");
@@ -134,18 +134,18 @@ void LaneReduction::launch_adds() {
   for (std::size_t bucket = wave_.first_adding; bucket < wave_.opened; ++bucket) launch_adds(bucket);
 }
 
-// Returns whether the place of the bucket is free in the gradient buffer and in the receive staging. The wave
+// Returns whether the slot of the bucket is free in the gradient buffer and in the receive staging. The wave
 // before does not use them any more.
-bool LaneReduction::place_is_free(std::size_t bucket) const {
-  if (bucket < places_) return true;
-  const std::size_t before = bucket - places_;
+bool LaneReduction::slot_is_free(std::size_t bucket) const {
+  if (bucket < slots_) return true;
+  const std::size_t before = bucket - slots_;
   return before < wave_.opened && transport_->oldest() > wave_.first + before && has_added(before) &&
          device_->reached(wave_.add_tickets[before]);
 }
 
-Result<void> LaneReduction::wait_for_place(int bucket) {
+Result<void> LaneReduction::wait_for_slot(int bucket) {
   const auto index = static_cast<std::size_t>(bucket);
-  if (place_is_free(index)) return {};
+  if (slot_is_free(index)) return {};
   const HostSpan wait(recorded_.spans, {.kind = SpanKind::wait_lanes, .wave = wave_.number});
   Result<void> result = poll_until_free(index);
   if (!result.ok()) transport_->abandon();
@@ -154,7 +154,7 @@ Result<void> LaneReduction::wait_for_place(int bucket) {
 
 Result<void> LaneReduction::poll_until_free(std::size_t bucket) {
   PollBackoff backoff(waiter_);
-  while (!place_is_free(bucket)) {
+  while (!slot_is_free(bucket)) {
     HF_TRY(bool moved, move_on());
     if (background_) {
       HF_TRY(const bool others, background_());
@@ -179,7 +179,7 @@ Result<void> LaneReduction::poll_until_free(std::size_t bucket) {
 Result<bool> LaneReduction::open_exchanges() {
   if (ranks_ == 1) return false;
   const std::size_t before = wave_.opened;
-  for (; wave_.opened < bucket_count_ && transport_->can_open() && place_is_free(wave_.opened);
+  for (; wave_.opened < bucket_count_ && transport_->can_open() && slot_is_free(wave_.opened);
        ++wave_.opened) {
     wave_.incoming.clear();
     for (int source = 0; source < wave_.active; ++source) {
@@ -326,7 +326,7 @@ Error LaneReduction::give_up() {
 
 void LaneReduction::finish_step() {
   HF_CHECK(!wave_.under_way && next_wave_ == schedule_.waves());
-  sum_.add_shadows();
+  sum_.add_tied();
 }
 
 }  // namespace holdfast::inline parallel

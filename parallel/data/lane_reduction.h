@@ -7,7 +7,7 @@
 //   for each wave:
 //     reduction.begin_wave(wave);                       // opens the exchanges, so posts the receives
 //     ... launch the lane's microbatches; for its last microbatch, in bucket order:
-//         HF_TRY_VOID(reduction.wait_for_place(bucket));  // before it is written
+//         HF_TRY_VOID(reduction.wait_for_slot(bucket));  // before it is written
 //         reduction.bucket_launched(bucket, device.ticket());
 //     reduction.backward_launched();
 //     HF_TRY_VOID(reduction.finish_wave());             // polls; sends leave as tickets are reached
@@ -19,8 +19,8 @@
 // transport is abandoned. Nothing is allocated after construction.
 //
 // Each bucket of a wave is one exchange (transport.h), opened in bucket order on every rank. Where buckets
-// share memory (BucketPlan::gradient_places), an exchange is opened, and its bucket may be written, when the
-// previous bucket of its place has been sent and added. This cannot deadlock, because it waits only for lower
+// share memory (BucketPlan::gradient_slots), an exchange is opened, and its bucket may be written, when the
+// previous bucket of its slot has been sent and added. This cannot deadlock, because it waits only for lower
 // buckets, on every rank.
 #pragma once
 
@@ -61,7 +61,7 @@ class LaneReduction {
   // Binds the memory. It is called once, after the arena exists; `gradients` is the flat gradient buffer of
   // this rank's lanes.
   void bind(const MemoryArena& arena, float* gradients);
-  // Advances other communication while a launch waits for a place. Returns whether there was progress.
+  // Advances other communication while a launch waits for a slot. Returns whether there was progress.
   using Background = std::function<Result<bool>()>;
   void set_background(Background background) { background_ = std::move(background); }
   // Records waves, waits and buckets in `spans` from the next step on; `spans` outlives this object.
@@ -70,8 +70,8 @@ class LaneReduction {
   void begin_step();
   Result<void> begin_wave(int wave);
   // Waits until the gradients of this bucket may be written. It is called before the operations that write
-  // them are launched, and returns at once where every bucket has a place of its own.
-  Result<void> wait_for_place(int bucket);
+  // them are launched, and returns at once where every bucket has a slot of its own.
+  Result<void> wait_for_slot(int bucket);
   void bucket_launched(int bucket, Device::Ticket ticket);
   void backward_launched();
   // Advances what can be advanced without waiting, for a caller that waits for something else meanwhile.
@@ -83,7 +83,7 @@ class LaneReduction {
   // Returns this rank's range of a tied bucket whose other end is on another stage (LaneSum::sum_of). It is
   // called between the last wave and finish_step().
   std::span<float> sum_of(int bucket) const { return sum_.sum_of(bucket); }
-  // Launches the adds of shadow buckets. The sums are complete when the device has run what was launched
+  // Launches the adds of tied buckets. The sums are complete when the device has run what was launched
   // (device_wait.h).
   void finish_step();
 
@@ -131,7 +131,7 @@ class LaneReduction {
   bool exchanged() const;
   bool wave_is_whole() const;
   bool has_added(std::size_t bucket) const;
-  bool place_is_free(std::size_t bucket) const;
+  bool slot_is_free(std::size_t bucket) const;
   std::span<const std::byte> to_send(int target, std::size_t bucket) const;
   std::span<std::byte> to_receive(int source, std::size_t bucket) const;
   Result<void> open_wave(int wave);
@@ -155,7 +155,7 @@ class LaneReduction {
   Waiter waiter_;
   int rank_, ranks_;
   std::size_t bucket_count_;
-  std::size_t places_;  // number of places that buckets share
+  std::size_t slots_;  // number of slots that buckets share
   Background background_;
   std::vector<ElementRange> ranges_;  // [rank * buckets + bucket]
   LaneSum sum_;

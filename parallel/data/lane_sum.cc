@@ -35,23 +35,23 @@ void LaneSum::index_segments() {
     sum += segment.block_count;
   }
   first_sum_.push_back(sum);
-  shadow_.assign(index(bucket_count_), -1);
+  tied_.assign(index(bucket_count_), -1);
   for (int bucket = 0; bucket < bucket_count_; ++bucket) {
     first_segment_[index(bucket) + 1] += first_segment_[index(bucket)];
-    const int real = buckets_->buckets()[index(bucket)].shadow_of;
-    if (real >= 0) shadow_[index(real)] = bucket;
+    const int real = buckets_->buckets()[index(bucket)].tied_to;
+    if (real >= 0) tied_[index(real)] = bucket;
   }
 }
 
 void LaneSum::reserve_memory(MemoryPlan& plan) {
-  const int places = buckets_->gradient_places();
+  const int slots = buckets_->gradient_slots();
   std::uint64_t staging_elements = 0;
   staging_offsets_.resize(index(buckets_->ranks() * bucket_count_));
   for (int source = 0; source < buckets_->ranks(); ++source) {
     if (source == rank_) continue;
-    for (int place = 0; place < places; ++place) {
+    for (int slot = 0; slot < slots; ++slot) {
       std::uint64_t largest = 0;
-      for (int bucket = place; bucket < buckets_->local_count(); bucket += places) {
+      for (int bucket = slot; bucket < buckets_->local_count(); bucket += slots) {
         staging_offsets_[index(source * bucket_count_ + bucket)] = staging_elements;
         largest = std::max(largest, buckets_->gradient_range(bucket, rank_).size());
       }
@@ -63,7 +63,7 @@ void LaneSum::reserve_memory(MemoryPlan& plan) {
   accumulator_slot_ = plan.reserve("lane_reduction.accumulator", MemoryClass::gradients,
                                    in_place_ ? 0 : buckets_->accumulator_elements(rank_) * sizeof(float));
   square_sums_slot_ = plan.reserve("lane_reduction.square_sums", MemoryClass::workspace,
-                                   first_sum_.back() * sizeof(double), MemoryPlace::host_visible);
+                                   first_sum_.back() * sizeof(double), MemoryKind::host_visible);
 }
 
 void LaneSum::bind(const MemoryArena& arena, float* gradients) {
@@ -114,7 +114,7 @@ void LaneSum::add(int wave, int source, int bucket) {
     term = from;
   }
   const Bucket& kind = buckets_->buckets()[index(bucket)];
-  const bool whole = shadow_[index(bucket)] < 0 && kind.shadow_of < 0 && !kind.is_guest;
+  const bool whole = tied_[index(bucket)] < 0 && kind.tied_to < 0 && !kind.is_exported;
   const bool is_last = wave + 1 == schedule_.waves() && source + 1 == schedule_.lanes_in_wave(wave);
   if (is_last && whole) {
     finish(bucket, term);
@@ -123,9 +123,9 @@ void LaneSum::add(int wave, int source, int bucket) {
   }
 }
 
-void LaneSum::add_shadows() {
+void LaneSum::add_tied() {
   for (int bucket = 0; bucket < bucket_count_; ++bucket) {
-    if (shadow_[index(bucket)] >= 0) finish(bucket, result(shadow_[index(bucket)]));
+    if (tied_[index(bucket)] >= 0) finish(bucket, result(tied_[index(bucket)]));
   }
 }
 

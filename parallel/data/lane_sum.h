@@ -32,13 +32,13 @@ class LaneSum {
 
   // Launches the add of that lane to the sum. The lanes of a bucket are added in the order of their numbers.
   void add(int wave, int source, int bucket);
-  // Returns this rank's range of a bucket whose state is not here (BucketPlan::guest) or whose lanes are not
-  // (BucketPlan::away), summed over the lanes: to be sent, or to be filled before add_shadows().
+  // Returns this rank's range of a bucket whose state is not here (BucketPlan::exported) or whose lanes are
+  // not (BucketPlan::imported), summed over the lanes: to be sent, or to be filled before add_tied().
   std::span<float> sum_of(int bucket) const;
-  // Adds the shadow buckets; it is called after all lanes are added.
-  void add_shadows();
+  // Adds the tied buckets; it is called after all lanes are added.
+  void add_tied();
 
-  // Returns the sums. They are complete when the launches of add() and add_shadows() have run, and valid
+  // Returns the sums. They are complete when the launches of add() and add_tied() have run, and valid
   // until the next step's first add.
   ReducedGradients reduced() const;
   std::span<const double> square_sums() const { return square_sums_; }
@@ -58,7 +58,7 @@ class LaneSum {
   std::vector<Segment> segments_;               // owned, in bucket order
   std::vector<std::size_t> first_segment_;      // by bucket, and one more at the end
   std::vector<std::size_t> first_sum_;          // by segment: index into square_sums_
-  std::vector<int> shadow_;                     // by bucket: the one that is added to it, or -1
+  std::vector<int> tied_;                       // by bucket: the one that is added to it, or -1
   std::vector<std::uint64_t> staging_offsets_;  // [source * buckets + bucket], elements
   std::vector<float*> sums_;                    // by bucket: location of the sum of the lanes so far
   MemoryPlan::Slot staging_slot_, accumulator_slot_, square_sums_slot_;

@@ -25,12 +25,12 @@ ParameterGather::ParameterGather(const BucketPlan& buckets, Transport& transport
       place_(buckets.buckets().size()) {
   HF_CHECK(buckets.ranks() == ranks_);
   for (int bucket = static_cast<int>(place_.size()); bucket-- > 0;) {  // backward order reversed
-    if (buckets.buckets()[index(bucket)].shadow_of >= 0) continue;
+    if (buckets.buckets()[index(bucket)].tied_to >= 0) continue;
     place_[index(bucket)] = order_.size();
     order_.push_back(bucket);
   }
   for (std::size_t bucket = 0; bucket < place_.size(); ++bucket) {
-    const int real = buckets.buckets()[bucket].shadow_of;
+    const int real = buckets.buckets()[bucket].tied_to;
     if (real >= 0) place_[bucket] = place_[index(real)];
   }
   incoming_.reserve(index(ranks_));
@@ -56,14 +56,14 @@ Result<void> ParameterGather::begin() {
 }
 
 Result<void> ParameterGather::begin_tied() {
-  const int tied = std::max(buckets_->away(), buckets_->guest());
+  const int tied = std::max(buckets_->imported(), buckets_->exported());
   tied_state_ = Tied::none;
   if (tied < 0) return {};
   const std::span<std::byte> bytes = bytes_of(tied, rank_);
   if (bytes.empty()) return {};  // both ends know this
   HF_CHECK(tied_ != nullptr && tied_->size() == 2);
   const int peer = 1 - tied_->rank();
-  const bool sends = buckets_->away() >= 0;
+  const bool sends = buckets_->imported() >= 0;
   tied_state_ = sends ? Tied::sending : Tied::receiving;
   const Transport::Incoming incoming{.target = bytes, .peer = peer};
   const Transport::Outgoing outgoing{.source = bytes, .peer = peer};
@@ -111,7 +111,7 @@ Result<bool> ParameterGather::send_ready() {
   for (; sent_ < opened_; ++sent_) {
     const int bucket = order_[sent_];
     const bool arrives = tied_state_ == Tied::receiving || tied_state_ == Tied::arrived;
-    if (bucket == buckets_->guest() && arrives) break;
+    if (bucket == buckets_->exported() && arrives) break;
     if (ranks_ == 1) continue;
     outgoing_.clear();
     const std::span<const std::byte> mine = bytes_of(bucket, rank_);

@@ -39,7 +39,7 @@ PinnedTransport::PinnedTransport(Transport& host, Device& device, std::uint64_t 
     : host_(&host),
       device_(&device),
       memory_slot_(plan.reserve("exchange.buffers", MemoryClass::communication, slot_count * largest_bytes,
-                                MemoryPlace::host_visible)),
+                                MemoryKind::host_visible)),
       slot_bytes_(largest_bytes),
       slots_(slot_count),
       whole_(index_of(host.size())),

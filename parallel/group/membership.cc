@@ -226,16 +226,16 @@ std::vector<int> Membership::proven_dead(const std::vector<Member>& missing, con
   const std::int64_t begin_ns = env_->monotonic_ns();
   while (true) {
     QuorumFacts facts{.before = ranks_of(before.members), .left = ranks_of(now.members), .dead = {}};
-    bool may_follow = false, may_be_told = false;
+    bool may_follow = false, may_be_reported = false;
     for (const Member& member : missing) {
       if (is_proven_dead(member)) {
         facts.dead.push_back(member.launched_rank);
       } else {
         const bool in_sight = std::ranges::find(in_sight_, member.launched_rank) != in_sight_.end();
-        (in_sight ? may_follow : may_be_told) = true;
+        (in_sight ? may_follow : may_be_reported) = true;
       }
     }
-    may_follow = may_follow || (may_be_told && knowledge_.has_ended && !has_quorum(facts));
+    may_follow = may_follow || (may_be_reported && knowledge_.has_ended && !has_quorum(facts));
     if (!may_follow || env_->monotonic_ns() - begin_ns > patience_ns) return facts.dead;
     env_->sleep_us(look_again_us);
   }

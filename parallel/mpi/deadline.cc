@@ -9,9 +9,9 @@
 
 namespace holdfast::inline parallel {
 
-Deadline::Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence,
+Deadline::Deadline(Env& env, std::int64_t timeout_ms, const WaitReport& reported, std::string sentence,
                    std::function<std::string()> sooner, End end)
-    : env_(&env), told_(told), sooner_(std::move(sooner)) {
+    : env_(&env), reported_(reported), sooner_(std::move(sooner)) {
   thread_ = std::thread([this, timeout_ms, end, text = std::move(sentence)] {
     if (wait_for_end(timeout_ms)) return;
     if (said_sooner_.empty()) {
@@ -32,7 +32,7 @@ Deadline::~Deadline() {
   }
   changed_.notify_one();
   thread_.join();
-  if (has_told_) told_.listener->on_resume();
+  if (has_reported_) reported_.listener->on_resume();
 }
 
 // False: the time is over.
@@ -43,16 +43,16 @@ bool Deadline::wait_for_end(std::int64_t timeout_ms) {
   std::unique_lock lock(mutex_);
   while (true) {
     const std::int64_t left_ns = end_ns - env_->monotonic_ns();
-    const bool looks_up = told_.listener != nullptr || sooner_;
+    const bool looks_up = reported_.listener != nullptr || sooner_;
     const std::int64_t slice_ns = looks_up ? std::min(left_ns, between_beats_ns) : left_ns;
     if (changed_.wait_for(lock, std::chrono::nanoseconds(slice_ns), [this] { return done_; })) return true;
     const std::int64_t now_ns = env_->monotonic_ns();
     if (now_ns >= end_ns) return false;
     if (sooner_) said_sooner_ = sooner_();
     if (!said_sooner_.empty()) return false;
-    if (told_.listener == nullptr) continue;
-    told_.listener->on_wait(begin_ns, now_ns, {.operation = told_.operation});
-    has_told_ = true;
+    if (reported_.listener == nullptr) continue;
+    reported_.listener->on_wait(begin_ns, now_ns, {.operation = reported_.operation});
+    has_reported_ = true;
   }
 }
 

@@ -20,7 +20,7 @@ namespace holdfast::inline parallel {
 // SIGKILL instead: End::die.
 class Deadline {
  public:
-  struct Told {
+  struct WaitReport {
     WaitListener* listener = nullptr;  // null: none
     const char* operation = "";
   };
@@ -28,7 +28,7 @@ class Deadline {
   // Starts the deadline. The call waits for other ranks: a thread reports so to `told` while the constructing
   // thread is inside the call. `sooner` is polled meanwhile; when it returns a text, that is printed instead
   // of `sentence`, and the deadline ends at once.
-  Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence,
+  Deadline(Env& env, std::int64_t timeout_ms, const WaitReport& reported, std::string sentence,
            std::function<std::string()> sooner = {}, End end = End::exit);
   ~Deadline();
   Deadline(const Deadline&) = delete;
@@ -38,8 +38,8 @@ class Deadline {
   bool wait_for_end(std::int64_t timeout_ms);
 
   Env* env_;
-  Told told_;
-  bool has_told_ = false;
+  WaitReport reported_;
+  bool has_reported_ = false;
   std::function<std::string()> sooner_;
   std::string said_sooner_;
   std::mutex mutex_;

@@ -145,7 +145,7 @@ Result<void> MpiCommunicator::look_at_peers(const std::function<bool(int)>& is_m
   MPI_Error_class(code, &error_class);
   if (is_revoked(error_class)) {
     give_up();
-    told_by_another_ = true;
+    reported_by_peer_ = true;
     return fail(ExitCode::communication,
                 "rank {} ends because another rank ended the group: its own output says why",
                 global_rank(rank_));
@@ -259,7 +259,7 @@ bool MpiCommunicator::abandoned() {
 
 bool MpiCommunicator::reported_by_peer() {
   const std::lock_guard guard(mutex_);
-  return told_by_another_;
+  return reported_by_peer_;
 }
 
 Error MpiCommunicator::error_of(int code, const Slot& slot) {
@@ -275,7 +275,7 @@ Error MpiCommunicator::error_of(int code, const Slot& slot) {
                 global_rank(rank_), peer, doing, slot.tag);
   }
   if (is_revoked(error_class)) {
-    told_by_another_ = true;
+    reported_by_peer_ = true;
     return fail(ExitCode::communication,
                 "rank {} ends because another rank ended the group (while {} rank {}, message tag {}): its "
                 "own output says why",

@@ -90,7 +90,7 @@ class MpiCommunicator final : public Communicator {
   std::int64_t looked_around_ns_ = 0, looked_at_peers_ns_ = 0, asked_for_failed_ns_ = 0;
   int rank_ = 0, size_ = 0;
   std::vector<int> launched_ranks_;
-  bool abandoned_ = false, drained_ = false, told_by_another_ = false;
+  bool abandoned_ = false, drained_ = false, reported_by_peer_ = false;
   std::vector<Slot> slots_;
   std::vector<Request> free_;
 };

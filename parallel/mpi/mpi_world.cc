@@ -302,11 +302,11 @@ Result<void> MpiWorld::grow(int count, std::int64_t timeout_ms, const std::strin
   if (leads) started = count_started(count, timeout_ms);
   // The other ranks wait here, where they see who dies.
   const std::string mine = started.ok() ? fmt::format("+{}", *started) : started.error().message;
-  const Result<std::vector<std::string>> told =
+  const Result<std::vector<std::string>> reported =
       all_gather_text(current(), {*env_, timeout_ms, listener_}, mine);
-  const bool go = told.ok() && told->front().starts_with('+');
+  const bool go = reported.ok() && reported->front().starts_with('+');
   std::vector<int> numbers = current().launched_ranks();
-  const int coming = go ? std::stoi(told->front()) : 0;
+  const int coming = go ? std::stoi(reported->front()) : 0;
   for (int i = 0; i < coming; ++i) numbers.push_back(next_number_ + i);
   MPI_Comm bridge = MPI_COMM_NULL;
   if (!go) {
@@ -319,8 +319,8 @@ Result<void> MpiWorld::grow(int count, std::int64_t timeout_ms, const std::strin
       MPI_Send(numbers.data(), size, MPI_INT, peer, tag_invitation, bridge);
     }
   }
-  if (!told.ok()) return told.error();
-  if (!go) return fail(ExitCode::communication, "{}", told->front());
+  if (!reported.ok()) return reported.error();
+  if (!go) return fail(ExitCode::communication, "{}", reported->front());
   MPI_Comm next = MPI_COMM_NULL;
   if (Result<void> connected =
           connect(current().handle(), 0, leads ? bridge : MPI_COMM_SELF, /*later=*/false, next);
@@ -382,7 +382,7 @@ class Invitation {
 
 void MpiWorld::join(std::int64_t timeout_ms, const Preparation& preparation) {
   auto deadline = std::make_unique<Deadline>(
-      *env_, timeout_ms, Deadline::Told{},
+      *env_, timeout_ms, Deadline::WaitReport{},
       fmt::format("holdfast: a new rank waited {} ms for those that started it, and ends itself", timeout_ms),
       std::function<std::string()>(), Deadline::End::die);
   came_later_ = true;
@@ -403,7 +403,7 @@ void MpiWorld::join(std::int64_t timeout_ms, const Preparation& preparation) {
   if (preparation && !task.empty()) preparation(task, [&] { invitation.look_up(); });
   std::vector<int> numbers = invitation.await();
   deadline = std::make_unique<Deadline>(
-      *env_, timeout_ms, Deadline::Told{},
+      *env_, timeout_ms, Deadline::WaitReport{},
       fmt::format("holdfast: a new rank waited {} ms to be taken in, and ends itself", timeout_ms),
       std::function<std::string()>(), Deadline::End::die);
   if (const Result<void> connected = connect(MPI_COMM_WORLD, 0, bridge, /*later=*/true, next);

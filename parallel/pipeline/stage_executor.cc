@@ -146,7 +146,7 @@ void StageExecutor::index_places() {
     for (Message& message : inbox->messages) {
       const Action& action = actions_[index(message.action)];
       const int count = buffers_[index(action.chunk)] + 1;
-      message.frees_place = places.last(action, count);
+      message.frees_slot = places.last(action, count);
       const int sender = places.gradient_sender(action, count);
       if (inbox == &gradients_in_ && sender != none) message.leaves_place = steps_[index(sender)].sends;
     }
@@ -159,7 +159,7 @@ void StageExecutor::index_places() {
     if (!forward && steps_[i].receives != none) continue;  // its place was free before it arrived
     const int count = buffers_[index(action.chunk)] + (forward ? 0 : 1);
     if (const int before = places.maker(action, count); before != none)
-      steps_[i].reuses_place = steps_[index(before)].sends;
+      steps_[i].reuses_slot = steps_[index(before)].sends;
   }
 }
 
@@ -185,13 +185,13 @@ Result<void> StageExecutor::run() {
 // Returns whether the gradient that a backward reads has arrived and the buffer that it writes is free.
 bool StageExecutor::has_gradient(int action) const {
   const Step& step = steps_[index(action)];
-  return gradients_in_.arrived(step.receives) && gradients_out_.finished(step.reuses_place);
+  return gradients_in_.arrived(step.receives) && gradients_out_.finished(step.reuses_slot);
 }
 
 bool StageExecutor::can_run(int action) const {
   const Step& step = steps_[index(action)];
   if (is_forward(action))
-    return activations_in_.arrived(step.receives) && activations_out_.finished(step.reuses_place);
+    return activations_in_.arrived(step.receives) && activations_out_.finished(step.reuses_slot);
   return has_gradient(action) && (!writes_weight_gradients(action) ||
                                   work_->can_write_weight_gradients(position_of(actions_[index(action)])));
 }
@@ -211,15 +211,15 @@ bool StageExecutor::is_done(int action) const {
   return action == none || (action < launched_ && device_->reached(tickets_[index(action)]));
 }
 
-bool StageExecutor::place_is_free(const Message& message) const {
-  return is_done(message.frees_place) && gradients_out_.finished(message.leaves_place);
+bool StageExecutor::slot_is_free(const Message& message) const {
+  return is_done(message.frees_slot) && gradients_out_.finished(message.leaves_place);
 }
 
 Result<bool> StageExecutor::post(Link& inbox) {
   bool moved = false;
   while (inbox.opened < static_cast<int>(inbox.messages.size())) {
     const Message& message = inbox.messages[index(inbox.opened)];
-    if (!place_is_free(message) || !inbox.transport->can_open()) break;
+    if (!slot_is_free(message) || !inbox.transport->can_open()) break;
     const StagePosition position = position_of(actions_[index(message.action)]);
     const bool forward = is_forward(message.action);
     const Transport::Incoming incoming{

@@ -100,11 +100,11 @@ class StageExecutor {
   struct Step {
     int receives = none;  // message of the inbox of its direction
     int sends = none;
-    int reuses_place = none;  // earlier message that was sent from its output buffer
+    int reuses_slot = none;  // earlier message that was sent from its output buffer
   };
   struct Message {
     int action = none;        // action that produces or reads it
-    int frees_place = none;   // inbox: the action that last used its buffer
+    int frees_slot = none;    // inbox: the action that last used its buffer
     int leaves_place = none;  // inbox: the outgoing gradient message that left from its buffer
   };
   // One direction of a link.
@@ -134,7 +134,7 @@ class StageExecutor {
   template <typename Done>
   Result<void> wait_until(const Done& done, int action);
   bool is_done(int action) const;  // on the device
-  bool place_is_free(const Message& message) const;
+  bool slot_is_free(const Message& message) const;
   Result<bool> post(Link& inbox);
   Result<bool> send(Link& outbox);
   Error timed_out(int action);

@@ -13,10 +13,10 @@
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/shell_words.h"
 #include "runtime/os/available_memory.h"
+#include "runtime/os/console.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/program_directory.h"
-#include "runtime/os/tell.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/run/run_history.h"
 
@@ -25,7 +25,7 @@ namespace {
 
 // Prints a line and ignores errors: the report holds the results, progress output may be lost.
 void say(const std::string& line) {
-  show("{}", line);
+  print_line("{}", line);
 }
 
 std::vector<std::string> host_options(const CampaignOptions& options) {
@@ -195,7 +195,7 @@ class Campaign {
     HF_TRY_VOID(env_->remove(directory + ".log"));
     HF_TRY_VOID(look_at_hosts());
     HF_TRY(ChaosRun run, run_chaos(*env_, setup_, plan, directory, options_->keep));
-    tell(run);
+    report(run);
     if (run.wrong.empty() && !options_->keep) {
       HF_TRY_VOID(env_->remove_tree(directory));
       HF_TRY_VOID(env_->remove(directory + ".log"));
@@ -215,7 +215,7 @@ class Campaign {
     return {};
   }
 
-  void tell(const ChaosRun& run) const {
+  void report(const ChaosRun& run) const {
     const auto again = std::ranges::count(run.ledger.faults, FaultLevel::restart, &FaultEntry::level);
     say(fmt::format("seed {}: {}; {} fault{}, {} restart{}, {} steps again, {:.1f} s: {}", run.plan.seed,
                     to_text(run.plan.layout), run.injected.size(), run.injected.size() == 1 ? "" : "s", again,

@@ -72,8 +72,8 @@ struct ChaosRun {
   std::string directory = {};
   std::vector<ChaosInjected> injected = {};  // in the order of time
   std::vector<ChaosLaunch> launches = {};
-  std::int64_t ended_truthfully = 0;       // launches that ended so, followed by another one
-  std::vector<ToldVerdict> verdicts = {};  // verdicts of the guards, in the order of time
+  std::int64_t ended_truthfully = 0;           // launches that ended so, followed by another one
+  std::vector<ReportedVerdict> verdicts = {};  // verdicts of the guards, in the order of time
   IncidentLog ledger = {};
   std::vector<WorkLoss> losses = {};   // in the order of time
   std::vector<HostRanks> starts = {};  // starts that said where their ranks are, in the order of time

@@ -59,7 +59,7 @@ class Executor {
     HF_TRY_VOID(env_->remove(points_log()));
     std::ranges::stable_sort(run_.injected, {}, &ChaosInjected::time_us);
     run_.verdicts = watcher_.verdicts();
-    std::ranges::stable_sort(run_.verdicts, {}, &ToldVerdict::time_us);
+    std::ranges::stable_sort(run_.verdicts, {}, &ReportedVerdict::time_us);
     if (Result<IncidentLog> ledger = read_incident_log(*env_, paths_); ledger.ok())
       run_.ledger = std::move(ledger).value();
     const bool keeps = keep || !run_.wrong.empty();

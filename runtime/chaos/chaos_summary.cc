@@ -36,10 +36,10 @@ JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected, const 
   const FaultEntry* entry = beside ? nullptr : entry_of(run.ledger, injected.time_us);
   if (entry != nullptr) {
     // A killed launcher cannot log the time of its death: that entry begins with the last message before it.
-    const bool told = entry->level != FaultLevel::launch;
-    judged.in_recovery = judged.in_recovery ||
-                         (told && entry->time_us < injected.time_us && entry->resumed_us > injected.time_us);
-    if (told && entry->time_us + same_moment_us >= injected.time_us)
+    const bool reported = entry->level != FaultLevel::launch;
+    judged.in_recovery = judged.in_recovery || (reported && entry->time_us < injected.time_us &&
+                                                entry->resumed_us > injected.time_us);
+    if (reported && entry->time_us + same_moment_us >= injected.time_us)
       judged.notice_ms =
           static_cast<double>(std::max<std::int64_t>(entry->time_us - injected.time_us, 0)) / 1e3;
     if (entry->resumed_us > 0)

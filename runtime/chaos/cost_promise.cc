@@ -31,13 +31,13 @@ CheckedLoss check(const ChaosRun& run, const WorkLoss& loss, std::int64_t after_
     damaged = damaged || injected.fault == ChaosFault::damaged_checkpoint;
     checked.part = std::max(checked.part, part_of(injected.fault));
   }
-  if (!loss.told.has_value()) {
+  if (!loss.reported.has_value()) {
     checked.no_promise = NoPromise::said_nothing;
     return checked;
   }
-  const std::array<std::optional<double>, 3> told = {loss.told->process_ms, loss.told->host_ms,
-                                                     loss.told->job_ms};
-  const std::optional<double> promised_ms = told[static_cast<std::size_t>(checked.part)];
+  const std::array<std::optional<double>, 3> reported = {loss.reported->process_ms, loss.reported->host_ms,
+                                                         loss.reported->job_ms};
+  const std::optional<double> promised_ms = reported[static_cast<std::size_t>(checked.part)];
   checked.promised_ms = promised_ms.value_or(0.0);
   if (damaged) checked.no_promise = NoPromise::damaged;
   if (no_disk) checked.no_promise = NoPromise::no_disk;

@@ -38,11 +38,11 @@ std::vector<std::string_view> host_fault_options() {
 }
 
 std::string missing_commands(const HostFault& fault, const HostCommands& commands) {
-  const auto told = [&](std::string_view option) {
+  const auto reported = [&](std::string_view option) {
     const auto found = commands.find(option);
     return option.empty() || (found != commands.end() && !found->second.empty());
   };
-  if (told(fault.begin) && told(fault.end)) return "";
+  if (reported(fault.begin) && reported(fault.end)) return "";
   return fault.end.empty() ? fmt::format("--{} CMD", fault.begin)
                            : fmt::format("--{} CMD and --{} CMD", fault.begin, fault.end);
 }

@@ -66,9 +66,9 @@ bool LastingFault::is_over(std::uint64_t step) const {
 
 Result<void> LastingFault::command(std::string_view option) const {
   constexpr std::string_view mark = "{host}";
-  const auto told = setup_->host_commands.find(option);
-  HF_CHECK(told != setup_->host_commands.end());
-  const std::string& words = told->second;
+  const auto reported = setup_->host_commands.find(option);
+  HF_CHECK(reported != setup_->host_commands.end());
+  const std::string& words = reported->second;
   std::string line = words.find(mark) == std::string::npos ? fmt::format("{} {}", words, mark) : words;
   const std::string host = shell_word(host_);
   for (std::size_t at = line.find(mark); at != std::string::npos; at = line.find(mark, at + host.size()))

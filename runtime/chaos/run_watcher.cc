@@ -84,13 +84,13 @@ void RunWatcher::find_ranks() {
     if (!name.empty()) starts_.push_back(name);
   }
   if (name.empty()) return;
-  for (const LaunchedRank& told : read_launched_ranks(*env_, paths_.launch() + "/" + name)) {
-    if (std::ranges::find(ranks_, told.rank, &RankProcess::rank) != ranks_.end()) continue;
-    rank_of_process_[{told.host, told.process}] = told.rank;
-    if (!is_here(*env_, told)) continue;  // out of reach of signals
-    Result<std::unique_ptr<Process>> process = told.identity().open(env_->processes());
+  for (const LaunchedRank& reported : read_launched_ranks(*env_, paths_.launch() + "/" + name)) {
+    if (std::ranges::find(ranks_, reported.rank, &RankProcess::rank) != ranks_.end()) continue;
+    rank_of_process_[{reported.host, reported.process}] = reported.rank;
+    if (!is_here(*env_, reported)) continue;  // out of reach of signals
+    Result<std::unique_ptr<Process>> process = reported.identity().open(env_->processes());
     if (!process.ok() || *process == nullptr) continue;  // gone already
-    ranks_.push_back({.rank = told.rank, .process = std::move(process).value()});
+    ranks_.push_back({.rank = reported.rank, .process = std::move(process).value()});
   }
   if (board_ == nullptr && !ranks_.empty()) find_board();
   find_verdicts();
@@ -98,10 +98,10 @@ void RunWatcher::find_ranks() {
 
 // A start whose directory is being removed has said what it had to say.
 void RunWatcher::find_verdicts() {
-  const std::vector<ToldVerdict> told = read_told_verdicts(*env_, paths_.launch() + "/" + start_);
-  if (told.size() <= verdicts_.size() - verdicts_before_) return;
+  const std::vector<ReportedVerdict> reported = read_reported_verdicts(*env_, paths_.launch() + "/" + start_);
+  if (reported.size() <= verdicts_.size() - verdicts_before_) return;
   verdicts_.resize(verdicts_before_);
-  verdicts_.insert(verdicts_.end(), told.begin(), told.end());
+  verdicts_.insert(verdicts_.end(), reported.begin(), reported.end());
 }
 
 // The one whose slots name these ranks.
@@ -168,14 +168,15 @@ std::vector<RankProcess*> RunWatcher::living() {
 std::vector<TriggeredFault> RunWatcher::take_points() {
   std::vector<TriggeredFault> points;
   for (const std::string& line : points_log_.take_lines()) {
-    const Json told = Json::parse_any(line);
-    if (!told.is_object() || told.value("event", "") != "fault_point") continue;
-    const auto rank = rank_of_process_.find({told.value("host", ""), told.value("process", std::int64_t{0})});
-    points.push_back({.name = told.value("point", ""),
-                      .action = told.value("action", ""),
-                      .hit = told.value("hit", std::uint64_t{0}),
+    const Json reported = Json::parse_any(line);
+    if (!reported.is_object() || reported.value("event", "") != "fault_point") continue;
+    const auto rank =
+        rank_of_process_.find({reported.value("host", ""), reported.value("process", std::int64_t{0})});
+    points.push_back({.name = reported.value("point", ""),
+                      .action = reported.value("action", ""),
+                      .hit = reported.value("hit", std::uint64_t{0}),
                       .rank = rank == rank_of_process_.end() ? -1 : rank->second,
-                      .time_us = told.value("time_us", std::int64_t{0})});
+                      .time_us = reported.value("time_us", std::int64_t{0})});
   }
   return points;
 }

@@ -13,7 +13,7 @@ std::int64_t time_of(const Json& event, const char* key = "time_us") {
   return static_cast<std::int64_t>(std::min(count_of(event, key), std::uint64_t{1} << 62));
 }
 
-ToldCost told_by(const Json& event) {
+ReportedCost reported_by(const Json& event) {
   const auto figure = [&](const char* key) {
     const double value = number_of(event, key, -1.0);
     return value >= 0.0 ? std::optional(value) : std::nullopt;
@@ -27,7 +27,7 @@ void WorkLossReader::read(const Json& event) {
   const std::string name = text_of(event, "event");
   const std::int64_t time_us = time_of(event);
   if (name.empty() || time_us == 0) return;
-  if (name == "failure_cost") told_ = told_by(event);
+  if (name == "failure_cost") reported_ = reported_by(event);
   if (name == "step") read_step(event, time_us);
   if (name == "fault") {
     const std::string what = text_of(event, "what");
@@ -39,7 +39,7 @@ void WorkLossReader::read(const Json& event) {
     if (begun_ && !stopped_) open(last_us_, 0);  // nobody may have written how the one before ended
     begun_ = true;
     stopped_ = false;
-    told_.reset();
+    reported_.reset();
     begin_epoch();
   }
   if (name == "recovery" && text_of(event, "reason") == "growth") begin_epoch();
@@ -79,7 +79,7 @@ void WorkLossReader::open(std::int64_t noticed_us, std::uint64_t step) {
   open_ = {.noticed_us = noticed_us,
            .step_ms = step_ms,
            .unfinished_ms = std::clamp(since_step_ms, 0.0, step_ms),
-           .told = told_};
+           .reported = reported_};
 }
 
 void WorkLossReader::begin_epoch() {

@@ -12,7 +12,7 @@
 namespace holdfast::inline chaos {
 
 // Figures of a failure_cost event; none: all of the work is lost.
-struct ToldCost {
+struct ReportedCost {
   std::optional<double> process_ms = {}, host_ms = {}, job_ms = {};
 };
 
@@ -23,8 +23,8 @@ struct WorkLoss {
   // Duration of a step before the loss: the median, so that a moment in which the machine was busy does not
   // count as work.
   double step_ms = 0.0;
-  double unfinished_ms = 0.0;         // part of the step that was under way; at most step_ms
-  std::optional<ToldCost> told = {};  // newest figures in this start; none: not published yet
+  double unfinished_ms = 0.0;                 // part of the step that was under way; at most step_ms
+  std::optional<ReportedCost> reported = {};  // newest figures in this start; none: not published yet
 
   double lost_ms() const { return static_cast<double>(steps) * step_ms + unfinished_ms; }
 };
@@ -48,7 +48,7 @@ class WorkLossReader {
   std::vector<WorkLoss> losses_;
   std::optional<WorkLoss> open_;  // steps: not known yet
   std::uint64_t open_step_ = 0;   // newest step before the loss
-  std::optional<ToldCost> told_;
+  std::optional<ReportedCost> reported_;
   std::array<double, kept> durations_ms_ = {};
   std::int64_t steps_of_epoch_ = 0;
   double usual_ms_ = 0.0;

@@ -16,10 +16,10 @@
 #include "runtime/launch/slurm.h"
 #include "runtime/model/activations.h"
 #include "runtime/model/spec.h"
+#include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/machine_facts.h"
 #include "runtime/os/shared_memory_facts.h"
-#include "runtime/os/tell.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
@@ -249,7 +249,7 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   request.config.device = config.device;
   print_run(env, config);
   HF_TRY(const ResumeChanges changes, compare_with_stored(env, start, config));
-  for (const std::string& note : start.notes) tell("checkpoint passed over: {}", note);
+  for (const std::string& note : start.notes) print_message("checkpoint passed over: {}", note);
   if (!start.checkpoint.empty())
     fmt::print("  resumes      from {} (step {})\n", start.checkpoint, start.step);
   if (!start.begins.empty())

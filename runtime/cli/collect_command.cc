@@ -13,8 +13,8 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/launch/launch_options.h"
+#include "runtime/os/console.h"
 #include "runtime/os/program_directory.h"
-#include "runtime/os/tell.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::inline cli {
@@ -79,7 +79,7 @@ class Collection {
     std::string list;
     for (const FoundParts& parts : found) {
       if (parts.missing().empty()) {
-        if (!list.empty()) tell("checkpoints passed over:{}", list);
+        if (!list.empty()) print_message("checkpoints passed over:{}", list);
         return &parts;
       }
       list += "\n  " + why_not_whole(parts);
@@ -116,8 +116,8 @@ class Collection {
     HF_TRY_VOID(env_.make_directories(staging));
     for (const ShardFile& shard : parts.named) HF_TRY_VOID(fetch(parts, shard, staging));
     if (!has_part) {
-      const CollectSource& teller = sources_[parts.with_manifest.front()];
-      HF_TRY_VOID(copy_from(env_, teller, parts.directories.begin()->second + "/" + names::manifest,
+      const CollectSource& reporter = sources_[parts.with_manifest.front()];
+      HF_TRY_VOID(copy_from(env_, reporter, parts.directories.begin()->second + "/" + names::manifest,
                             staging + "/" + names::manifest));
       HF_TRY_VOID(env_.sync_directory(staging));
       HF_TRY_VOID(env_.make_directories(names::checkpoints(paths_.directory)));
@@ -151,7 +151,7 @@ class Collection {
         return {};
       }
       damage = sound.error().message;
-      tell("{}", damage);
+      print_message("{}", damage);
     }
     return fail(ExitCode::checkpoint, "no copy of {} of step {} is sound: {}", shard.name, parts.state.step,
                 damage);

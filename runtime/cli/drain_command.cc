@@ -9,7 +9,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/core/units.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/run/drain_requests.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_holder.h"
@@ -18,7 +18,7 @@ namespace holdfast::inline cli {
 namespace {
 
 constexpr std::int64_t look_at_answer_us = 100'000;
-constexpr std::int64_t tell_waiting_ns = 10'000'000'000;
+constexpr std::int64_t report_waiting_ns = 10'000'000'000;
 
 constexpr const char* drain_usage =
     "usage: holdfast drain RUN HOST [--deadline 30s]\n"
@@ -65,7 +65,7 @@ Result<void> say_ended(Env& env, const RunPaths& paths) {
 
 Result<void> wait_until_drained(Env& env, const RunPaths& paths, const std::string& host) {
   const std::int64_t begin_ns = env.monotonic_ns();
-  std::int64_t told_ns = begin_ns;
+  std::int64_t reported_ns = begin_ns;
   bool has_begun = false;
   while (true) {
     const std::optional<DrainRequest> request = find_drain(env, paths, host);
@@ -83,13 +83,13 @@ Result<void> wait_until_drained(Env& env, const RunPaths& paths, const std::stri
       return {};
     }
     if (request->state == DrainRequest::State::begun && !std::exchange(has_begun, true))
-      tell("the run ends after its step, and is started again without {}", host);
+      print_message("the run ends after its step, and is started again without {}", host);
     HF_TRY(const bool is_launched, has_launcher(env, paths));
     if (!is_launched) return say_ended(env, paths);
     const std::int64_t now_ns = env.monotonic_ns();
-    if (now_ns - told_ns > tell_waiting_ns) {
-      told_ns = now_ns;
-      tell("still waiting, for {}", format_duration((now_ns - begin_ns) / 1'000'000'000 * 1000));
+    if (now_ns - reported_ns > report_waiting_ns) {
+      reported_ns = now_ns;
+      print_message("still waiting, for {}", format_duration((now_ns - begin_ns) / 1'000'000'000 * 1000));
     }
     env.sleep_us(look_at_answer_us);
   }

@@ -29,7 +29,7 @@ Result<void> guard(const std::vector<std::string>& words) {
   return run_guard(posix_env(), {.board = board,
                                  .start_variable = launch_variable,
                                  .on_verdict = [](int rank, const std::string& sentence) {
-                                   tell_launcher_verdict(posix_env(), rank, sentence);
+                                   report_verdict_to_launcher(posix_env(), rank, sentence);
                                  }});
 }
 

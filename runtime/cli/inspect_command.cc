@@ -15,8 +15,8 @@
 #include "runtime/interop/checkpoint_config.h"
 #include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/model_import.h"
+#include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/os/tell.h"
 #include "runtime/save/run_state.h"
 
 namespace holdfast::inline cli {
@@ -44,7 +44,7 @@ struct Inspected {
 Result<Checkpoint> open_first(Env& env, const std::vector<std::string>& directories) {
   Result<Checkpoint> checkpoint = Checkpoint::open(env, directories.front());
   for (std::size_t i = 0; !checkpoint.ok() && i + 1 < directories.size(); ++i) {
-    tell("checkpoint passed over: {}", checkpoint.error().message);
+    print_message("checkpoint passed over: {}", checkpoint.error().message);
     checkpoint = Checkpoint::open(env, directories[i + 1]);
   }
   return checkpoint;

@@ -20,7 +20,7 @@ struct Command {
   std::string_view help;
   int (*run)(const std::vector<std::string>&);
   // True when the command prints progress of a run, and not its result: lost output is then no error.
-  bool tells_news = false;
+  bool has_news = false;
 };
 
 constexpr std::array<Command, 24> commands = {{
@@ -73,7 +73,7 @@ int run_command(const std::string& name, const std::vector<std::string>& words) 
   const auto* found = std::ranges::find(commands, name, &Command::name);
   if (found != commands.end()) {
     const int code = found->run(words);
-    return found->tells_news && !holdfast::wants_help(words) ? code : holdfast::with_output(code);
+    return found->has_news && !holdfast::wants_help(words) ? code : holdfast::with_output(code);
   }
   std::vector<std::string_view> names;
   for (const Command& command : commands) names.push_back(command.name);

@@ -2,7 +2,7 @@
 
 #include "checkpoint/find_checkpoint.h"
 #include "checkpoint/names.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 
 namespace holdfast::inline cli {
 namespace {
@@ -16,7 +16,7 @@ Error no_checkpoint(const std::string& path) {
 }
 
 void say_skipped(const FoundCheckpoint& found) {
-  for (const std::string& sentence : found.skipped) tell("checkpoint passed over: {}", sentence);
+  for (const std::string& sentence : found.skipped) print_message("checkpoint passed over: {}", sentence);
 }
 
 }  // namespace

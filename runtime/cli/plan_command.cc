@@ -200,19 +200,19 @@ int refuse(Env& env, const Config& config, int ranks, const PlannedMachine& mach
 // Prints the progress of a search on stderr, once a second and not before one second has passed.
 class SearchNews {
  public:
-  explicit SearchNews(Env& env) : env_(env), told_ns_(env.monotonic_ns()) {}
-  void tell(const LayoutSearch& search) {
+  explicit SearchNews(Env& env) : env_(env), reported_ns_(env.monotonic_ns()) {}
+  void report(const LayoutSearch& search) {
     constexpr std::int64_t interval_ns = 1'000'000'000;
     const std::int64_t now_ns = env_.monotonic_ns();
-    if (now_ns - told_ns_ < interval_ns) return;
-    told_ns_ = now_ns;
+    if (now_ns - reported_ns_ < interval_ns) return;
+    reported_ns_ = now_ns;
     fmt::print(stderr, "holdfast plan: {} candidates, {} do not fit, {} priced, {} of the fastest found\n",
                search.tried, search.too_large, search.priced, search.plans.size());
   }
 
  private:
   Env& env_;
-  std::int64_t told_ns_;
+  std::int64_t reported_ns_;
 };
 
 Result<RunPlan> plan_run(Env& env, const Config& config, int ranks, const PlannedMachine& machine) {
@@ -237,7 +237,7 @@ int answer(Env& env, const Config& config, int ranks, const PlannedMachine& mach
   if (words.suggest) {
     SearchNews news(env);
     const LayoutSearch search = search_layouts(
-        env, config, ranks, machine, {.progress = [&](const LayoutSearch& so_far) { news.tell(so_far); }});
+        env, config, ranks, machine, {.progress = [&](const LayoutSearch& so_far) { news.report(so_far); }});
     if (search.tried == 0) return complain(plan_layout(env, config, ranks, machine).error());
     if (search.plans.empty()) {
       return refuse(env, config, ranks, machine, nullptr, search_json(search, machine), words.json);

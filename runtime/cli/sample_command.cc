@@ -52,7 +52,7 @@ Result<void> sample_text(const std::vector<std::string>& words) {
     std::fflush(stdout);
   };
   const Result<void> outcome = sample(*model, options, show);
-  if (shown || outcome.ok()) show("\n");
+  if (shown || outcome.ok()) print_line("\n");
   return outcome;
 }
 

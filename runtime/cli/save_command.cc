@@ -9,7 +9,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/core/units.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_holder.h"
 #include "runtime/run/save_requests.h"
@@ -18,7 +18,7 @@ namespace holdfast::inline cli {
 namespace {
 
 constexpr std::int64_t look_again_us = 100'000;
-constexpr std::int64_t tell_again_ns = 10'000'000'000;
+constexpr std::int64_t report_again_ns = 10'000'000'000;
 constexpr std::int64_t look_at_locks_ns = 1'000'000'000;
 
 constexpr const char* save_usage =
@@ -84,8 +84,8 @@ Result<void> wait_for_answer(Env& env, const RunPaths& paths, std::int64_t timeo
   HF_TRY(std::string path, request_save(env, paths, RequestKind::attended));
   const Request request(env, std::move(path));
   const std::int64_t begin_ns = env.monotonic_ns();
-  std::int64_t told_ns = begin_ns, looked_ns = begin_ns;
-  tell("{} ({}) is asked to save after the step that it is at", paths.directory, holder);
+  std::int64_t reported_ns = begin_ns, looked_ns = begin_ns;
+  print_message("{} ({}) is asked to save after the step that it is at", paths.directory, holder);
   SaveAnswer::State last = SaveAnswer::State::asked;
   while (true) {
     const SaveAnswer answer = request.answer();
@@ -98,7 +98,7 @@ Result<void> wait_for_answer(Env& env, const RunPaths& paths, std::int64_t timeo
                   answer.sentence);
     }
     if (answer.state == SaveAnswer::State::begun && last != answer.state)
-      tell("step {} is being saved", answer.step);
+      print_message("step {} is being saved", answer.step);
     last = answer.state;
     const std::int64_t now_ns = env.monotonic_ns();
     if (now_ns - looked_ns > look_at_locks_ns) {
@@ -109,9 +109,9 @@ Result<void> wait_for_answer(Env& env, const RunPaths& paths, std::int64_t timeo
       holder = now.value_or(holder);
     }
     if (now_ns - begin_ns > timeout_ms * 1'000'000) return not_in_time(env, paths, timeout_ms, holder);
-    if (now_ns - told_ns > tell_again_ns) {
-      told_ns = now_ns;
-      tell("still waiting, for {}", format_duration((now_ns - begin_ns) / 1'000'000'000 * 1000));
+    if (now_ns - reported_ns > report_again_ns) {
+      reported_ns = now_ns;
+      print_message("still waiting, for {}", format_duration((now_ns - begin_ns) / 1'000'000'000 * 1000));
     }
     env.sleep_us(look_again_us);
   }

@@ -17,7 +17,7 @@
 #include "runtime/run/launch_record.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_holder.h"
-#include "runtime/run/run_standing.h"
+#include "runtime/run/run_summary.h"
 #include "watchdog/board.h"
 
 namespace holdfast::inline cli {
@@ -36,7 +36,7 @@ constexpr const char* status_usage =
 
 // Returns the processes of this host that are known to be ranks of the run: its writer, and those that
 // reported to a launcher.
-std::set<std::int64_t> processes_here(Env& env, const RunStanding& run, const RunPaths& paths) {
+std::set<std::int64_t> processes_here(Env& env, const RunSummary& run, const RunPaths& paths) {
   std::set<std::int64_t> processes;
   const ClaimRecord claim = claim_record_of(text_within_or_empty(env, paths.lock(), text_limits::identity));
   std::istringstream words(claim.holder);  // "host NAME pid N"
@@ -54,8 +54,8 @@ std::set<std::int64_t> processes_here(Env& env, const RunStanding& run, const Ru
 }
 
 // Reads the boards of this host that have slots of these processes.
-std::vector<RunStanding::Rank> ranks_here(Env& env, const std::set<std::int64_t>& processes) {
-  std::vector<RunStanding::Rank> ranks;
+std::vector<RunSummary::Rank> ranks_here(Env& env, const std::set<std::int64_t>& processes) {
+  std::vector<RunSummary::Rank> ranks;
   const std::string any = board_name("");
   const Result<std::vector<std::string>> names = env.list_shared_memory();
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
@@ -72,14 +72,14 @@ std::vector<RunStanding::Rank> ranks_here(Env& env, const std::set<std::int64_t>
     for (const SlotView& slot : slots)
       ranks.push_back({.rank = slot.launched_rank, .does = activity_of(slot, env.monotonic_ns())});
   }
-  std::ranges::sort(ranks, {}, &RunStanding::Rank::rank);
+  std::ranges::sort(ranks, {}, &RunSummary::Rank::rank);
   return ranks;
 }
 
 Result<void> status(const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments, Arguments::parse("status", words, {"RUN"}, {}, {"json"}));
   Env& env = posix_env();
-  RunStanding run{.directory = arguments.positional(0)};
+  RunSummary run{.directory = arguments.positional(0)};
   const RunPaths paths{run.directory};
   HF_TRY_VOID(expect_run_directory(env, paths));
   run.status = read_status(env, paths);

@@ -16,10 +16,10 @@
 #include "runtime/config/document.h"
 #include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/train_run.h"
+#include "runtime/os/console.h"
 #include "runtime/os/posix_output.h"
 #include "runtime/os/processes.h"
 #include "runtime/os/signals.h"
-#include "runtime/os/tell.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/transport_choice.h"
 #include "runtime/rank/watch.h"
@@ -66,7 +66,7 @@ class SignalStop final : public StopSource {
         save_requested_ = save_requested_ || env_.monotonic_ns() - answered_ns_ > one_request_ns;
       } else {
         signal_ = signal;
-        tell_launcher_signal(env_, number_, signal);
+        report_signal_to_launcher(env_, number_, signal);
       }
     }
     return signal_ != 0 || (notice_ != nullptr && notice_->stops());
@@ -119,7 +119,7 @@ Result<Group> join_group(Env& env, RankWatch* watch, const Preparation& preparat
   HF_TRY(group.mpi, start_mpi(env, join_timeout_ms, watch, preparation));
   if (group.communicator().rank() == 0 && !group.mpi->facts().fault_tolerant) {
     const bool by_srun = launched_by_srun(env);
-    tell(
+    print_message(
         "{} runs without ULFM fault tolerance: when a rank dies, {} ends the whole run, and the next start "
         "resumes it from the newest checkpoint ({})",
         group.mpi->facts().library, by_srun ? "srun" : "mpirun",
@@ -133,7 +133,7 @@ Result<Group> join_group(Env& env, RankWatch* watch, const Preparation& preparat
 
 int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, const RunEnd& end, int signal,
           OutputThread& output) {
-  tell_launcher_end(env, number, end.code, signal);
+  report_end_to_launcher(env, number, end.code, signal);
   const int code = static_cast<int>(end.code);
   // Prints the result once, by rank 0, when all ranks have agreed on it; a rank that lost its peers prints
   // its own, which names the rank.
@@ -142,7 +142,7 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
   if (peer_gone || (speaks && error)) {
     complain({end.code, end.message});
   } else if (speaks) {
-    show("holdfast: {}", end.message);
+    print_line("holdfast: {}", end.message);
   }
   static_cast<void>(output.drain());  // MPI may end the process
   if (!group.mpi) return code;
@@ -188,7 +188,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   SignalStop stop(env, *watcher);
   const bool is_joiner = launched_by_ranks(env);
   if (!is_joiner)
-    tell_launcher_ready(env, launched_rank(env));  // from here on signals are not lost and end nothing
+    report_ready_to_launcher(env, launched_rank(env));  // from here on signals are not lost and end nothing
   Result<LoadedConfig> config = read_config(env, words);
   std::unique_ptr<RankWatch> watch =
       is_joiner ? nullptr : begin_watch(env, config, launched_rank(env), join_timeout_ms);
@@ -207,7 +207,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   const int number = launched_by_mpi(env) ? number_of(group) : 0;
   stop.is_rank(number);
   if (is_joiner) {
-    tell_launcher_ready(env, number);
+    report_ready_to_launcher(env, number);
     watch = begin_watch(env, config, number, join_timeout_ms);
   }
   enter(watch.get(), Phase::start_up, 0);
@@ -255,7 +255,7 @@ int run_train_command(const std::vector<std::string>& arguments) {
   OutputThread output;
   const Result<int> code = train(arguments, output);
   if (code.ok()) return *code;
-  tell_launcher_end(posix_env(), launched_rank(posix_env()), code.error().code);
+  report_end_to_launcher(posix_env(), launched_rank(posix_env()), code.error().code);
   return complain(code.error());
 }
 

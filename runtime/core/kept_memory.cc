@@ -79,11 +79,11 @@ void fault_in_beside(std::span<std::byte> memory, const std::function<bool()>& i
 MemorySource KeptMemory::source(KeptMemoryOptions options, MemorySource fresh) {
   reused_bytes_ = 0;
   return [this, options = std::move(options), fresh = std::move(fresh)](
-             MemoryPlace place, std::uint64_t bytes) { return take(place, bytes, options, fresh); };
+             MemoryKind kind, std::uint64_t bytes) { return take(kind, bytes, options, fresh); };
 }
 
-Result<void> KeptMemory::prepare(MemoryPlace place, std::uint64_t bytes, const KeptMemoryOptions& options) {
-  Held& held = held_[static_cast<std::size_t>(place)];
+Result<void> KeptMemory::prepare(MemoryKind kind, std::uint64_t bytes, const KeptMemoryOptions& options) {
+  Held& held = held_[static_cast<std::size_t>(kind)];
   return held.memory_bytes >= bytes ? Result<void>{} : take_host(held, rounded(bytes), options);
 }
 
@@ -97,9 +97,9 @@ void KeptMemory::release() {
   for (Held& held : held_) held = {};
 }
 
-Result<OwnedMemory> KeptMemory::take(MemoryPlace place, std::uint64_t bytes, const KeptMemoryOptions& options,
+Result<OwnedMemory> KeptMemory::take(MemoryKind kind, std::uint64_t bytes, const KeptMemoryOptions& options,
                                      const MemorySource& fresh) {
-  Held& held = held_[static_cast<std::size_t>(place)];
+  Held& held = held_[static_cast<std::size_t>(kind)];
   const std::uint64_t before = held.memory_bytes;
   if (options.device_is_host) {
     HF_TRY_VOID(take_host(held, rounded(bytes), options));
@@ -109,7 +109,7 @@ Result<OwnedMemory> KeptMemory::take(MemoryPlace place, std::uint64_t bytes, con
     reused_bytes_ += bytes;
   } else {
     held = {};  // first: both may not fit beside each other
-    HF_TRY(held.memory, fresh(place, bytes));
+    HF_TRY(held.memory, fresh(kind, bytes));
     held.memory_bytes = bytes;
   }
   return lent(held.memory, bytes);
@@ -119,7 +119,7 @@ Result<OwnedMemory> KeptMemory::take(MemoryPlace place, std::uint64_t bytes, con
 Result<void> KeptMemory::take_host(Held& held, std::uint64_t bytes, const KeptMemoryOptions& options) {
   const std::uint64_t before = held.memory_bytes;
   if (held.memory == nullptr) {
-    HF_TRY(held.memory, host_memory(MemoryPlace::host_visible, bytes));
+    HF_TRY(held.memory, host_memory(MemoryKind::host_visible, bytes));
   } else if (bytes != before) {
     void* const base = mremap(held.memory.get(), before, bytes, MREMAP_MAYMOVE);
     if (base == MAP_FAILED) return fail(ExitCode::does_not_fit, "the system refused the allocation");

@@ -44,11 +44,11 @@ class KeptMemory {
 
   // Makes at least `bytes` ready, faulted in, for a future arena, on a device that is the host. Errors:
   // ExitCode::does_not_fit.
-  Result<void> prepare(MemoryPlace place, std::uint64_t bytes, const KeptMemoryOptions& options);
+  Result<void> prepare(MemoryKind kind, std::uint64_t bytes, const KeptMemoryOptions& options);
 
   // Returns the bytes held. They count once: a plan that takes them needs only what it has beyond them.
   std::uint64_t bytes() const;
-  std::uint64_t bytes(MemoryPlace place) const { return held_of(place).memory_bytes; }
+  std::uint64_t bytes(MemoryKind kind) const { return held_of(kind).memory_bytes; }
   // Returns how many bytes of the last arena were reused.
   std::uint64_t reused_bytes() const { return reused_bytes_; }
   // Returns all memory to the system or the device.
@@ -64,12 +64,12 @@ class KeptMemory {
     std::uint64_t memory_bytes = 0;
   };
 
-  Result<OwnedMemory> take(MemoryPlace place, std::uint64_t bytes, const KeptMemoryOptions& options,
+  Result<OwnedMemory> take(MemoryKind kind, std::uint64_t bytes, const KeptMemoryOptions& options,
                            const MemorySource& fresh);
   Result<void> take_host(Held& held, std::uint64_t bytes, const KeptMemoryOptions& options);
-  const Held& held_of(MemoryPlace place) const { return held_[static_cast<std::size_t>(place)]; }
+  const Held& held_of(MemoryKind kind) const { return held_[static_cast<std::size_t>(kind)]; }
 
-  std::array<Held, 2> held_;  // by MemoryPlace
+  std::array<Held, 2> held_;  // by MemoryKind
   std::uint64_t reused_bytes_ = 0;
   bool spoil_ = false;
 };

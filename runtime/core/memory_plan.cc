@@ -61,9 +61,9 @@ std::string_view name_of(MemoryClass memory_class) {
 }
 
 MemoryPlan::Slot MemoryPlan::reserve(std::string name, MemoryClass memory_class, std::uint64_t bytes,
-                                     MemoryPlace place) {
-  std::uint64_t& total = place_bytes_[static_cast<std::size_t>(place)];
-  const Slot slot{.offset_bytes = total, .bytes = std::min(bytes, largest_bytes), .place = place};
+                                     MemoryKind kind) {
+  std::uint64_t& total = bytes_by_kind_[static_cast<std::size_t>(kind)];
+  const Slot slot{.offset_bytes = total, .bytes = std::min(bytes, largest_bytes), .kind = kind};
   const std::uint64_t padded = (slot.bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
   total = std::min(total + padded, largest_bytes);
   entries_.push_back(Entry{.name = std::move(name), .memory_class = memory_class, .slot = slot});
@@ -71,7 +71,7 @@ MemoryPlan::Slot MemoryPlan::reserve(std::string name, MemoryClass memory_class,
 }
 
 std::uint64_t MemoryPlan::total_bytes() const {
-  return std::min(place_bytes_[0] + place_bytes_[1], largest_bytes);
+  return std::min(bytes_by_kind_[0] + bytes_by_kind_[1], largest_bytes);
 }
 
 std::uint64_t MemoryPlan::total_bytes(MemoryClass memory_class) const {
@@ -88,7 +88,7 @@ Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> ava
   if (!available_bytes.has_value()) return {};
   const std::uint64_t share = *available_bytes / static_cast<std::uint64_t>(ranks);
   const std::uint64_t needed =
-      device_is_host ? plan.total_bytes() : plan.total_bytes(MemoryPlace::host_visible);
+      device_is_host ? plan.total_bytes() : plan.total_bytes(MemoryKind::host_visible);
   if (needed <= share) return {};
   const std::string each =
       ranks == 1 ? "" : fmt::format(", {} for each of the {} ranks on it", format_bytes(share), ranks);
@@ -100,22 +100,22 @@ Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> ava
       format_bytes(needed), format_bytes(*available_bytes), each, table_of(plan));
 }
 
-Result<OwnedMemory> host_memory(MemoryPlace, std::uint64_t bytes) {
+Result<OwnedMemory> host_memory(MemoryKind, std::uint64_t bytes) {
   HF_TRY(OwnedMemory memory, mapped(bytes, 0));
   madvise(memory.get(), bytes, MADV_HUGEPAGE);  // a hint: fewer TLB misses where the system has huge pages
   return memory;
 }
 
-Result<OwnedMemory> unbacked_memory(MemoryPlace, std::uint64_t bytes) {
+Result<OwnedMemory> unbacked_memory(MemoryKind, std::uint64_t bytes) {
   return mapped(bytes, MAP_NORESERVE);
 }
 
 Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan, const MemorySource& source) {
   MemoryArena arena;
-  for (const MemoryPlace place : {MemoryPlace::device, MemoryPlace::host_visible}) {
-    const std::uint64_t bytes = plan.total_bytes(place);
+  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::host_visible}) {
+    const std::uint64_t bytes = plan.total_bytes(kind);
     if (bytes == 0) continue;
-    Result<OwnedMemory> memory = source(place, bytes);
+    Result<OwnedMemory> memory = source(kind, bytes);
     if (!memory.ok() && memory.error().code != ExitCode::does_not_fit) return memory.error();
     if (!memory.ok()) {
       return fail(
@@ -124,7 +124,7 @@ Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan, const MemorySo
           "training.sequence_length, set training.recompute, or use more hosts. The plan of a rank:{}",
           format_bytes(plan.total_bytes()), memory.error().message, table_of(plan));
     }
-    arena.places_[static_cast<std::size_t>(place)] = std::move(memory).value();
+    arena.places_[static_cast<std::size_t>(kind)] = std::move(memory).value();
   }
   return arena;
 }

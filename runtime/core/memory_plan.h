@@ -34,7 +34,7 @@ enum class MemoryClass : std::uint8_t {
 std::string_view name_of(MemoryClass memory_class);
 
 // Memory space of an allocation. On the CPU the two are the same.
-enum class MemoryPlace : std::uint8_t {
+enum class MemoryKind : std::uint8_t {
   device,        // local to the processors that run the kernels; the host may not be able to access it
   host_visible,  // the host and the kernels both read and write it: for the small data that they share
 };
@@ -44,7 +44,7 @@ class MemoryPlan {
   struct Slot {
     std::uint64_t offset_bytes = 0;  // from the beginning of this place
     std::uint64_t bytes = 0;
-    MemoryPlace place = MemoryPlace::device;
+    MemoryKind kind = MemoryKind::device;
   };
   struct Entry {
     std::string name;
@@ -54,20 +54,20 @@ class MemoryPlan {
   static constexpr std::uint64_t alignment_bytes = 64;
 
   Slot reserve(std::string name, MemoryClass memory_class, std::uint64_t bytes,
-               MemoryPlace place = MemoryPlace::device);
+               MemoryKind kind = MemoryKind::device);
   std::uint64_t total_bytes() const;
-  std::uint64_t total_bytes(MemoryPlace place) const { return place_bytes_[static_cast<std::size_t>(place)]; }
+  std::uint64_t total_bytes(MemoryKind kind) const { return bytes_by_kind_[static_cast<std::size_t>(kind)]; }
   std::uint64_t total_bytes(MemoryClass memory_class) const;
   const std::vector<Entry>& entries() const { return entries_; }
 
  private:
   std::vector<Entry> entries_;
-  std::array<std::uint64_t, 2> place_bytes_ = {};  // by MemoryPlace
+  std::array<std::uint64_t, 2> bytes_by_kind_ = {};  // by MemoryKind
 };
 
 // Returns ExitCode::does_not_fit, with the plan's table by class, when `plan`, held by each of `ranks` on
 // this host, is more than the host has: the system would grant it, and kill the process when it is touched.
-// Nothing is checked when `available_bytes` is unknown. `device_is_host`: memory in MemoryPlace::device takes
+// Nothing is checked when `available_bytes` is unknown. `device_is_host`: memory in MemoryKind::device takes
 // host memory, too.
 Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> available_bytes, int ranks,
                         bool device_is_host = true);
@@ -82,11 +82,11 @@ using OwnedMemory = std::unique_ptr<std::byte, MemoryRelease>;
 
 // Allocates memory, zero-filled and page-aligned. ExitCode::does_not_fit comes with a clause that gives the
 // reason.
-using MemorySource = std::function<Result<OwnedMemory>(MemoryPlace place, std::uint64_t bytes)>;
+using MemorySource = std::function<Result<OwnedMemory>(MemoryKind kind, std::uint64_t bytes)>;
 // Allocates host memory, for either place.
-Result<OwnedMemory> host_memory(MemoryPlace place, std::uint64_t bytes);
+Result<OwnedMemory> host_memory(MemoryKind kind, std::uint64_t bytes);
 // Allocates addresses for a planner, even more than the system has memory: only written pages take any.
-Result<OwnedMemory> unbacked_memory(MemoryPlace place, std::uint64_t bytes);
+Result<OwnedMemory> unbacked_memory(MemoryKind kind, std::uint64_t bytes);
 
 // Holds the memory of a plan, one allocation in each place. Movable.
 class MemoryArena {
@@ -98,11 +98,11 @@ class MemoryArena {
   std::span<std::byte> bytes(MemoryPlan::Slot slot) const { return {at<std::byte>(slot), slot.bytes}; }
   template <typename T>
   T* at(MemoryPlan::Slot slot) const {
-    return reinterpret_cast<T*>(places_[static_cast<std::size_t>(slot.place)].get() + slot.offset_bytes);
+    return reinterpret_cast<T*>(places_[static_cast<std::size_t>(slot.kind)].get() + slot.offset_bytes);
   }
 
  private:
-  std::array<OwnedMemory, 2> places_;  // by MemoryPlace
+  std::array<OwnedMemory, 2> places_;  // by MemoryKind
 };
 
 }  // namespace holdfast::inline core

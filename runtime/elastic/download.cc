@@ -13,7 +13,7 @@
 #include "runtime/core/units.h"
 #include "runtime/elastic/join.h"
 #include "runtime/interop/model_import.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/rank/background_job.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/user_command.h"
@@ -70,9 +70,9 @@ class Download {
 
   Result<void> begin() {
     HF_TRY(directory_, make_incoming_directory(*env_, config_->run.directory));
-    begin_ns_ = told_ns_ = env_->monotonic_ns();
-    show("{} holds no checkpoint: checkpoint.download_command looks for one elsewhere (for at most {})",
-         config_->run.directory, format_duration(config_->checkpoint.download_timeout_ms));
+    begin_ns_ = reported_ns_ = env_->monotonic_ns();
+    print_line("{} holds no checkpoint: checkpoint.download_command looks for one elsewhere (for at most {})",
+               config_->run.directory, format_duration(config_->checkpoint.download_timeout_ms));
     job_.start([this] { return bring(); });
     return {};
   }
@@ -81,11 +81,11 @@ class Download {
   void say_progress() {
     constexpr std::int64_t every_ns = 10'000'000'000;
     const std::int64_t now_ns = env_->monotonic_ns();
-    if (now_ns - told_ns_ < every_ns) return;
-    told_ns_ = now_ns;
+    if (now_ns - reported_ns_ < every_ns) return;
+    reported_ns_ = now_ns;
     const IncomingSize size = size_of_incoming(*env_, directory_);
-    show("checkpoint.download_command: {} here after {}{}", format_bytes(size.bytes), elapsed(now_ns),
-         verifies_ ? ", every byte is being checked" : "");
+    print_line("checkpoint.download_command: {} here after {}{}", format_bytes(size.bytes), elapsed(now_ns),
+               verifies_ ? ", every byte is being checked" : "");
   }
 
   // Returns where the run starts from after the download; none if nothing was downloaded.
@@ -136,8 +136,8 @@ class Download {
     HF_TRY_VOID(check_is_of_run(*env_, *config_, *data_, *checkpoint));
     if (fence_) HF_TRY_VOID(fence_());
     HF_TRY_VOID(outcome_of(publish_incoming(*env_, *faults_, config_->run.directory, *checkpoint)));
-    show("downloaded the checkpoint of step {}: {} in {} files, every byte checked",
-         checkpoint->manifest().step, format_bytes(size.bytes), size.files);
+    print_line("downloaded the checkpoint of step {}: {} in {} files, every byte checked",
+               checkpoint->manifest().step, format_bytes(size.bytes), size.files);
     return true;
   }
 
@@ -147,7 +147,7 @@ class Download {
   const DataSet* data_;
   std::function<Result<void>()> fence_;
   std::string directory_;
-  std::int64_t begin_ns_ = 0, told_ns_ = 0;
+  std::int64_t begin_ns_ = 0, reported_ns_ = 0;
   std::atomic<bool> cancelled_ = false, verifies_ = false;
   BackgroundJob<std::optional<StartPoint>> job_;  // last, because its thread uses the others
 };
@@ -156,7 +156,7 @@ Result<StartPoint> end_download(const Config& config, const StartPoint& start, D
   HF_TRY(std::optional<StartPoint> came, download.end());
   if (!came.has_value() && config.run.resume == "must") return nothing_to_resume(config.run.directory);
   if (!came.has_value()) {
-    show("there is no checkpoint elsewhere, either: the run begins");
+    print_line("there is no checkpoint elsewhere, either: the run begins");
     return start;
   }
   came->writer = start.writer;

@@ -25,7 +25,7 @@ struct RecoveryInventory {
   // Time at which the fault was first noticed, by the wall clocks, and what was noticed. A rank that noticed
   // more than that another rank gave up (`told` is false) takes precedence.
   std::int64_t noticed_us = 0;
-  bool told = false;
+  bool reported = false;
   std::string noticed = {};
 
   static void visit_fields(auto& self, auto&& visit) {
@@ -42,7 +42,7 @@ struct RecoveryInventory {
     visit("redone_step", self.redone_step);
     visit("redone", self.redone);
     visit("noticed_us", self.noticed_us);
-    visit("told", self.told);
+    visit("told", self.reported);
     visit("noticed", self.noticed);
   }
 };

@@ -11,7 +11,7 @@
 #include "runtime/elastic/part_start.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/model/spec.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/save/checkpoint_io.h"
@@ -47,7 +47,7 @@ std::vector<SnapshotIdentity> identities_of(const std::string& text) {
 }
 
 void say_note(const std::string& note) {
-  if (!note.empty()) tell("{}", note);
+  if (!note.empty()) print_message("{}", note);
 }
 
 Result<void> claim_directory(Env& env, const Config& config, std::unique_ptr<Claim>& claim) {
@@ -79,23 +79,23 @@ Result<void> check_fits_parts(const Config& config) {
 }
 
 // Claims the directory of each other host by its first rank. Returns the states of all hosts, on all ranks.
-Result<OwnStates> join_places(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                              const RunPlaces& places, std::unique_ptr<Claim>& claim) {
+Result<OwnStates> join_domains(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                               const StorageDomains& domains, std::unique_ptr<Claim>& claim) {
   HF_TRY_VOID(check_fits_parts(config));
   Result<void> claimed;
-  if (places.leads(inputs.communicator.rank()) && inputs.communicator.rank() != 0)
+  if (domains.leads(inputs.communicator.rank()) && inputs.communicator.rank() != 0)
     claimed = claim_directory(inputs.env, config, claim);
   HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
-  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, places,
+  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, domains,
                                    claim == nullptr ? ClaimCheck() : claim->fence()));
   Result<void> named;
   if (own.newest.ok() && claim != nullptr)
-    named = remember_place(inputs.env, config.run.directory, places.of(inputs.communicator.rank()));
+    named = remember_domain_name(inputs.env, config.run.directory, domains.of(inputs.communicator.rank()));
   HF_TRY_VOID(agree(inputs, waiter, named));
   if (inputs.communicator.rank() == 0) {
-    tell(
+    print_message(
         "run.directory {} is local to each host: each of {} hosts keeps its part of every checkpoint there{}",
-        config.run.directory, places.count(),
+        config.run.directory, domains.count(),
         config.checkpoint.replicas == "off" ? "" : ", and a copy of another's");
   }
   return own;
@@ -113,12 +113,12 @@ Result<bool> describe_snapshot(const TrainInputs& inputs, const Waiter& waiter, 
     start.notes.push_back(troubles.front());
     return false;
   }
-  const int teller = static_cast<int>(first - troubles.begin());
+  const int reporter = static_cast<int>(first - troubles.begin());
   std::string mine;
-  if (teller == inputs.communicator.rank())
+  if (reporter == inputs.communicator.rank())
     mine = Json::array({set.manifest().config, set.manifest().values.at("device")}).dump_any();
-  HF_TRY(const std::vector<std::string> told, all_gather_text(inputs.communicator, waiter, mine));
-  const Json json = Json::parse(told[static_cast<std::size_t>(teller)]);
+  HF_TRY(const std::vector<std::string> reported, all_gather_text(inputs.communicator, waiter, mine));
+  const Json json = Json::parse(reported[static_cast<std::size_t>(reporter)]);
   start.config = json[0];
   start.device = json[1];
   return true;
@@ -133,9 +133,9 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
   std::vector<Fact> facts = {{"program", inputs.build}};
   for (const Option& option : option_registry()) {
     const std::string value = value_text(option, config);
-    const std::string told =  // in the facts of all ranks, and in the error that ranks differ
+    const std::string reported =  // in the facts of all ranks, and in the error that ranks differ
         is_command(option.key) ? "a command of digest " + to_hex(digest_of(value)) : value;
-    facts.push_back({std::string(option.key), told});
+    facts.push_back({std::string(option.key), reported});
   }
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
   HF_FAULT_POINT(inputs.faults, "start.after_join");
@@ -148,15 +148,16 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
   Env& env = inputs.env;
   const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
   HF_TRY_VOID(agree(inputs, patient, first ? claim_directory(env, config, claim) : Result<void>()));
-  HF_TRY(const std::optional<RunPlaces> places, find_places(inputs, waiter, config.run.directory));
+  HF_TRY(const std::optional<StorageDomains> domains,
+         find_storage_domains(inputs, waiter, config.run.directory));
   OwnStates own;
-  if (places.has_value()) {
-    HF_TRY(own, join_places(inputs, waiter, config, *places, claim));
+  if (domains.has_value()) {
+    HF_TRY(own, join_domains(inputs, waiter, config, *domains, claim));
   }
   Result<StartPoint> chosen = StartPoint{};
   if (first) {
     chosen =
-        places.has_value() ? choose_start(env, config, own, /*in_place=*/false) : choose_start(env, config);
+        domains.has_value() ? choose_start(env, config, own, /*in_place=*/false) : choose_start(env, config);
     const bool follows_own = config.run.resume == "auto" || config.run.resume == "must";
     if (!own.newest.ok() && follows_own && !own.shm_run_id.empty()) {
       chosen = StartPoint{
@@ -170,7 +171,7 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
   }
   HF_TRY(StartPoint start, share_start(inputs, patient, chosen));
   JoinedStart joined{.start = std::move(start)};
-  if (places.has_value()) joined.place = places->of(inputs.communicator.rank());
+  if (domains.has_value()) joined.domain = domains->of(inputs.communicator.rank());
   return joined;
 }
 

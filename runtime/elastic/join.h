@@ -14,7 +14,7 @@
 #include "runtime/elastic/resume.h"
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/save/run_places.h"
+#include "runtime/save/storage_domains.h"
 #include "runtime/train/evaluation.h"
 
 namespace holdfast::inline elastic {
@@ -24,7 +24,7 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
 
 struct JoinedStart {
   StartPoint start = {};
-  std::optional<Place> place = {};  // of this rank, if run.directory is local to each host
+  std::optional<StorageDomain> domain = {};  // of this rank, if run.directory is local to each host
 };
 // Claims the run directory on rank 0, which logs where it does no direct I/O and chooses where to start, and
 // sends the choice to all. If the directory is local to each host, the first rank of each host claims that of

@@ -7,7 +7,7 @@
 #include "runtime/core/json.h"
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/os/available_memory.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/save/snapshot_memory.h"
 
 namespace holdfast::inline elastic {
@@ -36,8 +36,8 @@ Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
                                                                .mesh = mesh,
                                                                .data = nullptr}));
     const MemoryPlan& plan = worker->memory_plan();
-    task.device_bytes = std::max(task.device_bytes, plan.total_bytes(MemoryPlace::device));
-    task.host_bytes = std::max(task.host_bytes, plan.total_bytes(MemoryPlace::host_visible));
+    task.device_bytes = std::max(task.device_bytes, plan.total_bytes(MemoryKind::device));
+    task.host_bytes = std::max(task.host_bytes, plan.total_bytes(MemoryKind::host_visible));
     task.slot_bytes = std::max(task.slot_bytes, worker->snapshots().bytes());
   }
   return task;
@@ -46,32 +46,32 @@ Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
                       PreparedRank& prepared) {
   const Json json = Json::parse(task);  // from a rank that runs the same binary
-  const NewRankTask told{.device_bytes = json[0],
-                         .host_bytes = json[1],
-                         .shm_run_id = json[2],
-                         .slot_bytes = json[3],
-                         .given_back_bytes = json[4],
-                         .timeout_ms = json[5]};
-  const std::uint64_t needed_bytes = told.device_bytes + told.host_bytes;
+  const NewRankTask reported{.device_bytes = json[0],
+                             .host_bytes = json[1],
+                             .shm_run_id = json[2],
+                             .slot_bytes = json[3],
+                             .given_back_bytes = json[4],
+                             .timeout_ms = json[5]};
+  const std::uint64_t needed_bytes = reported.device_bytes + reported.host_bytes;
   const std::uint64_t reserve_bytes = needed_bytes / 8;  // for the other ranks, which go on
   constexpr std::int64_t look_again_us = 50'000;
-  const std::int64_t end_ns = env.monotonic_ns() + told.timeout_ms * 1'000'000;
+  const std::int64_t end_ns = env.monotonic_ns() + reported.timeout_ms * 1'000'000;
   for (;;) {
     const std::optional<MemoryRoom> room = memory_room(env);
     if (!room.has_value() || room->available_bytes >= needed_bytes + reserve_bytes) break;
-    const bool comes_with_growth = room->available_bytes + told.given_back_bytes >= needed_bytes;
+    const bool comes_with_growth = room->available_bytes + reported.given_back_bytes >= needed_bytes;
     if (comes_with_growth || env.monotonic_ns() >= end_ns) return;
     if (options.progress) options.progress();
     env.sleep_us(look_again_us);
   }
-  static_cast<void>(prepared.memory.prepare(MemoryPlace::device, told.device_bytes, options).ok());
-  static_cast<void>(prepared.memory.prepare(MemoryPlace::host_visible, told.host_bytes, options).ok());
+  static_cast<void>(prepared.memory.prepare(MemoryKind::device, reported.device_bytes, options).ok());
+  static_cast<void>(prepared.memory.prepare(MemoryKind::host_visible, reported.host_bytes, options).ok());
   constexpr int slots = SnapshotMemory::slots_at_once;
-  for (int slot = 0; slot < slots && told.slot_bytes > 0; ++slot) {
+  for (int slot = 0; slot < slots && reported.slot_bytes > 0; ++slot) {
     const std::optional<MemoryRoom> room = memory_room(env);
-    if (room.has_value() && room->available_bytes < told.slot_bytes + reserve_bytes) return;
-    const std::string name = snapshot_name(digest_of(told.shm_run_id), env.random_u64(), 0, slot);
-    Result<std::unique_ptr<SharedMemory>> memory = env.create_shared_memory(name, told.slot_bytes);
+    if (room.has_value() && room->available_bytes < reported.slot_bytes + reserve_bytes) return;
+    const std::string name = snapshot_name(digest_of(reported.shm_run_id), env.random_u64(), 0, slot);
+    Result<std::unique_ptr<SharedMemory>> memory = env.create_shared_memory(name, reported.slot_bytes);
     if (!memory.ok()) return;
     (*memory)->hold(SharedMemory::Hold::shared);
     fault_in((*memory)->bytes(), options.threads, options.progress);

@@ -13,7 +13,7 @@ namespace holdfast::inline elastic {
 
 // NewRankTask describes what a new rank prepares before it joins.
 struct NewRankTask {
-  std::uint64_t device_bytes = 0, host_bytes = 0;  // by MemoryPlace, for a device that is the host
+  std::uint64_t device_bytes = 0, host_bytes = 0;  // by MemoryKind, for a device that is the host
   std::string shm_run_id = {};                     // RunState::shm_run_id, for the names of slots
   std::uint64_t slot_bytes = 0;                    // size of each slot for its snapshots; 0: there are none
   std::uint64_t given_back_bytes = 0;              // memory that other ranks of its host free when it joins

@@ -10,8 +10,8 @@
 #include "checkpoint/store.h"
 #include "parallel/comm/agreement.h"
 #include "runtime/core/json.h"
+#include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/os/tell.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_identity.h"
 
@@ -21,13 +21,13 @@ namespace {
 class PartsOfHosts {
  public:
   PartsOfHosts(const TrainInputs& inputs, const Waiter& waiter, const std::string& run_directory,
-               const RunPlaces& places, const ClaimCheck& check)
+               const StorageDomains& domains, const ClaimCheck& check)
       : env_(inputs.env),
         communicator_(inputs.communicator),
         waiter_(waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms)),
         run_directory_(run_directory),
-        places_(places),
-        leads_(places.leads(communicator_.rank())),
+        domains_(domains),
+        leads_(domains.leads(communicator_.rank())),
         check_(check),
         store_(inputs.env, inputs.faults, run_directory) {
     store_.fence({.epoch = 0, .check = check});
@@ -69,20 +69,20 @@ class PartsOfHosts {
   }
 
   Result<PartInventory> own_inventory() {
-    HF_TRY(PartInventory own, take_inventory(env_, run_directory_, places_.of(communicator_.rank()).host));
+    HF_TRY(PartInventory own, take_inventory(env_, run_directory_, domains_.of(communicator_.rank()).host));
     HF_TRY(const RunIdentity identity, identify_run(env_, RunPaths{run_directory_}));
     own.shm_run_id = identity.id;
     return own;
   }
 
-  // Gathers the inventories by place, in the order of their leaders.
+  // Gathers the inventories by storage domain, in the order of their leaders.
   Result<void> gather() {
     HF_TRY_VOID(agree(leads_ ? store_.restore_replaced() : Result<void>()));
     Result<PartInventory> own = leads_ ? own_inventory() : PartInventory{};
     HF_TRY_VOID(agree(outcome_of(own)));
     HF_TRY(const std::vector<std::string> texts,
            all_gather_text(communicator_, waiter_, leads_ ? to_text(*own) : std::string()));
-    for (const int leader : places_.leaders())
+    for (const int leader : domains_.leaders())
       inventories_.push_back(inventory_from_text(texts[static_cast<std::size_t>(leader)]));
     return {};
   }
@@ -91,7 +91,7 @@ class PartsOfHosts {
   // before it removes or keeps anything. `merged`: the lineage before any part of it was forgotten.
   Result<void> adopt(const Lineage& lineage, const Lineage& merged) {
     const bool differs =
-        leads_ && inventories_[static_cast<std::size_t>(index_of_place())].lineage != lineage;
+        leads_ && inventories_[static_cast<std::size_t>(index_of_domain())].lineage != lineage;
     const bool is_over = lineage.run_id.empty() && !merged.run_id.empty();
     if (!differs || (lineage.run_id.empty() && !is_over)) return agree({});
     Result<void> written = may_write();
@@ -116,7 +116,7 @@ class PartsOfHosts {
       if (communicator_.rank() == 0) {
         std::vector<std::string> hosts;
         for (const std::size_t host : parts.with_manifest) hosts.push_back(inventories_[host].host);
-        tell(
+        print_message(
             "step {} is on host {} only, and is removed there: the others have not published their parts of "
             "it, or have removed them",
             parts.state.step, fmt::join(hosts, " and host "));
@@ -126,8 +126,8 @@ class PartsOfHosts {
     return agree(removed);
   }
 
-  int index_of_place() const {
-    const std::vector<int> leaders = places_.leaders();
+  int index_of_domain() const {
+    const std::vector<int> leaders = domains_.leaders();
     const auto found = std::ranges::find(leaders, communicator_.rank());
     return found == leaders.end() ? -1 : static_cast<int>(found - leaders.begin());
   }
@@ -176,7 +176,7 @@ class PartsOfHosts {
   }
 
   bool has_manifest_of(const FoundParts& parts) const {
-    const int own = index_of_place();
+    const int own = index_of_domain();
     return own >= 0 &&
            std::ranges::find(parts.with_manifest, static_cast<std::size_t>(own)) != parts.with_manifest.end();
   }
@@ -190,9 +190,10 @@ class PartsOfHosts {
     if (has_manifest_of(parts)) {
       for (const ShardFile& shard : parts.named) {
         const auto holders = parts.holders.find(shard.name);
-        const bool is_here = holders != parts.holders.end() &&
-                             std::ranges::find(holders->second, static_cast<std::size_t>(index_of_place())) !=
-                                 holders->second.end();
+        const bool is_here =
+            holders != parts.holders.end() &&
+            std::ranges::find(holders->second, static_cast<std::size_t>(index_of_domain())) !=
+                holders->second.end();
         if (!is_here) continue;
         const Result<void> verified = verify_shard(env_, directory_of(parts), parts, shard);
         if (verified.ok()) {
@@ -206,11 +207,11 @@ class PartsOfHosts {
     HF_TRY(const std::vector<std::string> texts,
            all_gather_text(communicator_, waiter_, Json::array({sound, damage}).dump_any()));
     std::set<std::string> sound_somewhere;
-    std::string told;
+    std::string reported;
     for (const std::string& text : texts) {
       const Json each = Json::parse(text);
       for (const Json& name : each[0]) sound_somewhere.insert(name.get<std::string>());
-      if (told.empty()) told = each[1].get<std::string>();
+      if (reported.empty()) reported = each[1].get<std::string>();
     }
     for (const std::string& name : damaged) {
       if (sound_somewhere.contains(name) && may_write().ok())
@@ -218,19 +219,20 @@ class PartsOfHosts {
     }
     const bool whole = std::ranges::all_of(
         parts.named, [&](const ShardFile& shard) { return sound_somewhere.contains(shard.name); });
-    return whole ? std::string() : told;
+    return whole ? std::string() : reported;
   }
 
   // Returns the manifest of the first host that has it.
   Result<OwnCheckpoint> describe(const FoundParts& parts) {
-    const int teller = places_.leaders()[parts.with_manifest.front()];
-    const bool tells = teller == communicator_.rank();
+    const int reporter = domains_.leaders()[parts.with_manifest.front()];
+    const bool tells = reporter == communicator_.rank();
     const std::string own =
         tells ? text_within_or_empty(env_, directory_of(parts) + "/" + checkpoint_names::manifest,
                                      text_limits::manifest)
               : std::string();
     HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, own));
-    HF_TRY(Manifest manifest, decode_manifest(texts[static_cast<std::size_t>(teller)], directory_of(parts)));
+    HF_TRY(Manifest manifest,
+           decode_manifest(texts[static_cast<std::size_t>(reporter)], directory_of(parts)));
     return OwnCheckpoint{.manifest = std::move(manifest),
                          .directory = directory_of(parts),
                          .skipped = {},
@@ -241,7 +243,7 @@ class PartsOfHosts {
   Communicator& communicator_;
   Waiter waiter_;
   std::string run_directory_;
-  const RunPlaces& places_;
+  const StorageDomains& domains_;
   bool leads_;
   ClaimCheck check_;
   CheckpointStore store_;  // store of this host
@@ -251,9 +253,9 @@ class PartsOfHosts {
 }  // namespace
 
 Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
-                             const std::string& run_directory, const RunPlaces& places,
+                             const std::string& run_directory, const StorageDomains& domains,
                              const ClaimCheck& check) {
-  return PartsOfHosts(inputs, waiter, run_directory, places, check).run();
+  return PartsOfHosts(inputs, waiter, run_directory, domains, check).run();
 }
 
 }  // namespace holdfast::inline elastic

@@ -7,7 +7,7 @@
 
 #include "runtime/elastic/resume.h"
 #include "runtime/rank/train_inputs.h"
-#include "runtime/save/run_places.h"
+#include "runtime/save/storage_domains.h"
 
 namespace holdfast::inline elastic {
 
@@ -17,7 +17,7 @@ namespace holdfast::inline elastic {
 // merge_lineages(); ExitCode::checkpoint if there are, or were, checkpoints, and none can be put together
 // from the hosts that take part; communication if another start has the run.
 Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
-                             const std::string& run_directory, const RunPlaces& places,
+                             const std::string& run_directory, const StorageDomains& domains,
                              const ClaimCheck& check);
 
 }  // namespace holdfast::inline elastic

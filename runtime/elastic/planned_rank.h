@@ -60,8 +60,8 @@ class PlannedDevice final : public Device {
   bool reached(Ticket) const override { return true; }
   bool wait(Ticket, std::int64_t) override { return true; }
   void stamp(Stamp&) override {}  // no time passes
-  Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override {
-    return unbacked_memory(place, bytes);
+  Result<OwnedMemory> allocate(MemoryKind kind, std::uint64_t bytes) override {
+    return unbacked_memory(kind, bytes);
   }
   bool host_sees_memory() const override { return options_.host_sees_memory; }
   Result<void> status() override { return {}; }

@@ -39,7 +39,8 @@ Config as_resumed(const Config& config) {
 }  // namespace
 
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
-                                       const std::string& shm_run_id, const std::optional<RunPlaces>& places,
+                                       const std::string& shm_run_id,
+                                       const std::optional<StorageDomains>& domains,
                                        const ClaimCheck& check) {
   Result<StartPoint> newest = StartPoint{};
   if (world.communicator.rank() == 0) newest = newest_by_manifest(world.env, config.run.directory);
@@ -54,23 +55,24 @@ Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& w
   HF_TRY(StartPoint start, share_start(world, waiter, newest));
   HF_TRY_VOID(join_snapshot(world, waiter, as_resumed(config), start));
   if (start.snapshot.has_value()) return start;
-  return join_checkpoint_of_run(world, waiter, config, start, places, check);
+  return join_checkpoint_of_run(world, waiter, config, start, domains, check);
 }
 
 // Looks for a snapshot again: if the newest checkpoint is damaged, a snapshot between it and the newest whole
 // one is newer than the state that is left on the disk.
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
                                           const Config& config, const StartPoint& asked,
-                                          const std::optional<RunPlaces>& places, const ClaimCheck& check) {
+                                          const std::optional<StorageDomains>& domains,
+                                          const ClaimCheck& check) {
   const std::string& shm_run_id = asked.shm_run_id;
   OwnStates own;
-  if (places.has_value()) {
-    HF_TRY(own, join_parts(inputs, waiter, config.run.directory, *places, check));
+  if (domains.has_value()) {
+    HF_TRY(own, join_parts(inputs, waiter, config.run.directory, *domains, check));
   }
   Result<StartPoint> chosen = StartPoint{};
   if (inputs.communicator.rank() == 0) {
-    chosen = places.has_value() ? choose_start(inputs.env, as_resumed(config), own, /*in_place=*/true)
-                                : choose_start(inputs.env, as_resumed(config), /*in_place=*/true);
+    chosen = domains.has_value() ? choose_start(inputs.env, as_resumed(config), own, /*in_place=*/true)
+                                 : choose_start(inputs.env, as_resumed(config), /*in_place=*/true);
     if (chosen.ok()) {
       StartPoint start = *chosen;
       if (!shm_run_id.empty()) start.shm_run_id = shm_run_id;

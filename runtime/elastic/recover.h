@@ -18,22 +18,23 @@
 #include "parallel/group/membership.h"
 #include "runtime/elastic/resume.h"
 #include "runtime/rank/train_inputs.h"
-#include "runtime/save/run_places.h"
+#include "runtime/save/storage_domains.h"
 
 namespace holdfast::inline elastic {
 
 // Returns a snapshot that is not older than the newest checkpoint; else the state that a start would find on
-// the disk, with every byte verified. `places`: if run.directory is local to each host; `check`: checks this
+// the disk, with every byte verified. `domains`: if run.directory is local to each host; `check`: checks this
 // rank's claim. `world`: all ranks that are left, because any host may hold parts of a snapshot.
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
                                        const std::string& shm_run_id,
-                                       const std::optional<RunPlaces>& places = {},
+                                       const std::optional<StorageDomains>& domains = {},
                                        const ClaimCheck& check = {});
 // Returns the state that is left if no snapshot newer than the newest manifest is sound: the newest
 // checkpoint that verifies, or a snapshot newer than that. `asked`: only its shm_run_id and its skipped
 // snapshots are used.
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
                                           const Config& config, const StartPoint& asked,
-                                          const std::optional<RunPlaces>& places, const ClaimCheck& check);
+                                          const std::optional<StorageDomains>& domains,
+                                          const ClaimCheck& check);
 
 }  // namespace holdfast::inline elastic

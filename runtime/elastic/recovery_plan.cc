@@ -38,10 +38,10 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
       all.redone_step = one.redone_step;
       all.redone = one.redone;
     }
-    const bool nearer = std::pair(one.told, one.noticed_us) < std::pair(all.told, all.noticed_us);
+    const bool nearer = std::pair(one.reported, one.noticed_us) < std::pair(all.reported, all.noticed_us);
     if (!one.noticed.empty() && (all.noticed.empty() || nearer)) {
       all.noticed_us = one.noticed_us;
-      all.told = one.told;
+      all.reported = one.reported;
       all.noticed = one.noticed;
     }
   }

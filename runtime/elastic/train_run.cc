@@ -11,7 +11,7 @@
 #include "runtime/elastic/generation.h"
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/train_run_internal.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/host_watch.h"
 #include "runtime/rank/rank_layout.h"
@@ -103,8 +103,8 @@ Result<void> TrainRun::join() {
   enter(launched_.watch, Phase::load, 0, waiter().timeout_ms() + verify_timeout_ms);
   HF_TRY(JoinedStart joined, join_start(world(), waiter(), config_, claim_));
   start_ = std::move(joined.start);
-  place_ = std::move(joined.place);
-  if (place_.has_value()) launched_.stop.directory_is_local();
+  domain_ = std::move(joined.domain);
+  if (domain_.has_value()) launched_.stop.directory_is_local();
   if (claim_ != nullptr) gate_->use(claim_->loose_fence());
   enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(join_snapshot(world(), waiter(), config_, start_));
@@ -114,7 +114,7 @@ Result<void> TrainRun::join() {
       adopt_stored_shape(launched_.env, start_, config_));  // "auto" keeps the device of the stored run
   const bool says = world().communicator.rank() == 0;
   const std::string choice = resolve_device(launched_.env, config_, launched_.rank_on_host);
-  if (says && !choice.empty()) show("{}", choice);
+  if (says && !choice.empty()) print_line("{}", choice);
   device_.reset();  // from a start in which a rank died
   HF_TRY(device_, join_device(world(), waiter(), config_));
   // The config is resolved for the launched ranks; coordinates are only assigned to the ranks that are left.
@@ -128,15 +128,15 @@ Result<void> TrainRun::join() {
   HF_TRY(held_out_, join_held_out(world(), waiter(), config_, *data_));
   if (!says) return {};
   if (!start_.copy_of.empty()) {
-    show("{} is a copy of {}, which is still there: RAM snapshots belong to that one", config_.run.directory,
-         start_.copy_of);
+    print_line("{} is a copy of {}, which is still there: RAM snapshots belong to that one",
+               config_.run.directory, start_.copy_of);
   }
-  if (!start_.unusable.empty()) tell("what is in RAM counts alone: {}", start_.unusable);
-  for (const std::string& note : start_.notes) tell("checkpoint passed over: {}", note);
-  for (const std::string& change : changes.lines) show("resume: {}", change);
+  if (!start_.unusable.empty()) print_message("what is in RAM counts alone: {}", start_.unusable);
+  for (const std::string& note : start_.notes) print_message("checkpoint passed over: {}", note);
+  for (const std::string& change : changes.lines) print_line("resume: {}", change);
   const std::string device = device_->identity(precision_of(config_));
   if (!start_.device.empty() && start_.device != device) {
-    show(
+    print_line(
         "resume: made on \"{}\", now on \"{}\"  (numeric: the steps from here on may differ in their last "
         "bits)",
         start_.device, device);
@@ -177,7 +177,7 @@ Result<void> TrainRun::take_assignment(Result<RankAssignment> assignment) {
   HF_TRY_VOID(take_lock());
   if (!assignment.ok()) return assignment.error();
   epoch_ = std::make_unique<MembershipEpoch>(world(), std::move(assignment).value());
-  tell_watch_epoch();
+  set_watch_epoch();
   if (recovery_.has_value()) {
     recovery_->active_after = epoch_->assignment().shape.active();
     recovery_->spares_after = static_cast<int>(epoch_->assignment().spares.size());
@@ -186,10 +186,10 @@ Result<void> TrainRun::take_assignment(Result<RankAssignment> assignment) {
 }
 
 // Reports the epoch to the watchdog. Phases take longer with fewer ranks, because each has more work.
-void TrainRun::tell_watch_epoch() {
+void TrainRun::set_watch_epoch() {
   const MeshShape& shape = epoch_->assignment().shape;
   const int active = shape.active();
-  const int before = std::exchange(active_told_, active);
+  const int before = std::exchange(reported_active_, active);
   if (launched_.watch == nullptr || launched_.membership == nullptr) return;
   const MembershipView& view = launched_.membership->view();
   launched_.watch->begin_epoch({.number = view.epoch,
@@ -231,7 +231,7 @@ Result<ExitCode> TrainRun::run_epoch() {
   if (lost_device_.has_value()) return end.error();
   // A spare that dies now changes nothing.
   if (is_active && !world().communicator.abandoned())
-    static_cast<void>(epoch_->tell_spares(waiter(), end).ok());
+    static_cast<void>(epoch_->inform_spares(waiter(), end).ok());
   if (!end.ok()) return end.error();
   grows_ = end->grows;
   shrinks_ = end->shrinks;
@@ -258,7 +258,8 @@ Result<EpochEnd> TrainRun::run_active() {
     const bool shrinks = !lost_device_.has_value() && memory_.lacks && !active().communicator.abandoned() &&
                          copies > request_.data_min;
     if (!shrinks) return built.error();
-    if (first_) tell("{} of {} copies of the model go on: {}", copies - 1, copies, built.error().message);
+    if (first_)
+      print_message("{} of {} copies of the model go on: {}", copies - 1, copies, built.error().message);
     return EpochEnd{.shrinks = true};
   }
   times_.worker_ns = phase_ns();
@@ -350,12 +351,12 @@ Result<void> TrainRun::show_slow_paths() {
   if (config_.device == "cpu" || recovery_.has_value()) return {};
   const std::string mine = fmt::format("{}", fmt::join(device_->slow_paths(), "\n"));
   HF_TRY(const std::vector<std::string> all, all_gather_text(active().communicator, waiter(), mine));
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (const std::string& text : all) {
     for (std::size_t begin = 0; begin < text.size();) {
       const std::size_t end = std::min(text.find('\n', begin), text.size());
       const std::string sentence = text.substr(begin, end - begin);
-      if (first_ && told.insert(sentence).second) tell("{}", sentence);
+      if (first_ && reported.insert(sentence).second) print_message("{}", sentence);
       begin = end + 1;
     }
   }
@@ -418,7 +419,7 @@ Result<void> TrainRun::send_last() {
   HF_TRY_VOID(uploads.offer_newest(all, waiter()));
   HF_TRY_VOID(uploads.finish(all, waiter(), [&] { mark(launched_.watch); }));
   for (const UploadReport& report : uploads.take_reports()) {
-    if (all.rank() == 0) tell_upload(report);
+    if (all.rank() == 0) report_upload(report);
   }
   return {};
 }
@@ -431,7 +432,8 @@ Result<ExitCode> TrainRun::say_finished() {
   step_ = start_.step;
   HF_TRY_VOID(send_last());
   if (first_) {
-    show("the run in {} is finished: step {} of {}", config_.run.directory, step(), config_.training.steps);
+    print_line("the run in {} is finished: step {} of {}", config_.run.directory, step(),
+               config_.training.steps);
   }
   return ExitCode::done;
 }

@@ -7,7 +7,7 @@
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/train_run_internal.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/host_watch.h"
 #include "runtime/rank/rank_layout.h"
@@ -40,8 +40,8 @@ std::int64_t TrainRun::grow_at_ns() const {
 // ahead, or, if that is a spare, the leader.
 std::optional<Growth> TrainRun::plan_growth() {
   const bool nobody_asks = on_several_hosts_ && launched_start(launched_.env).empty();
-  if (nobody_asks && first_ && wants_ranks() && !std::exchange(told_how_to_grow_, true)) {
-    tell(
+  if (nobody_asks && first_ && wants_ranks() && !std::exchange(explained_growth_, true)) {
+    print_message(
         "{} of {} ranks go on until the next start: on several hosts it takes holdfast launch to get them "
         "back",
         world().communicator.size(), launched_ranks_);
@@ -187,21 +187,21 @@ Result<void> TrainRun::take_place_on_host() {
   int newer_before_me = 0, on_host = 0;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     std::istringstream stream(texts[rank]);
-    int place = -1;
+    int number = -1;
     std::string host;
-    stream >> place >> host;
+    stream >> number >> host;
     if (host != launched_.env.host_id()) continue;
     ++on_host;
-    if (place >= 0) taken.insert(place);
-    if (place < 0 && static_cast<int>(rank) < world().communicator.rank()) ++newer_before_me;
+    if (number >= 0) taken.insert(number);
+    if (number < 0 && static_cast<int>(rank) < world().communicator.rank()) ++newer_before_me;
   }
   if (device_ != nullptr) return {};
   launched_.ranks_on_host = on_host;
-  int place = 0;
-  for (;; ++place) {
-    if (!taken.contains(place) && newer_before_me-- == 0) break;
+  int number = 0;
+  for (;; ++number) {
+    if (!taken.contains(number) && newer_before_me-- == 0) break;
   }
-  launched_.rank_on_host = place;
+  launched_.rank_on_host = number;
   world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
   return {};
 }
@@ -209,7 +209,7 @@ Result<void> TrainRun::take_place_on_host() {
 // Goes on as after a death, without the new ranks, which leave. An operation that new ranks cannot do, or do
 // differently, must not end the run.
 void TrainRun::refuse_new_ranks(const Error& error) {
-  tell("new ranks cannot take part: {}", error.message);
+  print_message("new ranks cannot take part: {}", error.message);
   std::fflush(nullptr);
   inventory_.joined = true;
   world().communicator.abandon();

@@ -1,7 +1,7 @@
 // TrainRun implements train_run.h: it holds the state of a rank from its start to its end. train_run.cc has
 // the path to the first step and through the epochs, train_run_state.cc the sources of their state,
 // train_run_recovery.cc the path from a death to the next epoch, train_run_growth.cc the joining of new
-// ranks, train_run_log.cc the log, train_run_places.cc the parts for a run.directory that is local to each
+// ranks, train_run_log.cc the log, train_run_domains.cc the parts for a run.directory that is local to each
 // host. No other file includes it.
 #pragma once
 
@@ -91,7 +91,7 @@ class TrainRun {
   Result<bool> writes_with(const RankAssignment& assignment);
   Result<void> make_tier();
   void drop_copies();
-  Result<std::optional<RunPlaces>> places_of(const TrainInputs& group);
+  Result<std::optional<StorageDomains>> domains_of(const TrainInputs& group);
   Result<ExitCode> run_epoch();
   Result<EpochEnd> run_active();
   void remove_old_snapshots(const std::optional<SnapshotStep>& resumed);
@@ -157,7 +157,7 @@ class TrainRun {
   // Return the inputs for all ranks that take part, and for those of them that have coordinates.
   const TrainInputs& world() const { return *world_; }
   const TrainInputs& active() const { return epoch_->active(); }
-  void tell_watch_epoch();
+  void set_watch_epoch();
   std::uint64_t step() const { return worker_ ? worker_->state().step : step_; }
   Result<void> agree(const Result<void>& mine) { return agree_among(active(), mine); }
   Result<void> agree(const Result<void>& mine, const Waiter& patience) {
@@ -202,8 +202,8 @@ class TrainRun {
   // True if this rank writes to the run directory: the leader, or one rank of each host if it is local to
   // each.
   bool writes_ = false;
-  std::optional<Place> place_;    // of this rank, if run.directory is local to each host
-  std::optional<DiskTier> tier_;  // of the newest trainer; none: checkpoints are in one directory
+  std::optional<StorageDomain> domain_;  // of this rank, if run.directory is local to each host
+  std::optional<DiskTier> tier_;         // of the newest trainer; none: checkpoints are in one directory
   AssignmentRequest request_;
   std::unique_ptr<Claim> claim_;
   std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // for the writes of the log's thread
@@ -233,17 +233,17 @@ class TrainRun {
 
   RecoveryInventory inventory_;
   std::uint64_t step_ = 0;                  // newest step while there is no worker
-  int active_told_ = 0;                     // active ranks, as reported to the watchdog
+  int reported_active_ = 0;                 // active ranks, as reported to the watchdog
   bool ends_here_ = false;                  // the ranks that are left could not rebuild a group
   std::int64_t fault_ns_ = 0;               // when the last fault was noticed
   std::optional<RecoveryRecord> recovery_;  // set while a recovery is under way, until a step was made
   bool grows_ = false;                      // all ranks pause for the run to grow
   bool on_several_hosts_ = false;           // the run was on several hosts at its start
-  bool told_how_to_grow_ = false;           // a message has said that the run does not grow by itself
+  bool explained_growth_ = false;           // a message has said that the run does not grow by itself
   bool ends_for_another_start_ = false;
-  bool told_lost_starter_ = false;    // RecoveryInventory::lost_starter was logged
-  std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may start ranks, by the last vote; 0: it does not
-  bool shrinks_ = false;              // the run will go on with fewer copies of the model
+  bool reported_lost_starter_ = false;  // RecoveryInventory::lost_starter was logged
+  std::int64_t starts_ranks_ns_ = 0;    // since when rank 0 may start ranks, by the last vote; 0: it does not
+  bool shrinks_ = false;                // the run will go on with fewer copies of the model
   MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // decision for the last worker
   bool admits_ = false;                     // new ranks have come, and have not joined yet
   bool system_refused_ = false;             // in the phase that ended last; most likely a thread

@@ -7,8 +7,8 @@
 
 #include "runtime/config/document.h"
 #include "runtime/core/units.h"
+#include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/os/tell.h"
 #include "runtime/rank/gemm_peak.h"
 #include "runtime/rank/gemm_peak_record.h"
 #include "runtime/rank/kernel_choice.h"
@@ -167,7 +167,7 @@ Result<void> TrainRun::begin_log() {
   forget_answered_requests(launched_.env, paths);
   HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().shm_run_id));
   if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty() && first_)
-    tell("{}", note);
+    print_message("{}", note);
   post(failures_.writing(launched_.env, paths));
   HF_TRY_VOID(
       write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
@@ -226,7 +226,7 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
   // The run itself has ended; a record that cannot be written is reported on stderr, where the reason of the
   // end is written anyhow.
   const auto complain = [&](const Result<void>& result) {
-    if (!result.ok() && result.error().message != end.message) tell("{}", result.error().message);
+    if (!result.ok() && result.error().message != end.message) print_message("{}", result.error().message);
   };
   complain(write_status(launched_.env, paths, status));
   if (progress_ != nullptr) {

@@ -4,7 +4,7 @@
 
 #include "parallel/comm/gather.h"
 #include "runtime/elastic/live_state.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/rank/watch.h"
 
 namespace holdfast::inline elastic {
@@ -37,10 +37,10 @@ void TrainRun::leave_run(const Error& error, bool admitted) {
   if (lost_device_.has_value()) {
     end_without_device(*lost_device_, error);
   } else if (admitted && device_ == nullptr) {
-    tell("new ranks cannot take part: {}", error.message);
+    print_message("new ranks cannot take part: {}", error.message);
   } else {
-    tell("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(),
-         error.message);
+    print_message("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(),
+                  error.message);
   }
   std::fflush(nullptr);
   launched_.env.kill_self();
@@ -65,7 +65,7 @@ void TrainRun::note_fault(const Error& fault) {
     recovery_->noticed_ns = fault_ns_ == 0 ? now_ns : fault_ns_;
     recovery_->noticed_us = launched_.env.wall_time_us() - (now_ns - recovery_->noticed_ns) / 1000;
     recovery_->noticed = fault.message;
-    recovery_->told = launched_.membership->reported_by_peer();
+    recovery_->reported = launched_.membership->reported_by_peer();
     recovery_->before = launched_.membership->view();
     recovery_->active_before = active_before;
   }
@@ -81,7 +81,7 @@ void TrainRun::keep_live_state(const MembershipView& of_epoch) {
   if (!no_coordinate_is_lost(epoch_->assignment(), of_epoch, launched_.membership->view())) return;
   enter_recovery(launched_.watch, step_, config_);
   const Result<void> sealed = seal_live_state(*worker_, start_.writer, *slot);
-  if (!sealed.ok()) tell("the step is not redone from the state in use: {}", sealed.error().message);
+  if (!sealed.ok()) print_message("the step is not redone from the state in use: {}", sealed.error().message);
 }
 
 // Waits for the saves that were given up. The others know by now which ranks are left, so they wait for this
@@ -140,7 +140,7 @@ Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
   inventory_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
   inventory_.noticed = recovery_->noticed;
   inventory_.noticed_us = recovery_->noticed_us;
-  inventory_.told = recovery_->told;
+  inventory_.reported = recovery_->reported;
   // The wait is longer than a rebuild of the group may take, because another rank may wait for its given-up
   // saves.
   HF_TRY(std::vector<RecoveryInventory> inventories,
@@ -160,14 +160,14 @@ void TrainRun::learn(const RecoveryInventory& known) {
   const std::vector<Member> lost = members_lost(recovery_->before, now);
   recovery_->lost = lost.empty() ? "" : name_members(lost);
   if (!inventory_.verdict.empty()) recovery_->verdict = inventory_.verdict;
-  if (inventory_.lost_starter && !std::exchange(told_lost_starter_, true)) {
+  if (inventory_.lost_starter && !std::exchange(reported_lost_starter_, true)) {
     recovery_->verdict +=
         (recovery_->verdict.empty() ? "" : "; ") +
         std::string(
             "a rank was lost while it started new ones, so no more are started before the next start");
   }
   recovery_->noticed = inventory_.noticed;
-  recovery_->told = inventory_.told;
+  recovery_->reported = inventory_.reported;
 }
 
 Result<ExitCode> TrainRun::recover(const Error& fault) {
@@ -204,9 +204,9 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
       HF_TRY_VOID(take_assignment(std::move(*plan.assignment)));
       break;
   }
-  HF_TRY(const std::optional<RunPlaces> places, places_of(world()));
+  HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
   HF_TRY(start_,
-         join_recovery_point(world(), waiter(), config_, inventory_.shm_run_id, places, claim_check()));
+         join_recovery_point(world(), waiter(), config_, inventory_.shm_run_id, domains, claim_check()));
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();

@@ -6,7 +6,7 @@
 #include "runtime/elastic/generation.h"
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/train_run_internal.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/save/save.h"
@@ -24,19 +24,19 @@ Result<void> TrainRun::load_state() {
     if (recovery_.has_value() && !start_.snapshot.has_value()) {
       StartPoint asked = start_;
       asked.shm_run_id = inventory_.shm_run_id;
-      HF_TRY(const std::optional<RunPlaces> places, places_of(active()));
-      HF_TRY(start_, join_checkpoint_of_run(active(), waiter(), config_, asked, places, claim_check()));
+      HF_TRY(const std::optional<StorageDomains> domains, domains_of(active()));
+      HF_TRY(start_, join_checkpoint_of_run(active(), waiter(), config_, asked, domains, claim_check()));
     }
   }
   const StateSource source = source_of(start_);
   if (source == StateSource::nothing) return fail(ExitCode::checkpoint, "{}", start_.unusable);
   if (source == StateSource::start) return start_afresh();
   inventory_.shm_run_id = start_.shm_run_id;
-  if (first_) show("resuming from {} (step {})", start_.checkpoint, start_.step);
+  if (first_) print_line("resuming from {} (step {})", start_.checkpoint, start_.step);
   const StorageWait storage(launched_.watch, "the checkpoint");
   if (start_.content.empty()) return restore_checkpoint(worker_->state_view(), start_.checkpoint);
-  HF_TRY(const std::optional<RunPlaces> places, places_of(active()));
-  return restore_parts(worker_->state_view(), start_.checkpoint, start_.content, *places, claim_check());
+  HF_TRY(const std::optional<StorageDomains> domains, domains_of(active()));
+  return restore_parts(worker_->state_view(), start_.checkpoint, start_.content, *domains, claim_check());
 }
 
 // Enters the generation. One that begins is in RUN/lineage.json before any state is made in it.
@@ -58,8 +58,8 @@ Result<void> TrainRun::enter_generation() {
   start_.lineage = std::move(choice.lineage);
   start_.begins.clear();
   if (first_) {
-    show("generation {} begins after step {} ({}); what was made beyond it before is discarded",
-         choice.generation, step(), start_.lineage.generations.back().reason);
+    print_line("generation {} begins after step {} ({}); what was made beyond it before is discarded",
+               choice.generation, step(), start_.lineage.generations.back().reason);
   }
   return {};
 }
@@ -88,11 +88,11 @@ Result<void> TrainRun::start_afresh() {
 
 // Loads the snapshot. False: it is not sound, and the one before it counts, if there is one.
 Result<bool> TrainRun::load_snapshot() {
-  if (first_) show("resuming from {}", name_of(start_));
+  if (first_) print_line("resuming from {}", name_of(start_));
   const Result<void> restored = restore_snapshot(worker_->state_view(), *start_.snapshot, start_.shm_run_id);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
-  if (first_) tell("RAM snapshot passed over: {}", restored.error().message);
+  if (first_) print_message("RAM snapshot passed over: {}", restored.error().message);
   start_.passed_over.push_back(*start_.snapshot);
   start_.snapshot.reset();
   HF_TRY_VOID(join_snapshot(active(), waiter(), config_, start_));

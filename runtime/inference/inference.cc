@@ -75,7 +75,7 @@ Result<void> InferenceModel::allocate(Env& env) {
   tokens_ = std::make_unique<TokenStaging>(TokenStagingShape{.microbatch = shape_, .with_first_keys = true},
                                            *device_, plan_);
   const auto loss_sum =
-      plan_.reserve("loss_sum", MemoryClass::workspace, sizeof(double), MemoryPlace::host_visible);
+      plan_.reserve("loss_sum", MemoryClass::workspace, sizeof(double), MemoryKind::host_visible);
   host_access_ = std::make_unique<HostAccess>(*device_, plan_);
   model_ = std::make_unique<Model>(spec_, shape_, Model::Mode::forward_only, plan_);
   HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env), 1, device_->host_sees_memory()));
@@ -91,7 +91,7 @@ Result<void> InferenceModel::allocate(Env& env) {
 Result<void> InferenceModel::read_weights(Checkpoint& checkpoint, int threads) {
   std::vector<OwnedState> pieces;
   for (const Bucket& bucket : buckets_.buckets()) {
-    if (bucket.shadow_of >= 0) continue;
+    if (bucket.tied_to >= 0) continue;
     for (const BucketTensor& tensor : bucket.tensors) {
       pieces.push_back(
           {.spec = shard_spec_of(tensor, "weight"), .data = parameters_ + tensor.parameter_offset});

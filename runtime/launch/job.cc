@@ -7,7 +7,7 @@
 
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "watchdog/board.h"
 
 namespace holdfast::inline launch {
@@ -59,7 +59,8 @@ Result<StartEnd> Job::run() {
   static_cast<void>(mpirun_->wait_ended(death_limit_ms));
   mpirun_end_ = mpirun_->end();
   if (!end_processes_of_start(*env_, plan_.directory, why_killed_.empty() ? leftovers_grace_ms : 0)) {
-    say_on(stderr, "holdfast launch: some processes of the run do not die; the system holds them\n");
+    write_to_console(stderr,
+                     "holdfast launch: some processes of the run do not die; the system holds them\n");
   }
   remove_dead_boards(*env_);  // also the board of a guard that was killed
   reap_adopted(*env_, 0);
@@ -235,7 +236,7 @@ StartEnd Job::end_of_start(std::uint64_t step_before) const {
       end.code = *rank.end;
     }
   }
-  tell_fault(end);
+  report_fault(end);
   return end;
 }
 
@@ -262,7 +263,7 @@ bool Job::ended_by_mpirun() const {
 }
 
 // Fills in the cause of the end, as far as this process can see it.
-void Job::tell_fault(StartEnd& end) const {
+void Job::report_fault(StartEnd& end) const {
   std::string dead;
   std::size_t count = 0;
   for (const LaunchedRank& rank : ranks_) {
@@ -289,7 +290,7 @@ void Job::tell_fault(StartEnd& end) const {
     end.fault = "the ranks lost each other, or could not begin; what they wrote says why";
   }
   const std::string verdicts =
-      verdicts_at_end(read_told_verdicts(*env_, plan_.directory), newest_step_made(*env_, plan_.paths));
+      verdicts_at_end(read_reported_verdicts(*env_, plan_.directory), newest_step_made(*env_, plan_.paths));
   if (!verdicts.empty()) end.fault = verdicts + "; " + end.fault;
   if (stayed_behind_) end.fault += "; " + why_killed_;  // after the cause, which may repeat
 }

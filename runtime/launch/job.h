@@ -70,7 +70,7 @@ class Job {
   bool lasts(bool now, std::int64_t& since_ns, std::int64_t limit_ms) const;
   StartEnd end_of_start(std::uint64_t step_before) const;
   bool ended_by_mpirun() const;
-  void tell_fault(StartEnd& end) const;
+  void report_fault(StartEnd& end) const;
   std::string start_name() const;
 
   Env* env_;

@@ -12,10 +12,10 @@
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/launch/slurm.h"
+#include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/home_directory.h"
 #include "runtime/os/posix_streams.h"
-#include "runtime/os/tell.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/run/save_requests.h"
@@ -46,7 +46,7 @@ void replace_setting(std::vector<std::string>& overrides, const std::string& key
 
 }  // namespace
 
-Launcher::Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPlaces places,
+Launcher::Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPaths places,
                    Config config, std::vector<LaunchHost> hosts)
     : env_(&env),
       stop_(&stop),
@@ -65,7 +65,7 @@ Launcher::Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, La
 Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptions& options) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(options.overrides));
   HF_TRY(LoadedConfig config, load_config(env, options.config, overrides));
-  HF_TRY(LaunchPlaces places, find_launch_places(env, options));
+  HF_TRY(LaunchPaths places, find_launch_paths(env, options));
   places.home = home_of_user();
   HF_TRY(std::vector<LaunchHost> hosts, named_hosts(env, options));
   Launcher launcher(env, stop, options, std::move(places), std::move(config.config), std::move(hosts));
@@ -89,7 +89,7 @@ Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptio
 }
 
 void Launcher::say(const std::string& sentence) {
-  say_on(stderr, fmt::format("holdfast launch: {}\n", sentence));
+  write_to_console(stderr, fmt::format("holdfast launch: {}\n", sentence));
 }
 
 int Launcher::ranks_per_copy() const {
@@ -218,7 +218,7 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   shape.forwarded = {launch_variable};
   const std::string name = fmt::format("{}-{:016x}", token_, env_->random_u64());
   const std::string scratch = shape.several_hosts ? "" : make_scratch(*env_, name);
-  LaunchPlaces places = places_;
+  LaunchPaths places = places_;
   // Without a home directory mpirun would look for its settings in places to which other users may write. The
   // shared memory of this user is writable for no other user, and / only for root.
   if (places.home.empty() && env_->variable("HOME").empty()) places.home = scratch.empty() ? "/" : scratch;

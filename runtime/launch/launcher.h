@@ -39,7 +39,7 @@ class Launcher {
   Result<ExitCode> run();
 
  private:
-  Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPlaces places, Config config,
+  Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPaths places, Config config,
            std::vector<LaunchHost> hosts);
 
   static void say(const std::string& sentence);
@@ -87,7 +87,7 @@ class Launcher {
   Env* env_;
   StopRequest* stop_;
   LaunchOptions options_;
-  LaunchPlaces places_;
+  LaunchPaths places_;
   Config config_;
   RunPaths paths_;
   std::unique_ptr<EventLog> log_;

@@ -65,8 +65,8 @@ std::vector<std::string> variables_of_ranks() {
 
 }  // namespace
 
-Result<LaunchPlaces> find_launch_places(Env& env, const LaunchOptions& options) {
-  LaunchPlaces places{.program = program_path()};
+Result<LaunchPaths> find_launch_paths(Env& env, const LaunchOptions& options) {
+  LaunchPaths places{.program = program_path()};
   const std::string built_with = from_program(build_mpi_prefix());
   if (is_file(env, built_with + "/bin/mpirun")) {
     places.mpirun = simplified(built_with + "/bin/mpirun");
@@ -95,7 +95,7 @@ Result<LaunchPlaces> find_launch_places(Env& env, const LaunchOptions& options) 
   return places;
 }
 
-CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlaces& places,
+CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPaths& places,
                         const LaunchShape& shape) {
   CommandLine line;
   const auto set = [&](const std::string& name, const std::string& value) {

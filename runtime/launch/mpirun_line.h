@@ -12,8 +12,8 @@
 
 namespace holdfast::inline launch {
 
-// LaunchPlaces holds the paths that a launch needs on this machine.
-struct LaunchPlaces {
+// LaunchPaths holds the paths that a launch needs on this machine.
+struct LaunchPaths {
   std::string mpirun = {};
   std::string opal_prefix = {};  // OPAL_PREFIX for that mpirun; empty: not needed
   std::string program = {};      // program that the ranks run
@@ -24,7 +24,7 @@ struct LaunchPlaces {
 // Finds the paths. mpirun is the one of the build, else the one beside the program, else the one in PATH.
 // ExitCode::config when there is none, or when the tune files are neither in the tree nor beside the program
 // and `options` names none.
-Result<LaunchPlaces> find_launch_places(Env& env, const LaunchOptions& options);
+Result<LaunchPaths> find_launch_paths(Env& env, const LaunchOptions& options);
 
 struct CommandLine {
   std::vector<std::string> arguments;            // begins with the program
@@ -41,7 +41,7 @@ struct LaunchShape {
   std::vector<std::string> forwarded = {};  // variables that ranks on distant hosts get, too
 };
 // Returns the line. Variables that `env` has already stay as they are, and are not among those to set.
-CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlaces& places,
+CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPaths& places,
                         const LaunchShape& shape);
 // Returns the line as a shell can run it as it stands.
 std::string shell_line(const CommandLine& line);

@@ -89,9 +89,9 @@ std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths&
   return hosts;
 }
 
-std::string verdicts_at_end(std::span<const ToldVerdict> verdicts, const StepMade& newest) {
+std::string verdicts_at_end(std::span<const ReportedVerdict> verdicts, const StepMade& newest) {
   std::string text;
-  for (const ToldVerdict& verdict : verdicts) {
+  for (const ReportedVerdict& verdict : verdicts) {
     if (verdict.time_us <= newest.time_us) continue;
     if (!text.empty()) text += "; ";
     text += verdict.sentence;

@@ -35,6 +35,6 @@ std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths&
 
 // Returns, in one line, the verdicts of guards that are newer than the newest step, from which the run has
 // not recovered. Pure.
-std::string verdicts_at_end(std::span<const ToldVerdict> verdicts, const StepMade& newest);
+std::string verdicts_at_end(std::span<const ReportedVerdict> verdicts, const StepMade& newest);
 
 }  // namespace holdfast::inline launch

@@ -29,9 +29,9 @@ class Model::BucketCounter {
  public:
   explicit BucketCounter(BucketObserver* observer) : observer_(observer) {}
   // Waits for the memory of the next `count` buckets; called before they are written.
-  Result<void> wait_for_places(int count) {
+  Result<void> wait_for_slots(int count) {
     for (int i = 0; observer_ != nullptr && i < count; ++i)
-      HF_TRY_VOID(observer_->wait_for_place(bucket_ + i));
+      HF_TRY_VOID(observer_->wait_for_slot(bucket_ + i));
     return {};
   }
   void next() {
@@ -99,7 +99,7 @@ void Model::bind_ends(const ParameterTable& table) {
 void Model::bind_buckets(const BucketPlan& buckets) {
   const auto bucket_of = [&buckets](const std::string& name) {
     const auto holds = [&name](const Bucket& bucket) {
-      return bucket.shadow_of < 0 &&
+      return bucket.tied_to < 0 &&
              std::ranges::find(bucket.tensors, name, &BucketTensor::name) != bucket.tensors.end();
     };
     const auto found = std::ranges::find_if(buckets.buckets(), holds);
@@ -395,7 +395,7 @@ Result<void> Model::backward(Device& device, const TokenBatch& batch, int microb
     HF_TRY_VOID(block_backward(device, batch, microbatch, i, options, bucket));
   if (!stage_.part.has_embedding || !options.pass().of_weights()) return {};
   const int buckets = spec_.positions > 0 ? 2 : 1;  // positions and tokens, written by one op
-  HF_TRY_VOID(bucket.wait_for_places(buckets));
+  HF_TRY_VOID(bucket.wait_for_slots(buckets));
   HF_TRY_VOID(embedding_backward(device, batch, microbatch, options.accumulate));
   if (buckets > 1) bucket.next();
   bucket.next();
@@ -405,7 +405,7 @@ Result<void> Model::backward(Device& device, const TokenBatch& batch, int microb
 Result<void> Model::head_backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                                   const BackwardOptions& options, BucketCounter& bucket) const {
   if (options.pass().of_inputs()) HF_TRY_VOID(run_final_norm(device, batch, microbatch));
-  HF_TRY_VOID(bucket.wait_for_places(spec_.tied_head ? 2 : 1));
+  HF_TRY_VOID(bucket.wait_for_slots(spec_.tied_head ? 2 : 1));
   HF_TRY_VOID(run_head(device, batch, microbatch, loss_sum, &options));
   if (spec_.tied_head) bucket.next();  // the head's gradient is a bucket of its own
   final_norm_.backward(device, group().share(), residual(microbatch, blocks_.size()),
@@ -427,12 +427,12 @@ Result<void> Model::block_backward(Device& device, const TokenBatch& batch, int 
   const BlockGradients of_block = block_gradients(microbatch, index);
   const Recompute recompute = recompute_before(index, options);
   HF_TRY_VOID(recompute_for_feed_forward(run, block, activations, recompute));
-  HF_TRY_VOID(bucket.wait_for_places(1));
+  HF_TRY_VOID(bucket.wait_for_slots(1));
   HF_TRY_VOID(feed_forward_backward(run, block, activations, of_block, options.pass()));
   HF_TRY_VOID(complete(device, block.feed_forward_norm, options));
   bucket.next();
   HF_TRY_VOID(recompute_for_attention(run, block, activations, recompute));
-  HF_TRY_VOID(bucket.wait_for_places(1));
+  HF_TRY_VOID(bucket.wait_for_slots(1));
   HF_TRY_VOID(attention_backward(run, block, activations, of_block, options.pass()));
   HF_TRY_VOID(complete(device, block.attention_norm, options));
   bucket.next();

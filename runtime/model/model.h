@@ -47,7 +47,7 @@ class BucketObserver {
   virtual ~BucketObserver() = default;
   // Called before an op is launched that writes the gradients of this bucket; returns when its memory is
   // free.
-  virtual Result<void> wait_for_place(int /*bucket*/) { return {}; }
+  virtual Result<void> wait_for_slot(int /*bucket*/) { return {}; }
   // Called when every op that writes the bucket's gradients is launched.
   virtual void bucket_launched(int bucket) = 0;
 };

@@ -12,8 +12,8 @@ ParameterTable::ParameterTable(const ModelSpec& spec, const BucketPlan& buckets,
     : spec_(&spec), parameters_(parameters), gradients_(gradients) {
   for (const Bucket& bucket : buckets.buckets()) {
     for (const BucketTensor& tensor : bucket.tensors) {
-      if (bucket.shadow_of >= 0 || bucket.is_guest) tied_head_.push_back(tensor);
-      if (bucket.shadow_of < 0) tensors_[{tensor.name, slices_of(tensor.name)}] = tensor;
+      if (bucket.tied_to >= 0 || bucket.is_exported) tied_head_.push_back(tensor);
+      if (bucket.tied_to < 0) tensors_[{tensor.name, slices_of(tensor.name)}] = tensor;
     }
   }
 }

@@ -22,7 +22,7 @@ class ParameterTable {
   ColumnLinear column_linear(const std::string& name) const;
   RowLinear row_linear(const std::string& name) const;
   Norm norm(const std::string& name) const;
-  // Returns the head: its own weight, or the embedding's with the gradient of the shadow bucket.
+  // Returns the head: its own weight, or the embedding's with the gradient of the tied bucket.
   ColumnLinear head() const;
   // Returns the address of a tensor, or of one of its slices here.
   const void* parameter(const std::string& name, int slice = 0) const;

@@ -221,7 +221,7 @@ bool is_in_part(const Bucket& bucket, const ModelPart& part) {
   const std::string& name = bucket.tensors.front().name;
   if (const std::int64_t layer = layer_of(name); layer >= 0)
     return part.first_layer <= layer && layer < part.end_layer;
-  const bool is_embedding = name.starts_with("embedding.") && bucket.shadow_of < 0;
+  const bool is_embedding = name.starts_with("embedding.") && bucket.tied_to < 0;
   return is_embedding ? part.has_embedding : part.has_head;
 }
 
@@ -229,20 +229,20 @@ bool is_in_part(const Bucket& bucket, const ModelPart& part) {
 void connect_tied_weight(std::vector<Bucket>& stage) {
   const auto find = [&stage](bool shadow) {
     return std::ranges::find_if(stage, [shadow](const Bucket& bucket) {
-      return bucket.tensors.front().name == tied_weight && (bucket.shadow_of >= 0) == shadow;
+      return bucket.tensors.front().name == tied_weight && (bucket.tied_to >= 0) == shadow;
     });
   };
   const auto real = find(false), shadow = find(true);
   if (shadow != stage.end() && real != stage.end()) {
-    shadow->shadow_of = static_cast<int>(real - stage.begin());
+    shadow->tied_to = static_cast<int>(real - stage.begin());
   } else if (shadow != stage.end()) {
-    shadow->shadow_of = -1;
-    shadow->is_guest = true;
+    shadow->tied_to = -1;
+    shadow->is_exported = true;
   } else if (real != stage.end()) {
-    Bucket away = *real;
-    away.shadow_of = static_cast<int>(real - stage.begin());
-    away.is_away = true;
-    stage.push_back(std::move(away));
+    Bucket imported = *real;
+    imported.tied_to = static_cast<int>(real - stage.begin());
+    imported.is_imported = true;
+    stage.push_back(std::move(imported));
   }
 }
 
@@ -298,11 +298,11 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& s
   }
   std::vector<Bucket> backward;
   backward.reserve(forward.size() + 1);
-  if (spec.tied_head) backward.push_back(forward.front());  // the shadow
+  if (spec.tied_head) backward.push_back(forward.front());  // the tied bucket
   std::ranges::move(forward.rbegin(), forward.rend(), std::back_inserter(backward));
   if (spec.tied_head) {
     for (std::size_t i = 1; i < backward.size(); ++i) {
-      if (backward[i].tensors.front().name == tied_weight) backward.front().shadow_of = static_cast<int>(i);
+      if (backward[i].tensors.front().name == tied_weight) backward.front().tied_to = static_cast<int>(i);
     }
   }
   return backward;

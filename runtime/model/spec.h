@@ -104,14 +104,14 @@ std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec);
 std::uint64_t parameter_count(const ModelSpec& spec);  // without vocabulary padding, tied weights once
 
 // Returns the buckets in the order in which backward finishes them: head, then for each layer from the last
-// its feed-forward half and its attention half, then the embedding. A tied head is a shadow of the
+// its feed-forward half and its attention half, then the embedding. A tied head is a tied bucket of the
 // embedding's bucket. For split tensors the buckets have the slices of `share`, one after the other.
 std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& share);
 std::vector<Bucket> backward_buckets(const ModelSpec& spec);  // with all slices
 // Returns the buckets of one pipeline stage. `parts` are the stage's, in the order of layers; the buckets of
 // the last one come first. Where the ends of a tied weight are on two stages, its state is the embedding's:
-// the head's stage has it as a guest, and the embedding's gets a shadow that no backward of its own fills, at
-// the end of the list (buckets.h).
+// the head's stage has it as an exported bucket, and the embedding's gets an imported one that no backward of
+// its own fills, at the end of the list (buckets.h).
 std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts,
                                      const TensorShare& share);
 

@@ -99,7 +99,7 @@ void touch_fresh_memory(Env& env, std::int64_t duration_ms) {
 }
 
 // This is best effort: the requested action happens all the same.
-void tell(Env& env, std::string_view name, std::uint64_t hit, std::string_view action) {
+void report_hit(Env& env, std::string_view name, std::uint64_t hit, std::string_view action) {
   const std::string path = env.variable("HOLDFAST_FAULTS_LOG");
   if (path.empty()) return;
   EventLine line;
@@ -217,7 +217,7 @@ void FaultPoints::hit(std::string_view name) {
   for (const std::unique_ptr<Rule>& rule : rules_) {
     if (rule->name != name) continue;
     if (rule->hits.fetch_add(1, std::memory_order_relaxed) + 1 != rule->at_hit) continue;
-    tell(*env_, name, rule->at_hit, rule->action);
+    report_hit(*env_, name, rule->at_hit, rule->action);
     if (rule->action == "kill") env_->kill_self();
     if (rule->action == "stop") kill(getpid(), SIGSTOP);
     if (rule->action == "sleep") env_->sleep_us(rule->argument * 1000);

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "runtime/core/units.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 
 namespace holdfast::inline os {
 namespace {
@@ -19,9 +19,9 @@ std::string count_of_lines(std::uint64_t count) {
 
 LineLog::~LineLog() {
   if (waiting_.empty()) return;
-  const bool told = owner_knows_;
-  if (const Result<void> written = flush(); !written.ok() && !told)
-    tell("{}, and never will be", written.error().message);
+  const bool reported = owner_knows_;
+  if (const Result<void> written = flush(); !written.ok() && !reported)
+    print_message("{}, and never will be", written.error().message);
 }
 
 Result<void> LineLog::append(std::string_view line) {
@@ -74,8 +74,9 @@ Result<void> LineLog::write_waiting() {
 void LineLog::end_outage() {
   failing_ = owner_knows_ = false;
   const std::uint64_t dropped = std::exchange(dropped_of_outage_, 0);
-  tell("{} is written again, with {} that waited{}", path_, count_of_lines(std::exchange(waited_, 0)),
-       dropped == 0 ? "" : fmt::format(", but without {} before them", count_of_lines(dropped)));
+  print_message("{} is written again, with {} that waited{}", path_,
+                count_of_lines(std::exchange(waited_, 0)),
+                dropped == 0 ? "" : fmt::format(", but without {} before them", count_of_lines(dropped)));
 }
 
 Result<void> LineLog::write(std::string_view line) {
@@ -106,7 +107,7 @@ Result<std::string> LineLog::torn_end(std::size_t bytes_max) {
 
 Result<void> LineLog::hold(std::string_view line, const Error& reason) {
   if (!std::exchange(failing_, true)) {
-    tell(
+    print_message(
         "{}. The run goes on: lines wait in memory, up to {} of them, and each one that follows is another "
         "try",
         reason.message, format_bytes(memory_.bytes));

@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "runtime/core/units.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 
 namespace holdfast::inline os {
 
 namespace {
 
-constexpr std::int64_t told_after_ns = 10'000'000'000;
+constexpr std::int64_t reported_after_ns = 10'000'000'000;
 
 }  // namespace
 
@@ -45,13 +45,14 @@ class LineThread::State {
       coming_.lines += line;
       coming_.lines += '\n';
       ++coming_.count;
-      const bool late = busy_ && env_->monotonic_ns() - moved_ns_ > told_after_ns;
-      pauses_for_resize = late && !std::exchange(told_, true);
+      const bool late = busy_ && env_->monotonic_ns() - moved_ns_ > reported_after_ns;
+      pauses_for_resize = late && !std::exchange(reported_, true);
     }
     changed_.notify_all();
     if (pauses_for_resize) {
-      tell("{} stands still, without an error. The run goes on: lines wait in memory, up to {} of them",
-           path_, format_bytes(memory_.bytes));
+      print_message(
+          "{} stands still, without an error. The run goes on: lines wait in memory, up to {} of them", path_,
+          format_bytes(memory_.bytes));
     }
     return {};
   }
@@ -197,11 +198,11 @@ class LineThread::State {
       const std::uint64_t ticket = taken_.ticket;
       taken_.clear();
       guard.lock();
-      const bool moves_again = std::exchange(told_, false);
+      const bool moves_again = std::exchange(reported_, false);
       busy_ = false;
       if (moves_again) {
         guard.unlock();
-        tell("{} is written again", path_);
+        print_message("{} is written again", path_);
         guard.lock();
       }
       if (outcome.has_value() && ticket == tickets_) outcome_ = std::move(outcome);
@@ -246,7 +247,7 @@ class LineThread::State {
   std::uint64_t in_hand_ = 0;  // lines of it that are not written
   std::uint64_t moved_ = 0;
   std::int64_t moved_ns_ = 0;  // when, of a thread that is busy
-  bool busy_ = false, told_ = false;
+  bool busy_ = false, reported_ = false;
   std::uint64_t tickets_ = 0;
   std::optional<Result<void>> outcome_;  // of the newest insist() or flush()
   Result<void> trouble_;                 // the sink's first error that was not reported yet

@@ -3,7 +3,7 @@
 //
 //   HF_TRY(const std::unique_ptr<Listener> listener, network.listen(""));
 //   HF_TRY(const std::vector<std::string> addresses, network.own_addresses(""));
-//   tell_others(addresses, listener->port());
+//   inform_others(addresses, listener->port());
 //   HF_TRY(const std::unique_ptr<Connection> connection, network.connect({address, port}, timeout_ms));
 //   HF_TRY_VOID(connection->send(message, timeout_ms));
 //

@@ -86,7 +86,7 @@ BucketPlan buckets_of(const Config& config, const Mesh& mesh, int stage) {
   const ModelSpec spec = make_model_spec(config);
   const std::vector<ModelPart> parts = parts_of_stage(spec, config, stage);
   return {backward_buckets(spec, parts, share_of(spec.tensor_lanes, 0, mesh.shape().tensor)),
-          mesh.shape().data, gradient_places(config, mesh.shape().data)};
+          mesh.shape().data, gradient_slots(config, mesh.shape().data)};
 }
 
 std::vector<int> replicas_to_plan(const Config& config, const Mesh& mesh, int stage) {
@@ -230,7 +230,7 @@ Result<RankPlan> LayoutPlanner::State::plan_rank(const Config& config, const Mes
   RankPlan planned{
       .coordinate = worker->rank().coordinate,
       .parts = {worker->workload().parts.begin(), worker->workload().parts.end()},
-      .place_bytes = {memory.total_bytes(MemoryPlace::device), memory.total_bytes(MemoryPlace::host_visible)},
+      .bytes_by_kind = {memory.total_bytes(MemoryKind::device), memory.total_bytes(MemoryKind::host_visible)},
       .kernel_bytes = stage.kernel_bytes,
       .shared_bytes = worker->snapshots().shared_bytes(),
       .traffic = {}};
@@ -358,7 +358,7 @@ Result<double> LayoutPlanner::min_seconds(const Config& config, int ranks) {
 }
 
 std::uint64_t RankPlan::needed_bytes(const PlannedMachine& machine) const {
-  return place_bytes[0] + (machine.host_sees_memory ? place_bytes[1] + shared_bytes : 0) + kernel_bytes;
+  return bytes_by_kind[0] + (machine.host_sees_memory ? bytes_by_kind[1] + shared_bytes : 0) + kernel_bytes;
 }
 
 const RankPlan& LayoutPlan::largest(const PlannedMachine& machine) const {

@@ -27,7 +27,7 @@ struct RankPlan {
   MeshCoordinate coordinate;
   std::vector<ModelPart> parts;                                    // by chunk
   std::array<std::uint64_t, memory_class_count> class_bytes = {};  // as the run's MemoryPlan has them
-  std::array<std::uint64_t, 2> place_bytes = {};                   // by MemoryPlace
+  std::array<std::uint64_t, 2> bytes_by_kind = {};                 // by MemoryKind
   std::uint64_t kernel_bytes = 0;                                  // workspace of the device; 0 if unknown
   std::uint64_t shared_bytes = 0;  // RAM snapshots of the rank, in the shared memory of its host
   StepTraffic traffic;

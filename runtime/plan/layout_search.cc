@@ -75,7 +75,7 @@ class Search {
       Candidate next = candidates_.top();
       candidates_.pop();
       shapes_found_.contains(next.shape()) ? leave_alone(next) : look_at(std::move(next));
-      tell();
+      report_progress();
     }
     for (; !candidates_.empty(); candidates_.pop()) leave_alone(candidates_.top());
     return std::move(found_);
@@ -101,7 +101,7 @@ class Search {
       if (!bound.ok()) return;
       ++found_.tried;
       candidates_.push({.config = config, .seconds = *bound, .number = number_++});
-      tell();
+      report_progress();
     }
   }
 
@@ -135,7 +135,7 @@ class Search {
     found_.plans.push_back(std::move(**plan));
   }
 
-  void tell() {
+  void report_progress() {
     found_.counts = planner_.counts();
     if (options_.progress) options_.progress(found_);
   }

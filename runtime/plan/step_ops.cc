@@ -116,8 +116,8 @@ class OpCounter {
 class ChunkBuckets final : public BucketObserver {
  public:
   ChunkBuckets(Worker& worker, int first) : worker_(worker), first_(first) {}
-  Result<void> wait_for_place(int bucket) override {
-    return worker_.reduction().wait_for_place(first_ + bucket);
+  Result<void> wait_for_slot(int bucket) override {
+    return worker_.reduction().wait_for_slot(first_ + bucket);
   }
   void bucket_launched(int bucket) override {
     worker_.reduction().bucket_launched(first_ + bucket, worker_.rank().device.ticket());
@@ -207,7 +207,7 @@ Result<StepOps> step_ops(Env& env, const Config& config, int ranks, int rank, co
                .ranks = ranks,
                .rank = rank,
                .coordinate = worker->rank().coordinate,
-               .device_bytes = worker->memory_plan().total_bytes(MemoryPlace::device)};
+               .device_bytes = worker->memory_plan().total_bytes(MemoryKind::device)};
   for (const Segment& segment : worker->optimizer().segments()) step.gradient_blocks += segment.block_count;
   for (int wave = 0; wave < worker->workload().lanes.waves(); ++wave) {
     step.lanes += worker->workload().lanes.lane_of(wave, step.coordinate.data) >= 0 ? 1 : 0;

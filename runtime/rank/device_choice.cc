@@ -118,7 +118,7 @@ int threads_of_rank(Env& env, const Config& config, int ranks_on_host) {
 }
 
 Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, const Origins& origin,
-                                            const DevicePlace& place) {
+                                            const DeviceShare& place) {
   const KernelRequest kernels = kernel_request(config.kernels, origin);
   if (config.device == "cpu") {
     return make_cpu_device({.threads = place.threads, .isa = kernels.isa, .kernels = kernels.requests});

@@ -64,15 +64,15 @@ Result<void> check_device(Env& env, const Config& config, const Origins& origin,
 // Returns the number of threads that compute for one rank, of `ranks_on_host`.
 int threads_of_rank(Env& env, const Config& config, int ranks_on_host);
 
-// DevicePlace describes the share of a host that one rank's device uses. make_device() takes a config that
+// DeviceShare describes the share of a host that one rank's device uses. make_device() takes a config that
 // was checked and resolved.
-struct DevicePlace {
+struct DeviceShare {
   int threads = 1;
   int rank_on_host = 0;
   int ranks_on_host = 1;
 };
 Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, const Origins& origin,
-                                            const DevicePlace& place);
+                                            const DeviceShare& place);
 
 // Returns the kernel implementations that a device of this config chooses from.
 Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config);

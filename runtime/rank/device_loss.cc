@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::inline rank {
@@ -12,7 +12,7 @@ namespace holdfast::inline rank {
 void end_without_device(const LeavingRank& rank, const Error& error) {
   const std::string sentence = fmt::format("rank {} (host {}) is at step {}: {}", rank.communicator.rank(),
                                            rank.env.host_name(), rank.step + 1, error.message);
-  tell("{}", sentence);
+  print_message("{}", sentence);
   std::fflush(nullptr);
   const RunPaths paths{rank.run_directory};
   if (rank.communicator.rank() == 0 && may_record_failure(rank.env, paths)) {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "parallel/comm/gather.h"
+#include "runtime/os/console.h"
 #include "runtime/os/processes.h"
-#include "runtime/os/tell.h"
 #include "runtime/rank/run_secret.h"
 #include "runtime/rank/watch.h"
 #include "watchdog/board.h"
@@ -26,7 +26,7 @@ std::uint16_t port_of_guard(Env& env, RankWatch* watch, const GuardNetworkFacts&
   return static_cast<std::uint16_t>(header.guard_port);
 }
 
-ToldHost own_facts(Env& env) {
+ReportedHost own_facts(Env& env) {
   return {.number = env.random_u64(),
           .host = env.host_name(),
           .host_id = env.host_id(),
@@ -35,10 +35,10 @@ ToldHost own_facts(Env& env) {
 
 }  // namespace
 
-ToldHosts different_hosts(const std::vector<ToldHost>& told) {
-  ToldHosts hosts;
+ReportedHosts different_hosts(const std::vector<ReportedHost>& reported) {
+  ReportedHosts hosts;
   std::map<std::string, int> named;
-  for (const ToldHost& each : told) {
+  for (const ReportedHost& each : reported) {
     const auto [known, is_new] =
         hosts.index_of.try_emplace(each.host_id, static_cast<int>(hosts.facts.size()));
     if (is_new) {
@@ -53,12 +53,12 @@ ToldHosts different_hosts(const std::vector<ToldHost>& told) {
   return hosts;
 }
 
-std::string host_with_several_guards(const std::vector<ToldHost>& told) {
-  for (const ToldHost& each : told) {
-    const auto another = [&](const ToldHost& other) {
+std::string host_with_several_guards(const std::vector<ReportedHost>& reported) {
+  for (const ReportedHost& each : reported) {
+    const auto another = [&](const ReportedHost& other) {
       return other.host_id == each.host_id && other.name_space != each.name_space;
     };
-    if (std::ranges::any_of(told, another)) return each.host;
+    if (std::ranges::any_of(reported, another)) return each.host;
   }
   return {};
 }
@@ -66,38 +66,39 @@ std::string host_with_several_guards(const std::vector<ToldHost>& told) {
 Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                         const Secret& secret) {
   Env& env = inputs.env;
-  const Result<ListenPlace> place = listen_place(env, config, false);
+  const Result<ListenAddress> place = listen_address(env, config, false);
   HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, outcome_of(place), env.host_name()));
   if (inputs.membership == nullptr) return {};
-  ToldHost own = own_facts(env);
-  HF_TRY(std::vector<ToldHost> told, gather(inputs.communicator, waiter, own));
-  if (different_hosts(told).facts.size() < 2) return {};
-  if (const std::string host = host_with_several_guards(told); !host.empty()) {
+  ReportedHost own = own_facts(env);
+  HF_TRY(std::vector<ReportedHost> reported, gather(inputs.communicator, waiter, own));
+  if (different_hosts(reported).facts.size() < 2) return {};
+  if (const std::string host = host_with_several_guards(reported); !host.empty()) {
     if (inputs.communicator.rank() == 0)
-      tell(
+      print_message(
           "host {} has ranks in several PID namespaces, which have a guard each, so nobody notices when "
           "hosts "
           "are out of reach: give each of its containers a host name of its own",
           host);
     return {};
   }
-  own.addresses = place->told;
+  own.addresses = place->reported;
   own.guard_port = port_of_guard(env, inputs.watch, {.secret = secret, .listen_address = place->address});
-  HF_TRY(told, gather(inputs.communicator, waiter, own));
-  ToldHosts hosts = different_hosts(told);
+  HF_TRY(reported, gather(inputs.communicator, waiter, own));
+  ReportedHosts hosts = different_hosts(reported);
   if (inputs.watch == nullptr) return {};
   constexpr std::int64_t min_ms = 1'000;
   // Looks a host up by its name, because a table that existed before may list the hosts in another order.
   std::map<std::string, std::string> name_of;
   for (const auto& [id, index] : hosts.index_of)
     name_of[id] = hosts.facts[static_cast<std::size_t>(index)].name;
-  const PeerHostTableSetup setup{.start = told.front().number,
+  const PeerHostTableSetup setup{.start = reported.front().number,
                                  .own_host = hosts.index_of.at(env.host_id()),
                                  .silence_ms = std::max(min_ms, config.watchdog.floor_ms),
                                  .hosts = std::move(hosts.facts)};
   Result<std::unique_ptr<PeerHostTable>> made = PeerHostTable::open_or_create(env, watched_board(env), setup);
   if (!made.ok()) {
-    tell("host {} does not notice when others are out of reach: {}", env.host_name(), made.error().message);
+    print_message("host {} does not notice when others are out of reach: {}", env.host_name(),
+                  made.error().message);
     return {};
   }
   const std::shared_ptr<PeerHostTable> table = std::move(made).value();

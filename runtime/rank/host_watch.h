@@ -21,9 +21,9 @@ namespace holdfast::inline rank {
 Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                         const Secret& secret);
 
-// ToldHost holds the facts that a rank sends about its host, and where its guard listens. A guard only
+// ReportedHost holds the facts that a rank sends about its host, and where its guard listens. A guard only
 // listens once it has been told that there are other hosts.
-struct ToldHost {
+struct ReportedHost {
   std::uint64_t number = 0;  // random; the number of rank 0 identifies the start
   std::string host = {};
   std::string host_id = {};      // Env::host_id()
@@ -40,15 +40,15 @@ struct ToldHost {
     visit("addresses", self.addresses);
   }
 };
-// ToldHosts lists the different hosts in the order of their first ranks, each with the facts of a rank that
-// knows a guard. Two hosts with the same name are "NAME" and "NAME#2". `index_of`: by Env::host_id().
-struct ToldHosts {
+// ReportedHosts lists the different hosts in the order of their first ranks, each with the facts of a rank
+// that knows a guard. Two hosts with the same name are "NAME" and "NAME#2". `index_of`: by Env::host_id().
+struct ReportedHosts {
   std::vector<HostFacts> facts = {};
   std::map<std::string, int> index_of = {};
 };
-ToldHosts different_hosts(const std::vector<ToldHost>& told);
+ReportedHosts different_hosts(const std::vector<ReportedHost>& reported);
 // Returns the first host with ranks in several PID namespaces, each of which has a guard; empty if there is
 // none. Other hosts could not tell such guards apart.
-std::string host_with_several_guards(const std::vector<ToldHost>& told);
+std::string host_with_several_guards(const std::vector<ReportedHost>& reported);
 
 }  // namespace holdfast::inline rank

@@ -77,9 +77,9 @@ std::vector<std::string> kernel_lines(const KernelTable& table, const KernelRegi
     Names others;
     for (const Implementation* each : registry.of(op_at(index))) {
       const auto is_it = [&](std::string_view name) { return name == each->name; };
-      const bool told = is_it(choice.first().name) || std::ranges::any_of(next, is_it) ||
-                        std::ranges::any_of(others, is_it);
-      if (each->needs <= isa && each->needs_gpu == 0 && !told) others.push_back(each->name);
+      const bool reported = is_it(choice.first().name) || std::ranges::any_of(next, is_it) ||
+                            std::ranges::any_of(others, is_it);
+      if (each->needs <= isa && each->needs_gpu == 0 && !reported) others.push_back(each->name);
     }
     lines.push_back(fmt::format("{:<22} {:<11} {}{}{}", op_names[index], choice.first().name, choice.why,
                                 clause("; else ", next), clause("; also ", others)));

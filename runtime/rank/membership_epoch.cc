@@ -53,8 +53,8 @@ Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter) {
   const std::int64_t since_ns = waiter.env().monotonic_ns();
   const Awaited awaited{.operation = "the end of the run", .peer = world.global_rank(assignment_.leader())};
   while (true) {
-    HF_TRY(const bool told, world.test(request));
-    if (told) break;
+    HF_TRY(const bool reported, world.test(request));
+    if (reported) break;
     HF_TRY_VOID(world.check_peers_among(assignment_.active_ranks));
     if (waiter.listener() != nullptr)
       waiter.listener()->on_wait(since_ns, waiter.env().monotonic_ns(), awaited);
@@ -66,7 +66,7 @@ Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter) {
   return EpochEnd{.code = code, .grows = message.grows != 0, .shrinks = message.shrinks != 0};
 }
 
-Result<void> MembershipEpoch::tell_spares(const Waiter& waiter, const Result<EpochEnd>& end) {
+Result<void> MembershipEpoch::inform_spares(const Waiter& waiter, const Result<EpochEnd>& end) {
   if (!leads()) return {};
   EndMessage message;
   message.code = static_cast<std::int32_t>(end.ok() ? end->code : end.error().code);

@@ -35,12 +35,12 @@ class MembershipEpoch {
   // coordinates.
   const TrainInputs& active() const { return *active_; }
 
-  // Waits on a spare for the end of the epoch, which the leader sends with tell_spares(). It checks its peers
-  // meanwhile, so it learns of deaths as they do. Errors: communication, or the error with which the run
-  // ended.
+  // Waits on a spare for the end of the epoch, which the leader sends with inform_spares(). It checks its
+  // peers meanwhile, so it learns of deaths as they do. Errors: communication, or the error with which the
+  // run ended.
   Result<EpochEnd> wait_for_end(const Waiter& waiter);
   // Sends the end of the epoch to the spares. Only the leader does so; it is a no-op on other ranks.
-  Result<void> tell_spares(const Waiter& waiter, const Result<EpochEnd>& end);
+  Result<void> inform_spares(const Waiter& waiter, const Result<EpochEnd>& end);
 
  private:
   TrainInputs world_;

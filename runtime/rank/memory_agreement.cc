@@ -9,8 +9,8 @@
 
 #include "parallel/comm/gather.h"
 #include "runtime/core/units.h"
+#include "runtime/os/console.h"
 #include "runtime/os/shared_memory_facts.h"
-#include "runtime/os/tell.h"
 #include "runtime/rank/watch.h"
 
 namespace holdfast::inline rank {
@@ -128,7 +128,8 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
     }
     if (answer.kind == Kind::fits) {
       decision = {.room = answer.room, .warning = answer.host.empty() ? "" : warning_of(answer)};
-      if (waits && says) tell("there was memory after {:.1f} s", static_cast<double>(waited_ns) * 1e-9);
+      if (waits && says)
+        print_message("there was memory after {:.1f} s", static_cast<double>(waited_ns) * 1e-9);
       if (waits) enter(parties.watch, Phase::load, parties.step);
       return {};
     }
@@ -138,7 +139,7 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
     }
     if (!waits) {
       if (says) {
-        tell(
+        print_message(
             "{} by the ranks on it: waits up to {} for memory that other processes hold; one that was killed "
             "gives it back after a while",
             lack_of(answer), format_duration(terms.timeout_ms));

@@ -42,8 +42,8 @@ struct RankContext {
   // Returns the network through which ranks connect to each other beside the communicator; one for each
   // purpose.
   SealedNetwork network(std::string purpose) const { return {env, secret.value(), std::move(purpose)}; }
-  Result<ListenPlace> listen_place() const {
-    return holdfast::listen_place(env, config, ranks_on_host == communicator.size());
+  Result<ListenAddress> listen_address() const {
+    return holdfast::listen_address(env, config, ranks_on_host == communicator.size());
   }
   // Returns the number of threads for work on the host while the device is idle.
   int host_threads() const {

@@ -146,7 +146,7 @@ std::string why_gradients_are_whole(const Config& config, int data_ranks) {
   return {};
 }
 
-int gradient_places(const Config& config, int data_ranks) {
+int gradient_slots(const Config& config, int data_ranks) {
   // The head and the embedding write two gradients at once, while the others are being sent.
   constexpr int shared = 4;
   const bool shares = config.optimizer.shard_gradients && why_gradients_are_whole(config, data_ranks).empty();

@@ -61,7 +61,7 @@ StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, in
 // Returns the number of slots that the gradients of a rank's buckets use in turn (optimizer.shard_gradients);
 // 0: each bucket has a slot of its own. Sharing needs other ranks to send to, and lanes that write each
 // gradient once.
-int gradient_places(const Config& config, int data_ranks);
+int gradient_slots(const Config& config, int data_ranks);
 // Returns why optimizer.shard_gradients saves nothing in this layout; empty if it does save memory, or is
 // off.
 std::string why_gradients_are_whole(const Config& config, int data_ranks);

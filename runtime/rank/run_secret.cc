@@ -51,9 +51,9 @@ Result<Secret> agree_on_secret(Communicator& communicator, const Waiter& waiter,
   return *secret;
 }
 
-Result<ListenPlace> listen_place(Env& env, const Config& config, bool one_host) {
+Result<ListenAddress> listen_address(Env& env, const Config& config, bool one_host) {
   constexpr const char* loopback = "127.0.0.1";
-  if (one_host) return ListenPlace{.address = loopback, .told = {loopback}};
+  if (one_host) return ListenAddress{.address = loopback, .reported = {loopback}};
   const Result<std::vector<std::string>> addresses = env.network().own_addresses(config.network.interface);
   if (!addresses.ok()) {
     // The interface was valid once if the run has begun: then a host has lost it, and another start may do
@@ -62,8 +62,8 @@ Result<ListenPlace> listen_place(Env& env, const Config& config, bool one_host) 
     const bool has_begun = begun.ok() && begun->exists;
     return fail(has_begun ? ExitCode::communication : ExitCode::config, "{}", addresses.error().message);
   }
-  if (config.network.interface.empty()) return ListenPlace{.address = {}, .told = *addresses};
-  return ListenPlace{.address = addresses->front(), .told = {addresses->front()}};
+  if (config.network.interface.empty()) return ListenAddress{.address = {}, .reported = *addresses};
+  return ListenAddress{.address = addresses->front(), .reported = {addresses->front()}};
 }
 
 }  // namespace holdfast::inline rank

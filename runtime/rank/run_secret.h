@@ -18,13 +18,13 @@ namespace holdfast::inline rank {
 Result<Secret> agree_on_secret(Communicator& communicator, const Waiter& waiter, Env& env,
                                const std::optional<Secret>& known);
 
-struct ListenPlace {
-  std::string address = {};            // address for Network::listen()
-  std::vector<std::string> told = {};  // addresses at which the others reach it
+struct ListenAddress {
+  std::string address = {};                // address for Network::listen()
+  std::vector<std::string> reported = {};  // addresses at which the others reach it
 };
 // Returns where this rank listens: on network.interface, or on every interface if that is not set, or on
 // loopback if all ranks are on `one_host`. Error: this host has no such interface (config; communication in a
 // run that has begun).
-Result<ListenPlace> listen_place(Env& env, const Config& config, bool one_host);
+Result<ListenAddress> listen_address(Env& env, const Config& config, bool one_host);
 
 }  // namespace holdfast::inline rank

@@ -3,9 +3,9 @@
 #include <fmt/core.h>
 
 #include "parallel/comm/launcher.h"
+#include "runtime/os/console.h"
 #include "runtime/os/processes.h"
 #include "runtime/os/program_directory.h"
-#include "runtime/os/tell.h"
 
 namespace holdfast::inline rank {
 namespace {
@@ -43,8 +43,8 @@ std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& con
                                                                     .guard = {program_path(), "guard", board},
                                                                     .limits = deadline_limits(wanted)});
   if (!watch.ok()) {
-    tell("rank {} (host {}) runs without a watchdog: {}", launched_rank, env.host_name(),
-         watch.error().message);
+    print_message("rank {} (host {}) runs without a watchdog: {}", launched_rank, env.host_name(),
+                  watch.error().message);
     return nullptr;
   }
   (*watch)->enter(Phase::start_up, 0, std::min(join_timeout_ms, wanted.ceiling_ms));

@@ -91,8 +91,8 @@ class Picture {
     for (const GoodputSpan& span : ledger_->spans) {
       if (span.use == SpanUse::training) continue;
       const bool visible = x_of(span.end_us) - x_of(span.begin_us) >= narrowest / 4;
-      const bool told = span.use == SpanUse::recovery || span.use == SpanUse::restart;
-      if ((visible || told) && ++drawn <= drawn_max) {
+      const bool reported = span.use == SpanUse::recovery || span.use == SpanUse::restart;
+      if ((visible || reported) && ++drawn <= drawn_max) {
         rectangle(span,
                   fmt::format("{}: {}", name_of(span.use), shown_microseconds(span.end_us - span.begin_us)));
       }

@@ -11,8 +11,8 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/json.h"
 #include "runtime/core/units.h"
+#include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/os/tell.h"
 #include "runtime/report/fault_report.h"
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
@@ -49,7 +49,7 @@ std::string describe_run(const Config& config) {
 Result<ReportContent> read_content(Env& env, const RunPaths& paths) {
   ReportContent content{.directory = paths.directory};
   HF_TRY(content.history, read_history(env, paths));
-  if (!content.history.missing_parts.empty()) tell("{}", content.history.missing_parts);
+  if (!content.history.missing_parts.empty()) print_message("{}", content.history.missing_parts);
   content.status = read_status(env, paths);
   const Result<std::string> config = read_text_within(env, paths.config(), text_limits::config);
   if (!config.ok()) return content;

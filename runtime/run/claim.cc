@@ -8,8 +8,8 @@
 #include <mutex>
 #include <optional>
 
+#include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/os/tell.h"
 
 namespace holdfast::inline run {
 namespace {
@@ -37,7 +37,7 @@ struct Claim::State {
   State(Env& of_env, std::string of_path, ClaimRecord claimed)
       : env(&of_env), path(std::move(of_path)), mine(std::move(claimed)) {}
 
-  Result<void> standing() {
+  Result<void> still_held() {
     const std::lock_guard guard(mutex);
     if (lost.has_value()) return *lost;
     return {};
@@ -52,7 +52,7 @@ struct Claim::State {
     return checked.ok() || checked.error().code != ExitCode::communication;
   }
   Result<void> check() {
-    HF_TRY_VOID(standing());
+    HF_TRY_VOID(still_held());
     const std::int64_t begin_ns = env->monotonic_ns();
     const Result<std::string> text = env->read_text_within(path, text_limits::identity);
     if (!text.ok()) {
@@ -103,7 +103,7 @@ struct Claim::Held {
       guard.unlock();
       static_cast<void>(renew(state).ok());
       guard.lock();
-      if (!state.standing().ok()) break;
+      if (!state.still_held().ok()) break;
     }
     has_ended = true;
     changed.notify_all();
@@ -120,8 +120,8 @@ Result<std::unique_ptr<FileLock>> take_over(Env& env, const std::string& path, c
   HF_TRY(std::unique_ptr<FileLock> lock, env.replace_lock(path, to_text(mine)));
   env.sleep_us(settle_us);
   if (claim_record_of(text_within_or_empty(env, path, text_limits::identity)).id != mine.id) return none;
-  tell("{}: {} has not renewed its claim: claim {} takes over", directory_of(path), silent.holder,
-       mine.epoch);
+  print_message("{}: {} has not renewed its claim: claim {} takes over", directory_of(path), silent.holder,
+                mine.epoch);
   return lock;
 }
 
@@ -147,7 +147,7 @@ Result<std::unique_ptr<Claim>> Claim::take(Env& env, const std::string& path, co
   HolderWatch watch(terms, env.host_id(), env.monotonic_ns());
   std::unique_ptr<FileLock> held;
   ClaimRecord mine;
-  for (bool told = false; held == nullptr;) {
+  for (bool reported = false; held == nullptr;) {
     Result<std::unique_ptr<FileLock>> lock = env.lock(path, "", std::min(look_ms, terms.patience_ms));
     if (!lock.ok() && lock.error().code != ExitCode::communication) return lock.error();
     HF_TRY(const std::string text, env.read_text_within(path, text_limits::identity));
@@ -163,8 +163,8 @@ Result<std::unique_ptr<Claim>> Claim::take(Env& env, const std::string& path, co
     if (answer == HolderWatch::Answer::refuse) return in_use(found.holder);
     if (answer == HolderWatch::Answer::take_over) {
       HF_TRY(held, take_over(env, path, found, mine));
-    } else if (watch.waits_for_lease(now_ns) && !std::exchange(told, true)) {
-      tell(
+    } else if (watch.waits_for_lease(now_ns) && !std::exchange(reported, true)) {
+      print_message(
           "{} is held by {}, which may be gone with its host: waiting until its claim has not been renewed "
           "for {} s",
           directory_of(path), found.holder, terms.lease_ms / 1000);
@@ -200,8 +200,8 @@ std::uint64_t Claim::epoch() const {
   return state_->mine.epoch;
 }
 
-Result<void> Claim::standing() const {
-  return state_->standing();
+Result<void> Claim::still_held() const {
+  return state_->still_held();
 }
 
 ClaimCheck Claim::fence() const {

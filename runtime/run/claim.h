@@ -55,7 +55,7 @@ class Claim {
   // Reads the file. Errors: communication when another claim is there; checkpoint when it cannot be read.
   Result<void> check() { return fence()(); }
   // Returns the result of the newest check, without reading the file.
-  Result<void> standing() const;
+  Result<void> still_held() const;
   // Returns check() as a function, for callers that may outlive this object.
   ClaimCheck fence() const;
   // Returns whether the claim may be written for, for frequent callers: a check that is a second old counts,

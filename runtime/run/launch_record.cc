@@ -8,10 +8,10 @@
 #include <sstream>
 
 #include "runtime/core/json.h"
+#include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/posix_variables.h"
 #include "runtime/os/processes.h"
-#include "runtime/os/tell.h"
 #include "runtime/run/event_reading.h"
 
 namespace holdfast::inline run {
@@ -25,10 +25,10 @@ Result<void> write_fact(Env& env, const std::string& name, const Json& what) {
   return env.append_line(directory + "/" + name, what.dump_any());
 }
 
-void tell_of_rank(Env& env, int rank, const Json& what) {
-  const Result<void> told = write_fact(env, fmt::format("{}{:05d}", file_prefix, rank), what);
-  if (!told.ok() && rank == 0) {
-    holdfast::tell("the launcher does not learn how this rank is: {}", told.error().message);
+void report_rank(Env& env, int rank, const Json& what) {
+  const Result<void> reported = write_fact(env, fmt::format("{}{:05d}", file_prefix, rank), what);
+  if (!reported.ok() && rank == 0) {
+    holdfast::print_message("the launcher does not learn how this rank is: {}", reported.error().message);
   }
 }
 
@@ -90,25 +90,25 @@ void use_launch_scratch(Env& env) {
   if (scratch.ok()) set_variable_if_unset(variable, *scratch);
 }
 
-void tell_launcher_ready(Env& env, int rank) {
+void report_ready_to_launcher(Env& env, int rank) {
   const ProcessIdentity own = ProcessIdentity::of(env.processes(), env.process_id());
-  tell_of_rank(env, rank,
-               {{"host", env.host_name()},
-                {"host_id", env.host_id()},
-                {"process", own.id},
-                {"started_ticks", own.started_ticks}});
+  report_rank(env, rank,
+              {{"host", env.host_name()},
+               {"host_id", env.host_id()},
+               {"process", own.id},
+               {"started_ticks", own.started_ticks}});
 }
 
-void tell_launcher_signal(Env& env, int rank, int signal) {
-  tell_of_rank(env, rank, {{"signal", signal}});
+void report_signal_to_launcher(Env& env, int rank, int signal) {
+  report_rank(env, rank, {{"signal", signal}});
 }
 
-void tell_launcher_end(Env& env, int rank, ExitCode code, int signal) {
-  tell_of_rank(env, rank, {{"exit_code", static_cast<int>(code)}, {"signal", signal}});
+void report_end_to_launcher(Env& env, int rank, ExitCode code, int signal) {
+  report_rank(env, rank, {{"exit_code", static_cast<int>(code)}, {"signal", signal}});
 }
 
 // A failure is not reported: there may be no reader of the guard's own stream any more.
-void tell_launcher_verdict(Env& env, int rank, const std::string& sentence) {
+void report_verdict_to_launcher(Env& env, int rank, const std::string& sentence) {
   static_cast<void>(write_fact(env, fmt::format("{}{}", guard_prefix, env.host_id()),
                                {{"time_us", env.wall_time_us()}, {"rank", rank}, {"verdict", sentence}})
                         .ok());
@@ -134,8 +134,8 @@ std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& direc
   return ranks;
 }
 
-std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directory) {
-  std::vector<ToldVerdict> verdicts;
+std::vector<ReportedVerdict> read_reported_verdicts(Env& env, const std::string& directory) {
+  std::vector<ReportedVerdict> verdicts;
   const Result<std::vector<std::string>> names = env.list(directory);
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     if (!name.starts_with(guard_prefix)) continue;
@@ -150,7 +150,7 @@ std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directo
                           .sentence = json["verdict"].get<std::string>()});
     }
   }
-  std::ranges::stable_sort(verdicts, {}, &ToldVerdict::time_us);
+  std::ranges::stable_sort(verdicts, {}, &ReportedVerdict::time_us);
   return verdicts;
 }
 

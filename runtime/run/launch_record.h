@@ -30,15 +30,15 @@ std::string launch_scratch_name(const std::string& start);       // in shared me
 void use_launch_scratch(Env& env);
 
 // The functions for ranks. Best effort: a rank that cannot write there trains all the same.
-void tell_launcher_ready(Env& env, int rank);
+void report_ready_to_launcher(Env& env, int rank);
 // Reports a signal at once: its sender may not leave this rank the time to end.
-void tell_launcher_signal(Env& env, int rank, int signal);
+void report_signal_to_launcher(Env& env, int rank, int signal);
 // Reports how this rank ends. `signal`: the one that this rank got and that made the run save and stop; 0:
 // none, it stopped for the others.
-void tell_launcher_end(Env& env, int rank, ExitCode code, int signal = 0);
+void report_end_to_launcher(Env& env, int rank, ExitCode code, int signal = 0);
 
 // Reports, for a guard, that it has ended `rank` (launched; -1: all of its host), and why.
-void tell_launcher_verdict(Env& env, int rank, const std::string& sentence);
+void report_verdict_to_launcher(Env& env, int rank, const std::string& sentence);
 
 struct LaunchedRank {
   int rank = 0;
@@ -56,12 +56,12 @@ bool is_here(Env& env, const LaunchedRank& rank);
 // Reads the ranks in their order; those that have not written their first line whole are left out.
 std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& directory);
 
-struct ToldVerdict {
+struct ReportedVerdict {
   std::int64_t time_us = 0;  // wall clock of the guard's host
   int rank = -1;
   std::string sentence = {};
 };
 // Reads the verdicts of all guards of the start, ordered by time.
-std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directory);
+std::vector<ReportedVerdict> read_reported_verdicts(Env& env, const std::string& directory);
 
 }  // namespace holdfast::inline run

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/run/drain_requests.h"
 
 namespace holdfast::inline run {
@@ -79,8 +79,8 @@ void PreemptionNotice::work() {
   while (!is_given()) {
     if (!rest(settings_.config.notice_every_ms)) return;
   }
-  tell("host {} is about to be taken away: the run {}", env_->host_name(),
-       has_launcher_ ? "leaves it" : "saves and stops");
+  print_message("host {} is about to be taken away: the run {}", env_->host_name(),
+                has_launcher_ ? "leaves it" : "saves and stops");
   while (!ended_ && has_launcher_ && !ask_launcher()) env_->sleep_us(ask_again_ms * 1000);
   if (!has_launcher_) stops_ = true;
 }

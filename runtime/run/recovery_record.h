@@ -17,7 +17,7 @@ struct RecoveryRecord {
   std::int64_t noticed_ns = 0;    // Env::monotonic_ns() of this rank
   std::int64_t noticed_us = 0;    // the same by its wall clock
   std::string noticed = {};       // how: its sentence
-  bool told = false;              // the sentence says that another rank gave up, and not why
+  bool reported = false;          // the sentence says that another rank gave up, and not why
   std::string verdict = {};       // of the watchdog, which ended a rank that hung: its sentence; else empty
   MembershipView before = {};     // of the ranks that trained last
   std::uint64_t step_before = 0;  // newest step that the run had reached

@@ -5,7 +5,7 @@
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
 //   run_id        identifies the run's shared-memory segments; run_place: where it was (run_identity.h)
-//   place_name    what manifests call this host, where the directory is local to each (run_places.h)
+//   place_name    what manifests call this host, where the directory is local to each (storage_domains.h)
 //   lineage.json  the generations of the run (checkpoint/lineage.h)
 //   gemm_peak     the rate of a large matrix product on its machines (gemm_peak_record.h)
 //   uploaded      the checkpoint that was uploaded last (uploads.h)

@@ -7,7 +7,7 @@
 #include "parallel/comm/collectives.h"
 #include "runtime/config/document.h"
 #include "runtime/core/json.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/save/device_state.h"
 
 namespace holdfast::inline save {
@@ -65,11 +65,11 @@ Result<void> describe_parts(StateView& view, const DiskTier& tier, Manifest& man
   }
   manifest.tensors.clear();
   for (auto& [name, tensor] : tensors) manifest.tensors.push_back(std::move(tensor));
-  const std::vector<int> keepers = tier.places()->copy_keepers();
+  const std::vector<int> keepers = tier.domains()->copy_keepers();
   for (std::size_t rank = 0; rank < manifest.shards.size(); ++rank) {
     std::vector<std::string>& hosts = manifest.shards[rank].hosts;
-    hosts = {tier.places()->of(static_cast<int>(rank)).host};
-    if (tier.copies() != nullptr) hosts.push_back(tier.places()->of(keepers[rank]).host);
+    hosts = {tier.domains()->of(static_cast<int>(rank)).host};
+    if (tier.copies() != nullptr) hosts.push_back(tier.domains()->of(keepers[rank]).host);
   }
   return {};
 }
@@ -78,7 +78,7 @@ void retain_or_complain(CheckpointStore& store, std::int64_t keep) {
   const Result<void> retained = store.retain(keep);
   // A writer that has been replaced ends with this error, which is reported then.
   if (!retained.ok() && retained.error().code != ExitCode::communication)
-    tell("an old checkpoint stays: {}", retained.error().message);
+    print_message("an old checkpoint stays: {}", retained.error().message);
 }
 
 Waiter patient_waiter(const StateView& view) {

@@ -1,13 +1,13 @@
 // DiskTier says where the checkpoints of a run are: in one directory that all ranks see, or each in parts, in
-// the run directories of several hosts (run_places.h).
+// the run directories of several hosts (storage_domains.h).
 #pragma once
 
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "runtime/save/run_places.h"
 #include "runtime/save/shard_copies.h"
+#include "runtime/save/storage_domains.h"
 
 namespace holdfast::inline save {
 
@@ -16,20 +16,20 @@ class DiskTier {
  public:
   // Builds a tier of one directory, where rank 0 publishes.
   explicit DiskTier(int rank) : rank_(rank) {}
-  // Builds a tier in parts. `places`: those of all ranks. `copies`: null where no rank keeps another's
+  // Builds a tier in parts. `domains`: those of all ranks. `copies`: null where no rank keeps another's
   // shards.
-  DiskTier(int rank, RunPlaces places, ShardCopies* copies)
-      : rank_(rank), places_(std::move(places)), copies_(copies) {}
+  DiskTier(int rank, StorageDomains domains, ShardCopies* copies)
+      : rank_(rank), domains_(std::move(domains)), copies_(copies) {}
 
-  bool in_parts() const { return places_.has_value() && places_->count() > 1; }
+  bool in_parts() const { return domains_.has_value() && domains_->count() > 1; }
   // Returns whether this rank publishes; publishers() returns how many ranks do.
-  bool publishes() const { return places_.has_value() ? places_->leads(rank_) : rank_ == 0; }
-  int publishers() const { return places_.has_value() ? places_->count() : 1; }
+  bool publishes() const { return domains_.has_value() ? domains_->leads(rank_) : rank_ == 0; }
+  int publishers() const { return domains_.has_value() ? domains_->count() : 1; }
   // Returns how many checkpoints retention keeps. Hosts replace theirs one after another, so one more than
   // the newest has to be complete everywhere.
   std::int64_t kept(std::int64_t keep) const { return in_parts() && keep < 2 ? 2 : keep; }
 
-  const std::optional<RunPlaces>& places() const { return places_; }
+  const std::optional<StorageDomains>& domains() const { return domains_; }
   ShardCopies* copies() const { return copies_; }
   // Sends the shard to the rank that keeps a copy of it. `pace` is called with the bytes of every part.
   Result<void> copy(std::uint64_t step, const std::string& directory, const ShardFile& shard,
@@ -39,7 +39,7 @@ class DiskTier {
 
  private:
   int rank_;
-  std::optional<RunPlaces> places_;
+  std::optional<StorageDomains> domains_;
   ShardCopies* copies_ = nullptr;
 };
 

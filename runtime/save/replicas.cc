@@ -19,23 +19,23 @@ class Replicas::Keeper {
   static Result<std::unique_ptr<Keeper>> create(StateView& view, std::uint64_t writer, int rank) {
     std::unique_ptr<Keeper> keeper(new Keeper(view, rank));
     const Digest run = digest_of(view.state.shm_run_id);
-    std::array<std::span<std::byte>, ReplicaKeeper::places> places;
-    for (std::size_t place = 0; place < places.size(); ++place) {
-      const std::string name = replica_name(run, writer, rank, static_cast<int>(place));
+    std::array<std::span<std::byte>, ReplicaKeeper::slots> slots;
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+      const std::string name = replica_name(run, writer, rank, static_cast<int>(slot));
       HF_TRY(std::unique_ptr<SharedMemory> memory,
              view.snapshots.make_slot(name, view.snapshots.bytes_of(rank)));
       keeper->names_.push_back(name);
-      places[place] = memory->bytes();
+      slots[slot] = memory->bytes();
       keeper->memory_.push_back(std::move(memory));
     }
-    HF_TRY(const ListenPlace place, view.rank.listen_place());
-    HF_TRY(keeper->listener_, view.rank.network(replica_purpose).listen(place.address));
+    HF_TRY(const ListenAddress address, view.rank.listen_address());
+    HF_TRY(keeper->listener_, view.rank.network(replica_purpose).listen(address.address));
     keeper->keeper_.emplace(
         ReplicaKeeper::Source{.run = run,
                               .writer = writer,
                               .rank = static_cast<std::uint32_t>(rank),
                               .ranks = static_cast<std::uint32_t>(view.rank.communicator.size())},
-        digest_of(view.rank.env.host_id()), places, view.rank.faults);
+        digest_of(view.rank.env.host_id()), slots, view.rank.faults);
     keeper->keep_names_ = true;
     return keeper;
   }
@@ -57,8 +57,8 @@ class Replicas::Keeper {
   Keeper& operator=(const Keeper&) = delete;
 
   int rank() const { return rank_; }
-  void add_places(std::vector<std::span<std::byte>>& places) const {
-    for (const std::unique_ptr<SharedMemory>& memory : memory_) places.push_back(memory->bytes());
+  void add_slots(std::vector<std::span<std::byte>>& slots) const {
+    for (const std::unique_ptr<SharedMemory>& memory : memory_) slots.push_back(memory->bytes());
   }
   std::uint16_t port() const { return listener_->port(); }
   void start() {
@@ -140,10 +140,10 @@ Replicas::~Replicas() {
   job_.wait();
 }
 
-std::vector<std::span<std::byte>> Replicas::places() const {
-  std::vector<std::span<std::byte>> places;
-  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->add_places(places);
-  return places;
+std::vector<std::span<std::byte>> Replicas::slots() const {
+  std::vector<std::span<std::byte>> slots;
+  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->add_slots(slots);
+  return slots;
 }
 
 Result<void> Replicas::make_keepers() {
@@ -157,21 +157,21 @@ Result<void> Replicas::make_keepers() {
 // Tells all ranks the addresses of this rank and the ports at which it receives the replicas of which ranks.
 Result<void> Replicas::exchange_addresses() {
   Env& env = view_->rank.env;
-  const Result<ListenPlace> place = view_->rank.listen_place();
+  const Result<ListenAddress> address = view_->rank.listen_address();
   HF_TRY_VOID(
-      agree_on_outcome(view_->rank.communicator, view_->rank.waiter, outcome_of(place), env.host_name()));
+      agree_on_outcome(view_->rank.communicator, view_->rank.waiter, outcome_of(address), env.host_name()));
   Json ports = Json::object();
   for (const std::unique_ptr<Keeper>& keeper : keepers_)
     ports[std::to_string(keeper->rank())] = keeper->port();
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(view_->rank.communicator, view_->rank.waiter,
-                         Json::array({env.host_name(), place->told, ports}).dump_any()));
+                         Json::array({env.host_name(), address->reported, ports}).dump_any()));
   target_.rank = view_->snapshots.buddy();
   if (target_.rank < 0) return {};
-  const Json told = Json::parse(texts[static_cast<std::size_t>(target_.rank)]);
-  target_.host = told[0];
-  const std::uint16_t port = told[2][std::to_string(view_->rank.communicator.rank())];
-  for (const Json& address : told[1]) target_.addresses.push_back({address, port});
+  const Json reported = Json::parse(texts[static_cast<std::size_t>(target_.rank)]);
+  target_.host = reported[0];
+  const std::uint16_t port = reported[2][std::to_string(view_->rank.communicator.rank())];
+  for (const Json& each : reported[1]) target_.addresses.push_back({each, port});
   return {};
 }
 

@@ -49,7 +49,7 @@ class Replicas {
   // Waits for the transfer and returns this rank's report.
   ReplicaReport take();
   // Returns the memory of the replicas that this rank keeps.
-  std::vector<std::span<std::byte>> places() const;
+  std::vector<std::span<std::byte>> slots() const;
 
  private:
   class Keeper;

@@ -13,7 +13,7 @@
 #include "runtime/interop/checkpoint_config.h"
 #include "runtime/interop/tensor_reader.h"
 #include "runtime/model/parameters.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 #include "runtime/save/device_state.h"
@@ -190,7 +190,7 @@ Result<RunState> read_snapshot(StateView& view, const SnapshotStep& step, const 
   HF_TRY(const RunState state, checked_state(view, manifest, stored, place));
   HF_TRY_VOID(read_set(view, stored, place, wanted, set));
   for (const std::string& damage : set.damages())
-    tell("{}; the replica of its rank's snapshot is sound and is used", damage);
+    print_message("{}; the replica of its rank's snapshot is sound and is used", damage);
   return state;
 }
 
@@ -238,10 +238,11 @@ Result<void> restore_checkpoint(StateView& view, const std::string& checkpoint_d
 }
 
 Result<void> restore_parts(StateView& view, const std::string& checkpoint_directory,
-                           const std::string& content, const RunPlaces& places, const ClaimCheck& check) {
+                           const std::string& content, const StorageDomains& domains,
+                           const ClaimCheck& check) {
   HF_FAULT_POINT(view.rank.faults, "load.before_read");
   HF_TRY_VOID(fetch_missing_shards(
-      view, places, checkpoint_directory, content,
+      view, domains, checkpoint_directory, content,
       [&](const Manifest& manifest) -> Result<std::vector<ShardSpec>> {
         HF_TRY(const Config stored, config_of(view, manifest, checkpoint_directory));
         return wanted_in_cut_of(view, stored);

@@ -24,10 +24,11 @@ Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, s
 // Fills the owned state from a checkpoint that any layout wrote, restores its RunState, and publishes the
 // parameters. Every rank calls it with the same directory; all get the same outcome.
 Result<void> restore_checkpoint(StateView& view, const std::string& checkpoint_directory);
-// Restores a checkpoint that is in parts on several hosts. `content` is StartPoint::content, `places` are
+// Restores a checkpoint that is in parts on several hosts. `content` is StartPoint::content, `domains` are
 // those of the ranks that train, `check` is of the claim of a rank that writes.
 Result<void> restore_parts(StateView& view, const std::string& checkpoint_directory,
-                           const std::string& content, const RunPlaces& places, const ClaimCheck& check);
+                           const std::string& content, const StorageDomains& domains,
+                           const ClaimCheck& check);
 // Restores the snapshots that the ranks' hosts have in shared memory. On an error no state was restored.
 Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id);
 // Restores only the weights (run.initialize_from), from any layout and any number of tensor lanes. Moments

@@ -22,9 +22,9 @@ bool alike(double before, double now) {
 // Returns whether the reported seconds of work still hold as the most that a failure costs. More by a
 // quarter, or less by half, is reported again. Changes below a second are not: with short steps the intervals
 // change all the time.
-bool holds(const std::optional<double>& told, const std::optional<double>& now) {
-  if (!told.has_value() || !now.has_value()) return told.has_value() == now.has_value();
-  return (*now <= 1.25 * *told && *told < 2.0 * *now) || std::abs(*told - *now) < 1.0;
+bool holds(const std::optional<double>& reported, const std::optional<double>& now) {
+  if (!reported.has_value() || !now.has_value()) return reported.has_value() == now.has_value();
+  return (*now <= 1.25 * *reported && *reported < 2.0 * *now) || std::abs(*reported - *now) < 1.0;
 }
 
 }  // namespace
@@ -200,10 +200,10 @@ double SaveCadence::mtbf_seconds() const {
 std::optional<IntervalChoice> SaveCadence::take_choice() {
   for (Tier* tier : {&ram_, &disk_}) {
     if (tier->chosen_steps == 0) continue;
-    if (tier->told_steps > 0 &&
-        alike(static_cast<double>(tier->told_steps), static_cast<double>(tier->chosen_steps)))
+    if (tier->reported_steps > 0 &&
+        alike(static_cast<double>(tier->reported_steps), static_cast<double>(tier->chosen_steps)))
       continue;
-    tier->told_steps = tier->chosen_steps;
+    tier->reported_steps = tier->chosen_steps;
     const bool to_disk = tier == &disk_;
     return IntervalChoice{.to_disk = to_disk,
                           .every_steps = tier->chosen_steps,
@@ -239,10 +239,11 @@ std::optional<FailureCost> SaveCadence::take_failure_cost() {
   const FailureCost cost{.process_seconds = lost_with_memory(),
                          .host_seconds = epoch_.survives_host ? lost_with_memory() : lost_with_hosts(),
                          .job_seconds = lost_with_hosts()};
-  if (told_cost_.has_value() && holds(told_cost_->process_seconds, cost.process_seconds) &&
-      holds(told_cost_->host_seconds, cost.host_seconds) && holds(told_cost_->job_seconds, cost.job_seconds))
+  if (reported_cost_.has_value() && holds(reported_cost_->process_seconds, cost.process_seconds) &&
+      holds(reported_cost_->host_seconds, cost.host_seconds) &&
+      holds(reported_cost_->job_seconds, cost.job_seconds))
     return std::nullopt;
-  told_cost_ = cost;
+  reported_cost_ = cost;
   return cost;
 }
 

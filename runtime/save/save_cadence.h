@@ -112,7 +112,7 @@ class SaveCadence {
   struct Tier {
     std::int64_t every_steps = 0;   // interval of the config
     std::int64_t chosen_steps = 0;  // 0 = not chosen yet
-    std::int64_t told_steps = 0;
+    std::int64_t reported_steps = 0;
     std::uint64_t last_step = 0;  // step after which the newest save of this epoch was begun; 0 = none so far
     RecentMedian cost_seconds;
     // Number of saves whose cost is being measured, number of steps that overlap with them, duration of these
@@ -151,7 +151,7 @@ class SaveCadence {
   // ordinary.
   RecentMedian step_seconds_, step_beside_fixed_seconds_;
   RecentMedian durable_seconds_, replicated_seconds_;
-  std::optional<FailureCost> told_cost_;
+  std::optional<FailureCost> reported_cost_;
 };
 
 }  // namespace holdfast::inline save

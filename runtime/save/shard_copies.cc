@@ -23,18 +23,19 @@ ShardCopies::ShardCopies(StateView& view, const CheckpointStore& store, std::uin
       source_{.run = digest_of(view.state.run_id), .writer = writer} {}
 
 Result<std::unique_ptr<ShardCopies>> ShardCopies::create(StateView& view, const CheckpointStore& store,
-                                                         const RunPlaces& places, std::uint64_t writer) {
+                                                         const StorageDomains& domains,
+                                                         std::uint64_t writer) {
   std::unique_ptr<ShardCopies> copies(new ShardCopies(view, store, writer));
-  const Result<ListenPlace> place = view.rank.listen_place();
-  HF_TRY_VOID(agree_on_outcome(view.rank.communicator, view.rank.waiter, outcome_of(place),
+  const Result<ListenAddress> address = view.rank.listen_address();
+  HF_TRY_VOID(agree_on_outcome(view.rank.communicator, view.rank.waiter, outcome_of(address),
                                view.rank.env.host_name()));
   const int rank = view.rank.communicator.rank();
-  Result<std::unique_ptr<Listener>> listener = view.rank.network(copy_purpose(rank)).listen(place->address);
+  Result<std::unique_ptr<Listener>> listener = view.rank.network(copy_purpose(rank)).listen(address->address);
   HF_TRY_VOID(agree_on_outcome(view.rank.communicator, view.rank.waiter, outcome_of(listener),
                                view.rank.env.host_name()));
   copies->listener_ = std::move(listener).value();
   HF_TRY_VOID(
-      copies->exchange_addresses(view, *place, places.copy_keepers()[static_cast<std::size_t>(rank)]));
+      copies->exchange_addresses(view, *address, domains.copy_keepers()[static_cast<std::size_t>(rank)]));
   copies->thread_ = std::jthread([service = copies.get()] { service->serve(); });
   return copies;
 }
@@ -51,17 +52,17 @@ void ShardCopies::cancel() {
   if (receiving_ != nullptr) receiving_->shut_down();
 }
 
-Result<void> ShardCopies::exchange_addresses(StateView& view, const ListenPlace& place, int keeper) {
+Result<void> ShardCopies::exchange_addresses(StateView& view, const ListenAddress& address, int keeper) {
   Communicator& communicator = view.rank.communicator;
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(communicator, view.rank.waiter,
-                         Json::array({env_->host_name(), place.told, listener_->port()}).dump_any()));
+                         Json::array({env_->host_name(), address.reported, listener_->port()}).dump_any()));
   keeper_ = keeper;
   if (keeper < 0) return {};
   to_keeper_.emplace(view.rank.network(copy_purpose(keeper)));
-  const Json told = Json::parse(texts[static_cast<std::size_t>(keeper)]);
-  keeper_host_ = told[0];
-  for (const Json& address : told[1]) addresses_.push_back({address, told[2]});
+  const Json reported = Json::parse(texts[static_cast<std::size_t>(keeper)]);
+  keeper_host_ = reported[0];
+  for (const Json& each : reported[1]) addresses_.push_back({each, reported[2]});
   return {};
 }
 
@@ -108,21 +109,21 @@ Result<std::unique_ptr<Connection>> ShardCopies::connect() {
 Result<void> ShardCopies::send(std::uint64_t step, const std::string& directory, const ShardFile& shard,
                                const Pace& pace) {
   if (keeper_ < 0) return {};
-  const auto told = [&](const Error& error) -> Result<void> {
+  const auto reported = [&](const Error& error) -> Result<void> {
     return fail(ExitCode::checkpoint, "rank {} (host {}), which keeps its copy, could not be given it: {}",
                 keeper_, keeper_host_, error.message);
   };
   Result<std::unique_ptr<Connection>> connection = connect();
-  if (!connection.ok()) return told(connection.error());
+  if (!connection.ok()) return reported(connection.error());
   // The connection is released before it closes.
   struct Held {
     ShardCopies* copies;
     ~Held() { copies->hold(copies->sending_, nullptr); }
   } const held{this};
-  if (!hold(sending_, connection->get())) return told(fail(ExitCode::communication, "this rank ends"));
+  if (!hold(sending_, connection->get())) return reported(fail(ExitCode::communication, "this rank ends"));
   const Result<void> sent =
       send_shard_copy(**connection, *env_, source_, step, directory, shard, *faults_, pace);
-  return sent.ok() ? sent : told(sent.error());
+  return sent.ok() ? sent : reported(sent.error());
 }
 
 }  // namespace holdfast::inline save

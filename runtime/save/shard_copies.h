@@ -1,6 +1,6 @@
 // ShardCopies sends and receives the copies of shard files that ranks keep for each other on the disks of
 // their hosts, where run.directory is local to each host. They keep every checkpoint complete when a host is
-// lost for good (checkpoint/shard_copy.h, RunPlaces::copy_keepers()).
+// lost for good (checkpoint/shard_copy.h, StorageDomains::copy_keepers()).
 //
 //   copies->send(step, directory, shard);     // on the thread that has written the shard
 //
@@ -22,8 +22,8 @@
 #include "checkpoint/store.h"
 #include "runtime/os/sealed_network.h"
 #include "runtime/rank/run_secret.h"
-#include "runtime/save/run_places.h"
 #include "runtime/save/state_view.h"
+#include "runtime/save/storage_domains.h"
 
 namespace holdfast::inline save {
 
@@ -32,7 +32,7 @@ class ShardCopies {
   // Starts the listener of this rank and tells the other ranks its address. All ranks call it together.
   // `store`: the store of this start, which outlives it.
   static Result<std::unique_ptr<ShardCopies>> create(StateView& view, const CheckpointStore& store,
-                                                     const RunPlaces& places, std::uint64_t writer);
+                                                     const StorageDomains& domains, std::uint64_t writer);
   ~ShardCopies();
   ShardCopies(const ShardCopies&) = delete;
   ShardCopies& operator=(const ShardCopies&) = delete;
@@ -45,7 +45,7 @@ class ShardCopies {
 
  private:
   ShardCopies(StateView& view, const CheckpointStore& store, std::uint64_t writer);
-  Result<void> exchange_addresses(StateView& view, const ListenPlace& place, int keeper);
+  Result<void> exchange_addresses(StateView& view, const ListenAddress& address, int keeper);
   void serve();
   Result<std::unique_ptr<Connection>> connect();
   bool hold(Connection*& slot, Connection* connection);

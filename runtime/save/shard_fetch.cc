@@ -23,13 +23,13 @@ constexpr const char* fetch_operation = "the copying of shards between hosts";
 
 class ShardExchange {
  public:
-  ShardExchange(StateView& view, const RunPlaces& places, std::string directory, std::string content,
+  ShardExchange(StateView& view, const StorageDomains& domains, std::string directory, std::string content,
                 ClaimCheck check)
       : view_(view),
         env_(view.rank.env),
         communicator_(view.rank.communicator),
         waiter_(patient_waiter(view)),
-        leader_(places.leader_of(communicator_.rank())),
+        leader_(domains.leader_of(communicator_.rank())),
         directory_(std::move(directory)),
         staging_(pending_of(directory_, "fetched-")),
         content_(std::move(content)),
@@ -99,10 +99,11 @@ class ShardExchange {
       here_.push_back(is_here);
       if (is_here && leads()) present.push_back(i);
     }
-    HF_TRY(const std::vector<std::string> told, all_gather_text(communicator_, waiter_, present.dump_any()));
+    HF_TRY(const std::vector<std::string> reported,
+           all_gather_text(communicator_, waiter_, present.dump_any()));
     holders_.resize(manifest_.shards.size());
-    for (std::size_t rank = 0; rank < told.size(); ++rank) {
-      for (const Json& shard : Json::parse(told[rank]))
+    for (std::size_t rank = 0; rank < reported.size(); ++rank) {
+      for (const Json& shard : Json::parse(reported[rank]))
         holders_[shard.get<std::size_t>()].push_back(static_cast<int>(rank));
     }
     return {};
@@ -303,10 +304,10 @@ std::vector<ShardFetch> plan_fetches(const std::vector<std::vector<int>>& holder
   return fetches;
 }
 
-Result<void> fetch_missing_shards(StateView& view, const RunPlaces& places, const std::string& directory,
-                                  const std::string& content, const WantedOf& wanted_of,
-                                  const ClaimCheck& check) {
-  return ShardExchange(view, places, directory, content, check).run(wanted_of);
+Result<void> fetch_missing_shards(StateView& view, const StorageDomains& domains,
+                                  const std::string& directory, const std::string& content,
+                                  const WantedOf& wanted_of, const ClaimCheck& check) {
+  return ShardExchange(view, domains, directory, content, check).run(wanted_of);
 }
 
 }  // namespace holdfast::inline save

@@ -83,16 +83,18 @@ class PartExchange {
     HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump_any()));
     bool needed = false;
     std::set<std::pair<std::string, std::uint32_t>> unsound;
-    std::vector<Json> told;
+    std::vector<Json> reported;
     for (const std::string& text : texts) {
-      told.push_back(Json::parse(text));
-      needed = needed || told.back()["needs"].get<bool>();
-      for (const std::uint32_t part : told.back()["damaged"]) unsound.emplace(told.back()["host"], part);
+      reported.push_back(Json::parse(text));
+      needed = needed || reported.back()["needs"].get<bool>();
+      for (const std::uint32_t part : reported.back()["damaged"])
+        unsound.emplace(reported.back()["host"], part);
     }
     std::map<std::uint32_t, std::vector<int>> holders;
-    for (std::size_t rank = 0; rank < told.size(); ++rank) {
-      for (const std::uint32_t part : told[rank]["parts"]) {
-        if (!unsound.contains({told[rank]["host"], part})) holders[part].push_back(static_cast<int>(rank));
+    for (std::size_t rank = 0; rank < reported.size(); ++rank) {
+      for (const std::uint32_t part : reported[rank]["parts"]) {
+        if (!unsound.contains({reported[rank]["host"], part}))
+          holders[part].push_back(static_cast<int>(rank));
       }
     }
     for (const auto& [part, ranks] : holders) server_of_[part] = ranks[part % ranks.size()];
@@ -116,12 +118,12 @@ class PartExchange {
   // servers.
   Result<void> plan(std::vector<Request>& requests) {
     std::vector<ShardSpec> existing;
-    std::vector<std::pair<std::uint32_t, std::size_t>> places;
+    std::vector<std::pair<std::uint32_t, std::size_t>> slots;
     const std::vector<std::uint32_t> here = set_.ranks();
     for (const auto& [part, specs] : pieces_) {
       for (std::size_t i = 0; i < specs.size(); ++i) {
         existing.push_back(specs[i]);
-        places.emplace_back(part, i);
+        slots.emplace_back(part, i);
       }
     }
     const Result<std::vector<ShardCopy>> copies = plan_copies(existing, wanted_);
@@ -129,7 +131,7 @@ class PartExchange {
       return fail(ExitCode::checkpoint, "{}", set_.damages().front());
     if (!copies.ok()) return copies.error();
     for (const ShardCopy& copy : *copies) {
-      const auto [part, piece] = places[copy.existing_index];
+      const auto [part, piece] = slots[copy.existing_index];
       if (std::ranges::binary_search(here, part)) continue;
       requests.push_back({.part = part,
                           .piece = piece,
@@ -154,7 +156,7 @@ class PartExchange {
     }
     // The memory is not filled with zeros first, and is in huge pages, because a new host waits for little
     // else here.
-    Result<OwnedMemory> bytes = host_memory(MemoryPlace::host_visible, spec.byte_count());
+    Result<OwnedMemory> bytes = host_memory(MemoryKind::host_visible, spec.byte_count());
     if (!bytes.ok()) {
       communicator_.abandon();  // the server is about to send
       return bytes.error();

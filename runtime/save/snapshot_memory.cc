@@ -38,7 +38,7 @@ Result<SnapshotMemory> SnapshotMemory::reserve(StateView& view, std::uint64_t wr
     memory.slots_.clear();
   }
   if (!memory.warning_.empty()) {
-    Result<OwnedMemory> owned = host_memory(MemoryPlace::host_visible, view.snapshots.bytes());
+    Result<OwnedMemory> owned = host_memory(MemoryKind::host_visible, view.snapshots.bytes());
     HF_TRY_VOID(agree_on_outcome(view.rank.communicator, view.rank.waiter, outcome_of(owned),
                                  view.rank.env.host_name()));
     memory.owned_ = std::move(owned).value();

@@ -14,11 +14,11 @@ void SnapshotPlan::reserve(MemoryPlan& plan) {
   constexpr int staging_count = 4;
   for (int i = 0; i < staging_count && !rank_->device.host_sees_memory(); ++i) {
     staging_slots_.push_back(
-        plan.reserve("snapshot.staging", MemoryClass::snapshot, staging_bytes, MemoryPlace::host_visible));
+        plan.reserve("snapshot.staging", MemoryClass::snapshot, staging_bytes, MemoryKind::host_visible));
   }
   if (rank_->config.checkpoint.ram_every_steps != 0) return;
   slot_ = plan.reserve("snapshot", MemoryClass::snapshot, bytes_ + SnapshotSlot::alignment_bytes,
-                       MemoryPlace::host_visible);
+                       MemoryKind::host_visible);
 }
 
 // Binds the memory. A snapshot uses the part of its slot that has the alignment of snapshots.
@@ -84,7 +84,7 @@ std::vector<int> SnapshotPlan::kept_ranks() const {
 std::uint64_t SnapshotPlan::shared_bytes() const {
   if (rank_->config.checkpoint.ram_every_steps == 0) return 0;
   std::uint64_t bytes = shared_slots * bytes_;
-  for (const int rank : kept_ranks()) bytes += ReplicaKeeper::places * bytes_of(rank);
+  for (const int rank : kept_ranks()) bytes += ReplicaKeeper::slots * bytes_of(rank);
   return bytes;
 }
 

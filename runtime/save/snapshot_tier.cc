@@ -8,7 +8,7 @@
 #include "runtime/core/kept_memory.h"
 #include "runtime/core/units.h"
 #include "runtime/os/available_memory.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 
 namespace holdfast::inline save {
 
@@ -58,7 +58,7 @@ std::vector<std::uint64_t> SnapshotTier::slot_lengths() const {
   lengths.assign(static_cast<std::size_t>(SnapshotMemory::slots_at_once), view_->snapshots.bytes());
   if (tiers != SnapshotTiers::all) return lengths;
   for (const int rank : view_->snapshots.kept_ranks())
-    lengths.insert(lengths.end(), ReplicaKeeper::places, view_->snapshots.bytes_of(rank));
+    lengths.insert(lengths.end(), ReplicaKeeper::slots, view_->snapshots.bytes_of(rank));
   return lengths;
 }
 
@@ -85,7 +85,7 @@ Result<void> SnapshotTier::make_replicas() {
 // start would wait for the pages, which the first snapshot is the first to need.
 void SnapshotTier::fault_in_slots() {
   std::vector<std::span<std::byte>> slots = memory_->slots();
-  if (has_replicas()) std::ranges::copy(replication_.replicas->places(), std::back_inserter(slots));
+  if (has_replicas()) std::ranges::copy(replication_.replicas->slots(), std::back_inserter(slots));
   prefault_.start([this, slots = std::move(slots)]() -> Result<std::monostate> {
     view_->rank.env.lower_thread_priority();
     for (const std::span<std::byte> slot : slots) fault_in_beside(slot, [this] { return cancelled_.load(); });
@@ -213,7 +213,7 @@ Result<void> SnapshotTier::replace_older() {
   if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->forget();
   const Result<void> removed =
       outcome_of(remove_snapshots(view_->rank.env, digest_of(view_->state.shm_run_id), writer_));
-  if (!made.ok()) tell("RAM snapshots go on with two slots: {}", made.error().message);
+  if (!made.ok()) print_message("RAM snapshots go on with two slots: {}", made.error().message);
   return made.ok() ? removed : made;
 }
 

@@ -3,15 +3,15 @@
 #include <fmt/core.h>
 
 #include "checkpoint/candidates.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/save/upload_name.h"
 
 namespace holdfast::inline save {
 
-void tell_upload(const UploadReport& report) {
+void report_upload(const UploadReport& report) {
   if (report.outcome.ok()) return;
-  tell("the checkpoint of step {} was not uploaded: {}. It stays where it is", report.step,
-       report.outcome.error().message);
+  print_message("the checkpoint of step {} was not uploaded: {}. It stays where it is", report.step,
+                report.outcome.error().message);
 }
 
 Uploader::Uploader(Env& env, CheckpointStore& store, Settings settings)

@@ -30,7 +30,7 @@ struct UploadReport {
 };
 
 // Reports on stderr that an upload has failed; does nothing for one that has succeeded.
-void tell_upload(const UploadReport& report);
+void report_upload(const UploadReport& report);
 
 class Uploader {
  public:

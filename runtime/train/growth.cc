@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 
 namespace holdfast::inline train {
 
@@ -58,7 +58,7 @@ bool Growth::give_up(std::int64_t now_ns, const std::string& why) {
 
 void Growth::put_off(std::int64_t now_ns, const std::string& why) {
   terms_.at_ns = now_ns + terms_.retry_ns;
-  tell("new ranks {}; others are started in {} s", why, terms_.retry_ns / 1'000'000'000);
+  print_message("new ranks {}; others are started in {} s", why, terms_.retry_ns / 1'000'000'000);
 }
 
 }  // namespace holdfast::inline train

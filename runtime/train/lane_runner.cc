@@ -11,9 +11,7 @@ namespace {
 class LaneBuckets final : public BucketObserver {
  public:
   LaneBuckets(const StageParts& parts, int first) : parts_(parts), first_(first) {}
-  Result<void> wait_for_place(int bucket) override {
-    return parts_.reduction.wait_for_place(first_ + bucket);
-  }
+  Result<void> wait_for_slot(int bucket) override { return parts_.reduction.wait_for_slot(first_ + bucket); }
   void bucket_launched(int bucket) override {
     parts_.reduction.bucket_launched(first_ + bucket, parts_.rank.device.ticket());
   }

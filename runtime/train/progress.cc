@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "runtime/core/units.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/run/recovery_record.h"
 
@@ -39,7 +39,7 @@ Result<void> Progress::flush() {
 
 void Progress::say(std::string_view line) const {
   if (!speaks_) return;
-  show("{}", line);
+  print_line("{}", line);
 }
 
 Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
@@ -166,14 +166,14 @@ void Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) 
   log_->write(line);
 }
 
-void Progress::told_failure_cost(std::uint64_t step, const FailureCost& cost) {
+void Progress::set_failure_cost(std::uint64_t step, const FailureCost& cost) {
   if (!speaks_) return;
-  const auto told = [](const std::optional<double>& seconds) {
+  const auto reported = [](const std::optional<double>& seconds) {
     return seconds.has_value() ? fmt::format("up to {} of work", format_seconds(*seconds))
                                : std::string("all of its work");
   };
-  say(fmt::format("a lost process costs {}, a lost host {}, a lost job {}", told(cost.process_seconds),
-                  told(cost.host_seconds), told(cost.job_seconds)));
+  say(fmt::format("a lost process costs {}, a lost host {}, a lost job {}", reported(cost.process_seconds),
+                  reported(cost.host_seconds), reported(cost.job_seconds)));
   EventLine& line = log_->line().begin("failure_cost", env_->wall_time_us());
   line.field("step", step);
   const auto field = [&](std::string_view key, const std::optional<double>& seconds) {
@@ -190,8 +190,9 @@ void Progress::save_failed(const SaveReport& report) {
   if (!writes_) return;
   const std::string& reason = report.outcome.error().message;
   if (speaks_) {
-    tell("step {} could not be saved: {}. Training goes on, and the next save that is due is another try",
-         report.step, reason);
+    print_message(
+        "step {} could not be saved: {}. Training goes on, and the next save that is due is another try",
+        report.step, reason);
   }
   EventLine& line = log_->line().begin("fault", env_->wall_time_us());
   line.field("step", report.step).field("what", "save").field("reason", reason);
@@ -208,7 +209,7 @@ void Progress::replicated(const ReplicaReport& report) {
     const std::string& reason = report.outcome.error().message;
     line.field("what", "replica").field("reason", reason);
     if (!failed_before && speaks_) {
-      tell(
+      print_message(
           "the snapshot of step {} has not all its replicas: {}. Training goes on with the last one that "
           "has, "
           "and the next one that is due is another try",
@@ -217,7 +218,8 @@ void Progress::replicated(const ReplicaReport& report) {
     log_->write(line);
     return;
   }
-  if (failed_before && speaks_) tell("the snapshot of step {} has all its replicas again", report.step);
+  if (failed_before && speaks_)
+    print_message("the snapshot of step {} has all its replicas again", report.step);
   log_->write(line.field("bytes_sent", report.bytes).field("duration_ms", milliseconds(report.duration_ns)));
 }
 
@@ -227,7 +229,7 @@ void Progress::uploaded(const UploadReport& report) {
   EventLine& line = log_->line().begin(ok ? "upload" : "fault", env_->wall_time_us());
   line.field("step", report.step);
   if (!ok) {
-    tell_upload(report);
+    report_upload(report);
     line.field("what", "upload").field("reason", report.outcome.error().message);
   }
   log_->write(line.field("attempts", report.attempts).field("duration_ms", milliseconds(report.duration_ns)));

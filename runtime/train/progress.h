@@ -1,6 +1,6 @@
 // Progress reports a run while it goes on: console lines and events. Only rank 0 prints to the console. Where
-// run.directory is local to each host (run_places.h), one rank of each host writes the events. Between its
-// start and its end, no error of the output ends the run: an event that cannot be written waits
+// run.directory is local to each host (storage_domains.h), one rank of each host writes the events. Between
+// its start and its end, no error of the output ends the run: an event that cannot be written waits
 // (runtime/os/events.h), and lines for a console that is gone are dropped.
 #pragma once
 
@@ -61,7 +61,7 @@ class Progress {
   // Reports the save interval that is used from this step on, and why it was chosen.
   void chose_interval(std::uint64_t step, const IntervalChoice& choice);
   // Reports what a failure costs at most from now on.
-  void told_failure_cost(std::uint64_t step, const FailureCost& cost);
+  void set_failure_cost(std::uint64_t step, const FailureCost& cost);
   // Reports a failed save on stderr and as a fault; training goes on.
   void save_failed(const SaveReport& report);
   // Writes an event for each replica report, and a line on stderr when replicas begin to fail and when they

@@ -13,7 +13,7 @@ StageModel::StageModel(const Workload& workload, const RankContext& rank, Memory
                .slots = workload.step_slots()},
               rank.device, plan),
       loss_sums_slot_(plan.reserve("loss_sums", MemoryClass::workspace,
-                                   workload.step_slots() * sizeof(double), MemoryPlace::host_visible)) {
+                                   workload.step_slots() * sizeof(double), MemoryKind::host_visible)) {
   for (std::size_t chunk = 0; chunk < workload.parts.size(); ++chunk) {
     const StageShape shape{.part = workload.parts[chunk],
                            .microbatches_in_flight = workload.schedule.activation_buffers[chunk],

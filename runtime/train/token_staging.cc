@@ -9,7 +9,7 @@ namespace holdfast::inline train {
 TokenStaging::TokenStaging(const TokenStagingShape& shape, Device& device, MemoryPlan& plan)
     : shape_(shape), device_(&device) {
   const std::uint64_t bytes = shape_.slots * slot_elements() * sizeof(std::int32_t);
-  written_slot_ = plan.reserve("tokens", MemoryClass::data, bytes, MemoryPlace::host_visible);
+  written_slot_ = plan.reserve("tokens", MemoryClass::data, bytes, MemoryKind::host_visible);
   read_slot_ =
       device.host_sees_memory() ? written_slot_ : plan.reserve("tokens.device", MemoryClass::data, bytes);
 }

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "parallel/comm/device_wait.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/run/run_directory.h"
 
@@ -103,7 +103,7 @@ void TraceRecording::finish() {
   if (recording()) {
     wait_for_device(worker_->rank().device, worker_->rank().communicator);
     if (const Result<void> written = write(); !written.ok()) {
-      tell("rank {}: the trace of its steps is lost: {}", header_.rank, written.error().message);
+      print_message("rank {}: the trace of its steps is lost: {}", header_.rank, written.error().message);
     }
     spans.record_into({});
   }

@@ -45,7 +45,7 @@ Traffic lane_reduction(const BucketPlan& buckets, const LaneSchedule& lanes, int
 Traffic parameter_gather(const BucketPlan& buckets, int rank, std::uint64_t element_bytes) {
   Traffic traffic;
   for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
-    if (buckets.buckets()[static_cast<std::size_t>(bucket)].shadow_of >= 0) continue;
+    if (buckets.buckets()[static_cast<std::size_t>(bucket)].tied_to >= 0) continue;
     for (int owner = 0; owner < buckets.ranks(); ++owner) {
       const std::uint64_t bytes = buckets.parameter_range(bucket, owner).size() * element_bytes;
       if (owner == rank) {
@@ -73,11 +73,11 @@ Traffic stage_boundaries(const StageSchedule& schedule, std::uint64_t boundary_b
 // the embedding sends the updated weight.
 Traffic tied_ends(const BucketPlan& buckets, int rank, std::uint64_t element_bytes) {
   Traffic traffic;
-  const int tied = std::max(buckets.away(), buckets.guest());
+  const int tied = std::max(buckets.imported(), buckets.exported());
   if (tied < 0) return traffic;
   const std::uint64_t gradient = buckets.gradient_range(tied, rank).size() * sizeof(float);
   const std::uint64_t weight = buckets.parameter_range(tied, rank).size() * element_bytes;
-  const bool is_head = buckets.guest() >= 0;
+  const bool is_head = buckets.exported() >= 0;
   send(traffic, is_head ? gradient : weight);
   receive(traffic, is_head ? weight : gradient);
   return traffic;

@@ -157,7 +157,7 @@ Result<bool> Trainer::end_for_another_start(bool to_disk, int hosts_leaving) {
   } else {
     HF_TRY(const bool sealed, seal_elsewhere(to_disk, hosts_leaving));
     if (!sealed) {
-      if (!std::exchange(told_unsealed_, true))
+      if (!std::exchange(reported_unsealed_, true))
         parts_.progress.say(
             "the state is not safe without the hosts that are to be left: they are left when it is");
       return false;
@@ -281,7 +281,7 @@ bool Trainer::time_is_up() const {
 
 Result<StepOutcome> Trainer::step() {
   Env& env = parts_.worker.rank().env;
-  if (parts_.claim != nullptr) keep(parts_.claim->standing());
+  if (parts_.claim != nullptr) keep(parts_.claim->still_held());
   const bool stop = parts_.stop.stop_requested() || time_is_up();
   const SaveDue due = this->due();
   const bool grow = grows(due);
@@ -357,7 +357,7 @@ void Trainer::note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost)
   if (const std::optional<IntervalChoice> choice = cadence_->take_choice())
     parts_.progress.chose_interval(step, *choice);
   if (const std::optional<FailureCost> costs = cadence_->take_failure_cost())
-    parts_.progress.told_failure_cost(step, *costs);
+    parts_.progress.set_failure_cost(step, *costs);
 }
 
 Result<void> Trainer::evaluate() {

@@ -104,7 +104,7 @@ class Trainer {
   std::int64_t longest_save_ns_ = 0;  // an estimate until the first save
   std::uint64_t step_asked_for_ = 0;  // newest step whose save was requested; 0: no such save is under way
   bool saved_ = false;
-  bool stands_still_ = false, ends_for_another_start_ = false, told_unsealed_ = false;
+  bool stands_still_ = false, ends_for_another_start_ = false, reported_unsealed_ = false;
   Result<void> trouble_;
   Uploads uploads_;
 };

@@ -121,10 +121,10 @@ void Worker::reserve() {
 Result<void> Worker::agree_it_fits() {
   const bool is_host = rank_.device.host_sees_memory();
   const std::uint64_t planned =
-      is_host ? memory_.plan.total_bytes() : memory_.plan.total_bytes(MemoryPlace::host_visible);
+      is_host ? memory_.plan.total_bytes() : memory_.plan.total_bytes(MemoryKind::host_visible);
   std::uint64_t kept = 0;
   if (inputs_.kept != nullptr)
-    kept = is_host ? inputs_.kept->bytes() : inputs_.kept->bytes(MemoryPlace::host_visible);
+    kept = is_host ? inputs_.kept->bytes() : inputs_.kept->bytes(MemoryKind::host_visible);
   const Result<void> agreed = snapshots_.agree(planned, kept, inputs_.memory);
   if (inputs_.memory_decision != nullptr) *inputs_.memory_decision = snapshots_.decision();
   if (agreed.ok() || agreed.error().code != ExitCode::does_not_fit) return agreed;
@@ -140,7 +140,7 @@ Result<void> Worker::agree_it_fits() {
 // Makes the arena from pages of the epoch before, where there are any.
 Result<MemoryArena> Worker::make_arena() {
   if (inputs_.kept == nullptr) return allocate_memory(rank_.device, memory_.plan);
-  const auto fresh = [this](MemoryPlace place, std::uint64_t bytes) {
+  const auto fresh = [this](MemoryKind place, std::uint64_t bytes) {
     return rank_.device.allocate(place, bytes);
   };
   const KeptMemoryOptions options{.device_is_host = rank_.device.host_sees_memory(),
@@ -192,7 +192,7 @@ Result<void> Worker::join_tied_gradients() {
   // A rank that has all its lanes to itself has not waited for their sum yet.
   wait_for_device(rank_.device, rank_.communicator);
   return pass_on(*links_.pipeline().tied(), waiter_, std::as_writable_bytes(reduction().sum_of(tied)),
-                 workload_.buckets.guest() >= 0, "the passing of a tied weight's gradient");
+                 workload_.buckets.exported() >= 0, "the passing of a tied weight's gradient");
 }
 
 }  // namespace holdfast::inline train

@@ -16,7 +16,7 @@ Workload::Workload(const Config& config, const Mesh& mesh, int rank)
       lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data),
       rank_lanes(lanes_of_rank(lanes, mesh.coordinate_of(rank).data)),
       buckets(backward_buckets(spec, parts, share), mesh.shape().data,
-              gradient_places(config, mesh.shape().data)),
+              gradient_slots(config, mesh.shape().data)),
       batch_shape{.sequence_length = config.training.sequence_length,
                   .microbatch_size = config.training.microbatch_size,
                   .microbatches_per_lane = config.training.microbatches_per_lane,
@@ -34,7 +34,7 @@ std::size_t Workload::step_slots() const {
 }
 
 int Workload::tied_bucket() const {
-  return std::max(buckets.away(), buckets.guest());
+  return std::max(buckets.imported(), buckets.exported());
 }
 
 // Returns the bytes of the largest exchange on each link. A tensor group exchanges parts of a sum, what

@@ -89,8 +89,8 @@ TEST(WorkLoss, InPlace) {
   EXPECT_DOUBLE_EQ(losses[0].step_ms, 1000.0);
   EXPECT_DOUBLE_EQ(losses[0].unfinished_ms, 400.0);
   EXPECT_DOUBLE_EQ(losses[0].lost_ms(), 2400.0);
-  ASSERT_TRUE(losses[0].told.has_value());
-  EXPECT_DOUBLE_EQ(*losses[0].told->process_ms, 4000.0);
+  ASSERT_TRUE(losses[0].reported.has_value());
+  EXPECT_DOUBLE_EQ(*losses[0].reported->process_ms, 4000.0);
 }
 
 TEST(WorkLoss, OfAStepThatHangsOneStepCounts) {
@@ -98,7 +98,7 @@ TEST(WorkLoss, OfAStepThatHangsOneStepCounts) {
   ASSERT_EQ(losses.size(), 1u);
   EXPECT_EQ(losses[0].steps, 0u);
   EXPECT_DOUBLE_EQ(losses[0].lost_ms(), 1000.0);
-  EXPECT_FALSE(losses[0].told.has_value());
+  EXPECT_FALSE(losses[0].reported.has_value());
 }
 
 TEST(WorkLoss, ABusyMomentIsNoWork) {
@@ -122,7 +122,7 @@ TEST(WorkLoss, SeveralDeathsBeforeTheNextStepAreOneLoss) {
   const std::vector<WorkLoss> losses = again.start(7).steps(1).losses();
   ASSERT_EQ(losses.size(), 1u);
   EXPECT_EQ(losses[0].steps, 3u);
-  EXPECT_TRUE(losses[0].told.has_value()) << "by the start that ended";
+  EXPECT_TRUE(losses[0].reported.has_value()) << "by the start that ended";
 }
 
 TEST(WorkLoss, AStartThatEndedSilently) {

@@ -28,7 +28,7 @@ class ReplicaTransferTest : public testing::Test {
  protected:
   struct Memory {
     explicit Memory(std::uint64_t bytes)
-        : owned(host_memory(MemoryPlace::host_visible, bytes).value()), all(owned.get(), bytes) {}
+        : owned(host_memory(MemoryKind::host_visible, bytes).value()), all(owned.get(), bytes) {}
     OwnedMemory owned;
     std::span<std::byte> all;
   };

@@ -111,7 +111,7 @@ class DyingWriter : public testing::Test {
   const SnapshotIdentity old_ = identity_at(7), new_ = identity_at(8);
   const std::vector<ShardSpec> specs_ = pieces_of(0, 1);
   const std::uint64_t size_ = SnapshotSlot::bytes_for(specs_, manifest_bytes_max);
-  const OwnedMemory memory_ = host_memory(MemoryPlace::host_visible, size_).value();
+  const OwnedMemory memory_ = host_memory(MemoryKind::host_visible, size_).value();
   SnapshotSlot slot_{{memory_.get(), size_}, specs_};
   std::vector<std::byte> before_, cleared_, filled_, after_;
 };
@@ -255,7 +255,7 @@ class MixedSlots : public testing::Test {
   std::vector<std::byte> image_of(std::uint32_t rank, const SlotState& state) const {
     const std::vector<ShardSpec> specs = pieces_of(rank, ranks);
     const std::uint64_t size = SnapshotSlot::bytes_for(specs, manifest_bytes_max);
-    const OwnedMemory memory = host_memory(MemoryPlace::host_visible, size).value();
+    const OwnedMemory memory = host_memory(MemoryKind::host_visible, size).value();
     SnapshotSlot slot({memory.get(), size}, specs);
     fill(slot, identity_of(rank, state));
     if (state.kind == SlotState::Kind::sealed)

@@ -79,7 +79,7 @@ class SnapshotSlotTest : public testing::Test {
   std::vector<ShardSpec> specs_ = two_pieces();
   std::vector<std::vector<std::byte>> values_;
   std::uint64_t bytes_ = SnapshotSlot::bytes_for(specs_, 1000);
-  OwnedMemory memory_ = host_memory(MemoryPlace::host_visible, bytes_).value();
+  OwnedMemory memory_ = host_memory(MemoryKind::host_visible, bytes_).value();
   SnapshotSlot slot_{memory(), specs_};
 };
 
@@ -103,7 +103,7 @@ TEST(SnapshotSlot, ThreadsShareTheChunksOut) {
   std::vector<std::byte> values(specs[0].byte_count() + 1);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>((i * 2654435761u) >> 13);
   const std::uint64_t bytes = SnapshotSlot::bytes_for(specs, 1000);
-  const OwnedMemory memory = host_memory(MemoryPlace::host_visible, bytes).value();
+  const OwnedMemory memory = host_memory(MemoryKind::host_visible, bytes).value();
   SnapshotSlot slot({memory.get(), bytes}, specs);
   for (const std::size_t shift : {0u, 1u}) {
     const std::span<const std::byte> state = std::span(values).subspan(shift, specs[0].byte_count());
@@ -345,7 +345,7 @@ TEST_F(RamTierTest, WhatAnotherHostHasSentStandsForWhatIsDamagedHere) {
   ASSERT_FALSE(missing.ok());
   EXPECT_THAT(missing.error().message, HasSubstr("wrong checksum"));
   for (const ShardSpec& spec : specs) {
-    Result<OwnedMemory> bytes = host_memory(MemoryPlace::host_visible, spec.byte_count());
+    Result<OwnedMemory> bytes = host_memory(MemoryKind::host_visible, spec.byte_count());
     ASSERT_TRUE(bytes.ok());
     std::fill_n(bytes->get(), spec.byte_count(), std::byte{3});
     set.add(spec, std::move(bytes).value());

@@ -17,7 +17,7 @@ class KeptMemoryTest : public testing::Test {
     slot = plan.reserve("all", MemoryClass::workspace, bytes);
     return MemoryArena::allocate(
         plan, kept.source({.device_is_host = on_host, .threads = 2, .progress = [this] { ++calls; }},
-                          [this](MemoryPlace place, std::uint64_t wanted) {
+                          [this](MemoryKind place, std::uint64_t wanted) {
                             ++made;
                             return host_memory(place, wanted);
                           }));
@@ -82,7 +82,7 @@ TEST_F(KeptMemoryTest, OfADeviceIsReusedWhereItFits) {
 }
 
 TEST(FaultIn, KeepsTheContent) {
-  const Result<OwnedMemory> memory = host_memory(MemoryPlace::device, 40 * mib);
+  const Result<OwnedMemory> memory = host_memory(MemoryKind::device, 40 * mib);
   ASSERT_TRUE(memory.ok());
   const std::span<std::byte> bytes(memory->get(), 40 * mib);
   bytes[20 * mib] = std::byte{9};
@@ -92,7 +92,7 @@ TEST(FaultIn, KeepsTheContent) {
 }
 
 TEST(FaultIn, BesideOthersUntilItIsCancelled) {
-  const Result<OwnedMemory> memory = host_memory(MemoryPlace::device, 40 * mib);
+  const Result<OwnedMemory> memory = host_memory(MemoryKind::device, 40 * mib);
   ASSERT_TRUE(memory.ok());
   const std::span<std::byte> bytes(memory->get(), 40 * mib);
   bytes[20 * mib] = std::byte{9};

@@ -65,13 +65,13 @@ TEST(MemoryArena, RefusedPlanNamesItsClasses) {
 TEST(MemoryArena, EachPlaceIsOneAllocationOfTheSource) {
   MemoryPlan plan;
   const auto weights = plan.reserve("weights", MemoryClass::weights, 1000);
-  const auto tokens = plan.reserve("tokens", MemoryClass::data, 100, MemoryPlace::host_visible);
+  const auto tokens = plan.reserve("tokens", MemoryClass::data, 100, MemoryKind::host_visible);
   const auto moments = plan.reserve("moments", MemoryClass::optimizer, 2000);
-  EXPECT_EQ(plan.total_bytes(MemoryPlace::device), 1024U + 2048U);
-  EXPECT_EQ(plan.total_bytes(MemoryPlace::host_visible), 128U);
+  EXPECT_EQ(plan.total_bytes(MemoryKind::device), 1024U + 2048U);
+  EXPECT_EQ(plan.total_bytes(MemoryKind::host_visible), 128U);
   EXPECT_EQ(plan.total_bytes(), 1024U + 2048U + 128U);
   std::vector<std::byte*> bases;
-  const auto source = [&](MemoryPlace place, std::uint64_t bytes) {
+  const auto source = [&](MemoryKind place, std::uint64_t bytes) {
     EXPECT_EQ(bytes, plan.total_bytes(place));
     Result<OwnedMemory> memory = host_memory(place, bytes);
     bases.push_back(memory.value().get());
@@ -90,7 +90,7 @@ TEST(MemoryArena, WhatTheSourceSaysIsInTheSentence) {
   MemoryPlan plan;
   plan.reserve("weights", MemoryClass::weights, 1000);
   const auto refused = [](ExitCode code) {
-    return [code](MemoryPlace, std::uint64_t) -> Result<OwnedMemory> { return fail(code, "GPU 3 is away"); };
+    return [code](MemoryKind, std::uint64_t) -> Result<OwnedMemory> { return fail(code, "GPU 3 is away"); };
   };
   const Result<MemoryArena> full = MemoryArena::allocate(plan, refused(ExitCode::does_not_fit));
   ASSERT_FALSE(full.ok());
@@ -104,7 +104,7 @@ TEST(MemoryArena, WhatTheSourceSaysIsInTheSentence) {
 TEST(MemoryPlan, DeviceMemoryOfAGpuIsNotTheHosts) {
   MemoryPlan plan;
   plan.reserve("weights", MemoryClass::weights, std::uint64_t{3} << 30);
-  plan.reserve("tokens", MemoryClass::data, std::uint64_t{1} << 30, MemoryPlace::host_visible);
+  plan.reserve("tokens", MemoryClass::data, std::uint64_t{1} << 30, MemoryKind::host_visible);
   EXPECT_FALSE(check_fits(plan, std::uint64_t{2} << 30, 1).ok());
   EXPECT_TRUE(check_fits(plan, std::uint64_t{2} << 30, 2, /*device_is_host=*/false).ok());
   EXPECT_FALSE(check_fits(plan, std::uint64_t{2} << 30, 3, /*device_is_host=*/false).ok());

@@ -335,7 +335,8 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
                                                     void* value, std::size_t bytes, std::size_t* written) {
   const cuda_emulator::LibraryQuirks& quirks = cuda_emulator::library_quirks();
   const bool about_sums = attribute == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME;
-  if (quirks.tells_nothing || (quirks.tells_sums_alone && !about_sums)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (quirks.reports_nothing || (quirks.reports_sums_alone && !about_sums))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   const Algorithm algorithm = algorithm_in(*bytes_of_algorithm);
   const bool is_short =
       attribute == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;

@@ -56,8 +56,8 @@ void hold_memory(std::size_t bytes, int refusals);
 struct LibraryQuirks {
   bool in_place_sums_first = false;  // the best answer adds parts in any order, though that was masked out
   bool in_place_sums_alone = false;  // and there is no other answer
-  bool tells_sums_alone = false;     // of an algorithm's attributes only how it adds parts
-  bool tells_nothing = false;
+  bool reports_sums_alone = false;   // of an algorithm's attributes only how it adds parts
+  bool reports_nothing = false;
   bool refuses_preferences = false;
 };
 LibraryQuirks& library_quirks();

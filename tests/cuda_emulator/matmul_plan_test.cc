@@ -128,13 +128,13 @@ TEST_F(CudaMatmulOfAnotherLibrary, TakesTheOwnKernelWhereNoneHas) {
 }
 
 TEST_F(CudaMatmulOfAnotherLibrary, UnknownAttributesAreShownAsSuch) {
-  EXPECT_THAT(plan_of({.tells_sums_alone = true}),
+  EXPECT_THAT(plan_of({.reports_sums_alone = true}),
               testing::HasSubstr("algorithm ? tile ? stages ? splits ? reduction 0 swizzle ?"));
   expect_right_product();
 }
 
 TEST_F(CudaMatmulOfAnotherLibrary, WhatTellsNothingIsNotBelieved) {
-  EXPECT_THAT(plan_of({.tells_nothing = true}), testing::HasSubstr(": none"));
+  EXPECT_THAT(plan_of({.reports_nothing = true}), testing::HasSubstr(": none"));
   expect_right_product();
 }
 

@@ -22,7 +22,7 @@ class CudaMemoryWait : public testing::Test {
   }
   static Result<void> allocate(std::uint64_t bytes, const MemoryWait& wait) {
     const std::unique_ptr<Device> device = std::move(cuda::make_device({.memory_wait = wait})).value();
-    return outcome_of(device->allocate(MemoryPlace::device, bytes));
+    return outcome_of(device->allocate(MemoryKind::device, bytes));
   }
 
  private:
@@ -72,9 +72,9 @@ TEST_F(CudaMemoryWait, SaysAtItsEndThatTheRanksOfAGpuNeedTooMuch) {
 // Memory that this process holds itself is no reason to wait.
 TEST_F(CudaMemoryWait, IsNotForMemoryOfThisProcess) {
   const std::unique_ptr<Device> device = std::move(cuda::make_device({})).value();
-  const Result<OwnedMemory> arena = device->allocate(MemoryPlace::device, 7 * unit);
+  const Result<OwnedMemory> arena = device->allocate(MemoryKind::device, 7 * unit);
   ASSERT_TRUE(arena.ok());
-  const Result<OwnedMemory> more = device->allocate(MemoryPlace::device, 2 * unit);
+  const Result<OwnedMemory> more = device->allocate(MemoryKind::device, 2 * unit);
   ASSERT_FALSE(more.ok());
   EXPECT_EQ(more.error().code, ExitCode::does_not_fit) << more.error().message;
 }

@@ -18,15 +18,15 @@ constexpr std::size_t bytes = count * sizeof(float);
 
 struct Memory {
   std::unique_ptr<Device> device = std::move(cuda::make_device({})).value();
-  OwnedMemory state = std::move(device->allocate(MemoryPlace::device, bytes)).value();
-  OwnedMemory other = std::move(device->allocate(MemoryPlace::device, bytes)).value();
-  OwnedMemory source = std::move(device->allocate(MemoryPlace::host_visible, bytes)).value();
+  OwnedMemory state = std::move(device->allocate(MemoryKind::device, bytes)).value();
+  OwnedMemory other = std::move(device->allocate(MemoryKind::device, bytes)).value();
+  OwnedMemory source = std::move(device->allocate(MemoryKind::host_visible, bytes)).value();
   std::vector<OwnedMemory> targets = {};
 
   explicit Memory(int target_count) {
     for (std::int64_t i = 0; i < count; ++i) floats(source)[i] = static_cast<float>(i);
     for (int i = 0; i < target_count; ++i)
-      targets.push_back(std::move(device->allocate(MemoryPlace::host_visible, bytes)).value());
+      targets.push_back(std::move(device->allocate(MemoryKind::host_visible, bytes)).value());
   }
   ~Memory() { device->synchronize(); }  // nothing works on the memory any more
   static float* floats(const OwnedMemory& memory) { return reinterpret_cast<float*>(memory.get()); }

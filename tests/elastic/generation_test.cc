@@ -109,7 +109,7 @@ class GenerationTest : public RecoveryTest {
     testing::internal::CaptureStdout();
     const RunEnd end =
         train({.run = run, .ranks = 2, .overrides = with_tiers(std::move(overrides)), .hosts = hosts_});
-    told_ = testing::internal::GetCapturedStdout();
+    reported_ = testing::internal::GetCapturedStdout();
     EXPECT_EQ(end.code, ExitCode::done) << end.message;
     const Json last = events(run, "start").back();
     return fmt::format("{} {}, generation {}", last.value("resumed_from", "not"),
@@ -127,7 +127,7 @@ class GenerationTest : public RecoveryTest {
   static constexpr const char* lower = "optimizer.learning_rate=1e-3";
   std::vector<std::string> hosts_ = {"a", "b"};
   std::vector<std::string> runs_;
-  std::string told_;
+  std::string reported_;
 };
 
 // What people do when a run has diverged: the newest checkpoint away, another learning rate, back to an older
@@ -153,7 +153,7 @@ TEST_F(GenerationTest, TheUsersOwnRollBackWins) {
     if (each.lower) overrides.emplace_back(lower);
     EXPECT_EQ(resume(run, overrides), each.resumed);
     EXPECT_EQ(digest(run), each.lower ? lowered : end);
-    EXPECT_THAT(told_, testing::HasSubstr("generation 1 begins after step 5 ("));
+    EXPECT_THAT(reported_, testing::HasSubstr("generation 1 begins after step 5 ("));
   }
 }
 

@@ -190,8 +190,8 @@ class PreparationTest : public testing::Test {
 
 TEST_F(PreparationTest, IsMemoryThatIsThere) {
   prepare({.device_bytes = 5 * mib, .host_bytes = 4096, .timeout_ms = 0});
-  EXPECT_GE(prepared.memory.bytes(MemoryPlace::device), 5 * mib);
-  EXPECT_GE(prepared.memory.bytes(MemoryPlace::host_visible), 4096U);
+  EXPECT_GE(prepared.memory.bytes(MemoryKind::device), 5 * mib);
+  EXPECT_GE(prepared.memory.bytes(MemoryKind::host_visible), 4096U);
   EXPECT_EQ(prepared.slots.unneeded_bytes(), 0U);
   EXPECT_GT(calls, 0);
 }

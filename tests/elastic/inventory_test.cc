@@ -56,12 +56,12 @@ TEST(GatherInventories, WhatOneRankKnowsHoldsForAll) {
 
 // A rank that was told by another knows less than those that noticed it themselves, however early.
 TEST(GatherInventories, TheFirstThatNoticedItItselfSaysHow) {
-  const RecoveryInventory all = merged({{.noticed_us = 10, .told = true, .noticed = "rank 1 gave up"},
+  const RecoveryInventory all = merged({{.noticed_us = 10, .reported = true, .noticed = "rank 1 gave up"},
                                         {.noticed_us = 30, .noticed = "late"},
                                         {.noticed_us = 20, .noticed = "two lines\nof it"}});
   EXPECT_EQ(all.noticed, "two lines\nof it");
   EXPECT_EQ(all.noticed_us, 20);
-  EXPECT_FALSE(all.told);
+  EXPECT_FALSE(all.reported);
 }
 
 MembershipView view_of(std::uint64_t epoch, const std::vector<int>& launched_ranks) {

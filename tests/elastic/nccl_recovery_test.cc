@@ -156,17 +156,17 @@ TEST_F(NcclRecovery, AFailureOfNcclThatComesAgainEndsTheRun) {
                   {"checkpoint.ram_every_steps=5", "elastic.grow_after=0s", "elastic.memory_timeout=0s"});
     const std::vector<std::optional<RunEnd>> ends = train_all(
         {.run = each.run, .ranks = each.ranks, .overrides = seldom, .faults = each.faults}, trouble);
-    int told = 0;
+    int reported = 0;
     for (const std::optional<RunEnd>& end : ends) {
       if (!end.has_value()) continue;
-      ++told;
+      ++reported;
       EXPECT_EQ(end->code, ExitCode::communication);
       // Behind it stands what one of them noticed first: NCCL's failure, or that the other gave up.
       EXPECT_THAT(end->message,
                   ContainsRegex("step [1-4] was begun again 3 times with nobody lost, and failed "
                                 "each time: "));
     }
-    EXPECT_EQ(told, each.ranks + each.newcomers - (*each.faults == 0 ? 0 : 1));
+    EXPECT_EQ(reported, each.ranks + each.newcomers - (*each.faults == 0 ? 0 : 1));
     EXPECT_EQ(doubles.sessions(), each.sessions);
     EXPECT_EQ(read_status(posix_env(), {run_directory(each.run)}).state, "failed");
   }

@@ -75,7 +75,7 @@ std::string text_of(const MemoryPlan& plan) {
   std::string text;
   for (const MemoryPlan::Entry& entry : plan.entries()) {
     text += fmt::format("{} ({}) {} bytes at {} in place {}\n", entry.name, name_of(entry.memory_class),
-                        entry.slot.bytes, entry.slot.offset_bytes, static_cast<int>(entry.slot.place));
+                        entry.slot.bytes, entry.slot.offset_bytes, static_cast<int>(entry.slot.kind));
   }
   return text;
 }

@@ -207,7 +207,7 @@ TEST_F(RecoveryTest, WhatWaitsForRoomOnTheDiskOutlivesARecovery) {
                      .faults = "step.before_vote@8:1=kill"},
                     {.machine = &machine}),
             1);
-  const std::string told = testing::internal::GetCapturedStderr();
+  const std::string reported = testing::internal::GetCapturedStderr();
   EXPECT_EQ(machine.failure_count(), 20U);
   EXPECT_EQ(digest("waiting"), end);
   std::vector<int> steps, in_ledger, expected;
@@ -215,11 +215,11 @@ TEST_F(RecoveryTest, WhatWaitsForRoomOnTheDiskOutlivesARecovery) {
   std::istringstream lines(posix_env().read_text(RunPaths{run_directory("waiting")}.ledger(0)).value());
   for (std::string line; std::getline(lines, line);) in_ledger.push_back(Json::parse(line)["step"]);
   for (int step = 1; step <= 20; ++step) expected.push_back(step);
-  EXPECT_EQ(steps, expected) << told;
-  EXPECT_EQ(in_ledger, expected) << told;
+  EXPECT_EQ(steps, expected) << reported;
+  EXPECT_EQ(in_ledger, expected) << reported;
   EXPECT_EQ(events("waiting", "fault").size(), 1U);
   EXPECT_EQ(events("waiting", "recovery").size(), 1U);
-  EXPECT_THAT(told, HasSubstr("events.jsonl is written again, with 10 lines that waited\n"));
+  EXPECT_THAT(reported, HasSubstr("events.jsonl is written again, with 10 lines that waited\n"));
 }
 
 // It dies as others are killed, so that the run goes on.

@@ -10,11 +10,11 @@
 namespace holdfast {
 namespace {
 
-const LaunchPlaces places{.mpirun = "/mpi/bin/mpirun",
-                          .opal_prefix = "/mpi",
-                          .program = "/bin/holdfast",
-                          .one_host = "/conf/one_host.conf",
-                          .several_hosts = "/conf/several_hosts.conf"};
+const LaunchPaths places{.mpirun = "/mpi/bin/mpirun",
+                         .opal_prefix = "/mpi",
+                         .program = "/bin/holdfast",
+                         .one_host = "/conf/one_host.conf",
+                         .several_hosts = "/conf/several_hosts.conf"};
 
 std::string line_of(const LaunchOptions& options, const LaunchShape& shape,
                     const std::map<std::string, std::string>& variables = {{"HOME", "/root"}}) {
@@ -39,7 +39,7 @@ TEST(MpirunLine, OneHost) {
 // Open MPI takes its settings from there.
 TEST(MpirunLine, WithoutHomeItIsTheOneThatWasFound) {
   VariablesEnv env(std::map<std::string, std::string>{});
-  LaunchPlaces found = places;
+  LaunchPaths found = places;
   EXPECT_FALSE(mpirun_line(env, {}, found, {}).variables.contains("HOME"));
   found.home = "/home/found";
   EXPECT_EQ(mpirun_line(env, {}, found, {}).variables.at("HOME"), "/home/found");

@@ -32,9 +32,9 @@ TEST(LaunchRecord, RanksTellThatTheyLiveAndHowTheyEnd) {
   VariablesEnv env({{launch_variable, directory.path()}});
   EXPECT_EQ(launched_start(env), directory.path().substr(directory.path().rfind('/') + 1));
   EXPECT_TRUE(read_launched_ranks(env, directory.path()).empty());
-  tell_launcher_ready(env, 12);
-  tell_launcher_ready(env, 3);
-  tell_launcher_end(env, 3, ExitCode::saved, SIGTERM);
+  report_ready_to_launcher(env, 12);
+  report_ready_to_launcher(env, 3);
+  report_end_to_launcher(env, 3, ExitCode::saved, SIGTERM);
   const std::vector<LaunchedRank> ranks = read_launched_ranks(env, directory.path());
   ASSERT_EQ(ranks.size(), 2u);
   EXPECT_EQ(ranks[0].rank, 3);
@@ -54,27 +54,27 @@ TEST(LaunchRecord, RanksTellThatTheyLiveAndHowTheyEnd) {
 TEST(LaunchRecord, NothingIsToldWithoutALauncher) {
   VariablesEnv env(std::map<std::string, std::string>{});
   EXPECT_EQ(launched_start(env), "");
-  tell_launcher_ready(env, 0);
-  tell_launcher_end(env, 0, ExitCode::done);
+  report_ready_to_launcher(env, 0);
+  report_end_to_launcher(env, 0, ExitCode::done);
   EXPECT_TRUE(read_launched_ranks(env, "/no/such/directory").empty());
 }
 
 TEST(LaunchRecord, GuardsTellWhomTheyEnded) {
   const TemporaryDirectory directory;
   VariablesEnv env({{launch_variable, directory.path()}});
-  EXPECT_TRUE(read_told_verdicts(env, directory.path()).empty());
+  EXPECT_TRUE(read_reported_verdicts(env, directory.path()).empty());
   const std::int64_t before_us = env.wall_time_us();
-  tell_launcher_verdict(env, 2, "rank 2 (host \xff) hangs");
-  tell_launcher_verdict(env, -1, "all wait");
+  report_verdict_to_launcher(env, 2, "rank 2 (host \xff) hangs");
+  report_verdict_to_launcher(env, -1, "all wait");
   ASSERT_TRUE(env.append_line(directory / "guard-other",
                               "{\"time_us\":5,\"rank\":7,\"verdict\":\"rank 7 hangs\"}\n{\"rank\":3}\n{\"ran")
                   .ok());
-  const std::vector<ToldVerdict> told = read_told_verdicts(env, directory.path());
-  ASSERT_EQ(told.size(), 3u);
-  EXPECT_EQ(told[0].rank, 7) << "by time, whoever said it";
-  EXPECT_EQ(told[1].rank, 2);
-  EXPECT_GE(told[1].time_us, before_us);
-  EXPECT_EQ(told[2].sentence, "all wait");
+  const std::vector<ReportedVerdict> reported = read_reported_verdicts(env, directory.path());
+  ASSERT_EQ(reported.size(), 3u);
+  EXPECT_EQ(reported[0].rank, 7) << "by time, whoever said it";
+  EXPECT_EQ(reported[1].rank, 2);
+  EXPECT_GE(reported[1].time_us, before_us);
+  EXPECT_EQ(reported[2].sentence, "all wait");
   EXPECT_TRUE(read_launched_ranks(env, directory.path()).empty()) << "a guard is no rank";
 }
 
@@ -102,12 +102,12 @@ TEST(RunProgress, TheNewestStepOfTheLog) {
 }
 
 TEST(RunProgress, WhatTheRunHasNotRecoveredFrom) {
-  const std::vector<ToldVerdict> told = {{.time_us = 10, .rank = 1, .sentence = "rank 1 hangs"},
-                                         {.time_us = 20, .rank = 2, .sentence = "rank 2 hangs"},
-                                         {.time_us = 30, .rank = -1, .sentence = "all wait"}};
-  EXPECT_EQ(verdicts_at_end(told, {}), "rank 1 hangs; rank 2 hangs; all wait");
-  EXPECT_EQ(verdicts_at_end(told, {.step = 7, .time_us = 15}), "rank 2 hangs; all wait");
-  EXPECT_EQ(verdicts_at_end(told, {.step = 9, .time_us = 40}), "") << "steps were made since";
+  const std::vector<ReportedVerdict> reported = {{.time_us = 10, .rank = 1, .sentence = "rank 1 hangs"},
+                                                 {.time_us = 20, .rank = 2, .sentence = "rank 2 hangs"},
+                                                 {.time_us = 30, .rank = -1, .sentence = "all wait"}};
+  EXPECT_EQ(verdicts_at_end(reported, {}), "rank 1 hangs; rank 2 hangs; all wait");
+  EXPECT_EQ(verdicts_at_end(reported, {.step = 7, .time_us = 15}), "rank 2 hangs; all wait");
+  EXPECT_EQ(verdicts_at_end(reported, {.step = 9, .time_us = 40}), "") << "steps were made since";
   EXPECT_EQ(verdicts_at_end({}, {}), "");
 }
 
@@ -271,12 +271,12 @@ TEST(HostProbe, NoWordReachesAShellThatIsNotQuoted) {
   ASSERT_TRUE(posix_env().replace_text(agent, "#!/bin/sh\nshift\nexec sh -c \"$*\"\n").ok());
   ASSERT_EQ(::chmod(agent.c_str(), 0755), 0);
   VariablesEnv env(std::map<std::string, std::string>{{"PRTE_MCA_plm_ssh_agent", agent}});
-  const std::string made = directory / "made", told = directory / "told";
-  const std::vector<std::string> words = {"sh", "-c", "printf %s \"$1\" > " + told, "sh",
+  const std::string made = directory / "made", reported = directory / "told";
+  const std::vector<std::string> words = {"sh", "-c", "printf %s \"$1\" > " + reported, "sh",
                                           "x; touch " + made + " $(touch " + made + ") 'y"};
   const auto left_ms = [] { return std::int64_t{60'000}; };
   EXPECT_THAT(ask_hosts(env, {{.name = "there"}}, words, left_ms), ElementsAre(Optional(0)));
-  EXPECT_EQ(env.read_text(told).value(), words.back());
+  EXPECT_EQ(env.read_text(reported).value(), words.back());
   EXPECT_FALSE(env.status(made)->exists);
   EXPECT_THAT(ask_hosts(env, {{.name = "-oProxyCommand=touch " + made}, {.name = "a;b"}}, {"true"}, left_ms),
               ElementsAre(std::nullopt, std::nullopt));

@@ -77,7 +77,7 @@ TEST(BackwardBuckets, OrderOfATiedModelStartsWithTheShadow) {
                                    "layers.1.feed_forward_norm.weight", "layers.1.attention_norm.weight",
                                    "layers.0.feed_forward_norm.weight", "layers.0.attention_norm.weight",
                                    "embedding.position.weight", "embedding.token.weight"));
-  EXPECT_EQ(buckets.front().shadow_of, 7);
+  EXPECT_EQ(buckets.front().tied_to, 7);
   EXPECT_EQ(buckets.front().tensors.front().shape, buckets.back().tensors.front().shape);
 }
 
@@ -88,7 +88,7 @@ TEST(BackwardBuckets, OrderOfAnUntiedModelStartsWithTheHead) {
                                    "layers.1.attention_norm.weight", "layers.0.feed_forward_norm.weight",
                                    "layers.0.attention_norm.weight", "embedding.token.weight"));
   EXPECT_EQ(buckets.front().tensors.back().name, "head.weight");
-  for (const Bucket& bucket : buckets) EXPECT_EQ(bucket.shadow_of, -1);
+  for (const Bucket& bucket : buckets) EXPECT_EQ(bucket.tied_to, -1);
 }
 
 // So that the flat buffer lies in forward order and a rank can be handed any part of it.
@@ -100,7 +100,7 @@ TEST(BackwardBuckets, BackwardsTheyListEveryTensorInForwardOrder) {
       std::vector<std::string> names, expected;
       std::uint64_t end = 0;
       for (auto bucket = plan.buckets().rbegin(); bucket != plan.buckets().rend(); ++bucket) {
-        if (bucket->shadow_of >= 0) continue;
+        if (bucket->tied_to >= 0) continue;
         for (const BucketTensor& tensor : bucket->tensors) {
           names.push_back(tensor.name);
           EXPECT_GE(tensor.parameter_offset, end) << tensor.name;

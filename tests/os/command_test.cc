@@ -68,16 +68,16 @@ TEST(Command, IsKilledWhenItIsCancelled) {
 // Else it would go on beside that of the process that takes over.
 TEST(Command, DiesWithTheProcessThatRunsIt) {
   const TemporaryDirectory directory;
-  const std::string told = directory / "told";
+  const std::string reported = directory / "told";
   const pid_t runner = ::fork();
   ASSERT_GE(runner, 0);
   if (runner == 0) {
-    static_cast<void>(run(
-        {.line = "echo $$ > '" + told + ".new' && mv '" + told + ".new' '" + told + "' && exec sleep 60"}));
+    static_cast<void>(run({.line = "echo $$ > '" + reported + ".new' && mv '" + reported + ".new' '" +
+                                   reported + "' && exec sleep 60"}));
     ::_exit(0);
   }
-  while (!posix_env().status(told)->exists) posix_env().sleep_us(1000);
-  const std::int64_t shell = std::stoll(posix_env().read_text(told).value());
+  while (!posix_env().status(reported)->exists) posix_env().sleep_us(1000);
+  const std::int64_t shell = std::stoll(posix_env().read_text(reported).value());
   ASSERT_EQ(::kill(runner, SIGKILL), 0);
   ASSERT_EQ(::waitpid(runner, nullptr, 0), runner);
   Processes& processes = posix_env().processes();

@@ -62,16 +62,16 @@ TEST(FaultPoints, WhatHappensIsToldBefore) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_EQ(::unsetenv("HOLDFAST_FAULTS_LOG"), 0);
   EXPECT_TRUE(WIFSIGNALED(status));
-  const Json told = Json::parse(posix_env().read_text(log).value());
-  EXPECT_EQ(told["point"], "step.begin");
-  EXPECT_EQ(told["hit"], 2);
-  EXPECT_EQ(told["action"], "kill");
-  EXPECT_EQ(told["host"], posix_env().host_name());
-  EXPECT_EQ(told["process"], child);
-  EXPECT_GE(told["time_us"], before_us);
+  const Json reported = Json::parse(posix_env().read_text(log).value());
+  EXPECT_EQ(reported["point"], "step.begin");
+  EXPECT_EQ(reported["hit"], 2);
+  EXPECT_EQ(reported["action"], "kill");
+  EXPECT_EQ(reported["host"], posix_env().host_name());
+  EXPECT_EQ(reported["process"], child);
+  EXPECT_GE(reported["time_us"], before_us);
 
   faults_of("step.begin=sleep:1")->hit("step.begin");
-  EXPECT_EQ(Json::parse(posix_env().read_text(log).value()), told) << "nobody wants to know";
+  EXPECT_EQ(Json::parse(posix_env().read_text(log).value()), reported) << "nobody wants to know";
 }
 
 TEST(FaultPoints, BreakTheDeviceThatIsConnected) {

@@ -43,7 +43,7 @@ class LineLogTest : public testing::Test {
     return text.ok() ? *text : "";
   }
   // What it says on stderr.
-  static std::string told(const std::function<void()>& body) {
+  static std::string reported(const std::function<void()>& body) {
     testing::internal::CaptureStderr();
     body();
     return testing::internal::GetCapturedStderr();
@@ -71,7 +71,7 @@ TEST_F(LineLogTest, EveryByteAtWhichADiskBecomesFull) {
     SmallDiskEnv env(files_);
     LineLog log(env, path_, plenty);
     env.room = room;
-    const std::string first = told([&] {
+    const std::string first = reported([&] {
       for (const std::string& line : lines) ASSERT_TRUE(log.append(line).ok());
     });
     EXPECT_EQ(text(), all.substr(0, room));
@@ -81,7 +81,7 @@ TEST_F(LineLogTest, EveryByteAtWhichADiskBecomesFull) {
     const std::size_t waiting = log.waiting();
     EXPECT_GE(waiting, 1U);
     env.room = 1000;
-    const std::string second = told([&] { ASSERT_TRUE(log.append("last").ok()); });
+    const std::string second = reported([&] { ASSERT_TRUE(log.append("last").ok()); });
     EXPECT_EQ(text(), all + "last\n");
     EXPECT_EQ(count(second, "\n"), 1U) << second;
     EXPECT_THAT(second, HasSubstr(fmt::format("{} is written again, with {} line{} that waited\n", path_,
@@ -94,7 +94,7 @@ TEST_F(LineLogTest, LinesStayWholeAndInOrderHoweverRoomComes) {
   SmallDiskEnv env(files_);
   LineLog log(env, path_, plenty);
   std::string all;
-  static_cast<void>(told([&] {
+  static_cast<void>(reported([&] {
     for (std::size_t i = 0; i < 300; ++i) {
       const std::string line = fmt::format("{{\"event\":\"step\",\"step\":{}}}", i);
       all += line + "\n";
@@ -123,14 +123,14 @@ TEST_F(LineLogTest, WhateverFailsTheLineWaits) {
     FaultyEnv env(files_);
     env.inject({.operation = failing.operation, .for_ever = true, .reason = failing.reason});
     LineLog log(env, path_, plenty);
-    const std::string first = told([&] {
+    const std::string first = reported([&] {
       for (const char* line : {"a", "b", "c"}) ASSERT_TRUE(log.append(line).ok());
     });
     EXPECT_GE(env.failure_count(), 3U) << "each is another try";
     EXPECT_EQ(count(first, "\n"), 1U) << first;
     EXPECT_EQ(text(), "before\ntor");
     env.clear_faults();
-    EXPECT_THAT(told([&] { ASSERT_TRUE(log.flush().ok()); }), HasSubstr("with 3 lines that waited\n"));
+    EXPECT_THAT(reported([&] { ASSERT_TRUE(log.flush().ok()); }), HasSubstr("with 3 lines that waited\n"));
     EXPECT_EQ(text(), "before\ntor\na\nb\nc\n");
   }
 }
@@ -142,16 +142,16 @@ TEST_F(LineLogTest, ADirectoryThatGoesAndComesBack) {
   LineLog log(posix_env(), mounted + "/lines", plenty);
   ASSERT_TRUE(log.append("a").ok());
   ASSERT_TRUE(posix_env().rename(mounted, away).ok());
-  EXPECT_THAT(told([&] { ASSERT_TRUE(log.append("b").ok()); }), HasSubstr("No such file or directory"));
+  EXPECT_THAT(reported([&] { ASSERT_TRUE(log.append("b").ok()); }), HasSubstr("No such file or directory"));
   ASSERT_TRUE(posix_env().rename(away, mounted).ok());
-  static_cast<void>(told([&] { ASSERT_TRUE(log.append("c").ok()); }));
+  static_cast<void>(reported([&] { ASSERT_TRUE(log.append("c").ok()); }));
   EXPECT_EQ(posix_env().read_text(mounted + "/lines").value(), "a\nb\nc\n");
 }
 
 TEST_F(LineLogTest, TheOldestGoWhereMemoryEnds) {
   SmallDiskEnv env(files_);
   LineLog log(env, path_, {.bytes = 10, .drops_oldest = true});
-  static_cast<void>(told([&] {
+  static_cast<void>(reported([&] {
     for (const char* line : {"one", "two", "three", "four"}) ASSERT_TRUE(log.append(line).ok());
   }));
   EXPECT_EQ(log.waiting(), 2U);
@@ -159,15 +159,15 @@ TEST_F(LineLogTest, TheOldestGoWhereMemoryEnds) {
   EXPECT_EQ(log.take_dropped(), 0U);
   EXPECT_THAT(log.flush().error().message, HasSubstr("; 4 lines are not in it"));
   env.room = 1000;
-  EXPECT_THAT(told([&] { ASSERT_TRUE(log.append("five").ok()); }),
+  EXPECT_THAT(reported([&] { ASSERT_TRUE(log.append("five").ok()); }),
               HasSubstr(" is written again, with 2 lines that waited, but without 2 lines before them\n"));
   EXPECT_EQ(text(), "three\nfour\nfive\n");
   const std::string long_line(50, 'x');
   env.room = 3;
   static_cast<void>(
-      told([&] { ASSERT_TRUE(log.append(long_line).ok()) << "there is room for one, always"; }));
+      reported([&] { ASSERT_TRUE(log.append(long_line).ok()) << "there is room for one, always"; }));
   env.room = 1000;
-  static_cast<void>(told([&] { ASSERT_TRUE(log.flush().ok()); }));
+  static_cast<void>(reported([&] { ASSERT_TRUE(log.flush().ok()); }));
   EXPECT_EQ(text(), "three\nfour\nfive\n" + long_line + "\n");
   EXPECT_EQ(log.take_dropped(), 0U);
 }
@@ -177,7 +177,7 @@ TEST_F(LineLogTest, WhatIsLeftOfADroppedLineIsALineOfItsOwn) {
   SmallDiskEnv env(files_);
   LineLog log(env, path_, {.bytes = 10, .drops_oldest = true});
   env.room = 2;
-  static_cast<void>(told([&] {
+  static_cast<void>(reported([&] {
     for (const char* line : {"aaaaaaaa", "bbbbbbbb", "cc"}) ASSERT_TRUE(log.append(line).ok());
     env.room = 1000;
     ASSERT_TRUE(log.flush().ok());
@@ -188,7 +188,7 @@ TEST_F(LineLogTest, WhatIsLeftOfADroppedLineIsALineOfItsOwn) {
 TEST_F(LineLogTest, NoneGoesWhereAllAreWanted) {
   SmallDiskEnv env(files_);
   LineLog log(env, path_, {.bytes = 10, .drops_oldest = false});
-  static_cast<void>(told([&] {
+  static_cast<void>(reported([&] {
     for (const char* line : {"one", "two"}) ASSERT_TRUE(log.append(line).ok());
     const Result<void> third = log.append("three");
     ASSERT_FALSE(third.ok());
@@ -208,7 +208,7 @@ TEST_F(LineLogTest, TheEndIsOneMoreTry) {
       ASSERT_TRUE(files_.remove(path_).ok());
       auto log = std::make_unique<LineLog>(env, path_, plenty);
       env.room = 0;
-      static_cast<void>(told([&] { ASSERT_TRUE(log->append("one").ok()); }));
+      static_cast<void>(reported([&] { ASSERT_TRUE(log->append("one").ok()); }));
       log->retry();
       const Result<void> flushed = owner_asks ? log->flush() : Result<void>();
       if (owner_asks) {
@@ -217,19 +217,19 @@ TEST_F(LineLogTest, TheEndIsOneMoreTry) {
         EXPECT_THAT(flushed.error().message, testing::EndsWith("; 1 line is not in it"));
       }
       env.room = better ? 1000 : 0;
-      const std::string last = told([&] { log.reset(); });
+      const std::string last = reported([&] { log.reset(); });
       const char* lost = owner_asks ? "" : "; 1 line is not in it, and never will be\n";
       EXPECT_THAT(last, testing::EndsWith(better ? "is written again, with 1 line that waited\n" : lost));
       EXPECT_EQ(text(), better ? "one\n" : "");
     }
   }
-  EXPECT_THAT(told([&] { const LineLog log(env, path_, plenty); }), IsEmpty());
+  EXPECT_THAT(reported([&] { const LineLog log(env, path_, plenty); }), IsEmpty());
 }
 
 TEST_F(LineLogTest, WhoeverInsistsHasItNowOrNot) {
   SmallDiskEnv env(files_);
   LineLog log(env, path_, plenty);
-  EXPECT_THAT(told([&] {
+  EXPECT_THAT(reported([&] {
                 const Result<void> written = log.insist("one");
                 ASSERT_FALSE(written.ok());
                 EXPECT_EQ(written.error().code, ExitCode::checkpoint);
@@ -237,10 +237,11 @@ TEST_F(LineLogTest, WhoeverInsistsHasItNowOrNot) {
               }),
               IsEmpty());
   EXPECT_EQ(log.waiting(), 0U);
-  static_cast<void>(told([&] { ASSERT_TRUE(log.append("two").ok()); }));
+  static_cast<void>(reported([&] { ASSERT_TRUE(log.append("two").ok()); }));
   EXPECT_FALSE(log.insist("three").ok());
   env.room = 1000;
-  EXPECT_THAT(told([&] { ASSERT_TRUE(log.insist("four").ok()); }), HasSubstr("with 1 line that waited\n"));
+  EXPECT_THAT(reported([&] { ASSERT_TRUE(log.insist("four").ok()); }),
+              HasSubstr("with 1 line that waited\n"));
   EXPECT_EQ(text(), "two\nfour\n");
 }
 

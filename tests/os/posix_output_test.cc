@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 #include "tests/support/leave.h"
 
 namespace holdfast {
@@ -67,7 +67,7 @@ constexpr int line_count = 30'000;  // far more than a pipe and the memory for t
 
 int print_lines() {
   for (int i = 0; i < line_count; ++i)
-    show("line {:05d} of a run that has very much to say, more than anybody will", i);
+    print_line("line {:05d} of a run that has very much to say, more than anybody will", i);
   return 0;
 }
 
@@ -75,8 +75,8 @@ TEST(OutputThread, WhatIsPrintedArrivesInOrder) {
   Pipe pipe;
   const pid_t child = process(pipe.ends[1], pipe.ends[1], [] {
     OutputThread output;
-    show("one");
-    tell("two");
+    print_line("one");
+    print_message("two");
     std::fputs("three\n", stderr);
     fmt::print("four\n");
     return 0;
@@ -94,11 +94,11 @@ TEST(OutputThread, AStreamThatSomebodyHasKeptGoesOn) {
     {
       const OutputThread output;
       kept = stderr;
-      tell("before");
+      print_message("before");
     }
     std::vector<std::string> others(1000);  // whose memory was the stream's, if it was freed
     for (std::size_t i = 0; i < others.size(); ++i) others[i].assign(400 + i % 200, 'x');
-    say_on(kept, "after\n");
+    write_to_console(kept, "after\n");
     return 0;
   });
   EXPECT_EQ(pipe.read(), "holdfast: before\nafter\n");
@@ -109,7 +109,7 @@ TEST(OutputThread, ASentenceBeforeASuddenEndIsThere) {
   Pipe pipe;
   const pid_t child = process(pipe.ends[1], pipe.ends[1], [] {
     OutputThread output;
-    tell("this is the end");
+    print_message("this is the end");
     std::raise(SIGKILL);
     return 0;
   });

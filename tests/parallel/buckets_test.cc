@@ -45,7 +45,7 @@ TEST(Buckets, OwnershipByBlocks) {
 
 TEST(Buckets, ParametersLieInForwardOrderAndShadowGradientsLast) {
   std::vector<Bucket> buckets = {bucket_of({20}), bucket_of({16, 1}), bucket_of({20})};
-  buckets[2].shadow_of = 0;
+  buckets[2].tied_to = 0;
   const BucketPlan plan(buckets, 1);
   EXPECT_EQ(plan.buckets()[1].tensors[0].parameter_offset, 0U);
   EXPECT_EQ(plan.buckets()[1].tensors[1].parameter_offset, 16U);
@@ -87,7 +87,7 @@ TEST_P(BucketProperties, EveryBlockHasOneOwner) {
   std::size_t blocks = 0;
   std::uint64_t all_elements = 0;
   for (const Bucket& bucket : plan.buckets()) {
-    if (bucket.shadow_of >= 0) continue;
+    if (bucket.tied_to >= 0) continue;
     for (const BucketTensor& tensor : bucket.tensors) {
       blocks += (tensor.elements() + block_elements - 1) / block_elements;
       all_elements += tensor.elements();
@@ -108,10 +108,10 @@ TEST_P(BucketProperties, RangesShardsAndSegmentsAreConsistent) {
       EXPECT_EQ(parameters.begin % 16, 0U);
       EXPECT_EQ(gradients.begin % 16, 0U);
       EXPECT_EQ(plan.shard_offset(b, rank) % 16, 0U);
-      const bool shadow = plan.buckets()[static_cast<std::size_t>(b)].shadow_of >= 0;
+      const bool shadow = plan.buckets()[static_cast<std::size_t>(b)].tied_to >= 0;
       if (shadow) {
         const ElementRange real =
-            plan.parameter_range(plan.buckets()[static_cast<std::size_t>(b)].shadow_of, rank);
+            plan.parameter_range(plan.buckets()[static_cast<std::size_t>(b)].tied_to, rank);
         EXPECT_EQ(parameters.begin, real.begin);
         EXPECT_EQ(parameters.end, real.end);
         EXPECT_GE(plan.shard_offset(b, rank), plan.shard_elements(rank));

@@ -104,9 +104,9 @@ inline Result<void> check_slots_are_reused(Communicator& communicator, const Wai
 inline Result<void> check_collectives(Communicator& communicator, const Waiter& waiter) {
   const int rank = communicator.rank(), size = communicator.size();
   HF_TRY_VOID(barrier(communicator, waiter));
-  std::vector<std::int64_t> told(7, rank);
-  HF_TRY_VOID(broadcast(communicator, waiter, writable_bytes_of_values(told)));
-  EXPECT_EQ(told, std::vector<std::int64_t>(7, 0)) << "rank " << rank;
+  std::vector<std::int64_t> reported(7, rank);
+  HF_TRY_VOID(broadcast(communicator, waiter, writable_bytes_of_values(reported)));
+  EXPECT_EQ(reported, std::vector<std::int64_t>(7, 0)) << "rank " << rank;
   for (const std::size_t count : {0U, 1U, 1024U, 2500U}) {
     std::vector<std::int64_t> words(count), expected(count);
     for (std::size_t i = 0; i < count; ++i) {

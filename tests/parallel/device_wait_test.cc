@@ -20,7 +20,7 @@ class BusyDevice final : public Device {
     return reached(ticket);
   }
   void stamp(Stamp&) override {}
-  Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override {
+  Result<OwnedMemory> allocate(MemoryKind place, std::uint64_t bytes) override {
     return host_memory(place, bytes);
   }
   bool host_sees_memory() const override { return false; }

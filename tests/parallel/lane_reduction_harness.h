@@ -28,7 +28,7 @@ inline std::vector<Bucket> uneven_buckets() {
   buckets[2].tensors = {tensor("a.weight", {4097}), tensor("a.bias", {4095})};
   buckets[3].tensors = {tensor("scale", {1})};
   buckets[4].tensors = {tensor("embedding", {3, 4099})};
-  buckets[4].shadow_of = 0;
+  buckets[4].tied_to = 0;
   return buckets;
 }
 
@@ -79,11 +79,11 @@ inline std::vector<int> lanes_in_order(int count) {
 class ReducingRank {
  public:
   ReducingRank(Transport& transport, const Waiter& waiter, int lanes, std::vector<Bucket> buckets,
-               const CpuDeviceOptions& options = {}, int gradient_places = 0)
+               const CpuDeviceOptions& options = {}, int gradient_slots = 0)
       : rank_(transport.rank()),
         schedule_(lanes, transport.size()),
         plan_(buckets, transport.size()),
-        places_(std::move(buckets), transport.size(), gradient_places),
+        places_(std::move(buckets), transport.size(), gradient_slots),
         device_(make_cpu_device(options)),
         reduction_(places_, schedule_, transport, *device_, waiter, memory_) {
     gradients_slot_ =
@@ -103,7 +103,7 @@ class ReducingRank {
   // Launches what a backward would: each bucket's gradients appear in the gradient buffer, in bucket order.
   Result<void> launch_backward(const std::vector<float>& lane) {
     for (std::size_t b = 0; b < plan_.buckets().size(); ++b) {
-      HF_TRY_VOID(reduction_.wait_for_place(static_cast<int>(b)));
+      HF_TRY_VOID(reduction_.wait_for_slot(static_cast<int>(b)));
       for (std::size_t t = 0; t < plan_.buckets()[b].tensors.size(); ++t) {
         const BucketTensor& tensor = plan_.buckets()[b].tensors[t];
         device_->launch(Copy{.source = lane.data() + tensor.gradient_offset,
@@ -143,7 +143,7 @@ class ReducingRank {
           sums.begin() + static_cast<std::ptrdiff_t>(segment.gradient_offset),
           sums.begin() + static_cast<std::ptrdiff_t>(segment.gradient_offset + segment.elements));
       for (const Bucket& bucket : plan_.buckets()) {
-        if (bucket.shadow_of != segment.bucket) continue;
+        if (bucket.tied_to != segment.bucket) continue;
         const std::uint64_t offset =
             bucket.tensors[static_cast<std::size_t>(segment.tensor)].gradient_offset +
             segment.first_block * block_elements;
@@ -193,9 +193,9 @@ class ReducingRank {
 
 // Two steps with all bits compared, and the counts of bytes and buckets.
 inline Result<void> check_lane_reduction(Transport& transport, const Waiter& waiter, int lanes,
-                                         int gradient_places = 0) {
+                                         int gradient_slots = 0) {
   const int rank = transport.rank(), ranks = transport.size();
-  ReducingRank reducing(transport, waiter, lanes, uneven_buckets(), {}, gradient_places);
+  ReducingRank reducing(transport, waiter, lanes, uneven_buckets(), {}, gradient_slots);
   for (int step = 0; step < 2; ++step) {
     HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));
     const std::vector<float> sums = sequential_sum(reducing.plan(), step, lanes_in_order(lanes));
@@ -228,7 +228,7 @@ inline Result<void> check_gather_parameters(Transport& transport, const Waiter& 
   const BucketPlan plan(std::move(buckets), ranks);
   std::vector<std::uint16_t> parameters(plan.parameter_elements(), 0xffff), expected = parameters;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
-    if (plan.buckets()[static_cast<std::size_t>(b)].shadow_of >= 0) continue;
+    if (plan.buckets()[static_cast<std::size_t>(b)].tied_to >= 0) continue;
     for (int owner = 0; owner < ranks; ++owner) {
       const ElementRange range = plan.parameter_range(b, owner);
       for (std::uint64_t i = range.begin; i < range.end; ++i) {

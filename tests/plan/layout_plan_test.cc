@@ -84,14 +84,15 @@ TEST(LayoutPlan, RamSnapshotsAreThoseOfTheRunningRanks) {
   for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(plan.ranks[rank].shared_bytes, running[rank]);
   EXPECT_EQ(plan.shared_bytes(), running[0] + running[1]);
   EXPECT_EQ(plan.ranks[0].needed_bytes({}),
-            plan.ranks[0].place_bytes[0] + plan.ranks[0].place_bytes[1] + running[0]);
-  const auto told = [&](std::uint64_t free_bytes) {
+            plan.ranks[0].bytes_by_kind[0] + plan.ranks[0].bytes_by_kind[1] + running[0]);
+  const auto reported = [&](std::uint64_t free_bytes) {
     return plan_text({.layout = plan, .smaller = {}}, {.shared_bytes = free_bytes});
   };
-  EXPECT_EQ(told(1ULL << 40).find("DO NOT FIT"), std::string::npos);
-  EXPECT_NE(told(1ULL << 40).find("RAM snapshots: "), std::string::npos);
-  EXPECT_NE(told(plan.shared_bytes() - 1).find("DO NOT FIT"), std::string::npos);
-  EXPECT_NE(told(1ULL << 40).find("the program itself: at most 64.00 MiB more of a rank"), std::string::npos);
+  EXPECT_EQ(reported(1ULL << 40).find("DO NOT FIT"), std::string::npos);
+  EXPECT_NE(reported(1ULL << 40).find("RAM snapshots: "), std::string::npos);
+  EXPECT_NE(reported(plan.shared_bytes() - 1).find("DO NOT FIT"), std::string::npos);
+  EXPECT_NE(reported(1ULL << 40).find("the program itself: at most 64.00 MiB more of a rank"),
+            std::string::npos);
   config.checkpoint.ram_every_steps = 0;
   EXPECT_EQ(planned(resolved(config), 2, {}).shared_bytes(), 0U);
 }
@@ -303,14 +304,14 @@ TEST(LayoutSearch, A8bModelOn1024RanksIsCountedNotAllocated) {
 }
 
 TEST(LayoutSearch, TellsHowFarItIs) {
-  int told = 0, tried = 0;
+  int reported = 0, tried = 0;
   const Config config = resolved(small_config());
   const PlannedMachine machine{.prices = &products_alone};
   search_layouts(posix_env(), config, 4, machine, {.progress = [&](const LayoutSearch& so_far) {
-                   ++told;
+                   ++reported;
                    tried = so_far.tried;
                  }});
-  EXPECT_GT(told, tried);
+  EXPECT_GT(reported, tried);
   EXPECT_GT(tried, 3);
 }
 

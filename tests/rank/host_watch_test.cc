@@ -18,12 +18,12 @@ TEST(HostWatch, ANamespaceOfPidsHasABoardOfItsOwn) {
 }
 
 TEST(HostWatch, TwoMachinesOfOneNameAreTwoHosts) {
-  const auto told = [](const char* name, const char* machine, std::uint16_t port) {
-    return ToldHost{.host = name, .host_id = std::string(name) + "@" + machine, .guard_port = port};
+  const auto reported = [](const char* name, const char* machine, std::uint16_t port) {
+    return ReportedHost{.host = name, .host_id = std::string(name) + "@" + machine, .guard_port = port};
   };
-  const ToldHosts hosts =
-      different_hosts({told("localhost", "1", 0), told("a", "1", 5), told("localhost", "2", 6),
-                       told("localhost", "1", 7), told("localhost", "1", 8)});
+  const ReportedHosts hosts =
+      different_hosts({reported("localhost", "1", 0), reported("a", "1", 5), reported("localhost", "2", 6),
+                       reported("localhost", "1", 7), reported("localhost", "1", 8)});
   ASSERT_EQ(hosts.facts.size(), 3u);
   EXPECT_EQ(hosts.facts[0].name, "localhost");
   EXPECT_EQ(hosts.facts[0].port, 7) << "of the first rank that knows its guard";
@@ -33,11 +33,11 @@ TEST(HostWatch, TwoMachinesOfOneNameAreTwoHosts) {
 }
 
 TEST(HostWatch, AHostWithSeveralGuardsIsNamed) {
-  const ToldHost a1{.host = "a", .host_id = "a@1", .name_space = "pid:[1]"};
-  const ToldHost a2{.host = "a", .host_id = "a@1", .name_space = "pid:[2]"};
-  const ToldHost b1{.host = "b", .host_id = "b@1", .name_space = "pid:[1]"};
-  const ToldHost b2{.host = "b", .host_id = "b@1", .name_space = "pid:[2]"};
-  const ToldHost another_b{.host = "b", .host_id = "b@2", .name_space = "pid:[2]"};
+  const ReportedHost a1{.host = "a", .host_id = "a@1", .name_space = "pid:[1]"};
+  const ReportedHost a2{.host = "a", .host_id = "a@1", .name_space = "pid:[2]"};
+  const ReportedHost b1{.host = "b", .host_id = "b@1", .name_space = "pid:[1]"};
+  const ReportedHost b2{.host = "b", .host_id = "b@1", .name_space = "pid:[2]"};
+  const ReportedHost another_b{.host = "b", .host_id = "b@2", .name_space = "pid:[2]"};
   EXPECT_EQ(host_with_several_guards({a1, b1, another_b}), "");
   EXPECT_EQ(host_with_several_guards({a1, a1, b1}), "");
   EXPECT_EQ(host_with_several_guards({a1, b2, a1, b2}), "") << "numbers of two kernels";

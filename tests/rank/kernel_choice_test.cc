@@ -128,11 +128,11 @@ TEST_F(KernelChoiceTest, AResumeWithAnotherChoiceSaysWhatItMeans) {
   const RunEnd end = train({.run = "one",
                             .stop_after_steps = 3,
                             .overrides = {"kernels.rotary=reference", "kernels.loss_sum=portable"}});
-  const std::string told = testing::internal::GetCapturedStdout();
+  const std::string reported = testing::internal::GetCapturedStdout();
   EXPECT_EQ(end.code, ExitCode::saved) << end.message;
-  EXPECT_THAT(told, HasSubstr("resume: kernels.rotary: \"auto\" -> \"reference\"  (numeric: "));
-  EXPECT_THAT(told, HasSubstr("resume: kernels.loss_sum: \"auto\" -> \"portable\"  (safe)"));
-  EXPECT_THAT(told, ContainsRegex(", rotary reference.*\"  .numeric: "));
+  EXPECT_THAT(reported, HasSubstr("resume: kernels.rotary: \"auto\" -> \"reference\"  (numeric: "));
+  EXPECT_THAT(reported, HasSubstr("resume: kernels.loss_sum: \"auto\" -> \"portable\"  (safe)"));
+  EXPECT_THAT(reported, ContainsRegex(", rotary reference.*\"  .numeric: "));
 }
 
 TEST_F(KernelChoiceTest, AnUnknownImplementationEndsTheStart) {

@@ -140,7 +140,7 @@ class ScarceMemoryTest : public RecoveryTest {
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
     std::vector<std::optional<RunEnd>> ends = train_all(launch, trouble);
-    told_ = testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
+    reported_ = testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
     return ends;
   }
   // All that live end with this.
@@ -166,7 +166,7 @@ class ScarceMemoryTest : public RecoveryTest {
   static std::uint64_t rounded_up(std::uint64_t bytes) { return (bytes / 1024 + 1) * 1024; }
 
   ScarceMachine machine_;
-  std::string told_;
+  std::string reported_;
 };
 
 TEST_F(ScarceMemoryTest, MemoryThatTheDeadStillHoldIsWaitedFor) {
@@ -179,9 +179,9 @@ TEST_F(ScarceMemoryTest, MemoryThatTheDeadStillHoldIsWaitedFor) {
     machine_.looks_until_release = 8;
   };
   expect_end(train_scarcely(launch, trouble), ExitCode::done, 1);
-  EXPECT_THAT(told_, HasSubstr("waits up to 1m for memory that other processes hold"));
-  EXPECT_THAT(told_, HasSubstr("there was memory after "));
-  EXPECT_THAT(told_, Not(HasSubstr("no RAM snapshots")));
+  EXPECT_THAT(reported_, HasSubstr("waits up to 1m for memory that other processes hold"));
+  EXPECT_THAT(reported_, HasSubstr("there was memory after "));
+  EXPECT_THAT(reported_, Not(HasSubstr("no RAM snapshots")));
   EXPECT_EQ(events("late", "recovery").front()["resumed_from"], "ram");
   EXPECT_EQ(digest("late"), end);
 }
@@ -196,9 +196,9 @@ TEST_F(ScarceMemoryTest, WhereOnlyFewerTiersFitTheRunGoesOnWithThem) {
     machine_.held_bytes = machine_.total_bytes - rounded_up(new_own + 2 * two.snapshots + two.snapshots / 2);
   };
   expect_end(train_scarcely(launch, trouble), ExitCode::done, 1);
-  EXPECT_THAT(told_, HasSubstr("no RAM snapshots: host "));
+  EXPECT_THAT(reported_, HasSubstr("no RAM snapshots: host "));
   EXPECT_THAT(
-      told_,
+      reported_,
       HasSubstr("with them. A process that is lost costs the steps since the newest checkpoint on disk"));
   EXPECT_EQ(events("tiers", "recovery").front()["resumed_from"], "ram");
   // The old snapshots are on the disk and gone.
@@ -213,7 +213,7 @@ TEST_F(ScarceMemoryTest, WhereOnlyFewerRanksFitTheOthersStepAside) {
   ASSERT_LT(two.own + two.snapshots, three.own + three.snapshots);
   machine_.held_bytes = machine_.total_bytes - rounded_up(two.own + two.snapshots);
   expect_end(train_scarcely(launch), ExitCode::done, 0);
-  EXPECT_THAT(told_, HasSubstr("2 of 3 copies of the model go on: there is not enough memory"));
+  EXPECT_THAT(reported_, HasSubstr("2 of 3 copies of the model go on: there is not enough memory"));
   EXPECT_EQ(digest("ranks"), end);
 }
 
@@ -224,7 +224,7 @@ TEST_F(ScarceMemoryTest, WhereNothingFitsAtTheMomentTheRunIsToBeStartedAgain) {
   const std::vector<std::optional<RunEnd>> ends = train_scarcely(launch);
   expect_end(ends, ExitCode::communication, 0);
   EXPECT_THAT(ends.front()->message, HasSubstr("other processes still hold the rest after 500ms"));
-  EXPECT_THAT(told_, HasSubstr("waits up to 500ms"));
+  EXPECT_THAT(reported_, HasSubstr("waits up to 500ms"));
 }
 
 TEST_F(ScarceMemoryTest, ARunThatHadBegunIsNeverTooLarge) {
@@ -239,7 +239,7 @@ TEST_F(ScarceMemoryTest, WhatWouldFitNoEmptyMachineIsTooLargeAtOnce) {
   const std::vector<std::optional<RunEnd>> ends = train_scarcely(with_snapshots("large", 2));
   expect_end(ends, ExitCode::does_not_fit, 0);
   EXPECT_THAT(ends.front()->message, HasSubstr("does not fit"));
-  EXPECT_THAT(told_, Not(HasSubstr("waits")));
+  EXPECT_THAT(reported_, Not(HasSubstr("waits")));
 }
 
 // As a container's /dev/shm of 64 MiB for a model of some size.
@@ -248,8 +248,8 @@ TEST_F(ScarceMemoryTest, SharedMemoryThatIsTooSmallTurnsTheTierOff) {
   const Launch launch = with_snapshots("small", 2, "step.before_vote@8:1=kill");
   machine_.shared_limit_bytes = planned(launch, 2).shared - 1;
   expect_end(train_scarcely(launch), ExitCode::done, 1);
-  EXPECT_THAT(told_, HasSubstr("no RAM snapshots: /dev/shm of host "));
-  EXPECT_THAT(told_, Not(HasSubstr("waits")));
+  EXPECT_THAT(reported_, HasSubstr("no RAM snapshots: /dev/shm of host "));
+  EXPECT_THAT(reported_, Not(HasSubstr("waits")));
   EXPECT_EQ(digest("small"), end);
 }
 
@@ -264,13 +264,13 @@ TEST_F(ScarceMemoryTest, ExactlyThePlanIsEnoughForThreeDeathsAndARestart) {
   machine_.total_bytes = rounded_up(four.own + four.shared);
   machine_.shared_limit_bytes = four.shared;
   expect_end(train_scarcely(launch), ExitCode::done, 4);
-  EXPECT_THAT(told_, Not(HasSubstr("no RAM snapshots")));
-  EXPECT_THAT(told_, Not(HasSubstr("waits up to")));
+  EXPECT_THAT(reported_, Not(HasSubstr("no RAM snapshots")));
+  EXPECT_THAT(reported_, Not(HasSubstr("waits up to")));
   EXPECT_GE(events("exact", "recovery").size(), 2U);
   launch.faults = "step.before_vote@3:1=kill";
   expect_end(train_scarcely(launch), ExitCode::done, 1);
-  EXPECT_THAT(told_, Not(HasSubstr("no RAM snapshots")));
-  EXPECT_THAT(told_, Not(HasSubstr("waits up to")));
+  EXPECT_THAT(reported_, Not(HasSubstr("no RAM snapshots")));
+  EXPECT_THAT(reported_, Not(HasSubstr("waits up to")));
   const std::vector<Json> starts = events("exact", "start");
   ASSERT_EQ(starts.size(), 2U);
   EXPECT_EQ(starts.back()["resumed_from"], "ram");

@@ -263,9 +263,9 @@ TEST_F(TwoHosts, TheOneThatWasReplacedNoticesWithItsNextRenewal) {
   const std::unique_ptr<Claim> old_claim = claim(old_host_).value();
   HF_ASSERT_OK(old_claim->renew());
   const std::unique_ptr<Claim> new_claim = claim(new_host_).value();
-  HF_ASSERT_OK(old_claim->standing());
+  HF_ASSERT_OK(old_claim->still_held());
   EXPECT_EQ(old_claim->renew().error().code, ExitCode::communication);
-  EXPECT_EQ(old_claim->standing().error().code, ExitCode::communication);
+  EXPECT_EQ(old_claim->still_held().error().code, ExitCode::communication);
   HF_ASSERT_OK(new_claim->renew());
   HF_ASSERT_OK(new_claim->check());
 }

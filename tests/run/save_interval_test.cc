@@ -341,15 +341,15 @@ TEST(SaveCadence, WhatAFailureCostsIsToldAgainWhenItGrew) {
   run.epoch({.work = 10.0}, {usual});
   ASSERT_EQ(run.costs.size(), 1u);
   EXPECT_DOUBLE_EQ(*run.costs[0].process_seconds, 11.0);
-  const auto told_after = [&](double work) {
+  const auto reported_after = [&](double work) {
     run.epoch({.work = work}, {{.count = 1}});
     return run.costs.size();
   };
-  EXPECT_EQ(told_after(10.5), 1u) << "half a second more";
-  EXPECT_EQ(told_after(13.0), 2u);
+  EXPECT_EQ(reported_after(10.5), 1u) << "half a second more";
+  EXPECT_EQ(reported_after(13.0), 2u);
   EXPECT_DOUBLE_EQ(*run.costs[1].process_seconds, 14.3);
-  EXPECT_EQ(told_after(8.0), 2u) << "less, and not by half";
-  EXPECT_EQ(told_after(6.0), 3u);
+  EXPECT_EQ(reported_after(8.0), 2u) << "less, and not by half";
+  EXPECT_EQ(reported_after(6.0), 3u);
 }
 
 TEST(SaveCadence, SnapshotsThatAreLeftOutCostNothing) {

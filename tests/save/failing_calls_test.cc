@@ -154,7 +154,7 @@ class FailingCalls : public testing::TestWithParam<Trials> {
     EXPECT_EQ(ended.codes[0].error().message, ended.codes[1].error().message);
   }
   // Of the saves beside training each is told of once.
-  void expect_told(const Ended& ended) const {
+  void expect_reported(const Ended& ended) const {
     for (int step = 1; step < steps; ++step) {
       const auto times = [&](const std::map<int, int>& events) {
         return events.contains(step) ? events.at(step) : 0;
@@ -234,7 +234,7 @@ const std::vector<InjectedFault> save_errors = {
 
 void FailingCalls::expect_one_failing_call_is_told(const std::vector<InjectedFault>& in_turn) {
   const auto check = [&](const Ended& ended, const FaultyEnv& env) {
-    expect_told(ended);
+    expect_reported(ended);
     expect_done(ended);
     EXPECT_LE(ended.failed.size(), 1U);
     const FaultyEnv::FailedCall call = env.failed_calls().front();
@@ -296,7 +296,7 @@ TEST_P(FailingCalls, AllThatFollowOfASave) {
       tiny_config(GetParam().io),
       {InjectedFault{.path_contains = second_save, .for_ever = true, .reason = ENOSPC}},
       [&](const Ended& ended, const FaultyEnv&) {
-        expect_told(ended);
+        expect_reported(ended);
         EXPECT_TRUE(ended.digests.contains(steps)) << "retention may fail the last save; it is there";
       });
   EXPECT_GT(calls, calls_min);

@@ -42,7 +42,7 @@ class RamResumeTest : public TrainingTest {
     launch.overrides.insert(launch.overrides.begin(), "checkpoint.ram_every_steps=2");
     testing::internal::CaptureStderr();
     const RunEnd end = train(launch, machine);
-    told_ = testing::internal::GetCapturedStderr();
+    reported_ = testing::internal::GetCapturedStderr();
     EXPECT_EQ(end.code, ExitCode::done) << end.message;
     std::string resumed = "not";
     const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(launch.run)}.events());
@@ -62,7 +62,7 @@ class RamResumeTest : public TrainingTest {
   }
 
   std::vector<std::string> runs_;
-  std::string told_;
+  std::string reported_;
 };
 
 TEST_F(RamResumeTest, GoesOnFromTheNewestSnapshotInAnyLayout) {
@@ -101,8 +101,8 @@ TEST_F(RamResumeTest, ADamagedSnapshotIsPassedOver) {
     (*memory)->bytes()[5000] ^= std::byte{4};
   }
   EXPECT_EQ(resume({.run = "damaged", .ranks = 2}), "disk 5");
-  EXPECT_THAT(told_, testing::HasSubstr("RAM snapshot passed over"));
-  EXPECT_THAT(told_, testing::HasSubstr("wrong checksum"));
+  EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot passed over"));
+  EXPECT_THAT(reported_, testing::HasSubstr("wrong checksum"));
   EXPECT_EQ(digest("damaged"), end);
 }
 
@@ -117,7 +117,7 @@ TEST_F(RamResumeTest, ADamagedSnapshotLeavesNothingBehind) {
     (*memory)->bytes()[5000] ^= std::byte{4};
   }
   EXPECT_EQ(resume({.run = "alone", .ranks = 2}), "not") << "there is nothing on the disk";
-  EXPECT_THAT(told_, testing::HasSubstr("RAM snapshot passed over"));
+  EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot passed over"));
   EXPECT_EQ(digest("alone"), end);
 }
 
@@ -178,7 +178,7 @@ TEST_F(RamResumeTest, ADamagedPartIsNotSent) {
   }
   launch.hosts = {"b", "a"};
   EXPECT_EQ(resume(launch), "disk 5");
-  EXPECT_THAT(told_, testing::HasSubstr("RAM snapshot passed over"));
+  EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot passed over"));
   EXPECT_EQ(digest("unsound"), end);
 }
 
@@ -214,9 +214,9 @@ TEST_F(RamResumeTest, NoRoomInSharedMemoryIsToldAndTheRunGoesOn) {
   const RunEnd run_end = train(
       {.run = "small", .ranks = 2, .overrides = {"checkpoint.every_steps=5", "checkpoint.ram_every_steps=2"}},
       machine);
-  const std::string told = testing::internal::GetCapturedStdout();
+  const std::string reported = testing::internal::GetCapturedStdout();
   EXPECT_EQ(run_end.code, ExitCode::done) << run_end.message;
-  EXPECT_THAT(told, testing::HasSubstr("no RAM snapshots: "));
+  EXPECT_THAT(reported, testing::HasSubstr("no RAM snapshots: "));
   EXPECT_EQ(digest("small"), end);
 }
 

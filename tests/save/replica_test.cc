@@ -85,7 +85,7 @@ class ReplicaTest : public TrainingTest {
   std::string resume(const Launch& launch) {
     testing::internal::CaptureStderr();
     const RunEnd end = train(launch);
-    told_ = testing::internal::GetCapturedStderr();
+    reported_ = testing::internal::GetCapturedStderr();
     EXPECT_EQ(end.code, ExitCode::done) << end.message;
     std::string resumed = "not";
     for (const Json& event : events(launch.run, "start")) {
@@ -152,7 +152,7 @@ class ReplicaTest : public TrainingTest {
 
   std::vector<std::string> runs_;
   int confirmed_step_ = 0;  // of the run that died last; 0: none was
-  std::string told_;
+  std::string reported_;
 };
 
 TEST_F(ReplicaTest, AreKeptWhereTheyAreAskedFor) {
@@ -220,7 +220,7 @@ TEST_F(ReplicaTest, OfAnotherHostStandForDamagedSlots) {
   damage_if("across",
             [](const Slot& slot) { return slot.identity.host == digest_of_host("a") && !slot.replica; });
   expect_no_loss(resume(run));
-  EXPECT_THAT(told_,
+  EXPECT_THAT(reported_,
               HasSubstr("wrong checksum; it is passed over; the replica of its rank's snapshot is sound"));
   EXPECT_EQ(digest("across"), end);
 }
@@ -240,7 +240,7 @@ TEST_F(ReplicaTest, StandForSlotsThatAreDamaged) {
   train_and_die(run);
   damage_if("damaged", [](const Slot& slot) { return slot.identity.rank == 1 && !slot.replica; });
   expect_no_loss(resume(run));
-  EXPECT_THAT(told_,
+  EXPECT_THAT(reported_,
               HasSubstr("wrong checksum; it is passed over; the replica of its rank's snapshot is sound"));
   EXPECT_EQ(digest("damaged"), end);
 }
@@ -251,7 +251,7 @@ TEST_F(ReplicaTest, DamagedAsTheirSlotsAreTheyAreNotUsed) {
   train_and_die(run);
   damage_if("both", [](const Slot& slot) { return slot.identity.rank == 1; });
   EXPECT_EQ(resume(run), "not") << "nothing is on the disk";
-  EXPECT_THAT(told_, HasSubstr("RAM snapshot passed over"));
+  EXPECT_THAT(reported_, HasSubstr("RAM snapshot passed over"));
   EXPECT_EQ(digest("both"), end);
 }
 
@@ -279,18 +279,18 @@ TEST_F(ReplicaTest, ABadNetworkIsToldAndHoldsNothingUp) {
   runs_.push_back(run.run);
   testing::internal::CaptureStderr();
   const RunEnd run_end = train(run, machine);
-  const std::string told = testing::internal::GetCapturedStderr();
+  const std::string reported = testing::internal::GetCapturedStderr();
   EXPECT_EQ(run_end.code, ExitCode::done) << run_end.message;
   EXPECT_EQ(digest("unreachable"), end);
   const std::vector<Json> faults = events("unreachable", "fault");
-  ASSERT_EQ(faults.size(), 1u) << told;
+  ASSERT_EQ(faults.size(), 1u) << reported;
   EXPECT_EQ(faults[0]["what"].get<std::string>(), "replica");
   EXPECT_THAT(
       faults[0]["reason"].get<std::string>(),
       testing::ContainsRegex("rank [01] \\([ab]\\): its buddy, rank [01] \\(host [ab]\\), could not be "
                              "given it: cannot send to .* port [0-9]+: Broken pipe"));
-  EXPECT_THAT(told, HasSubstr("has not all its replicas: "));
-  EXPECT_THAT(told, HasSubstr("has all its replicas again"));
+  EXPECT_THAT(reported, HasSubstr("has not all its replicas: "));
+  EXPECT_THAT(reported, HasSubstr("has all its replicas again"));
   EXPECT_GT(events("unreachable", "snapshot").size(), 0u);
 }
 
@@ -368,8 +368,8 @@ TEST_F(ReplicaTest, OldOnesStayWhileNoNewerOneIsConfirmed) {
   run.overrides.emplace_back("data.prefetch_microbatches=1");
   testing::internal::CaptureStderr();
   const RunEnd end = train(run, machine);
-  const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(end.code, ExitCode::data) << told;
+  const std::string reported = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(end.code, ExitCode::data) << reported;
   const std::vector<Json> starts = events("waits", "start");
   ASSERT_EQ(starts.size(), 2u);
   ASSERT_EQ(starts[1]["resumed_from"].get<std::string>(), "ram");
@@ -417,9 +417,10 @@ TEST_F(ReplicaTest, NoRoomForThemIsTold) {
   runs_.push_back(run.run);
   testing::internal::CaptureStdout();
   const RunEnd run_end = train(run, machine);
-  const std::string told = testing::internal::GetCapturedStdout();
+  const std::string reported = testing::internal::GetCapturedStdout();
   EXPECT_EQ(run_end.code, ExitCode::done) << run_end.message;
-  EXPECT_THAT(told, HasSubstr("no replicas of RAM snapshots: rank 0 (a): cannot create the shared memory"));
+  EXPECT_THAT(reported,
+              HasSubstr("no replicas of RAM snapshots: rank 0 (a): cannot create the shared memory"));
   EXPECT_EQ(digest("small"), end);
 }
 

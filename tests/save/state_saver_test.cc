@@ -164,15 +164,15 @@ TEST_F(StateSaverTest, AFailedSaveIsToldAndTrainingGoesOn) {
     testing::internal::CaptureStderr();
     const RunEnd run_end = train(
         {.run = run, .ranks = 2, .overrides = {"checkpoint.every_steps=5", "checkpoint.keep=100"}}, machine);
-    const std::string told = testing::internal::GetCapturedStderr();
+    const std::string reported = testing::internal::GetCapturedStderr();
     ASSERT_EQ(run_end.code, ExitCode::done) << run_end.message;
     ASSERT_EQ(machine.failure_count(), 1u);
     EXPECT_EQ(digest(run), end);
     const std::vector<Json> faults = events(run, "fault");
-    ASSERT_EQ(faults.size(), 1u) << told;
+    ASSERT_EQ(faults.size(), 1u) << reported;
     EXPECT_EQ(faults[0]["what"].get<std::string>(), "save");
-    EXPECT_THAT(told, testing::HasSubstr("could not be saved: "));
-    EXPECT_THAT(told, testing::HasSubstr("Training goes on"));
+    EXPECT_THAT(reported, testing::HasSubstr("could not be saved: "));
+    EXPECT_THAT(reported, testing::HasSubstr("Training goes on"));
     const int failed = faults[0]["step"].get<int>();
     EXPECT_FALSE(is_there(run, failed));
     for (const int step : {5, 10, 15, 20}) EXPECT_EQ(is_there(run, step), step != failed) << step;
@@ -212,7 +212,7 @@ TEST_F(StateSaverTest, ADiskThatStaysFullEndsTheRunAtItsEnd) {
   testing::internal::CaptureStderr();
   const RunEnd run_end =
       train({.run = "full", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, machine);
-  const std::string told = testing::internal::GetCapturedStderr();
+  const std::string reported = testing::internal::GetCapturedStderr();
   EXPECT_EQ(run_end.code, ExitCode::checkpoint);
   EXPECT_THAT(run_end.message, testing::HasSubstr("the disk is full"));
   EXPECT_EQ(events("full", "fault").size(), 3u);
@@ -234,7 +234,7 @@ TEST_F(StateSaverTest, AFullDiskCostsNoEventAndNoLineOfTheLedger) {
   testing::internal::CaptureStderr();
   const RunEnd run_end = train(
       {.run = "full", .ranks = 2, .overrides = {"checkpoint.every_steps=5", "data.ledger=true"}}, machine);
-  const std::string told = testing::internal::GetCapturedStderr();
+  const std::string reported = testing::internal::GetCapturedStderr();
   ASSERT_EQ(run_end.code, ExitCode::done) << run_end.message;
   EXPECT_EQ(machine.failure_count(), 3 * (last - first + 1) + 1);
   EXPECT_EQ(digest("full"), end);
@@ -251,8 +251,9 @@ TEST_F(StateSaverTest, AFullDiskCostsNoEventAndNoLineOfTheLedger) {
     EXPECT_EQ(step, steps);
   }
   for (const char* file : {"events.jsonl", "ledger-00000.jsonl", "ledger-00001.jsonl"}) {
-    EXPECT_THAT(told, testing::ContainsRegex(fmt::format("cannot append to .*/{}: the disk is full", file)));
-    EXPECT_THAT(told, testing::ContainsRegex(fmt::format("/{} is written again, with 10 lines", file)));
+    EXPECT_THAT(reported,
+                testing::ContainsRegex(fmt::format("cannot append to .*/{}: the disk is full", file)));
+    EXPECT_THAT(reported, testing::ContainsRegex(fmt::format("/{} is written again, with 10 lines", file)));
   }
 }
 

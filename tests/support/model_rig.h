@@ -52,7 +52,7 @@ class ModelRig {
       gradients_ =
           plan_.reserve("gradients", MemoryClass::gradients, buckets_.gradient_elements() * sizeof(float));
     }
-    constexpr MemoryPlace seen = MemoryPlace::host_visible;
+    constexpr MemoryKind seen = MemoryKind::host_visible;
     inputs_ = plan_.reserve("inputs", MemoryClass::data, rows * sizeof(std::int32_t), seen);
     targets_ = plan_.reserve("targets", MemoryClass::data, rows * sizeof(std::int32_t), seen);
     loss_sum_ = plan_.reserve("loss_sum", MemoryClass::data, sizeof(double), seen);
@@ -141,7 +141,7 @@ class ModelRig {
     std::vector<const BucketTensor*> found;
     for (const bool shadow : {false, true}) {
       for (const Bucket& bucket : buckets_.buckets()) {
-        if ((bucket.shadow_of >= 0) != shadow) continue;
+        if ((bucket.tied_to >= 0) != shadow) continue;
         for (const BucketTensor& tensor : bucket.tensors) {
           if (tensor.name == name) found.push_back(&tensor);
         }

@@ -113,15 +113,15 @@ TEST(GradientSharding, ARankHoldsItsShardAndAFewBuckets) {
 TEST(GradientSharding, SaysWhyItSavesNothing) {
   Config config = twelve_layers();
   EXPECT_EQ(why_gradients_are_whole(config, 1), "");
-  EXPECT_EQ(gradient_places(config, 2), 0);
+  EXPECT_EQ(gradient_slots(config, 2), 0);
   config.optimizer.shard_gradients = true;
   EXPECT_EQ(why_gradients_are_whole(config, 2), "");
-  EXPECT_GT(gradient_places(config, 2), 1);
+  EXPECT_GT(gradient_slots(config, 2), 1);
   EXPECT_NE(why_gradients_are_whole(config, 1).find("without data parallelism"), std::string::npos);
-  EXPECT_EQ(gradient_places(config, 1), 0);
+  EXPECT_EQ(gradient_slots(config, 1), 0);
   config.training.microbatches_per_lane = 2;
   EXPECT_NE(why_gradients_are_whole(config, 2).find("training.microbatches_per_lane = 2"), std::string::npos);
-  EXPECT_EQ(gradient_places(config, 2), 0);
+  EXPECT_EQ(gradient_slots(config, 2), 0);
 }
 
 }  // namespace

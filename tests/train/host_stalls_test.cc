@@ -31,7 +31,7 @@ class CountingDevice final : public Device {
 
   void stamp(Stamp& target) override { inner_->stamp(target); }
 
-  Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override {
+  Result<OwnedMemory> allocate(MemoryKind place, std::uint64_t bytes) override {
     return inner_->allocate(place, bytes);
   }
   bool host_sees_memory() const override { return inner_->host_sees_memory(); }

@@ -53,8 +53,7 @@ TEST(TokenStaging, OneCopyMovesAMicrobatchToADevicesOwnMemory) {
     EXPECT_EQ(batch.first_key != nullptr, masked);
     if (masked) expect_tokens(batch.first_key, first_keys);
     EXPECT_EQ(staged.tokens.at(2).inputs, batch.inputs);
-    EXPECT_EQ(staged.plan.total_bytes(MemoryPlace::device),
-              staged.plan.total_bytes(MemoryPlace::host_visible));
+    EXPECT_EQ(staged.plan.total_bytes(MemoryKind::device), staged.plan.total_bytes(MemoryKind::host_visible));
   }
 }
 
@@ -64,7 +63,7 @@ TEST(TokenStaging, WhatTheHostSeesIsNotCopied) {
   EXPECT_TRUE(staged.copies.empty());
   expect_tokens(batch.inputs, inputs);
   expect_tokens(batch.first_key, first_keys);
-  EXPECT_EQ(staged.plan.total_bytes(MemoryPlace::device), 0U);
+  EXPECT_EQ(staged.plan.total_bytes(MemoryKind::device), 0U);
   staged.tokens.stage(0, targets, inputs, first_keys);
   expect_tokens(batch.inputs, inputs);
 }

@@ -119,7 +119,7 @@ class GuardTest : public testing::Test {
   bool soon(const std::function<bool()>& what) { return within(soon_ms, what); }
   bool alive(int number) { return !rank(number).wait_ended(0); }
   // By on_verdict.
-  std::string told() {
+  std::string reported() {
     const Result<std::string> text = env.read_text(directory / "told");
     return text.ok() ? *text : "";
   }

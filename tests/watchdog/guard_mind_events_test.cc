@@ -65,19 +65,19 @@ TEST(GuardMind, TellsOfSparesThatAreLost) {
   host.slot(1).left = true;
   host.dies(1);
   host.pass(100);
-  EXPECT_THAT(host.texts(GuardAction::Kind::tell_lost_spares), IsEmpty())
+  EXPECT_THAT(host.texts(GuardAction::Kind::post_lost_spares), IsEmpty())
       << "one was active, one went by itself";
   host.dies(2);
   host.dies(3);
   host.pass(100);
-  EXPECT_THAT(host.texts(GuardAction::Kind::tell_lost_spares),
+  EXPECT_THAT(host.texts(GuardAction::Kind::post_lost_spares),
               ElementsAre("rank 2 (host a), rank 3 (host a)"));
   WatchedRank distant = {.slot = {}, .host = "b"};
   distant.slot.launched_rank = 7;
   EXPECT_EQ(
-      GuardMind::tell_lost_spares({{distant}}),
-      GuardActions({{.kind = GuardAction::Kind::tell_lost_spares, .rank = 7, .text = "rank 7 (host b)"}}));
-  EXPECT_THAT(GuardMind::tell_lost_spares({}), IsEmpty());
+      GuardMind::post_lost_spares({{distant}}),
+      GuardActions({{.kind = GuardAction::Kind::post_lost_spares, .rank = 7, .text = "rank 7 (host b)"}}));
+  EXPECT_THAT(GuardMind::post_lost_spares({}), IsEmpty());
 }
 
 TEST(GuardMind, ALateTickIsNoEvidence) {
@@ -140,7 +140,7 @@ TEST(GuardMind, AProcessThatDoesNotDieEndsTheHost) {
   const std::string sentence = "process 101 (host a) does not die of SIGKILL: the system holds it";
   EXPECT_THAT(host.texts(GuardAction::Kind::say),
               ElementsAre(testing::_, sentence + "; all ranks of this host are ended"));
-  EXPECT_THAT(host.texts(GuardAction::Kind::tell_verdict), ElementsAre(testing::_, sentence));
+  EXPECT_THAT(host.texts(GuardAction::Kind::post_verdict), ElementsAre(testing::_, sentence));
   EXPECT_EQ(host.done.back().action,
             (GuardAction{.kind = GuardAction::Kind::report, .rank = -1, .text = sentence}));
   host.pass(600'000);

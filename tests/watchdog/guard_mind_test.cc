@@ -34,7 +34,7 @@ TEST(GuardMind, EndsTheOneThatHangs) {
       "rank 2 (host a) hangs: step 9 for 150 ms, 100 ms are the limit; it waits for nobody";
   EXPECT_THAT(host.actions(),
               ElementsAre(GuardAction{.kind = GuardAction::Kind::take_flight, .text = sentence},
-                          GuardAction{.kind = GuardAction::Kind::tell_verdict, .rank = 2, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::post_verdict, .rank = 2, .text = sentence},
                           GuardAction{.kind = GuardAction::Kind::kill, .slot = 2},
                           GuardAction{.kind = GuardAction::Kind::say, .text = sentence + "; it is ended"},
                           GuardAction{.kind = GuardAction::Kind::report, .rank = 2, .text = sentence}));
@@ -103,7 +103,7 @@ TEST(GuardMind, EndsAllThatAreStoppedOneAfterTheOther) {
   EXPECT_EQ(host.killed_ms(0), 150);
   EXPECT_EQ(host.killed_ms(1), 200);
   EXPECT_EQ(host.killed_ms(2), 250);
-  EXPECT_THAT(host.texts(GuardAction::Kind::tell_verdict), SizeIs(3));
+  EXPECT_THAT(host.texts(GuardAction::Kind::post_verdict), SizeIs(3));
 }
 
 TEST(GuardMind, EndsAllThatHangWhereNoTimeIsLearnedYet) {
@@ -112,7 +112,7 @@ TEST(GuardMind, EndsAllThatHangWhereNoTimeIsLearnedYet) {
   host.pass(250);
   ASSERT_THAT(host.killed(), ElementsAre(3, 4));
   EXPECT_EQ(host.killed_ms(3), host.killed_ms(4));
-  const std::vector<std::string> sentences = host.texts(GuardAction::Kind::tell_verdict);
+  const std::vector<std::string> sentences = host.texts(GuardAction::Kind::post_verdict);
   ASSERT_THAT(sentences, SizeIs(2));
   EXPECT_THAT(host.texts(GuardAction::Kind::take_flight), ElementsAre(sentences[0] + "; " + sentences[1]));
   EXPECT_EQ(host.done[3].action.kind, GuardAction::Kind::kill) << "all is told before anybody has gone";
@@ -289,7 +289,7 @@ TEST(GuardMind, EndsAllWhoWaitForEachOther) {
       "all-reduce for 250 ms; and 1 more";
   EXPECT_THAT(host.actions(),
               ElementsAre(GuardAction{.kind = GuardAction::Kind::take_flight, .text = sentence},
-                          GuardAction{.kind = GuardAction::Kind::tell_verdict, .rank = -1, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::post_verdict, .rank = -1, .text = sentence},
                           GuardAction{.kind = GuardAction::Kind::kill, .slot = 0},
                           GuardAction{.kind = GuardAction::Kind::kill, .slot = 1},
                           GuardAction{.kind = GuardAction::Kind::kill, .slot = 2},

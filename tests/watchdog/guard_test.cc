@@ -191,7 +191,7 @@ TEST_F(GuardTest, AProcessOfAnotherUserIsLeftAlone) {
   slot(1).process = rank(1).id();
   const pid_t guard = start_guard();
   ASSERT_TRUE(ticks(10));
-  EXPECT_EQ(told(), "");
+  EXPECT_EQ(reported(), "");
   ASSERT_TRUE(rank(0).signal(SIGKILL).ok());
   EXPECT_EQ(end_of(guard), 0) << "it waits for none but its own";
   EXPECT_TRUE(alive(1));

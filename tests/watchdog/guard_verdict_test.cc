@@ -44,7 +44,7 @@ TEST_F(GuardVerdictTest, EndsTheOneThatHangs) {
   EXPECT_EQ(flights()[0].reason, verdict.sentence);
   ASSERT_TRUE(ticks(20));
   EXPECT_EQ(said(), "holdfast guard: " + verdict.sentence + "; it is ended\n");
-  EXPECT_EQ(told(), "2 " + verdict.sentence + "\n");
+  EXPECT_EQ(reported(), "2 " + verdict.sentence + "\n");
   EXPECT_TRUE(alive(0) && alive(1) && alive(3));
   EXPECT_EQ(newest_notice(board->header().verdicts).number, 1u);
 }
@@ -71,7 +71,7 @@ TEST_F(GuardVerdictTest, EndsAllWhoWaitForEachOther) {
   EXPECT_THAT(said(), HasSubstr("all ranks wait for each other: rank 0, step 9, for an all-reduce"));
   EXPECT_THAT(said(), HasSubstr("; all ranks of this host are ended\n"));
   EXPECT_EQ(newest_notice(board->header().verdicts).rank, -1);
-  EXPECT_THAT(told(), StartsWith("-1 all ranks wait for each other"));
+  EXPECT_THAT(reported(), StartsWith("-1 all ranks wait for each other"));
   EXPECT_THAT(flights(), SizeIs(3));
 }
 

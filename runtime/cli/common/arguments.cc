@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "runtime/core/suggest.h"
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 
 namespace holdfast::inline cli {
 namespace {
@@ -128,7 +128,7 @@ int complain(const Error& error) {
   std::fflush(stdout);
   // Lines of a list of problems begin with a file position each, so they get no prefix.
   const bool is_list = error.message.find('\n') != std::string::npos;
-  say_on(stderr, fmt::format("{}{}\n", is_list ? "" : "holdfast: ", error.message));
+  write_to_console(stderr, fmt::format("{}{}\n", is_list ? "" : "holdfast: ", error.message));
   return static_cast<int>(error.code);
 }
 

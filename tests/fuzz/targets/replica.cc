@@ -9,7 +9,7 @@
 namespace holdfast::fuzz {
 namespace {
 
-constexpr std::size_t slot_page_bytes = SnapshotSlot::alignment_bytes, place_bytes = 8 * slot_page_bytes;
+constexpr std::size_t slot_page_bytes = SnapshotSlot::alignment_bytes, bytes_by_kind = 8 * slot_page_bytes;
 // These are the places of the numbers of the hello (checkpoint/replica_transfer.cc) and of a slot's header
 // (snapshot_slot.cc).
 constexpr std::size_t replica_hello_bytes = 96, generation_byte = 48, sealed_bytes_byte = 80,
@@ -60,7 +60,7 @@ std::vector<std::byte> sent_replica() {
 
 bool keep_replica(Input input) {
   FaultPoints faults;
-  std::vector<std::byte> first(place_bytes), second(place_bytes);
+  std::vector<std::byte> first(bytes_by_kind), second(bytes_by_kind);
   const SnapshotIdentity expected = replica_identity();
   ReplicaKeeper keeper({.run = expected.run, .writer = expected.writer, .rank = 1, .ranks = 2},
                        digest_of(std::string_view("there")), {first, second}, faults);

@@ -1,4 +1,4 @@
-#include "runtime/save/run_places.h"
+#include "runtime/save/storage_domains.h"
 
 #include <fmt/core.h>
 
@@ -15,16 +15,16 @@
 namespace holdfast::inline save {
 namespace {
 
-// PlaceProbe is a file in the run directory that exists as long as this object. Its name is one that
+// DomainProbe is a file in the run directory that exists as long as this object. Its name is one that
 // Env::replace_text could have left, so that a file that remains after a kill is removed with those.
-class PlaceProbe {
+class DomainProbe {
  public:
-  PlaceProbe(Env& env, const std::string& directory) : env_(&env), directory_(directory) {}
-  ~PlaceProbe() {
+  DomainProbe(Env& env, const std::string& directory) : env_(&env), directory_(directory) {}
+  ~DomainProbe() {
     if (!name_.empty()) static_cast<void>(env_->remove(path(name_)).ok());
   }
-  PlaceProbe(const PlaceProbe&) = delete;
-  PlaceProbe& operator=(const PlaceProbe&) = delete;
+  DomainProbe(const DomainProbe&) = delete;
+  DomainProbe& operator=(const DomainProbe&) = delete;
 
   Result<void> make() {
     HF_TRY_VOID(make_durable_directories(*env_, directory_));
@@ -52,32 +52,32 @@ std::string remembered_name(Env& env, const std::string& run_directory) {
   return is_name ? name : std::string();
 }
 
-bool is_called_after(const PlaceName& place) {
-  return place.remembered == place.host || place.remembered.starts_with(place.host + "#");
+bool is_called_after(const DomainName& domain) {
+  return domain.remembered == domain.host || domain.remembered.starts_with(domain.host + "#");
 }
 
-// Gathers the places and names them. Each rank knows the number of its own place.
-Result<RunPlaces> name_places(Communicator& communicator, const Waiter& waiter, Env& env,
-                              const std::string& run_directory, int number) {
+// Gathers the storage domains and names them. Each rank knows the number of its own storage domain.
+Result<StorageDomains> name_domains(Communicator& communicator, const Waiter& waiter, Env& env,
+                                    const std::string& run_directory, int number) {
   const Json mine = Json::array({number, remembered_name(env, run_directory), env.host_name()});
   HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, mine.dump_any()));
   std::vector<int> numbers;
-  std::map<int, PlaceName> by_number;
+  std::map<int, DomainName> by_number;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     const Json each = Json::parse(texts[rank]);
     numbers.push_back(each[0]);
     if (numbers.back() == static_cast<int>(rank))
       by_number[numbers.back()] = {.remembered = each[1], .host = each[2]};
   }
-  std::vector<PlaceName> asked;
+  std::vector<DomainName> asked;
   for (const auto& [first, name] : by_number) asked.push_back(name);
-  const std::vector<std::string> names = names_of_places(asked);
-  std::vector<Place> places;
+  const std::vector<std::string> names = names_of_domains(asked);
+  std::vector<StorageDomain> domains;
   for (const int each : numbers) {
     const auto at = std::distance(by_number.begin(), by_number.find(each));
-    places.push_back({.number = each, .host = names[static_cast<std::size_t>(at)]});
+    domains.push_back({.number = each, .host = names[static_cast<std::size_t>(at)]});
   }
-  return RunPlaces(std::move(places));
+  return StorageDomains(std::move(domains));
 }
 
 Error cannot_be_made(const Error& reason) {
@@ -87,7 +87,7 @@ Error cannot_be_made(const Error& reason) {
 
 }  // namespace
 
-std::vector<int> RunPlaces::leaders() const {
+std::vector<int> StorageDomains::leaders() const {
   std::vector<int> leaders;
   for (int rank = 0; rank < ranks(); ++rank) {
     if (leads(rank)) leaders.push_back(rank);
@@ -95,38 +95,38 @@ std::vector<int> RunPlaces::leaders() const {
   return leaders;
 }
 
-int RunPlaces::leader_of(int rank) const {
-  const auto first = std::ranges::find(of_rank_, of(rank).number, &Place::number);
+int StorageDomains::leader_of(int rank) const {
+  const auto first = std::ranges::find(of_rank_, of(rank).number, &StorageDomain::number);
   return static_cast<int>(first - of_rank_.begin());
 }
 
-std::vector<int> RunPlaces::copy_keepers() const {
+std::vector<int> StorageDomains::copy_keepers() const {
   const std::vector<int> leaders = this->leaders();
   std::vector<std::vector<int>> members(leaders.size());
-  std::vector<std::size_t> place_of(of_rank_.size()), index_in_place(of_rank_.size());
+  std::vector<std::size_t> domain_of(of_rank_.size()), index_in_place(of_rank_.size());
   for (int rank = 0; rank < ranks(); ++rank) {
-    const auto place =
+    const auto domain =
         static_cast<std::size_t>(std::ranges::find(leaders, leader_of(rank)) - leaders.begin());
     const auto at = static_cast<std::size_t>(rank);
-    place_of[at] = place;
-    index_in_place[at] = members[place].size();
-    members[place].push_back(rank);
+    domain_of[at] = domain;
+    index_in_place[at] = members[domain].size();
+    members[domain].push_back(rank);
   }
   std::vector<int> keepers(of_rank_.size(), -1);
   if (leaders.size() < 2) return keepers;
   for (std::size_t rank = 0; rank < keepers.size(); ++rank) {
-    const std::vector<int>& next = members[(place_of[rank] + 1) % leaders.size()];
+    const std::vector<int>& next = members[(domain_of[rank] + 1) % leaders.size()];
     keepers[rank] = next[index_in_place[rank] % next.size()];
   }
   return keepers;
 }
 
-Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Waiter& waiter,
-                                             const std::string& run_directory) {
+Result<std::optional<StorageDomains>> find_storage_domains(const TrainInputs& inputs, const Waiter& waiter,
+                                                           const std::string& run_directory) {
   Communicator& communicator = inputs.communicator;
   Env& env = inputs.env;
   const int rank = communicator.rank();
-  PlaceProbe probe(env, run_directory);
+  DomainProbe probe(env, run_directory);
   const auto make_probe = [&](bool mine) -> Result<void> {
     const Result<void> made = mine ? probe.make() : Result<void>();
     return agree_on_outcome(communicator, waiter, made.ok() ? made : cannot_be_made(made.error()),
@@ -135,16 +135,16 @@ Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Wa
   HF_TRY_VOID(make_probe(rank == 0));
   HF_TRY(std::vector<std::string> probes, all_gather_text(communicator, waiter, probe.name()));
   const bool sees = probe.sees(probes.front());
-  HF_TRY(const std::vector<std::string> told,
+  HF_TRY(const std::vector<std::string> reported,
          all_gather_text(communicator, waiter, Json::array({sees, env.host_id()}).dump_any()));
   std::vector<std::string> hosts;
   bool all_see = true;
-  for (const std::string& text : told) {
+  for (const std::string& text : reported) {
     const Json each = Json::parse(text);
     all_see = all_see && each[0].get<bool>();
     hosts.push_back(each[1]);
   }
-  if (all_see) return std::optional<RunPlaces>();
+  if (all_see) return std::optional<StorageDomains>();
 
   // The first rank of each host that does not see rank 0's probe makes one of its own; several hosts may
   // share it.
@@ -161,44 +161,45 @@ Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Wa
         run_directory, env.host_name());
   }
   HF_TRY_VOID(agree_on_outcome(communicator, waiter, found, env.host_name()));
-  HF_TRY(RunPlaces places,
-         name_places(communicator, waiter, env, run_directory, static_cast<int>(first - probes.begin())));
-  return std::optional(std::move(places));
+  HF_TRY(StorageDomains domains,
+         name_domains(communicator, waiter, env, run_directory, static_cast<int>(first - probes.begin())));
+  return std::optional(std::move(domains));
 }
 
-std::vector<std::string> names_of_places(const std::vector<PlaceName>& places) {
-  std::vector<std::string> names(places.size());
+std::vector<std::string> names_of_domains(const std::vector<DomainName>& domains) {
+  std::vector<std::string> names(domains.size());
   std::set<std::string> taken;
   for (const bool is_own : {true, false}) {
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      const PlaceName& place = places[i];
-      const bool counts = !place.remembered.empty() && is_called_after(place) == is_own;
-      if (counts && taken.insert(place.remembered).second) names[i] = place.remembered;
+    for (std::size_t i = 0; i < domains.size(); ++i) {
+      const DomainName& domain = domains[i];
+      const bool counts = !domain.remembered.empty() && is_called_after(domain) == is_own;
+      if (counts && taken.insert(domain.remembered).second) names[i] = domain.remembered;
     }
   }
-  for (std::size_t i = 0; i < places.size(); ++i) {
+  for (std::size_t i = 0; i < domains.size(); ++i) {
     for (int number = 1; names[i].empty(); ++number) {
-      std::string name = number == 1 ? places[i].host : fmt::format("{}#{}", places[i].host, number);
+      std::string name = number == 1 ? domains[i].host : fmt::format("{}#{}", domains[i].host, number);
       if (taken.insert(name).second) names[i] = std::move(name);
     }
   }
   return names;
 }
 
-Result<void> remember_place(Env& env, const std::string& run_directory, const Place& place) {
-  if (remembered_name(env, run_directory) == place.host) return {};
-  return env.replace_text(RunPaths{run_directory}.place_name(), place.host);
+Result<void> remember_domain_name(Env& env, const std::string& run_directory, const StorageDomain& domain) {
+  if (remembered_name(env, run_directory) == domain.host) return {};
+  return env.replace_text(RunPaths{run_directory}.place_name(), domain.host);
 }
 
-Result<RunPlaces> gather_places(Communicator& communicator, const Waiter& waiter, const Place& mine) {
+Result<StorageDomains> gather_storage_domains(Communicator& communicator, const Waiter& waiter,
+                                              const StorageDomain& mine) {
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(communicator, waiter, Json::array({mine.number, mine.host}).dump_any()));
-  std::vector<Place> places;
+  std::vector<StorageDomain> domains;
   for (const std::string& text : texts) {
     const Json each = Json::parse(text);
-    places.push_back({.number = each[0], .host = each[1]});
+    domains.push_back({.number = each[0], .host = each[1]});
   }
-  return RunPlaces(std::move(places));
+  return StorageDomains(std::move(domains));
 }
 
 }  // namespace holdfast::inline save

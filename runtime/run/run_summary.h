@@ -1,4 +1,4 @@
-// RunStanding: the present state of a run for a shell (`holdfast status`), from the events of its log, its
+// RunSummary: the present state of a run for a shell (`holdfast status`), from the events of its log, its
 // status, and what the ranks of this host say on their board. Pure; the command reads and prints.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace holdfast::inline run {
 
-struct RunStanding {
+struct RunSummary {
   struct SavedStep {
     std::uint64_t step = 0;
     std::int64_t time_us = 0;  // wall clock of rank 0
@@ -59,7 +59,7 @@ struct RunStanding {
 std::string activity_of(const SlotView& slot, std::int64_t now_ns);
 
 // Lines for people; times are told as before `now_us`, of the wall clock.
-std::string to_text(const RunStanding& run, std::int64_t now_us);
-Json to_json(const RunStanding& run);
+std::string to_text(const RunSummary& run, std::int64_t now_us);
+Json to_json(const RunSummary& run);
 
 }  // namespace holdfast::inline run

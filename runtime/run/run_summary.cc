@@ -1,4 +1,4 @@
-#include "runtime/run/run_standing.h"
+#include "runtime/run/run_summary.h"
 
 #include <fmt/core.h>
 
@@ -39,7 +39,7 @@ std::string work_of(const std::optional<double>& milliseconds) {
                                   : "all of its work";
 }
 
-std::string state_sentence(const RunStanding& run) {
+std::string state_sentence(const RunSummary& run) {
   if (run.holder.has_value()) return "held by " + *run.holder;
   if (!run.holder_unknown.empty()) return run.holder_unknown;
   if (run.status.state == "running") {
@@ -56,7 +56,7 @@ std::string state_sentence(const RunStanding& run) {
 
 }  // namespace
 
-void RunStanding::take(const Json& event) {
+void RunSummary::take(const Json& event) {
   if (!event.is_object()) return;
   const std::string name = text_of(event, "event");
   const auto time_us = number_or<std::int64_t>(event, "time_us", 0);
@@ -107,10 +107,10 @@ std::string activity_of(const SlotView& slot, std::int64_t now_ns) {
   return text;
 }
 
-std::string to_text(const RunStanding& run, std::int64_t now_us) {
+std::string to_text(const RunSummary& run, std::int64_t now_us) {
   std::string text = fmt::format("{}  {}\n", run.directory, state_sentence(run));
   if (run.newest.has_value()) {
-    const RunStanding::Step& step = *run.newest;
+    const RunSummary::Step& step = *run.newest;
     text += fmt::format("step      {}{}, loss {:.4f}, {:.0f} tokens/s, {}\n", step.step,
                         run.steps == 0 ? "" : fmt::format(" of {}", run.steps), step.loss,
                         step.tokens_per_second, ago(step.time_us, now_us));
@@ -119,9 +119,9 @@ std::string to_text(const RunStanding& run, std::int64_t now_us) {
   for (const auto& [host, count] : run.hosts) where += fmt::format(", {} {}", host, count);
   if (run.ranks > 0)
     text += fmt::format("ranks     {}{}\n", run.ranks, where.empty() ? "" : " (" + where.substr(2) + ")");
-  for (const RunStanding::Rank& rank : run.here)
+  for (const RunSummary::Rank& rank : run.here)
     text += fmt::format("  rank {:<4} {}\n", rank.rank, rank.does);
-  const auto saved = [&](const char* name, const std::optional<RunStanding::SavedStep>& what) {
+  const auto saved = [&](const char* name, const std::optional<RunSummary::SavedStep>& what) {
     if (what.has_value())
       text += fmt::format("{:<9} step {}, {}\n", name, what->step, ago(what->time_us, now_us));
   };
@@ -137,7 +137,7 @@ std::string to_text(const RunStanding& run, std::int64_t now_us) {
   return text;
 }
 
-Json to_json(const RunStanding& run) {
+Json to_json(const RunSummary& run) {
   Json json = Json::object();
   json["directory"] = run.directory;
   json["run"] = run.run_id;
@@ -161,7 +161,7 @@ Json to_json(const RunStanding& run) {
     json["step_time_us"] = run.newest->time_us;
   }
   if (!run.hosts.empty()) json["hosts"] = Json(run.hosts);
-  const auto saved = [&](const char* name, const std::optional<RunStanding::SavedStep>& what) {
+  const auto saved = [&](const char* name, const std::optional<RunSummary::SavedStep>& what) {
     if (!what.has_value()) return;
     json[name]["step"] = what->step;
     json[name]["time_us"] = what->time_us;
@@ -175,7 +175,7 @@ Json to_json(const RunStanding& run) {
     if (run.cost->job_ms.has_value()) cost["job_ms"] = *run.cost->job_ms;
     json["failure_cost"] = cost;
   }
-  for (const RunStanding::Rank& rank : run.here) json["here"][std::to_string(rank.rank)] = rank.does;
+  for (const RunSummary::Rank& rank : run.here) json["here"][std::to_string(rank.rank)] = rank.does;
   return json;
 }
 

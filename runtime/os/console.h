@@ -13,18 +13,18 @@ namespace holdfast::inline os {
 
 // Writes the text in one write, and at once; characters that a terminal would obey are made visible
 // (printable()).
-void say_on(std::FILE* stream, const std::string& text);
+void write_to_console(std::FILE* stream, const std::string& text);
 
 // Prints a message on stderr: "holdfast: ..." and a newline.
 template <typename... Values>
-void tell(fmt::format_string<Values...> format, Values&&... values) {
-  say_on(stderr, "holdfast: " + fmt::format(format, std::forward<Values>(values)...) + "\n");
+void print_message(fmt::format_string<Values...> format, Values&&... values) {
+  write_to_console(stderr, "holdfast: " + fmt::format(format, std::forward<Values>(values)...) + "\n");
 }
 
 // Prints a line on stdout, as it is.
 template <typename... Values>
-void show(fmt::format_string<Values...> format, Values&&... values) {
-  say_on(stdout, fmt::format(format, std::forward<Values>(values)...) + "\n");
+void print_line(fmt::format_string<Values...> format, Values&&... values) {
+  write_to_console(stdout, fmt::format(format, std::forward<Values>(values)...) + "\n");
 }
 
 }  // namespace holdfast::inline os

@@ -1,5 +1,5 @@
 // How a run stands, by its events and the slots of a board.
-#include "runtime/run/run_standing.h"
+#include "runtime/run/run_summary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,14 +10,14 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-RunStanding standing(std::initializer_list<const char*> events) {
-  RunStanding run{.directory = "runs/a"};
+RunSummary standing(std::initializer_list<const char*> events) {
+  RunSummary run{.directory = "runs/a"};
   for (const char* event : events) run.take(Json::parse(event));
   return run;
 }
 
-TEST(RunStanding, IsWhatTheNewestEventsSay) {
-  RunStanding run = standing({
+TEST(RunSummary, IsWhatTheNewestEventsSay) {
+  RunSummary run = standing({
       R"({"event":"start","time_us":1000000,"run":"abc","ranks":6,"generation":2,"hosts":{"n0":2,"n1":4}})",
       R"({"event":"step","time_us":2000000,"step":7,"loss":3.5,"tokens_per_sec":1200.0})",
       R"({"event":"checkpoint","time_us":2500000,"step":5})",
@@ -49,8 +49,8 @@ TEST(RunStanding, IsWhatTheNewestEventsSay) {
   EXPECT_TRUE(json["running"].get<bool>());
 }
 
-TEST(RunStanding, ARunThatNobodyHasSaysHowItEnded) {
-  RunStanding run = standing({R"({"event":"start","time_us":1,"ranks":1})"});
+TEST(RunSummary, ARunThatNobodyHasSaysHowItEnded) {
+  RunSummary run = standing({R"({"event":"start","time_us":1,"ranks":1})"});
   run.status.state = "running";
   EXPECT_THAT(to_text(run, 2), HasSubstr("not running: its last start was killed; it has no checkpoint"));
   run.take(Json::parse(R"({"event":"checkpoint","time_us":1,"step":100})"));
@@ -61,15 +61,15 @@ TEST(RunStanding, ARunThatNobodyHasSaysHowItEnded) {
   EXPECT_FALSE(to_json(run)["running"].get<bool>());
 }
 
-TEST(RunStanding, WhoMayNotLookAtTheLockLearnsThat) {
-  RunStanding run = standing({R"({"event":"start","time_us":1,"ranks":1})"});
+TEST(RunSummary, WhoMayNotLookAtTheLockLearnsThat) {
+  RunSummary run = standing({R"({"event":"start","time_us":1,"ranks":1})"});
   run.status.state = "running";
   run.holder_unknown = "whether somebody has the run cannot be told: why";
   EXPECT_THAT(to_text(run, 2), HasSubstr("whether somebody has the run cannot be told: why"));
   EXPECT_FALSE(to_json(run).contains("running"));
 }
 
-TEST(RunStanding, WhatARankIsAt) {
+TEST(RunSummary, WhatARankIsAt) {
   SlotView slot{.launched_rank = 1, .phase = Phase::step, .step = 12, .begun_ns = 1'000'000'000};
   EXPECT_EQ(activity_of(slot, 1'500'000'000), "step 12 for 0.5 s");
   slot.wait_begun_ns = 1'200'000'000;

@@ -1,5 +1,5 @@
 // What is said while nobody can hear it.
-#include "runtime/os/tell.h"
+#include "runtime/os/console.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ const std::string long_line(100'000, 'x');  // more than a stream keeps for late
 // On both streams; ends with 0 when nothing but that has happened.
 [[noreturn]] void speak() {
   for (int i = 0; i < 3; ++i) {
-    show("step {}", i);
-    tell("{}", long_line);
-    show("{}", long_line);
+    print_line("step {}", i);
+    print_message("{}", long_line);
+    print_line("{}", long_line);
   }
   test::leave(0);
 }

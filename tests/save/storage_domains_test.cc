@@ -1,22 +1,23 @@
-// Tests who leads a place, who keeps whose shards, and which shards are copied between hosts before a state
-// is read.
+// Tests who leads a storage domain, who keeps whose shards, and which shards are copied between hosts before
+// a state is read.
 #include <gtest/gtest.h>
 
-#include "runtime/save/run_places.h"
 #include "runtime/save/shard_fetch.h"
+#include "runtime/save/storage_domains.h"
 
 namespace holdfast {
 namespace {
 
-RunPlaces places_of_ranks(const std::vector<int>& numbers) {
-  std::vector<Place> places;
-  for (const int number : numbers) places.push_back({.number = number, .host = "n" + std::to_string(number)});
-  return RunPlaces(std::move(places));
+StorageDomains places_of_ranks(const std::vector<int>& numbers) {
+  std::vector<StorageDomain> domains;
+  for (const int number : numbers)
+    domains.push_back({.number = number, .host = "n" + std::to_string(number)});
+  return StorageDomains(std::move(domains));
 }
 
-TEST(RunPlaces, TheNextPlaceKeepsTheCopies) {
+TEST(StorageDomains, TheNextDomainKeepsTheCopies) {
   struct Case {
-    std::vector<int> places;  // by rank
+    std::vector<int> domains;  // by rank
     std::vector<int> leaders, keepers;
   };
   const std::vector<Case> cases = {
@@ -27,15 +28,15 @@ TEST(RunPlaces, TheNextPlaceKeepsTheCopies) {
       {{4, 2, 4, 2}, {0, 1}, {1, 0, 3, 2}},  // as numbered at the start, assigned otherwise
   };
   for (const Case& each : cases) {
-    const RunPlaces places = places_of_ranks(each.places);
-    EXPECT_EQ(places.leaders(), each.leaders);
-    EXPECT_EQ(places.copy_keepers(), each.keepers);
+    const StorageDomains domains = places_of_ranks(each.domains);
+    EXPECT_EQ(domains.leaders(), each.leaders);
+    EXPECT_EQ(domains.copy_keepers(), each.keepers);
   }
 }
 
-TEST(RunPlaces, EachHasANameOfItsOwnAndKeepsIt) {
+TEST(StorageDomains, EachHasANameOfItsOwnAndKeepsIt) {
   struct Case {
-    std::vector<PlaceName> places;
+    std::vector<DomainName> domains;
     std::vector<std::string> names;
   };
   const std::vector<Case> cases = {
@@ -47,7 +48,7 @@ TEST(RunPlaces, EachHasANameOfItsOwnAndKeepsIt) {
       {{{"b", "a"}, {"b", "c"}}, {"b", "c"}},   // and copied twice
       {{{"", "a"}, {"a", "c"}}, {"a#2", "a"}},  // a host with a new disk, and its old one elsewhere
   };
-  for (const Case& each : cases) EXPECT_EQ(names_of_places(each.places), each.names);
+  for (const Case& each : cases) EXPECT_EQ(names_of_domains(each.domains), each.names);
 }
 
 TEST(ShardFetch, EachTargetGetsWhatItLacks) {

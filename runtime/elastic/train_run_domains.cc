@@ -1,0 +1,54 @@
+// TrainRun's part for run directories that are local to each host.
+#include "runtime/elastic/train_run_internal.h"
+#include "runtime/rank/watch.h"
+#include "runtime/save/shard_copies.h"
+#include "runtime/save/storage_domains.h"
+
+namespace holdfast::inline elastic {
+
+// Returns the storage domains of a group of ranks; none if there is one directory for all.
+Result<std::optional<StorageDomains>> TrainRun::domains_of(const TrainInputs& group) {
+  if (!domain_.has_value()) return std::optional<StorageDomains>();
+  HF_TRY(StorageDomains domains, gather_storage_domains(group.communicator, waiter(), *domain_));
+  return std::optional(std::move(domains));
+}
+
+// Returns whether this rank writes: in each storage domain it is the rank with the lowest coordinate, or the
+// leader of the storage domain if no rank there has a coordinate.
+Result<bool> TrainRun::writes_with(const RankAssignment& assignment) {
+  HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
+  if (!domains.has_value()) return first_;
+  for (const int rank : assignment.active_ranks) {
+    if (domains->of(rank).number == domain_->number) return rank == world().communicator.rank();
+  }
+  return domains->leads(world().communicator.rank());
+}
+
+// Drops the copies of shards; this may wait for the disk, because a copy may be arriving.
+void TrainRun::drop_copies() {
+  if (copies_ == nullptr) return;
+  tier_.reset();
+  const StorageWait storage(launched_.watch, "a copy that is given up");
+  copies_.reset();
+}
+
+// Makes the disk tier of the epoch that begins: which checkpoints the store has, and which ranks store copies
+// of them.
+Result<void> TrainRun::make_tier() {
+  tier_.reset();
+  HF_TRY(std::optional<StorageDomains> domains, domains_of(active()));
+  if (!domains.has_value()) return {};
+  const int rank = active().communicator.rank();
+  if (domains->count() > 1) {
+    store_->holds_part_of(domain_->host);
+    if (!start_.content.empty())
+      store_->all_hosts_have({.generation = start_.generation, .step = start_.step});
+    if (config_.checkpoint.replicas != "off") {
+      HF_TRY(copies_, ShardCopies::create(worker_->state_view(), *store_, *domains, start_.writer));
+    }
+  }
+  tier_.emplace(rank, std::move(*domains), copies_.get());
+  return {};
+}
+
+}  // namespace holdfast::inline elastic
