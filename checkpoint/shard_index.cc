@@ -311,7 +311,7 @@ Result<ShardIndex> parse_version_2(const std::string& path, std::span<const std:
       if (chunk.file == 0) continue;
       const BaseFile& base = index.bases[chunk.file - 1];
       if (base.bytes < chunk.offset_bytes || base.bytes - chunk.offset_bytes < aligned(chunk.stored_bytes))
-        return damaged_shard(path, fmt::format("a chunk is said to lie behind the end of {}", base.name));
+        return damaged_shard(path, fmt::format("a chunk is said to lie beyond the end of {}", base.name));
     }
   }
   if (cursor.left() != 0 || next != place.index_offset)

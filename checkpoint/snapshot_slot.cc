@@ -124,7 +124,7 @@ std::uint32_t paced_crc32c(std::span<const std::byte> bytes, const Pace& pace) {
 }
 
 Error damaged(const std::string& place, std::string_view what) {
-  return fail(ExitCode::checkpoint, "the RAM snapshot {} is damaged: {}; it is passed over", place, what);
+  return fail(ExitCode::checkpoint, "the RAM snapshot {} is damaged: {}; it is skipped", place, what);
 }
 
 // `first_page` is `memory`'s, or will be.
@@ -136,7 +136,7 @@ Result<SlotHeader> read_header(std::span<const std::byte> first_page, std::span<
   if (header.magic != slot_magic || header.version != slot_version)
     return damaged(place, "it does not begin as one of this program's");
   if (header.sealed != sealed_mark)
-    return fail(ExitCode::checkpoint, "the RAM snapshot {} was not finished; it is passed over", place);
+    return fail(ExitCode::checkpoint, "the RAM snapshot {} was not finished; it is skipped", place);
   if (header.crc32c != header_checksum(header)) return damaged(place, "its header has a wrong checksum");
   const bool inside = header.index_offset >= page_bytes && header.index_offset <= memory.size() &&
                       header.index_bytes <= memory.size() - header.index_offset;

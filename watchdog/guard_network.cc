@@ -133,7 +133,7 @@ bool GuardNetwork::needs_call(std::size_t host, std::int64_t now_ns) {
   return peer.connection == nullptr && now_ns - peer.called_ns >= call_again_ns;
 }
 
-// One at a time, because a host that is out of reach lets one wait.
+// One at a time, because a host that is unreachable lets one wait.
 void GuardNetwork::call_somebody(std::int64_t now_ns) {
   for (std::size_t tried = 0; tried < peers_.size(); ++tried) {
     const std::size_t host = next_call_++ % peers_.size();

@@ -152,7 +152,7 @@ Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> r
     } else if (!backoff.pause(awaited)) {
       communicator.abandon();
       return fail(ExitCode::communication,
-                  "rank {} waited {} ms for rank {} in {}: that rank or its host hangs or is out of reach; "
+                  "rank {} waited {} ms for rank {} in {}: that rank or its host hangs or is unreachable; "
                   "look at its output; where the run does not go on by itself, start it again",
                   communicator.global_rank(communicator.rank()), timeout_ms_,
                   communicator.global_rank(peers[first]), operation);

@@ -14,12 +14,13 @@ Awaited awaited_of(const Transport& transport, const char* operation) {
 Error give_up_exchange(Transport& transport, const Waiter& waiter, const char* operation) {
   const Transport::Awaited awaited = transport.awaited();
   transport.abandon();
-  return fail(ExitCode::communication,
-              "rank {} waited {} ms for {} in {} (exchange {}): that rank or its host hangs or is out of "
-              "reach; look at its output; where the run does not go on by itself, start it again",
-              transport.global_rank(transport.rank()), waiter.timeout_ms(),
-              awaited.peer < 0 ? "another rank" : fmt::format("rank {}", transport.global_rank(awaited.peer)),
-              operation, awaited.number);
+  return fail(
+      ExitCode::communication,
+      "rank {} waited {} ms for {} in {} (exchange {}): that rank or its host hangs or is unreachable; "
+      "look at its output; where the run does not go on by itself, start it again",
+      transport.global_rank(transport.rank()), waiter.timeout_ms(),
+      awaited.peer < 0 ? "another rank" : fmt::format("rank {}", transport.global_rank(awaited.peer)),
+      operation, awaited.number);
 }
 
 Result<void> finish_exchanges(Transport& transport, const Waiter& waiter, Transport::Number end,

@@ -311,11 +311,12 @@ Error LaneReduction::timed_out() const {
   const std::string what = awaited.peer < 0    ? "did not finish: another rank"
                            : awaited.receiving ? fmt::format("did not arrive from rank {}, which", peer)
                                                : fmt::format("was not taken by rank {}, which", peer);
-  return fail(
-      ExitCode::communication,
-      "rank {} saw nothing move for {} ms in wave {} of the lane reduction: bucket {} {} hangs or is out "
-      "of reach; look at its output; where the run does not go on by itself, start it again",
-      transport_->global_rank(rank_), waiter_.timeout_ms(), wave_.number, awaited.number - wave_.first, what);
+  return fail(ExitCode::communication,
+              "rank {} saw nothing move for {} ms in wave {} of the lane reduction: bucket {} {} hangs or is "
+              "unreachable; "
+              "look at its output; where the run does not go on by itself, start it again",
+              transport_->global_rank(rank_), waiter_.timeout_ms(), wave_.number,
+              awaited.number - wave_.first, what);
 }
 
 Error LaneReduction::give_up() {

@@ -115,7 +115,7 @@ std::vector<Member> Membership::out_of_reach() const {
 std::string Membership::why_cut_off() const {
   const std::vector<Member> away = out_of_reach();
   if (away.empty()) return "";
-  return fmt::format("{} {} out of reach: nothing is heard from there, and nothing proves that {} died",
+  return fmt::format("{} {} unreachable: nothing is heard from there, and nothing proves that {} died",
                      name_members(away), away.size() == 1 ? "is" : "are", away.size() == 1 ? "it" : "they");
 }
 
@@ -165,7 +165,7 @@ Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why
   communicator().abandon();
   return fail(ExitCode::communication,
               "rank {} and the ranks that are left did not come together within {} ms: one of them hangs or "
-              "is out of reach; start the run again",
+              "is unreachable; start the run again",
               communicator().global_rank(communicator().rank()), timeout_ms);
 }
 

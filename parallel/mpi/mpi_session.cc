@@ -129,7 +129,7 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
         env, join_timeout_ms, {listener, "MPI's start"},
         fmt::format("rank {} (host {}): waited {} ms in MPI_Init for the other ranks of {}: one of them "
                     "failed before it "
-                    "joined (its own output says why) or its host is out of reach; this process ends itself",
+                    "joined (its own output says why) or its host is unreachable; this process ends itself",
                     launched_rank(env), env.host_name(), join_timeout_ms, launched_ranks(env)),
         {}, is_joiner ? Deadline::End::die : Deadline::End::exit);
     code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);

@@ -127,7 +127,7 @@ Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
   const Deadline deadline(
       *env_, timeout_ms, {listener_, "coming together again"},
       fmt::format("holdfast: {}\nholdfast: rank {} then waited {} ms for the other ranks to come "
-                  "together without whom it had lost: one of them hangs or is out of reach; the "
+                  "together without whom it had lost: one of them hangs or is unreachable; the "
                   "run ends, start it again",
                   why, rank, timeout_ms),
       [this] { return cut_off_ ? cut_off_() : ""; });

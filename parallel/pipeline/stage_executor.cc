@@ -371,12 +371,12 @@ Error StageExecutor::timed_out(int index_of_action) {
     if (neighbours.find(peer) == std::string::npos) neighbours += (neighbours.empty() ? "" : " or ") + peer;
     link->transport->abandon();
   }
-  return fail(
-      ExitCode::communication,
-      "rank {} waited {} ms in the pipeline, at the {} of microbatch {}: {} or its host hangs or is out "
-      "of reach; look at its output; where the run does not go on by itself, start it again",
-      rank, waiter_.timeout_ms(), action.work == Work::forward ? "forward" : "backward", action.microbatch,
-      neighbours);
+  return fail(ExitCode::communication,
+              "rank {} waited {} ms in the pipeline, at the {} of microbatch {}: {} or its host hangs or is "
+              "unreachable; "
+              "look at its output; where the run does not go on by itself, start it again",
+              rank, waiter_.timeout_ms(), action.work == Work::forward ? "forward" : "backward",
+              action.microbatch, neighbours);
 }
 
 }  // namespace holdfast::inline parallel

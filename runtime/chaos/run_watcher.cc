@@ -87,7 +87,7 @@ void RunWatcher::find_ranks() {
   for (const LaunchedRank& reported : read_launched_ranks(*env_, paths_.launch() + "/" + name)) {
     if (std::ranges::find(ranks_, reported.rank, &RankProcess::rank) != ranks_.end()) continue;
     rank_of_process_[{reported.host, reported.process}] = reported.rank;
-    if (!is_here(*env_, reported)) continue;  // out of reach of signals
+    if (!is_here(*env_, reported)) continue;  // signals do not reach it
     Result<std::unique_ptr<Process>> process = reported.identity().open(env_->processes());
     if (!process.ok() || *process == nullptr) continue;  // gone already
     ranks_.push_back({.rank = reported.rank, .process = std::move(process).value()});

@@ -249,7 +249,7 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   request.config.device = config.device;
   print_run(env, config);
   HF_TRY(const ResumeChanges changes, compare_with_stored(env, start, config));
-  for (const std::string& note : start.notes) print_message("checkpoint passed over: {}", note);
+  for (const std::string& note : start.notes) print_message("checkpoint skipped: {}", note);
   if (!start.checkpoint.empty())
     fmt::print("  resumes      from {} (step {})\n", start.checkpoint, start.step);
   if (!start.begins.empty())

@@ -79,7 +79,7 @@ class Collection {
     std::string list;
     for (const FoundParts& parts : found) {
       if (parts.missing().empty()) {
-        if (!list.empty()) print_message("checkpoints passed over:{}", list);
+        if (!list.empty()) print_message("checkpoints skipped:{}", list);
         return &parts;
       }
       list += "\n  " + why_not_whole(parts);

@@ -44,7 +44,7 @@ struct Inspected {
 Result<Checkpoint> open_first(Env& env, const std::vector<std::string>& directories) {
   Result<Checkpoint> checkpoint = Checkpoint::open(env, directories.front());
   for (std::size_t i = 0; !checkpoint.ok() && i + 1 < directories.size(); ++i) {
-    print_message("checkpoint passed over: {}", checkpoint.error().message);
+    print_message("checkpoint skipped: {}", checkpoint.error().message);
     checkpoint = Checkpoint::open(env, directories[i + 1]);
   }
   return checkpoint;

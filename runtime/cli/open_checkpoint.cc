@@ -16,7 +16,7 @@ Error no_checkpoint(const std::string& path) {
 }
 
 void say_skipped(const FoundCheckpoint& found) {
-  for (const std::string& sentence : found.skipped) print_message("checkpoint passed over: {}", sentence);
+  for (const std::string& sentence : found.skipped) print_message("checkpoint skipped: {}", sentence);
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ Result<void> TrainRun::join() {
                config_.run.directory, start_.copy_of);
   }
   if (!start_.unusable.empty()) print_message("what is in RAM counts alone: {}", start_.unusable);
-  for (const std::string& note : start_.notes) print_message("checkpoint passed over: {}", note);
+  for (const std::string& note : start_.notes) print_message("checkpoint skipped: {}", note);
   for (const std::string& change : changes.lines) print_line("resume: {}", change);
   const std::string device = device_->identity(precision_of(config_));
   if (!start_.device.empty() && start_.device != device) {

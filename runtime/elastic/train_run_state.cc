@@ -92,7 +92,7 @@ Result<bool> TrainRun::load_snapshot() {
   const Result<void> restored = restore_snapshot(worker_->state_view(), *start_.snapshot, start_.shm_run_id);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
-  if (first_) print_message("RAM snapshot passed over: {}", restored.error().message);
+  if (first_) print_message("RAM snapshot skipped: {}", restored.error().message);
   start_.passed_over.push_back(*start_.snapshot);
   start_.snapshot.reset();
   HF_TRY_VOID(join_snapshot(active(), waiter(), config_, start_));

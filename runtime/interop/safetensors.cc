@@ -165,11 +165,10 @@ Result<SafetensorsTensor> check_entry(const std::string& path, HeaderParser::Ent
                     entry.name, *entry.type, fmt::join(*entry.shape, ", "));
   }
   if (begin > end || end > room || end - begin != *bytes) {
-    return unusable(
-        path,
-        "tensor \"{}\" ({} of shape [{}]) needs {} bytes, but has bytes {} to {} of the {} behind "
-        "the header",
-        entry.name, *entry.type, fmt::join(*entry.shape, ", "), *bytes, begin, end, room);
+    return unusable(path,
+                    "tensor \"{}\" ({} of shape [{}]) needs {} bytes, but has bytes {} to {} of the {} after "
+                    "the header",
+                    entry.name, *entry.type, fmt::join(*entry.shape, ", "), *bytes, begin, end, room);
   }
   return SafetensorsTensor{.name = std::move(entry.name),
                            .type = std::move(*entry.type),
@@ -221,8 +220,8 @@ Result<std::vector<SafetensorsTensor>> read_safetensors_header(File& file) {
     tensor.offset_bytes += begin;
   }
   if (next == room) return tensors;
-  return unusable(file.path(), "its tensors end at byte {}, but the file has {} bytes behind the header",
-                  next, room);
+  return unusable(file.path(), "its tensors end at byte {}, but the file has {} bytes after the header", next,
+                  room);
 }
 
 std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,

@@ -155,7 +155,7 @@ void Job::look_at_mpirun() {
                           status_.exit_code == static_cast<int>(ExitCode::communication);
   const std::int64_t limit_ms = lost_peers ? lost_host_limit_ms : over_limit_ms;
   if (lasts(over, over_since_ns_, limit_ms)) {
-    why_killed_ = fmt::format("mpirun went on for {} s behind the end of its ranks",
+    why_killed_ = fmt::format("mpirun went on for {} s after the end of its ranks",
                               static_cast<double>(limit_ms) / 1000);
     stayed_behind_ = true;
   }

@@ -51,8 +51,8 @@ class LineThread::State {
     changed_.notify_all();
     if (pauses_for_resize) {
       print_message(
-          "{} stands still, without an error. The run goes on: lines wait in memory, up to {} of them", path_,
-          format_bytes(memory_.bytes));
+          "{} does not respond, without an error. The run goes on: lines wait in memory, up to {} of them",
+          path_, format_bytes(memory_.bytes));
     }
     return {};
   }
@@ -74,7 +74,7 @@ class LineThread::State {
     coming_.flushes = true;
     if (const auto outcome = wait_for_outcome(guard, limit_ms); outcome.has_value()) return *outcome;
     const std::uint64_t left = coming_.count + in_hand_;
-    return fail(ExitCode::checkpoint, "{}: {} for a disk that stands still, for {:.1f} s now", path_,
+    return fail(ExitCode::checkpoint, "{}: {} for a disk that does not respond, for {:.1f} s now", path_,
                 left == 1 ? "1 line of it waits" : fmt::format("{} lines of it wait", left),
                 static_cast<double>(limit_ms) / 1e3);
   }
@@ -146,7 +146,8 @@ class LineThread::State {
   // Drops a few more than necessary, so that it is not done for every line.
   Result<void> make_room(std::size_t bytes) {
     if (!memory_.drops_oldest) {
-      return fail(ExitCode::checkpoint, "memory is full with {} lines that wait for a disk that stands still",
+      return fail(ExitCode::checkpoint,
+                  "memory is full with {} lines that wait for a disk that does not respond",
                   coming_.count + in_hand_);
     }
     std::string& lines = coming_.lines;

@@ -77,7 +77,7 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const C
       print_message(
           "host {} has ranks in several PID namespaces, which have a guard each, so nobody notices when "
           "hosts "
-          "are out of reach: give each of its containers a host name of its own",
+          "are unreachable: give each of its containers a host name of its own",
           host);
     return {};
   }
@@ -97,7 +97,7 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const C
                                  .hosts = std::move(hosts.facts)};
   Result<std::unique_ptr<PeerHostTable>> made = PeerHostTable::open_or_create(env, watched_board(env), setup);
   if (!made.ok()) {
-    print_message("host {} does not notice when others are out of reach: {}", env.host_name(),
+    print_message("host {} does not notice when others are unreachable: {}", env.host_name(),
                   made.error().message);
     return {};
   }

@@ -303,8 +303,8 @@ std::string summary_of(const IncidentLog& ledger) {
   add(FaultLevel::restart, "recovered by restarting");
   add(FaultLevel::launch, "recovered by another launch");
   add(FaultLevel::ended, "not mended");
-  return fmt::format("{} fault{}: {}; {} step{} computed again; effective training time {:.1f} %", all,
-                     all == 1 ? "" : "s", how, ledger.lost_steps, ledger.lost_steps == 1 ? "" : "s",
+  return fmt::format("{} fault{}: {}; {} step{} computed again; goodput {:.1f} %", all, all == 1 ? "" : "s",
+                     how, ledger.lost_steps, ledger.lost_steps == 1 ? "" : "s",
                      100.0 * ledger.effective_ratio());
 }
 

@@ -89,7 +89,7 @@ class IncidentReader {
 IncidentLog read_incidents(std::string_view event_lines);
 
 // Formats a summary: "3 faults: 2 healed in place, 1 recovered by restarting; 4 steps computed
-// again; effective training time 93.1 %". Empty when nothing happened.
+// again; goodput 93.1 %". Empty when nothing happened.
 std::string summary_of(const IncidentLog& ledger);
 
 }  // namespace holdfast::inline run

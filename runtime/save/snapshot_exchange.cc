@@ -151,7 +151,7 @@ class PartExchange {
     HF_TRY_VOID(receive(std::as_writable_bytes(std::span(&sound, 1)), server));
     if (sound == 0) {
       return fail(ExitCode::checkpoint,
-                  "the RAM snapshot of what was rank {} is damaged on the host of rank {}; it is passed over",
+                  "the RAM snapshot of what was rank {} is damaged on the host of rank {}; it is skipped",
                   request.part, server);
     }
     // The memory is not filled with zeros first, and is in huge pages, because a new host waits for little

@@ -68,7 +68,7 @@ TEST_F(SafetensorsTest, RefusesWhatIsNotTheFormat) {
   expect_refused(std::string(8, '\xff') + good, "it says that its header has 18446744073709551615 bytes");
   expect_refused(file_of("", 0), "does not start with {");
   expect_refused(file_of(" " + good, 8), "does not start with {");
-  expect_refused(file_of(good, 7), "needs 8 bytes, but has bytes 0 to 8 of the 7 behind the header");
+  expect_refused(file_of(good, 7), "needs 8 bytes, but has bytes 0 to 8 of the 7 after the header");
   expect_refused(file_of(good, 9), "its tensors end at byte 8, but the file has 9 bytes");
   const auto entry = [](const std::string& text) { return file_of(R"({"a":)" + text + "}", 8); };
   expect_refused(entry(R"({"dtype":"F33","shape":[2],"data_offsets":[0,8]})"),

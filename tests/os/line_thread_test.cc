@@ -199,7 +199,8 @@ TEST_F(LineThreadTest, FlushHasAnEnd) {
   const Result<void> flushed = lines->flush(/*patience_ms=*/50);
   ASSERT_FALSE(flushed.ok());
   EXPECT_EQ(flushed.error().code, ExitCode::checkpoint);
-  EXPECT_THAT(flushed.error().message, HasSubstr("the log: 1 line of it waits for a disk that stands still"));
+  EXPECT_THAT(flushed.error().message,
+              HasSubstr("the log: 1 line of it waits for a disk that does not respond"));
   disk_->open();
   EXPECT_TRUE(lines->flush().ok());
   EXPECT_THAT(disk_->lines(), testing::Contains("a"));

@@ -17,18 +17,18 @@ TEST(Quorum, FollowsFromWhoIsLeftAndWhoIsProvenDead) {
       {"less than half", {{0, 1, 2, 3, 4}, {0, 1}, {}}, false},
       {"half with the lowest", {{0, 1, 2, 3}, {0, 3}, {}}, true},
       {"half without it", {{0, 1, 2, 3}, {1, 2}, {}}, false},
-      {"one of two that is out of reach, the lowest", {{0, 1}, {0}, {}}, true},
-      {"one of two that is out of reach", {{0, 1}, {1}, {}}, false},
+      {"one of two that is unreachable, the lowest", {{0, 1}, {0}, {}}, true},
+      {"one of two that is unreachable", {{0, 1}, {1}, {}}, false},
       {"one of two whose other one is dead", {{0, 1}, {1}, {0}}, true},
       {"the last of four", {{0, 1, 2, 3}, {3}, {0, 1, 2}}, true},
-      {"the dead do not count, those out of reach do", {{0, 1, 2, 3, 4}, {4}, {0, 1}}, false},
+      {"the dead do not count, those unreachable do", {{0, 1, 2, 3, 4}, {4}, {0, 1}}, false},
       {"half of those that count, with the lowest of these", {{0, 1, 2, 3}, {2}, {0, 1}}, true},
       {"who was dead and is back counts for neither", {{0, 1, 2}, {1}, {0, 1}}, false},
   };
   for (const Case& each : cases) EXPECT_EQ(has_quorum(each.facts), each.on_resume) << each.what;
 }
 
-// Whatever is out of reach, never do two sides both go on.
+// Whatever is unreachable, never do two sides both go on.
 TEST(Quorum, NeverGoesOnTwice) {
   constexpr unsigned ranks = 6;
   for (unsigned dead = 0; dead < 1U << ranks; ++dead) {
@@ -54,7 +54,7 @@ TEST(Quorum, NeverGoesOnTwice) {
 enum class Fate : std::uint8_t { one, other, elsewhere, dead, dead_for_one, dead_for_other, dead_for_both };
 constexpr unsigned fates = 7;
 
-// Two sides never both go on, whatever is out of reach and whoever has died, however little of the dead
+// Two sides never both go on, whatever is unreachable and whoever has died, however little of the dead
 // the one knows that the other knows.
 TEST(Quorum, NeverGoesOnTwiceWithUnequalKnowledgeOfTheDead) {
   std::uint64_t pairs = 0, one_goes_on = 0;

@@ -104,8 +104,7 @@ TEST(IncidentLog, HealedInPlace) {
   EXPECT_EQ(fault.replay_ms, 120.0);
   EXPECT_EQ(ledger.lost_steps, 1U);
   EXPECT_NEAR(ledger.effective_ratio(), 400.0 / 651.0, 1e-9);
-  EXPECT_EQ(summary_of(ledger),
-            "1 fault: 1 healed in place; 1 step computed again; effective training time 61.4 %");
+  EXPECT_EQ(summary_of(ledger), "1 fault: 1 healed in place; 1 step computed again; goodput 61.4 %");
 }
 
 TEST(IncidentLog, TwoFaultsMendedTogether) {

@@ -101,7 +101,7 @@ TEST_F(RamResumeTest, ADamagedSnapshotIsPassedOver) {
     (*memory)->bytes()[5000] ^= std::byte{4};
   }
   EXPECT_EQ(resume({.run = "damaged", .ranks = 2}), "disk 5");
-  EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot passed over"));
+  EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot skipped"));
   EXPECT_THAT(reported_, testing::HasSubstr("wrong checksum"));
   EXPECT_EQ(digest("damaged"), end);
 }
@@ -117,7 +117,7 @@ TEST_F(RamResumeTest, ADamagedSnapshotLeavesNothingBehind) {
     (*memory)->bytes()[5000] ^= std::byte{4};
   }
   EXPECT_EQ(resume({.run = "alone", .ranks = 2}), "not") << "there is nothing on the disk";
-  EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot passed over"));
+  EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot skipped"));
   EXPECT_EQ(digest("alone"), end);
 }
 
@@ -178,7 +178,7 @@ TEST_F(RamResumeTest, ADamagedPartIsNotSent) {
   }
   launch.hosts = {"b", "a"};
   EXPECT_EQ(resume(launch), "disk 5");
-  EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot passed over"));
+  EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot skipped"));
   EXPECT_EQ(digest("unsound"), end);
 }
 

@@ -221,7 +221,7 @@ TEST_F(ReplicaTest, OfAnotherHostStandForDamagedSlots) {
             [](const Slot& slot) { return slot.identity.host == digest_of_host("a") && !slot.replica; });
   expect_no_loss(resume(run));
   EXPECT_THAT(reported_,
-              HasSubstr("wrong checksum; it is passed over; the replica of its rank's snapshot is sound"));
+              HasSubstr("wrong checksum; it is skipped; the replica of its rank's snapshot is sound"));
   EXPECT_EQ(digest("across"), end);
 }
 
@@ -241,7 +241,7 @@ TEST_F(ReplicaTest, StandForSlotsThatAreDamaged) {
   damage_if("damaged", [](const Slot& slot) { return slot.identity.rank == 1 && !slot.replica; });
   expect_no_loss(resume(run));
   EXPECT_THAT(reported_,
-              HasSubstr("wrong checksum; it is passed over; the replica of its rank's snapshot is sound"));
+              HasSubstr("wrong checksum; it is skipped; the replica of its rank's snapshot is sound"));
   EXPECT_EQ(digest("damaged"), end);
 }
 
@@ -251,7 +251,7 @@ TEST_F(ReplicaTest, DamagedAsTheirSlotsAreTheyAreNotUsed) {
   train_and_die(run);
   damage_if("both", [](const Slot& slot) { return slot.identity.rank == 1; });
   EXPECT_EQ(resume(run), "not") << "nothing is on the disk";
-  EXPECT_THAT(reported_, HasSubstr("RAM snapshot passed over"));
+  EXPECT_THAT(reported_, HasSubstr("RAM snapshot skipped"));
   EXPECT_EQ(digest("both"), end);
 }
 

@@ -105,13 +105,13 @@ class CheckpointsTest(unittest.TestCase):
         content[4 * len(content) // 5] ^= 1
         shard.write_bytes(content)
         printed = harness.program_output("export", run.directory, self.path("folder"))
-        self.assertRegex(printed, r"checkpoint passed over: \S*step-00000006\S* is damaged: tensor '\S+' \(moment\d\)")
+        self.assertRegex(printed, r"checkpoint skipped: \S*step-00000006\S* is damaged: tensor '\S+' \(moment\d\)")
         self.assertIn(f"{early} (step 3) -> ", printed)
         harness.program_output("export", early, self.path("early"))
         self.assertEqual((self.path("folder") / "model.safetensors").read_bytes(), (self.path("early") / "model.safetensors").read_bytes())
         for a, b in ((run.directory, early), (early, run.directory)):
             printed = harness.program_output("diff", a, b)
-            self.assertEqual(printed.count("checkpoint passed over"), 1)
+            self.assertEqual(printed.count("checkpoint skipped"), 1)
             self.assertRegex(printed, r"(\d+) of \1 tensors have the same bits")
         done = harness.call_program("export", late, self.path("late"))
         self.assertEqual(done.returncode, 5, done.stdout)

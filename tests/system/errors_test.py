@@ -933,7 +933,7 @@ class Errors(unittest.TestCase):
                 '{PROGRAM}' train run.toml --training.steps=8 > log 2>&1 & pid=$!
             while ! grep -qs '"step":2,' run/events.jsonl; do sleep 0.01; done
             mv run/events.jsonl aside; mkfifo run/events.jsonl
-            while ! grep -qs 'stands still' log; do kill -0 $pid || exit 97; sleep 0.01; done
+            while ! grep -qs 'does not respond' log; do kill -0 $pid || exit 97; sleep 0.01; done
             mv run/events.jsonl pipe; mv aside run/events.jsonl; cat pipe > line
             wait $pid; code=$?; cat log; exit $code"""], self.folder)
         self.expect(outcome)

@@ -24,7 +24,7 @@ OPTIONS = ["--checkpoint.every_steps=20", f"--checkpoint.ram_every_steps={INTERV
            "--watchdog.floor=4s"]
 NOTICE_S = 20
 SETTLE_S = 90    # no start and its restarts take so long
-SILENCE_S = 4    # of a host that is out of reach, before the others say so: watchdog.floor
+SILENCE_S = 4    # of a host that is unreachable, before the others say so: watchdog.floor
 ROWS = errors_test.read_table(lambda heading: heading == errors_test.SEVERAL_HOSTS)
 # A step that takes long enough for something to happen in it, whatever else the machine does.
 SLOW_STEPS = ",".join(f"step.begin@{step}=sleep:150" for step in range(10, 31))
@@ -489,7 +489,7 @@ class HostsTest(unittest.TestCase):
         output = self.expect_finished_but(run, start, "n2")
         # What they say behind the cut reaches nobody.
         self.expect_sentence("hosts-out-of-reach", output)
-        self.assertIn("ranks 4 (host n2), 5 (host n2) are out of reach", output)
+        self.assertIn("ranks 4 (host n2), 5 (host n2) are unreachable", output)
         self.expect_level_2(run, start, ranks_after=RANKS - SLOTS)
         self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
         print(f"\na cut cable to the end of the ranks behind it: {noticed_s:.1f} s")
@@ -552,7 +552,7 @@ class HostsTest(unittest.TestCase):
                            lambda: False, "ranks go on", start.tail)
         status = run.status()
         self.assertEqual((status["state"], status["exit_code"]), ("failed", 76), start.output())
-        self.assertIn("out of reach", status["reason"])
+        self.assertIn("unreachable", status["reason"])
         start.kill_all()  # mpirun waits for the host for ever, which is why there is holdfast launch
         self.cluster.mend("n2")
         words[words.index("--host") + 1] = self.cluster.host_list(SLOTS, ["n0", "n1"])
@@ -564,7 +564,7 @@ class HostsTest(unittest.TestCase):
         self.assertGreaterEqual(resumed["resumed_from_step"], confirmed_before(run.events(), resumed))
 
     def expect_finished_but(self, run, start, cut_off):
-        """As expect_finished(), with a host out of reach, which has cleaned up after itself."""
+        """As expect_finished(), with a host unreachable, which has cleaned up after itself."""
         output = start.expect_exit(0, SETTLE_S)
         self.assertEqual(run.digest(), self.reference, output)
         host = self.cluster.hosts[cut_off]

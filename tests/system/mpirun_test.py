@@ -320,7 +320,7 @@ class MpirunTest(unittest.TestCase):
         self.assertTrue(start.wait_for_step(3), start.tail())
         os.kill(start.rank_pid(1), signal.SIGSTOP)
         self.assertEqual(start.wait(5 + AT_ONCE_S), 76, start.tail())
-        self.assertRegex(start.output(), r"5000 ms .*rank 1\b.* hangs or is out of reach")
+        self.assertRegex(start.output(), r"5000 ms .*rank 1\b.* hangs or is unreachable")
         harness.expect_no_processes(run)
 
 

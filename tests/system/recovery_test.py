@@ -129,7 +129,7 @@ class RecoveryTest(unittest.TestCase):
         self.check_end(start, 1)
 
     def test_rank_0_with_lines_of_the_log(self):
-        """It dies while they wait for a disk that stands still, and of their steps some are not computed again."""
+        """It dies while they wait for a disk that does not respond, and of their steps some are not computed again."""
         stalled, steps_max = "log.before_line@8", 64
         with self.subTest("in place"):
             start, _ = self.start("lines", Layout(3), "every step", f"{stalled}:0=sleep:60000,step.begin@14:0=kill")

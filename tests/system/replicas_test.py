@@ -90,7 +90,7 @@ class ReplicasTest(unittest.TestCase):
         self.assertEqual(where, "ram")
         self.assertGreaterEqual(step, confirmed)
         self.assertRegex(output, r"the RAM snapshot holdfast-\S+-00000-\d is damaged: tensor '.*' \(weight\) has a wrong checksum; "
-                                 r"it is passed over; the replica of its rank's snapshot is sound and is used")
+                                 r"it is skipped; the replica of its rank's snapshot is sound and is used")
 
     def test_damaged_replicas_leave_the_disk(self):
         run, _ = self.killed("both")
@@ -99,7 +99,7 @@ class ReplicasTest(unittest.TestCase):
         saved = run.newest_step()
         output, where, step = self.resume(run)
         self.assertEqual((where, step), ("disk", saved))
-        self.assertRegex(output, r"RAM snapshot passed over: .*has a wrong checksum")
+        self.assertRegex(output, r"RAM snapshot skipped: .*has a wrong checksum")
 
     @harness.full
     def test_they_are_removed_with_the_rest(self):

@@ -237,7 +237,7 @@ TEST_F(GuardNetworkTest, AGuardThatFollowsIsFoundWhereverItListens) {
   const std::int64_t until_ns = now_ns() + 2'500'000'000;
   EXPECT_TRUE(comes_true([&] { return now_ns() > until_ns; }));
   EXPECT_EQ(host(0).table->silent_since_ns(1), 0)
-      << "it closed its connections: it ended, and is not out of reach";
+      << "it closed its connections: it ended, and is not unreachable";
   host(1).board->header().guard_generation = 2;
   host(1).restart();
   EXPECT_TRUE(comes_true(

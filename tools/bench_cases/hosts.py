@@ -10,7 +10,7 @@ and its own shared memory; tests/system/hosts.py), with no key about safety or t
 
 Then the run is finished, and its digest is compared with that of a run that nothing disturbed. Figures of an act:
 
-  detection    from the power that is gone to the first word that the host is out of reach
+  detection    from the power that is gone to the first word that the host is unreachable
   verdict      from there to the begin of the next step
   still        from the last step before it to the begin of the first one after it
   again        steps that were computed again
@@ -34,7 +34,7 @@ import hosts  # noqa: E402
 VOCABULARIES = {"llama": 32_000, "gpt2": 50_257}
 LANES, SAMPLES, TOKENS_OF_SAMPLE = 2, 4, 256  # of a step, where the config does not say
 WAIT_S = 300
-OUT_OF_REACH = re.compile("out of reach|starting again")
+UNREACHABLE = re.compile("unreachable|starting again")
 
 
 class Story:
@@ -82,7 +82,7 @@ class Story:
         deed()
         told_s = None
         if name == "lost":
-            self.wait_for("a word of it", lambda: OUT_OF_REACH.search(self.start.output()[said:]))
+            self.wait_for("a word of it", lambda: UNREACHABLE.search(self.start.output()[said:]))
             told_s = time.time()
         self.wait_for("another start", lambda: len(self.run.events("start")) > starts)
         begin = self.run.events("start")[starts]

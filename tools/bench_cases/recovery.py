@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench recovery: measures how long a run stands still for a rank that dies, for one that comes back, and for a start.
+"""bench recovery: measures how long a run pauses for a rank that dies, for one that comes back, and for a start.
 
 One run trains a preset on several ranks under mpirun. In every round one of its ranks (never the leader, unless
 --leader is given) is killed with SIGKILL in the middle of a step, the others go on in place, and the run grows back. After the
