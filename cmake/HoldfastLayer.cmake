@@ -53,14 +53,18 @@ function(holdfast_optimise_little name list)
   set(${list} ${rest} PARENT_SCOPE)
 endfunction()
 
-# holdfast_layer(NAME SOURCES folder... LINK target... [SELDOM ALL|name...] [OFTEN name...]): library hf_NAME from the .cc files of
-# the folders; which of them are optimised little, holdfast_optimise_little says.
+# holdfast_layer(NAME SOURCES folder... [WITHOUT name...] [FILES file...] LINK target... [SELDOM ALL|name...] [OFTEN name...]): library
+# hf_NAME from the .cc files of the folders, without those of the names, and from the FILES, which another layer's folder has; which
+# of them are optimised little, holdfast_optimise_little says.
 function(holdfast_layer name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;SELDOM;OFTEN" ${ARGN})
-  set(files "")
+  cmake_parse_arguments(ARG "" "" "SOURCES;WITHOUT;FILES;LINK;SELDOM;OFTEN" ${ARGN})
+  list(TRANSFORM ARG_FILES PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE files)
   foreach(folder ${ARG_SOURCES})
     file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cc)
     list(APPEND files ${found})
+  endforeach()
+  foreach(stem ${ARG_WITHOUT})
+    list(FILTER files EXCLUDE REGEX "/${stem}[.]cc$")
   endforeach()
   if(files)
     holdfast_optimise_little(hf_${name} files SELDOM ${ARG_SELDOM} OFTEN ${ARG_OFTEN} LINK ${ARG_LINK})

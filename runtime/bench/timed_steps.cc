@@ -2,7 +2,7 @@
 
 #include "parallel/local/local_communicator.h"
 #include "runtime/rank/kernel_choice.h"
-#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 #include "runtime/save/save.h"
 #include "runtime/train/step.h"
 

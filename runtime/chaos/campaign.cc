@@ -17,7 +17,6 @@
 #include "runtime/os/fault_point.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/program_directory.h"
-#include "runtime/rank/rank_layout.h"
 #include "runtime/run/run_history.h"
 
 namespace holdfast::inline chaos {

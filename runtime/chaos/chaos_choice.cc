@@ -7,7 +7,7 @@
 #include "runtime/launch/launch_options.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 
 namespace holdfast::inline chaos {
 namespace {

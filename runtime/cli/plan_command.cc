@@ -17,7 +17,7 @@
 #include "runtime/plan/timed_layers.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/kernel_choice.h"
-#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 
 namespace holdfast::inline cli {
 namespace {

@@ -48,6 +48,9 @@ Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const
 // Returns the names of the environment variables for all keys, set or not.
 std::vector<std::string> environment_names();
 
+// Names another library for the CUDA device than the one beside the program (runtime/rank/device_choice.h).
+inline constexpr const char* cuda_module_variable = "HOLDFAST_CUDA_MODULE";
+
 // Splits "--section.key=value" arguments; anything else is an error with a message.
 Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& arguments);
 
@@ -67,8 +70,11 @@ inline constexpr std::int64_t default_lanes = 8;
 // tensor_lanes, tensor, pipeline. `vocabulary_of_data` is the smallest vocabulary that fits the data (0 =
 // unknown) and the value of model.vocabulary when that is left out. parallel.data stays as it was given,
 // because the number of available ranks is not a setting: the degree of a start is ranks / (tensor x
-// pipeline). runtime/rank/rank_layout.h checks whether the layout is possible for them.
+// pipeline). runtime/run/run_layout.h checks whether the layout is possible for them.
 Result<void> resolve_config(Config& config, std::int64_t vocabulary_of_data);
+
+// Returns the rows of the embedding and the head: the vocabulary, rounded up to a multiple of 64.
+std::int64_t padded_vocabulary(const ModelConfig& model);
 
 // Returns training.head_rows for a config that leaves it out, from its device, vocabulary and precision: 0 on
 // a CPU, where a chunk of the LM head follows from the cache (head_chunk_rows() in

@@ -49,13 +49,17 @@ void resolve_layout(ParallelConfig& parallel) {
 
 }  // namespace
 
+std::int64_t padded_vocabulary(const ModelConfig& model) {
+  constexpr std::int64_t multiple = 64;
+  return (model.vocabulary + multiple - 1) / multiple * multiple;
+}
+
 std::int64_t default_head_rows(const Config& config) {
   if (config.device != "cuda") return 0;
-  constexpr std::int64_t chunk_bytes = std::int64_t{1} << 30, vocabulary_multiple = 64;
+  constexpr std::int64_t chunk_bytes = std::int64_t{1} << 30;
   constexpr std::int64_t fewest = 256, most = std::int64_t{1} << 20;
-  const std::int64_t columns =
-      (config.model.vocabulary + vocabulary_multiple - 1) / vocabulary_multiple * vocabulary_multiple;
-  const std::int64_t row_bytes = columns * (config.training.precision == "bf16" ? 2 : 4);
+  const std::int64_t row_bytes =
+      padded_vocabulary(config.model) * (config.training.precision == "bf16" ? 2 : 4);
   const auto rows = static_cast<std::uint64_t>(std::clamp(chunk_bytes / row_bytes, fewest, most));
   return static_cast<std::int64_t>(std::bit_floor(rows));
 }

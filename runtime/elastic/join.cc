@@ -13,7 +13,7 @@
 #include "runtime/model/spec.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
-#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 #include "runtime/save/checkpoint_io.h"
 
 namespace holdfast::inline elastic {

@@ -10,10 +10,10 @@
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/host_watch.h"
-#include "runtime/rank/rank_layout.h"
 #include "runtime/rank/run_secret.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
+#include "runtime/run/run_layout.h"
 #include "runtime/save/snapshot_memory.h"
 #include "runtime/train/growth.h"
 

@@ -9,7 +9,6 @@
 #include "runtime/launch/shell_words.h"
 #include "runtime/launch/slurm.h"
 #include "runtime/os/program_directory.h"
-#include "runtime/rank/device_choice.h"
 
 namespace holdfast::inline launch {
 namespace {

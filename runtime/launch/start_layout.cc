@@ -5,7 +5,7 @@
 #include <limits>
 #include <tuple>
 
-#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 
 namespace holdfast::inline launch {
 namespace {

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "runtime/config/loader.h"
+
 namespace holdfast::inline model {
 namespace {
 
@@ -128,8 +130,7 @@ ModelSpec make_model_spec(const Config& config) {
   spec.head_size = model.width / model.heads;
   spec.feed_forward = model.feed_forward;
   spec.vocabulary = model.vocabulary;
-  const std::int64_t multiple = ModelSpec::vocabulary_multiple;
-  spec.padded_vocabulary = (model.vocabulary + multiple - 1) / multiple * multiple;
+  spec.padded_vocabulary = padded_vocabulary(model);
   spec.positions = llama ? 0 : (model.positions > 0 ? model.positions : config.training.sequence_length);
   spec.norm = llama ? NormKind::rms_norm : NormKind::layer_norm;
   spec.activation = llama ? ActivationKind::swiglu : ActivationKind::gelu;

@@ -28,7 +28,7 @@ enum class Recompute {
 struct ModelSpec {
   std::int64_t layers = 0, heads = 0, kv_heads = 0, head_size = 0, width = 0, feed_forward = 0;
   std::int64_t vocabulary = 0;         // token ids are below this
-  std::int64_t padded_vocabulary = 0;  // rows of the embedding and head: a multiple of vocabulary_multiple
+  std::int64_t padded_vocabulary = 0;  // rows of the embedding and head (padded_vocabulary() of the config)
   std::int64_t positions = 0;          // rows of the learned position table; 0 = rotary
   NormKind norm = NormKind::rms_norm;
   ActivationKind activation = ActivationKind::swiglu;
@@ -42,7 +42,6 @@ struct ModelSpec {
   // order of sums, so it belongs to the run and not to the ranks.
   int tensor_lanes = 1;
 
-  static constexpr std::int64_t vocabulary_multiple = 64;
   std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
   std::int64_t attention_width() const { return heads * head_size; }
   std::int64_t up_width() const {

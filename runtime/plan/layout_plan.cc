@@ -8,6 +8,7 @@
 
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast::inline plan {

@@ -11,7 +11,7 @@
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/measure/op_text.h"
 #include "runtime/measure/report.h"
-#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast::inline plan {

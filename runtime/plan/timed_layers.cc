@@ -16,6 +16,7 @@
 #include "runtime/rank/gemm_peak.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 #include "runtime/save/save.h"
 #include "runtime/train/worker.h"
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/config/loader.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/units.h"
 #include "runtime/os/program_directory.h"

@@ -2,7 +2,7 @@
 // and this build have.
 //
 // The CUDA device is in a library of its own (kernels/cuda_loader.h) beside the program; an environment
-// variable can name another library.
+// variable can name another library (cuda_module_variable).
 #pragma once
 
 #include <map>
@@ -17,8 +17,6 @@
 #include "runtime/os/env.h"
 
 namespace holdfast::inline rank {
-
-inline constexpr const char* cuda_module_variable = "HOLDFAST_CUDA_MODULE";
 
 // Returns the library that computes on GPUs. It needs neither a GPU nor a driver to be loaded.
 Result<const CudaModule*> find_cuda_module(Env& env);

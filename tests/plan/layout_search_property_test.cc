@@ -13,6 +13,7 @@
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
 #include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 
 namespace holdfast::test {
 namespace {

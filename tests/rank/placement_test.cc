@@ -2,7 +2,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
-#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {

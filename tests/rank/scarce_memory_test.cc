@@ -11,7 +11,7 @@
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/os/shared_memory_facts.h"
-#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 #include "runtime/train/worker.h"
 #include "tests/elastic/recovery_fixture.h"
 
