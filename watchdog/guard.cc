@@ -169,6 +169,7 @@ class Guard {
       if (lived) {
         if (mind_.wants_work(index, look.slot)) look.work = work_of(watched.identity.id);
         watched.ended = watched.process == nullptr || watched.process->wait_ended(0);
+        if (watched.ended && watched.process != nullptr) look.end = watched.process->observed_end();
       }
       look.ended = watched.ended;
       mind_.look_at(index, look);
@@ -211,6 +212,10 @@ class Guard {
           break;
         case GuardAction::Kind::report:
           if (settings_.on_verdict != nullptr) settings_.on_verdict(action.rank, action.text);
+          break;
+        case GuardAction::Kind::report_end:
+          if (settings_.on_end != nullptr)
+            settings_.on_end(action.rank, watched_[action.slot].identity.id, action.text);
           break;
       }
     }

@@ -63,16 +63,45 @@ void GuardMind::look_at(std::size_t index, const SlotLook& look) {
   if (slot.left) return;
   saw_death_ = true;
   if (slot.phase == Phase::spare) lost_spares_.push_back({.slot = slot, .host = host_});
-  if (watched.killed_ns == 0)
-    dead_ += fmt::format("{}rank {}", dead_.empty() ? "" : ", ", slot.launched_rank);
+  if (watched.killed_ns != 0) return;
+  deaths_.push_back({.slot = static_cast<std::uint32_t>(index),
+                     .rank = slot.launched_rank,
+                     .cause = look.end.has_value() ? text_of(*look.end) : ""});
+}
+
+// Tells of all in one sentence for each cause. The console hears of those whose cause is known; of the others
+// the ranks that go on and the launcher say as much as can be said.
+GuardActions GuardMind::report_deaths(std::span<const Death> deaths) const {
+  std::vector<std::string> causes;
+  for (const Death& death : deaths) {
+    if (std::ranges::find(causes, death.cause) == causes.end()) causes.push_back(death.cause);
+  }
+  std::string all, known;
+  for (const std::string& cause : causes) {
+    std::string ranks;
+    for (const Death& death : deaths) {
+      if (death.cause == cause) ranks += fmt::format("{}rank {}", ranks.empty() ? "" : ", ", death.rank);
+    }
+    const std::string sentence =
+        fmt::format("{} (host {}) died{}{}", ranks, host_, cause.empty() ? "" : ": ", cause);
+    all += fmt::format("{}{}", all.empty() ? "" : "; ", sentence);
+    if (!cause.empty()) known += fmt::format("{}{}", known.empty() ? "" : "; ", sentence);
+  }
+  GuardActions actions;
+  if (!all.empty()) actions.push_back({.kind = Kind::take_flight, .text = all});
+  if (!known.empty()) actions.push_back({.kind = Kind::say, .text = known});
+  for (const Death& death : deaths) {
+    if (death.cause.empty()) continue;
+    actions.push_back(
+        {.kind = Kind::report_end, .slot = death.slot, .rank = death.rank, .text = death.cause});
+  }
+  return actions;
 }
 
 GuardActions GuardMind::end_look(std::span<const SlotProcess> processes, bool has_peers) {
-  const std::string dead = std::exchange(dead_, {});
   GuardActions actions = post_lost_spares(std::exchange(lost_spares_, {}));
   if (std::exchange(saw_death_, false) && has_peers) reported_since_ns_ = now_ns_;
-  if (!dead.empty())
-    actions.push_back({.kind = Kind::take_flight, .text = fmt::format("{} (host {}) died", dead, host_)});
+  for (GuardAction& action : report_deaths(std::exchange(deaths_, {}))) actions.push_back(std::move(action));
   if (wants_processes()) {
     HF_CHECK(processes.size() == watched_.size());
     ended_ = count_ended();

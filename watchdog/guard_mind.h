@@ -50,6 +50,7 @@ struct GuardAction {
     kill,              // SIGKILL to the process of `slot`
     say,               // print `text`
     report,            // tell the launcher `text` about `rank` (GuardSettings::on_verdict)
+    report_end,        // tell it how the process of `slot`, of `rank`, ended (GuardSettings::on_end)
   };
   Kind kind = Kind::say;
   std::uint32_t slot = 0;
@@ -63,6 +64,7 @@ using GuardActions = std::vector<GuardAction>;
 struct SlotLook {
   SlotView slot = {};
   bool ended = false;
+  std::optional<ProcessEnd> end = {};    // when it is first seen as ended, where the system tells
   std::optional<ProcessWork> work = {};  // where wants_work()
 };
 
@@ -121,12 +123,18 @@ class GuardMind {
     bool lives() const { return identity.id != 0 && !ended; }
     bool is_dying() const { return lives() && killed_ns != 0; }
   };
+  struct Death {
+    std::uint32_t slot = 0;
+    int rank = -1;           // launched
+    std::string cause = {};  // "signal 9 (SIGKILL)"; empty: not known
+  };
   struct Suspicion {
     HangVerdict::Kind kind = HangVerdict::Kind::none;
     std::vector<std::size_t> indices = {};  // indices of the culprits
     bool operator==(const Suspicion&) const = default;
   };
   void begin_anew(std::span<const SlotProcess> processes);
+  GuardActions report_deaths(std::span<const Death> deaths) const;
   std::size_t count_ended() const;
   WatchedRank evidence_of(std::size_t index, const SlotView& slot) const;
   bool own_may_hang(const HostEvidence& evidence) const;
@@ -146,8 +154,9 @@ class GuardMind {
   std::string host_;
   std::vector<Watched> watched_;  // by slot
   std::size_t ended_ = 0;         // number of ended slots when evidence last began anew because of a death
-  // Ranks that were found dead in the present look ("rank 1, rank 2"), and spares that are lost.
-  std::string dead_ = {};
+  // Ranks that were found dead in the present look, without those that this guard killed, and spares that
+  // are lost.
+  std::vector<Death> deaths_ = {};
   std::vector<WatchedRank> lost_spares_ = {};
   bool saw_death_ = false;
   Suspicion suspected_ = {};

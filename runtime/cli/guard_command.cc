@@ -28,9 +28,14 @@ Result<void> guard(const std::vector<std::string>& words) {
                 board);
   return run_guard(posix_env(), {.board = board,
                                  .start_variable = launch_variable,
-                                 .on_verdict = [](int rank, const std::string& sentence) {
-                                   report_verdict_to_launcher(posix_env(), rank, sentence);
-                                 }});
+                                 .on_verdict =
+                                     [](int rank, const std::string& sentence) {
+                                       report_verdict_to_launcher(posix_env(), rank, sentence);
+                                     },
+                                 .on_end =
+                                     [](int rank, std::int64_t process, const std::string& cause) {
+                                       report_death_to_launcher(posix_env(), rank, process, cause);
+                                     }});
 }
 
 }  // namespace

@@ -264,12 +264,12 @@ bool Job::ended_by_mpirun() const {
 
 // Fills in the cause of the end, as far as this process can see it.
 void Job::report_fault(StartEnd& end) const {
-  std::string dead;
-  std::size_t count = 0;
+  std::string names;
+  std::vector<LaunchedRank> dead;
   for (const LaunchedRank& rank : ranks_) {
     if (rank.end.has_value()) continue;
-    dead += fmt::format("{}{} (host {})", count == 0 ? "" : ", ", rank.rank, rank.host);
-    ++count;
+    names += fmt::format("{}{} (host {})", dead.empty() ? "" : ", ", rank.rank, rank.host);
+    dead.push_back(rank);
   }
   if (!why_killed_.empty() && !stayed_behind_) {
     end.fault = why_killed_;
@@ -281,11 +281,12 @@ void Job::report_fault(StartEnd& end) const {
     end.fault = end.kind =
         fmt::format("mpirun ended with exit code {} before any rank had begun; what it wrote says why",
                     mpirun_end_.has_value() ? mpirun_end_->code : -1);
-  } else if (count == ranks_.size() && count > 1) {
-    end.fault = end.kind = fmt::format("all {} ranks died", count);
-  } else if (count > 0) {
-    end.fault = fmt::format("rank{} {} died", count == 1 ? "" : "s", dead);
-    end.kind = dead;
+  } else if (dead.size() == ranks_.size() && dead.size() > 1) {
+    end.kind = fmt::format("all {} ranks died", dead.size());
+    end.fault = end.kind + causes_of(dead);
+  } else if (!dead.empty()) {
+    end.fault = fmt::format("rank{} {} died{}", dead.size() == 1 ? "" : "s", names, causes_of(dead));
+    end.kind = names;
   } else {
     end.fault = "the ranks lost each other, or could not begin; what they wrote says why";
   }

@@ -1,5 +1,7 @@
 #include "runtime/launch/run_progress.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -95,6 +97,20 @@ std::string verdicts_at_end(std::span<const ReportedVerdict> verdicts, const Ste
     if (verdict.time_us <= newest.time_us) continue;
     if (!text.empty()) text += "; ";
     text += verdict.sentence;
+  }
+  return text;
+}
+
+std::string causes_of(std::span<const LaunchedRank> dead) {
+  if (dead.empty()) return "";
+  const std::string& first = dead.front().cause;
+  const bool is_same =
+      std::ranges::all_of(dead, [&](const LaunchedRank& rank) { return rank.cause == first; });
+  if (is_same) return first.empty() ? "" : ": " + first;
+  std::string text;
+  for (const LaunchedRank& rank : dead) {
+    if (!rank.cause.empty())
+      text += fmt::format("{}rank {}: {}", text.empty() ? ": " : ", ", rank.rank, rank.cause);
   }
   return text;
 }

@@ -37,4 +37,8 @@ std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths&
 // not recovered. Pure.
 std::string verdicts_at_end(std::span<const ReportedVerdict> verdicts, const StepMade& newest);
 
+// Returns what is known of how `dead` died, to follow "they died": ": signal 9 (SIGKILL)" where that is so of
+// all, else each that is known with its rank; empty where nothing is.
+std::string causes_of(std::span<const LaunchedRank> dead);
+
 }  // namespace holdfast::inline launch

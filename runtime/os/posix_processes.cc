@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -52,6 +53,27 @@ bool wait_readable(std::span<pollfd> descriptors, std::int64_t timeout_ms) {
   }
 }
 
+std::optional<ProcessEnd> end_of_status(int status) {
+  if (WIFEXITED(status)) return ProcessEnd{.killed = false, .code = WEXITSTATUS(status)};
+  if (WIFSIGNALED(status)) return ProcessEnd{.killed = true, .code = WTERMSIG(status)};
+  return std::nullopt;
+}
+
+// The first version of the kernel's struct pidfd_info, which the headers of Debian 12 lack.
+struct PidfdInfo {
+  std::uint64_t mask = 0, control_group = 0;
+  std::array<std::uint32_t, 11> ids = {};
+  std::int32_t exit_status = 0;
+};
+
+// Returns how the process ended; none before it is reaped, and from kernels before 6.15.
+std::optional<ProcessEnd> end_of_reaped(int pidfd) {
+  constexpr std::uint64_t exit_status_bit = 8;
+  PidfdInfo info{.mask = exit_status_bit};
+  const bool told = ::ioctl(pidfd, _IOWR(0xFF, 11, PidfdInfo), &info) == 0;
+  return told && (info.mask & exit_status_bit) != 0 ? end_of_status(info.exit_status) : std::nullopt;
+}
+
 class PosixProcess final : public Process {
  public:
   // Descriptor -1: a process that has ended and is gone.
@@ -86,6 +108,20 @@ class PosixProcess final : public Process {
       end_ = ProcessEnd{.killed = info.si_code != CLD_EXITED, .code = info.si_status};
     }
     return end_;
+  }
+
+  // Asks /proc first, because a process can be reaped between two questions, but not come back. What /proc
+  // says holds if the process was not yet reaped afterwards: until then its number is not given to another.
+  std::optional<ProcessEnd> observed_end() override {
+    if (end_.has_value()) return end_;
+    const std::optional<ProcessFacts> facts = posix_processes().facts(id_);
+    if (has_pidfd()) {
+      if (const std::optional<ProcessEnd> end = end_of_reaped(descriptor_.value())) return end;
+      if (::pidfd_send_signal(descriptor_.value(), 0, nullptr, 0) != 0) return std::nullopt;
+    } else if (!facts.has_value() || facts->started_ticks != started_ticks_) {
+      return std::nullopt;
+    }
+    return facts.has_value() ? facts->end : std::nullopt;
   }
 
   Result<void> signal(int number) override {
@@ -348,13 +384,14 @@ class PosixProcesses final : public Processes {
 
   static std::optional<ProcessFacts> parse_facts(std::string_view line) {
     constexpr int parent_field = 4, minor_field = 10, major_field = 12, started_field = 22, memory_field = 23,
-                  resident_field = 24, variables_end_field = 51;
+                  resident_field = 24, variables_end_field = 51, exit_status_field = 52;
     const std::size_t name_end = line.rfind(") ");
     if (name_end == std::string_view::npos || name_end + 2 >= line.size()) return std::nullopt;
     line.remove_prefix(name_end + 2);
     ProcessFacts facts{.state = line.front()};
     std::uint64_t memory = 0, resident_pages = 0, variables_end = 0;
-    for (int field = 3; field <= variables_end_field; ++field) {
+    int exit_status = 0;
+    for (int field = 3; field <= exit_status_field; ++field) {
       const std::size_t length = std::min(line.find(' '), line.size());
       const auto parse = [&](auto& value) { std::from_chars(line.data(), line.data() + length, value); };
       if (field == parent_field) parse(facts.parent);
@@ -364,11 +401,13 @@ class PosixProcesses final : public Processes {
       if (field == memory_field) parse(memory);
       if (field == resident_field) parse(resident_pages);
       if (field == variables_end_field) parse(variables_end);
+      if (field == exit_status_field) parse(exit_status);
       line.remove_prefix(std::min(length + 1, line.size()));
     }
     facts.resident_bytes = resident_pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     // A thread of the kernel and a process that has ended have no memory at all.
     facts.becomes_another_program = memory > 0 && variables_end == 0;
+    if (facts.state == 'Z' && exit_status != 0) facts.end = end_of_status(exit_status);
     return facts;
   }
 };
@@ -380,6 +419,13 @@ Result<void> become_program(const std::string& path, const std::vector<std::stri
   arguments.insert(arguments.end(), words.begin(), words.end());
   ::execv(path.c_str(), pointers_to(arguments).data());
   return cannot("start " + path, errno);
+}
+
+std::string text_of(const ProcessEnd& end) {
+  if (!end.killed) return fmt::format("exit code {}", end.code);
+  const char* const name = ::sigabbrev_np(end.code);
+  return name == nullptr ? fmt::format("signal {}", end.code)
+                         : fmt::format("signal {} (SIG{})", end.code, name);
 }
 
 void raise_descriptor_limit() {

@@ -17,11 +17,14 @@
 
 namespace holdfast::inline os {
 
-// Describes how a child ended; it is not available for a process that is no child.
+// Describes how a process ended.
 struct ProcessEnd {
   bool killed = false;  // by a signal
   int code = 0;         // its exit code, or the signal
+  bool operator==(const ProcessEnd&) const = default;
 };
+// Returns "signal 9 (SIGKILL)" or "exit code 3".
+std::string text_of(const ProcessEnd& end);
 
 // A handle to a process. The destructor neither ends the process nor waits for it.
 class Process {
@@ -35,6 +38,10 @@ class Process {
   // container, one that it inherited when its parent ended. Returns none while the process lives, or when it
   // is no child.
   virtual std::optional<ProcessEnd> end() = 0;
+  // Returns how the process ended, whoever its parent is, and does not reap it: from /proc while it waits to
+  // be reaped, from its pidfd after that (Linux 6.15). Returns none while the process lives, and where the
+  // system does not tell; nothing is inferred.
+  virtual std::optional<ProcessEnd> observed_end() = 0;
   // Sends the signal; it is no error when the process has ended before.
   virtual Result<void> signal(int number) = 0;
   // Signals all processes of the group that this process leads (ProcessStart::own_session). Not allowed after
@@ -68,6 +75,9 @@ struct ProcessFacts {
   std::uint64_t minor_faults = 0, major_faults = 0;
   std::uint64_t resident_bytes = 0;
   bool of_other_user = false;  // than this process; so it is no rank of this process's run
+  // How it ended, of a process that waits to be reaped. None also where the kernel shows 0 instead, as it does
+  // to a process that may not know.
+  std::optional<ProcessEnd> end = {};
 };
 
 class Processes {

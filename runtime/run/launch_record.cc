@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <functional>
 #include <sstream>
 
 #include "runtime/core/json.h"
@@ -67,6 +68,22 @@ std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
   return found;
 }
 
+// Calls `take` with every line of the guards' files, and the id of the guard's host.
+void read_guard_facts(Env& env, const std::string& directory,
+                      const std::function<void(const std::string& host_id, const Json& fact)>& take) {
+  const Result<std::vector<std::string>> names = env.list(directory);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    if (!name.starts_with(guard_prefix)) continue;
+    const Result<std::string> text =
+        read_text_within(env, directory + "/" + name, text_limits::launch_record);
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);) {
+      if (const Json fact = Json::parse_any(line); fact.is_object())
+        take(name.substr(guard_prefix.size()), fact);
+    }
+  }
+}
+
 }  // namespace
 
 std::string launched_start(Env& env) {
@@ -114,6 +131,12 @@ void report_verdict_to_launcher(Env& env, int rank, const std::string& sentence)
                         .ok());
 }
 
+void report_death_to_launcher(Env& env, int rank, std::int64_t process, const std::string& cause) {
+  static_cast<void>(write_fact(env, fmt::format("{}{}", guard_prefix, env.host_id()),
+                               {{"rank", rank}, {"process", process}, {"ended", cause}})
+                        .ok());
+}
+
 bool is_here(Env& env, const LaunchedRank& rank) {
   return rank.host_id == env.host_id();
 }
@@ -131,25 +154,24 @@ std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& direc
     if (rank < 0 || !text.ok()) continue;
     if (std::optional<LaunchedRank> found = parse_rank(rank, *text)) ranks.push_back(*std::move(found));
   }
+  read_guard_facts(env, directory, [&](const std::string& host_id, const Json& fact) {
+    for (LaunchedRank& rank : ranks) {
+      const bool is_of_rank = rank.host_id == host_id && rank.rank == whole_number_of(fact, "rank") &&
+                              rank.process == whole_number_of(fact, "process");
+      if (is_of_rank) rank.cause = text_of(fact, "ended");
+    }
+  });
   return ranks;
 }
 
 std::vector<ReportedVerdict> read_reported_verdicts(Env& env, const std::string& directory) {
   std::vector<ReportedVerdict> verdicts;
-  const Result<std::vector<std::string>> names = env.list(directory);
-  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
-    if (!name.starts_with(guard_prefix)) continue;
-    const Result<std::string> text =
-        read_text_within(env, directory + "/" + name, text_limits::launch_record);
-    std::istringstream lines(text.ok() ? *text : "");
-    for (std::string line; std::getline(lines, line);) {
-      const Json json = Json::parse_any(line);
-      if (!json.is_object() || !json.contains("verdict") || !json["verdict"].is_string()) continue;
-      verdicts.push_back({.time_us = whole_number_of(json, "time_us"),
-                          .rank = static_cast<int>(whole_number_of(json, "rank")),
-                          .sentence = json["verdict"].get<std::string>()});
-    }
-  }
+  read_guard_facts(env, directory, [&](const std::string&, const Json& fact) {
+    if (!fact.contains("verdict") || !fact["verdict"].is_string()) return;
+    verdicts.push_back({.time_us = whole_number_of(fact, "time_us"),
+                        .rank = static_cast<int>(whole_number_of(fact, "rank")),
+                        .sentence = fact["verdict"].get<std::string>()});
+  });
   std::ranges::stable_sort(verdicts, {}, &ReportedVerdict::time_us);
   return verdicts;
 }

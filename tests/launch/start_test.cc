@@ -78,6 +78,38 @@ TEST(LaunchRecord, GuardsTellWhomTheyEnded) {
   EXPECT_TRUE(read_launched_ranks(env, directory.path()).empty()) << "a guard is no rank";
 }
 
+TEST(LaunchRecord, GuardsTellHowARankDied) {
+  const TemporaryDirectory directory;
+  VariablesEnv env({{launch_variable, directory.path()}});
+  report_ready_to_launcher(env, 2);
+  report_death_to_launcher(env, 2, getpid() + 1, "signal 6 (SIGABRT)");
+  report_death_to_launcher(env, 1, getpid(), "signal 6 (SIGABRT)");
+  const std::string of_another_host =
+      fmt::format("{{\"rank\":2,\"process\":{},\"ended\":\"exit code 1\"}}\n", getpid());
+  ASSERT_TRUE(env.append_line(directory / "guard-other", of_another_host).ok());
+  std::vector<LaunchedRank> ranks = read_launched_ranks(env, directory.path());
+  ASSERT_EQ(ranks.size(), 1u);
+  EXPECT_EQ(ranks[0].cause, "") << "other processes";
+  report_death_to_launcher(env, 2, getpid(), "signal 9 (SIGKILL)");
+  ranks = read_launched_ranks(env, directory.path());
+  ASSERT_EQ(ranks.size(), 1u);
+  EXPECT_EQ(ranks[0].cause, "signal 9 (SIGKILL)");
+  EXPECT_TRUE(read_reported_verdicts(env, directory.path()).empty()) << "that is no verdict";
+}
+
+TEST(RunProgress, TheCausesOfDeathsThatAreKnown) {
+  const auto rank = [](int number, const std::string& cause) {
+    return LaunchedRank{.rank = number, .cause = cause};
+  };
+  const std::string killed = "signal 9 (SIGKILL)", left = "exit code 3";
+  EXPECT_EQ(causes_of({}), "");
+  EXPECT_EQ(causes_of(std::vector{rank(1, "")}), "");
+  EXPECT_EQ(causes_of(std::vector{rank(1, killed)}), ": signal 9 (SIGKILL)");
+  EXPECT_EQ(causes_of(std::vector{rank(1, killed), rank(2, killed)}), ": signal 9 (SIGKILL)");
+  EXPECT_EQ(causes_of(std::vector{rank(1, killed), rank(2, ""), rank(3, left)}),
+            ": rank 1: signal 9 (SIGKILL), rank 3: exit code 3");
+}
+
 TEST(LaunchRecord, ATornOrForeignFileIsNoRank) {
   const TemporaryDirectory directory;
   VariablesEnv env({{launch_variable, directory.path()}});

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,6 +83,41 @@ TEST(Processes, SaysWhichSignalKilledIt) {
   const ProcessEnd end = end_of(*process);
   EXPECT_TRUE(end.killed);
   EXPECT_EQ(end.code, SIGKILL);
+}
+
+// Returns whether this kernel still tells how a process ended when it has been reaped.
+bool tells_of_reaped() {
+  utsname system = {};
+  int major = 0, minor = 0;
+  return uname(&system) == 0 && std::sscanf(system.release, "%d.%d", &major, &minor) == 2 &&
+         (major > 6 || (major == 6 && minor >= 15));
+}
+
+TEST(Processes, HowAProcessEndedIsSeenWithoutReapingIt) {
+  struct Case {
+    const char* line;
+    ProcessEnd end;
+  };
+  for (const Case& each : {Case{"kill -KILL $$", {.killed = true, .code = SIGKILL}},
+                           Case{"kill -SEGV $$", {.killed = true, .code = SIGSEGV}},
+                           Case{"exit 3", {.killed = false, .code = 3}}}) {
+    const std::unique_ptr<Process> parent = start(shell(std::string("sleep 0.2; ") + each.line));
+    const std::unique_ptr<Process> other = posix_env().processes().find(parent->id()).value();
+    EXPECT_EQ(other->observed_end(), std::nullopt) << "it lives";
+    ASSERT_TRUE(other->wait_ended(soon_ms));
+    EXPECT_EQ(other->observed_end(), each.end) << each.line;
+    EXPECT_EQ(other->observed_end(), each.end) << "again, because it is still there";
+    EXPECT_EQ(end_of(*parent), each.end);
+    EXPECT_EQ(parent->observed_end(), each.end);
+    EXPECT_EQ(other->observed_end(), tells_of_reaped() ? std::optional(each.end) : std::nullopt);
+  }
+}
+
+TEST(Processes, NamesTheWayAProcessEnded) {
+  EXPECT_EQ(text_of({.killed = true, .code = SIGKILL}), "signal 9 (SIGKILL)");
+  EXPECT_EQ(text_of({.killed = true, .code = SIGSEGV}), "signal 11 (SIGSEGV)");
+  EXPECT_EQ(text_of({.killed = true, .code = SIGRTMIN + 1}), fmt::format("signal {}", SIGRTMIN + 1));
+  EXPECT_EQ(text_of({.killed = false, .code = 3}), "exit code 3");
 }
 
 TEST(Processes, AProgramThatIsNotThereIsASentence) {
@@ -265,7 +301,10 @@ TEST(Processes, WithoutPidfdAHandleGoesByNumberAndStart) {
     bool holds = !process->wait_ended(0) && !processes.wait_any_ended({&process, 1}, 20);
     holds = holds && process->signal(SIGKILL).ok() && process->wait_ended(soon_ms);
     holds = holds && processes.wait_any_ended({&process, 1}, soon_ms);
+    const ProcessEnd killed = {.killed = true, .code = SIGKILL};
+    holds = holds && process->observed_end() == killed;
     const std::optional<ProcessEnd> end = (*child)->end();
+    holds = holds && !process->observed_end().has_value();
     holds = holds && end.has_value() && end->killed && end->code == SIGKILL;
     Result<std::unique_ptr<Process>> again = processes.find(process->id());
     return holds && process->signal(SIGKILL).ok() && again.ok() && *again == nullptr;

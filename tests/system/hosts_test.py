@@ -110,6 +110,7 @@ class HostsTest(unittest.TestCase):
         run, start = self.launch(NO_GROWTH)
         before = {name: self.cluster.ranks_on(run, name) for name in self.cluster.hosts}
         mpirun = mpirun_of(self.cluster, run)
+        dead = self.cluster.ranks_on(run, "n2")
         self.cluster.kill_ranks(run, "n2")
         recovered = harness.wait_until(lambda: run.events("recovery"), SETTLE_S, lambda: not start.alive(), "nobody recovered",
                                        start.tail)
@@ -117,7 +118,10 @@ class HostsTest(unittest.TestCase):
         after = {name: self.cluster.ranks_on(run, name) for name in self.cluster.hosts}
         self.assertEqual(after, {**before, "n2": []}, "the others are the same processes")
         self.assertEqual(mpirun_of(self.cluster, run), mpirun)
-        self.expect_finished(run, start)
+        output = self.expect_finished(run, start)
+        said = re.findall(r"^holdfast guard: (.*) \(host n2\) died: signal 9 \(SIGKILL\)$", output, re.MULTILINE)
+        if harness.TELLS_CAUSES:
+            self.assertEqual(" ".join(said).count("rank"), len(dead), output)
         self.assertEqual([(event["level"], event["ranks_before"], event["ranks_after"], event["resumed_from"])
                           for event in run.events("recovery")], [(1, RANKS, RANKS - SLOTS, "ram")])
         self.assertEqual(len(run.events("start")), 1)

@@ -189,7 +189,7 @@ class LaunchTest(unittest.TestCase):
             for pid in ranks:
                 harness.kill(pid, number)
         # mpirun may stay behind when all die at once.
-        self.expect_end_of_start(start.run, self.expect_finished(start, restarts=1), rf"all {RANKS} ranks died(; mpirun [^)]*?)?; starting again")
+        self.expect_end_of_start(start.run, self.expect_finished(start, restarts=1), rf"all {RANKS} ranks died{harness.cause_of_death('signal 9 (SIGKILL)')}(; mpirun [^)]*?)?; starting again")
 
     def expect_end_of_start(self, run, output, expression):
         """The launcher said how a start ended, and in the first group that mpirun stayed behind, which is counted."""
@@ -280,8 +280,10 @@ class LaunchTest(unittest.TestCase):
         start = self.launch("--checkpoint.ram_every_steps=0", "--checkpoint.every_steps=1000", ranks=1,
                             faults="step.begin@12=segv")
         output = self.expect_end(start, 76)
+        cause = harness.cause_of_death("signal 11 (SIGSEGV)")
         self.expect_end_of_start(start.run, output,
-                                 r"3 starts in a row ended behind step 1[01] in the same way \(rank 0 \(host \S+\) died(; mpirun [^)]*)?\)")
+                                 r"3 starts in a row ended behind step 1[01] in the same way \(rank 0 \(host \S+\) died"
+                                 rf"{cause}(; mpirun [^)]*)?\)")
         self.assertEqual(output.count("starting again"), 2, output)
 
     # Stops

@@ -7,6 +7,7 @@ HOLDFAST_RECOVERY_SEEDS: how many random kills (tools/test --long sets more).
 import dataclasses
 import os
 import random
+import re
 import signal
 import statistics
 import time
@@ -181,6 +182,20 @@ class RecoveryTest(unittest.TestCase):
                 self.check_end(start, len(deaths))
                 self.assertTrue(pids)
 
+    def test_the_console_says_how_a_rank_died(self):
+        """By the guard of its host, and the command that shows more."""
+        ways = {3: ("segv", "signal 11 (SIGSEGV)"), 2: ("exit:3", "exit code 3"), 1: ("kill", "signal 9 (SIGKILL)")}
+        faults = ",".join(f"step.begin@{20 - 4 * rank}:{rank}={action}" for rank, (action, _) in ways.items())
+        start, _ = self.start("ways", Layout(4), "every step", faults)
+        self.check_end(start, len(ways))
+        output = start.output()
+        said = re.findall(r"^holdfast guard: rank (\d) \(host \S+\) died: (.*)$", output, re.MULTILINE)
+        expected = [(str(rank), cause) for rank, (_, cause) in ways.items()]
+        self.assertLessEqual(set(said), set(expected), output)
+        if harness.TELLS_CAUSES:
+            self.assertEqual(said, expected, output)
+        self.assertIn(f"holdfast flight {self.run_.directory}", output)
+
     def test_a_death_during_recovery(self):
         for index, point in enumerate(RECOVERY_POINTS):
             layout = [Layout(4), Layout(4, spares=1), Layout(3), Layout(4, spares=2)][index]
@@ -268,7 +283,7 @@ class RecoveryTest(unittest.TestCase):
                 options = [*Layout(3).options(), *RAM["every step"], "--elastic.recovery_timeout=3s"]
                 start = self.run_.start(3, "ft", options, f"{point}=sleep:7000,step.begin@14:2=kill")
                 self.check_end(start, 1)
-                self.assertNotIn("holdfast guard", start.output())
+                self.assertNotRegex(start.output(), "holdfast guard: .* hangs")
                 self.assertGreater(self.run_.events("recovery")[0]["duration_ms"], 4000, "the save was over before the death")
 
     def test_too_few_left(self):

@@ -36,6 +36,10 @@ class GuardTest : public testing::Test {
     settings.on_verdict = [this](int rank, const std::string& sentence) {
       static_cast<void>(env.append_line(directory / "told", fmt::format("{} {}", rank, sentence)).ok());
     };
+    settings.on_end = [this](int rank, std::int64_t process, const std::string& cause) {
+      static_cast<void>(
+          env.append_line(directory / "ends", fmt::format("{} {} {}", rank, process, cause)).ok());
+    };
   }
   ~GuardTest() override {
     for (const auto& rank : ranks) static_cast<void>(rank->signal(SIGKILL).ok());
@@ -53,14 +57,15 @@ class GuardTest : public testing::Test {
   BoardSlot& slot(int rank) { return board->slot(static_cast<std::uint32_t>(rank)); }
   Process& rank(int number) { return *ranks[static_cast<std::size_t>(number)]; }
   void add_ranks(int count) {
-    for (int each = 0; each < count; ++each) {
-      const int rank = static_cast<int>(ranks.size());
-      ranks.push_back(env.processes().start({.arguments = {"sleep", "1000"}}).value());
-      slot(rank).started_ticks = env.processes().facts(ranks.back()->id())->started_ticks;
-      slot(rank).launched_rank = rank;
-      computes(rank, for_ever_ms);
-      slot(rank).process = ranks.back()->id();
-    }
+    for (int each = 0; each < count; ++each) add_rank({"sleep", "1000"});
+  }
+  void add_rank(const std::vector<std::string>& program) {
+    const int rank = static_cast<int>(ranks.size());
+    ranks.push_back(env.processes().start({.arguments = program}).value());
+    slot(rank).started_ticks = env.processes().facts(ranks.back()->id())->started_ticks;
+    slot(rank).launched_rank = rank;
+    computes(rank, for_ever_ms);
+    slot(rank).process = ranks.back()->id();
   }
   void computes(int rank, std::int64_t deadline_ms) {
     slot(rank).phase = static_cast<std::uint32_t>(Phase::step);
@@ -121,6 +126,11 @@ class GuardTest : public testing::Test {
   // By on_verdict.
   std::string reported() {
     const Result<std::string> text = env.read_text(directory / "told");
+    return text.ok() ? *text : "";
+  }
+  // By on_end.
+  std::string ends() {
+    const Result<std::string> text = env.read_text(directory / "ends");
     return text.ok() ? *text : "";
   }
   std::string said() { return env.read_text(directory.path() + "/stderr").value(); }

@@ -57,6 +57,44 @@ TEST(GuardMind, TellsOnceOfAllThatDieAtOnce) {
                                                       .text = "rank 1, rank 2 (host a) died"}));
 }
 
+TEST(GuardMind, TellsHowTheyDiedAsFarAsItIsKnown) {
+  const ProcessEnd killed = {.killed = true, .code = 9}, left = {.killed = false, .code = 3};
+  MindHost host(6);
+  host.pass(100);
+  host.dies(0, killed);
+  host.dies(1);
+  host.dies(2, left);
+  host.dies(3, killed);
+  host.slot(4).left = true;
+  host.dies(4, left);
+  host.pass(1'000);
+  const std::string known =
+      "rank 0, rank 3 (host a) died: signal 9 (SIGKILL); rank 2 (host a) died: exit code 3";
+  using Kind = GuardAction::Kind;
+  EXPECT_THAT(
+      host.actions(),
+      ElementsAre(
+          GuardAction{.kind = Kind::take_flight,
+                      .text =
+                          "rank 0, rank 3 (host a) died: signal 9 (SIGKILL); rank 1 (host a) died; rank 2 "
+                          "(host a) died: exit code 3"},
+          GuardAction{.kind = Kind::say, .text = known},
+          GuardAction{.kind = Kind::report_end, .slot = 0, .rank = 0, .text = "signal 9 (SIGKILL)"},
+          GuardAction{.kind = Kind::report_end, .slot = 2, .rank = 2, .text = "exit code 3"},
+          GuardAction{.kind = Kind::report_end, .slot = 3, .rank = 3, .text = "signal 9 (SIGKILL)"}));
+}
+
+TEST(GuardMind, OfTheOneThatItKillsItSaysNoSecondTime) {
+  MindHost host(2);
+  host.waits(0, for_ever_ms);
+  host.computes(1, 100);
+  host.rank(1).end = ProcessEnd{.killed = true, .code = 9};
+  host.pass(1'000);
+  ASSERT_THAT(host.killed(), ElementsAre(1));
+  EXPECT_THAT(host.texts(GuardAction::Kind::say), SizeIs(1)) << "that it hangs";
+  EXPECT_THAT(host.texts(GuardAction::Kind::report_end), IsEmpty());
+}
+
 TEST(GuardMind, TellsOfSparesThatAreLost) {
   MindHost host(4);
   for (const int each : {1, 2, 3}) host.slot(each).phase = Phase::spare;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ class MindHost {
     ProcessWork work = {};
     bool looks = false;  // while it waits
     bool held = false;   // by the system: SIGKILL does not end it
+    std::optional<ProcessEnd> end = {};
     bool ended() const { return process.state == 'X'; }
   };
   struct Done {
@@ -68,7 +70,10 @@ class MindHost {
     rank(number).process.state = 'T';
     rank(number).looks = false;
   }
-  void dies(int number) { rank(number).process = {}; }
+  void dies(int number, std::optional<ProcessEnd> end = {}) {
+    rank(number).process = {};
+    rank(number).end = end;
+  }
 
   // One tick of the guard, as long as that after the one before.
   void tick(std::int64_t passed_ms = tick_ms, std::int64_t wall_passed_ms = -1) {
@@ -135,7 +140,7 @@ class MindHost {
   void look() {
     for (std::size_t index = 0; index < ranks.size(); ++index) {
       Rank& each = ranks[index];
-      SlotLook look = {.slot = each.slot, .ended = each.ended()};
+      SlotLook look = {.slot = each.slot, .ended = each.ended(), .end = each.end};
       if (mind.wants_work(index, each.slot)) {
         ++work_looks;
         look.work = each.work;

@@ -57,12 +57,34 @@ TEST_F(GuardTest, WritesWhatAllWereAtWhenOneDies) {
   start_guard();
   ASSERT_TRUE(rank(1).signal(SIGSEGV).ok());
   ASSERT_TRUE(soon([&] { return flights().size() == 3; }));
-  EXPECT_EQ(flights()[0].reason, "rank 1 (host " + env.host_name() + ") died");
+  EXPECT_EQ(flights()[0].reason, "rank 1 (host " + env.host_name() + ") died: signal 11 (SIGSEGV)");
   EXPECT_EQ(flights()[0].state, 'S');
   EXPECT_EQ(flights()[1].state, 'X');
   EXPECT_EQ(flights()[1].slot.step, 9u);
   EXPECT_TRUE(alive(0) && alive(2));
   EXPECT_EQ(newest_notice(board->header().verdicts).number, 0u);
+}
+
+TEST_F(GuardTest, SaysWhichSignalOrExitCodeEndedARank) {
+  add_ranks(3);
+  add_rank({"sh", "-c", "trap 'exit 3' USR1; while :; do sleep 0.01; done"});
+  start_guard();
+  std::string console, ends_expected;
+  struct Case {
+    int rank, signal;
+    const char* cause;
+  };
+  for (const Case& each : {Case{1, SIGSEGV, "signal 11 (SIGSEGV)"}, Case{0, SIGKILL, "signal 9 (SIGKILL)"},
+                           Case{3, SIGUSR1, "exit code 3"}}) {
+    ASSERT_TRUE(rank(each.rank).signal(each.signal).ok());
+    console +=
+        fmt::format("holdfast guard: rank {} (host {}) died: {}\n", each.rank, env.host_name(), each.cause);
+    ends_expected += fmt::format("{} {} {}\n", each.rank, rank(each.rank).id(), each.cause);
+    ASSERT_TRUE(soon([&] { return ends() == ends_expected; })) << ends();
+    EXPECT_EQ(said(), console);
+  }
+  EXPECT_TRUE(alive(2));
+  EXPECT_EQ(reported(), "") << "nobody hangs";
 }
 
 TEST_F(GuardTest, ASecondOneLeavesAndADeadOneHasAnHeir) {
@@ -163,7 +185,7 @@ TEST_F(GuardTest, OneThatCannotBeWatchedIsSaidToBeNeitherAliveNorDead) {
   computes(1, 50);
   ASSERT_TRUE(rank(0).signal(SIGKILL).ok());
   ASSERT_TRUE(soon([&] { return flights().size() == 2; }));
-  EXPECT_EQ(flights()[0].reason, "rank 0 (host " + env.host_name() + ") died");
+  EXPECT_EQ(flights()[0].reason, "rank 0 (host " + env.host_name() + ") died: signal 9 (SIGKILL)");
   EXPECT_EQ(flights()[1].state, '?');
   EXPECT_EQ(end_of(guard, 200), -1) << "it may live";
   EXPECT_FALSE(board->closed());
