@@ -4,8 +4,10 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/document.h"
+#include "runtime/config/option_value.h"
 #include "runtime/interop/model_import.h"
 #include "runtime/os/fault_point.h"
+#include "runtime/os/foreign_text.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/run_state.h"
 
@@ -20,9 +22,10 @@ constexpr const char* import_usage =
     "or Llama) or a model file of karpathy/llm.c. CHECKPOINT becomes a directory with one checkpoint of step "
     "0 "
     "that holds\n"
-    "the weights in fp32. sample, evaluate, inspect, diff and export take it, and a new run starts from it "
-    "with\n"
-    "run.initialize_from = \"CHECKPOINT\" and the model keys that are printed here.\n"
+    "the weights in fp32. sample, evaluate, inspect, diff and export take it. Prints a config for a new run "
+    "that starts\n"
+    "from it; what the weights do not tell (run.directory, data.sources, training.steps) is for you to fill "
+    "in there.\n"
     "  --rope-scaling drop    take a Llama whose rotary frequencies are scaled with plain ones; that is "
     "another model\n"
     "                         until it is trained on (refuse)\n";
@@ -37,11 +40,24 @@ Manifest make_manifest(const ModelImport& model, const RunState& state, const st
   return manifest;
 }
 
-// Returns the [model] section of the config that starts from it.
-std::string model_section(const Config& config) {
-  const std::string text = dump_config(config);
-  const std::size_t begin = text.find("[model]\n");
-  return text.substr(begin, text.find("\n\n", begin) + 1 - begin);
+// Returns a config that starts from the weights in `directory`. Required keys stand in it as comments with
+// an example, so that it is refused, key by key, until they are filled in.
+std::string starting_config(Config config, const std::string& directory) {
+  config.run.initialize_from = directory;
+  std::string text;
+  std::string_view section;
+  for (const Option& option : option_registry()) {
+    const std::string_view own = section_of(option.key);
+    const bool is_known =
+        own == "model" || option.key == "run.initialize_from" || option.key == "training.sequence_length";
+    if (!is_known && !option.required) continue;
+    if (own != section) text += fmt::format("\n[{}]\n", own);
+    section = own;
+    const std::string_view name = option.key.substr(own.size() + 1);
+    text += option.required ? fmt::format("# {} = {}\n", name, option.example)
+                            : fmt::format("{} = {}\n", name, value_text(option, config));
+  }
+  return text;
 }
 
 Result<void> save(Env& env, ModelImport& model, const std::string& source, const std::string& directory) {
@@ -76,7 +92,13 @@ Result<void> import_model(const std::vector<std::string>& words) {
   const std::string &source = arguments.positional(0), &directory = arguments.positional(1);
   HF_TRY(ModelImport model, ModelImport::open(env, source, {.drop_rope_scaling = drop_scaling}));
   HF_TRY_VOID(save(env, model, source, directory));
-  fmt::print("{} -> {}\n\n{}", source, directory, model_section(model.config()));
+  fmt::print(
+      "# {} -> {}\n"
+      "# A config for a run that starts from these weights. The keys in comments are not known from them: "
+      "give each a value,\n"
+      "# without its \"#\"; the run does not start before. The data has to be made with the model's own "
+      "tokenizer.\n{}",
+      printable(source), printable(directory), starting_config(model.config(), directory));
   return {};
 }
 

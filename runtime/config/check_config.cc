@@ -22,12 +22,16 @@ class Checker {
     if (config_.run.directory.empty()) {
       problem({"run.directory"}, "run.directory is empty: name the directory where the run keeps its files");
     }
-    if (apply_preset()) check_shapes();
-    check_positions();
+    check_model_keys();
     check_sources("data.sources", config_.data.sources);
     check_sources("evaluation.sources", config_.evaluation.sources);
     check_steps();
     check_lanes();
+    return std::move(problems_);
+  }
+
+  std::vector<ConfigProblem> check_model() {
+    check_model_keys();
     return std::move(problems_);
   }
 
@@ -65,6 +69,10 @@ class Checker {
 
   bool from_preset(const std::string& key) const { return origin_of(key).starts_with("preset "); }
 
+  void check_model_keys() {
+    if (apply_preset()) check_shapes();
+    check_positions();
+  }
   bool apply_preset();
   void check_shapes();
   void check_positions();
@@ -249,6 +257,11 @@ void Checker::check_lanes() {
 std::vector<ConfigProblem> check_config(const Config& config,
                                         const std::map<std::string, std::string>& origin) {
   return Checker(config, origin).check();
+}
+
+std::vector<ConfigProblem> check_model(const Config& config,
+                                       const std::map<std::string, std::string>& origin) {
+  return Checker(config, origin).check_model();
 }
 
 std::vector<ConfigProblem> check_intervals(const Config& config,

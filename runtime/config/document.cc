@@ -29,6 +29,12 @@ std::string dumped_value(const Option& option, const Config& config) {
   return text + "]";
 }
 
+// Returns whether the value of a required key is the one that it has before anything was given, which no
+// config may have.
+bool is_without_value(std::string_view value) {
+  return value == "\"\"" || value == "0" || value == "[]";
+}
+
 // Returns the part of the sources that decides the order of the samples: everything but the paths of their
 // files.
 std::string sources_without_paths(const SourceList& sources) {
@@ -58,7 +64,9 @@ std::string dump_config(const Config& config, const std::map<std::string, std::s
       text += fmt::format("\n[{}]\n", section);
     }
     const std::string_view name = section.empty() ? option.key : option.key.substr(section.size() + 1);
-    text += fmt::format("{} = {}", name, dumped_value(option, config));
+    const std::string value = dumped_value(option, config);
+    if (option.required && is_without_value(value)) continue;
+    text += fmt::format("{} = {}", name, value);
     const auto found = origin.find(std::string(option.key));
     if (found != origin.end()) text += fmt::format("  # {}", comment_text(found->second));
     text += '\n';

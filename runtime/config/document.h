@@ -11,7 +11,7 @@
 
 namespace holdfast::inline config {
 
-// Returns TOML that loads back to the same Config; with `origin`, each line is followed by a comment with the
+// Returns TOML that loads back to the same Config, without required keys that have no value; with `origin`, each line is followed by a comment with the
 // origin of its value.
 std::string dump_config(const Config& config, const std::map<std::string, std::string>& origin = {});
 // Returns whether the value of the key is a command line for a shell, in which users may put tokens.

@@ -45,7 +45,8 @@ class Loader {
   void load_override(const Override& given);
   void check_required(const std::string& name);
 
-  Result<LoadedConfig> finish(const std::string& name, bool stored) &&;
+  Result<LoadedConfig> finish(const std::string& name) &&;
+  Result<LoadedConfig> finish_stored(const std::string& name, StoredConfig of) &&;
 
  private:
   struct Assignment {
@@ -67,6 +68,8 @@ class Loader {
   void assign_text(const Option& option, const std::string& text, const std::string& place,
                    const std::string& origin);
   std::string unknown_key(const std::string& key);
+  void name_defaults();
+  Result<LoadedConfig> loaded_or_problems(const std::string& name);
 
   Env& env_;
   LoadedConfig loaded_;
@@ -239,23 +242,42 @@ void Loader::check_required(const std::string& name) {
   for (const Option& option : option_registry()) {
     const std::string key(option.key);
     if (!option.required || loaded_.origin.contains(key) || suggested_.contains(key)) continue;
-    problems_.push_back({name, fmt::format("{} is missing: {}", key, option.help)});
+    const std::string_view section = section_of(option.key);
+    problems_.push_back({name, fmt::format("{} is missing: {}; for example [{}] {} = {}", key, option.help,
+                                           section, key.substr(section.size() + 1), option.example)});
   }
 }
 
-Result<LoadedConfig> Loader::finish(const std::string& name, bool stored) && {
-  if (!unreadable_) check_required(name);
+void Loader::name_defaults() {
   for (const Option& option : option_registry())
     loaded_.origin.try_emplace(std::string(option.key), "default");
+}
+
+Result<LoadedConfig> Loader::finish(const std::string& name) && {
+  if (!unreadable_) check_required(name);
+  name_defaults();
   if (problems_.empty()) {
     problems_ = check_config(loaded_.config, loaded_.origin);
-    if (!stored) {
-      for (ConfigProblem& problem : check_intervals(loaded_.config, loaded_.origin))
-        problems_.push_back(std::move(problem));
-    }
-    for (ConfigProblem& problem : problems_) {
-      if (problem.place.empty()) problem.place = name;
-    }
+    for (ConfigProblem& problem : check_intervals(loaded_.config, loaded_.origin))
+      problems_.push_back(std::move(problem));
+  }
+  return loaded_or_problems(name);
+}
+
+Result<LoadedConfig> Loader::finish_stored(const std::string& name, StoredConfig of) && {
+  const bool is_of_run = of == StoredConfig::of_run;
+  if (!unreadable_ && is_of_run) check_required(name);
+  name_defaults();
+  if (problems_.empty()) {
+    problems_ = is_of_run ? check_config(loaded_.config, loaded_.origin)
+                          : check_model(loaded_.config, loaded_.origin);
+  }
+  return loaded_or_problems(name);
+}
+
+Result<LoadedConfig> Loader::loaded_or_problems(const std::string& name) {
+  for (ConfigProblem& problem : problems_) {
+    if (problem.place.empty()) problem.place = name;
   }
   if (!problems_.empty()) return Error{ExitCode::config, format_problems(problems_)};
   return std::move(loaded_);
@@ -285,13 +307,14 @@ Result<LoadedConfig> load_config_text(Env& env, const std::string& text, const s
   loader.load_text(text, name, {});
   loader.load_environment();
   for (const Override& given : overrides) loader.load_override(given);
-  return std::move(loader).finish(name, /*stored=*/false);
+  return std::move(loader).finish(name);
 }
 
-Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name) {
+Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
+                                        StoredConfig of) {
   Loader loader(env);
   loader.load_text(text, name, {});
-  return std::move(loader).finish(name, /*stored=*/true);
+  return std::move(loader).finish_stored(name, of);
 }
 
 Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::vector<Override>& overrides) {

@@ -6,6 +6,7 @@
 // file:line:column (or the flag).
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -41,9 +42,15 @@ Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::v
 Result<LoadedConfig> load_config_text(Env& env, const std::string& text, const std::string& name,
                                       const std::vector<Override>& overrides);
 
+// StoredConfig says who stored a config.
+enum class StoredConfig : std::uint8_t {
+  of_run,
+  of_weights,  // an import: what no weights tell (run.directory, data.sources, training.steps) may be missing
+};
 // Loads the config that a run or a checkpoint was stored with: from the text alone, because a stored config
 // does not change with the present environment.
-Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name);
+Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
+                                        StoredConfig of = StoredConfig::of_run);
 
 // Returns the names of the environment variables for all keys, set or not.
 std::vector<std::string> environment_names();
@@ -58,6 +65,9 @@ Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& ar
 // problem's place is the origin of a key that it names, empty when none was set.
 std::vector<ConfigProblem> check_config(const Config& config,
                                         const std::map<std::string, std::string>& origin);
+// Checks those of them that are about the model alone.
+std::vector<ConfigProblem> check_model(const Config& config,
+                                       const std::map<std::string, std::string>& origin);
 // Checks the same for the intervals of saves. It is not called for a stored config, whose intervals no longer
 // apply.
 std::vector<ConfigProblem> check_intervals(const Config& config,

@@ -35,6 +35,7 @@ struct Option {
   std::string_view help;  // one line
   ResumeEffect effect;
   bool required = false;
+  std::string_view example = {};          // value of a required one, as in a config
   double minimum = 0, maximum = 0;        // integer, real, duration (ms); inclusive
   std::vector<std::string_view> choices;  // choice
   bool or_auto = false;  // integer: "auto" is a value too, and the field then holds auto_value

@@ -100,8 +100,9 @@ Option sources(std::string_view key, Access access, ResumeEffect effect, std::st
   return make<SourceList>(key, OptionType::sources, access, effect, help);
 }
 
-inline Option required(Option option) {
+inline Option required(Option option, std::string_view example) {
   option.required = true;
+  option.example = example;
   return option;
 }
 

@@ -30,10 +30,11 @@ std::vector<Option> general_options() {
 
 std::vector<Option> run_options() {
   return {
-      required(text(
-          "run.directory", HF_FIELD(run.directory), kSafe,
-          "Where the run keeps its events, status, report and checkpoints; one writer at a time. On a file "
-          "system that the hosts share, or on a disk of each")),
+      required(text("run.directory", HF_FIELD(run.directory), kSafe,
+                    "Where the run keeps its events, status, report and checkpoints; one writer at a time. "
+                    "On a file "
+                    "system that the hosts share, or on a disk of each"),
+               "\"runs/first\""),
       integer<std::uint64_t>("run.seed", HF_FIELD(run.seed), "", {0, kInt64Max}, kForbidden,
                              "Decides the initial weights and the order of the data"),
       text("run.resume", HF_FIELD(run.resume), kSafe,
@@ -85,10 +86,12 @@ std::vector<Option> model_options() {
 
 std::vector<Option> data_options() {
   return {
-      required(sources(
-          "data.sources", HF_FIELD(data.sources), kForbidden,
-          "Training data: a list of {path, format, weight}. On resume a path may change; number, formats "
-          "and weights may not")),
+      required(
+          sources(
+              "data.sources", HF_FIELD(data.sources), kForbidden,
+              "Training data: a list of {path, format, weight}. On resume a path may change; number, formats "
+              "and weights may not"),
+          "[{ path = \"text.txt\", format = \"text\" }]"),
       boolean("data.document_mask", HF_FIELD(data.document_mask), kForbidden,
               "Tokens attend inside their document only; positions do not restart with a document"),
       integer(
@@ -109,9 +112,11 @@ std::vector<Option> data_options() {
 
 std::vector<Option> training_options() {
   return {
-      required(integer(
-          "training.steps", HF_FIELD(training.steps), "steps", {1, kMany}, kSafe,
-          "Optimizer steps of the whole run; a later value also stretches the learning-rate schedule")),
+      required(
+          integer(
+              "training.steps", HF_FIELD(training.steps), "steps", {1, kMany}, kSafe,
+              "Optimizer steps of the whole run; a later value also stretches the learning-rate schedule"),
+          "1000"),
       integer("training.sequence_length", HF_FIELD(training.sequence_length), "tokens", {1, kWide},
               kForbidden, "Tokens of one sample"),
       integer("training.microbatch_size", HF_FIELD(training.microbatch_size), "samples", {1, 65536},

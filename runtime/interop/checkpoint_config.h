@@ -8,7 +8,7 @@
 
 namespace holdfast::inline interop {
 
-// Returns the config of the run that wrote the checkpoint; fails with ExitCode::checkpoint where it cannot be
+// Returns the config of the run that wrote the checkpoint, or of the model that was imported; fails with ExitCode::checkpoint where it cannot be
 // used.
 Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint);
 

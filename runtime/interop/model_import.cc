@@ -22,17 +22,13 @@ constexpr std::int64_t usual_sequence_length = 1024;
 
 // Makes a config of the shape; its rules decide whether the numbers make a model. `place`: the file that they
 // are from.
-Result<Config> config_of(Env& env, const ForeignShape& shape, const std::string& source,
-                         const std::string& place) {
+Result<Config> config_of(Env& env, const ForeignShape& shape, const std::string& place) {
   Config config;
-  config.run.directory = "imported";
   config.model = shape.model;
-  config.data.sources = {{.path = source, .format = "text"}};
-  config.training.steps = 1;
   config.training.sequence_length =
       std::clamp<std::int64_t>(shape.longest_sequence, 1, usual_sequence_length);
-  const Result<LoadedConfig> loaded =
-      load_stored_config(env, dump_config(config), place + " (as keys of a config)");
+  const Result<LoadedConfig> loaded = load_stored_config(
+      env, dump_config(config), place + " (as keys of a config)", StoredConfig::of_weights);
   if (!loaded.ok()) return Error{ExitCode::data, loaded.error().message};
   config = loaded->config;
   constexpr std::int64_t says_itself = 0;
@@ -95,7 +91,7 @@ Result<ModelImport> ModelImport::open(Env& env, const std::string& source,
     const std::string place = source + "/config.json";
     HF_TRY(const std::string text, read_small_text(env, place, config_bytes_max));
     HF_TRY(const ForeignShape shape, parse_hugging_face_config(text, place, options));
-    HF_TRY(Config config, config_of(env, shape, source, place));
+    HF_TRY(Config config, config_of(env, shape, place));
     const ModelSpec spec = make_model_spec(config);
     std::vector<ForeignTensor> tensors = hugging_face_tensors(spec);
     HF_TRY(WeightFiles weights, open_hugging_face_weights(env, source, spec.tied_head));
@@ -104,7 +100,7 @@ Result<ModelImport> ModelImport::open(Env& env, const std::string& source,
   }
   HF_TRY(std::unique_ptr<File> file, env.open(source, OpenMode::read));
   HF_TRY(const LlmcHeader header, read_llmc_header(*file));
-  HF_TRY(Config config, config_of(env, shape_of(header), source, source));
+  HF_TRY(Config config, config_of(env, shape_of(header), source));
   std::vector<ForeignTensor> tensors = llmc_tensors(make_model_spec(config));
   HF_TRY(WeightFiles weights, open_llmc_weights(std::move(file), header, tensors));
   return ModelImport(std::move(config), std::move(tensors), std::move(weights));

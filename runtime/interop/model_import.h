@@ -22,8 +22,8 @@ class ModelImport {
   // read yet. Fails with ExitCode::data and says what is wrong in which file.
   static Result<ModelImport> open(Env& env, const std::string& source, const ForeignShapeOptions& options);
 
-  // Returns a resolved config with the model's shape. Settings that only a run needs are placeholders,
-  // because nothing trains with this config.
+  // Returns a resolved config with the model's shape. It is of no run: run.directory, data.sources and
+  // training.steps have no value (StoredConfig::of_weights).
   const Config& config() const { return config_; }
 
   // Writes all weights as fp32, uncut, into shard files in `directory`, several tensors in each, with about 1

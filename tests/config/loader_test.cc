@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "runtime/config/document.h"
 #include "tests/config/config_fixture.h"
 
 namespace holdfast::config_tests {
@@ -240,11 +241,32 @@ TEST(Loader, AllProblemsComeTogetherInFileOrder) {
             "--optimizer        error  optimizer is a section: write --optimizer.key=value\n"
             "run.toml           error  run.directory is missing: Where the run keeps its events, status, "
             "report and "
-            "checkpoints; one writer at a time. On a file system that the hosts share, or on a disk of each\n"
+            "checkpoints; one writer at a time. On a file system that the hosts share, or on a disk of each; "
+            "for example "
+            "[run] directory = \"runs/first\"\n"
             "run.toml           error  data.sources is missing: Training data: a list of {path, format, "
             "weight}. On "
-            "resume a path may change; number, formats and weights may not\n"
+            "resume a path may change; number, formats and weights may not; for example [data] sources = "
+            "[{ path = \"text.txt\", format = \"text\" }]\n"
             "9 errors");
+}
+
+TEST(Loader, WhatNoWeightsTellMayBeMissingWhereTheyAreStored) {
+  Config config;
+  config.model = {.style = "gpt2", .layers = 1, .heads = 2, .width = 8, .positions = 512};
+  const std::string text = dump_config(config);
+  for (const char* key : {"\ndirectory = ", "\nsources = [", "\nsteps = 0"})
+    EXPECT_EQ(text.substr(0, text.find("[evaluation]")).find(key), std::string::npos) << key;
+  const auto stored = load_stored_config(posix_env(), text, "imported", StoredConfig::of_weights);
+  ASSERT_TRUE(stored.ok()) << stored.error().message;
+  EXPECT_EQ(stored->config.model.width, 8);
+  EXPECT_EQ(dump_config(stored->config), text);
+  EXPECT_THAT(failure(load_stored_config(posix_env(), text, "run")),
+              testing::HasSubstr("training.steps is missing"));
+  config.model.heads = 3;
+  EXPECT_THAT(
+      failure(load_stored_config(posix_env(), dump_config(config), "imported", StoredConfig::of_weights)),
+      testing::HasSubstr("does not divide model.width"));
 }
 
 TEST(Loader, OverridesThatAreNotOneValueAreStrings) {

@@ -385,11 +385,20 @@ class CheckpointsTest(unittest.TestCase):
         tensors, config = foreign_model.random_llama(vocabulary=256)
         imported = self.path("imported")
         printed = harness.program_output("import", foreign_model.write_folder(self.path("theirs"), tensors, config), imported)
-        model = printed[printed.index("[model]"):]
-        text = (self.scene.directory / "run.toml").read_text()
         toml = self.path("tune.toml")
-        toml.write_text(re.sub(r"\[model\].*?\[data\]", lambda _: f"{model}[data]", text, flags=re.DOTALL))
-        run = self.scene.run("tuned", ["--threads=1", f"--run.initialize_from={imported}", "--training.sequence_length=16"])
+        toml.write_text(printed)
+        done = harness.call_program("check", toml)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        for key, example in (("run.directory", "[run] directory = "), ("data.sources", "[data] sources = "),
+                             ("training.steps", "[training] steps = ")):
+            self.assertRegex(done.stdout, rf"tune.toml  error  {key} is missing: .*; for example {re.escape(example)}")
+        source = f'{{ path = "{self.short_text()}", format = "text" }}'
+        for key, value in (("directory", '"tuned"'), ("sources", f"[{source}]"), ("steps", STEPS)):
+            printed, count = re.subn(rf"^# {key} = .*$", f"{key} = {value}", printed, flags=re.MULTILINE)
+            self.assertEqual(count, 1, key)
+        toml.write_text(printed)
+        run = self.scene.run("tuned", ["--threads=1", "--training.microbatch_size=2", "--parallel.lanes=4",
+                                       "--optimizer.learning_rate=0.01"])
         run.start_command(run.train_arguments(config=toml)).expect_exit(0)
         losses = [event["loss"] for event in run.events("step")]
         self.assertEqual(len(losses), STEPS)
