@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,10 +20,12 @@
 
 namespace holdfast::inline os {
 
+class Condition;
 class IoEngine;
 class IoQueue;
 class Network;
 class Processes;
+class Thread;
 struct IoQueueOptions;
 
 // An open file. Offsets are explicit and 64-bit; short reads and writes are retried inside. Closed by the
@@ -177,7 +180,8 @@ class Env {
   // Makes a directory among them, for files of other programs; it may exist already. Returns its path.
   virtual Result<std::string> make_shared_directory(const std::string& name) = 0;
 
-  // Clock
+  // Clock. One that is simulated moves on a little with every look, too, so that a loop ends that does nothing
+  // but look at it (PollBackoff).
   virtual std::int64_t monotonic_ns() = 0;
   virtual std::int64_t thread_processor_ns() = 0;  // processor time of the calling thread
   virtual std::int64_t wall_time_us() = 0;
@@ -207,6 +211,16 @@ class Env {
   virtual Processes& processes() = 0;  // others of this host (runtime/os/processes.h)
 
   virtual Network& network() = 0;  // plain sockets between hosts (runtime/os/network.h)
+
+  // Threads (runtime/os/thread.h)
+  //
+  // Starts a thread that runs `work`. Debuggers and ps show `name`, of Thread::name_bytes_max characters at
+  // most. Errors: does_not_fit where the system refuses a thread.
+  virtual Result<std::unique_ptr<Thread>> start_thread(const std::string& name,
+                                                       std::function<void()> work) = 0;
+  virtual std::unique_ptr<Condition> make_condition() = 0;
+  // Gives the processor to another thread that waits for it; for loops that poll.
+  virtual void yield() = 0;
 };
 
 // Returns the host's name, as messages show it, from a text that Env::host_id() has returned.

@@ -27,6 +27,7 @@
 #include "runtime/os/posix_io_engine.h"
 #include "runtime/os/posix_lock.h"
 #include "runtime/os/posix_shared_memory.h"
+#include "runtime/os/posix_thread.h"
 #include "runtime/os/processes.h"
 #include "runtime/os/processor_count.h"
 
@@ -211,6 +212,12 @@ class PosixEnv final : public Env {
   void sleep_us(std::int64_t microseconds) override {
     std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
   }
+
+  Result<std::unique_ptr<Thread>> start_thread(const std::string& name, std::function<void()> work) override {
+    return start_posix_thread(name, std::move(work));
+  }
+  std::unique_ptr<Condition> make_condition() override { return make_posix_condition(); }
+  void yield() override { std::this_thread::yield(); }
 
   std::int64_t process_id() override { return getpid(); }
 

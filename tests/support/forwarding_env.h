@@ -5,11 +5,13 @@
 #include <fmt/core.h>
 
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/os/io_queue.h"
+#include "runtime/os/thread.h"
 
 namespace holdfast {
 
@@ -90,6 +92,11 @@ class ForwardingEnv : public Env {
   std::int64_t thread_processor_ns() override { return inner_->thread_processor_ns(); }
   std::int64_t wall_time_us() override { return inner_->wall_time_us(); }
   void sleep_us(std::int64_t microseconds) override { inner_->sleep_us(microseconds); }
+  Result<std::unique_ptr<Thread>> start_thread(const std::string& name, std::function<void()> work) override {
+    return inner_->start_thread(name, std::move(work));
+  }
+  std::unique_ptr<Condition> make_condition() override { return inner_->make_condition(); }
+  void yield() override { inner_->yield(); }
   std::int64_t process_id() override { return inner_->process_id(); }
   std::string host_name() override { return inner_->host_name(); }
   std::string machine_id() override { return inner_->machine_id(); }
