@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <thread>
 
 #include "checkpoint/shard_format.h"
+#include "runtime/os/background_job.h"
 #include "runtime/os/io_queue.h"
 
 namespace holdfast::inline checkpoint {
@@ -111,11 +111,10 @@ class ChunkReading {
 Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads) {
   ChunkReading reading(env, jobs);
   {
-    std::vector<std::jthread> others;  // joined at the end of the scope
     // A thread for a chunk or two costs more than it brings.
     const std::size_t count =
         std::min<std::size_t>(static_cast<std::size_t>(std::max(threads, 1)), jobs.size() / 2);
-    for (std::size_t i = 1; i < count; ++i) others.emplace_back([&] { reading.work(); });
+    const BackgroundHelpers others(env, "chunk reader", static_cast<int>(count) - 1, [&] { reading.work(); });
     reading.work();
   }
   return reading.outcome();

@@ -13,8 +13,8 @@
 #include "runtime/core/units.h"
 #include "runtime/elastic/join.h"
 #include "runtime/interop/model_import.h"
+#include "runtime/os/background_job.h"
 #include "runtime/os/console.h"
-#include "runtime/rank/background_job.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/user_command.h"
 
@@ -73,7 +73,7 @@ class Download {
     begin_ns_ = reported_ns_ = env_->monotonic_ns();
     print_line("{} holds no checkpoint: checkpoint.download_command looks for one elsewhere (for at most {})",
                config_->run.directory, format_duration(config_->checkpoint.download_timeout_ms));
-    job_.start([this] { return bring(); });
+    job_.start(*env_, "download", [this] { return bring(); });
     return {};
   }
   bool busy() const { return job_.started() && !job_.finished(); }

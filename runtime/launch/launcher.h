@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +20,7 @@
 #include "runtime/launch/scale_up.h"
 #include "runtime/launch/start_layout.h"
 #include "runtime/launch/stop_request.h"
+#include "runtime/os/background_job.h"
 #include "runtime/os/env.h"
 #include "runtime/os/events.h"
 
@@ -110,12 +110,12 @@ class Launcher {
   std::uint64_t seen_bytes_ = 0;   // size of the log that has been searched for rank counts
   bool trains_ = false;            // the newest start trains
   std::vector<LaunchHost> asked_;  // hosts that are asked at the moment
-  std::future<std::vector<std::optional<int>>> answers_;  // their answers
-  std::shared_ptr<std::atomic<bool>> given_up_;           // set to stop asking
-  bool asked_for_another_start_ = false;                  // the newest start was asked to end
-  bool ended_as_asked_ = false;                           // the newest start ended because of that
-  int ranks_before_ = 0;                                  // ranks that the start that failed had at its end
-  std::int64_t failed_ns_ = -1;                           // when it failed; -1: no start has
+  std::atomic<bool> stops_asking_ = false;
+  BackgroundJob<std::vector<std::optional<int>>> answers_;  // their answers
+  bool asked_for_another_start_ = false;                    // the newest start was asked to end
+  bool ended_as_asked_ = false;                             // the newest start ended because of that
+  int ranks_before_ = 0;                                    // ranks that the start that failed had at its end
+  std::int64_t failed_ns_ = -1;                             // when it failed; -1: no start has
 };
 
 }  // namespace holdfast::inline launch

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "runtime/launch/host_probe.h"
@@ -37,9 +36,14 @@ std::string Launcher::look_after_hosts() {
 }
 
 void Launcher::look_for_room() {
-  if (answers_.valid()) {
-    if (answers_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
-      ask_for_another_start(answers_.get());
+  if (answers_.started()) {
+    if (!answers_.finished()) return;
+    const Result<std::vector<std::optional<int>>> answers = answers_.take();
+    if (answers.ok()) {
+      ask_for_another_start(*answers);
+    } else {
+      scale_up_.postpone(env_->monotonic_ns());
+    }
   } else if (scale_up_.is_due(env_->monotonic_ns())) {
     ask_for_room();
   }
@@ -77,13 +81,14 @@ void Launcher::ask_for_room() {
   std::vector<std::string> words = arguments_of(HostCommand::look, token_, "");
   words.insert(words.begin(), places_.program);
   const std::int64_t until_ns = now_ns + answer_limit_ms * 1'000'000;
-  given_up_ = std::make_shared<std::atomic<bool>>(false);
-  answers_ =
-      std::async(std::launch::async, [env = env_, hosts = asked_, words, until_ns, given_up = given_up_] {
-        return ask_hosts(*env, hosts, words, [&]() -> std::int64_t {
-          return *given_up ? 0 : (until_ns - env->monotonic_ns()) / 1'000'000;
-        });
-      });
+  stops_asking_ = false;
+  const auto left_ms = [this, until_ns]() -> std::int64_t {
+    return stops_asking_ ? 0 : (until_ns - env_->monotonic_ns()) / 1'000'000;
+  };
+  answers_.start(*env_, "host probe",
+                 [env = env_, hosts = asked_, words, left_ms]() -> Result<std::vector<std::optional<int>>> {
+                   return ask_hosts(*env, hosts, words, left_ms);
+                 });
 }
 
 // Reads the hosts again, because the hostfile, or the output of the command, may change while a run lasts.
@@ -182,9 +187,9 @@ bool Launcher::look_at_drains() {
 }
 
 void Launcher::give_up_asking() {
-  if (!answers_.valid()) return;
-  *given_up_ = true;
-  answers_ = {};  // waits until the asking ends
+  if (!answers_.started()) return;
+  stops_asking_ = true;
+  static_cast<void>(answers_.take().ok());  // waits until the asking ends
 }
 
 void Launcher::ask_for_another_start(const std::vector<std::optional<int>>& codes) {

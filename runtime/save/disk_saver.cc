@@ -12,7 +12,8 @@ namespace holdfast::inline save {
 DiskSaver::DiskSaver(StateView& view, CheckpointStore& store, std::optional<DiskTier> tier)
     : view_(&view),
       store_(&store),
-      tier_(tier.has_value() ? *std::move(tier) : DiskTier(view.rank.communicator.rank())) {}
+      tier_(tier.has_value() ? *std::move(tier) : DiskTier(view.rank.communicator.rank())),
+      disk_(view.rank.env) {}
 
 void DiskSaver::cancel() {
   cancelled_ = true;
@@ -33,14 +34,16 @@ void DiskSaver::begin(std::shared_ptr<SnapshotCopy> copy) {
   auto save = std::make_unique<Save>();
   save->report.step = copy->snapshot->state().step;
   save->copy = std::move(copy);
-  save->job.start([this, begun = save.get()] { return copy_and_drain(*begun); });
+  const auto work = [this, begun = save.get()] { return copy_and_drain(*begun); };
+  // The votes for a snapshot count on its copy, whether or not it gets to the disk.
+  if (!save->job.start(view_->rank.env, "save", work)) save->copy->make();
   saves_.push_back(std::move(save));
 }
 
 // Copies the state and drains it. Runs in the background, as drain() does.
 Result<ShardFile> DiskSaver::copy_and_drain(Save& save) {
   Env& env = view_->rank.env;
-  save.copy->make(env);
+  save.copy->make();
   if (!save.copy->outcome.ok()) return save.copy->outcome.error();
   env.lower_thread_priority();
   const std::lock_guard one_at_a_time(disk_);
@@ -137,10 +140,11 @@ Result<void> DiskSaver::begin_publishing() {
   for (const std::string& text : texts) manifest.shards.push_back(shard_from_text(text));
   HF_TRY_VOID(describe_parts(*view_, tier_, manifest));
   if (tier_.publishes()) {
-    publish_.start([this, published = save.get(), manifest = std::move(manifest)] {
-      view_->rank.env.lower_thread_priority();
-      return publish(*published, manifest);
-    });
+    publish_.start(view_->rank.env, "publisher",
+                   [this, published = save.get(), manifest = std::move(manifest)] {
+                     view_->rank.env.lower_thread_priority();
+                     return publish(*published, manifest);
+                   });
   }
   save->report.stall_ns += view_->rank.env.monotonic_ns() - begin_ns;
   publishing_ = std::move(save);

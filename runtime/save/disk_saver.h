@@ -16,13 +16,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/store.h"
-#include "runtime/rank/background_job.h"
+#include "runtime/os/background_job.h"
 #include "runtime/save/disk_tier.h"
 #include "runtime/save/save_records.h"
 #include "runtime/save/snapshot.h"
@@ -90,7 +89,7 @@ class DiskSaver {
   CheckpointStore* store_;
   DiskTier tier_;
   std::atomic<bool> cancelled_ = false;
-  std::mutex disk_;                          // held by the thread that drains
+  LongMutex disk_;                           // held by the thread that drains
   std::deque<std::unique_ptr<Save>> saves_;  // saves being copied and drained, oldest first
   std::unique_ptr<Save> publishing_;
   std::vector<SaveReport> reports_;

@@ -1,6 +1,5 @@
 #include "runtime/save/replicas.h"
 
-#include <thread>
 #include <utility>
 
 #include "parallel/comm/agreement.h"
@@ -36,6 +35,8 @@ class Replicas::Keeper {
                               .rank = static_cast<std::uint32_t>(rank),
                               .ranks = static_cast<std::uint32_t>(view.rank.communicator.size())},
         digest_of(view.rank.env.host_id()), slots, view.rank.faults);
+    HF_TRY(keeper->thread_,
+           view.rank.env.start_thread("replica keeper", [service = keeper.get()] { service->serve(); }));
     keeper->keep_names_ = true;
     return keeper;
   }
@@ -46,7 +47,7 @@ class Replicas::Keeper {
       if (listener_ != nullptr) listener_->shut_down();
       if (connection_ != nullptr) connection_->shut_down();
     }
-    if (thread_.joinable()) thread_.join();
+    thread_.reset();
     if (!keep_names_) remove_names();
     if (keep_names_ && view_->snapshots.slots() != nullptr) {
       for (std::size_t i = 0; i < names_.size(); ++i)
@@ -61,9 +62,6 @@ class Replicas::Keeper {
     for (const std::unique_ptr<SharedMemory>& memory : memory_) slots.push_back(memory->bytes());
   }
   std::uint16_t port() const { return listener_->port(); }
-  void start() {
-    thread_ = std::jthread([this] { serve(); });
-  }
   void remove_names() {
     for (const std::string& name : names_) static_cast<void>(view_->rank.env.remove_shared_memory(name).ok());
   }
@@ -110,7 +108,7 @@ class Replicas::Keeper {
   std::mutex mutex_;  // guards the next two
   Connection* connection_ = nullptr;
   bool stopped_ = false;
-  std::jthread thread_;
+  std::unique_ptr<Thread> thread_;
 };
 
 Replicas::Replicas(StateView& view, std::uint64_t writer) : view_(&view), writer_(writer) {}
@@ -121,11 +119,7 @@ Result<std::unique_ptr<Replicas>> Replicas::create(StateView& view, std::uint64_
                                        view.rank.env.host_name());
   if (made.ok()) made = replicas->exchange_addresses();
   for (const std::unique_ptr<Keeper>& keeper : replicas->keepers_) {
-    if (made.ok()) {
-      keeper->start();
-    } else {
-      keeper->remove_names();
-    }
+    if (!made.ok()) keeper->remove_names();
   }
   if (!made.ok()) return made.error();
   return replicas;
@@ -179,7 +173,7 @@ void Replicas::send(const SnapshotStep& step, std::span<const std::byte> slot,
                     const SnapshotStep& confirmed) {
   step_ = step.step;
   begin_ns_ = view_->rank.env.monotonic_ns();
-  job_.start([this, slot, confirmed]() -> Result<std::uint64_t> {
+  job_.start(view_->rank.env, "replica sender", [this, slot, confirmed]() -> Result<std::uint64_t> {
     if (target_.rank < 0) return std::uint64_t{0};
     view_->rank.env.lower_thread_priority();
     Result<std::uint64_t> sent = deliver(slot, confirmed);

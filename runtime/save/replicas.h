@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "checkpoint/replica_transfer.h"
+#include "runtime/os/background_job.h"
 #include "runtime/os/network.h"
-#include "runtime/rank/background_job.h"
 #include "runtime/save/save_records.h"
 #include "runtime/save/state_view.h"
 

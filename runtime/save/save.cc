@@ -3,8 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
-#include <thread>
 
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/device_wait.h"
@@ -13,6 +13,7 @@
 #include "runtime/interop/checkpoint_config.h"
 #include "runtime/interop/tensor_reader.h"
 #include "runtime/model/parameters.h"
+#include "runtime/os/background_job.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
@@ -277,11 +278,11 @@ Result<void> initialize_weights(StateView& view) {
   // An element's value follows from its number, so it does not matter which thread computes it.
   const auto fill = [&](std::span<const OwnedState> parts,
                         std::span<const std::span<std::byte>> targets) -> Result<void> {
-    const auto fill_share = [&](std::uint64_t thread) {
+    const auto fill_share = [&](std::uint64_t share) {
       for (std::size_t i = 0; i < parts.size(); ++i) {
         const ShardSpec& spec = parts[i].spec;
         const std::uint64_t count = spec.element_count();
-        const std::uint64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
+        const std::uint64_t begin = count * share / threads, end = count * (share + 1) / threads;
         auto* const values = reinterpret_cast<float*>(targets[i].data());
         for (std::uint64_t at = begin; at < end; at += elements_at_once) {
           const std::uint64_t size = std::min(elements_at_once, end - at);
@@ -292,9 +293,12 @@ Result<void> initialize_weights(StateView& view) {
         }
       }
     };
-    std::vector<std::jthread> others;  // joined at the end of the scope
-    for (std::uint64_t thread = 1; thread < threads; ++thread) others.emplace_back(fill_share, thread);
-    fill_share(0);
+    std::atomic<std::uint64_t> next_share = 0;
+    const auto fill_shares = [&] {
+      for (std::uint64_t share = next_share++; share < threads; share = next_share++) fill_share(share);
+    };
+    const BackgroundHelpers others(view.rank.env, "weights", static_cast<int>(threads) - 1, fill_shares);
+    fill_shares();
     return {};
   };
   HF_TRY_VOID(write_state(view.host_access, of_kind(view.optimizer.state(), "weight"), fill));

@@ -43,7 +43,7 @@ void ShardUploads::begin() {
   uploading_ = *std::exchange(next_, std::nullopt);
   begin_ns_ = env_->monotonic_ns();
   attempts_ = 0;
-  job_.start([this, step = uploading_] { return send_shards(step); });
+  job_.start(*env_, "uploader", [this, step = uploading_] { return send_shards(step); });
 }
 
 void ShardUploads::vote(SaveVotes& votes) const {
@@ -69,7 +69,7 @@ Result<void> ShardUploads::advance(Communicator& communicator, const Waiter& wai
     end({});
   } else {
     phase_ = Phase::manifest;
-    if (is_first()) job_.start([this, step = uploading_] { return send_manifest(step); });
+    if (is_first()) job_.start(*env_, "uploader", [this, step = uploading_] { return send_manifest(step); });
   }
   return {};
 }

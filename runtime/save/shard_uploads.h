@@ -26,9 +26,9 @@
 
 #include "checkpoint/store.h"
 #include "parallel/comm/collectives.h"
+#include "runtime/os/background_job.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
-#include "runtime/rank/background_job.h"
 #include "runtime/save/save_records.h"
 #include "runtime/save/uploader.h"
 #include "runtime/save/user_command.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "runtime/rank/background_job.h"
+#include "runtime/os/background_job.h"
 #include "runtime/save/checkpoint_parts.h"
 
 namespace holdfast::inline save {
@@ -55,14 +55,20 @@ bool Snapshot::complete() {
   return true;
 }
 
-void SnapshotCopy::make(Env& env) {
-  const std::int64_t copy_begin_ns = env.monotonic_ns(), processor_before_ns = env.thread_processor_ns();
+void SnapshotCopy::make() {
+  const std::int64_t copy_begin_ns = env->monotonic_ns(), processor_before_ns = env->thread_processor_ns();
   if (!snapshot->complete())
     outcome = fail(ExitCode::communication, "the device failed while its state was copied");
-  duration_ns = env.monotonic_ns() - copy_begin_ns;
-  processor_ns = env.thread_processor_ns() - processor_before_ns;
+  duration_ns = env->monotonic_ns() - copy_begin_ns;
+  processor_ns = env->thread_processor_ns() - processor_before_ns;
+  const std::lock_guard guard(mutex);  // also while it notifies: who waits may destroy this object next
   is_done = true;
-  is_done.notify_one();
+  changed->notify();
+}
+
+void SnapshotCopy::wait() {
+  std::unique_lock guard(mutex);
+  changed->wait(guard, [this] { return is_done.load(); });
 }
 
 bool Snapshot::copy() {
@@ -89,7 +95,8 @@ bool Snapshot::copy() {
   };
   const int max_threads = staging.empty() ? view_->rank.host_threads() : static_cast<int>(staging.size());
   {
-    const BackgroundHelpers helpers(std::min(max_threads, view_->rank.host_threads()) - 1, work);
+    const BackgroundHelpers helpers(view_->rank.env, "snapshot copy",
+                                    std::min(max_threads, view_->rank.host_threads()) - 1, work);
     work();
   }
   return !failed;

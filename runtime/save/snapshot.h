@@ -12,10 +12,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
 #include "checkpoint/snapshot_slot.h"
+#include "runtime/os/thread.h"
 #include "runtime/save/state_view.h"
 
 namespace holdfast::inline save {
@@ -59,15 +62,24 @@ class Snapshot {
 // SnapshotCopy is one copy of the state into a snapshot, with its durations. The thread that makes it writes
 // the fields that make() fills in; others read them when it is done.
 struct SnapshotCopy {
-  Snapshot* snapshot = nullptr;  // already begun; null only before
-  std::int64_t begin_ns = 0;     // Env::monotonic_ns()
-  std::int64_t stall_ns = 0;     // time that the training loop waited for a snapshot and for the copy
-  std::atomic<bool> is_done = false;
-  Result<void> outcome = {};  // error: the device failed, and the content of the slot is of no use
+  explicit SnapshotCopy(Env& of_env) : env(&of_env), changed(of_env.make_condition()) {}
+
+  Env* const env;
+  Snapshot* snapshot = nullptr;       // already begun; null only before
+  std::int64_t begin_ns = 0;          // Env::monotonic_ns()
+  std::int64_t stall_ns = 0;          // time that the training loop waited for a snapshot and for the copy
+  std::atomic<bool> is_done = false;  // set under the mutex
+  Result<void> outcome = {};          // error: the device failed, and the content of the slot is of no use
   std::int64_t duration_ns = 0, processor_ns = 0;
 
   // Copies the state; called once, on any thread.
-  void make(Env& env);
+  void make();
+  // Waits until the state has been copied.
+  void wait();
+
+ private:
+  std::mutex mutex;
+  const std::unique_ptr<Condition> changed;
 };
 
 }  // namespace holdfast::inline save

@@ -86,11 +86,12 @@ Result<void> SnapshotTier::make_replicas() {
 void SnapshotTier::fault_in_slots() {
   std::vector<std::span<std::byte>> slots = memory_->slots();
   if (has_replicas()) std::ranges::copy(replication_.replicas->slots(), std::back_inserter(slots));
-  prefault_.start([this, slots = std::move(slots)]() -> Result<std::monostate> {
+  const auto work = [this, slots = std::move(slots)]() -> Result<std::monostate> {
     view_->rank.env.lower_thread_priority();
     for (const std::span<std::byte> slot : slots) fault_in_beside(slot, [this] { return cancelled_.load(); });
     return std::monostate();
-  });
+  };
+  prefault_.start(view_->rank.env, "slot pages", work);
 }
 
 std::optional<std::uint64_t> SnapshotTier::confirmed_step() const {
@@ -119,7 +120,7 @@ std::optional<int> SnapshotTier::unused_slot(const std::vector<const Snapshot*>&
 }
 
 std::shared_ptr<SnapshotCopy> SnapshotTier::begin_copy(Snapshot& free, std::int64_t begin_ns) {
-  copy_ = std::make_shared<SnapshotCopy>();
+  copy_ = std::make_shared<SnapshotCopy>(view_->rank.env);
   copy_->snapshot = &free;
   copy_->begin_ns = begin_ns;
   free.begin();
@@ -128,10 +129,12 @@ std::shared_ptr<SnapshotCopy> SnapshotTier::begin_copy(Snapshot& free, std::int6
 }
 
 void SnapshotTier::copy_in_background() {
-  copy_job_.start([this, copy = copy_]() -> Result<std::monostate> {
-    copy->make(view_->rank.env);
-    return std::monostate();
-  });
+  const bool starts =
+      copy_job_.start(view_->rank.env, "snapshot", [copy = copy_]() -> Result<std::monostate> {
+        copy->make();
+        return std::monostate();
+      });
+  if (!starts) copy_->make();  // votes count on it
 }
 
 Result<void> SnapshotTier::wait() {
@@ -145,7 +148,7 @@ Result<void> SnapshotTier::wait() {
 // heartbeat.
 void SnapshotTier::wait_for_copy() {
   constexpr std::int64_t look_again_us = 100;
-  if (view_->rank.device.host_sees_memory()) return copy_->is_done.wait(false);
+  if (view_->rank.device.host_sees_memory()) return copy_->wait();
   while (!copy_->is_done) {
     poll_peers(view_->rank.communicator);
     view_->rank.env.sleep_us(look_again_us);
@@ -194,7 +197,7 @@ void SnapshotTier::confirm_newest() {
 void SnapshotTier::confirm(const Snapshot& snapshot) {
   confirmed_ = &snapshot;
   if (cleanup_.started()) return;
-  cleanup_.start([this]() -> Result<std::monostate> {
+  cleanup_.start(view_->rank.env, "slot cleanup", [this]() -> Result<std::monostate> {
     view_->rank.env.lower_thread_priority();
     HF_TRY_VOID(replace_older());
     return std::monostate();

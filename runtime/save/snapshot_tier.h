@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "checkpoint/ram_tier.h"
-#include "runtime/rank/background_job.h"
+#include "runtime/os/background_job.h"
 #include "runtime/save/replicas.h"
 #include "runtime/save/save_records.h"
 #include "runtime/save/snapshot.h"
