@@ -26,7 +26,7 @@ Result<double> loader_rate(Env& env, const std::shared_ptr<DataSet>& data, const
   constexpr std::int64_t prefetch = 4;
   const std::uint64_t batches = data->sample_count() / shape.samples_per_step();
   const std::int64_t begin_ns = env.monotonic_ns();
-  DataLoader loader(data, seed, shape, {0}, 0, vocabulary, prefetch);
+  DataLoader loader(env, data, seed, shape, {0}, 0, vocabulary, prefetch);
   for (std::uint64_t batch = 0; batch < batches; ++batch) HF_TRY_VOID(outcome_of(loader.next()));
   const double seconds = static_cast<double>(env.monotonic_ns() - begin_ns) * 1e-9;
   return static_cast<double>(batches * shape.samples_per_step()) *

@@ -27,7 +27,7 @@ Result<void> TimedSteps::prepare() {
                                   .data = run_.data,
                                   .ranks_on_host = 1}));
   HF_TRY_VOID(initialize_weights(worker_->state_view()));
-  worker_->start_loader();
+  HF_TRY_VOID(worker_->start_loader());
   return {};
 }
 

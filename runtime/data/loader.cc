@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
-#include <thread>
+
+#include "runtime/os/thread.h"
 
 namespace holdfast::inline data {
 namespace {
@@ -54,12 +54,13 @@ struct DataLoader::State {
   std::uint64_t asked_count = 0;            // samples ever asked for
 
   std::mutex mutex{};
-  std::condition_variable changed{};
+  std::unique_ptr<Condition> changed;
   std::uint64_t filled = 0;  // microbatches ever filled
   std::uint64_t taken = 0;   // microbatches ever handed out
   std::optional<Error> error{};
   bool stopping = false;
-  std::thread thread{};
+  Result<void> begun{};
+  std::unique_ptr<Thread> thread{};
 
   void run();
   bool wait_for_room();
@@ -79,7 +80,7 @@ void DataLoader::State::run() {
     } else {
       error = result.error();
     }
-    changed.notify_all();
+    changed->notify();
     if (error.has_value()) return;
   }
 }
@@ -87,7 +88,7 @@ void DataLoader::State::run() {
 bool DataLoader::State::wait_for_room() {
   std::unique_lock guard(mutex);
   // One slot stays with the caller, so one less than the ring may be waiting.
-  changed.wait(guard, [&] { return stopping || filled - taken < slots.size() - 1; });
+  changed->wait(guard, [&] { return stopping || filled - taken < slots.size() - 1; });
   return !stopping;
 }
 
@@ -135,7 +136,7 @@ Result<void> DataLoader::State::fill_sample(std::uint64_t index, std::size_t row
   return {};
 }
 
-DataLoader::DataLoader(std::shared_ptr<DataSet> data, std::uint64_t seed, BatchShape shape,
+DataLoader::DataLoader(Env& env, std::shared_ptr<DataSet> data, std::uint64_t seed, BatchShape shape,
                        std::vector<int> rank_lanes, std::uint64_t cursor, std::int64_t vocabulary,
                        std::int64_t prefetch_microbatches) {
   HF_CHECK(!rank_lanes.empty() && prefetch_microbatches >= 1);
@@ -161,8 +162,16 @@ DataLoader::DataLoader(std::shared_ptr<DataSet> data, std::uint64_t seed, BatchS
                 .vocabulary = vocabulary,
                 .slots = std::vector<State::Slot>(static_cast<std::size_t>(prefetch_microbatches) + 1, slot),
                 .sample_buffer = std::vector<std::int32_t>(digest_head_tokens + length + 1),
-                .asked = std::vector<SampleId>(samples_ahead(shape.sequence_length))});
-  state_->thread = std::thread([state = state_.get()] { state->run(); });
+                .asked = std::vector<SampleId>(samples_ahead(shape.sequence_length)),
+                .changed = env.make_condition()});
+  Result<std::unique_ptr<Thread>> thread =
+      env.start_thread("loader", [state = state_.get()] { state->run(); });
+  state_->begun = outcome_of(thread);
+  if (thread.ok()) {
+    state_->thread = std::move(thread).value();
+  } else {
+    state_->error = thread.error();
+  }
 }
 
 DataLoader::~DataLoader() {
@@ -170,20 +179,24 @@ DataLoader::~DataLoader() {
     const std::scoped_lock guard(state_->mutex);
     state_->stopping = true;
   }
-  state_->changed.notify_all();
-  state_->thread.join();
+  state_->changed->notify();
+  state_->thread.reset();  // waits
+}
+
+const Result<void>& DataLoader::begun() const {
+  return state_->begun;
 }
 
 Result<MicroBatch> DataLoader::next() {
   State& state = *state_;
   std::unique_lock guard(state.mutex);
-  state.changed.wait(guard, [&] { return state.filled > state.taken || state.error.has_value(); });
+  state.changed->wait(guard, [&] { return state.filled > state.taken || state.error.has_value(); });
   // Microbatches that were filled before the error are handed out first, whatever the timing.
   if (state.filled == state.taken) return *state.error;
   const State::Slot& slot = state.slots[state.taken % state.slots.size()];
   ++state.taken;
   guard.unlock();
-  state.changed.notify_all();
+  state.changed->notify();
   return MicroBatch{.inputs = slot.inputs,
                     .targets = slot.targets,
                     .first_key = slot.first_key,

@@ -16,6 +16,7 @@
 
 #include "runtime/core/digest.h"
 #include "runtime/data/data_set.h"
+#include "runtime/os/env.h"
 
 namespace holdfast::inline data {
 
@@ -46,9 +47,12 @@ class DataLoader {
  public:
   // Starts the prefetch thread. `rank_lanes`: the lanes this rank runs in one step, in the order it runs them
   // (wave by wave). `cursor`: global position at which the first step starts.
-  DataLoader(std::shared_ptr<DataSet> data, std::uint64_t seed, BatchShape shape, std::vector<int> rank_lanes,
-             std::uint64_t cursor, std::int64_t vocabulary, std::int64_t prefetch_microbatches);
+  DataLoader(Env& env, std::shared_ptr<DataSet> data, std::uint64_t seed, BatchShape shape,
+             std::vector<int> rank_lanes, std::uint64_t cursor, std::int64_t vocabulary,
+             std::int64_t prefetch_microbatches);
   ~DataLoader();
+  // Returns the error where the system refused the thread; next() then returns it, too.
+  const Result<void>& begun() const;
   // Returns the next microbatch in this rank's order. Blocks until the prefetch thread has it.
   Result<MicroBatch> next();
 

@@ -24,23 +24,28 @@
 
 namespace holdfast::inline elastic {
 
-// Runs a phase. If the system refuses a thread, the standard library throws an exception; it is converted
-// into an error of this rank alone, and the peers learn of it because this rank leaves.
+// Runs a phase. If the system refuses a thread of the device, the standard library throws an exception; it is
+// converted into an error of this rank alone.
 template <typename Phase>
 Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
   system_refused_ = false;
   try {
     return phase();
   } catch (const std::system_error& error) {
-    const Error refused =
-        fail(ExitCode::config,
-             "rank {} (host {}): the system refused something the run needs ({}), most likely a thread; "
-             "lower threads, or raise the limit",
-             launched_.communicator.rank(), launched_.env.host_name(), error.what());
-    system_refused_ = true;
-    if (!others_can_go_on()) world().communicator.abandon();
-    return refused;
+    return refused(error.what());
   }
+}
+
+// Returns the error of this rank alone, of which the peers learn because this rank leaves.
+Error TrainRun::refused(const std::string& what) {
+  Error error =
+      fail(ExitCode::config,
+           "rank {} (host {}): the system refused something the run needs ({}), most likely a thread; "
+           "lower threads, or raise the limit",
+           launched_.communicator.rank(), launched_.env.host_name(), what);
+  system_refused_ = true;
+  if (!others_can_go_on()) world().communicator.abandon();
+  return error;
 }
 
 Result<ExitCode> TrainRun::run() {
@@ -371,12 +376,17 @@ Result<EpochEnd> TrainRun::train() {
   if (on_all_hosts.has_value()) store_->all_hosts_have(*on_all_hosts);
   if (claim_ != nullptr) store_->fence({.epoch = claim_->epoch(), .check = claim_->fence()});
   HF_TRY_VOID(make_tier());
-  worker_->start_loader();
+  if (const Result<void> begun = worker_->start_loader(); !begun.ok()) return refused(begun.error().message);
   store_->keep_for_good(config_.checkpoint.keep_every_steps);
   std::optional<Growth> growth = plan_growth();
   starts_ranks_ns_ = 0;
-  std::optional<SaveRequests> requests;
-  if (writes_) requests.emplace(launched_.env, RunPaths{config_.run.directory});
+  std::unique_ptr<SaveRequests> requests;
+  if (writes_) {
+    Result<std::unique_ptr<SaveRequests>> begun =
+        SaveRequests::begin(launched_.env, RunPaths{config_.run.directory});
+    if (!begun.ok()) return refused(begun.error().message);
+    requests = std::move(begun).value();
+  }
   Trainer trainer({.worker = *worker_,
                    .store = *store_,
                    .progress = *progress_,
@@ -384,7 +394,7 @@ Result<EpochEnd> TrainRun::train() {
                    .held_out = held_out_,
                    .cadence = cadence_,
                    .tier = tier_,
-                   .requests = requests.has_value() ? &*requests : nullptr,
+                   .requests = requests.get(),
                    .claim = claim_.get(),
                    .survives_host = survives_host_,
                    .writer = start_.writer,

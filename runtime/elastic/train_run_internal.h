@@ -72,6 +72,7 @@ class TrainRun {
  private:
   template <typename Phase>
   Result<ExitCode> run_guarded(const Phase& phase);
+  Error refused(const std::string& what);
   AfterFault after_fault(bool admitted) const;
   bool others_can_go_on() const;
   bool can_recover() const;

@@ -3,17 +3,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
+#include "runtime/os/thread.h"
 
 namespace holdfast::inline os {
 
@@ -26,17 +24,24 @@ constexpr std::int64_t reported_after_ns = 10'000'000'000;
 class LineThread::State {
  public:
   State(Env& env, std::unique_ptr<LineSink> sink, std::string path, Memory memory)
-      : env_(&env), sink_(std::move(sink)), path_(std::move(path)), memory_(memory) {
+      : env_(&env),
+        sink_(std::move(sink)),
+        path_(std::move(path)),
+        memory_(memory),
+        changed_(env.make_condition()) {
     constexpr std::size_t usual_bytes = 64 << 10;
     coming_.lines.reserve(usual_bytes);
     taken_.lines.reserve(usual_bytes);
   }
 
   static void start(const std::shared_ptr<State>& state) {
-    state->thread_ = std::thread([state] { state->work(); });
+    Result<std::unique_ptr<Thread>> thread = state->env_->start_thread("lines", [state] { state->work(); });
+    state->refused_ = outcome_of(thread);
+    if (thread.ok()) state->thread_ = std::move(thread).value();
   }
 
   Result<void> append(std::string_view line) {
+    HF_TRY_VOID(refused_);
     bool pauses_for_resize = false;
     {
       const std::lock_guard guard(mutex_);
@@ -48,7 +53,7 @@ class LineThread::State {
       const bool late = busy_ && env_->monotonic_ns() - moved_ns_ > reported_after_ns;
       pauses_for_resize = late && !std::exchange(reported_, true);
     }
-    changed_.notify_all();
+    changed_->notify();
     if (pauses_for_resize) {
       print_message(
           "{} does not respond, without an error. The run goes on: lines wait in memory, up to {} of them",
@@ -58,6 +63,7 @@ class LineThread::State {
   }
 
   Result<void> insist(std::string_view line) {
+    HF_TRY_VOID(refused_);
     std::unique_lock guard(mutex_);
     coming_.insists.emplace(line);
     if (const auto outcome = wait_for_outcome(guard, patience_ms); outcome.has_value()) return *outcome;
@@ -69,6 +75,7 @@ class LineThread::State {
   }
 
   Result<void> flush(std::int64_t limit_ms) {
+    HF_TRY_VOID(refused_);
     std::unique_lock guard(mutex_);
     if (const Result<void> trouble = std::exchange(trouble_, {}); !trouble.ok()) return trouble;
     coming_.flushes = true;
@@ -90,7 +97,7 @@ class LineThread::State {
       coming_.inserts = std::move(work);
       coming_.inserts_at = coming_.lines.size();
     }
-    changed_.notify_all();
+    changed_->notify();
   }
 
   void post(std::function<void()> work) {
@@ -98,21 +105,22 @@ class LineThread::State {
       const std::lock_guard guard(mutex_);
       coming_.works.push_back(std::move(work));
     }
-    changed_.notify_all();
+    changed_->notify();
   }
 
   void end() {
+    if (thread_ == nullptr) return;
     bool idle = false;
     {
       std::unique_lock guard(mutex_);
       stopping_ = true;
-      changed_.notify_all();
+      changed_->notify();
       idle = wait_while_it_moves(guard, short_patience_ms, [this] { return ended_; });
     }
     if (idle) {
-      thread_.join();
+      thread_->wait();
     } else {
-      thread_.detach();
+      thread_->leave();
     }
   }
 
@@ -166,17 +174,17 @@ class LineThread::State {
   std::optional<Result<void>> wait_for_outcome(std::unique_lock<std::mutex>& guard, std::int64_t limit_ms) {
     outcome_.reset();
     coming_.ticket = ++tickets_;
-    changed_.notify_all();
+    changed_->notify();
     if (!wait_while_it_moves(guard, limit_ms, [this] { return outcome_.has_value(); })) return std::nullopt;
     return std::exchange(outcome_, std::nullopt);
   }
 
-  template <typename Condition>
-  bool wait_while_it_moves(std::unique_lock<std::mutex>& guard, std::int64_t limit_ms, Condition there) {
+  template <typename Outcome>
+  bool wait_while_it_moves(std::unique_lock<std::mutex>& guard, std::int64_t limit_ms, Outcome there) {
     while (!there()) {
       const std::uint64_t before = moved_;
       const auto moved = [&] { return there() || moved_ != before; };
-      if (!changed_.wait_for(guard, std::chrono::milliseconds(limit_ms), moved)) return false;
+      if (!changed_->wait_at_most(guard, limit_ms, moved)) return false;
     }
     return true;
   }
@@ -184,7 +192,7 @@ class LineThread::State {
   void work() {
     std::unique_lock guard(mutex_);
     while (true) {
-      changed_.wait(guard, [this] { return stopping_ || !coming_.is_empty(); });
+      changed_->wait(guard, [this] { return stopping_ || !coming_.is_empty(); });
       if (coming_.is_empty()) break;
       std::swap(coming_, taken_);
       in_hand_ = taken_.count;
@@ -207,13 +215,13 @@ class LineThread::State {
         guard.lock();
       }
       if (outcome.has_value() && ticket == tickets_) outcome_ = std::move(outcome);
-      changed_.notify_all();
+      changed_->notify();
     }
     guard.unlock();
     sink_.reset();  // one more try
     guard.lock();
     ended_ = true;
-    changed_.notify_all();
+    changed_->notify();
   }
 
   void write_lines() {
@@ -240,9 +248,10 @@ class LineThread::State {
   std::unique_ptr<LineSink> sink_;
   const std::string path_;
   const Memory memory_;
-  std::thread thread_;
+  Result<void> refused_;            // error: there is no thread
+  std::unique_ptr<Thread> thread_;  // null only then
   std::mutex mutex_;
-  std::condition_variable changed_;
+  const std::unique_ptr<Condition> changed_;
   Batch coming_;
   Batch taken_;                // of the thread
   std::uint64_t in_hand_ = 0;  // lines of it that are not written

@@ -44,8 +44,8 @@ class LineThread {
   // soon.
   static constexpr std::int64_t patience_ms = 30'000, short_patience_ms = 2'000;
 
-  // Starts the thread. Messages on stderr name `path`: they say that the disk stalls, and that it no longer
-  // does.
+  // Starts the thread; where the system refuses it, every call that returns a Result returns that error.
+  // Messages on stderr name `path`: they say that the disk stalls, and that it no longer does.
   LineThread(Env& env, std::unique_ptr<LineSink> sink, std::string path, Memory memory);
   ~LineThread();  // waits for what is left with short patience; then the thread goes with the process
   LineThread(const LineThread&) = delete;

@@ -3,8 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <mutex>
 #include <optional>
 
@@ -16,7 +14,7 @@ namespace {
 
 constexpr std::int64_t look_ms = 250;        // at the holder's record, while its lock is waited for
 constexpr std::int64_t settle_us = 500'000;  // in which another that waited may have taken over, too
-constexpr std::chrono::seconds renew_every(2), end_patience(2);
+constexpr std::int64_t renew_every_ms = 2'000, end_patience_ms = 2'000;
 constexpr std::int64_t fresh_ns = 1'000'000'000;  // of a look that counts for a loose fence
 
 std::string directory_of(const std::string& path) {
@@ -84,10 +82,13 @@ struct Claim::State {
 };
 
 struct Claim::Held {
-  std::unique_ptr<FileLock> lock;
+  Held(Env& env, std::unique_ptr<FileLock> of_lock)
+      : lock(std::move(of_lock)), changed(env.make_condition()) {}
+
+  const std::unique_ptr<FileLock> lock;
   std::uint64_t renewals = 0;
   std::mutex mutex;  // of what follows
-  std::condition_variable changed;
+  const std::unique_ptr<Condition> changed;
   bool stops = false, has_ended = false;
 
   Result<void> renew(State& state) {
@@ -99,14 +100,14 @@ struct Claim::Held {
   // Tries again what cannot be written: the lease is long.
   void keep_renewed(State& state) {
     std::unique_lock guard(mutex);
-    while (!changed.wait_for(guard, renew_every, [this] { return stops; })) {
+    while (!changed->wait_at_most(guard, renew_every_ms, [this] { return stops; })) {
       guard.unlock();
       static_cast<void>(renew(state).ok());
       guard.lock();
       if (!state.still_held().ok()) break;
     }
     has_ended = true;
-    changed.notify_all();
+    changed->notify();
   }
 };
 
@@ -171,29 +172,26 @@ Result<std::unique_ptr<Claim>> Claim::take(Env& env, const std::string& path, co
     }
   }
   auto state = std::make_shared<State>(env, path, std::move(mine));
-  auto of_thread = std::make_shared<Held>();
-  of_thread->lock = std::move(held);
-  std::unique_ptr<Claim> claim(new Claim(std::move(state), std::move(of_thread)));
-  if (renews) claim->start_renewing();
+  std::unique_ptr<Claim> claim(new Claim(std::move(state), std::make_shared<Held>(env, std::move(held))));
+  if (renews) HF_TRY_VOID(claim->start_renewing());
   return claim;
 }
 
-void Claim::start_renewing() {
-  thread_ = std::thread([state = state_, held = held_] { held->keep_renewed(*state); });
+Result<void> Claim::start_renewing() {
+  HF_TRY(thread_, state_->env->start_thread("claim renewal",
+                                            [state = state_, held = held_] { held->keep_renewed(*state); }));
+  return {};
 }
 
 Claim::~Claim() {
-  if (!thread_.joinable()) return;
+  if (thread_ == nullptr) return;
   std::unique_lock guard(held_->mutex);
   held_->stops = true;
-  held_->changed.notify_all();
-  const bool ended = held_->changed.wait_for(guard, end_patience, [this] { return held_->has_ended; });
+  held_->changed->notify();
+  const bool ended =
+      held_->changed->wait_at_most(guard, end_patience_ms, [this] { return held_->has_ended; });
   guard.unlock();
-  if (ended) {
-    thread_.join();
-  } else {
-    thread_.detach();
-  }
+  if (!ended) thread_->leave();
 }
 
 std::uint64_t Claim::epoch() const {

@@ -24,11 +24,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "runtime/core/result.h"
-#include "runtime/os/env.h"
+#include "runtime/os/thread.h"
 #include "runtime/run/claim_record.h"
 
 namespace holdfast::inline run {
@@ -69,11 +68,11 @@ class Claim {
   struct Held;
   Claim(std::shared_ptr<State> state, std::shared_ptr<Held> held)
       : state_(std::move(state)), held_(std::move(held)) {}
-  void start_renewing();
+  Result<void> start_renewing();
 
   std::shared_ptr<State> state_;
-  std::shared_ptr<Held> held_;  // the thread's too
-  std::thread thread_;
+  std::shared_ptr<Held> held_;      // the thread's too
+  std::unique_ptr<Thread> thread_;  // null: it does not renew
 };
 
 // The loose fence of the newest claim, for the threads of a rank that has several claims one after another.

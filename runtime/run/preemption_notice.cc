@@ -26,7 +26,7 @@ PreemptionNotice::PreemptionNotice(Env& env, RunPaths paths, Settings settings)
 
 PreemptionNotice::~PreemptionNotice() {
   ended_ = true;
-  if (thread_.joinable()) thread_.join();
+  thread_.reset();
 }
 
 void PreemptionNotice::launcher_does_not_see() {
@@ -34,8 +34,18 @@ void PreemptionNotice::launcher_does_not_see() {
   if (signalled_) stops_ = true;
 }
 
+// Without a thread nobody asks the launcher, so a notice stops the run.
 void PreemptionNotice::begin() {
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+  if (thread_ != nullptr) return;
+  Result<std::unique_ptr<Thread>> thread = env_->start_thread("preemption", [this] { work(); });
+  if (thread.ok()) {
+    thread_ = std::move(thread).value();
+    return;
+  }
+  if (signalled_) stops_ = true;
+  if (std::exchange(refused_, true)) return;
+  print_message("host {}: whether it is about to be taken away is not looked at: {}", env_->host_name(),
+                thread.error().message);
 }
 
 void PreemptionNotice::signalled() {

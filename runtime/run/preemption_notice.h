@@ -12,11 +12,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <thread>
 
 #include "runtime/config/config.h"
-#include "runtime/os/env.h"
+#include "runtime/os/thread.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::inline run {
@@ -54,7 +54,8 @@ class PreemptionNotice {
   Settings settings_;
   std::atomic<bool> has_launcher_;
   std::atomic<bool> signalled_ = false, stops_ = false, ended_ = false;
-  std::thread thread_;  // not joinable: nothing to look at so far
+  bool refused_ = false;            // the system refused the thread
+  std::unique_ptr<Thread> thread_;  // null: nothing to look at so far
 };
 
 }  // namespace holdfast::inline run

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <sstream>
 #include <utility>
 
@@ -13,7 +12,7 @@
 namespace holdfast::inline run {
 namespace {
 
-constexpr auto look_again = std::chrono::milliseconds(250);
+constexpr std::int64_t request_look_ms = 250;
 constexpr const char* attended_prefix = "save-";
 constexpr const char* unattended_prefix = "signal-";
 constexpr const char* restart_name = "restart";
@@ -95,13 +94,19 @@ void forget_answered_requests(Env& env, const RunPaths& paths) {
 }
 
 SaveRequests::SaveRequests(Env& env, const RunPaths& paths)
-    : env_(&env),
-      directory_(paths.requests()),
-      thread_([this](const std::stop_token& stop) { work(stop); }) {}
+    : env_(&env), directory_(paths.requests()), changed_(env.make_condition()) {}
+
+Result<std::unique_ptr<SaveRequests>> SaveRequests::begin(Env& env, const RunPaths& paths) {
+  std::unique_ptr<SaveRequests> requests(new SaveRequests(env, paths));
+  HF_TRY(requests->thread_,
+         env.start_thread("save requests", [service = requests.get()] { service->work(); }));
+  return requests;
+}
 
 SaveRequests::~SaveRequests() {
-  thread_.request_stop();
-  thread_.join();
+  const std::lock_guard lock(mutex_);
+  stops_ = true;
+  changed_->notify();
 }
 
 bool SaveRequests::waiting() const {
@@ -121,7 +126,7 @@ void SaveRequests::begun(std::uint64_t step) {
     if (request.answer.state != SaveAnswer::State::asked) continue;
     request = {.answer = {.state = SaveAnswer::State::begun, .step = step}, .written = false};
   }
-  changed_.notify_one();
+  changed_->notify();
 }
 
 void SaveRequests::ended(std::uint64_t step, const Result<void>& outcome) {
@@ -133,19 +138,20 @@ void SaveRequests::ended(std::uint64_t step, const Result<void>& outcome) {
     if (!outcome.ok()) request.answer.sentence = outcome.error().message;
     std::ranges::replace(request.answer.sentence, '\n', ' ');
   }
-  changed_.notify_one();
+  changed_->notify();
 }
 
-void SaveRequests::work(const std::stop_token& stop) {
-  while (!stop.stop_requested()) {
+void SaveRequests::work() {
+  const auto has_answers = [this] {
+    return std::ranges::any_of(requests_, [](const auto& request) { return !request.second.written; });
+  };
+  for (bool stops = false; !stops;) {
     find_requests();
     write_answers();
     remove_answered();
     std::unique_lock lock(mutex_);
-    const auto has_answers = [this] {
-      return std::ranges::any_of(requests_, [](const auto& request) { return !request.second.written; });
-    };
-    changed_.wait_for(lock, stop, look_again, has_answers);
+    changed_->wait_at_most(lock, request_look_ms, [&] { return stops_ || has_answers(); });
+    stops = stops_;
   }
   write_answers();
   remove_answered();

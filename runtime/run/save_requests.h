@@ -11,16 +11,15 @@
 // nobody waits for the answer (RequestKind::unattended) the leader removes it.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "runtime/core/result.h"
-#include "runtime/os/env.h"
+#include "runtime/os/thread.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::inline run {
@@ -61,7 +60,8 @@ void forget_answered_requests(Env& env, const RunPaths& paths);
 // Threads: one, that of the training loop. The destructor writes the answers that are left.
 class SaveRequests {
  public:
-  SaveRequests(Env& env, const RunPaths& paths);
+  // Starts the thread. Errors: Env::start_thread.
+  static Result<std::unique_ptr<SaveRequests>> begin(Env& env, const RunPaths& paths);
   ~SaveRequests();
   SaveRequests(const SaveRequests&) = delete;
   SaveRequests& operator=(const SaveRequests&) = delete;
@@ -80,7 +80,8 @@ class SaveRequests {
     SaveAnswer answer;
     bool written = true;  // the file says so, too
   };
-  void work(const std::stop_token& stop);
+  SaveRequests(Env& env, const RunPaths& paths);
+  void work();
   void find_requests();
   void write_answers();
   void remove_answered();
@@ -88,10 +89,11 @@ class SaveRequests {
   Env* env_;
   std::string directory_;
   mutable std::mutex mutex_;  // of what follows; never held beside a call of the system
-  std::condition_variable_any changed_;
+  const std::unique_ptr<Condition> changed_;
   std::map<std::string, Request> requests_;  // by name
   RestartRequest restart_request_;
-  std::jthread thread_;  // the last member: it uses the others until it is joined
+  bool stops_ = false;
+  std::unique_ptr<Thread> thread_;  // the last member: it uses the others until it ends
 };
 
 }  // namespace holdfast::inline run

@@ -30,13 +30,11 @@ Result<std::unique_ptr<ShardCopies>> ShardCopies::create(StateView& view, const 
   HF_TRY_VOID(agree_on_outcome(view.rank.communicator, view.rank.waiter, outcome_of(address),
                                view.rank.env.host_name()));
   const int rank = view.rank.communicator.rank();
-  Result<std::unique_ptr<Listener>> listener = view.rank.network(copy_purpose(rank)).listen(address->address);
-  HF_TRY_VOID(agree_on_outcome(view.rank.communicator, view.rank.waiter, outcome_of(listener),
+  HF_TRY_VOID(agree_on_outcome(view.rank.communicator, view.rank.waiter,
+                               copies->begin_serving(view.rank.network(copy_purpose(rank)), address->address),
                                view.rank.env.host_name()));
-  copies->listener_ = std::move(listener).value();
   HF_TRY_VOID(
       copies->exchange_addresses(view, *address, domains.copy_keepers()[static_cast<std::size_t>(rank)]));
-  copies->thread_ = std::jthread([service = copies.get()] { service->serve(); });
   return copies;
 }
 
@@ -50,6 +48,13 @@ void ShardCopies::cancel() {
   if (listener_ != nullptr) listener_->shut_down();
   if (sending_ != nullptr) sending_->shut_down();
   if (receiving_ != nullptr) receiving_->shut_down();
+}
+
+// Listens, and starts the thread that receives. The other ranks do not know the address yet.
+Result<void> ShardCopies::begin_serving(SealedNetwork network, const std::string& address) {
+  HF_TRY(listener_, network.listen(address));
+  HF_TRY(thread_, env_->start_thread("copy keeper", [this] { serve(); }));
+  return {};
 }
 
 Result<void> ShardCopies::exchange_addresses(StateView& view, const ListenAddress& address, int keeper) {

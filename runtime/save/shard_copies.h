@@ -15,12 +15,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "checkpoint/shard_copy.h"
 #include "checkpoint/store.h"
 #include "runtime/os/sealed_network.h"
+#include "runtime/os/thread.h"
 #include "runtime/rank/run_secret.h"
 #include "runtime/save/state_view.h"
 #include "runtime/save/storage_domains.h"
@@ -46,6 +46,7 @@ class ShardCopies {
  private:
   ShardCopies(StateView& view, const CheckpointStore& store, std::uint64_t writer);
   Result<void> exchange_addresses(StateView& view, const ListenAddress& address, int keeper);
+  Result<void> begin_serving(SealedNetwork network, const std::string& address);
   void serve();
   Result<std::unique_ptr<Connection>> connect();
   bool hold(Connection*& slot, Connection* connection);
@@ -63,7 +64,7 @@ class ShardCopies {
   Connection* sending_ = nullptr;
   Connection* receiving_ = nullptr;
   std::atomic<bool> stopped_ = false;
-  std::jthread thread_;  // the last member: it uses the others until it is joined
+  std::unique_ptr<Thread> thread_;  // the last member: it uses the others until it ends
 };
 
 }  // namespace holdfast::inline save

@@ -15,7 +15,7 @@ void report_upload(const UploadReport& report) {
 }
 
 Uploader::Uploader(Env& env, CheckpointStore& store, Settings settings)
-    : env_(&env), store_(&store), settings_(std::move(settings)), thread_([this] { work(); }) {}
+    : env_(&env), store_(&store), settings_(std::move(settings)), changed_(env.make_condition()) {}
 
 Uploader::~Uploader() {
   cancel();
@@ -23,9 +23,17 @@ Uploader::~Uploader() {
 
 void Uploader::offer(std::uint64_t step) {
   const std::scoped_lock lock(mutex_);
+  if (thread_ == nullptr) {
+    Result<std::unique_ptr<Thread>> thread = env_->start_thread("uploader", [this] { work(); });
+    if (!thread.ok()) {
+      reports_.push_back({.step = step, .outcome = thread.error()});
+      return;
+    }
+    thread_ = std::move(thread).value();
+  }
   next_ = step;
   mark_in_use();
-  changed_.notify_all();
+  changed_->notify();
 }
 
 // Reports to the store which checkpoints are in use: the one that is being uploaded, and the one that waits.
@@ -46,9 +54,9 @@ void Uploader::cancel() {
   {
     const std::scoped_lock lock(mutex_);
     cancelled_ = true;
-    changed_.notify_all();
+    changed_->notify();
   }
-  if (thread_.joinable()) thread_.join();
+  if (thread_ != nullptr) thread_->wait();
 }
 
 std::vector<UploadReport> Uploader::take_reports() {
@@ -59,7 +67,7 @@ std::vector<UploadReport> Uploader::take_reports() {
 void Uploader::work() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return cancelled_ || next_.has_value(); });
+    changed_->wait(lock, [this] { return cancelled_ || next_.has_value(); });
     if (!next_.has_value()) return;
     const std::uint64_t step = *std::exchange(next_, std::nullopt);
     if (cancelled_) {

@@ -7,17 +7,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/store.h"
-#include "runtime/os/env.h"
+#include "runtime/os/thread.h"
 #include "runtime/save/user_command.h"
 
 namespace holdfast::inline save {
@@ -63,10 +62,10 @@ class Uploader {
   Settings settings_;
   std::atomic<bool> cancelled_ = false;
   std::mutex mutex_;  // guards the members below
-  std::condition_variable changed_;
+  const std::unique_ptr<Condition> changed_;
   std::optional<std::uint64_t> next_, uploading_;
   std::vector<UploadReport> reports_;
-  std::jthread thread_;  // the last member: it uses the others
+  std::unique_ptr<Thread> thread_;  // null: nothing was offered so far; the last member: it uses the others
 };
 
 }  // namespace holdfast::inline save

@@ -178,11 +178,12 @@ Result<void> Worker::prepare_kernels() {
   return rank_.device.end_planning();
 }
 
-void Worker::start_loader() {
-  loader_ = std::make_unique<DataLoader>(inputs_.data, rank_.config.run.seed, workload_.batch_shape,
-                                         workload_.rank_lanes, state_.data_cursor, workload_.spec.vocabulary,
-                                         rank_.config.data.prefetch_microbatches);
+Result<void> Worker::start_loader() {
+  loader_ = std::make_unique<DataLoader>(rank_.env, inputs_.data, rank_.config.run.seed,
+                                         workload_.batch_shape, workload_.rank_lanes, state_.data_cursor,
+                                         workload_.spec.vocabulary, rank_.config.data.prefetch_microbatches);
   if (inputs_.ledger != nullptr) inputs_.ledger->begin();
+  return loader_->begun();
 }
 
 Result<void> Worker::join_tied_gradients() {

@@ -99,7 +99,7 @@ class Worker {
   RunState& state() { return state_; }
 
   // Starts the loader at state().data_cursor.
-  void start_loader();
+  Result<void> start_loader();
   // Launches every kind of step once in planning mode: the kernels create their primitives and report the
   // workspace that they need. create() has already called it.
   Result<void> prepare_kernels();

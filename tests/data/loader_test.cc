@@ -35,7 +35,7 @@ class LoaderTest : public testing::Test {
     data = opened.value();
   }
   DataLoader loader(std::vector<int> lanes, std::uint64_t cursor, std::int64_t prefetch = 4) {
-    return DataLoader(data, seed, shape, std::move(lanes), cursor, 256, prefetch);
+    return DataLoader(env, data, seed, shape, std::move(lanes), cursor, 256, prefetch);
   }
 
   TemporaryDirectory directory;
@@ -106,8 +106,8 @@ TEST_F(LoaderTest, StepDigestsAreTheSameForAnyNumberOfRanks) {
 TEST_F(LoaderTest, TheDigestTellsWhereInItsStepASampleStood) {
   constexpr BatchShape two = {
       .sequence_length = 8, .microbatch_size = 1, .microbatches_per_lane = 1, .lanes = 2};
-  DataLoader second(data, seed, two, {1}, /*cursor=*/0, 256, 1),
-      first(data, seed, two, {0}, /*cursor=*/1, 256, 1);
+  DataLoader second(env, data, seed, two, {1}, /*cursor=*/0, 256, 1),
+      first(env, data, seed, two, {0}, /*cursor=*/1, 256, 1);
   const Result<MicroBatch> as_second = second.next(), as_first = first.next();
   HF_ASSERT_OK(as_second);
   HF_ASSERT_OK(as_first);
@@ -196,7 +196,7 @@ TEST_F(LoaderTest, FirstKeysComeWithTheRowsTheyBelongTo) {
   const auto lines = DataSet::open(posix_env(), {{.path = path}}, 8,
                                    {.documents = {.mask = true, .end_token = '\n'}, .validation = {}});
   HF_ASSERT_OK(lines);
-  DataLoader rank(*lines, seed, shape, {0, 1}, 0, 256, 2);
+  DataLoader rank(env, *lines, seed, shape, {0, 1}, 0, 256, 2);
   for (int i = 0; i < 8; ++i) {
     const Result<MicroBatch> batch = rank.next();
     HF_ASSERT_OK(batch);
@@ -236,7 +236,7 @@ TEST_F(LoaderTest, AnErrorComesAfterWhatWasReadBeforeIt) {
 }
 
 TEST_F(LoaderTest, ATokenOutsideTheVocabularyReachesNext) {
-  DataLoader rank(data, seed, shape, {0}, 0, 10, 2);
+  DataLoader rank(env, data, seed, shape, {0}, 0, 10, 2);
   const Result<MicroBatch> batch = rank.next();
   ASSERT_FALSE(batch.ok());
   EXPECT_THAT(batch.error().message, HasSubstr("but the vocabulary has 10 entries"));

@@ -35,42 +35,42 @@ class SaveRequestsTest : public testing::Test {
 };
 
 TEST_F(SaveRequestsTest, TheAnswerSaysWhichStep) {
-  SaveRequests requests(env_, paths_);
-  EXPECT_FALSE(requests.waiting());
+  const std::unique_ptr<SaveRequests> requests = SaveRequests::begin(env_, paths_).value();
+  EXPECT_FALSE(requests->waiting());
   const std::string path = ask();
-  wait_until([&] { return requests.waiting(); });
-  requests.begun(12);
-  EXPECT_FALSE(requests.waiting());
+  wait_until([&] { return requests->waiting(); });
+  requests->begun(12);
+  EXPECT_FALSE(requests->waiting());
   wait_until([&] { return read_save_answer(env_, path).state == AnswerState::begun; });
-  requests.ended(10, {});
-  requests.ended(12, {});
+  requests->ended(10, {});
+  requests->ended(12, {});
   wait_until([&] { return read_save_answer(env_, path).state == AnswerState::saved; });
   EXPECT_EQ(read_save_answer(env_, path).step, 12u);
-  EXPECT_FALSE(requests.waiting());
+  EXPECT_FALSE(requests->waiting());
 }
 
 TEST_F(SaveRequestsTest, AFailureIsAnAnswer) {
-  SaveRequests requests(env_, paths_);
+  const std::unique_ptr<SaveRequests> requests = SaveRequests::begin(env_, paths_).value();
   const std::string path = ask();
-  wait_until([&] { return requests.waiting(); });
-  requests.begun(3);
-  requests.ended(3, fail(ExitCode::checkpoint, "the disk\nis full"));
+  wait_until([&] { return requests->waiting(); });
+  requests->begun(3);
+  requests->ended(3, fail(ExitCode::checkpoint, "the disk\nis full"));
   wait_until([&] { return read_save_answer(env_, path).state == AnswerState::failed; });
   EXPECT_EQ(read_save_answer(env_, path).sentence, "the disk is full");
 }
 
 // It was asked for behind the copy of the first, and so may want something newer.
 TEST_F(SaveRequestsTest, ARequestBesideASaveGetsASaveOfItsOwn) {
-  SaveRequests requests(env_, paths_);
+  const std::unique_ptr<SaveRequests> requests = SaveRequests::begin(env_, paths_).value();
   const std::string first = ask();
-  wait_until([&] { return requests.waiting(); });
-  requests.begun(5);
+  wait_until([&] { return requests->waiting(); });
+  requests->begun(5);
   const std::string second = ask();
-  wait_until([&] { return requests.waiting(); });
-  requests.ended(5, {});
-  EXPECT_TRUE(requests.waiting());
-  requests.begun(6);
-  requests.ended(6, {});
+  wait_until([&] { return requests->waiting(); });
+  requests->ended(5, {});
+  EXPECT_TRUE(requests->waiting());
+  requests->begun(6);
+  requests->ended(6, {});
   wait_until([&] { return read_save_answer(env_, second).state == AnswerState::saved; });
   EXPECT_EQ(read_save_answer(env_, first).step, 5u);
   EXPECT_EQ(read_save_answer(env_, second).step, 6u);
@@ -82,10 +82,10 @@ TEST_F(SaveRequestsTest, TheNextLeaderAnswersWhatIsLeft) {
   ASSERT_TRUE(env_.replace_text(begun, "begun 7\n").ok());
   ASSERT_TRUE(env_.replace_text(saved, "saved 7\n").ok());
   {
-    SaveRequests requests(env_, paths_);
-    wait_until([&] { return requests.waiting(); });
-    requests.begun(8);
-    requests.ended(8, {});
+    const std::unique_ptr<SaveRequests> requests = SaveRequests::begin(env_, paths_).value();
+    wait_until([&] { return requests->waiting(); });
+    requests->begun(8);
+    requests->ended(8, {});
   }  // what is left to be written is
   EXPECT_EQ(read_save_answer(env_, begun).step, 8u);
   EXPECT_EQ(read_save_answer(env_, asked).state, AnswerState::saved);
@@ -95,33 +95,33 @@ TEST_F(SaveRequestsTest, TheNextLeaderAnswersWhatIsLeft) {
 }
 
 TEST_F(SaveRequestsTest, AnotherStartIsWantedUntilItBegins) {
-  SaveRequests requests(env_, paths_);
-  EXPECT_FALSE(requests.restart_request().wanted);
+  const std::unique_ptr<SaveRequests> requests = SaveRequests::begin(env_, paths_).value();
+  EXPECT_FALSE(requests->restart_request().wanted);
   ASSERT_TRUE(request_restart(env_, paths_, /*hosts_leaving=*/1).ok());
-  wait_until([&] { return requests.restart_request().wanted; });
-  EXPECT_EQ(requests.restart_request().hosts_leaving, 1);
-  EXPECT_FALSE(requests.waiting()) << "it asks for no save";
+  wait_until([&] { return requests->restart_request().wanted; });
+  EXPECT_EQ(requests->restart_request().hosts_leaving, 1);
+  EXPECT_FALSE(requests->waiting()) << "it asks for no save";
   forget_answered_requests(env_, paths_);
-  wait_until([&] { return !requests.restart_request().wanted; });
+  wait_until([&] { return !requests->restart_request().wanted; });
 }
 
 TEST_F(SaveRequestsTest, WhatNobodyWaitsForGoesWithItsAnswer) {
-  SaveRequests requests(env_, paths_);
+  const std::unique_ptr<SaveRequests> requests = SaveRequests::begin(env_, paths_).value();
   const std::string path = ask(RequestKind::unattended);
-  wait_until([&] { return requests.waiting(); });
-  requests.begun(1);
-  requests.ended(1, {});
+  wait_until([&] { return requests->waiting(); });
+  requests->begun(1);
+  requests->ended(1, {});
   wait_until([&] { return !exists(path); });
 }
 
 TEST_F(SaveRequestsTest, WhoLeavesIsNotAnswered) {
-  SaveRequests requests(env_, paths_);
+  const std::unique_ptr<SaveRequests> requests = SaveRequests::begin(env_, paths_).value();
   const std::string path = ask();
-  wait_until([&] { return requests.waiting(); });
+  wait_until([&] { return requests->waiting(); });
   ASSERT_TRUE(env_.remove(path).ok());
-  wait_until([&] { return !requests.waiting(); });
-  requests.begun(1);
-  requests.ended(1, {});
+  wait_until([&] { return !requests->waiting(); });
+  requests->begun(1);
+  requests->ended(1, {});
   EXPECT_FALSE(exists(path));
 }
 

@@ -66,7 +66,7 @@ class WorkerRig {
                              .nccl = nccl.get(),
                              .ledger = config_.data.ledger ? &ledger : nullptr}));
       HF_TRY_VOID(initialize_weights(worker->state_view()));
-      worker->start_loader();
+      HF_TRY_VOID(worker->start_loader());
       HF_TRY_VOID(body(*worker));
       HF_TRY_VOID(worker->parameter_gather().finish());  // of the last step
       return barrier(worker->rank().communicator,

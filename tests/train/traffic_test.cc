@@ -115,7 +115,7 @@ class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
                                                            .mesh = mesh_of(config, ranks),
                                                            .data = *data});
     ASSERT_TRUE(worker.ok()) << worker.error().message;
-    (*worker)->start_loader();
+    ASSERT_TRUE((*worker)->start_loader().ok());
     const Result<StepOutcome> outcome = run_step(**worker, {});
     ASSERT_TRUE(outcome.ok()) << outcome.error().message;
     ASSERT_TRUE((*worker)->parameter_gather().finish().ok());
