@@ -4,7 +4,6 @@
 #include <array>
 #include <bitset>
 #include <cstring>
-#include <thread>
 
 namespace holdfast::inline parallel {
 namespace {
@@ -115,7 +114,7 @@ bool PollBackoff::pause_at(std::int64_t now_ns) {
   if (idle_ns > timeout_ns_) return false;
   if (idle_ns < spin_ns) return true;
   if (idle_ns < quiet_ns) {
-    std::this_thread::yield();
+    env_->yield();
   } else {
     env_->sleep_us(std::min(idle_ns / 16'000, sleep_us_max));
   }

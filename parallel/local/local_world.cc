@@ -1,13 +1,12 @@
 #include "parallel/local/local_world.h"
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "parallel/local/local_communicator.h"
+#include "runtime/os/thread.h"
 
 namespace holdfast::inline parallel {
 
@@ -20,8 +19,10 @@ struct LocalWorld::Shared {
     std::unique_ptr<Communicator> end;  // of the newest epoch, until its rank takes it
   };
 
+  explicit Shared(Env& env) : changed(env.make_condition()) {}
+
   std::mutex mutex;
-  std::condition_variable changed;
+  const std::unique_ptr<Condition> changed;
   std::uint64_t epoch = 0;
   std::uint64_t deaths = 0;
   std::uint64_t refusals = 0;  // growths that nothing came of
@@ -48,7 +49,7 @@ struct LocalWorld::Shared {
       place.end = std::move(ends[i]);
     }
     ++epoch;
-    changed.notify_all();
+    changed->notify();
   }
 
   // Starts the new ranks if all ranks wait for them; called with the mutex held.
@@ -65,7 +66,7 @@ struct LocalWorld::Shared {
         places.resize(before);
         for (Place& place : places) place.growing = 0;
         ++refusals;
-        changed.notify_all();
+        changed->notify();
         return;
       }
       places.emplace_back().is_joiner = true;
@@ -91,7 +92,7 @@ class LocalWorld::Rank final : public ShrinkingWorld {
     shared_->places[place_].alive = false;
     ++shared_->deaths;
     shared_->begin_epoch_if_complete();
-    shared_->changed.notify_all();
+    shared_->changed->notify();
   }
 
   Communicator& current() override { return *epochs_.back(); }
@@ -102,10 +103,9 @@ class LocalWorld::Rank final : public ShrinkingWorld {
     const std::uint64_t before = shared_->epoch;
     Shared::Place& place = shared_->places[place_];
     place.shrinking = true;
-    shared_->changed.notify_all();
+    shared_->changed->notify();
     shared_->begin_epoch_if_complete();
-    if (!shared_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms),
-                                   [&] { return shared_->epoch > before; })) {
+    if (!shared_->changed->wait_at_most(lock, timeout_ms, [&] { return shared_->epoch > before; })) {
       place.shrinking = false;
       return fail(ExitCode::communication, "rank {} waited {} ms for the other ranks that are left", place_,
                   timeout_ms);
@@ -120,7 +120,7 @@ class LocalWorld::Rank final : public ShrinkingWorld {
     const std::uint64_t epoch = shared_->epoch, refusals = shared_->refusals, deaths = shared_->deaths;
     shared_->places[place_].growing = count;
     shared_->grow_if_complete(count);
-    shared_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
+    shared_->changed->wait_at_most(lock, timeout_ms, [&] {
       return shared_->epoch > epoch || shared_->refusals > refusals || shared_->deaths > deaths ||
              shared_->somebody_shrinks();
     });
@@ -146,7 +146,7 @@ class LocalWorld::Rank final : public ShrinkingWorld {
   std::vector<std::unique_ptr<Communicator>> epochs_;
 };
 
-LocalWorld::LocalWorld(int ranks, StartRank start_rank) : shared_(std::make_shared<Shared>()) {
+LocalWorld::LocalWorld(int ranks, StartRank start_rank, Env& env) : shared_(std::make_shared<Shared>(env)) {
   shared_->start_rank = std::move(start_rank);
   shared_->places.resize(static_cast<std::size_t>(ranks));
   std::vector<std::unique_ptr<Communicator>> ends = make_local_communicators(ranks);

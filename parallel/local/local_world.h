@@ -18,7 +18,8 @@ class LocalWorld {
  public:
   // Called with the number of the new rank, by a thread of another rank; false: it cannot be started.
   using StartRank = std::function<bool(int launched_rank)>;
-  explicit LocalWorld(int ranks, StartRank start_rank = {});
+  // Waits and deadlines are those of `env`, which outlives it.
+  explicit LocalWorld(int ranks, StartRank start_rank = {}, Env& env = posix_env());
   // Joins as one rank; called once for every rank, by its thread. The object's end is the rank's death. A
   // shrink() in which a rank does not take part is an error at its deadline.
   std::unique_ptr<ShrinkingWorld> join(int launched_rank);
