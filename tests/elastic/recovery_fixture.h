@@ -9,7 +9,6 @@
 #include <optional>
 #include <set>
 #include <system_error>
-#include <thread>
 
 #include "checkpoint/ram_tier.h"
 #include "parallel/local/local_world.h"
@@ -78,7 +77,7 @@ class RecoveryTest : public TrainingTest {
     EXPECT_TRUE(overrides.ok());
     std::mutex mutex;  // of the next two, which grow
     std::deque<std::optional<RunEnd>> ends(static_cast<std::size_t>(launch.ranks));
-    std::deque<std::thread> threads;
+    std::deque<std::unique_ptr<Thread>> threads;
     std::unique_ptr<LocalWorld> world;
     const auto run_rank = [&](int rank, std::optional<RunEnd>* end) {
       const std::unique_ptr<ShrinkingWorld> mine = world->join(rank);
@@ -87,26 +86,29 @@ class RecoveryTest : public TrainingTest {
       } catch (const Death&) {
       }
     };
-    world = std::make_unique<LocalWorld>(launch.ranks, [&](int rank) {
+    const auto start = [&](int rank, std::optional<RunEnd>* end) {
+      threads.push_back(
+          trouble.machine->start_thread("rank", [&run_rank, rank, end] { run_rank(rank, end); }).value());
+    };
+    const auto start_newcomer = [&](int rank) {
       if (rank >= launch.ranks + trouble.newcomers) return false;
       const std::lock_guard guard(mutex);
-      std::optional<RunEnd>* const end = &ends.emplace_back();
-      threads.emplace_back([&run_rank, rank, end] { run_rank(rank, end); });
+      start(rank, &ends.emplace_back());
       return true;
-    });
+    };
+    world = std::make_unique<LocalWorld>(launch.ranks, start_newcomer, *trouble.machine);
     for (int rank = 0; rank < launch.ranks; ++rank) {
       const std::lock_guard guard(mutex);
-      threads.emplace_back(
-          [&run_rank, rank, end = &ends[static_cast<std::size_t>(rank)]] { run_rank(rank, end); });
+      start(rank, &ends[static_cast<std::size_t>(rank)]);
     }
     for (std::size_t i = 0;; ++i) {
-      std::thread next;
+      std::unique_ptr<Thread> next;
       {
         const std::lock_guard guard(mutex);
         if (i == threads.size()) break;
         next = std::move(threads[i]);
       }
-      next.join();
+      next->wait();
     }
     return {ends.begin(), ends.end()};
   }
