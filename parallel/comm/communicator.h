@@ -6,6 +6,21 @@
 // of the ranks of another one.
 // Threads: one thread per rank calls it. Errors: ExitCode::communication, naming the peer. After an error the
 // communicator is unusable: it has abandoned its requests.
+//
+// Failures have the manners of MPI's ULFM, whatever carries the messages; one that is simulated must have them,
+// too, and needs nothing else (tests/parallel/communicator_contract.h holds each of these sentences):
+// - No call waits for a peer. Time passes between calls only, by the Env of who polls (PollBackoff), but for
+//   abandon(), which may wait as long as MpiCommunicator::drain_timeout_ms for requests to end.
+// - A death is an error of the calls that miss the dead rank, and of no others: of test() for a request to or
+//   from it, of check_peers(), and of check_peers_among() where it is named. Messages between other ranks
+//   arrive until one of them misses the dead rank. The error names it, and follows without a timeout.
+// - An abandoned communicator is revoked: on every rank every pending request, and every call from then on,
+//   ends in an error after finitely many polls, whomever it asks for; with nobody's death, too.
+// - A message whose sender dies arrives whole, or its request is an error.
+// - After an error or abandon() no peer touches the buffers of this rank's requests. A dead rank of another host
+//   is the exception (ShrinkingWorld::shrink).
+// - Nothing is agreed on here: two ranks may see a death at different times, or one death and its revocation
+//   only. Ranks agree in the communicator that ShrinkingWorld::shrink() makes of those that are left.
 #pragma once
 
 #include <cstddef>

@@ -6,7 +6,8 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <thread>
+
+#include "runtime/os/thread.h"
 
 namespace holdfast::inline parallel {
 namespace {
@@ -49,8 +50,11 @@ struct Hub {
                     static_cast<std::size_t>(target)];
   }
 
+  static constexpr int nobody = -1;
+
   int size;
-  std::vector<int> names;  // of the ranks, in sentences
+  std::vector<int> names;                 // of the ranks, in sentences
+  std::atomic<int> abandoned_by{nobody};  // the first rank that abandoned it alive
   std::unique_ptr<Channel[]> channels;
 };
 
@@ -85,7 +89,7 @@ class LocalCommunicator final : public Communicator {
     free_.reserve(request_count_max);
     for (Request request = request_count_max; request-- > 0;) free_.push_back(request);
   }
-  ~LocalCommunicator() override { abandon(); }
+  ~LocalCommunicator() override { leave(); }
 
   int rank() const override { return rank_; }
   int size() const override { return hub_->size; }
@@ -129,6 +133,7 @@ class LocalCommunicator final : public Communicator {
     const Slot& slot = slots_[static_cast<std::size_t>(request)];
     switch (slot.state.load(std::memory_order_acquire)) {
       case State::pending:
+        HF_TRY_VOID(check_revoked());
         return false;
       case State::done:
         free_.push_back(request);
@@ -153,23 +158,54 @@ class LocalCommunicator final : public Communicator {
   Result<void> check_peers() override {
     if (abandoned_) return gone();
     for (int peer = 0; peer < hub_->size; ++peer) {
-      if (peer == rank_) continue;
-      Channel& channel = hub_->channel(peer, rank_);
-      std::unique_lock lock(channel.mutex);
-      if (!channel.source_left) continue;
-      lock.unlock();
-      abandon();
-      return fail(ExitCode::communication,
-                  "rank {} lost rank {}: its process or thread ended; its own output says why; start the run "
-                  "again",
-                  name(), global_rank(peer));
+      if (has_left(peer)) return lost(peer);
     }
-    return {};
+    return check_revoked();
+  }
+  Result<void> check_peers_among(std::span<const int> ranks) override {
+    if (abandoned_) return gone();
+    for (const int peer : ranks) {
+      if (has_left(peer)) return lost(peer);
+    }
+    return check_revoked();
   }
 
   bool abandoned() override { return abandoned_; }
 
   void abandon() override {
+    if (abandoned_) return;
+    leave();
+    int nobody = Hub::nobody;
+    hub_->abandoned_by.compare_exchange_strong(nobody, rank_);
+  }
+
+ private:
+  int name() const { return global_rank(rank_); }
+  Error gone() const {
+    return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
+                name());
+  }
+  bool has_left(int peer) {
+    if (peer == rank_) return false;
+    Channel& channel = hub_->channel(peer, rank_);
+    const std::lock_guard guard(channel.mutex);
+    return channel.source_left;
+  }
+  Error lost(int peer) {
+    abandon();
+    return fail(ExitCode::communication,
+                "rank {} lost rank {}: its process or thread ended; its own output says why; start the run "
+                "again",
+                name(), global_rank(peer));
+  }
+  Result<void> check_revoked() {
+    const int by = hub_->abandoned_by.load(std::memory_order_acquire);
+    if (by == Hub::nobody) return {};
+    return lost(by);
+  }
+
+  // Fails the requests of the peers, as the death of this rank does, and lets go of its own.
+  void leave() {
     if (std::exchange(abandoned_, true)) return;
     for (int peer = 0; peer < hub_->size; ++peer) {
       if (peer == rank_) continue;
@@ -186,13 +222,6 @@ class LocalCommunicator final : public Communicator {
       channel.receives.clear();
       fail_all(channel.sends);
     }
-  }
-
- private:
-  int name() const { return global_rank(rank_); }
-  Error gone() const {
-    return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
-                name());
   }
 
   Result<Request> new_request(int peer, int tag) {
@@ -232,18 +261,24 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(const std::v
   return ends;
 }
 
-Result<void> run_local_ranks(int size, const std::function<Result<void>(Communicator&)>& body) {
+Result<void> run_local_ranks(int size, const std::function<Result<void>(Communicator&)>& body, Env& env) {
   std::vector<std::unique_ptr<Communicator>> ends = make_local_communicators(size);
   std::vector<Result<void>> outcomes(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<Thread>> threads;
   for (std::size_t rank = 0; rank < ends.size(); ++rank) {
-    threads.emplace_back([&, rank] {
+    Result<std::unique_ptr<Thread>> thread = env.start_thread("rank", [&, rank] {
       const std::unique_ptr<Communicator> end =
           std::move(ends[rank]);  // gone with its thread, as a process would be
       outcomes[rank] = body(*end);
     });
+    if (thread.ok()) {
+      threads.push_back(std::move(thread).value());
+    } else {
+      outcomes[rank] = thread.error();
+      ends[rank].reset();  // as if it had died
+    }
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();  // waits for all
   for (Result<void>& outcome : outcomes) {
     if (!outcome.ok()) return outcome.error();
   }

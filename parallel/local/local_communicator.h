@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
+#include "runtime/os/env.h"
 
 namespace holdfast::inline parallel {
 
@@ -15,7 +16,9 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size);
 // Returns one for each of `names`, the numbers of the ranks in messages (Communicator::global_rank).
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(const std::vector<int>& names);
 
-// Runs body(communicator) on `size` threads and joins them; returns the first error by rank.
-Result<void> run_local_ranks(int size, const std::function<Result<void>(Communicator&)>& body);
+// Runs body(communicator) on `size` threads of `env` and waits for them; returns the first error by rank, or
+// of the threads.
+Result<void> run_local_ranks(int size, const std::function<Result<void>(Communicator&)>& body,
+                             Env& env = posix_env());
 
 }  // namespace holdfast::inline parallel

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -166,6 +167,98 @@ inline Result<void> check_agreement(Communicator& communicator, const Waiter& wa
     EXPECT_EQ(outcome.error().message, fmt::format("rank {} (node{}): train.bin: not found", last, last));
   }
   return {};
+}
+
+// Everything that a communicator does from its end on, as seen by the rank that has got the error.
+inline void expect_unusable(Communicator& communicator, int peer) {
+  std::vector<std::int64_t> words(1);
+  EXPECT_TRUE(communicator.abandoned());
+  EXPECT_FALSE(communicator.send(bytes_of_values(words), peer, 86).ok());
+  EXPECT_FALSE(communicator.receive(writable_bytes_of_values(words), peer, 86).ok());
+  EXPECT_FALSE(communicator.check_peers().ok());
+  EXPECT_FALSE(communicator.check_peers_among(std::span(&peer, 1)).ok());
+}
+
+// Polls a request that nobody answers until it is an error.
+inline Result<void> error_of_unanswered(Communicator& communicator, const Waiter& waiter, int peer) {
+  std::vector<std::int64_t> words(1, 5);
+  HF_TRY(const auto request, communicator.receive(writable_bytes_of_values(words), peer, 83));
+  PollBackoff backoff(waiter);
+  Result<bool> outcome = communicator.test(request);
+  while (outcome.ok() && !*outcome && backoff.pause()) outcome = communicator.test(request);
+  EXPECT_FALSE(outcome.ok()) << "rank " << communicator.rank() << " waits for ever for rank " << peer;
+  communicator.abandon();
+  EXPECT_EQ(words, std::vector<std::int64_t>(1, 5));
+  return outcome_of(outcome);
+}
+
+// Four ranks, of which the last dies: by `die`, or as its thread ends here. Ranks 0 and 1 go on until rank 2, which
+// waits for what the dead rank has sent last, misses it. Returns the error with which each rank's part ends.
+inline Result<void> check_death(Communicator& communicator, const Waiter& waiter,
+                                const std::function<void()>& die) {
+  constexpr int misses = 2, dies = 3, rounds = 100;
+  const std::vector<int> others = {0, 1};
+  const int rank = communicator.rank();
+  HF_TRY_VOID(barrier(communicator, waiter));
+  static const std::vector<std::int64_t> last_words(100'000, 7);  // outlives the rank that sends it
+  std::vector<std::int64_t> heard(last_words.size()), go(1);
+  if (rank == dies) {
+    HF_TRY_VOID(outcome_of(communicator.send(bytes_of_values(last_words), misses, 80)));
+    die();
+    return {};
+  }
+  if (rank == misses) {
+    HF_TRY(const auto told, communicator.receive(writable_bytes_of_values(go), 0, 81));
+    HF_TRY_VOID(waiter.wait(communicator, told, "the word to go on", 0));
+    HF_TRY(const auto hearing, communicator.receive(writable_bytes_of_values(heard), dies, 80));
+    Result<void> outcome = waiter.wait(communicator, hearing, "the last words", dies);
+    if (outcome.ok()) {
+      EXPECT_EQ(heard, last_words) << "it arrives whole or not at all";
+      outcome = error_of_unanswered(communicator, waiter, dies);
+    }
+    EXPECT_FALSE(outcome.ok());
+    if (outcome.ok()) return {};
+    EXPECT_EQ(outcome.error().code, ExitCode::communication);
+    EXPECT_NE(outcome.error().message.find("lost rank 3"), std::string::npos) << outcome.error().message;
+    expect_unusable(communicator, 0);
+    return outcome;
+  }
+  const int other = 1 - rank;
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    std::vector<std::int64_t> mine(1, round), theirs(1);
+    HF_TRY(const auto receiving, communicator.receive(writable_bytes_of_values(theirs), other, 82));
+    HF_TRY(const auto sending, communicator.send(bytes_of_values(mine), other, 82));
+    HF_TRY_VOID(waiter.wait(communicator, receiving, "the others' messages", other));
+    HF_TRY_VOID(waiter.wait(communicator, sending, "the others' messages", other));
+    EXPECT_EQ(theirs, mine);
+    HF_EXPECT_OK(communicator.check_peers_among(others));
+    waiter.env().sleep_us(1'000);
+  }
+  if (rank == 0) {
+    HF_TRY(const auto telling, communicator.send(bytes_of_values(go), misses, 81));
+    HF_TRY_VOID(waiter.wait(communicator, telling, "the word to go on", misses));
+  }
+  Result<void> outcome = error_of_unanswered(communicator, waiter, other);
+  expect_unusable(communicator, other);
+  return outcome;
+}
+
+// Three ranks or more, all alive, of which the first gives up; the others wait for each other. Returns their error.
+inline Result<void> check_revocation(Communicator& communicator, const Waiter& waiter) {
+  const int rank = communicator.rank();
+  HF_TRY_VOID(barrier(communicator, waiter));
+  if (rank == 0) {
+    std::vector<std::int64_t> words(1, 5);
+    HF_TRY_VOID(outcome_of(communicator.receive(writable_bytes_of_values(words), 1, 84)));
+    communicator.abandon();
+    expect_unusable(communicator, 1);
+    EXPECT_EQ(words, std::vector<std::int64_t>(1, 5));
+    return fail(ExitCode::communication, "it gave up");
+  }
+  const int other = rank == 1 ? 2 : 1;
+  Result<void> outcome = error_of_unanswered(communicator, waiter, other);
+  expect_unusable(communicator, other);
+  return outcome;
 }
 
 }  // namespace holdfast::test

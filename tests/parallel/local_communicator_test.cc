@@ -3,10 +3,11 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include <thread>
+#include <mutex>
 
 #include "communicator_contract.h"
 #include "tests/parallel/patient.h"
+#include "tests/support/simulated_env.h"
 
 namespace holdfast {
 namespace {
@@ -33,6 +34,44 @@ INSTANTIATE_TEST_SUITE_P(Sizes, LocalRanks, testing::Range(1, 10));
 TEST(LocalCommunicator, SlotsAreReused) {
   HF_EXPECT_OK(
       run_local_ranks(2, [](Communicator& c) { return test::check_slots_are_reused(c, patient()); }));
+}
+
+// What each of the ranks but the dead one ends with.
+std::vector<std::string> errors_of(int ranks, const std::function<Result<void>(Communicator&)>& body,
+                                   Env& env) {
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  HF_EXPECT_OK(run_local_ranks(
+      ranks,
+      [&](Communicator& communicator) -> Result<void> {
+        const Result<void> outcome = body(communicator);
+        const std::lock_guard guard(mutex);
+        if (!outcome.ok()) errors.push_back(outcome.error().message);
+        return {};
+      },
+      env));
+  return errors;
+}
+
+TEST(LocalCommunicator, ADeathIsMissedByThoseWhoMissIt) {
+  const auto body = [](Communicator& c) { return test::check_death(c, patient(), [] {}); };
+  EXPECT_EQ(errors_of(4, body, posix_env()).size(), 3U);
+}
+
+TEST(LocalCommunicator, WhoGivesUpEndsItForAll) {
+  const auto body = [](Communicator& c) { return test::check_revocation(c, patient()); };
+  for (const int ranks : {3, 5}) EXPECT_EQ(errors_of(ranks, body, posix_env()).size(), std::size_t(ranks));
+}
+
+// The same on a clock of their own.
+TEST(LocalCommunicator, FailuresAreTheSameInASimulation) {
+  SimulatedEnv env(posix_env());
+  const Waiter waiter(env, 60'000);
+  const auto with_death = [&](Communicator& c) { return test::check_death(c, waiter, [] {}); };
+  EXPECT_EQ(errors_of(4, with_death, env).size(), 3U);
+  const auto without = [&](Communicator& c) { return test::check_revocation(c, waiter); };
+  EXPECT_EQ(errors_of(4, without, env).size(), 4U);
+  EXPECT_LT(env.now_s(), 5);
 }
 
 TEST(LocalCommunicator, PendingRequestsFailWhenThePeerLeaves) {

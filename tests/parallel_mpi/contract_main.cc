@@ -6,6 +6,9 @@
 //   contract_main watch        the same while the others exchange nothing and only look
 //   contract_main acknowledged the same while the others wait for it, and MPI looks for its messages no more
 //   contract_main silent       on three ranks: the same while rank 0 waits for it, and first for a silent one
+//   contract_main death        on four ranks: two that exchange messages go on behind the death of the last rank,
+//                              until a third one misses it
+//   contract_main revoke       rank 0 gives up while nobody has died: all others get an error
 //   contract_main absent       rank 1 ends before it joins: all others end at the deadline, with a sentence
 //   contract_main leave        the last rank dies, the others end with exit code 76, rank 0 first
 //   contract_main recover      one after another dies while large messages are under way, the others go on in
@@ -252,7 +255,16 @@ int survive(Communicator& world, Result<void> (*until_a_death)(Communicator&) = 
                          message.find("another rank ended the group") != std::string::npos);
   std::printf("%s: %s\n", expected ? "survived" : "FAILED", message.c_str());
   std::fflush(stdout);
-  return expected ? 0 : 1;
+  return expected && !testing::UnitTest::GetInstance()->Failed() ? 0 : 1;
+}
+
+int give_up(Communicator& world) {
+  const Result<void> outcome = test::check_revocation(world, waiter());
+  const bool expected = !outcome.ok() && outcome.error().code == ExitCode::communication;
+  std::printf("%s: %s\n", expected ? "survived" : "FAILED",
+              outcome.ok() ? "no error" : outcome.error().message.c_str());
+  std::fflush(stdout);
+  return expected && !testing::UnitTest::GetInstance()->Failed() ? 0 : 1;
 }
 
 int run(std::string_view mode) {
@@ -271,6 +283,12 @@ int run(std::string_view mode) {
   if (mode == "watch") _exit(survive(world, watch_until_a_death));
   if (mode == "acknowledged") _exit(survive(world, wait_behind_an_acknowledged_death));
   if (mode == "silent") _exit(survive(world, wait_behind_a_silent_rank));
+  if (mode == "death") {
+    _exit(survive(world, [](Communicator& group) {
+      return test::check_death(group, waiter(), [] { posix_env().kill_self(); });
+    }));
+  }
+  if (mode == "revoke") _exit(give_up(world));
   if (mode == "leave") {
     if (world.rank() == 0)
       env.sleep_us(300'000);  // slower than the others, and still the one whose words are heard
