@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "runtime/core/json.h"
+#include "runtime/core/record.h"
+#include "runtime/os/fault_point.h"
 #include "runtime/run/log_reader.h"
 
 namespace holdfast::inline chaos {
@@ -168,15 +170,14 @@ std::vector<RankProcess*> RunWatcher::living() {
 std::vector<TriggeredFault> RunWatcher::take_points() {
   std::vector<TriggeredFault> points;
   for (const std::string& line : points_log_.take_lines()) {
-    const Json reported = Json::parse_any(line);
-    if (!reported.is_object() || reported.value("event", "") != "fault_point") continue;
-    const auto rank =
-        rank_of_process_.find({reported.value("host", ""), reported.value("process", std::int64_t{0})});
-    points.push_back({.name = reported.value("point", ""),
-                      .action = reported.value("action", ""),
-                      .hit = reported.value("hit", std::uint64_t{0}),
+    const Result<FaultPointRecord> reported = record_from_text<FaultPointRecord>(line);
+    if (!reported.ok() || reported->event != FaultPointRecord::kind) continue;
+    const auto rank = rank_of_process_.find({reported->host, reported->process});
+    points.push_back({.name = reported->point,
+                      .action = reported->action,
+                      .hit = reported->hit,
                       .rank = rank == rank_of_process_.end() ? -1 : rank->second,
-                      .time_us = reported.value("time_us", std::int64_t{0})});
+                      .time_us = reported->time_us});
   }
   return points;
 }

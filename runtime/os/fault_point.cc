@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "runtime/core/record.h"
 #include "runtime/core/suggest.h"
-#include "runtime/os/events.h"
 
 namespace holdfast::inline os {
 namespace {
@@ -102,10 +102,14 @@ void touch_fresh_memory(Env& env, std::int64_t duration_ms) {
 void report_hit(Env& env, std::string_view name, std::uint64_t hit, std::string_view action) {
   const std::string path = env.variable("HOLDFAST_FAULTS_LOG");
   if (path.empty()) return;
-  EventLine line;
-  line.begin("fault_point", env.wall_time_us()).field("point", name).field("hit", hit);
-  line.field("action", action).field("host", env.host_name()).field("process", env.process_id());
-  static_cast<void>(env.append_line(path, line.end()).ok());
+  const FaultPointRecord record{.event = FaultPointRecord::kind,
+                                .time_us = env.wall_time_us(),
+                                .point = std::string(name),
+                                .hit = hit,
+                                .action = std::string(action),
+                                .host = env.host_name(),
+                                .process = env.process_id()};
+  static_cast<void>(env.append_line(path, record_to_text(record)).ok());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,6 +27,28 @@
 #include "runtime/os/env.h"
 
 namespace holdfast::inline os {
+
+// A line of the file that HOLDFAST_FAULTS_LOG names.
+struct FaultPointRecord {
+  static constexpr const char* kind = "fault_point";
+  std::string event = {};  // `kind`
+  std::int64_t time_us = 0;
+  std::string point = {};
+  std::uint64_t hit = 0;  // how often this process had passed the point, counted from 1
+  std::string action = {};
+  std::string host = {};
+  std::int64_t process = 0;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("event", self.event);
+    visit("time_us", self.time_us);
+    visit("point", self.point);
+    visit("hit", self.hit);
+    visit("action", self.action);
+    visit("host", self.host);
+    visit("process", self.process);
+  }
+};
 
 class FaultPoints {
  public:

@@ -1,5 +1,5 @@
 #include "runtime/os/fault_point.h"
-#include "runtime/core/json.h"
+#include "runtime/core/record.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -62,16 +62,16 @@ TEST(FaultPoints, WhatHappensIsToldBefore) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_EQ(::unsetenv("HOLDFAST_FAULTS_LOG"), 0);
   EXPECT_TRUE(WIFSIGNALED(status));
-  const Json reported = Json::parse(posix_env().read_text(log).value());
-  EXPECT_EQ(reported["point"], "step.begin");
-  EXPECT_EQ(reported["hit"], 2);
-  EXPECT_EQ(reported["action"], "kill");
-  EXPECT_EQ(reported["host"], posix_env().host_name());
-  EXPECT_EQ(reported["process"], child);
-  EXPECT_GE(reported["time_us"], before_us);
+  const std::string line = posix_env().read_text(log).value();
+  const FaultPointRecord reported = record_from_text<FaultPointRecord>(line).value();
+  EXPECT_GE(reported.time_us, before_us);
+  EXPECT_EQ(line, fmt::format(R"({{"event":"fault_point","time_us":{},"point":"step.begin","hit":2,)"
+                              R"("action":"kill","host":"{}","process":{}}})"
+                              "\n",
+                              reported.time_us, posix_env().host_name(), child));
 
   faults_of("step.begin=sleep:1")->hit("step.begin");
-  EXPECT_EQ(Json::parse(posix_env().read_text(log).value()), reported) << "nobody wants to know";
+  EXPECT_EQ(posix_env().read_text(log).value(), line) << "nobody wants to know";
 }
 
 TEST(FaultPoints, BreakTheDeviceThatIsConnected) {
