@@ -22,7 +22,7 @@
 #include "runtime/launch/stop_request.h"
 #include "runtime/os/background_job.h"
 #include "runtime/os/env.h"
-#include "runtime/os/events.h"
+#include "runtime/run/event_log.h"
 
 namespace holdfast::inline launch {
 

@@ -9,7 +9,7 @@
 #include "kernels/device.h"
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
-#include "runtime/os/events.h"
+#include "runtime/run/event_log.h"
 
 namespace holdfast::inline rank {
 

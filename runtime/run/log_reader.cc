@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "runtime/core/json.h"
-#include "runtime/os/event_parts.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/run/event_parts.h"
 #include "runtime/run/event_reading.h"
 
 namespace holdfast::inline run {

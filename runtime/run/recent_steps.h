@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "runtime/core/digest.h"
-#include "runtime/os/events.h"
+#include "runtime/run/event_log.h"
 
 namespace holdfast::inline run {
 

@@ -1,7 +1,7 @@
 // Progress reports a run while it goes on: console lines and events. Only rank 0 prints to the console. Where
 // run.directory is local to each host (storage_domains.h), one rank of each host writes the events. Between
 // its start and its end, no error of the output ends the run: an event that cannot be written waits
-// (runtime/os/events.h), and lines for a console that is gone are dropped.
+// (runtime/run/event_log.h), and lines for a console that is gone are dropped.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/os/events.h"
+#include "runtime/run/event_log.h"
 #include "runtime/run/recent_steps.h"
 #include "runtime/run/recovery_record.h"
 #include "runtime/run/run_directory.h"

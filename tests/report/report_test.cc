@@ -8,8 +8,8 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/os/events.h"
 #include "runtime/report/report_chart.h"
+#include "runtime/run/event_log.h"
 #include "runtime/run/run_history.h"
 #include "tests/support/temporary_directory.h"
 

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "runtime/os/events.h"
+#include "runtime/run/event_log.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_holder.h"
 #include "tests/checkpoint/saved_state.h"

@@ -6,7 +6,7 @@
 
 #include <atomic>
 
-#include "runtime/os/events.h"
+#include "runtime/run/event_log.h"
 #include "tests/elastic/recovery_fixture.h"
 #include "tests/support/temporary_directory.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/os/events.h"
+#include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/run_history.h"
 #include "tests/fuzz/fuzz_env.h"

@@ -1,4 +1,4 @@
-#include "runtime/os/events.h"
+#include "runtime/run/event_log.h"
 #include "runtime/core/json.h"
 
 #include <gmock/gmock.h>

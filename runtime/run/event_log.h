@@ -18,7 +18,7 @@
 #include "runtime/os/line_log.h"
 #include "runtime/os/line_thread.h"
 
-namespace holdfast::inline os {
+namespace holdfast::inline run {
 
 // Builds one line in a buffer that is reused, so that the training loop does not allocate. Doubles are
 // written with 17 significant digits (they read back to the same bits); NaN and infinities as null.
@@ -102,4 +102,4 @@ class EventQueue {
   LineThread lines_;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::inline run

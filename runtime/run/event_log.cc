@@ -1,4 +1,4 @@
-#include "runtime/os/events.h"
+#include "runtime/run/event_log.h"
 
 #include <fmt/core.h>
 
@@ -8,9 +8,9 @@
 #include <memory>
 #include <utility>
 
-#include "runtime/os/event_parts.h"
+#include "runtime/run/event_parts.h"
 
-namespace holdfast::inline os {
+namespace holdfast::inline run {
 namespace {
 
 // Limit of the lines that wait: some two hundred thousand steps.
@@ -221,4 +221,4 @@ EventQueue::EventQueue(Env& env, const std::string& path, std::uint64_t rotate_b
           std::make_unique<EventLog>(env, path, rotate_bytes, std::move(before_line), std::move(may_write)),
           path, {.bytes = memory_bytes, .drops_oldest = true}) {}
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::inline run

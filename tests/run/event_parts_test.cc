@@ -1,4 +1,4 @@
-#include "runtime/os/event_parts.h"
+#include "runtime/run/event_parts.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -7,7 +7,7 @@
 #include <sstream>
 #include <vector>
 
-#include "runtime/os/events.h"
+#include "runtime/run/event_log.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
