@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace holdfast::inline parallel {
 
@@ -44,7 +43,7 @@ enum class Axis : std::uint8_t {
   pipeline,  // activations and their gradients between stages, the two ends of a tied weight
   tensor,    // rows of a layer's input and parts of its sums between its slices
 };
-inline constexpr std::array<std::string_view, 4> axis_names = {"control", "data", "pipeline", "tensor"};
+inline constexpr std::size_t axis_count = 4;
 
 class AxisTraffic {
  public:
@@ -52,7 +51,7 @@ class AxisTraffic {
   const Traffic& of(Axis axis) const { return traffic_[static_cast<std::size_t>(axis)]; }
 
  private:
-  std::array<Traffic, axis_names.size()> traffic_{};
+  std::array<Traffic, axis_count> traffic_{};
 };
 
 }  // namespace holdfast::inline parallel

@@ -87,13 +87,14 @@ std::vector<std::string> kernel_lines(const KernelTable& table, const KernelRegi
   return lines;
 }
 
-void put_kernels(const KernelTable& table, EventLine& line) {
-  line.object("kernels");
+std::vector<EventKernel> kernels_in_use(const KernelTable& table) {
+  std::vector<EventKernel> kernels;
   for (std::size_t index = 0; index < op_count; ++index) {
-    line.object(op_names[index]).field("name", std::string_view(table[index].first().name));
-    line.field("why", table[index].why).end_object();
+    kernels.push_back({.op = std::string(op_names[index]),
+                       .name = table[index].first().name,
+                       .why = std::string(table[index].why)});
   }
-  line.end_object();
+  return kernels;
 }
 
 bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision) {

@@ -9,7 +9,7 @@
 #include "kernels/device.h"
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
-#include "runtime/run/event_log.h"
+#include "runtime/run/event.h"
 
 namespace holdfast::inline rank {
 
@@ -29,8 +29,8 @@ Result<void> settle_kernels(const KernelRequest& request);
 std::vector<std::string> kernel_summary(const KernelTable& table);
 // Returns a line for every op: which implementation runs it, why, and which others the registry has for it.
 std::vector<std::string> kernel_lines(const KernelTable& table, const KernelRegistry& registry, CpuIsa isa);
-// Writes {"matmul": {"name": "onednn", "why": "the only default"}, ...} as the field "kernels" of an event.
-void put_kernels(const KernelTable& table, EventLine& line);
+// Returns for every op which implementation runs it, and why, for the start event.
+std::vector<EventKernel> kernels_in_use(const KernelTable& table);
 
 // Returns true if kernels.<op> may change from one config to the other without changing a bit of a run in
 // `precision`, as far as this build knows both implementations.

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,31 +16,9 @@
 #include "runtime/os/env.h"
 #include "runtime/os/line_log.h"
 #include "runtime/os/line_thread.h"
+#include "runtime/run/event_line.h"
 
 namespace holdfast::inline run {
-
-// Builds one line in a buffer that is reused, so that the training loop does not allocate. Doubles are
-// written with 17 significant digits (they read back to the same bits); NaN and infinities as null.
-class EventLine {
- public:
-  EventLine();
-  EventLine& begin(std::string_view event, std::int64_t time_us);  // {"event":"...","time_us":...
-  EventLine& field(std::string_view name, double value);
-  EventLine& field(std::string_view name, int value) { return field(name, std::int64_t{value}); }
-  EventLine& field(std::string_view name, std::int64_t value);
-  EventLine& field(std::string_view name, std::uint64_t value);
-  EventLine& field(std::string_view name,
-                   std::string_view value);  // escaped; bytes that are not UTF-8 become U+FFFD
-  EventLine& null_field(std::string_view name);
-  EventLine& true_field(std::string_view name);
-  EventLine& counts(std::string_view name, const std::map<std::string, int>& counts);  // an object
-  EventLine& object(std::string_view name);  // the fields up to end_object() are inside it
-  EventLine& end_object();
-  std::string_view end();  // closes the object; valid until the next begin()
-
- private:
-  std::string text_;
-};
 
 // Writes lines at once, on the calling thread, as the launcher does between two starts.
 class EventLog final : public LineSink {
@@ -55,10 +32,10 @@ class EventLog final : public LineSink {
   ~EventLog() override { static_cast<void>(is_closed()); }
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
-  EventLine& line() { return line_; }
-  // Writes the line to the file, or keeps it in memory until it can be written. When memory for waiting lines
+  // Writes an event (event.h), or a line, to the file, or keeps it in memory until it can be written. When memory for waiting lines
   // is full, the oldest are dropped, because the newest show the state of the run; a "gap" event after the
   // remaining lines gives the number of dropped ones.
+  void write(const Event auto& event) { write(put_event(event, line_)); }
   void write(EventLine& line) { static_cast<void>(append(line.end()).ok()); }
   Result<void> append(std::string_view line) override;  // never an error
   // Both do what those of a LineLog do: for the start of a run, whose log must be writable, and for its end.
@@ -88,9 +65,10 @@ class EventQueue {
  public:
   EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0,
              std::function<void()> before_line = {}, std::function<bool()> may_write = {});
-  EventLine& line() { return line_; }
-  void write(EventLine& line) { static_cast<void>(lines_.append(line.end()).ok()); }
-  Result<void> insist(EventLine& line) { return lines_.insist(line.end()); }
+  void write(const Event auto& event) {
+    static_cast<void>(lines_.append(put_event(event, line_).end()).ok());
+  }
+  Result<void> insist(const Event auto& event) { return lines_.insist(put_event(event, line_).end()); }
   Result<void> flush(std::int64_t patience_ms = LineThread::patience_ms) { return lines_.flush(patience_ms); }
   void others_have_written() { lines_.others_have_written(); }
   void insert(std::function<void(LineSink&)> work) { lines_.insert(std::move(work)); }

@@ -15,19 +15,95 @@ void for_each_event(std::string_view event_lines, const std::function<void(const
   }
 }
 
-double number_of(const Json& event, const char* key, double otherwise) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_number() ? found->get<double>() : otherwise;
+double number_of(const Json& json, std::string_view key, double otherwise) {
+  const auto found = json.find(key);
+  if (found != json.end()) read_event_field(*found, otherwise);
+  return otherwise;
 }
 
-std::uint64_t count_of(const Json& event, const char* key, std::uint64_t otherwise) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : otherwise;
+std::uint64_t count_of(const Json& json, std::string_view key, std::uint64_t otherwise) {
+  const auto found = json.find(key);
+  if (found != json.end()) read_event_field(*found, otherwise);
+  return otherwise;
 }
 
-std::string text_of(const Json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_string() ? found->get<std::string>() : std::string();
+std::string text_of(const Json& json, std::string_view key) {
+  std::string text;
+  const auto found = json.find(key);
+  if (found != json.end()) read_event_field(*found, text);
+  return text;
+}
+
+std::string_view event_kind(const Json& event) {
+  const auto found = event.find(event_kind_field);
+  return found != event.end() && found->is_string() ? std::string_view(found->text()) : "";
+}
+
+std::int64_t event_time(const Json& event) {
+  std::int64_t time_us = 0;
+  const auto found = event.find(event_time_field);
+  if (found != event.end()) read_event_field(*found, time_us);
+  return time_us;
+}
+
+std::optional<std::uint64_t> event_step(const Json& event) {
+  std::optional<std::uint64_t> step;
+  const auto found = event.find(field_name(&StepEvent::step));
+  if (found != event.end()) read_event_field(*found, step);
+  return step;
+}
+
+bool read_event_field(const Json& value, double& field) {
+  if (!value.is_number()) return false;
+  field = value.get<double>();
+  return true;
+}
+
+bool read_event_field(const Json& value, bool& field) {
+  if (!value.is_boolean()) return false;
+  field = value.get<bool>();
+  return true;
+}
+
+bool read_event_field(const Json& value, std::string& field) {
+  if (!value.is_string()) return false;
+  field = value.text();
+  return true;
+}
+
+bool read_event_field(const Json& value, Digest& field) {
+  return value.is_string() && from_hex(value.text(), field);
+}
+
+bool read_event_field(const Json& value, std::map<std::string, int>& field) {
+  if (!value.is_object()) return false;
+  field.clear();
+  for (const JsonMember& each : value.items()) {
+    if (int count = 0; read_event_field(each.value, count)) field[each.key] = count;
+  }
+  return true;
+}
+
+bool read_event_field(const Json& value, std::vector<EventKernel>& field) {
+  if (!value.is_object()) return false;
+  field.clear();
+  for (const JsonMember& each : value.items()) {
+    if (each.value.is_object())
+      field.push_back(
+          {.op = each.key, .name = text_of(each.value, "name"), .why = text_of(each.value, "why")});
+  }
+  return true;
+}
+
+bool read_event_field(const Json& value, std::variant<double, std::int64_t>& field) {
+  if (value.is_number_float()) {
+    field = value.get<double>();
+    return true;
+  }
+  std::int64_t whole = 0;
+  if (!read_event_field(value, whole)) return false;
+  field = whole;
+  return true;
 }
 
 }  // namespace holdfast::inline run

@@ -1,13 +1,22 @@
-// Reads JSON that another program may have written: events of any version, the last line of a log torn by a
-// kill, and what ranks tell each other. Pure.
+// Reads the log of a run, whose events may be of any version and whose last line a kill may have torn, and
+// fields of other JSON that is as little to be trusted. Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "runtime/core/json.h"
+#include "runtime/run/event.h"
 
 namespace holdfast::inline run {
 
@@ -16,8 +25,56 @@ namespace holdfast::inline run {
 void for_each_event(std::string_view event_lines, const std::function<void(const Json&)>& take);
 
 // Fields of one object. A field of another type counts as missing.
-double number_of(const Json& event, const char* key, double otherwise);
-std::uint64_t count_of(const Json& event, const char* key, std::uint64_t otherwise = 0);
-std::string text_of(const Json& event, const char* key);  // missing: empty
+double number_of(const Json& json, std::string_view key, double otherwise);
+std::uint64_t count_of(const Json& json, std::string_view key, std::uint64_t otherwise = 0);
+std::string text_of(const Json& json, std::string_view key);  // missing: empty
+
+// Returns what events of all kinds have, also of kinds that this version does not know.
+std::string_view event_kind(const Json& event);              // a view of the event; empty: it is none
+std::int64_t event_time(const Json& event);                  // microseconds since 1970; 0: not known
+std::optional<std::uint64_t> event_step(const Json& event);  // most kinds have it
+
+// Reads a field of an event. Returns whether the value is of its type; if not, the field stays as it is.
+bool read_event_field(const Json& value, double& field);
+bool read_event_field(const Json& value, bool& field);
+bool read_event_field(const Json& value, std::string& field);
+bool read_event_field(const Json& value, Digest& field);
+bool read_event_field(const Json& value, std::map<std::string, int>& field);
+bool read_event_field(const Json& value, std::vector<EventKernel>& field);
+bool read_event_field(const Json& value, std::variant<double, std::int64_t>& field);
+// Integers in events are never negative. One that is too large becomes half the largest of a signed type, so
+// that differences and sums of two times hold.
+template <JsonNumber T>
+bool read_event_field(const Json& value, T& field) {
+  if (!value.is_number_unsigned()) return false;
+  constexpr auto largest = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
+  field =
+      static_cast<T>(std::min(value.get<std::uint64_t>(), std::is_signed_v<T> ? largest / 2 + 1 : largest));
+  return true;
+}
+template <typename T>
+bool read_event_field(const Json& value, std::optional<T>& field) {
+  T read{};
+  if (!read_event_field(value, read)) return false;
+  field = std::move(read);
+  return true;
+}
+template <typename T>
+bool read_event_field(const Json& value, OrNull<T>& field) {
+  return read_event_field(value, field.value);
+}
+
+// Returns the event if it is of this kind. Fields that the line does not have, or has with another type, are
+// those of `otherwise`.
+template <Event E>
+std::optional<E> event_as(const Json& json, E otherwise = {}) {
+  if (event_kind(json) != E::kind) return std::nullopt;
+  otherwise.time_us = event_time(json);
+  E::visit_fields(otherwise, [&json](std::string_view name, auto& field, auto&&...) {
+    const JsonIterator found = json.find(name);
+    if (found != json.end()) read_event_field(*found, field);
+  });
+  return otherwise;
+}
 
 }  // namespace holdfast::inline run

@@ -1,10 +1,10 @@
-// The events of a run's log: every kind and every field, said once. docs/events.md is generated from it, and
-// the tests of whole runs compare the logs that they find with that page.
+// The schema of the events of a run's log, for people and tests: made from the structs of event.h. The tests
+// of whole runs compare the logs that they find with its page, docs/events.md.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace holdfast::inline run {
 
@@ -20,10 +20,10 @@ struct EventField {
 struct EventKind {
   std::string_view name;
   std::string_view meaning;
-  std::span<const EventField> fields;
+  std::vector<EventField> fields;
 };
 
-std::span<const EventKind> event_schema();
+std::vector<EventKind> event_schema();
 
 // Returns the page for people: docs/events.md.
 std::string event_reference();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "runtime/run/event_line.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/run_history.h"
 
@@ -12,14 +13,14 @@ namespace {
 // Reads the lines in order and keeps what is there since the newest start.
 class StepReader {
  public:
-  void read(const Json& event) {
-    const std::string name = text_of(event, "event");
-    if (name == "start") {
+  void read(const Json& json) {
+    if (const auto start = event_as<StartEvent>(json)) {
       there_.clear();
-      first_ = next_of(count_of(event, "resumed_from_step"));
+      first_ = next_of(start->resumed_from_step.value.value_or(0));
     }
-    if (name == "step") add({count_of(event, "step"), count_of(event, "step")});
-    if (name == "gap") add({count_of(event, "first_step"), count_of(event, "last_step")});
+    if (const auto step = event_as<StepEvent>(json)) add({step->step, step->step});
+    if (const auto gap = event_as<GapEvent>(json))
+      add({gap->first_step.value_or(0), gap->last_step.value_or(0)});
   }
 
   std::vector<StepInterval> missing(std::uint64_t step) && {
@@ -51,8 +52,9 @@ class StepReader {
 
 constexpr std::uint64_t tail_bytes = 256 << 10;  // some hundred steps
 
-void append(EventLine& line, LineSink& log) {
-  static_cast<void>(log.append(line.end()).ok());  // it waits, as any other line
+void append(const Event auto& event, LineSink& log) {
+  EventLine line;
+  static_cast<void>(log.append(put_event(event, line).end()).ok());  // it waits, as any other line
 }
 
 }  // namespace
@@ -68,7 +70,7 @@ std::uint64_t newest_logged_step(Env& env, const RunPaths& paths) {
   std::uint64_t newest = 0;
   if (!tail.ok()) return newest;
   for_each_event(tail->lines, [&](const Json& event) {
-    if (text_of(event, "event") == "step") newest = std::max(newest, count_of(event, "step"));
+    if (const auto step = event_as<StepEvent>(event)) newest = std::max(newest, step->step);
   });
   return newest;
 }
@@ -77,16 +79,21 @@ void write_missing_steps(Env& env, const RunPaths& paths, std::uint64_t step, co
                          LineSink& log) {
   const Result<LogTail> tail = read_log_tail(env, paths, tail_bytes);
   if (!tail.ok()) return;
-  EventLine line;
   for (const StepInterval& range : missing_steps(tail->lines, step)) {
     std::uint64_t known = range.last + 1;  // from here on
     while (known > range.first && recent.find(known - 1) != nullptr) --known;
     if (known > range.first) {
-      line.begin("gap", env.wall_time_us()).field("first_step", range.first).field("last_step", known - 1);
-      append(line.field("reason", "the rank that had these lines died before it could write them"), log);
+      append(GapEvent{.time_us = env.wall_time_us(),
+                      .first_step = range.first,
+                      .last_step = known - 1,
+                      .reason = "the rank that had these lines died before it could write them"},
+             log);
     }
-    for (; known <= range.last; ++known)
-      append(put_step(*recent.find(known), line).field("restored_us", env.wall_time_us()), log);
+    for (; known <= range.last; ++known) {
+      StepEvent event = step_event(*recent.find(known));
+      event.restored_us = env.wall_time_us();
+      append(event, log);
+    }
   }
 }
 

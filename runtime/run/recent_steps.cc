@@ -31,12 +31,16 @@ CompletedStep step_of(const std::array<Digest, pairs>& words) {
 
 }  // namespace
 
-EventLine& put_step(const CompletedStep& step, EventLine& line) {
-  line.begin("step", step.time_us);
-  line.field("step", step.step).field("loss", step.loss).field("grad_norm", step.grad_norm);
-  line.field("learning_rate", step.learning_rate).field("tokens", step.tokens);
-  line.field("step_duration_ms", step.duration_ms).field("tokens_per_sec", step.tokens_per_sec);
-  return line.field("data_digest", hex_text(step.data_digest).view());
+StepEvent step_event(const CompletedStep& step) {
+  return {.time_us = step.time_us,
+          .step = step.step,
+          .loss = step.loss,
+          .grad_norm = step.grad_norm,
+          .learning_rate = step.learning_rate,
+          .tokens = step.tokens,
+          .step_duration_ms = step.duration_ms,
+          .tokens_per_sec = step.tokens_per_sec,
+          .data_digest = step.data_digest};
 }
 
 std::string RecentSteps::text() const {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "runtime/core/digest.h"
-#include "runtime/run/event_log.h"
+#include "runtime/run/event.h"
 
 namespace holdfast::inline run {
 
@@ -23,8 +23,8 @@ struct CompletedStep {
   Digest data_digest = {};
 };
 
-// Begins and fills the "step" event; fields that the caller adds come after it.
-EventLine& put_step(const CompletedStep& step, EventLine& line);
+// Returns the event of the step, without the fields that are not in each.
+StepEvent step_event(const CompletedStep& step);
 
 // The newest steps of a run. Allocates nothing except the texts.
 class RecentSteps {

@@ -46,25 +46,29 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::m
                                const RunState& state, std::string_view resumed_from,
                                const StartupTimes& times, const Device& device, std::string_view transport) {
   if (!writes_) return {};
-  EventLine& line = log_->line().begin("start", env_->wall_time_us());
-  line.field("run", state.run_id).field("parameters", parameters).field("ranks", ranks);
-  if (!hosts.empty()) line.counts("hosts", hosts);
-  line.field("steps", setup_.steps).field("flops_per_token", setup_.flops_per_token);
+  StartEvent event{.time_us = env_->wall_time_us(),
+                   .run = state.run_id,
+                   .parameters = parameters,
+                   .ranks = ranks,
+                   .steps = setup_.steps,
+                   .flops_per_token = setup_.flops_per_token,
+                   .generation = state.generation,
+                   .join_ms = milliseconds(times.join_ns),
+                   .worker_ms = milliseconds(times.worker_ns),
+                   .state_ms = milliseconds(times.state_ns),
+                   .gemm_peak_ms = milliseconds(times.gemm_peak_ns),
+                   .gemm_peak_flops = setup_.peak_flops,
+                   .gemm_peak_from = times.gemm_peak_recorded ? "record" : "measured",
+                   .device = device.description(),
+                   .exchange = std::string(transport),
+                   .kernels = kernels_in_use(device.kernels())};
+  if (!hosts.empty()) event.hosts = hosts;
   if (!resumed_from.empty()) {
-    line.field("resumed_from_step", state.step).field("resumed_from", resumed_from);
-  } else {
-    line.null_field("resumed_from_step");
+    event.resumed_from_step = {state.step};
+    event.resumed_from = resumed_from;
   }
-  line.field("generation", state.generation);
-  line.field("join_ms", milliseconds(times.join_ns)).field("worker_ms", milliseconds(times.worker_ns));
-  line.field("state_ms", milliseconds(times.state_ns))
-      .field("gemm_peak_ms", milliseconds(times.gemm_peak_ns));
-  line.field("gemm_peak_flops", setup_.peak_flops)
-      .field("gemm_peak_from", times.gemm_peak_recorded ? "record" : "measured");
-  line.field("device", device.description()).field("exchange", transport);
-  if (const std::string plan = device.plan_description(); !plan.empty()) line.field("device_plan", plan);
-  put_kernels(device.kernels(), line);
-  return log_->insist(line);
+  if (std::string plan = device.plan_description(); !plan.empty()) event.device_plan = std::move(plan);
+  return log_->insist(event);
 }
 
 std::string Progress::console_line(const StepOutcome& outcome, double duration_ms,
@@ -99,10 +103,10 @@ CompletedStep Progress::stepped(const StepOutcome& outcome, const Digest& data_d
   // The mean restarts at each of the first two steps, because the first step of a process is slow.
   const bool warm = ++steps_seen_ > 2;
   smooth_step_ms_ = warm ? memory * smooth_step_ms_ + (1.0 - memory) * duration_ms : duration_ms;
-  EventLine& line = put_step(completed, log_->line());
-  if (setup_.peak_flops > 0.0) line.field("mfu", setup_.flops_per_token * tokens_per_sec / setup_.peak_flops);
-  if (outcome.step <= setup_.logged_step) line.true_field("recomputed");
-  log_->write(line);
+  StepEvent event = step_event(completed);
+  if (setup_.peak_flops > 0.0) event.mfu = setup_.flops_per_token * tokens_per_sec / setup_.peak_flops;
+  if (outcome.step <= setup_.logged_step) event.recomputed = true;
+  log_->write(event);
   if (recovery_.has_value()) recovered();
   compare_with_peak(setup_.flops_per_token * tokens_per_sec);
   const auto step = static_cast<std::int64_t>(outcome.step);
@@ -128,20 +132,23 @@ void Progress::compare_with_peak(double flops_per_second) {
 void Progress::evaluated(std::uint64_t step, double loss, std::int64_t duration_ns) {
   if (!writes_) return;
   say(fmt::format("step {}/{}  held-out loss {:.4f}", step, setup_.steps, loss));
-  EventLine& line = log_->line().begin("evaluation", env_->wall_time_us());
-  log_->write(line.field("step", step).field("loss", loss).field("duration_ms", milliseconds(duration_ns)));
+  log_->write(EvaluationEvent{
+      .time_us = env_->wall_time_us(), .step = step, .loss = loss, .duration_ms = milliseconds(duration_ns)});
 }
 
 void Progress::saved(const SaveReport& report, const std::string& directory) {
   if (!writes_) return;
-  EventLine& line = log_->line().begin("checkpoint", env_->wall_time_us());
-  line.field("step", report.step).field("directory", directory).field("bytes", report.bytes);
-  line.field("duration_ms", milliseconds(report.duration_ns));
-  line.field("stall_ms", milliseconds(report.stall_ns)).field("copy_ms", milliseconds(report.copy_ns));
-  line.field("drain_ms", milliseconds(report.drain_ns)).field("publish_ms", milliseconds(report.publish_ns));
-  line.field("processor_ms", milliseconds(report.processor_ns));
-  line.field("durable_ms", milliseconds(report.durable_ns));
-  log_->write(line);
+  log_->write(CheckpointEvent{.time_us = env_->wall_time_us(),
+                              .step = report.step,
+                              .directory = directory,
+                              .bytes = report.bytes,
+                              .duration_ms = milliseconds(report.duration_ns),
+                              .stall_ms = milliseconds(report.stall_ns),
+                              .copy_ms = milliseconds(report.copy_ns),
+                              .drain_ms = milliseconds(report.drain_ns),
+                              .publish_ms = milliseconds(report.publish_ns),
+                              .processor_ms = milliseconds(report.processor_ns),
+                              .durable_ms = milliseconds(report.durable_ns)});
 }
 
 void Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) {
@@ -156,14 +163,17 @@ void Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) 
   }
   say(fmt::format("{} every {} steps: {}", choice.to_disk ? "checkpoints" : "RAM snapshots",
                   choice.every_steps, why));
-  EventLine& line = log_->line().begin("interval", env_->wall_time_us());
-  line.field("step", step).field("tier", choice.to_disk ? "disk" : "ram");
-  line.field("every_steps", choice.every_steps).field("cost_ms", times.cost_seconds * 1e3);
-  line.field("step_ms", times.step_seconds * 1e3);
+  IntervalEvent event{.time_us = env_->wall_time_us(),
+                      .step = step,
+                      .tier = choice.to_disk ? "disk" : "ram",
+                      .every_steps = choice.every_steps,
+                      .cost_ms = times.cost_seconds * 1e3,
+                      .step_ms = times.step_seconds * 1e3};
   if (choice.to_disk) {
-    line.field("durable_ms", times.durable_seconds * 1e3).field("mtbf_ms", choice.mtbf_seconds * 1e3);
+    event.durable_ms = times.durable_seconds * 1e3;
+    event.mtbf_ms = choice.mtbf_seconds * 1e3;
   }
-  log_->write(line);
+  log_->write(event);
 }
 
 void Progress::set_failure_cost(std::uint64_t step, const FailureCost& cost) {
@@ -174,16 +184,14 @@ void Progress::set_failure_cost(std::uint64_t step, const FailureCost& cost) {
   };
   say(fmt::format("a lost process costs {}, a lost host {}, a lost job {}", reported(cost.process_seconds),
                   reported(cost.host_seconds), reported(cost.job_seconds)));
-  EventLine& line = log_->line().begin("failure_cost", env_->wall_time_us());
-  line.field("step", step);
-  const auto field = [&](std::string_view key, const std::optional<double>& seconds) {
-    // A missing value means that all of the work is lost.
-    if (seconds.has_value()) line.field(key, *seconds * 1e3);
+  const auto milliseconds_of = [](const std::optional<double>& seconds) {
+    return seconds.has_value() ? std::optional(*seconds * 1e3) : std::nullopt;
   };
-  field("process_ms", cost.process_seconds);
-  field("host_ms", cost.host_seconds);
-  field("job_ms", cost.job_seconds);
-  log_->write(line);
+  log_->write(FailureCostEvent{.time_us = env_->wall_time_us(),
+                               .step = step,
+                               .process_ms = milliseconds_of(cost.process_seconds),
+                               .host_ms = milliseconds_of(cost.host_seconds),
+                               .job_ms = milliseconds_of(cost.job_seconds)});
 }
 
 void Progress::save_failed(const SaveReport& report) {
@@ -194,20 +202,16 @@ void Progress::save_failed(const SaveReport& report) {
         "step {} could not be saved: {}. Training goes on, and the next save that is due is another try",
         report.step, reason);
   }
-  EventLine& line = log_->line().begin("fault", env_->wall_time_us());
-  line.field("step", report.step).field("what", "save").field("reason", reason);
-  log_->write(line);
+  log_->write(FaultEvent{
+      .time_us = env_->wall_time_us(), .step = report.step, .what = FaultEvent::save, .reason = reason});
 }
 
 void Progress::replicated(const ReplicaReport& report) {
   if (!writes_) return;
   const bool failed = !report.outcome.ok();
   const bool failed_before = std::exchange(replicas_fail_, failed);
-  EventLine& line = log_->line().begin(failed ? "fault" : "snapshot", env_->wall_time_us());
-  line.field("step", report.step);
   if (failed) {
     const std::string& reason = report.outcome.error().message;
-    line.field("what", "replica").field("reason", reason);
     if (!failed_before && speaks_) {
       print_message(
           "the snapshot of step {} has not all its replicas: {}. Training goes on with the last one that "
@@ -215,33 +219,46 @@ void Progress::replicated(const ReplicaReport& report) {
           "and the next one that is due is another try",
           report.step, reason);
     }
-    log_->write(line);
+    log_->write(FaultEvent{
+        .time_us = env_->wall_time_us(), .step = report.step, .what = FaultEvent::replica, .reason = reason});
     return;
   }
   if (failed_before && speaks_)
     print_message("the snapshot of step {} has all its replicas again", report.step);
-  log_->write(line.field("bytes_sent", report.bytes).field("duration_ms", milliseconds(report.duration_ns)));
+  log_->write(SnapshotEvent{.time_us = env_->wall_time_us(),
+                            .step = report.step,
+                            .bytes_sent = report.bytes,
+                            .duration_ms = milliseconds(report.duration_ns)});
 }
 
 void Progress::uploaded(const UploadReport& report) {
   if (!writes_) return;
-  const bool ok = report.outcome.ok();
-  EventLine& line = log_->line().begin(ok ? "upload" : "fault", env_->wall_time_us());
-  line.field("step", report.step);
-  if (!ok) {
-    report_upload(report);
-    line.field("what", "upload").field("reason", report.outcome.error().message);
+  const double duration_ms = milliseconds(report.duration_ns);
+  if (report.outcome.ok()) {
+    log_->write(UploadEvent{.time_us = env_->wall_time_us(),
+                            .step = report.step,
+                            .attempts = report.attempts,
+                            .duration_ms = duration_ms});
+    return;
   }
-  log_->write(line.field("attempts", report.attempts).field("duration_ms", milliseconds(report.duration_ns)));
+  report_upload(report);
+  log_->write(FaultEvent{.time_us = env_->wall_time_us(),
+                         .step = report.step,
+                         .what = FaultEvent::upload,
+                         .reason = report.outcome.error().message,
+                         .attempts = report.attempts,
+                         .duration_ms = duration_ms});
 }
 
 void Progress::lost_spares(std::uint64_t step, const std::string& names) {
   if (!writes_) return;
   const std::string reason = fmt::format("lost {}, which was not active", names);
   say(fmt::format("{}, at step {}: training goes on", reason, step));
-  EventLine& line = log_->line().begin("fault", env_->wall_time_us());
-  line.field("step", step).field("what", "spare").field("lost", names);
-  log_->write(line.field("reason", reason));
+  log_->write(FaultEvent{.time_us = env_->wall_time_us(),
+                         .step = step,
+                         .what = FaultEvent::spare,
+                         .lost = names,
+                         .reason = reason});
 }
 
 void Progress::recovering(const RecoveryRecord& record) {
@@ -252,12 +269,15 @@ void Progress::recovering(const RecoveryRecord& record) {
   if (!grew && !record.lost.empty() && !setup_.directory.empty())
     say(fmt::format("recovery: holdfast flight {} shows what each rank was doing", setup_.directory));
   if (grew && record.not_grown.empty()) return;
-  EventLine& line = log_->line().begin("fault", env_->wall_time_us());
-  line.field("step", record.step_before).field("what", grew ? "growth" : "rank").field("lost", record.lost);
   const std::string& reason = grew                     ? record.not_grown
                               : record.verdict.empty() ? record.noticed
                                                        : record.verdict;
-  log_->write(line.field("noticed_us", record.noticed_us).field("reason", reason));
+  log_->write(FaultEvent{.time_us = env_->wall_time_us(),
+                         .step = record.step_before,
+                         .what = grew ? FaultEvent::growth : FaultEvent::rank,
+                         .lost = record.lost,
+                         .noticed_us = record.noticed_us,
+                         .reason = reason});
 }
 
 void Progress::recovered() {
@@ -267,20 +287,27 @@ void Progress::recovered() {
     return;
   }
   const std::int64_t now_ns = env_->monotonic_ns();
-  constexpr int in_place = 1;  // DESIGN, section 7
-  EventLine& line = log_->line().begin("recovery", env_->wall_time_us());
-  line.field("reason", record.faults > 0 ? "loss" : "growth");
-  line.field("level", in_place).field("ranks_before", static_cast<int>(record.before.members.size()));
-  line.field("ranks_after", record.ranks_after).counts("hosts", record.hosts_after);
-  line.field("seats_before", record.active_before);
-  line.field("seats_after", record.active_after).field("spares", record.spares_after);
-  line.field("lost_steps", record.step_before - std::min(record.step_before, record.resumed_step));
-  line.field("resumed_from_step", record.resumed_step).field("resumed_from", record.resumed_from);
-  line.field("faults", record.faults).field("duration_ms", milliseconds(now_ns - record.noticed_ns));
-  line.field("shrink_ms", milliseconds(record.shrink_ns)).field("plan_ms", milliseconds(record.plan_ns));
-  line.field("load_ms", milliseconds(record.load_ns)).field("replay_ms", milliseconds(now_ns - resumed_ns_));
+  const RecoveryEvent event{
+      .time_us = env_->wall_time_us(),
+      .reason = record.faults > 0 ? RecoveryEvent::loss : RecoveryEvent::growth,
+      .level = RecoveryEvent::in_place,
+      .ranks_before = static_cast<int>(record.before.members.size()),
+      .ranks_after = record.ranks_after,
+      .hosts = record.hosts_after,
+      .seats_before = record.active_before,
+      .seats_after = record.active_after,
+      .spares = record.spares_after,
+      .lost_steps = record.step_before - std::min(record.step_before, record.resumed_step),
+      .resumed_from_step = record.resumed_step,
+      .resumed_from = record.resumed_from,
+      .faults = record.faults,
+      .duration_ms = milliseconds(now_ns - record.noticed_ns),
+      .shrink_ms = milliseconds(record.shrink_ns),
+      .plan_ms = milliseconds(record.plan_ns),
+      .load_ms = milliseconds(record.load_ns),
+      .replay_ms = milliseconds(now_ns - resumed_ns_)};
   recovery_.reset();
-  log_->write(line);
+  log_->write(event);
 }
 
 Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& gradients,
@@ -288,25 +315,33 @@ Result<void> Progress::finished(const RunStatus& status, const LaneReductionCoun
   if (!writes_) return {};
   // Ranks that were asked to stop during a recovery have saved their state without making another step.
   if (recovery_.has_value() && status.state != "failed") recovered();
-  EventLine& line = log_->line().begin("finish", env_->wall_time_us());
-  line.field("state", status.state).field("step", status.step).field("exit_code", status.exit_code);
-  // These fields say how much of rank 0's gradient exchange overlapped with the backward pass.
-  line.field("gradient_bytes_sent", gradients.bytes_sent)
-      .field("gradient_buckets_sent", gradients.buckets_sent);
-  line.field("gradient_bytes_sent_during_backward", gradients.bytes_sent_before_backward_ended);
-  line.field("gradient_buckets_sent_during_backward", gradients.buckets_sent_before_backward_ended);
-  line.field("gradient_exposed_ms", static_cast<double>(gradients.exposed_us) / 1e3);
-  // These fields say how much of the all-gather of parameters overlapped with the next forward.
-  line.field("parameter_buckets_gathered", parameters.buckets);
-  line.field("parameter_buckets_awaited", parameters.buckets_awaited);
-  line.field("parameter_gather_ms", static_cast<double>(parameters.gather_us) / 1e3);
-  line.field("parameter_exposed_ms", static_cast<double>(parameters.exposed_us) / 1e3);
-  for (std::size_t axis = 0; axis < axis_names.size(); ++axis) {
-    const Traffic& moved = traffic.of(static_cast<Axis>(axis));
-    line.field(fmt::format("{}_bytes_sent", axis_names[axis]), moved.bytes_sent);
-    line.field(fmt::format("{}_bytes_received", axis_names[axis]), moved.bytes_received);
-  }
-  return log_->insist(line.field("reason", status.reason));
+  const Traffic &control = traffic.of(Axis::control), &data = traffic.of(Axis::data),
+                &pipeline = traffic.of(Axis::pipeline), &tensor = traffic.of(Axis::tensor);
+  return log_->insist(
+      FinishEvent{.time_us = env_->wall_time_us(),
+                  .state = status.state,
+                  .step = status.step,
+                  .exit_code = status.exit_code,
+                  // How much of rank 0's gradient exchange overlapped with the backward pass.
+                  .gradient_bytes_sent = gradients.bytes_sent,
+                  .gradient_buckets_sent = gradients.buckets_sent,
+                  .gradient_bytes_sent_during_backward = gradients.bytes_sent_before_backward_ended,
+                  .gradient_buckets_sent_during_backward = gradients.buckets_sent_before_backward_ended,
+                  .gradient_exposed_ms = static_cast<double>(gradients.exposed_us) / 1e3,
+                  // How much of the all-gather of parameters overlapped with the next forward.
+                  .parameter_buckets_gathered = parameters.buckets,
+                  .parameter_buckets_awaited = parameters.buckets_awaited,
+                  .parameter_gather_ms = static_cast<double>(parameters.gather_us) / 1e3,
+                  .parameter_exposed_ms = static_cast<double>(parameters.exposed_us) / 1e3,
+                  .control_bytes_sent = control.bytes_sent,
+                  .control_bytes_received = control.bytes_received,
+                  .data_bytes_sent = data.bytes_sent,
+                  .data_bytes_received = data.bytes_received,
+                  .pipeline_bytes_sent = pipeline.bytes_sent,
+                  .pipeline_bytes_received = pipeline.bytes_received,
+                  .tensor_bytes_sent = tensor.bytes_sent,
+                  .tensor_bytes_received = tensor.bytes_received,
+                  .reason = status.reason});
 }
 
 }  // namespace holdfast::inline train

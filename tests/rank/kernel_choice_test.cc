@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "runtime/config/option_value.h"
+#include "runtime/run/event_line.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {
@@ -51,9 +52,9 @@ TEST(KernelTables, TellTheCommonChoiceOnceAndWhatDiffers) {
   ASSERT_EQ(lines.size(), op_count);
   EXPECT_THAT(lines,
               testing::Contains("rotary                 reference   chosen by [kernels]; also portable"));
-  EventLine event;
-  put_kernels(device->kernels(), event.begin("start", 1));
-  const auto json = Json::parse(event.end());
+  EventLine line;
+  const auto json =
+      Json::parse(put_event(StartEvent{.kernels = kernels_in_use(device->kernels())}, line).end());
   EXPECT_EQ(json["kernels"].size(), op_count);
   EXPECT_EQ(json["kernels"]["rotary"]["name"], "reference");
   EXPECT_EQ(json["kernels"]["add"]["why"], why);

@@ -273,12 +273,12 @@ TEST_F(TwoHosts, TheOneThatWasReplacedNoticesWithItsNextRenewal) {
 TEST_F(TwoHosts, TheOneThatWasReplacedWritesNoLine) {
   const std::unique_ptr<Claim> old_claim = claim(old_host_).value();
   EventLog log(old_host_, claimed_run.events(), 0, {}, old_claim->loose_fence());
-  log.write(log.line().begin("step", 1));
+  log.write(EventLine().begin("step", 1));
   old_host_.inject({.operation = Operation::append_line});
-  log.write(log.line().begin("step", 2));  // waits for the disk
+  log.write(EventLine().begin("step", 2));  // waits for the disk
   const std::unique_ptr<Claim> new_claim = claim(new_host_).value();
   old_host_.clock_shift_ns = 2 * second_ns;
-  log.write(log.line().begin("step", 3));
+  log.write(EventLine().begin("step", 3));
   HF_ASSERT_OK(log.flush());
   EXPECT_EQ(files_.text_or_empty(claimed_run.events()), "{\"event\":\"step\",\"time_us\":1}\n");
 }

@@ -87,8 +87,8 @@ TEST(EventLine, BytesThatAreNotUtf8AreReplaced) {
 TEST(EventLog, AppendsLines) {
   const TemporaryDirectory directory;
   EventLog log(posix_env(), directory / "events.jsonl");
-  log.write(log.line().begin("a", 1));
-  log.write(log.line().begin("b", 2));
+  log.write(EventLine().begin("a", 1));
+  log.write(EventLine().begin("b", 2));
   ASSERT_TRUE(log.flush().ok());
   EXPECT_EQ(posix_env().read_text(directory / "events.jsonl").value(),
             "{\"event\":\"a\",\"time_us\":1}\n{\"event\":\"b\",\"time_us\":2}\n");
@@ -100,8 +100,7 @@ TEST(EventLog, ContinuesAfterATornLineOnALineOfItsOwn) {
   ASSERT_TRUE(posix_env().replace_text(path, "{\"event\":\"a\"}\n{\"eve").ok());
   for (const char* event : {"x", "y"}) {  // the second finds a whole last line and adds nothing
     EventLog log(posix_env(), path);
-    log.line().begin("b", 1).field("what", event);
-    log.write(log.line());
+    log.write(EventLine().begin("b", 1).field("what", event));
   }
   EXPECT_EQ(posix_env().read_text(path).value(),
             "{\"event\":\"a\"}\n{\"event\":\"b\",\"time_us\":1,\"what\":\"x\"}\n"
@@ -109,7 +108,7 @@ TEST(EventLog, ContinuesAfterATornLineOnALineOfItsOwn) {
       << "the torn one is the beginning of the next";
   ASSERT_TRUE(posix_env().replace_text(path, "{\"event\":\"a\"}\n{\"event\":\"step").ok());
   EventLog log(posix_env(), path);
-  log.write(log.line().begin("b", 2));
+  log.write(EventLine().begin("b", 2));
   EXPECT_EQ(posix_env().read_text(path).value(),
             "{\"event\":\"a\"}\n{\"event\":\"step\n{\"event\":\"b\",\"time_us\":2}\n");
 }
@@ -120,13 +119,13 @@ TEST(EventLog, AFullDiskCostsNoEvent) {
   EventLog log(env, directory / "events.jsonl");
   env.inject({.operation = Operation::append_line, .for_ever = true, .reason = ENOSPC});
   testing::internal::CaptureStderr();
-  for (const char* event : {"a", "b", "c"}) log.write(log.line().begin(event, 1));
+  for (const char* event : {"a", "b", "c"}) log.write(EventLine().begin(event, 1));
   const Result<void> flushed = log.flush();
   ASSERT_FALSE(flushed.ok());
   EXPECT_EQ(flushed.error().code, ExitCode::checkpoint);
   EXPECT_THAT(flushed.error().message, testing::HasSubstr("the disk is full"));
   env.clear_faults();
-  log.write(log.line().begin("d", 2));
+  log.write(EventLine().begin("d", 2));
   EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("with 3 lines that waited\n"));
   EXPECT_EQ(posix_env().read_text(directory / "events.jsonl").value(),
             "{\"event\":\"a\",\"time_us\":1}\n{\"event\":\"b\",\"time_us\":1}\n"
@@ -143,13 +142,13 @@ TEST(EventLog, SaysWhatIsMissing) {
   testing::internal::CaptureStderr();
   constexpr int count = 100;
   for (int i = 0; i < count; ++i)
-    log.write(log.line().begin("step", 1).field("step", i).field("text", padding));
+    log.write(EventLine().begin("step", 1).field("step", i).field("text", padding));
   env.clear_faults();
   for (const bool with_flush : {true, false}) {
     if (with_flush) {
       EXPECT_TRUE(log.flush().ok());
     } else {
-      log.write(log.line().begin("last", 2));
+      log.write(EventLine().begin("last", 2));
     }
   }
   EXPECT_THAT(testing::internal::GetCapturedStderr(),

@@ -22,7 +22,7 @@ class EventPartsTest : public testing::Test {
   // Events number `first` to `last`, of 40 bytes or so each.
   static void write(Env& env, const std::string& path, std::int64_t first, std::int64_t last) {
     EventLog log(env, path, /*rotate_bytes=*/100);
-    for (std::int64_t i = first; i <= last; ++i) log.write(log.line().begin("e", 1).field("number", i));
+    for (std::int64_t i = first; i <= last; ++i) log.write(EventLine().begin("e", 1).field("number", i));
   }
   static std::vector<std::string> lines_of(const std::string& file) {
     const Result<std::string> text = posix_env().read_text(file);
@@ -67,7 +67,7 @@ TEST_F(EventPartsTest, ALogThatGrowsTooLargeBecomesAPart) {
 
 TEST_F(EventPartsTest, WithoutASizeItGrowsForEver) {
   EventLog log(posix_env(), path_);
-  for (int i = 1; i <= 50; ++i) log.write(log.line().begin("e", 1).field("number", i));
+  for (int i = 1; i <= 50; ++i) log.write(EventLine().begin("e", 1).field("number", i));
   EXPECT_THAT(event_parts(posix_env(), path_).value(), IsEmpty());
   EXPECT_EQ(lines_of(path_), expected(50));
 }

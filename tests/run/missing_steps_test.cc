@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/core/json.h"
+#include "runtime/run/event_log.h"
 #include "runtime/run/run_history.h"
 #include "runtime/save/run_state.h"
 #include "tests/support/temporary_directory.h"
@@ -97,7 +98,7 @@ RecentSteps recent_of(std::uint64_t last) {
 
 std::string line_of(const CompletedStep& step) {
   EventLine line;
-  return std::string(put_step(step, line).end());
+  return std::string(put_event(step_event(step), line).end());
 }
 
 TEST(RecentSteps, AreInTheManifestWithAllBits) {

@@ -191,7 +191,7 @@ class Scene:
         if not self.keep:
             shutil.rmtree(self.directory, ignore_errors=True)
         if strange:
-            raise AssertionError(f"events that runtime/run/event_schema.cc does not know: {', '.join(strange)}")
+            raise AssertionError(f"events that runtime/run/event.h does not know: {', '.join(strange)}")
 
     def run(self, name, overrides=()):
         return Run(self, name, list(overrides))

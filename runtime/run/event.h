@@ -1,0 +1,418 @@
+// The events of a run's log: every kind and every field, declared once. Each kind is a struct; put_event()
+// (event_line.h) writes it as a line of the log, event_as() (event_reading.h) reads it, and docs/events.md is
+// generated from it (event_schema.h):
+//
+//   log.write(EvaluationEvent{.time_us = now_us, .step = step, .loss = loss, .duration_ms = duration_ms});
+//   if (const auto evaluation = event_as<EvaluationEvent>(json)) plot(evaluation->step, evaluation->loss);
+//
+// A new field is a member and a line of visit_fields(), in the order of the members: its name, unit (empty:
+// none, or the name says it) and meaning. A member of type std::optional is not in every line: its meaning
+// says when it is there. A number that is not finite is null in the log.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include "runtime/core/digest.h"
+
+namespace holdfast::inline run {
+
+// The fields that every event has beside its own: its kind, and the wall clock in microseconds since 1970.
+inline constexpr std::string_view event_kind_field = "event", event_time_field = "time_us";
+
+// A field that is in every line, and null where it has no value.
+template <typename T>
+struct OrNull {
+  std::optional<T> value = {};
+};
+
+// The implementation that runs an op, and why.
+struct EventKernel {
+  std::string op = {}, name = {}, why = {};
+};
+
+inline constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
+
+struct StartEvent {
+  static constexpr std::string_view kind = "start";
+  static constexpr std::string_view meaning = "A start of the run has its state and begins to train.";
+  std::int64_t time_us = 0;
+  std::string run = {};
+  std::uint64_t parameters = 0;
+  int ranks = 0;
+  std::optional<std::map<std::string, int>> hosts = {};
+  std::int64_t steps = 0;
+  double flops_per_token = no_number;
+  OrNull<std::uint64_t> resumed_from_step = {};
+  std::optional<std::string> resumed_from = {};
+  std::uint64_t generation = 0;
+  double join_ms = no_number, worker_ms = no_number, state_ms = no_number, gemm_peak_ms = no_number;
+  double gemm_peak_flops = no_number;
+  std::string gemm_peak_from = {};
+  std::string device = {};
+  std::string exchange = {};
+  std::optional<std::string> device_plan = {};
+  std::vector<EventKernel> kernels = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("run", self.run, "", "Id of the run");
+    visit("parameters", self.parameters, "", "Parameters of the model");
+    visit("ranks", self.ranks, "", "All ranks of this start, with spares");
+    visit("hosts", self.hosts, "ranks",
+          "Ranks by name of host; where the ranks can go on without one of them");
+    visit("steps", self.steps, "", "training.steps");
+    visit("flops_per_token", self.flops_per_token, "FLOP",
+          "Arithmetic of the model's products, forward and backward");
+    visit("resumed_from_step", self.resumed_from_step, "", "Step that this start goes on from; null: none");
+    visit("resumed_from", self.resumed_from, "", "ram or disk; where it resumes");
+    visit("generation", self.generation, "", "Future of the run that this is (docs/checkpoints.md)");
+    visit("join_ms", self.join_ms, "ms", "Time until all ranks had agreed on config, data and start");
+    visit("worker_ms", self.worker_ms, "ms", "Time for memory and kernels");
+    visit("state_ms", self.state_ms, "ms", "Time to read or make the state");
+    visit("gemm_peak_ms", self.gemm_peak_ms, "ms", "Time to measure the rate of one large matrix product");
+    visit("gemm_peak_flops", self.gemm_peak_flops, "FLOP/s", "That rate, of all ranks together");
+    visit("gemm_peak_from", self.gemm_peak_from, "",
+          "measured, or record: an earlier start of this run measured it");
+    visit("device", self.device, "", "What computes, with its kernels");
+    visit("exchange", self.exchange, "", "What moves device memory between ranks, and why");
+    visit("device_plan", self.device_plan, "", "What was measured on the device to choose by; on a GPU");
+    visit("kernels", self.kernels, "", "By op: name of the implementation that runs it, and why");
+  }
+};
+
+struct StepEvent {
+  static constexpr std::string_view kind = "step";
+  static constexpr std::string_view meaning = "A step was made.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  double loss = no_number, grad_norm = no_number, learning_rate = no_number;
+  std::uint64_t tokens = 0;
+  double step_duration_ms = no_number, tokens_per_sec = no_number;
+  Digest data_digest = {};
+  std::optional<double> mfu = {};
+  std::optional<bool> recomputed = {};
+  std::optional<std::int64_t> restored_us = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "",
+          "Steps that the run has made with this one. A step that is computed again "
+          "appears again, with the same numbers: the last one counts");
+    visit("loss", self.loss, "", "Mean loss of the step's targets");
+    visit("grad_norm", self.grad_norm, "", "Norm of all gradients, before clipping");
+    visit("learning_rate", self.learning_rate, "", "Learning rate of the update");
+    visit("tokens", self.tokens, "", "Tokens that the run has seen with this step");
+    visit("step_duration_ms", self.step_duration_ms, "ms", "Time of the step");
+    visit("tokens_per_sec", self.tokens_per_sec, "tokens/s", "Tokens of the step by its time");
+    visit("data_digest", self.data_digest, "", "Digest of the ids of all samples used so far, in order");
+    visit("mfu", self.mfu, "",
+          "Model FLOP utilization: arithmetic of the model by that of large products in the same time; where "
+          "the latter is known");
+    visit("recomputed", self.recomputed, "",
+          "true: an earlier line of the log has this step, too, which is computed again after a resume or a "
+          "recovery; absent otherwise");
+    visit("restored_us", self.restored_us, "us",
+          "Wall clock when another rank wrote this line for one that died; "
+          "only then");
+  }
+};
+
+struct EvaluationEvent {
+  static constexpr std::string_view kind = "evaluation";
+  static constexpr std::string_view meaning = "The held-out loss was computed.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  double loss = no_number;
+  double duration_ms = no_number;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Steps made");
+    visit("loss", self.loss, "", "Mean loss of the held-out set");
+    visit("duration_ms", self.duration_ms, "ms", "Time that training waited");
+  }
+};
+
+struct SnapshotEvent {
+  static constexpr std::string_view kind = "snapshot";
+  static constexpr std::string_view meaning =
+      "A RAM snapshot is confirmed: every rank has sealed its part, and its buddy the replica of it. Not "
+      "where no replicas are kept.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  std::uint64_t bytes_sent = 0;
+  double duration_ms = no_number;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Step of the state");
+    visit("bytes_sent", self.bytes_sent, "bytes", "Sent to its buddy by rank 0");
+    visit("duration_ms", self.duration_ms, "ms", "From its begin until all ranks knew that it is confirmed");
+  }
+};
+
+struct CheckpointEvent {
+  static constexpr std::string_view kind = "checkpoint";
+  static constexpr std::string_view meaning = "A checkpoint is whole on the disk.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  std::string directory = {};
+  std::uint64_t bytes = 0;
+  double duration_ms = no_number, stall_ms = no_number, copy_ms = no_number, drain_ms = no_number;
+  double publish_ms = no_number, processor_ms = no_number, durable_ms = no_number;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Step of the state");
+    visit("directory", self.directory, "", "Where it is");
+    visit("bytes", self.bytes, "bytes", "Length of all shards");
+    visit("duration_ms", self.duration_ms, "ms", "From its begin until all ranks knew that it is whole");
+    visit("stall_ms", self.stall_ms, "ms", "Part of it for which training waited");
+    visit("copy_ms", self.copy_ms, "ms", "Copy of the state beside the training, of rank 0 as the next two");
+    visit("drain_ms", self.drain_ms, "ms", "Writing its shard and making it durable");
+    visit("publish_ms", self.publish_ms, "ms", "Making it visible, and removing what is too old");
+    visit("processor_ms", self.processor_ms, "ms", "Processor time of the thread that wrote the shard");
+    visit("durable_ms", self.durable_ms, "ms", "From its begin until it was visible");
+  }
+};
+
+struct UploadEvent {
+  static constexpr std::string_view kind = "upload";
+  static constexpr std::string_view meaning = "A checkpoint was uploaded.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  int attempts = 0;
+  double duration_ms = no_number;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Step of the checkpoint");
+    visit("attempts", self.attempts, "", "How often the command was run");
+    visit("duration_ms", self.duration_ms, "ms", "All attempts together");
+  }
+};
+
+struct IntervalEvent {
+  static constexpr std::string_view kind = "interval";
+  static constexpr std::string_view meaning = "An interval that is `auto` was chosen anew.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  std::string tier = {};
+  std::int64_t every_steps = 0;
+  double cost_ms = no_number, step_ms = no_number;
+  std::optional<double> durable_ms = {}, mtbf_ms = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Steps made");
+    visit("tier", self.tier, "", "ram or disk");
+    visit("every_steps", self.every_steps, "steps", "New interval");
+    visit("cost_ms", self.cost_ms, "ms", "What one save costs the steps");
+    visit("step_ms", self.step_ms, "ms", "Time of a step");
+    visit("durable_ms", self.durable_ms, "ms", "How long a save takes until it counts; of tier disk");
+    visit("mtbf_ms", self.mtbf_ms, "ms", "Mean time between failures that was reckoned with; of tier disk");
+  }
+};
+
+struct FailureCostEvent {
+  static constexpr std::string_view kind = "failure_cost";
+  static constexpr std::string_view meaning = "What a failure costs at most from now on.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  std::optional<double> process_ms = {}, host_ms = {}, job_ms = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Steps made");
+    visit("process_ms", self.process_ms, "ms", "Work that a lost process costs at most; absent: all of it");
+    visit("host_ms", self.host_ms, "ms", "Work that a lost host costs at most; absent: all of it");
+    visit("job_ms", self.job_ms, "ms", "Work that a lost job costs at most; absent: all of it");
+  }
+};
+
+struct FaultEvent {
+  static constexpr std::string_view kind = "fault";
+  static constexpr std::string_view meaning =
+      "Something failed. The run goes on, or a later event says how it ended.";
+  // Values of `what`.
+  static constexpr const char *rank = "rank", *spare = "spare", *growth = "growth", *save = "save",
+                              *replica = "replica", *upload = "upload";
+  static constexpr int by_launcher = 2;  // value of `level`
+  std::int64_t time_us = 0;
+  std::optional<int> level = {};
+  std::uint64_t step = 0;
+  std::optional<std::string> what = {};
+  std::optional<std::string> lost = {};
+  std::optional<std::int64_t> noticed_us = {};
+  std::string reason = {};
+  std::optional<int> attempts = {};
+  std::optional<double> duration_ms = {};
+
+  // Returns whether training went on beside it, with all its ranks.
+  bool is_aside() const { return what == save || what == replica || what == upload || what == spare; }
+  // Returns when the first rank noticed, where that is known; else when it was logged.
+  std::int64_t begin_us() const {
+    return noticed_us.value_or(0) > 0 ? std::min(*noticed_us, time_us) : time_us;
+  }
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("level", self.level, "", "2: the launcher saw a start end; only in its events");
+    visit("step", self.step, "", "Steps made when it was noticed");
+    visit("what", self.what, "",
+          "rank, spare, growth, save, replica or upload; of the launcher's events there is "
+          "none");
+    visit("lost", self.lost, "", "Which ranks, on which hosts; of rank, spare and growth");
+    visit("noticed_us", self.noticed_us, "us", "Wall clock when the first rank noticed; of rank and growth");
+    visit("reason", self.reason, "", "Sentence");
+    visit("attempts", self.attempts, "", "How often the command was run; of upload");
+    visit("duration_ms", self.duration_ms, "ms", "All attempts together; of upload");
+  }
+};
+
+struct RecoveryEvent {
+  static constexpr std::string_view kind = "recovery";
+  static constexpr std::string_view meaning =
+      "The run goes on after a fault, a growth or a drain: its first step was made.";
+  static constexpr const char *loss = "loss", *growth = "growth", *drain = "drain";  // values of `reason`
+  static constexpr int in_place = 1, by_launcher = 2;                                // values of `level`
+  std::int64_t time_us = 0;
+  std::optional<std::string> reason = {};
+  int level = 0;
+  int ranks_before = 0, ranks_after = 0;
+  std::optional<std::map<std::string, int>> hosts = {};
+  std::optional<int> seats_before = {}, seats_after = {}, spares = {};
+  std::uint64_t lost_steps = 0;
+  std::optional<std::uint64_t> resumed_from_step = {};
+  std::optional<std::string> resumed_from = {};
+  std::optional<int> faults = {};
+  std::variant<double, std::int64_t> duration_ms = no_number;  // the launcher counts whole ones
+  std::optional<double> shrink_ms = {}, plan_ms = {}, load_ms = {}, replay_ms = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("reason", self.reason, "", "loss, growth or drain; a start of the launcher after a fault has none");
+    visit("level", self.level, "", "1: in place; 2: by another start of the launcher");
+    visit("ranks_before", self.ranks_before, "", "Ranks there were");
+    visit("ranks_after", self.ranks_after, "", "Ranks there are");
+    visit("hosts", self.hosts, "ranks", "Ranks by name of host; level 1");
+    visit("seats_before", self.seats_before, "", "Active ranks there were; level 1");
+    visit("seats_after", self.seats_after, "", "Active ranks there are; level 1");
+    visit("spares", self.spares, "", "Ranks that wait to replace another; level 1");
+    visit("lost_steps", self.lost_steps, "steps", "Steps that are computed again");
+    visit("resumed_from_step", self.resumed_from_step, "", "Step that the run goes on from; level 1");
+    visit("resumed_from", self.resumed_from, "", "ram, disk or start; level 1");
+    visit("faults", self.faults, "", "Recoveries that were begun for it; level 1");
+    visit("duration_ms", self.duration_ms, "ms",
+          "From the notice to the end of the first step after it; level 2: to "
+          "the first step of the new start");
+    visit("shrink_ms", self.shrink_ms, "ms", "Coming together; level 1");
+    visit("plan_ms", self.plan_ms, "ms", "Agreeing on ranks, directory and step; level 1");
+    visit("load_ms", self.load_ms, "ms", "Memory, kernels and state; level 1");
+    visit("replay_ms", self.replay_ms, "ms", "The steps until the first new one was made; level 1");
+  }
+};
+
+struct DrainEvent {
+  static constexpr std::string_view kind = "drain";
+  static constexpr std::string_view meaning = "A host is left after this step.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  std::string host = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Steps made");
+    visit("host", self.host, "", "Host that the run leaves");
+  }
+};
+
+struct GapEvent {
+  static constexpr std::string_view kind = "gap";
+  static constexpr std::string_view meaning = "Lines are missing here.";
+  std::int64_t time_us = 0;
+  std::optional<std::uint64_t> lines = {};
+  std::optional<std::uint64_t> first_step = {}, last_step = {};
+  std::optional<std::string> reason = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("lines", self.lines, "", "Lines that could not be written and are lost");
+    visit("first_step", self.first_step, "", "First step whose line is missing");
+    visit("last_step", self.last_step, "", "Last step whose line is missing");
+    visit("reason", self.reason, "", "Sentence; of missing steps");
+  }
+};
+
+struct FinishEvent {
+  static constexpr std::string_view kind = "finish";
+  static constexpr std::string_view meaning = "A start ended by itself.";
+  static constexpr const char* failed = "failed";  // a value of `state`, as in status.json
+  std::int64_t time_us = 0;
+  std::string state = {};
+  std::uint64_t step = 0;
+  int exit_code = 0;
+  std::uint64_t gradient_bytes_sent = 0, gradient_buckets_sent = 0;
+  std::uint64_t gradient_bytes_sent_during_backward = 0, gradient_buckets_sent_during_backward = 0;
+  double gradient_exposed_ms = no_number;
+  std::uint64_t parameter_buckets_gathered = 0, parameter_buckets_awaited = 0;
+  double parameter_gather_ms = no_number, parameter_exposed_ms = no_number;
+  std::uint64_t control_bytes_sent = 0, control_bytes_received = 0;
+  std::uint64_t data_bytes_sent = 0, data_bytes_received = 0;
+  std::uint64_t pipeline_bytes_sent = 0, pipeline_bytes_received = 0;
+  std::uint64_t tensor_bytes_sent = 0, tensor_bytes_received = 0;
+  std::string reason = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("state", self.state, "", "finished, saved or failed");
+    visit("step", self.step, "", "Steps made");
+    visit("exit_code", self.exit_code, "", "Of the program");
+    visit("gradient_bytes_sent", self.gradient_bytes_sent, "bytes",
+          "Gradients that rank 0 sent to their owners");
+    visit("gradient_buckets_sent", self.gradient_buckets_sent, "", "In so many buckets");
+    visit("gradient_bytes_sent_during_backward", self.gradient_bytes_sent_during_backward, "bytes",
+          "Of these, before its backward ended");
+    visit("gradient_buckets_sent_during_backward", self.gradient_buckets_sent_during_backward, "",
+          "Of these, before its backward ended");
+    visit("gradient_exposed_ms", self.gradient_exposed_ms, "ms",
+          "Time in reductions after its own backward had ended, all steps");
+    visit("parameter_buckets_gathered", self.parameter_buckets_gathered, "",
+          "Buckets of parameters that came from their owners");
+    visit("parameter_buckets_awaited", self.parameter_buckets_awaited, "",
+          "Of these, those that the forward had to wait for");
+    visit("parameter_gather_ms", self.parameter_gather_ms, "ms", "Time of the gathers, all steps");
+    visit("parameter_exposed_ms", self.parameter_exposed_ms, "ms",
+          "Part of it for which the host waited and the device had nothing to do");
+    visit("control_bytes_sent", self.control_bytes_sent, "bytes",
+          "Words of control between ranks, sent by rank 0");
+    visit("control_bytes_received", self.control_bytes_received, "bytes", "The same, received");
+    visit("data_bytes_sent", self.data_bytes_sent, "bytes", "Between data-parallel ranks");
+    visit("data_bytes_received", self.data_bytes_received, "bytes", "Between data-parallel ranks");
+    visit("pipeline_bytes_sent", self.pipeline_bytes_sent, "bytes", "Between stages of the pipeline");
+    visit("pipeline_bytes_received", self.pipeline_bytes_received, "bytes", "Between stages of the pipeline");
+    visit("tensor_bytes_sent", self.tensor_bytes_sent, "bytes", "Between tensor-parallel ranks");
+    visit("tensor_bytes_received", self.tensor_bytes_received, "bytes", "Between tensor-parallel ranks");
+    visit("reason", self.reason, "", "Sentence: how it ended");
+  }
+};
+
+// All kinds, in the order of docs/events.md.
+using EventKinds =
+    std::tuple<StartEvent, StepEvent, EvaluationEvent, SnapshotEvent, CheckpointEvent, UploadEvent,
+               IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent, DrainEvent, GapEvent, FinishEvent>;
+
+template <typename E>
+concept Event = requires(const E& event) {
+  E::kind;
+  event.time_us;
+};
+
+// Returns the name of a field in the log: field_name(&StepEvent::loss) is "loss".
+template <Event E, typename T>
+std::string_view field_name(T E::*member) {
+  const E event{};
+  std::string_view found;
+  E::visit_fields(event, [&](std::string_view name, const auto& field, auto&&...) {
+    if (static_cast<const void*>(&field) == static_cast<const void*>(&(event.*member))) found = name;
+  });
+  return found;
+}
+
+}  // namespace holdfast::inline run
