@@ -26,13 +26,8 @@ bool each_host_must_have_ranks(const ChaosRun& run, std::span<const LaunchHost> 
 }  // namespace
 
 std::optional<HostRanks> ranks_of_start(const Json& event) {
-  if (text_of(event, "event") != "start" || !event.contains("hosts") || !event["hosts"].is_object())
-    return std::nullopt;
-  HostRanks ranks;
-  for (const JsonMember& host : event["hosts"].items()) {
-    if (host.value.is_number_integer()) ranks[host.key] = host.value.get<int>();
-  }
-  return ranks;
+  const std::optional<StartEvent> start = event_as<StartEvent>(event);
+  return start.has_value() ? start->hosts : std::nullopt;
 }
 
 std::string host_left_out(const ChaosRun& run, std::span<const LaunchHost> hosts, const std::string& here) {

@@ -5,6 +5,7 @@
 #include "runtime/core/json.h"
 #include "runtime/core/record.h"
 #include "runtime/os/fault_point.h"
+#include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 
 namespace holdfast::inline chaos {
@@ -60,11 +61,13 @@ void RunWatcher::look(std::int64_t launcher) {
 
 void RunWatcher::read_line(const std::string& line) {
   const Json event = Json::parse_any(line);
-  if (!event.is_object() || !event.contains("event")) return;
-  finished_ = event["event"] == "finish";
-  if (event["event"] == "recovery") ++recoveries_seen_;
-  if (event["event"] != "step" || !event.contains("step") || !event["step"].is_number_unsigned()) return;
-  step_ = event["step"].get<std::uint64_t>();
+  const std::string_view kind = event_kind(event);
+  if (kind.empty()) return;
+  finished_ = kind == FinishEvent::kind;
+  if (kind == RecoveryEvent::kind) ++recoveries_seen_;
+  const std::optional<std::uint64_t> step = event_step(event);
+  if (kind != StepEvent::kind || !step.has_value()) return;
+  step_ = *step;
   ++steps_seen_;
 }
 

@@ -1,74 +1,60 @@
 #include "runtime/chaos/work_loss.h"
 
 #include <algorithm>
-#include <string>
+#include <cmath>
 
 #include "runtime/core/json.h"
 #include "runtime/run/event_reading.h"
 
 namespace holdfast::inline chaos {
-namespace {
 
-std::int64_t time_of(const Json& event, const char* key = "time_us") {
-  return static_cast<std::int64_t>(std::min(count_of(event, key), std::uint64_t{1} << 62));
-}
-
-ReportedCost reported_by(const Json& event) {
-  const auto figure = [&](const char* key) {
-    const double value = number_of(event, key, -1.0);
-    return value >= 0.0 ? std::optional(value) : std::nullopt;
-  };
-  return {.process_ms = figure("process_ms"), .host_ms = figure("host_ms"), .job_ms = figure("job_ms")};
-}
-
-}  // namespace
-
-void WorkLossReader::read(const Json& event) {
-  const std::string name = text_of(event, "event");
-  const std::int64_t time_us = time_of(event);
-  if (name.empty() || time_us == 0) return;
-  if (name == "failure_cost") reported_ = reported_by(event);
-  if (name == "step") read_step(event, time_us);
-  if (name == "fault") {
-    const std::string what = text_of(event, "what");
-    const bool lost_ranks = what != "save" && what != "replica" && what != "upload" && what != "spare";
-    const std::int64_t noticed_us = time_of(event, "noticed_us");
-    if (lost_ranks) open(noticed_us > 0 ? std::min(noticed_us, time_us) : time_us, count_of(event, "step"));
+void WorkLossReader::read(const Json& json) {
+  const std::int64_t time_us = event_time(json);
+  if (event_kind(json).empty() || time_us == 0) return;
+  if (const auto cost = event_as<FailureCostEvent>(json))
+    reported_ = {.process_ms = cost->process_ms, .host_ms = cost->host_ms, .job_ms = cost->job_ms};
+  if (const auto step = event_as<StepEvent>(json)) read_step(*step);
+  if (const auto fault = event_as<FaultEvent>(json)) {
+    if (!fault->is_aside()) open(fault->begin_us(), fault->step);
   }
-  if (name == "start") {
+  if (event_kind(json) == StartEvent::kind) {
     if (begun_ && !stopped_) open(last_us_, 0);  // nobody may have written how the one before ended
     begun_ = true;
     stopped_ = false;
     reported_.reset();
     begin_epoch();
   }
-  if (name == "recovery" && text_of(event, "reason") == "growth") begin_epoch();
-  if (name == "finish" && text_of(event, "state") != "failed") {
-    open_.reset();
-    stopped_ = true;
+  if (const auto recovery = event_as<RecoveryEvent>(json)) {
+    if (recovery->reason == RecoveryEvent::growth) begin_epoch();
+  }
+  if (const auto finish = event_as<FinishEvent>(json)) {
+    if (finish->state != FinishEvent::failed) {
+      open_.reset();
+      stopped_ = true;
+    }
   }
   last_us_ = std::max(last_us_, time_us);
 }
 
-void WorkLossReader::read_step(const Json& event, std::int64_t time_us) {
-  const std::uint64_t step = count_of(event, "step");
+void WorkLossReader::read_step(const StepEvent& event) {
+  const std::uint64_t step = event.step;
   // The next leader wrote this event after the fault, though the event is older (missing_steps.h).
-  if (open_.has_value() && count_of(event, "restored_us") > 0) {
+  if (open_.has_value() && event.restored_us.value_or(0) > 0) {
     open_step_ = std::max(open_step_, step);
     return;
   }
   if (open_.has_value()) {
-    open_->resumed_us = time_us;
+    open_->resumed_us = event.time_us;
     open_->steps = open_step_ >= step ? open_step_ - step + 1 : 0;
     losses_.push_back(*open_);
     open_.reset();
     begin_epoch();
   }
   step_ = step;
-  step_us_ = time_us;
+  step_us_ = event.time_us;
   if (++steps_of_epoch_ <= slow_steps) return;
   durations_ms_[static_cast<std::size_t>(steps_of_epoch_ - slow_steps - 1) % kept] =
-      number_of(event, "step_duration_ms", 0.0);
+      std::isnan(event.step_duration_ms) ? 0.0 : event.step_duration_ms;
 }
 
 void WorkLossReader::open(std::int64_t noticed_us, std::uint64_t step) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/core/json.h"
+#include "runtime/run/event.h"
 
 namespace holdfast::inline chaos {
 
@@ -37,7 +38,7 @@ class WorkLossReader {
   std::vector<WorkLoss> finish() && { return std::move(losses_); }
 
  private:
-  void read_step(const Json& event, std::int64_t time_us);
+  void read_step(const StepEvent& event);
   void open(std::int64_t noticed_us, std::uint64_t step);
   void begin_epoch();
   double usual_step_ms();

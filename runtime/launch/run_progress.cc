@@ -4,34 +4,38 @@
 
 #include <algorithm>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <string_view>
 
 #include "runtime/core/json.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 
 namespace holdfast::inline launch {
 namespace {
 
 constexpr std::uint64_t tail_bytes = 65'536;  // more than is logged between two steps
+constexpr std::uint64_t all_bytes = std::numeric_limits<std::uint64_t>::max();
 
-// Returns the newest event that `wanted` accepts, searching backwards from the end of the log to
-// `from_bytes`, over at most `max_bytes`. Lines without `mark` are not parsed; a torn line is no JSON object.
-std::optional<Json> newest_event(Env& env, const RunPaths& paths, std::uint64_t from_bytes,
-                                 std::uint64_t max_bytes, std::string_view mark,
-                                 const std::function<bool(const Json&)>& wanted) {
+// Returns what `take` returns of the newest event of these kinds of which it returns anything, searching
+// backwards from the end of the log to `from_bytes`, over at most `max_bytes`. Lines that do not contain the
+// name of a kind are not parsed.
+template <typename T>
+std::optional<T> newest_of(Env& env, const RunPaths& paths, std::uint64_t from_bytes, std::uint64_t max_bytes,
+                           std::initializer_list<std::string_view> kinds,
+                           const std::function<std::optional<T>(const Json&)>& take) {
   const Result<LogReader> log = LogReader::open(env, paths);
   if (!log.ok() || log->bytes() <= from_bytes) return std::nullopt;
   const std::uint64_t bytes = log->bytes();
   const std::uint64_t lowest = std::max(from_bytes, bytes - std::min(bytes, max_bytes));
-  std::optional<Json> found;
+  std::optional<T> found;
   const auto look_at = [&](std::string_view line) {
-    if (line.find(mark) == std::string_view::npos) return false;
-    Json event = Json::parse_any(line);
-    if (!event.is_object() || !event.contains("event") || !wanted(event)) return false;
-    found = std::move(event);
-    return true;
+    const bool may_be = std::ranges::any_of(
+        kinds, [&](std::string_view kind) { return line.find(kind) != std::string_view::npos; });
+    if (may_be) found = take(Json::parse_any(line));
+    return found.has_value();
   };
   std::string rest;  // rest of a line that begins before the text that was read
   for (std::uint64_t end = bytes; end > lowest;) {
@@ -53,42 +57,41 @@ std::optional<Json> newest_event(Env& env, const RunPaths& paths, std::uint64_t 
   return found;
 }
 
-bool is_count(const Json& event, const char* key) {
-  return event.contains(key) && event[key].is_number_unsigned();
-}
-
 }  // namespace
 
 StepMade newest_step_made(Env& env, const RunPaths& paths) {
-  const std::optional<Json> event = newest_event(env, paths, 0, tail_bytes, "\"step\"", [](const Json& each) {
-    return each["event"] == "step" && is_count(each, "step");
-  });
-  if (!event.has_value()) return {};
-  return {.step = (*event)["step"],
-          .time_us = is_count(*event, "time_us") ? (*event)["time_us"].get<std::int64_t>() : 0};
+  return newest_of<StepMade>(env, paths, 0, tail_bytes, {StepEvent::kind},
+                             [](const Json& json) -> std::optional<StepMade> {
+                               if (event_kind(json) != StepEvent::kind) return std::nullopt;
+                               const std::optional<std::uint64_t> step = event_step(json);
+                               if (!step.has_value()) return std::nullopt;
+                               return StepMade{.step = *step, .time_us = event_time(json)};
+                             })
+      .value_or(StepMade{});
 }
 
 std::optional<int> ranks_at_end(Env& env, const RunPaths& paths, std::uint64_t from_bytes) {
-  const std::optional<Json> event = newest_event(
-      env, paths, from_bytes, std::numeric_limits<std::uint64_t>::max(), "\"ranks", [](const Json& each) {
-        const bool began = each["event"] == "start" && is_count(each, "ranks");
-        return began || (each["event"] == "recovery" && is_count(each, "ranks_after"));
-      });
-  if (!event.has_value()) return std::nullopt;
-  return (*event)[(*event)["event"] == "start" ? "ranks" : "ranks_after"].get<int>();
+  return newest_of<int>(env, paths, from_bytes, all_bytes, {StartEvent::kind, RecoveryEvent::kind},
+                        [](const Json& json) -> std::optional<int> {
+                          if (const auto start = event_as(json, StartEvent{.ranks = -1}))
+                            return start->ranks < 0 ? std::nullopt : std::optional(start->ranks);
+                          if (const auto recovery = event_as(json, RecoveryEvent{.ranks_after = -1}))
+                            return recovery->ranks_after < 0 ? std::nullopt
+                                                             : std::optional(recovery->ranks_after);
+                          return std::nullopt;
+                        });
 }
 
 std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths& paths,
                                                        std::uint64_t from_bytes) {
-  const std::optional<Json> event =
-      newest_event(env, paths, from_bytes, std::numeric_limits<std::uint64_t>::max(), "\"hosts\"",
-                   [](const Json& each) { return each.contains("hosts") && each["hosts"].is_object(); });
-  if (!event.has_value()) return std::nullopt;
-  std::map<std::string, int> hosts;
-  for (const auto& [host, ranks] : (*event)["hosts"].items()) {
-    if (ranks.is_number_unsigned()) hosts[host] = ranks.get<int>();
-  }
-  return hosts;
+  using Hosts = std::map<std::string, int>;
+  return newest_of<Hosts>(env, paths, from_bytes, all_bytes, {StartEvent::kind, RecoveryEvent::kind},
+                          [](const Json& json) -> std::optional<Hosts> {
+                            if (auto start = event_as<StartEvent>(json)) return std::move(start->hosts);
+                            if (auto recovery = event_as<RecoveryEvent>(json))
+                              return std::move(recovery->hosts);
+                            return std::nullopt;
+                          });
 }
 
 std::string verdicts_at_end(std::span<const ReportedVerdict> verdicts, const StepMade& newest) {

@@ -42,9 +42,7 @@ std::int64_t last_event_us(Env& env, const RunPaths& paths) {
   const Result<LogTail> tail = read_log_tail(env, paths, few_lines_bytes);
   std::int64_t last_us = 0;
   if (!tail.ok()) return last_us;
-  for_each_event(tail->lines, [&](const Json& event) {
-    last_us = std::max(last_us, static_cast<std::int64_t>(count_of(event, "time_us") & ~(1ULL << 63)));
-  });
+  for_each_event(tail->lines, [&](const Json& event) { last_us = std::max(last_us, event_time(event)); });
   return last_us;
 }
 

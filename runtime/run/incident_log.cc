@@ -15,14 +15,8 @@
 namespace holdfast::inline run {
 namespace {
 
-double number_or_zero(const Json& event, const char* key) {
-  const double value = holdfast::number_of(event, key, 0.0);
-  return std::isfinite(value) ? value : 0.0;
-}
-
-std::int64_t time_of(const Json& event, const char* key = "time_us") {
-  constexpr std::uint64_t largest = std::uint64_t{1} << 62;
-  return static_cast<std::int64_t>(std::min(count_of(event, key), largest));
+double finite_or_zero(std::optional<double> value) {
+  return value.has_value() && std::isfinite(*value) ? *value : 0.0;
 }
 
 std::int64_t microseconds(double milliseconds) {
@@ -40,16 +34,16 @@ std::string steps_again(std::uint64_t count) {
 // known when the log has been read.
 class IncidentReader::State {
  public:
-  void read(const Json& event) {
-    const std::string name = text_of(event, "event");
-    const std::int64_t time_us = time_of(event);
-    if (name.empty() || time_us == 0) return;
-    if (name == "start") read_start(event, time_us);
-    if (name == "step") read_step(event, time_us);
-    if (name == "fault") read_fault(event, time_us);
-    if (name == "recovery") read_recovery(event);
-    if (name == "checkpoint") ledger_.saves.push_back({.time_us = time_us, .step = count_of(event, "step")});
-    if (name == "finish") read_finish(event, time_us);
+  void read(const Json& json) {
+    const std::int64_t time_us = event_time(json);
+    if (event_kind(json).empty() || time_us == 0) return;
+    if (const auto start = event_as<StartEvent>(json)) read_start(*start);
+    if (const auto step = event_as<StepEvent>(json)) read_step(*step);
+    if (const auto fault = event_as<FaultEvent>(json)) read_fault(*fault);
+    if (const auto recovery = event_as<RecoveryEvent>(json)) read_recovery(*recovery);
+    if (const auto checkpoint = event_as<CheckpointEvent>(json))
+      ledger_.saves.push_back({.time_us = time_us, .step = checkpoint->step});
+    if (const auto finish = event_as<FinishEvent>(json)) read_finish(*finish);
     last_us_ = std::max(last_us_, time_us);
   }
 
@@ -83,10 +77,10 @@ class IncidentReader::State {
     return starting_ ? SpanUse::start_up : SpanUse::other;
   }
 
-  void read_start(const Json& event, std::int64_t time_us) {
-    const double busy_ms = number_or_zero(event, "join_ms") + number_or_zero(event, "worker_ms") +
-                           number_or_zero(event, "state_ms") + number_or_zero(event, "gemm_peak_ms");
-    const std::int64_t begun_us = time_us - microseconds(busy_ms);
+  void read_start(const StartEvent& start) {
+    const double busy_ms = finite_or_zero(start.join_ms) + finite_or_zero(start.worker_ms) +
+                           finite_or_zero(start.state_ms) + finite_or_zero(start.gemm_peak_ms);
+    const std::int64_t begun_us = start.time_us - microseconds(busy_ms);
     if (!begun_) cut_us_ = begun_us;
     const bool silent = begun_ && !stopped_ && !restarting_;
     if (silent) {  // nobody wrote how the one before ended
@@ -103,73 +97,69 @@ class IncidentReader::State {
       if (fault.level != FaultLevel::restart) fault.level = silent ? FaultLevel::launch : FaultLevel::restart;
     }
     if (stopped_) advance(begun_us, SpanUse::not_running);
-    resumed_from_ = text_of(event, "resumed_from");
-    ranks_ = count_of(event, "ranks");
+    resumed_from_ = start.resumed_from.value_or("");
+    ranks_ = start.ranks;
     begun_ = starting_ = true;
     stopped_ = false;
-    const std::uint64_t from = count_of(event, "resumed_from_step");
+    const std::uint64_t from = start.resumed_from_step.value.value_or(0);
     lost_steps_ += step_ > from ? step_ - from : 0;
     step_ = from;
   }
 
-  void read_step(const Json& event, std::int64_t time_us) {
-    step_ = count_of(event, "step");
+  void read_step(const StepEvent& step) {
+    step_ = step.step;
     // The next leader wrote it behind the fault that it is older than (missing_steps.h).
-    if (count_of(event, "restored_us") > 0 && (restarting_ || !open_.empty())) {
+    if (step.restored_us.value_or(0) > 0 && (restarting_ || !open_.empty())) {
       ++computed_[step_];
       return;
     }
-    advance(time_us - microseconds(number_or_zero(event, "step_duration_ms")), gap_use());
+    advance(step.time_us - microseconds(finite_or_zero(step.step_duration_ms)), gap_use());
     ++computed_[step_];
-    advance(time_us, SpanUse::training, step_);
+    advance(step.time_us, SpanUse::training, step_);
     // After a restart the first step ends the fault; for a recovery in place the recovery event comes next.
-    if (restarting_) close(time_us, "");
+    if (restarting_) close(step.time_us, "");
     starting_ = restarting_ = stopped_ = false;
-    step_us_ = time_us;
+    step_us_ = step.time_us;
   }
 
-  void read_fault(const Json& event, std::int64_t time_us) {
-    const std::string what = text_of(event, "what");
-    FaultEntry fault{.time_us = time_us,
-                     .step = count_of(event, "step"),
-                     .who = text_of(event, "lost"),
-                     .noticed = text_of(event, "reason")};
-    const bool went_on = what == "save" || what == "replica" || what == "upload" || what == "spare";
-    if (went_on) {
+  void read_fault(const FaultEvent& event) {
+    FaultEntry fault{.time_us = event.time_us,
+                     .step = event.step,
+                     .who = event.lost.value_or(""),
+                     .noticed = event.reason};
+    if (event.is_aside()) {
       fault.level = FaultLevel::none;
-      fault.noticed = fmt::format("{}: {}", what, fault.noticed);
+      fault.noticed = fmt::format("{}: {}", *event.what, event.reason);
       fault.action = "training went on";
-      fault.resumed_us = time_us;
+      fault.resumed_us = event.time_us;
       ledger_.faults.push_back(std::move(fault));
       return;
     }
-    if (const std::int64_t noticed_us = time_of(event, "noticed_us"); noticed_us > 0) {
-      fault.time_us = std::min(noticed_us, time_us);
-    }
+    fault.time_us = event.begin_us();
     // The work that a step had done until the fault is lost.
     const bool computing = open_.empty() && !starting_ && !stopped_;
     advance(fault.time_us, computing ? SpanUse::lost : gap_use());
-    if (count_of(event, "level") == 2) restarting_ = true;
+    if (event.level == FaultEvent::by_launcher) restarting_ = true;
     stopped_ = false;
     open_.push_back(ledger_.faults.size());
     ledger_.faults.push_back(std::move(fault));
   }
 
-  void read_recovery(const Json& event) {
+  void read_recovery(const RecoveryEvent& recovery) {
     // A recovery by another start is reported by the launcher; the first step closes it.
-    if (count_of(event, "level") == 2 || open_.empty()) return;
+    if (recovery.level == RecoveryEvent::by_launcher || open_.empty()) return;
     FaultEntry& fault = ledger_.faults[open_.back()];
-    fault.shrink_ms = number_or_zero(event, "shrink_ms");
-    fault.plan_ms = number_or_zero(event, "plan_ms");
-    fault.load_ms = number_or_zero(event, "load_ms");
-    fault.replay_ms = number_or_zero(event, "replay_ms");
+    fault.shrink_ms = finite_or_zero(recovery.shrink_ms);
+    fault.plan_ms = finite_or_zero(recovery.plan_ms);
+    fault.load_ms = finite_or_zero(recovery.load_ms);
+    fault.replay_ms = finite_or_zero(recovery.replay_ms);
     for (const std::size_t index : open_) ledger_.faults[index].level = FaultLevel::in_place;
-    lost_steps_ = count_of(event, "lost_steps");
-    resumed_from_ = text_of(event, "resumed_from");
-    ranks_ = count_of(event, "ranks_after");
-    close(step_us_ > fault.time_us ? step_us_ : time_of(event),
-          fmt::format("{} of {} ranks went on from step {}", ranks_, count_of(event, "ranks_before"),
-                      count_of(event, "resumed_from_step")));
+    lost_steps_ = recovery.lost_steps;
+    resumed_from_ = recovery.resumed_from.value_or("");
+    ranks_ = recovery.ranks_after;
+    close(step_us_ > fault.time_us ? step_us_ : recovery.time_us,
+          fmt::format("{} of {} ranks went on from step {}", ranks_, recovery.ranks_before,
+                      recovery.resumed_from_step.value_or(0)));
   }
 
   // The step behind all faults that are open has been made, or the run was saved without one.
@@ -196,20 +186,19 @@ class IncidentReader::State {
     lost_steps_ = 0;
   }
 
-  void read_finish(const Json& event, std::int64_t time_us) {
-    advance(time_us, gap_use());
-    if (text_of(event, "state") == "failed") {
+  void read_finish(const FinishEvent& finish) {
+    advance(finish.time_us, gap_use());
+    if (finish.state == FinishEvent::failed) {
       if (open_.empty()) {
         open_.push_back(ledger_.faults.size());
-        ledger_.faults.push_back({.time_us = time_us, .step = step_, .noticed = text_of(event, "reason")});
+        ledger_.faults.push_back({.time_us = finish.time_us, .step = step_, .noticed = finish.reason});
       }
       FaultEntry& fault = ledger_.faults[open_.back()];
-      fault.action =
-          fmt::format("ended with exit code {}: {}", count_of(event, "exit_code"), text_of(event, "reason"));
+      fault.action = fmt::format("ended with exit code {}: {}", finish.exit_code, finish.reason);
       restarting_ = true;
       return;
     }
-    if (text_of(event, "reason") == another_start_reason) {
+    if (finish.reason == another_start_reason) {
       restarting_ = true;
       return;
     }
@@ -219,8 +208,8 @@ class IncidentReader::State {
       if (fault.level == FaultLevel::ended) fault.level = FaultLevel::in_place;
     }
     resumed_from_.clear();  // it is not gone on from
-    close(time_us,
-          fmt::format("step {} was saved and the run stopped, as it was asked to", count_of(event, "step")));
+    close(finish.time_us,
+          fmt::format("step {} was saved and the run stopped, as it was asked to", finish.step));
     restarting_ = false;
     stopped_ = true;
   }
@@ -242,7 +231,7 @@ class IncidentReader::State {
   std::vector<std::size_t> open_;                    // faults behind which no step was made so far
   std::uint64_t step_ = 0;                           // the newest
   std::uint64_t lost_steps_ = 0;
-  std::uint64_t ranks_ = 0;
+  int ranks_ = 0;
   std::string resumed_from_;
   std::int64_t cut_us_ = 0;  // what was before is shared out
   std::int64_t last_us_ = 0, step_us_ = 0;

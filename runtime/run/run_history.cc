@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -15,10 +16,6 @@
 
 namespace holdfast::inline run {
 namespace {
-
-double number_or_nan(const Json& event, const char* key) {
-  return holdfast::number_of(event, key, std::numeric_limits<double>::quiet_NaN());
-}
 
 std::string shown_value(const std::string& key, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
@@ -40,9 +37,11 @@ std::string shown_key(std::string key) {
 }
 
 std::string details_of(const Json& event) {
+  const std::array shown_elsewhere = {event_kind_field, event_time_field, field_name(&StepEvent::step),
+                                      field_name(&StartEvent::run)};
   std::string text;
   for (const auto& [key, value] : event.items()) {
-    if (key == "event" || key == "time_us" || key == "step" || key == "run" || value.is_null() || value == "")
+    if (std::ranges::find(shown_elsewhere, key) != shown_elsewhere.end() || value.is_null() || value == "")
       continue;
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", shown_key(key), shown_value(key, value));
   }
@@ -52,26 +51,27 @@ std::string details_of(const Json& event) {
 // Reads the lines in order and keeps what later ones replace.
 class HistoryReader {
  public:
-  void read(const Json& event) {
-    ledger_.read(event);
-    const std::string name = text_of(event, "event");
-    last_step_ = count_of(event, "step", last_step_);
-    if (name == "start") read_start(event);
-    if (name == "finish") ended_well_ = text_of(event, "state") != "failed";
-    const std::string reason = name == "recovery" ? text_of(event, "reason") : "growth";
-    if (reason != "growth" && reason != "drain") ++history_.failures;
-    count_time(event);
-    if (name == "step") {
-      read_step(event);
-    } else {
-      if (name == "evaluation") held_out_[last_step_] = number_or_nan(event, "loss");
-      history_.events.push_back(
-          {.name = name,
-           .time_us = last_time_us_,
-           .step = last_step_,
-           .resumed = event.contains("resumed_from_step") && !event["resumed_from_step"].is_null(),
-           .details = details_of(event)});
+  void read(const Json& json) {
+    ledger_.read(json);
+    last_step_ = event_step(json).value_or(last_step_);
+    const std::optional<StartEvent> start = event_as<StartEvent>(json);
+    if (start.has_value()) read_start(*start);
+    if (const auto finish = event_as<FinishEvent>(json)) ended_well_ = finish->state != FinishEvent::failed;
+    if (const auto recovery = event_as<RecoveryEvent>(json)) {
+      if (recovery->reason != RecoveryEvent::growth && recovery->reason != RecoveryEvent::drain)
+        ++history_.failures;
     }
+    count_time(event_time(json));
+    if (const auto step = event_as(json, StepEvent{.tokens = history_.tokens})) {
+      read_step(*step);
+      return;
+    }
+    if (const auto evaluation = event_as<EvaluationEvent>(json)) held_out_[last_step_] = evaluation->loss;
+    history_.events.push_back({.name = std::string(event_kind(json)),
+                               .time_us = last_time_us_,
+                               .step = last_step_,
+                               .resumed = start.has_value() && start->resumed_from_step.value.has_value(),
+                               .details = details_of(json)});
   }
 
   RunHistory finish() && {
@@ -83,35 +83,33 @@ class HistoryReader {
   }
 
  private:
-  void read_start(const Json& event) {
-    last_step_ = count_of(event, "resumed_from_step", 0);
+  void read_start(const StartEvent& start) {
+    last_step_ = start.resumed_from_step.value.value_or(0);
     last_time_us_ = 0;
     if (!std::exchange(ended_well_, false)) ++history_.failures;
     steps_.erase(steps_.upper_bound(last_step_), steps_.end());
     held_out_.erase(held_out_.upper_bound(last_step_), held_out_.end());
-    if (const std::string run_id = text_of(event, "run"); !run_id.empty()) history_.run_id = run_id;
-    history_.parameters = count_of(event, "parameters", history_.parameters);
-    history_.ranks = count_of(event, "ranks", history_.ranks);
-    history_.planned_steps = count_of(event, "steps", history_.planned_steps);
+    if (!start.run.empty()) history_.run_id = start.run;
+    if (start.parameters > 0) history_.parameters = start.parameters;
+    if (start.ranks > 0) history_.ranks = static_cast<std::uint64_t>(start.ranks);
+    if (start.steps > 0) history_.planned_steps = static_cast<std::uint64_t>(start.steps);
   }
 
   // A clock that was set back adds nothing.
-  void count_time(const Json& event) {
-    const auto time_us =
-        static_cast<std::int64_t>(count_of(event, "time_us", 0) & std::numeric_limits<std::int64_t>::max());
+  void count_time(std::int64_t time_us) {
     if (last_time_us_ > 0 && time_us > last_time_us_ &&
         __builtin_add_overflow(history_.running_us, time_us - last_time_us_, &history_.running_us))
       history_.running_us = std::numeric_limits<std::int64_t>::max();
     last_time_us_ = std::max(last_time_us_, time_us);
   }
 
-  void read_step(const Json& event) {
-    history_.tokens = count_of(event, "tokens", history_.tokens);
+  void read_step(const StepEvent& step) {
+    history_.tokens = step.tokens;
     steps_[last_step_] = {.step = last_step_,
-                          .loss = number_or_nan(event, "loss"),
-                          .grad_norm = number_or_nan(event, "grad_norm"),
-                          .learning_rate = number_or_nan(event, "learning_rate"),
-                          .tokens_per_sec = number_or_nan(event, "tokens_per_sec")};
+                          .loss = step.loss,
+                          .grad_norm = step.grad_norm,
+                          .learning_rate = step.learning_rate,
+                          .tokens_per_sec = step.tokens_per_sec};
   }
 
   RunHistory history_;

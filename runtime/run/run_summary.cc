@@ -3,28 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <type_traits>
 
 #include "runtime/core/units.h"
 #include "runtime/run/event_reading.h"
 
 namespace holdfast::inline run {
 namespace {
-
-template <typename Number>
-Number number_or(const Json& event, const char* key, Number otherwise) {
-  if (!event.contains(key)) return otherwise;
-  const Json& value = event[key];
-  const bool fits = std::is_floating_point_v<Number> ? value.is_number()
-                    : std::is_unsigned_v<Number>     ? value.is_number_unsigned()
-                                                     : value.is_number_integer();
-  return fits ? value.get<Number>() : otherwise;
-}
-
-std::optional<double> milliseconds_of(const Json& event, const char* key) {
-  if (!event.contains(key) || !event[key].is_number()) return std::nullopt;
-  return event[key].get<double>();
-}
 
 std::string ago(std::int64_t time_us, std::int64_t now_us) {
   return format_seconds(static_cast<double>(std::max<std::int64_t>(now_us - time_us, 0)) * 1e-6) + " ago";
@@ -56,39 +40,30 @@ std::string state_sentence(const RunSummary& run) {
 
 }  // namespace
 
-void RunSummary::take(const Json& event) {
-  if (!event.is_object()) return;
-  const std::string name = text_of(event, "event");
-  const auto time_us = number_or<std::int64_t>(event, "time_us", 0);
-  const auto step = number_or<std::uint64_t>(event, "step", 0);
-  if (name == "start") {
+void RunSummary::take(const Json& json) {
+  if (const auto start = event_as<StartEvent>(json)) {
     ++starts;
-    ranks = number_or<int>(event, "ranks", 0);
-    generation = number_or<std::uint64_t>(event, "generation", 0);
-    run_id = text_of(event, "run");
-  } else if (name == "recovery") {
+    ranks = start->ranks;
+    generation = start->generation;
+    run_id = start->run;
+    if (start->hosts.has_value()) hosts = *start->hosts;
+  }
+  if (const auto recovery = event_as(json, RecoveryEvent{.ranks_after = ranks})) {
     ++recoveries;
-    ranks = number_or<int>(event, "ranks_after", ranks);
-    lost_steps += number_or<std::uint64_t>(event, "lost_steps", 0);
-  } else if (name == "step") {
-    newest = Step{.step = step,
-                  .loss = number_or<double>(event, "loss", 0),
-                  .tokens_per_second = number_or<double>(event, "tokens_per_sec", 0),
-                  .time_us = time_us};
-  } else if (name == "checkpoint") {
-    checkpoint = SavedStep{step, time_us};
-  } else if (name == "snapshot") {
-    snapshot = SavedStep{step, time_us};
-  } else if (name == "failure_cost") {
-    cost = FailureCost{milliseconds_of(event, "process_ms"), milliseconds_of(event, "host_ms"),
-                       milliseconds_of(event, "job_ms")};
+    ranks = recovery->ranks_after;
+    lost_steps += recovery->lost_steps;
+    if (recovery->hosts.has_value()) hosts = *recovery->hosts;
   }
-  if ((name == "start" || name == "recovery") && event.contains("hosts") && event["hosts"].is_object()) {
-    hosts.clear();
-    for (const JsonMember& host : event["hosts"].items()) {
-      if (host.value.is_number_integer()) hosts[host.key] = host.value.get<int>();
-    }
+  if (const auto step = event_as(json, StepEvent{.loss = 0.0, .tokens_per_sec = 0.0})) {
+    newest = Step{.step = step->step,
+                  .loss = step->loss,
+                  .tokens_per_second = step->tokens_per_sec,
+                  .time_us = step->time_us};
   }
+  if (const auto saved = event_as<CheckpointEvent>(json)) checkpoint = SavedStep{saved->step, saved->time_us};
+  if (const auto saved = event_as<SnapshotEvent>(json)) snapshot = SavedStep{saved->step, saved->time_us};
+  if (const auto told = event_as<FailureCostEvent>(json))
+    cost = FailureCost{told->process_ms, told->host_ms, told->job_ms};
 }
 
 std::string activity_of(const SlotView& slot, std::int64_t now_ns) {
