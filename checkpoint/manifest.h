@@ -20,6 +20,14 @@ struct ShardFile {
   std::uint32_t piece_count = 0;
   // Hosts that have the shard, where run.directory was another directory on each host; else empty.
   std::vector<std::string> hosts = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("name", self.name);
+    visit("bytes", self.bytes);
+    visit("index_crc32c", self.index_crc32c);
+    visit("piece_count", self.piece_count);
+    visit("hosts", self.hosts);
+  }
 };
 
 // Identifies the checkpoint of the run that another one followed.

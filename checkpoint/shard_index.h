@@ -31,6 +31,11 @@ struct StoredChunk {
 struct BaseFile {
   std::string name;
   std::uint64_t bytes = 0;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("name", self.name);
+    visit("bytes", self.bytes);
+  }
 };
 
 struct IndexedPiece {

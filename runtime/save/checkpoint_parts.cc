@@ -2,11 +2,11 @@
 
 #include <map>
 #include <set>
+#include <utility>
 
 #include "checkpoint/snapshot_slot.h"
 #include "parallel/comm/collectives.h"
 #include "runtime/config/document.h"
-#include "runtime/core/json.h"
 #include "runtime/os/console.h"
 #include "runtime/save/device_state.h"
 
@@ -20,28 +20,19 @@ std::vector<StatePiece> saved_state(StateView& view) {
   return pieces;
 }
 
-std::string to_text(const ShardFile& file) {
-  return Json::array({file.name, file.bytes, file.index_crc32c, file.piece_count}).dump_any();
-}
-
-ShardFile shard_from_text(const std::string& text) {
-  const Json json = Json::parse(text);  // written by to_text of a rank that agreed on the binary
-  return {.name = json[0], .bytes = json[1], .index_crc32c = json[2], .piece_count = json[3]};
-}
-
-std::uint64_t bytes_of_shards(const std::vector<std::string>& shard_texts) {
+std::uint64_t bytes_of_shards(const std::vector<ShardFile>& shards) {
   std::uint64_t bytes = 0;
-  for (const std::string& text : shard_texts) bytes += shard_from_text(text).bytes;
+  for (const ShardFile& shard : shards) bytes += shard.bytes;
   return bytes;
 }
 
-Manifest make_manifest(StateView& view, const RunState& state, const std::vector<std::string>& shard_texts) {
+Manifest make_manifest(StateView& view, const RunState& state, std::vector<ShardFile> shards) {
   Manifest manifest;
   put_state(state, manifest);
   manifest.identity = config_identity(view.rank.config);
   manifest.config = record_config(view.rank.config);
   manifest.values["device"] = view.rank.device.identity(view.spec.dtype);
-  for (const std::string& text : shard_texts) manifest.shards.push_back(shard_from_text(text));
+  manifest.shards = std::move(shards);
   return manifest;
 }
 

@@ -15,13 +15,10 @@ namespace holdfast::inline save {
 // tensor group have is saved by one of them.
 std::vector<StatePiece> saved_state(StateView& view);
 
-// Converts a ShardFile to text, to be sent to rank 0.
-std::string to_text(const ShardFile& file);
-ShardFile shard_from_text(const std::string& text);  // written by to_text
-std::uint64_t bytes_of_shards(const std::vector<std::string>& shard_texts);
+std::uint64_t bytes_of_shards(const std::vector<ShardFile>& shards);
 
 // Makes the manifest of the shards of all ranks, which hold `state`.
-Manifest make_manifest(StateView& view, const RunState& state, const std::vector<std::string>& shard_texts);
+Manifest make_manifest(StateView& view, const RunState& state, std::vector<ShardFile> shards);
 
 // Completes the manifest of a checkpoint in parts: which host has which shard, and the tensors that no single
 // host could list. All ranks call it together; it does nothing where there is one directory.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/comm/agreement.h"
+#include "parallel/comm/gather.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 #include "runtime/save/shard_options.h"
@@ -133,11 +134,9 @@ Result<void> DiskSaver::begin_publishing() {
     report(*save, outcome_of(*save->published));
     return {};
   }
-  HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(view_->rank.communicator, view_->rank.waiter, to_text(*shard)));
-  save->report.bytes = bytes_of_shards(texts);
   Manifest manifest = save->copy->snapshot->manifest();
-  for (const std::string& text : texts) manifest.shards.push_back(shard_from_text(text));
+  HF_TRY(manifest.shards, gather(view_->rank.communicator, view_->rank.waiter, *shard));
+  save->report.bytes = bytes_of_shards(manifest.shards);
   HF_TRY_VOID(describe_parts(*view_, tier_, manifest));
   if (tier_.publishes()) {
     publish_.start(view_->rank.env, "publisher",

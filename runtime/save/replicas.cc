@@ -1,12 +1,36 @@
 #include "runtime/save/replicas.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "parallel/comm/agreement.h"
-#include "runtime/core/json.h"
+#include "parallel/comm/gather.h"
 
 namespace holdfast::inline save {
 namespace {
+
+struct ReplicaPort {
+  int rank = 0;  // whose replicas come to it
+  std::uint16_t port = 0;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("rank", self.rank);
+    visit("port", self.port);
+  }
+};
+
+// The place at which a rank receives replicas.
+struct ReplicaListener {
+  std::string host = {};
+  std::vector<std::string> addresses = {};
+  std::vector<ReplicaPort> ports = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("addresses", self.addresses);
+    visit("ports", self.ports);
+  }
+};
 
 constexpr const char* replica_purpose = "replica";
 
@@ -154,18 +178,18 @@ Result<void> Replicas::exchange_addresses() {
   const Result<ListenAddress> address = view_->rank.listen_address();
   HF_TRY_VOID(
       agree_on_outcome(view_->rank.communicator, view_->rank.waiter, outcome_of(address), env.host_name()));
-  Json ports = Json::object();
+  ReplicaListener mine{.host = env.host_name(), .addresses = address->reported};
   for (const std::unique_ptr<Keeper>& keeper : keepers_)
-    ports[std::to_string(keeper->rank())] = keeper->port();
-  HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(view_->rank.communicator, view_->rank.waiter,
-                         Json::array({env.host_name(), address->reported, ports}).dump_any()));
+    mine.ports.push_back({.rank = keeper->rank(), .port = keeper->port()});
+  HF_TRY(const std::vector<ReplicaListener> listeners,
+         gather(view_->rank.communicator, view_->rank.waiter, mine));
   target_.rank = view_->snapshots.buddy();
   if (target_.rank < 0) return {};
-  const Json reported = Json::parse(texts[static_cast<std::size_t>(target_.rank)]);
-  target_.host = reported[0];
-  const std::uint16_t port = reported[2][std::to_string(view_->rank.communicator.rank())];
-  for (const Json& each : reported[1]) target_.addresses.push_back({each, port});
+  const ReplicaListener& buddy = listeners[static_cast<std::size_t>(target_.rank)];
+  const auto own = std::ranges::find(buddy.ports, view_->rank.communicator.rank(), &ReplicaPort::rank);
+  HF_CHECK(own != buddy.ports.end());
+  target_.host = buddy.host;
+  for (const std::string& each : buddy.addresses) target_.addresses.push_back({each, own->port});
   return {};
 }
 

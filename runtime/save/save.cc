@@ -8,6 +8,7 @@
 
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/device_wait.h"
+#include "parallel/comm/gather.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/interop/checkpoint_config.h"
@@ -217,9 +218,8 @@ Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, s
     if (tier.publishes()) static_cast<void>(store.abandon_save(view.state.step).ok());
     return written.error();
   }
-  HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(view.rank.communicator, view.rank.waiter, to_text(shard.value())));
-  Manifest manifest = make_manifest(view, view.state, texts);
+  HF_TRY(std::vector<ShardFile> shards, gather(view.rank.communicator, view.rank.waiter, *shard));
+  Manifest manifest = make_manifest(view, view.state, std::move(shards));
   HF_TRY_VOID(describe_parts(view, tier, manifest));
   Result<void> published;
   if (tier.publishes()) published = store.publish(manifest);
@@ -229,7 +229,7 @@ Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, s
     store.all_hosts_have(state_of(manifest));
     if (tier.publishes()) retain_or_complain(store, tier.kept(keep));
   }
-  return bytes_of_shards(texts);
+  return bytes_of_shards(manifest.shards);
 }
 
 Result<void> restore_checkpoint(StateView& view, const std::string& checkpoint_directory) {

@@ -3,10 +3,23 @@
 #include <utility>
 
 #include "parallel/comm/agreement.h"
-#include "runtime/core/json.h"
+#include "parallel/comm/gather.h"
 
 namespace holdfast::inline save {
 namespace {
+
+// The place at which a rank receives copies.
+struct CopyListener {
+  std::string host = {};
+  std::vector<std::string> addresses = {};
+  std::uint16_t port = 0;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("addresses", self.addresses);
+    visit("port", self.port);
+  }
+};
 
 // Returns the text that the two ends of a connection prove to each other. It contains the number of the rank,
 // so that a peer cannot redirect a copy to another rank.
@@ -59,15 +72,16 @@ Result<void> ShardCopies::begin_serving(SealedNetwork network, const std::string
 
 Result<void> ShardCopies::exchange_addresses(StateView& view, const ListenAddress& address, int keeper) {
   Communicator& communicator = view.rank.communicator;
-  HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(communicator, view.rank.waiter,
-                         Json::array({env_->host_name(), address.reported, listener_->port()}).dump_any()));
+  HF_TRY(std::vector<CopyListener> listeners,
+         gather(communicator, view.rank.waiter,
+                CopyListener{
+                    .host = env_->host_name(), .addresses = address.reported, .port = listener_->port()}));
   keeper_ = keeper;
   if (keeper < 0) return {};
   to_keeper_.emplace(view.rank.network(copy_purpose(keeper)));
-  const Json reported = Json::parse(texts[static_cast<std::size_t>(keeper)]);
-  keeper_host_ = reported[0];
-  for (const Json& each : reported[1]) addresses_.push_back({each, reported[2]});
+  const CopyListener& to = listeners[static_cast<std::size_t>(keeper)];
+  keeper_host_ = to.host;
+  for (const std::string& each : to.addresses) addresses_.push_back({each, to.port});
   return {};
 }
 

@@ -10,7 +10,7 @@
 #include "checkpoint/shard_file.h"
 #include "checkpoint/snapshot_slot.h"
 #include "parallel/comm/agreement.h"
-#include "runtime/core/json.h"
+#include "parallel/comm/gather.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
@@ -20,6 +20,30 @@ namespace {
 
 constexpr std::uint64_t fetched_at_once = std::uint64_t{4} << 20;
 constexpr const char* fetch_operation = "the copying of shards between hosts";
+
+// The shards that a rank needs, and the rank that fetches them for it.
+struct ShardNeeds {
+  int leader = 0;
+  std::vector<std::size_t> shards = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("leader", self.leader);
+    visit("shards", self.shards);
+  }
+};
+
+// The pieces of a shard, and the other files that it refers to.
+struct ShardContent {
+  std::size_t shard = 0;
+  std::string pieces = {};  // to_text() of their specs
+  std::vector<BaseFile> bases = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("shard", self.shard);
+    visit("pieces", self.pieces);
+    visit("bases", self.bases);
+  }
+};
 
 class ShardExchange {
  public:
@@ -40,15 +64,11 @@ class ShardExchange {
     HF_TRY_VOID(share_pieces());
     std::vector<std::size_t> needed;
     HF_TRY_VOID(agree(find_needed(wanted_of, needed)));
-    HF_TRY(const std::vector<std::string> texts,
-           all_gather_text(communicator_, waiter_, Json(needed).dump_any()));
+    HF_TRY(const std::vector<ShardNeeds> all,
+           gather(communicator_, waiter_, ShardNeeds{.leader = leader_, .shards = needed}));
     std::vector<std::set<int>> needed_by(holders_.size());
-    HF_TRY(const std::vector<std::string> leaders,
-           all_gather_text(communicator_, waiter_, std::to_string(leader_)));
-    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-      for (const Json& shard : Json::parse(texts[rank]))
-        needed_by[shard.get<std::size_t>()].insert(std::stoi(leaders[rank]));
-    }
+    for (const ShardNeeds& each : all)
+      for (const std::size_t shard : each.shards) needed_by[shard].insert(each.leader);
     std::vector<std::vector<int>> targets;
     for (const std::set<int>& leading : needed_by) targets.emplace_back(leading.begin(), leading.end());
     Result<void> outcome;
@@ -92,27 +112,24 @@ class ShardExchange {
            all_gather_text(communicator_, waiter_, tells ? own : std::string()));
     manifest_text_ = texts[static_cast<std::size_t>(first - have.begin())];
     HF_TRY(manifest_, decode_manifest(manifest_text_, directory_));
-    Json present = Json::array();
+    std::vector<std::size_t> present;
     for (std::size_t i = 0; i < manifest_.shards.size(); ++i) {
       const bool is_here = has_manifest_ && has_shard(env_, directory_, manifest_.shards[i],
                                                       state_of(manifest_), manifest_.run_id);
       here_.push_back(is_here);
       if (is_here && leads()) present.push_back(i);
     }
-    HF_TRY(const std::vector<std::string> reported,
-           all_gather_text(communicator_, waiter_, present.dump_any()));
+    HF_TRY(const std::vector<std::vector<std::size_t>> all, gather(communicator_, waiter_, present));
     holders_.resize(manifest_.shards.size());
-    for (std::size_t rank = 0; rank < reported.size(); ++rank) {
-      for (const Json& shard : Json::parse(reported[rank]))
-        holders_[shard.get<std::size_t>()].push_back(static_cast<int>(rank));
-    }
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      for (const std::size_t shard : all[rank]) holders_[shard].push_back(static_cast<int>(rank));
     return {};
   }
 
   // Shares the pieces of each shard and the other files that it refers to, sent by the first leader that has
   // it.
   Result<void> share_pieces() {
-    Json mine = Json::array();
+    std::vector<ShardContent> mine;
     Result<void> outcome;
     for (std::size_t i = 0; i < holders_.size(); ++i) {
       if (holders_[i].empty() || holders_[i].front() != communicator_.rank()) continue;
@@ -124,19 +141,16 @@ class ShardExchange {
       }
       std::vector<ShardSpec> specs;
       for (const IndexedPiece& piece : reader->pieces()) specs.push_back(piece.spec);
-      Json bases = Json::array();
-      for (const BaseFile& base : reader->bases()) bases.push_back(Json::array({base.name, base.bytes}));
-      mine.push_back({i, to_text(specs), bases});
+      mine.push_back({.shard = i, .pieces = to_text(specs), .bases = reader->bases()});
     }
     HF_TRY_VOID(agree(outcome));
-    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump_any()));
+    HF_TRY(const std::vector<std::vector<ShardContent>> all, gather(communicator_, waiter_, mine));
     pieces_.resize(holders_.size());
     bases_.resize(holders_.size());
-    for (const std::string& text : texts) {
-      for (const Json& each : Json::parse(text)) {
-        const auto shard = each[0].get<std::size_t>();
-        pieces_[shard] = specs_from_text(each[1].get<std::string>());
-        for (const Json& base : each[2]) bases_[shard].push_back({.name = base[0], .bytes = base[1]});
+    for (const std::vector<ShardContent>& contents : all) {
+      for (const ShardContent& each : contents) {
+        pieces_[each.shard] = specs_from_text(each.pieces);
+        bases_[each.shard] = each.bases;
       }
     }
     return {};

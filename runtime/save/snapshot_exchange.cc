@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "runtime/core/json.h"
+#include "parallel/comm/gather.h"
 #include "runtime/save/checkpoint_parts.h"
 
 namespace holdfast::inline save {
@@ -17,23 +17,38 @@ struct Request {
   std::size_t piece = 0;
   std::uint64_t first_element = 0;  // first element within the piece
   std::uint64_t element_count = 0;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("part", self.part);
+    visit("piece", self.piece);
+    visit("first_element", self.first_element);
+    visit("element_count", self.element_count);
+  }
 };
 
-std::string to_text(const std::vector<Request>& requests) {
-  Json list = Json::array();
-  for (const Request& each : requests)
-    list.push_back({each.part, each.piece, each.first_element, each.element_count});
-  return list.dump_any();
-}
+// The parts that a rank sees on its host, the damaged ones among them, and whether it needs others.
+struct HostParts {
+  std::string host = {};
+  std::vector<std::uint32_t> parts = {}, damaged = {};
+  bool needs = false;
 
-std::vector<Request> requests_from_text(const std::string& text) {  // from a rank with the same binary
-  std::vector<Request> requests;
-  for (const Json& each : Json::parse(text)) {
-    requests.push_back(
-        {.part = each[0], .piece = each[1], .first_element = each[2], .element_count = each[3]});
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("parts", self.parts);
+    visit("damaged", self.damaged);
+    visit("needs", self.needs);
   }
-  return requests;
-}
+};
+
+struct PartContent {
+  std::uint32_t part = 0;
+  std::string pieces = {};  // to_text() of their specs
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("part", self.part);
+    visit("pieces", self.pieces);
+  }
+};
 
 ShardSpec spec_of(const Request& request, ShardSpec spec) {
   HF_CHECK(request.first_element % block_elements == 0);
@@ -57,11 +72,11 @@ class PartExchange {
     HF_TRY_VOID(share_pieces());
     std::vector<Request> mine;
     const Result<void> planned = plan(mine);
-    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, to_text(mine)));
+    HF_TRY(const std::vector<std::vector<Request>> requests, gather(communicator_, waiter_, mine));
     Result<void> outcome = planned;
     // Ranks make all transfers in one order, so that they do not wait in a circle.
     for (int rank = 0; rank < communicator_.size(); ++rank) {
-      for (const Request& request : requests_from_text(texts[static_cast<std::size_t>(rank)])) {
+      for (const Request& request : requests[static_cast<std::size_t>(rank)]) {
         const Result<void> moved = move(request, rank);
         if (!moved.ok() && communicator_.abandoned()) return moved;
         if (outcome.ok()) outcome = moved;
@@ -76,25 +91,21 @@ class PartExchange {
   // host.
   Result<bool> find_servers() {
     const std::vector<std::uint32_t> damaged = set_.drop_damaged(wanted_);
-    const Json mine = {{"host", view_.rank.env.host_id()},
-                       {"parts", set_.ranks()},
-                       {"damaged", damaged},
-                       {"needs", !set_.holds(wanted_)}};
-    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump_any()));
+    HF_TRY(const std::vector<HostParts> all, gather(communicator_, waiter_,
+                                                    HostParts{.host = view_.rank.env.host_id(),
+                                                              .parts = set_.ranks(),
+                                                              .damaged = damaged,
+                                                              .needs = !set_.holds(wanted_)}));
     bool needed = false;
     std::set<std::pair<std::string, std::uint32_t>> unsound;
-    std::vector<Json> reported;
-    for (const std::string& text : texts) {
-      reported.push_back(Json::parse(text));
-      needed = needed || reported.back()["needs"].get<bool>();
-      for (const std::uint32_t part : reported.back()["damaged"])
-        unsound.emplace(reported.back()["host"], part);
+    for (const HostParts& each : all) {
+      needed = needed || each.needs;
+      for (const std::uint32_t part : each.damaged) unsound.emplace(each.host, part);
     }
     std::map<std::uint32_t, std::vector<int>> holders;
-    for (std::size_t rank = 0; rank < reported.size(); ++rank) {
-      for (const std::uint32_t part : reported[rank]["parts"]) {
-        if (!unsound.contains({reported[rank]["host"], part}))
-          holders[part].push_back(static_cast<int>(rank));
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      for (const std::uint32_t part : all[rank].parts) {
+        if (!unsound.contains({all[rank].host, part})) holders[part].push_back(static_cast<int>(rank));
       }
     }
     for (const auto& [part, ranks] : holders) server_of_[part] = ranks[part % ranks.size()];
@@ -102,15 +113,14 @@ class PartExchange {
   }
 
   Result<void> share_pieces() {
-    Json mine = Json::array();
+    std::vector<PartContent> mine;
     for (const auto& [part, server] : server_of_) {
       if (server != communicator_.rank()) continue;
-      mine.push_back({part, to_text(set_.pieces_of(part))});
+      mine.push_back({.part = part, .pieces = to_text(set_.pieces_of(part))});
     }
-    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump_any()));
-    for (const std::string& text : texts) {
-      for (const Json& each : Json::parse(text)) pieces_[each[0]] = specs_from_text(each[1]);
-    }
+    HF_TRY(const std::vector<std::vector<PartContent>> all, gather(communicator_, waiter_, mine));
+    for (const std::vector<PartContent>& contents : all)
+      for (const PartContent& each : contents) pieces_[each.part] = specs_from_text(each.pieces);
     return {};
   }
 

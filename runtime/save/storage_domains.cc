@@ -7,7 +7,7 @@
 #include <set>
 
 #include "parallel/comm/agreement.h"
-#include "runtime/core/json.h"
+#include "parallel/comm/gather.h"
 #include "runtime/os/durable_directory.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/run_directory.h"
@@ -52,6 +52,28 @@ std::string remembered_name(Env& env, const std::string& run_directory) {
   return is_name ? name : std::string();
 }
 
+// The run directory of a rank: the storage domain that it is in, and the possible names of that.
+struct NamedDirectory {
+  int number = 0;
+  std::string remembered = {}, host = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("number", self.number);
+    visit("remembered", self.remembered);
+    visit("host", self.host);
+  }
+};
+
+struct ProbeSight {
+  bool sees = false;      // the probe of rank 0
+  std::string host = {};  // Env::host_id()
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("sees", self.sees);
+    visit("host", self.host);
+  }
+};
+
 bool is_called_after(const DomainName& domain) {
   return domain.remembered == domain.host || domain.remembered.starts_with(domain.host + "#");
 }
@@ -59,23 +81,24 @@ bool is_called_after(const DomainName& domain) {
 // Gathers the storage domains and names them. Each rank knows the number of its own storage domain.
 Result<StorageDomains> name_domains(Communicator& communicator, const Waiter& waiter, Env& env,
                                     const std::string& run_directory, int number) {
-  const Json mine = Json::array({number, remembered_name(env, run_directory), env.host_name()});
-  HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, mine.dump_any()));
-  std::vector<int> numbers;
+  HF_TRY(const std::vector<NamedDirectory> all,
+         gather(communicator, waiter,
+                NamedDirectory{.number = number,
+                               .remembered = remembered_name(env, run_directory),
+                               .host = env.host_name()}));
   std::map<int, DomainName> by_number;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const Json each = Json::parse(texts[rank]);
-    numbers.push_back(each[0]);
-    if (numbers.back() == static_cast<int>(rank))
-      by_number[numbers.back()] = {.remembered = each[1], .host = each[2]};
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const NamedDirectory& each = all[rank];
+    if (each.number == static_cast<int>(rank))
+      by_number[each.number] = {.remembered = each.remembered, .host = each.host};
   }
   std::vector<DomainName> asked;
   for (const auto& [first, name] : by_number) asked.push_back(name);
   const std::vector<std::string> names = names_of_domains(asked);
   std::vector<StorageDomain> domains;
-  for (const int each : numbers) {
-    const auto at = std::distance(by_number.begin(), by_number.find(each));
-    domains.push_back({.number = each, .host = names[static_cast<std::size_t>(at)]});
+  for (const NamedDirectory& each : all) {
+    const auto at = std::distance(by_number.begin(), by_number.find(each.number));
+    domains.push_back({.number = each.number, .host = names[static_cast<std::size_t>(at)]});
   }
   return StorageDomains(std::move(domains));
 }
@@ -135,20 +158,14 @@ Result<std::optional<StorageDomains>> find_storage_domains(const TrainInputs& in
   HF_TRY_VOID(make_probe(rank == 0));
   HF_TRY(std::vector<std::string> probes, all_gather_text(communicator, waiter, probe.name()));
   const bool sees = probe.sees(probes.front());
-  HF_TRY(const std::vector<std::string> reported,
-         all_gather_text(communicator, waiter, Json::array({sees, env.host_id()}).dump_any()));
-  std::vector<std::string> hosts;
-  bool all_see = true;
-  for (const std::string& text : reported) {
-    const Json each = Json::parse(text);
-    all_see = all_see && each[0].get<bool>();
-    hosts.push_back(each[1]);
-  }
+  HF_TRY(const std::vector<ProbeSight> sights,
+         gather(communicator, waiter, ProbeSight{.sees = sees, .host = env.host_id()}));
+  const bool all_see = std::ranges::all_of(sights, &ProbeSight::sees);
   if (all_see) return std::optional<StorageDomains>();
 
   // The first rank of each host that does not see rank 0's probe makes one of its own; several hosts may
   // share it.
-  const bool is_first = std::ranges::find(hosts, env.host_id()) - hosts.begin() == rank;
+  const bool is_first = std::ranges::find(sights, env.host_id(), &ProbeSight::host) - sights.begin() == rank;
   HF_TRY_VOID(make_probe(is_first && !sees));
   HF_TRY(probes, all_gather_text(communicator, waiter, probe.name()));
   const auto first = std::ranges::find_if(probes, [&](const std::string& name) { return probe.sees(name); });
@@ -192,13 +209,7 @@ Result<void> remember_domain_name(Env& env, const std::string& run_directory, co
 
 Result<StorageDomains> gather_storage_domains(Communicator& communicator, const Waiter& waiter,
                                               const StorageDomain& mine) {
-  HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(communicator, waiter, Json::array({mine.number, mine.host}).dump_any()));
-  std::vector<StorageDomain> domains;
-  for (const std::string& text : texts) {
-    const Json each = Json::parse(text);
-    domains.push_back({.number = each[0], .host = each[1]});
-  }
+  HF_TRY(std::vector<StorageDomain> domains, gather(communicator, waiter, mine));
   return StorageDomains(std::move(domains));
 }
 

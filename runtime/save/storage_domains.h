@@ -28,6 +28,11 @@ struct StorageDomain {
   int number = 0;    // first rank of the storage domain when the run was started
   std::string host;  // name: host of that rank, or "HOST#2" where another domain has this name
   bool operator==(const StorageDomain&) const = default;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("number", self.number);
+    visit("host", self.host);
+  }
 };
 
 // StorageDomains holds the storage domains of all ranks of a communicator, by rank.
