@@ -8,13 +8,12 @@
 #include <array>
 #include <climits>
 #include <numeric>
-#include <sstream>
 #include <utility>
 
-#include "parallel/comm/collectives.h"
+#include "parallel/comm/gather.h"
 #include "parallel/mpi/deadline.h"
 #include "parallel/mpi/mpi_calls.h"
-#include "runtime/os/processes.h"
+#include "runtime/os/process_identity.h"
 
 namespace holdfast::inline parallel {
 namespace {
@@ -52,24 +51,15 @@ Result<StartLine> start_line(Env& env) {
   return found;
 }
 
-// Identifies the leader to the processes that it starts: MPI does not tell them of its death when it is on
-// their host.
-struct LeaderProcess {
-  std::int64_t id = 0, started_ticks = 0;
+// The outcome of a start of new ranks, on the rank that starts them.
+struct StartedRanks {
+  int count = 0;
+  std::string failure = {};  // a sentence; empty: they were started
 
-  static LeaderProcess of_this(Env& env) {
-    const std::optional<ProcessFacts> facts = env.processes().facts(env.process_id());
-    return {.id = env.process_id(), .started_ticks = facts.has_value() ? facts->started_ticks : 0};
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("count", self.count);
+    visit("failure", self.failure);
   }
-  static LeaderProcess from_text(const std::string& text) {
-    LeaderProcess leader;
-    std::istringstream(text) >> leader.id >> leader.started_ticks;
-    return leader;
-  }
-  std::string to_text() const { return fmt::format("{} {}", id, started_ticks); }
-  // Returns whether this process sees the leader. It does not where that is on another host, or in another
-  // container: there the id is that of another process, or of none.
-  bool is_in_sight(Env& env) const { return !has_ended(env.processes(), id, started_ticks); }
 };
 
 int send_text(const std::string& text, int peer, MPI_Comm bridge) {
@@ -187,7 +177,8 @@ Result<void> MpiWorld::start_new_ranks(int count, const std::string& task, std::
       [this] { return cut_off_ ? cut_off_() : ""; }, others_go_on ? Deadline::End::die : Deadline::End::exit);
   Started started{.count = count};
   HF_TRY_VOID(start_processes(count, started.bridge));
-  const std::string me = LeaderProcess::of_this(*env_).to_text();
+  // MPI does not tell the new processes of the leader's death when it is on their host.
+  const std::string me = record_to_text(ProcessIdentity::of(env_->processes(), env_->process_id()));
   for (int peer = 1; peer <= count; ++peer) {
     int code = send_text(me, peer, started.bridge);
     if (code == MPI_SUCCESS) code = send_text(task, peer, started.bridge);
@@ -301,12 +292,12 @@ Result<void> MpiWorld::grow(int count, std::int64_t timeout_ms, const std::strin
   Result<int> started = 0;
   if (leads) started = count_started(count, timeout_ms);
   // The other ranks wait here, where they see who dies.
-  const std::string mine = started.ok() ? fmt::format("+{}", *started) : started.error().message;
-  const Result<std::vector<std::string>> reported =
-      all_gather_text(current(), {*env_, timeout_ms, listener_}, mine);
-  const bool go = reported.ok() && reported->front().starts_with('+');
+  const StartedRanks mine = started.ok() ? StartedRanks{.count = *started, .failure = {}}
+                                         : StartedRanks{.count = 0, .failure = started.error().message};
+  const Result<std::vector<StartedRanks>> reported = gather(current(), {*env_, timeout_ms, listener_}, mine);
+  const bool go = reported.ok() && reported->front().failure.empty();
   std::vector<int> numbers = current().launched_ranks();
-  const int coming = go ? std::stoi(reported->front()) : 0;
+  const int coming = go ? reported->front().count : 0;
   for (int i = 0; i < coming; ++i) numbers.push_back(next_number_ + i);
   MPI_Comm bridge = MPI_COMM_NULL;
   if (!go) {
@@ -320,7 +311,7 @@ Result<void> MpiWorld::grow(int count, std::int64_t timeout_ms, const std::strin
     }
   }
   if (!reported.ok()) return reported.error();
-  if (!go) return fail(ExitCode::communication, "{}", reported->front());
+  if (!go) return fail(ExitCode::communication, "{}", reported->front().failure);
   MPI_Comm next = MPI_COMM_NULL;
   if (Result<void> connected =
           connect(current().handle(), 0, leads ? bridge : MPI_COMM_SELF, /*later=*/false, next);
@@ -342,8 +333,8 @@ namespace {
 // it. There is no time limit: the leader's death is noticed, and a leader that hangs is killed by its guard.
 class Invitation {
  public:
-  Invitation(Env& env, MPI_Comm bridge, const LeaderProcess& leader)
-      : env_(&env), bridge_(bridge), leader_(leader), was_in_sight_(leader.is_in_sight(env)) {
+  Invitation(Env& env, MPI_Comm bridge, const ProcessIdentity& leader)
+      : env_(&env), bridge_(bridge), leader_(leader), was_in_sight_(!leader.has_ended(env.processes())) {
     code_ = MPI_Irecv(&size_, 1, MPI_INT, 0, tag_invitation, bridge_, &request_);
   }
 
@@ -351,7 +342,7 @@ class Invitation {
     if (code_ == MPI_SUCCESS && complete_ == 0) code_ = MPI_Test(&request_, &complete_, MPI_STATUS_IGNORE);
     bool leader_ended = false;
     if (complete_ == 0 && env_->monotonic_ns() - looked_ns_ > between_looks_ns) {
-      leader_ended = was_in_sight_ && !leader_.is_in_sight(*env_);
+      leader_ended = was_in_sight_ && leader_.has_ended(env_->processes());
       looked_ns_ = env_->monotonic_ns();
     }
     if (code_ != MPI_SUCCESS || (complete_ != 0 && size_ == 0) || leader_ended)
@@ -371,7 +362,8 @@ class Invitation {
  private:
   Env* env_;
   MPI_Comm bridge_;
-  LeaderProcess leader_;
+  ProcessIdentity leader_;
+  // False on another host, or in another container: there the id is that of another process, or of none.
   bool was_in_sight_;
   std::int64_t looked_ns_ = 0;
   MPI_Request request_ = MPI_REQUEST_NULL;
@@ -399,7 +391,7 @@ void MpiWorld::join(std::int64_t timeout_ms, const Preparation& preparation) {
   if (code == MPI_SUCCESS) code = receive_text(task, bridge);
   if (code != MPI_SUCCESS) leave_silently(*env_, mpi_text(code));
   deadline.reset();  // those that started it go on meanwhile
-  Invitation invitation(*env_, bridge, LeaderProcess::from_text(leader));
+  Invitation invitation(*env_, bridge, record_from_text<ProcessIdentity>(leader).value());  // of this binary
   if (preparation && !task.empty()) preparation(task, [&] { invitation.look_up(); });
   std::vector<int> numbers = invitation.await();
   deadline = std::make_unique<Deadline>(
