@@ -25,6 +25,13 @@ struct Generation {
   std::string settings = {};     // digest of the numeric settings that it began with
   std::string reason = {};       // for people
   bool operator==(const Generation&) const = default;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("number", self.number);
+    visit("parent", self.parent);
+    visit("settings", self.settings);
+    visit("reason", self.reason);
+  }
 };
 
 struct Lineage {
@@ -33,6 +40,12 @@ struct Lineage {
   // Newest checkpoint that was published: where it is missing later, it was removed from outside.
   std::optional<ParentCheckpoint> newest_checkpoint = {};
   bool operator==(const Lineage&) const = default;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("run_id", self.run_id);
+    visit("generations", self.generations);
+    visit("newest_checkpoint", self.newest_checkpoint);
+  }
 
   std::uint64_t current() const { return generations.empty() ? 0 : generations.back().number; }
   // Returns the generation, or null if it has no record, as the first one.

@@ -35,6 +35,11 @@ struct ParentCheckpoint {
   std::uint64_t generation = 0;
   std::uint64_t step = 0;
   bool operator==(const ParentCheckpoint&) const = default;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("generation", self.generation);
+    visit("step", self.step);
+  }
 };
 
 // Everything about a saved state that is not tensor bytes. Numbers that must keep their bits travel as

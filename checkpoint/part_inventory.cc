@@ -9,37 +9,9 @@
 #include "checkpoint/chunk_reading.h"
 #include "checkpoint/names.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/json.h"
 
 namespace holdfast::inline checkpoint {
 namespace {
-
-Json to_json(const ShardFile& shard) {
-  return Json::array({shard.name, shard.bytes, shard.index_crc32c, shard.piece_count, shard.hosts});
-}
-
-Json to_json(const CheckpointPart& part) {
-  Json named = Json::array();
-  for (const ShardFile& shard : part.named) named.push_back(to_json(shard));
-  return Json::array({part.run_id, part.state.generation, part.state.step, part.content, part.directory,
-                      named, part.present});
-}
-
-CheckpointPart part_from_json(const Json& json) {
-  CheckpointPart part{.run_id = json[0],
-                      .state = {.generation = json[1], .step = json[2]},
-                      .content = json[3],
-                      .directory = json[4]};
-  for (const Json& shard : json[5]) {
-    part.named.push_back({.name = shard[0],
-                          .bytes = shard[1],
-                          .index_crc32c = shard[2],
-                          .piece_count = shard[3],
-                          .hosts = shard[4].get<std::vector<std::string>>()});
-  }
-  part.present = json[6].get<std::vector<std::string>>();
-  return part;
-}
 
 // Returns whether the host has something of this step, whatever it is.
 bool has_some_of(const PartInventory& inventory, const ParentCheckpoint& state) {
@@ -126,27 +98,6 @@ Result<PartInventory> take_inventory(Env& env, const std::string& run_directory,
         part.present.push_back(shard.name);
     }
   }
-  return inventory;
-}
-
-std::string to_text(const PartInventory& inventory) {
-  Json parts = Json::array();
-  for (const CheckpointPart& part : inventory.parts) parts.push_back(to_json(part));
-  Json unreadable = Json::array();
-  for (const UnreadablePart& part : inventory.unreadable)
-    unreadable.push_back(Json::array({part.step, part.why}));
-  return Json::array(
-             {inventory.host, inventory.shm_run_id, encode_lineage(inventory.lineage), parts, unreadable})
-      .dump_any();
-}
-
-PartInventory inventory_from_text(const std::string& text) {
-  const Json json = Json::parse(text);
-  PartInventory inventory{.host = json[0],
-                          .shm_run_id = json[1],
-                          .lineage = decode_lineage(json[2].get<std::string>(), "of another host").value()};
-  for (const Json& part : json[3]) inventory.parts.push_back(part_from_json(part));
-  for (const Json& part : json[4]) inventory.unreadable.push_back({.step = part[0], .why = part[1]});
   return inventory;
 }
 

@@ -35,6 +35,15 @@ struct CheckpointPart {
   std::string directory = {};
   std::vector<ShardFile> named = {};      // shards that the manifest names
   std::vector<std::string> present = {};  // those of them that has_shard() finds
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("run_id", self.run_id);
+    visit("state", self.state);
+    visit("content", self.content);
+    visit("directory", self.directory);
+    visit("named", self.named);
+    visit("present", self.present);
+  }
 };
 
 // A checkpoint directory of one host whose content cannot be read.
@@ -42,6 +51,11 @@ struct UnreadablePart {
   std::uint64_t step = 0;  // from its name
   std::string why = {};
   bool operator==(const UnreadablePart&) const = default;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step);
+    visit("why", self.why);
+  }
 };
 
 struct PartInventory {
@@ -54,12 +68,18 @@ struct PartInventory {
   bool knows_run() const {
     return !shm_run_id.empty() || !lineage.run_id.empty() || !parts.empty() || !unreadable.empty();
   }
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("shm_run_id", self.shm_run_id);
+    visit("lineage", self.lineage);
+    visit("parts", self.parts);
+    visit("unreadable", self.unreadable);
+  }
 };
 
 // Reads what `run_directory` holds. ExitCode::checkpoint where the directory or its lineage cannot be read.
 Result<PartInventory> take_inventory(Env& env, const std::string& run_directory, const std::string& host);
-std::string to_text(const PartInventory& inventory);
-PartInventory inventory_from_text(const std::string& text);  // written by to_text
 std::string content_of(const std::vector<ShardFile>& shards);
 // Returns whether the directory has the shard, with the length that the manifest says, and the files of older
 // saves that it refers to.

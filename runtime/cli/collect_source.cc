@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/cli/common/build_facts.h"
-#include "runtime/core/json.h"
+#include "runtime/core/record.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/launch/shell_words.h"
@@ -57,7 +57,7 @@ Result<CollectSource> source_at(Env& env, const std::string& directory) {
 
 Result<std::string> listing_of(Env& env, const std::string& directory) {
   HF_TRY(const CollectSource source, source_at(env, directory));
-  return listing_mark(env) + Json::array({to_text(source.inventory), source.newest_step}).dump_any();
+  return listing_mark(env) + record_to_text(source);
 }
 
 Result<CollectSource> source_on_host(Env& env, const std::string& host, const std::string& directory,
@@ -72,13 +72,10 @@ Result<CollectSource> source_on_host(Env& env, const std::string& host, const st
   if (!end.succeeded() || begin == std::string::npos)
     return host_failed(host, fmt::format("does not say what it has in {}", directory), end);
   const std::string text = end.output.substr(begin + mark.size());
-  const Json json = Json::parse_any(text.substr(0, text.find('\n')));
-  if (!json.is_array() || json.size() != 2)
-    return host_failed(host, "answers something else than this program would", end);
-  CollectSource source{.host = host, .directory = directory};
-  source.inventory = inventory_from_text(json[0].get<std::string>());
-  source.inventory.host = host;
-  source.newest_step = json[1];
+  Result<CollectSource> source = record_from_text<CollectSource>(text.substr(0, text.find('\n')));
+  if (!source.ok()) return host_failed(host, "answers something else than this program would", end);
+  source->host = source->inventory.host = host;
+  source->directory = directory;
   return source;
 }
 

@@ -16,6 +16,12 @@ struct CollectSource {
   std::string directory = {};  // run directory
   PartInventory inventory = {};
   std::uint64_t newest_step = 0;  // newest step in its event log
+
+  // What the host tells.
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("inventory", self.inventory);
+    visit("newest_step", self.newest_step);
+  }
 };
 
 // Return the source with an inventory of its content. ExitCode::checkpoint: there is nothing of a run;

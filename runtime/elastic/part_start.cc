@@ -9,7 +9,7 @@
 #include "checkpoint/part_inventory.h"
 #include "checkpoint/store.h"
 #include "parallel/comm/agreement.h"
-#include "runtime/core/json.h"
+#include "parallel/comm/gather.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/run_directory.h"
@@ -17,6 +17,17 @@
 
 namespace holdfast::inline elastic {
 namespace {
+
+// The shards of a checkpoint that a rank has verified on its host.
+struct VerifiedShards {
+  std::vector<std::string> sound = {};
+  std::string damage = {};  // of the first that is not; empty: there is none
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("sound", self.sound);
+    visit("damage", self.damage);
+  }
+};
 
 class PartsOfHosts {
  public:
@@ -80,10 +91,9 @@ class PartsOfHosts {
     HF_TRY_VOID(agree(leads_ ? store_.restore_replaced() : Result<void>()));
     Result<PartInventory> own = leads_ ? own_inventory() : PartInventory{};
     HF_TRY_VOID(agree(outcome_of(own)));
-    HF_TRY(const std::vector<std::string> texts,
-           all_gather_text(communicator_, waiter_, leads_ ? to_text(*own) : std::string()));
+    HF_TRY(std::vector<PartInventory> all, parallel::gather(communicator_, waiter_, *own));
     for (const int leader : domains_.leaders())
-      inventories_.push_back(inventory_from_text(texts[static_cast<std::size_t>(leader)]));
+      inventories_.push_back(std::move(all[static_cast<std::size_t>(leader)]));
     return {};
   }
 
@@ -184,8 +194,7 @@ class PartsOfHosts {
   // Verifies the parts of each host. A shard counts if one copy of it is sound; another copy that is damaged
   // is removed, so that no rank reads it. Returns the damage; empty if there is none.
   Result<std::string> verify_together(const FoundParts& parts) {
-    Json sound = Json::array();
-    std::string damage;
+    VerifiedShards mine;
     std::vector<std::string> damaged;
     if (has_manifest_of(parts)) {
       for (const ShardFile& shard : parts.named) {
@@ -197,21 +206,19 @@ class PartsOfHosts {
         if (!is_here) continue;
         const Result<void> verified = verify_shard(env_, directory_of(parts), parts, shard);
         if (verified.ok()) {
-          sound.push_back(shard.name);
+          mine.sound.push_back(shard.name);
           continue;
         }
-        if (damage.empty()) damage = verified.error().message;
+        if (mine.damage.empty()) mine.damage = verified.error().message;
         damaged.push_back(shard.name);
       }
     }
-    HF_TRY(const std::vector<std::string> texts,
-           all_gather_text(communicator_, waiter_, Json::array({sound, damage}).dump_any()));
+    HF_TRY(const std::vector<VerifiedShards> all, parallel::gather(communicator_, waiter_, mine));
     std::set<std::string> sound_somewhere;
     std::string reported;
-    for (const std::string& text : texts) {
-      const Json each = Json::parse(text);
-      for (const Json& name : each[0]) sound_somewhere.insert(name.get<std::string>());
-      if (reported.empty()) reported = each[1].get<std::string>();
+    for (const VerifiedShards& each : all) {
+      sound_somewhere.insert(each.sound.begin(), each.sound.end());
+      if (reported.empty()) reported = each.damage;
     }
     for (const std::string& name : damaged) {
       if (sound_somewhere.contains(name) && may_write().ok())

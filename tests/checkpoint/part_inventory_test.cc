@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "checkpoint/part_inventory.h"
+#include "runtime/core/record.h"
 
 namespace holdfast {
 namespace {
@@ -151,12 +152,14 @@ TEST(PartInventory, WhatWasNeverWholeIsForgotten) {
   EXPECT_EQ(forgotten({host("n0", {first}, of_20), damaged, others[1]}, 1), (Lineage{.run_id = parted_run}));
 }
 
-TEST(PartInventory, TravelsAsText) {
+TEST(PartInventory, TravelsAsARecord) {
   PartInventory there = host("n0", {part_of(2, 20, {0, 2})},
                              {.run_id = parted_run, .newest_checkpoint = ParentCheckpoint{2, 20}});
   there.unreadable = {{.step = 30, .why = "it has no manifest"}};
-  const PartInventory here = inventory_from_text(to_text(there));
-  EXPECT_EQ(to_text(here), to_text(there));
+  const std::string text = record_to_text(there);
+  const PartInventory here = record_from_text<PartInventory>(text).value();
+  EXPECT_EQ(record_to_text(here), text);
+  EXPECT_EQ(here.parts.front().state, there.parts.front().state);
   EXPECT_EQ(here.parts.front().present, there.parts.front().present);
   EXPECT_EQ(here.lineage, there.lineage);
   EXPECT_EQ(here.unreadable, there.unreadable);
