@@ -33,6 +33,12 @@ std::vector<std::string> snapshot_names(Env& env, const Digest& run);
 struct SnapshotStep {
   std::uint64_t writer = 0, generation = 0, step = 0;
   bool operator==(const SnapshotStep&) const = default;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("writer", self.writer);
+    visit("generation", self.generation);
+    visit("step", self.step);
+  }
 };
 SnapshotStep step_of(const SnapshotIdentity& identity);
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "parallel/comm/agreement.h"
+#include "parallel/comm/gather.h"
 #include "parallel/group/buddies.h"
 #include "runtime/config/document.h"
 #include "runtime/config/option_value.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/json.h"
 #include "runtime/elastic/part_start.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/model/spec.h"
@@ -23,28 +23,49 @@ Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result
   return agree_on_outcome(inputs.communicator, waiter, mine, inputs.env.host_name());
 }
 
-std::string to_text(const std::vector<FoundSnapshot>& found) {
-  Json list = Json::array();
-  for (const FoundSnapshot& each : found) {
-    const SnapshotIdentity& of = each.identity;
-    list.push_back({of.writer, of.generation, of.step, of.rank, of.ranks});
+// A snapshot on the host of a rank: SnapshotIdentity without what all of them have in common.
+struct OfferedSnapshot {
+  SnapshotStep of = {};
+  std::uint32_t rank = 0, ranks = 0;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("of", self.of);
+    visit("rank", self.rank);
+    visit("ranks", self.ranks);
   }
-  return list.dump_any();
+};
+
+std::vector<OfferedSnapshot> offers_of(const std::vector<FoundSnapshot>& found) {
+  std::vector<OfferedSnapshot> offers;
+  for (const FoundSnapshot& each : found)
+    offers.push_back(
+        {.of = step_of(each.identity), .rank = each.identity.rank, .ranks = each.identity.ranks});
+  return offers;
 }
 
-std::vector<SnapshotIdentity> identities_of(const std::string& text) {
+std::vector<SnapshotIdentity> identities_of(const std::vector<OfferedSnapshot>& offers) {
   std::vector<SnapshotIdentity> found;
-  for (const Json& each : Json::parse(text)) {  // from a rank that runs the same binary
+  for (const OfferedSnapshot& each : offers) {
     found.push_back({.run = {},
                      .host = {},
-                     .writer = each[0],
-                     .generation = each[1],
-                     .step = each[2],
-                     .rank = each[3],
-                     .ranks = each[4]});
+                     .writer = each.of.writer,
+                     .generation = each.of.generation,
+                     .step = each.of.step,
+                     .rank = each.rank,
+                     .ranks = each.ranks});
   }
   return found;
 }
+
+// The config that a snapshot was made with, as TOML, and the device.
+struct SnapshotOrigin {
+  std::string config = {}, device = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("config", self.config);
+    visit("device", self.device);
+  }
+};
 
 void say_note(const std::string& note) {
   if (!note.empty()) print_message("{}", note);
@@ -114,13 +135,12 @@ Result<bool> describe_snapshot(const TrainInputs& inputs, const Waiter& waiter, 
     return false;
   }
   const int reporter = static_cast<int>(first - troubles.begin());
-  std::string mine;
+  SnapshotOrigin mine;
   if (reporter == inputs.communicator.rank())
-    mine = Json::array({set.manifest().config, set.manifest().values.at("device")}).dump_any();
-  HF_TRY(const std::vector<std::string> reported, all_gather_text(inputs.communicator, waiter, mine));
-  const Json json = Json::parse(reported[static_cast<std::size_t>(reporter)]);
-  start.config = json[0];
-  start.device = json[1];
+    mine = {.config = set.manifest().config, .device = set.manifest().values.at("device")};
+  HF_TRY(const std::vector<SnapshotOrigin> reported, gather(inputs.communicator, waiter, mine));
+  start.config = reported[static_cast<std::size_t>(reporter)].config;
+  start.device = reported[static_cast<std::size_t>(reporter)].device;
   return true;
 }
 
@@ -178,19 +198,18 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
 Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
                                const Result<StartPoint>& chosen) {
   HF_TRY_VOID(agree(inputs, waiter, outcome_of(chosen)));
-  HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(inputs.communicator, waiter, to_text(*chosen)));
-  return start_from_text(texts.front());
+  HF_TRY(std::vector<StartPoint> starts, gather(inputs.communicator, waiter, *chosen));
+  return std::move(starts.front());
 }
 
 Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                            StartPoint& start) {
   if (start.shm_run_id.empty() || config.run.resume == "never") return {};
   const Digest run = digest_of(start.shm_run_id);
-  const std::vector<FoundSnapshot> mine = list_snapshots(inputs.env, run);
-  HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(mine)));
+  HF_TRY(const std::vector<std::vector<OfferedSnapshot>> all,
+         gather(inputs.communicator, waiter, offers_of(list_snapshots(inputs.env, run))));
   std::vector<std::vector<SnapshotIdentity>> offers;
-  for (const std::string& text : texts) offers.push_back(identities_of(text));
+  for (const std::vector<OfferedSnapshot>& each : all) offers.push_back(identities_of(each));
   const auto steps = static_cast<std::uint64_t>(config.training.steps);
   while ((start.snapshot = plan_snapshot(offers, start, steps)).has_value()) {
     HF_TRY(const bool described, describe_snapshot(inputs, waiter, run, start));

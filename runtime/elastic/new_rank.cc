@@ -4,19 +4,13 @@
 
 #include <algorithm>
 
-#include "runtime/core/json.h"
+#include "runtime/core/record.h"
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/os/available_memory.h"
 #include "runtime/os/console.h"
 #include "runtime/save/snapshot_memory.h"
 
 namespace holdfast::inline elastic {
-
-std::string to_text(const NewRankTask& task) {
-  return Json::array({task.device_bytes, task.host_bytes, task.shm_run_id, task.slot_bytes,
-                      task.given_back_bytes, task.timeout_ms})
-      .dump_any();
-}
 
 Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
   if (!inputs.device.host_sees_memory()) return NewRankTask{};
@@ -45,13 +39,7 @@ Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
 
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
                       PreparedRank& prepared) {
-  const Json json = Json::parse(task);  // from a rank that runs the same binary
-  const NewRankTask reported{.device_bytes = json[0],
-                             .host_bytes = json[1],
-                             .shm_run_id = json[2],
-                             .slot_bytes = json[3],
-                             .given_back_bytes = json[4],
-                             .timeout_ms = json[5]};
+  const NewRankTask reported = record_from_text<NewRankTask>(task).value();  // a rank of this binary wrote it
   const std::uint64_t needed_bytes = reported.device_bytes + reported.host_bytes;
   const std::uint64_t reserve_bytes = needed_bytes / 8;  // for the other ranks, which go on
   constexpr std::int64_t look_again_us = 50'000;

@@ -18,8 +18,16 @@ struct NewRankTask {
   std::uint64_t slot_bytes = 0;                    // size of each slot for its snapshots; 0: there are none
   std::uint64_t given_back_bytes = 0;              // memory that other ranks of its host free when it joins
   std::int64_t timeout_ms = 0;                     // longest wait for memory that a dead process still holds
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("device_bytes", self.device_bytes);
+    visit("host_bytes", self.host_bytes);
+    visit("shm_run_id", self.shm_run_id);
+    visit("slot_bytes", self.slot_bytes);
+    visit("given_back_bytes", self.given_back_bytes);
+    visit("timeout_ms", self.timeout_ms);
+  }
 };
-std::string to_text(const NewRankTask& task);
 
 // Returns the task for the largest rank of a run with `data_ranks` copies of the model. It is empty for a
 // device that is not the host: its memory needs the device, on which the ranks of the host must agree first.

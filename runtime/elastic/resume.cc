@@ -229,39 +229,6 @@ std::string name_of(const StartPoint& start) {
   return start.snapshot ? fmt::format("the RAM snapshot of step {}", start.snapshot->step) : start.checkpoint;
 }
 
-std::string to_text(const StartPoint& start) {
-  const SnapshotStep snapshot = start.snapshot.value_or(SnapshotStep{});
-  Json passed_over = Json::array();
-  for (const SnapshotStep& step : start.passed_over)
-    passed_over.push_back({step.writer, step.generation, step.step});
-  return Json::array({start.checkpoint, start.generation, start.step, start.shm_run_id,
-                      start.snapshot.has_value(), snapshot.writer, snapshot.generation, snapshot.step,
-                      start.config, start.device, start.notes, start.writer, passed_over, start.copy_of,
-                      encode_lineage(start.lineage), start.begins, start.content, start.unusable})
-      .dump_any();
-}
-
-StartPoint start_from_text(const std::string& text) {
-  const Json json = Json::parse(text);  // from rank 0, which runs the same binary
-  StartPoint start = {.checkpoint = json[0],
-                      .generation = json[1],
-                      .step = json[2],
-                      .content = json[16],
-                      .shm_run_id = json[3],
-                      .config = json[8],
-                      .device = json[9],
-                      .notes = json[10],
-                      .copy_of = json[13],
-                      .lineage = decode_lineage(json[14].get<std::string>(), "of rank 0").value(),
-                      .begins = json[15],
-                      .unusable = json[17],
-                      .writer = json[11]};
-  for (const Json& step : json[12])
-    start.passed_over.push_back({.writer = step[0], .generation = step[1], .step = step[2]});
-  if (json[4]) start.snapshot = {.writer = json[5], .generation = json[6], .step = json[7]};
-  return start;
-}
-
 Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& config) {
   if (start.config.empty()) return {};
   HF_TRY(const Config stored, stored_config(env, start));

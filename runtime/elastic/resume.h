@@ -42,6 +42,24 @@ struct StartPoint {
   // Reason why no checkpoint can be used although there are some: then only a snapshot in RAM can be used.
   std::string unusable = {};
   std::uint64_t writer = 0;  // drawn anew by every start; identifies its unfinished saves
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("checkpoint", self.checkpoint);
+    visit("generation", self.generation);
+    visit("step", self.step);
+    visit("content", self.content);
+    visit("shm_run_id", self.shm_run_id);
+    visit("snapshot", self.snapshot);
+    visit("passed_over", self.passed_over);
+    visit("config", self.config);
+    visit("device", self.device);
+    visit("notes", self.notes);
+    visit("copy_of", self.copy_of);
+    visit("lineage", self.lineage);
+    visit("begins", self.begins);
+    visit("unusable", self.unusable);
+    visit("writer", self.writer);
+  }
 };
 
 // OwnCheckpoint is a checkpoint of run.directory that was verified.
@@ -80,8 +98,6 @@ Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates&
 Error nothing_to_resume(const std::string& run_directory);
 // Returns "checkpoints/step-00000010", or a phrase for a snapshot.
 std::string name_of(const StartPoint& start);
-std::string to_text(const StartPoint& start);
-StartPoint start_from_text(const std::string& text);  // written by to_text
 
 // Adopts the stored logical shape (lanes, tensor lanes, model shapes), which the first start has fixed, if
 // the user leaves it out.

@@ -1,4 +1,5 @@
 #include "runtime/elastic/train_run.h"
+#include "parallel/comm/gather.h"
 
 #include <fmt/ranges.h>
 
@@ -354,16 +355,12 @@ Result<void> TrainRun::build_worker() {
 // do not change it.
 Result<void> TrainRun::show_slow_paths() {
   if (config_.device == "cpu" || recovery_.has_value()) return {};
-  const std::string mine = fmt::format("{}", fmt::join(device_->slow_paths(), "\n"));
-  HF_TRY(const std::vector<std::string> all, all_gather_text(active().communicator, waiter(), mine));
+  HF_TRY(const std::vector<std::vector<std::string>> all,
+         gather(active().communicator, waiter(), device_->slow_paths()));
   std::set<std::string> reported;
-  for (const std::string& text : all) {
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string sentence = text.substr(begin, end - begin);
+  for (const std::vector<std::string>& sentences : all) {
+    for (const std::string& sentence : sentences)
       if (first_ && reported.insert(sentence).second) print_message("{}", sentence);
-      begin = end + 1;
-    }
   }
   return {};
 }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 
+#include "parallel/comm/gather.h"
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/train_run_internal.h"
@@ -18,6 +18,19 @@
 #include "runtime/train/growth.h"
 
 namespace holdfast::inline elastic {
+namespace {
+
+struct HostNumber {
+  std::string host = {};  // Env::host_id()
+  int number = -1;        // local rank there; -1: none yet
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("number", self.number);
+  }
+};
+
+}  // namespace
 
 // Returns whether the run has fewer ranks than it was started with, and may have more.
 bool TrainRun::wants_ranks() const {
@@ -84,7 +97,7 @@ Result<void> TrainRun::start_new_ranks() {
     planned.given_back_bytes = bytes_given_back(planned);
     planned.shm_run_id = inventory_.shm_run_id;
     if (memory_.room.tiers == SnapshotTiers::none) planned.slot_bytes = 0;
-    if (planned.device_bytes + planned.host_bytes > 0) task = to_text(planned);
+    if (planned.device_bytes + planned.host_bytes > 0) task = record_to_text(planned);
   }
   return launched_.membership->start_new_ranks(ranks_wanted(), task, config_.elastic.recovery_timeout_ms);
 }
@@ -180,17 +193,14 @@ Result<void> TrainRun::join_again() {
 // Gives a new rank its local rank, because the launcher only counted the ranks that were started together
 // with it.
 Result<void> TrainRun::take_place_on_host() {
-  const std::string mine =
-      fmt::format("{} {}", device_ == nullptr ? -1 : launched_.rank_on_host, launched_.env.host_id());
-  HF_TRY(const std::vector<std::string> texts, all_gather_text(world().communicator, waiter(), mine));
+  const HostNumber mine{.host = launched_.env.host_id(),
+                        .number = device_ == nullptr ? -1 : launched_.rank_on_host};
+  HF_TRY(const std::vector<HostNumber> all, gather(world().communicator, waiter(), mine));
   std::set<int> taken;
   int newer_before_me = 0, on_host = 0;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    std::istringstream stream(texts[rank]);
-    int number = -1;
-    std::string host;
-    stream >> number >> host;
-    if (host != launched_.env.host_id()) continue;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].host != mine.host) continue;
+    const int number = all[rank].number;
     ++on_host;
     if (number >= 0) taken.insert(number);
     if (number < 0 && static_cast<int>(rank) < world().communicator.rank()) ++newer_before_me;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/ram_tier.h"
+#include "runtime/core/record.h"
 #include "runtime/elastic/new_rank.h"
 #include "runtime/os/env.h"
 #include "runtime/train/growth.h"
@@ -179,7 +180,7 @@ class PreparationTest : public testing::Test {
 
   void prepare(NewRankTask task) {
     task.shm_run_id = shm_run_id;
-    prepare_new_rank(env, to_text(task), {.threads = 1, .progress = [&] { ++calls; }}, prepared);
+    prepare_new_rank(env, record_to_text(task), {.threads = 1, .progress = [&] { ++calls; }}, prepared);
   }
 
   Env& env = posix_env();
