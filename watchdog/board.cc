@@ -45,8 +45,8 @@ bool is_free(Env& env, const BoardSlot& slot, std::int64_t process) {
   const Result<std::optional<ProcessFacts>> found = env.processes().look(process < 0 ? -process : process);
   if (!found.ok()) return false;
   const std::optional<ProcessFacts>& facts = *found;
-  if (!facts.has_value() || facts->state == 'Z' || facts->of_other_user) return true;
-  return process > 0 && facts->started_ticks != slot.started_ticks.load(std::memory_order_acquire);
+  if (!facts.has_value() || facts->has_ended() || facts->of_other_user) return true;
+  return process > 0 && ProcessIdentity{.id = process, .started_ticks = slot.started_ticks}.has_ended(facts);
 }
 
 BoardHeader& header_of(SharedMemory& memory) {
@@ -209,8 +209,7 @@ Result<std::uint32_t> Board::take_slot(Env& env, int launched_rank) {
   // Records when this process started; without that, every reader would take it for a process that has ended.
   HF_TRY(const std::optional<ProcessFacts> facts, env.processes().look(own));
   const std::int64_t own_ticks = facts.has_value() ? facts->started_ticks : 0;
-  const std::int64_t parent = facts.has_value() ? facts->parent : 0;
-  const std::optional<ProcessFacts> parent_facts = env.processes().facts(parent);
+  const ProcessIdentity parent = ProcessIdentity::of(env.processes(), facts.has_value() ? facts->parent : 0);
   for (std::uint32_t index = 0; index < slots(); ++index) {
     BoardSlot& slot = this->slot(index);
     std::int64_t before = slot.process;
@@ -220,8 +219,8 @@ Result<std::uint32_t> Board::take_slot(Env& env, int launched_rank) {
     if (!slot.process.compare_exchange_strong(before, -own)) continue;
     clear(slot);
     slot.started_ticks = own_ticks;
-    slot.parent = parent_facts.has_value() ? parent : 0;
-    slot.parent_started_ticks = parent_facts.has_value() ? parent_facts->started_ticks : 0;
+    slot.parent = parent.started_ticks != 0 ? parent.id : 0;
+    slot.parent_started_ticks = parent.started_ticks;
     slot.launched_rank = launched_rank;
     slot.process = own;
     // Between this store and this look one of both sees the other: close() closes, then looks at the slots.
@@ -288,8 +287,7 @@ SlotView read_slot(const BoardSlot& slot) {
 bool lives(Env& env, const SlotView& slot) {
   if (slot.process <= 0) return false;
   const std::optional<ProcessFacts> facts = env.processes().facts(slot.process);
-  return facts.has_value() && facts->state != 'Z' && facts->started_ticks == slot.started_ticks &&
-         !facts->of_other_user;
+  return facts.has_value() && !facts->of_other_user && !slot.identity().has_ended(facts);
 }
 
 void store_text(std::span<std::atomic<std::uint64_t>> words, std::string_view text) {

@@ -269,7 +269,7 @@ class Guard {
     if (slot.process <= 0) return;
     Result<std::unique_ptr<Process>> process = slot.identity().open(env_->processes());
     const Result<std::optional<ProcessFacts>> facts = env_->processes().look(slot.process);
-    if (facts.ok() && is_over(*facts, slot.started_ticks)) return;
+    if (facts.ok() && slot.identity().has_ended(*facts)) return;
     watched.foreign = facts.ok() && (*facts)->of_other_user;
     if (watched.foreign) return;
     watched.not_watched = !process.ok() || !facts.ok();

@@ -101,7 +101,7 @@ bool GuardNetwork::listen_to(Caller& caller, std::int64_t now_ns) {
 void GuardNetwork::note_lost_spares(const GuardMessage& message, std::int64_t now_ns) {
   std::vector<WatchedRank> before;
   for (const EndedProcess& each : message.ended) {
-    if (table_->has_ended(message.host, each.process, each.started_ticks)) continue;
+    if (table_->has_ended(message.host, each.identity())) continue;
     if (before.empty()) before = sight_->ranks(now_ns);
     const std::string host = table_->name_of(message.host);
     for (WatchedRank& rank : before) {

@@ -163,11 +163,11 @@ std::int64_t PeerHostTable::silent_since_ns(int index) const {
   return host(index).silent_since_ns;
 }
 
-bool PeerHostTable::has_ended(int index, std::int64_t process, std::int64_t started_ticks) const {
+bool PeerHostTable::has_ended(int index, const ProcessIdentity& process) const {
   const std::uint32_t count = std::min(header().ended.load(std::memory_order_acquire), size_.ended_max);
   for (std::uint32_t at = 0; at < count; ++at) {
     const EndedProcess& each = ended(at);
-    if (each.host == index && each.process == process && each.started_ticks == started_ticks) return true;
+    if (each.host == index && each.identity() == process) return true;
   }
   return false;
 }
@@ -177,7 +177,7 @@ void PeerHostTable::say_silent(int index, std::int64_t since_ns) {
 }
 
 void PeerHostTable::say_ended(const EndedProcess& gone) {
-  if (has_ended(gone.host, gone.process, gone.started_ticks)) return;
+  if (has_ended(gone.host, gone.identity())) return;
   const std::uint32_t at = header().ended;
   if (at >= size_.ended_max) return;
   ended(at) = gone;

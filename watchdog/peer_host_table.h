@@ -60,7 +60,7 @@ class PeerHostTable {
   // Returns 0 if the host is heard, else when it was heard for the last time, on the monotonic clock of this
   // host.
   std::int64_t silent_since_ns(int host) const;
-  bool has_ended(int host, std::int64_t process, std::int64_t started_ticks) const;
+  bool has_ended(int host, const ProcessIdentity& process) const;
 
   // These functions are for the guard.
   void say_silent(int host, std::int64_t since_ns);

@@ -255,21 +255,20 @@ void RankWatch::keep_guard(std::int64_t now_ns) {
   next_look_ns_ = now_ns + look_ns;
   BoardHeader& header = board_->header();
   const std::int64_t process = header.guard_process;
-  const Result<std::optional<ProcessFacts>> found =
+  const Result<std::optional<ProcessFacts>> facts =
       process > 0 ? env_->processes().look(process) : std::optional<ProcessFacts>();
-  if (!found.ok()) return;  // it may be there
-  const std::optional<ProcessFacts>& facts = *found;
-  const bool there = facts.has_value() && facts->state != 'Z' &&
-                     facts->started_ticks == header.guard_started_ticks.load(std::memory_order_acquire);
-  if (there) {
+  if (!facts.ok()) return;  // it may be there
+  // After the look: a guard writes its number first.
+  const ProcessIdentity guard{.id = process, .started_ticks = header.guard_started_ticks};
+  if (!guard.has_ended(*facts)) {
     if (now_ns - guard_started_ns_ > longest_gap_ns) restart_gap_ns_ = look_ns;
     // One that somebody stopped guards nobody, and neither does one that hangs itself: in a file system, or
     // because nobody reads what it says. After a pause of this rank the guard may have paused, too.
     const bool hangs = looked_just_now && now_ns - header.guard_tick_ns > hung_guard_ns;
-    if (facts->state == 'T') {
-      signal_guard(process, SIGCONT);
+    if ((*facts)->state == 'T') {
+      signal_guard(guard, SIGCONT);
     } else if (hangs) {
-      signal_guard(process, SIGKILL);
+      signal_guard(guard, SIGKILL);
     }
     return;
   }
@@ -281,8 +280,7 @@ void RankWatch::keep_guard(std::int64_t now_ns) {
   if (header.guard_generation.compare_exchange_strong(generation, generation + 1)) start_guard(now_ns);
 }
 
-void RankWatch::signal_guard(std::int64_t process, int number) {
-  const ProcessIdentity identity{.id = process, .started_ticks = board_->header().guard_started_ticks};
+void RankWatch::signal_guard(const ProcessIdentity& identity, int number) {
   const Result<std::unique_ptr<Process>> guard = identity.open(env_->processes());
   if (guard.ok() && *guard != nullptr) static_cast<void>((*guard)->signal(number).ok());
 }
@@ -297,10 +295,10 @@ void RankWatch::start_guard(std::int64_t now_ns) {
   Result<std::unique_ptr<Process>> guard =
       env_->processes().start({.arguments = setup_.guard, .own_session = true, .orphan = true});
   if (!guard.ok() || *guard == nullptr) return;
-  const std::optional<ProcessFacts> facts = env_->processes().facts((*guard)->id());
-  if (!facts.has_value()) return;
-  header.guard_started_ticks = facts->started_ticks;
-  header.guard_process = (*guard)->id();
+  const ProcessIdentity identity = ProcessIdentity::of(env_->processes(), (*guard)->id());
+  if (identity.started_ticks == 0) return;  // it has ended
+  header.guard_started_ticks = identity.started_ticks;
+  header.guard_process = identity.id;
 }
 
 }  // namespace holdfast::inline watchdog

@@ -96,7 +96,7 @@ class RankWatch final : public WaitListener {
   void learn(std::int64_t now_ns);
   void keep_guard(std::int64_t now_ns);
   void start_guard(std::int64_t now_ns);
-  void signal_guard(std::int64_t process, int number);
+  void signal_guard(const ProcessIdentity& guard, int number);
   BoardSlot& slot() { return board_->slot(slot_); }
 
   Env* env_;

@@ -14,8 +14,9 @@
 // - A death is an error of the calls that miss the dead rank, and of no others: of test() for a request to or
 //   from it, of check_peers(), and of check_peers_among() where it is named. Messages between other ranks
 //   arrive until one of them misses the dead rank. The error names it, and follows without a timeout.
-// - An abandoned communicator is revoked: on every rank every pending request, and every call from then on,
-//   ends in an error after finitely many polls, whomever it asks for; with nobody's death, too.
+// - An abandoned communicator is revoked: from then on check_peers() and check_peers_among() are errors on every
+//   rank, whomever they ask for, after finitely many calls, and with nobody's death, too. A pending request ends
+//   in an error at the latest when the rank at its other end has abandoned the communicator or died.
 // - A message whose sender dies arrives whole, or its request is an error.
 // - After an error or abandon() no peer touches the buffers of this rank's requests. A dead rank of another host
 //   is the exception (ShrinkingWorld::shrink).

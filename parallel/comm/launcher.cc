@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/os/processes.h"
+#include "runtime/os/process_identity.h"
 
 namespace holdfast::inline parallel {
 namespace {
@@ -88,9 +88,8 @@ std::string launched_job(Env& env) {
   const std::string job = env.variable("PMIX_NAMESPACE");
   if (!job.empty()) return job.substr(0, job.rfind('@'));
   const std::optional<ProcessFacts> self = env.processes().facts(env.process_id());
-  const std::int64_t parent = self.has_value() ? self->parent : 0;
-  const std::optional<ProcessFacts> starter = env.processes().facts(parent);
-  return fmt::format("job-{}-{}", parent, starter.has_value() ? starter->started_ticks : 0);
+  const ProcessIdentity starter = ProcessIdentity::of(env.processes(), self.has_value() ? self->parent : 0);
+  return fmt::format("job-{}-{}", starter.id, starter.started_ticks);
 }
 
 std::string launched_as(Env& env) {

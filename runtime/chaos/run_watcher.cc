@@ -189,7 +189,7 @@ std::unique_ptr<Process> RunWatcher::mpirun() const {
   Processes& processes = env_->processes();
   for (const std::int64_t id : processes.list()) {
     const std::optional<ProcessFacts> facts = processes.facts(id);
-    if (!facts.has_value() || facts->parent != launcher_ || facts->state == 'Z') continue;
+    if (!facts.has_value() || facts->parent != launcher_ || facts->has_ended()) continue;
     Result<std::unique_ptr<Process>> process = processes.find(id);
     if (process.ok() && *process != nullptr) return std::move(process).value();
   }

@@ -110,12 +110,15 @@ class Launcher {
   std::uint64_t seen_bytes_ = 0;   // size of the log that has been searched for rank counts
   bool trains_ = false;            // the newest start trains
   std::vector<LaunchHost> asked_;  // hosts that are asked at the moment
-  std::atomic<bool> stops_asking_ = false;
-  BackgroundJob<std::vector<std::optional<int>>> answers_;  // their answers
-  bool asked_for_another_start_ = false;                    // the newest start was asked to end
-  bool ended_as_asked_ = false;                             // the newest start ended because of that
-  int ranks_before_ = 0;                                    // ranks that the start that failed had at its end
-  std::int64_t failed_ns_ = -1;                             // when it failed; -1: no start has
+  struct Question {
+    std::atomic<bool> given_up = false;
+    BackgroundJob<std::vector<std::optional<int>>> answers = {};  // of the hosts that are asked
+  };
+  std::unique_ptr<Question> question_;    // under way; null: none
+  bool asked_for_another_start_ = false;  // the newest start was asked to end
+  bool ended_as_asked_ = false;           // the newest start ended because of that
+  int ranks_before_ = 0;                  // ranks that the start that failed had at its end
+  std::int64_t failed_ns_ = -1;           // when it failed; -1: no start has
 };
 
 }  // namespace holdfast::inline launch

@@ -36,9 +36,9 @@ std::string Launcher::look_after_hosts() {
 }
 
 void Launcher::look_for_room() {
-  if (answers_.started()) {
-    if (!answers_.finished()) return;
-    const Result<std::vector<std::optional<int>>> answers = answers_.take();
+  if (question_ != nullptr) {
+    if (!question_->answers.finished()) return;
+    const Result<std::vector<std::optional<int>>> answers = std::exchange(question_, nullptr)->answers.take();
     if (answers.ok()) {
       ask_for_another_start(*answers);
     } else {
@@ -81,14 +81,15 @@ void Launcher::ask_for_room() {
   std::vector<std::string> words = arguments_of(HostCommand::look, token_, "");
   words.insert(words.begin(), places_.program);
   const std::int64_t until_ns = now_ns + answer_limit_ms * 1'000'000;
-  stops_asking_ = false;
-  const auto left_ms = [this, until_ns]() -> std::int64_t {
-    return stops_asking_ ? 0 : (until_ns - env_->monotonic_ns()) / 1'000'000;
+  question_ = std::make_unique<Question>();
+  const auto left_ms = [env = env_, until_ns, &given_up = question_->given_up]() -> std::int64_t {
+    return given_up ? 0 : (until_ns - env->monotonic_ns()) / 1'000'000;
   };
-  answers_.start(*env_, "host probe",
-                 [env = env_, hosts = asked_, words, left_ms]() -> Result<std::vector<std::optional<int>>> {
-                   return ask_hosts(*env, hosts, words, left_ms);
-                 });
+  question_->answers.start(
+      *env_, "host probe",
+      [env = env_, hosts = asked_, words, left_ms]() -> Result<std::vector<std::optional<int>>> {
+        return ask_hosts(*env, hosts, words, left_ms);
+      });
 }
 
 // Reads the hosts again, because the hostfile, or the output of the command, may change while a run lasts.
@@ -187,9 +188,9 @@ bool Launcher::look_at_drains() {
 }
 
 void Launcher::give_up_asking() {
-  if (!answers_.started()) return;
-  stops_asking_ = true;
-  static_cast<void>(answers_.take().ok());  // waits until the asking ends
+  if (question_ == nullptr) return;
+  question_->given_up = true;
+  question_.reset();  // waits until the asking ends
 }
 
 void Launcher::ask_for_another_start(const std::vector<std::optional<int>>& codes) {

@@ -23,7 +23,7 @@ extern "C" {  // which the header of glibc 2.36 forgets
 }
 
 #include "runtime/os/posix_file.h"
-#include "runtime/os/processes.h"
+#include "runtime/os/process_identity.h"
 
 extern char** environ;
 
@@ -79,8 +79,8 @@ class PosixProcess final : public Process {
   // Descriptor -1: a process that has ended and is gone.
   PosixProcess(std::int64_t id, Descriptor descriptor) : id_(id), descriptor_(std::move(descriptor)) {}
   // Makes a handle without a pidfd.
-  PosixProcess(std::int64_t id, std::int64_t started_ticks)
-      : id_(id), descriptor_(-1), started_ticks_(started_ticks) {}
+  explicit PosixProcess(const ProcessIdentity& identity)
+      : id_(identity.id), descriptor_(-1), identity_(identity) {}
 
   std::int64_t id() const override { return id_; }
   bool has_pidfd() const { return descriptor_.value() >= 0; }
@@ -95,12 +95,11 @@ class PosixProcess final : public Process {
   }
   // Returns whether the process is gone, for a handle without a pidfd; does not wait.
   bool is_gone() const {
-    return end_.has_value() || !started_ticks_.has_value() ||
-           has_ended(posix_processes(), id_, *started_ticks_);
+    return end_.has_value() || !identity_.has_value() || identity_->has_ended(posix_processes());
   }
 
   std::optional<ProcessEnd> end() override {
-    if (end_.has_value() || (!has_pidfd() && !started_ticks_.has_value())) return end_;
+    if (end_.has_value() || (!has_pidfd() && !identity_.has_value())) return end_;
     siginfo_t info{};
     const auto named = static_cast<id_t>(has_pidfd() ? descriptor_.value() : id_);
     const idtype_t how = has_pidfd() ? P_PIDFD : P_PID;
@@ -110,15 +109,18 @@ class PosixProcess final : public Process {
     return end_;
   }
 
-  // Asks /proc first, because a process can be reaped between two questions, but not come back. What /proc
-  // says holds if the process was not yet reaped afterwards: until then its number is not given to another.
+  // The parent may reap the process between two of these questions, so their order matters: what /proc says
+  // holds if the process was not yet reaped afterwards (until then its number is not given to another), and
+  // the pidfd is asked last, when it knows the end of one that was reaped meanwhile.
   std::optional<ProcessEnd> observed_end() override {
     if (end_.has_value()) return end_;
     const std::optional<ProcessFacts> facts = posix_processes().facts(id_);
     if (has_pidfd()) {
+      const bool is_reaped = ::pidfd_send_signal(descriptor_.value(), 0, nullptr, 0) != 0;
       if (const std::optional<ProcessEnd> end = end_of_reaped(descriptor_.value())) return end;
-      if (::pidfd_send_signal(descriptor_.value(), 0, nullptr, 0) != 0) return std::nullopt;
-    } else if (!facts.has_value() || facts->started_ticks != started_ticks_) {
+      if (is_reaped) return std::nullopt;
+    } else if (!facts.has_value() || !identity_.has_value() ||
+               facts->started_ticks != identity_->started_ticks) {
       return std::nullopt;
     }
     return facts.has_value() ? facts->end : std::nullopt;
@@ -143,7 +145,7 @@ class PosixProcess final : public Process {
  private:
   std::int64_t id_;
   Descriptor descriptor_;
-  std::optional<std::int64_t> started_ticks_;
+  std::optional<ProcessIdentity> identity_;
   std::optional<ProcessEnd> end_;
 };
 
@@ -310,7 +312,8 @@ class PosixProcesses final : public Processes {
     const Result<std::optional<ProcessFacts>> found = look(id);
     if (!found.ok()) return cannot(fmt::format("get hold of process {} (pidfd_open)", id), reason);
     if (!found->has_value()) return std::unique_ptr<Process>();
-    return std::unique_ptr<Process>(std::make_unique<PosixProcess>(id, (*found)->started_ticks));
+    return std::unique_ptr<Process>(
+        std::make_unique<PosixProcess>(ProcessIdentity{.id = id, .started_ticks = (*found)->started_ticks}));
   }
 
   Result<std::optional<ProcessFacts>> look(std::int64_t id) override {

@@ -36,7 +36,14 @@ struct ProcessIdentity {
   }
 
   // Returns whether the process has ended, reaped or not; false also where the system does not tell.
-  bool has_ended(Processes& processes) const { return holdfast::has_ended(processes, id, started_ticks); }
+  bool has_ended(Processes& processes) const {
+    const Result<std::optional<ProcessFacts>> found = processes.look(id);
+    return found.ok() && has_ended(*found);
+  }
+  // Returns the same where the facts of its number now are known.
+  bool has_ended(const std::optional<ProcessFacts>& found) const {
+    return !found.has_value() || found->has_ended() || found->started_ticks != started_ticks;
+  }
 };
 
 }  // namespace holdfast::inline os

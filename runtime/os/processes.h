@@ -78,6 +78,9 @@ struct ProcessFacts {
   // How it ended, of a process that waits to be reaped. None also where the kernel shows 0 instead, as it does
   // to a process that may not know.
   std::optional<ProcessEnd> end = {};
+
+  // Returns whether the process has ended; one that waits to be reaped has.
+  bool has_ended() const { return state == 'Z' || state == 'X'; }
 };
 
 class Processes {
@@ -102,21 +105,6 @@ class Processes {
   // Waits, at most `timeout_ms`, until one of the processes has ended; returns whether one has.
   virtual bool wait_any_ended(std::span<Process* const> processes, std::int64_t timeout_ms) = 0;
 };
-
-// Returns whether `found` is not, or no longer, the process that started at `started_ticks`; one that waits
-// to be reaped has ended.
-inline bool is_over(const std::optional<ProcessFacts>& found, std::int64_t started_ticks) {
-  constexpr char ended = 'Z', ending = 'X';
-  return !found.has_value() || found->started_ticks != started_ticks || found->state == ended ||
-         found->state == ending;
-}
-
-// Returns whether the process of this id that started at `started_ticks` is over; false also where the system
-// does not tell.
-inline bool has_ended(Processes& processes, std::int64_t id, std::int64_t started_ticks) {
-  const Result<std::optional<ProcessFacts>> found = processes.look(id);
-  return found.ok() && is_over(*found, started_ticks);
-}
 
 // Turns this process into the program: same id, streams, signals and environment. The program gets `words`
 // after its own name. Returns only on failure.

@@ -107,17 +107,15 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const C
     const int host = name == name_of.end() ? -1 : table->find(name->second);
     return host >= 0 && host != table->own_host() && question(host);
   };
-  inputs.membership->use({.has_ended =
-                              [table, about](const Member& member) {
-                                return about(member, [&](int host) {
-                                  return table->has_ended(host, member.process_id, member.started_ticks);
-                                });
-                              },
-                          .out_of_reach =
-                              [table, about](const Member& member) {
-                                return about(member,
-                                             [&](int host) { return table->silent_since_ns(host) != 0; });
-                              }});
+  inputs.membership->use(
+      {.has_ended =
+           [table, about](const Member& member) {
+             return about(member, [&](int host) { return table->has_ended(host, member.identity()); });
+           },
+       .out_of_reach =
+           [table, about](const Member& member) {
+             return about(member, [&](int host) { return table->silent_since_ns(host) != 0; });
+           }});
   return {};
 }
 

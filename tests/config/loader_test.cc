@@ -253,7 +253,11 @@ TEST(Loader, AllProblemsComeTogetherInFileOrder) {
 
 TEST(Loader, WhatNoWeightsTellMayBeMissingWhereTheyAreStored) {
   Config config;
-  config.model = {.style = "gpt2", .layers = 1, .heads = 2, .width = 8, .positions = 512};
+  config.model.style = "gpt2";
+  config.model.layers = 1;
+  config.model.heads = 2;
+  config.model.width = 8;
+  config.model.positions = 512;
   const std::string text = dump_config(config);
   for (const char* key : {"\ndirectory = ", "\nsources = [", "\nsteps = 0"})
     EXPECT_EQ(text.substr(0, text.find("[evaluation]")).find(key), std::string::npos) << key;

@@ -113,11 +113,25 @@ TEST(Processes, HowAProcessEndedIsSeenWithoutReapingIt) {
   }
 }
 
+TEST(Processes, HowItEndedIsSeenWhileItsParentReapsIt) {
+  if (!tells_of_reaped()) GTEST_SKIP() << "this kernel forgets it when the process is reaped";
+  for (int round = 0; round < 300; ++round) {
+    const std::unique_ptr<Process> child = start({.arguments = {"sleep", "60"}});
+    const std::unique_ptr<Process> other = posix_env().processes().find(child->id()).value();
+    std::thread parent([&] { ::waitpid(static_cast<pid_t>(child->id()), nullptr, 0); });
+    EXPECT_TRUE(other->signal(SIGKILL).ok());
+    EXPECT_TRUE(other->wait_ended(soon_ms));
+    const ProcessEnd killed = {.killed = true, .code = SIGKILL};
+    EXPECT_EQ(other->observed_end(), killed) << "round " << round;
+    parent.join();
+  }
+}
+
 TEST(Processes, NamesTheWayAProcessEnded) {
-  EXPECT_EQ(text_of({.killed = true, .code = SIGKILL}), "signal 9 (SIGKILL)");
-  EXPECT_EQ(text_of({.killed = true, .code = SIGSEGV}), "signal 11 (SIGSEGV)");
-  EXPECT_EQ(text_of({.killed = true, .code = SIGRTMIN + 1}), fmt::format("signal {}", SIGRTMIN + 1));
-  EXPECT_EQ(text_of({.killed = false, .code = 3}), "exit code 3");
+  EXPECT_EQ(os::text_of({.killed = true, .code = SIGKILL}), "signal 9 (SIGKILL)");
+  EXPECT_EQ(os::text_of({.killed = true, .code = SIGSEGV}), "signal 11 (SIGSEGV)");
+  EXPECT_EQ(os::text_of({.killed = true, .code = SIGRTMIN + 1}), fmt::format("signal {}", SIGRTMIN + 1));
+  EXPECT_EQ(os::text_of({.killed = false, .code = 3}), "exit code 3");
 }
 
 TEST(Processes, AProgramThatIsNotThereIsASentence) {
@@ -280,12 +294,11 @@ bool holds_in_another_process(const std::function<bool()>& holds) {
 
 TEST(Processes, WithoutDescriptorsNobodyIsSaidToHaveEnded) {
   Processes& processes = posix_env().processes();
-  const std::int64_t started_ticks = processes.facts(getpid())->started_ticks;
+  const ProcessIdentity self = ProcessIdentity::of(processes, getpid());
   EXPECT_TRUE(holds_in_another_process([&] {
     const rlimit none = {.rlim_cur = 0, .rlim_max = 0};
     if (setrlimit(RLIMIT_NOFILE, &none) != 0) return false;
-    return !has_ended(processes, getppid(), started_ticks) && !processes.look(getppid()).ok() &&
-           !processes.find(getppid()).ok();
+    return !self.has_ended(processes) && !processes.look(getppid()).ok() && !processes.find(getppid()).ok();
   }));
 }
 

@@ -179,13 +179,18 @@ inline void expect_unusable(Communicator& communicator, int peer) {
   EXPECT_FALSE(communicator.check_peers_among(std::span(&peer, 1)).ok());
 }
 
-// Polls a request that nobody answers until it is an error.
+// Polls a request that nobody answers, and its peer, until one of them is an error.
 inline Result<void> error_of_unanswered(Communicator& communicator, const Waiter& waiter, int peer) {
   std::vector<std::int64_t> words(1, 5);
   HF_TRY(const auto request, communicator.receive(writable_bytes_of_values(words), peer, 83));
   PollBackoff backoff(waiter);
   Result<bool> outcome = communicator.test(request);
-  while (outcome.ok() && !*outcome && backoff.pause()) outcome = communicator.test(request);
+  while (outcome.ok() && !*outcome && backoff.pause()) {
+    outcome = communicator.test(request);
+    if (!outcome.ok()) break;
+    if (Result<void> peers = communicator.check_peers_among(std::span(&peer, 1)); !peers.ok())
+      outcome = peers.error();
+  }
   EXPECT_FALSE(outcome.ok()) << "rank " << communicator.rank() << " waits for ever for rank " << peer;
   communicator.abandon();
   EXPECT_EQ(words, std::vector<std::int64_t>(1, 5));
@@ -234,7 +239,12 @@ inline Result<void> check_death(Communicator& communicator, const Waiter& waiter
     HF_EXPECT_OK(communicator.check_peers_among(others));
     waiter.env().sleep_us(1'000);
   }
-  if (rank == 0) {
+  if (rank == 1) {
+    HF_TRY(const auto telling, communicator.send(bytes_of_values(go), 0, 85));
+    HF_TRY_VOID(waiter.wait(communicator, telling, "the end of the rounds", 0));
+  } else {
+    HF_TRY(const auto hearing, communicator.receive(writable_bytes_of_values(go), 1, 85));
+    HF_TRY_VOID(waiter.wait(communicator, hearing, "the end of the rounds", 1));
     HF_TRY(const auto telling, communicator.send(bytes_of_values(go), misses, 81));
     HF_TRY_VOID(waiter.wait(communicator, telling, "the word to go on", misses));
   }

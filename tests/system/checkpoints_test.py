@@ -392,7 +392,7 @@ class CheckpointsTest(unittest.TestCase):
         for key, example in (("run.directory", "[run] directory = "), ("data.sources", "[data] sources = "),
                              ("training.steps", "[training] steps = ")):
             self.assertRegex(done.stdout, rf"tune.toml  error  {key} is missing: .*; for example {re.escape(example)}")
-        source = f'{{ path = "{self.short_text()}", format = "text" }}'
+        source = f'{{ path = "{self.scene.text}", format = "text" }}'
         for key, value in (("directory", '"tuned"'), ("sources", f"[{source}]"), ("steps", STEPS)):
             printed, count = re.subn(rf"^# {key} = .*$", f"{key} = {value}", printed, flags=re.MULTILINE)
             self.assertEqual(count, 1, key)

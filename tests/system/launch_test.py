@@ -191,6 +191,13 @@ class LaunchTest(unittest.TestCase):
         # mpirun may stay behind when all die at once.
         self.expect_end_of_start(start.run, self.expect_finished(start, restarts=1), rf"all {RANKS} ranks died{harness.cause_of_death('signal 9 (SIGKILL)')}(; mpirun [^)]*?)?; starting again")
 
+    def test_a_rank_leaves(self):
+        """With an exit code that says nothing: a library has called exit()."""
+        start = self.launch("--checkpoint.ram_every_steps=1", ranks=1, faults=f"step.begin@{harness.STEPS - 15}=exit:3")
+        cause = harness.cause_of_death("exit code 3")
+        self.expect_end_of_start(start.run, self.expect_finished(start, restarts=1),
+                                 rf"rank 0 \(host \S+\) died{cause}(; mpirun [^)]*?)?; starting again")
+
     def expect_end_of_start(self, run, output, expression):
         """The launcher said how a start ended, and in the first group that mpirun stayed behind, which is counted."""
         self.assertRegex(output, expression)

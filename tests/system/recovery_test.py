@@ -184,7 +184,7 @@ class RecoveryTest(unittest.TestCase):
 
     def test_the_console_says_how_a_rank_died(self):
         """By the guard of its host, and the command that shows more."""
-        ways = {3: ("segv", "signal 11 (SIGSEGV)"), 2: ("exit:3", "exit code 3"), 1: ("kill", "signal 9 (SIGKILL)")}
+        ways = {3: ("segv", "signal 11 (SIGSEGV)"), 2: ("abort", "signal 6 (SIGABRT)"), 1: ("kill", "signal 9 (SIGKILL)")}
         faults = ",".join(f"step.begin@{20 - 4 * rank}:{rank}={action}" for rank, (action, _) in ways.items())
         start, _ = self.start("ways", Layout(4), "every step", faults)
         self.check_end(start, len(ways))

@@ -170,19 +170,24 @@ TEST_F(GuardNetworkTest, TheyReachEachOtherOverSockets) {
   make(3, 600'000);
   ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
   host(1).network->ended(read_slot(host(1).board->slot(0)));
-  EXPECT_TRUE(comes_true(
-      [&] { return host(0).table->has_ended(1, 1'001, 5) && host(2).table->has_ended(1, 1'001, 5); }));
+  EXPECT_TRUE(comes_true([&] {
+    return host(0).table->has_ended(1, {.id = 1'001, .started_ticks = 5}) &&
+           host(2).table->has_ended(1, {.id = 1'001, .started_ticks = 5});
+  }));
 }
 
 TEST_F(GuardNetworkTest, AnEndIsProofForTheOthers) {
   make(3, 5'000);
   ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
-  EXPECT_FALSE(host(0).table->has_ended(1, 1'001, 5));
+  EXPECT_FALSE(host(0).table->has_ended(1, {.id = 1'001, .started_ticks = 5}));
   host(1).network->ended(read_slot(host(1).board->slot(0)));
-  EXPECT_TRUE(comes_true(
-      [&] { return host(0).table->has_ended(1, 1'001, 5) && host(2).table->has_ended(1, 1'001, 5); }));
-  EXPECT_FALSE(host(0).table->has_ended(1, 1'001, 6)) << "another process with the same number";
-  EXPECT_FALSE(host(0).table->has_ended(2, 1'001, 5)) << "one of another host";
+  EXPECT_TRUE(comes_true([&] {
+    return host(0).table->has_ended(1, {.id = 1'001, .started_ticks = 5}) &&
+           host(2).table->has_ended(1, {.id = 1'001, .started_ticks = 5});
+  }));
+  EXPECT_FALSE(host(0).table->has_ended(1, {.id = 1'001, .started_ticks = 6}))
+      << "another process with the same number";
+  EXPECT_FALSE(host(0).table->has_ended(2, {.id = 1'001, .started_ticks = 5})) << "one of another host";
   EXPECT_EQ(host(0).table->silent_since_ns(1), 0);
   EXPECT_TRUE(comes_true([&] {
     const std::vector<WatchedRank> ranks = host(0).network->distant_ranks(now_ns());
@@ -196,8 +201,10 @@ TEST_F(GuardNetworkTest, ASpareOfAnotherHostThatEndedIsTold) {
   ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
   host(1).network->ended(read_slot(host(1).board->slot(0)));
   host(2).network->ended(read_slot(host(2).board->slot(0)));
-  EXPECT_TRUE(comes_true(
-      [&] { return host(0).table->has_ended(1, 1'001, 5) && host(0).table->has_ended(2, 1'002, 5); }));
+  EXPECT_TRUE(comes_true([&] {
+    return host(0).table->has_ended(1, {.id = 1'001, .started_ticks = 5}) &&
+           host(0).table->has_ended(2, {.id = 1'002, .started_ticks = 5});
+  }));
   const std::vector<WatchedRank> lost = host(0).network->take_lost_spares();
   ASSERT_THAT(lost, SizeIs(1));
   EXPECT_EQ(lost[0].slot.launched_rank, 1);
@@ -225,7 +232,7 @@ TEST_F(GuardNetworkTest, AHostThatFallsSilentAndComesBack) {
   EXPECT_LE(now_ns() - begin_ns, 710'000'000);
   EXPECT_LE(host(0).table->silent_since_ns(2), begin_ns);
   EXPECT_EQ(host(0).table->silent_since_ns(1), 0);
-  EXPECT_FALSE(host(0).table->has_ended(2, 1'002, 5)) << "silence is no proof";
+  EXPECT_FALSE(host(0).table->has_ended(2, {.id = 1'002, .started_ticks = 5})) << "silence is no proof";
   EXPECT_TRUE(comes_true(
       [&] { return host(0).table->silent_since_ns(2) == 0 && host(1).table->silent_since_ns(2) == 0; }));
 }
@@ -243,7 +250,7 @@ TEST_F(GuardNetworkTest, AGuardThatFollowsIsFoundWhereverItListens) {
   EXPECT_TRUE(comes_true(
       [&] { return host(0).table->port_of(1) == host(1).board->header().guard_port && all_hear_all(); }));
   host(1).network->ended(read_slot(host(1).board->slot(0)));
-  EXPECT_TRUE(comes_true([&] { return host(2).table->has_ended(1, 1'001, 5); }));
+  EXPECT_TRUE(comes_true([&] { return host(2).table->has_ended(1, {.id = 1'001, .started_ticks = 5}); }));
 }
 
 TEST_F(GuardNetworkTest, WithoutATableNothingHappens) {

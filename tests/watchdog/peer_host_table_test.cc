@@ -61,7 +61,7 @@ TEST_F(PeerHostTableTest, ItsSizesAreReadOnce) {
     EXPECT_EQ(each->own_host(), 1);
     EXPECT_EQ(each->setup().hosts.size(), 2u);
     EXPECT_EQ(each->find("c"), -1);
-    EXPECT_FALSE(each->has_ended(0, 1, 1));
+    EXPECT_FALSE(each->has_ended(0, {.id = 1, .started_ticks = 1}));
   }
 }
 
@@ -114,10 +114,10 @@ TEST_F(PeerHostTableTest, AnEndIsKeptOnceAndForgottenWhereThereIsNoRoom) {
   say_ended(1, 32);
   say_ended(1, 32);
   say_ended(33, 65);
-  EXPECT_TRUE((*table)->has_ended(0, 64, 5));
-  EXPECT_FALSE((*table)->has_ended(0, 65, 5)) << "there was no room";
-  EXPECT_FALSE((*table)->has_ended(0, 64, 6)) << "another process of that number";
-  EXPECT_FALSE((*table)->has_ended(1, 64, 5)) << "another host";
+  EXPECT_TRUE((*table)->has_ended(0, {.id = 64, .started_ticks = 5}));
+  EXPECT_FALSE((*table)->has_ended(0, {.id = 65, .started_ticks = 5})) << "there was no room";
+  EXPECT_FALSE((*table)->has_ended(0, {.id = 64, .started_ticks = 6})) << "another process of that number";
+  EXPECT_FALSE((*table)->has_ended(1, {.id = 64, .started_ticks = 5})) << "another host";
 }
 
 }  // namespace

@@ -408,8 +408,9 @@ TEST_F(RankWatchTest, OneThatDoesNotStayIsStartedEverLessOften) {
   guard = {"true"};
   const auto watch = begin();
   for (int each = 0; each < 600; ++each) {  // a minute, in which its processes take no time
-    const std::int64_t id = header().guard_process, started_ticks = header().guard_started_ticks;
-    for (int look = 0; look < soon_ms && !has_ended(env.processes(), id, started_ticks); ++look)
+    const ProcessIdentity started = {.id = header().guard_process,
+                                     .started_ticks = header().guard_started_ticks};
+    for (int look = 0; look < soon_ms && !started.has_ended(env.processes()); ++look)
       posix_env().sleep_us(1'000);
     train(*watch, 100);
   }

@@ -72,7 +72,7 @@ bool read_table(FuzzEnv& env) {
     static_cast<void>(sight.out_of_reach(host, FuzzEnv::now_ns));
   }
   table.say_ended({.host = 0, .launched_rank = 1, .process = 2, .started_ticks = 3});
-  static_cast<void>(table.has_ended(0, 2, 3));
+  static_cast<void>(table.has_ended(0, {.id = 2, .started_ticks = 3}));
   return true;
 }
 
