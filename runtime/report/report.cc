@@ -16,6 +16,7 @@
 #include "runtime/report/fault_report.h"
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
+#include "runtime/run/event.h"
 #include "runtime/run/run_history.h"
 
 namespace holdfast::inline report {
@@ -87,11 +88,14 @@ std::vector<ChartPoint> held_out_curve(const RunHistory& history) {
   return points;
 }
 
-// "resume" for a start that continues; empty for what is no marker.
+constexpr std::string_view resume_class = "resume";
+
+// Returns the kind of the event, resume_class for a start that continues; empty for what is no marker.
 std::string marker_class(const RunEvent& event) {
-  if (event.name == "start") return event.resumed ? "resume" : "start";
-  for (const char* name : {"checkpoint", "fault", "recovery"}) {
-    if (event.name == name) return name;
+  if (event.name == StartEvent::kind && event.resumed) return std::string(resume_class);
+  for (const std::string_view kind :
+       {StartEvent::kind, CheckpointEvent::kind, FaultEvent::kind, RecoveryEvent::kind}) {
+    if (event.name == kind) return std::string(kind);
   }
   return "";
 }
@@ -107,7 +111,7 @@ std::vector<ChartMarker> markers_of(const RunHistory& history) {
     markers.push_back({.x = static_cast<double>(event->step),
                        .css_class = css_class,
                        .title = std::move(title),
-                       .tick = css_class == "checkpoint"});
+                       .tick = css_class == CheckpointEvent::kind});
   }
   return markers;
 }
@@ -151,7 +155,8 @@ std::string loss_section(const RunHistory& history) {
     legend += legend_entry("held", "held-out");
   }
   chart.markers = markers_of(history);
-  for (const char* css_class : {"start", "resume", "checkpoint", "fault", "recovery"}) {
+  for (const std::string_view css_class :
+       {StartEvent::kind, resume_class, CheckpointEvent::kind, FaultEvent::kind, RecoveryEvent::kind}) {
     if (std::ranges::find(chart.markers, css_class, &ChartMarker::css_class) != chart.markers.end()) {
       legend += legend_entry(css_class, css_class);
     }
