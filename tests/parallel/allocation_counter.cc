@@ -1,4 +1,4 @@
-#include "allocation_counter.h"
+#include "tests/parallel/allocation_counter.h"
 
 #include <atomic>
 

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "lane_reduction_harness.h"
+#include "tests/parallel/lane_reduction_harness.h"
 
 namespace holdfast {
 namespace {

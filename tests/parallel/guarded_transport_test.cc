@@ -3,11 +3,11 @@
 
 #include <gmock/gmock.h>
 
-#include "communicator_contract.h"
 #include "parallel/comm/host_transport.h"
 #include "parallel/local/local_communicator.h"
+#include "tests/parallel/communicator_contract.h"
 #include "tests/parallel/patient.h"
-#include "transport_contract.h"
+#include "tests/parallel/transport_contract.h"
 
 namespace holdfast {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "communicator_contract.h"
 #include "parallel/local/local_communicator.h"
+#include "tests/parallel/communicator_contract.h"
 #include "tests/parallel/patient.h"
-#include "transport_contract.h"
+#include "tests/parallel/transport_contract.h"
 
 namespace holdfast {
 namespace {

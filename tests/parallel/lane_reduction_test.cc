@@ -8,11 +8,11 @@
 #include <map>
 #include <thread>
 
-#include "allocation_counter.h"
-#include "communicator_contract.h"
-#include "lane_reduction_harness.h"
 #include "parallel/comm/host_transport.h"
 #include "parallel/local/local_communicator.h"
+#include "tests/parallel/allocation_counter.h"
+#include "tests/parallel/communicator_contract.h"
+#include "tests/parallel/lane_reduction_harness.h"
 #include "tests/parallel/patient.h"
 
 namespace holdfast {

@@ -5,7 +5,7 @@
 
 #include <mutex>
 
-#include "communicator_contract.h"
+#include "tests/parallel/communicator_contract.h"
 #include "tests/parallel/patient.h"
 #include "tests/support/simulated_env.h"
 

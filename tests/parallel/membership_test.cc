@@ -8,8 +8,8 @@
 #include <functional>
 #include <thread>
 
-#include "communicator_contract.h"
 #include "parallel/local/local_world.h"
+#include "tests/parallel/communicator_contract.h"
 #include "tests/parallel/patient.h"
 
 namespace holdfast {

@@ -7,10 +7,10 @@
 #include <atomic>
 #include <thread>
 
-#include "communicator_contract.h"
-#include "lane_reduction_harness.h"
 #include "parallel/comm/host_transport.h"
 #include "parallel/local/local_communicator.h"
+#include "tests/parallel/communicator_contract.h"
+#include "tests/parallel/lane_reduction_harness.h"
 #include "tests/parallel/patient.h"
 
 namespace holdfast {

@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include "communicator_contract.h"
-#include "lane_reduction_harness.h"
 #include "parallel/comm/host_transport.h"
 #include "parallel/local/local_communicator.h"
+#include "tests/parallel/communicator_contract.h"
+#include "tests/parallel/lane_reduction_harness.h"
 #include "tests/parallel/patient.h"
-#include "transport_contract.h"
+#include "tests/parallel/transport_contract.h"
 
 namespace holdfast {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <thread>
 
-#include "communicator_contract.h"
 #include "parallel/comm/collectives.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/wait_listener.h"
+#include "tests/parallel/communicator_contract.h"
 
 namespace holdfast {
 namespace {

@@ -33,23 +33,23 @@
 #include <string_view>
 #include <vector>
 
-#include "../parallel/communicator_contract.h"
-#include "../parallel/lane_reduction_harness.h"
-#include "../parallel/transport_contract.h"
 #include "growth_memory.h"
 #include "parallel/comm/host_transport.h"
 #include "parallel/comm/launcher.h"
 #include "parallel/group/membership.h"
 #include "parallel/mpi/mpi_communicator.h"
 #include "parallel/mpi/mpi_session.h"
+#include "tests/parallel/communicator_contract.h"
+#include "tests/parallel/lane_reduction_harness.h"
+#include "tests/parallel/transport_contract.h"
 
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t timeout_ms = 30'000;
+constexpr std::int64_t mpi_timeout_ms = 30'000;
 
 Waiter waiter() {
-  return {posix_env(), timeout_ms};
+  return {posix_env(), mpi_timeout_ms};
 }
 
 // Rank 0 to rank 1, in two parts of which the second is short.
@@ -112,7 +112,7 @@ Result<void> reduce_until_a_death(Communicator& world) {
 Result<void> watch_until_a_death(Communicator& world) {
   HF_TRY_VOID(barrier(world, waiter()));
   if (world.rank() == world.size() - 1) posix_env().kill_self();
-  PollBackoff backoff(posix_env(), timeout_ms);
+  PollBackoff backoff(posix_env(), mpi_timeout_ms);
   while (backoff.pause()) HF_TRY_VOID(world.check_peers());
   return {};
 }
@@ -124,7 +124,7 @@ Result<void> wait_behind_an_acknowledged_death(Communicator& world) {
   const int victim = world.size() - 1;
   HF_TRY_VOID(barrier(world, waiter()));
   if (world.rank() == victim) posix_env().kill_self();
-  PollBackoff backoff(posix_env(), timeout_ms);
+  PollBackoff backoff(posix_env(), mpi_timeout_ms);
   int acknowledged = 0;
   while (acknowledged == 0 && backoff.pause()) {
     int found = 0;  // moves MPI on
@@ -145,7 +145,7 @@ Result<void> wait_behind_a_silent_rank(Communicator& world) {
   if (world.rank() == victim) posix_env().kill_self();
   if (world.rank() == 1) {
     posix_env().sleep_us((patience_ms + 1'000) * 1'000);
-    PollBackoff backoff(posix_env(), timeout_ms);
+    PollBackoff backoff(posix_env(), mpi_timeout_ms);
     while (backoff.pause()) HF_TRY_VOID(world.check_peers_among({&victim, 1}));
     return {};
   }
@@ -216,7 +216,7 @@ Result<void> write_until_a_death(Membership& membership, int victim) {
     requests.push_back(sending);
   }
   HF_TRY_VOID(waiter().wait(group, requests, "messages that nobody reads", of));
-  PollBackoff backoff(posix_env(), timeout_ms);
+  PollBackoff backoff(posix_env(), mpi_timeout_ms);
   while (backoff.pause()) HF_TRY_VOID(group.check_peers());
   return {};
 }
@@ -224,7 +224,7 @@ Result<void> write_until_a_death(Membership& membership, int victim) {
 // Ranks die until one is left; every epoch works as the first did.
 Result<void> recover_until_alone(MpiSession& session, std::string_view mode) {
   HF_TRY(const std::unique_ptr<Membership> membership,
-         Membership::begin(posix_env(), *session.shrinking_world(), timeout_ms));
+         Membership::begin(posix_env(), *session.shrinking_world(), mpi_timeout_ms));
   const int launched = session.world().size();
   for (int victim = launched - 1; victim > 0; --victim) {
     const int rounds = 2 + victim;
@@ -233,7 +233,7 @@ Result<void> recover_until_alone(MpiSession& session, std::string_view mode) {
                                      ? write_until_a_death(*membership, victim)
                                      : talk_until_a_death(*membership, victim, rounds, finds_wrong);
     EXPECT_FALSE(outcome.ok());
-    HF_TRY_VOID(membership->recover(timeout_ms, "somebody is gone"));
+    HF_TRY_VOID(membership->recover(mpi_timeout_ms, "somebody is gone"));
     EXPECT_EQ(membership->view().members.size(), static_cast<std::size_t>(victim));
     EXPECT_EQ(membership->communicator().size(), victim);
     HF_TRY_VOID(test::check_collectives(membership->communicator(), waiter()));
@@ -243,7 +243,7 @@ Result<void> recover_until_alone(MpiSession& session, std::string_view mode) {
     }
   }
   std::printf("survived: alone in epoch %d\n", static_cast<int>(membership->view().epoch));
-  return session.finish(timeout_ms);
+  return session.finish(mpi_timeout_ms);
 }
 
 // A rank sees the death itself, or that another one saw it first.
@@ -273,7 +273,7 @@ int run(std::string_view mode) {
   if (!env.die_with_parent().ok()) return 1;
   if (mode == "absent" && env.variable("OMPI_COMM_WORLD_RANK") == "1") return 3;
   Result<std::unique_ptr<MpiSession>> session =
-      start_mpi_session(env, mode == "absent" ? 2000 : timeout_ms, nullptr);
+      start_mpi_session(env, mode == "absent" ? 2000 : mpi_timeout_ms, nullptr);
   if (!session.ok()) {
     std::fprintf(stderr, "FAILED: %s\n", session.error().message.c_str());
     return 1;
@@ -301,7 +301,7 @@ int run(std::string_view mode) {
     outcome = recover_until_alone(**session, mode);
   } else {
     outcome = check_contract(**session);
-    if (outcome.ok()) outcome = (*session)->finish(timeout_ms);
+    if (outcome.ok()) outcome = (*session)->finish(mpi_timeout_ms);
   }
   if (!outcome.ok()) {
     std::fprintf(stderr, "FAILED: %s\n", outcome.error().message.c_str());

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <thread>
 
-#include "../parallel/lane_reduction_harness.h"
 #include "nccl_rig.h"
 #include "parallel/nccl/nccl_transport.h"
+#include "tests/parallel/lane_reduction_harness.h"
 
 namespace holdfast {
 namespace {

@@ -7,10 +7,10 @@
 #include <functional>
 #include <string>
 
-#include "../parallel/communicator_contract.h"
 #include "nccl_double.h"
 #include "parallel/local/local_communicator.h"
 #include "parallel/nccl/nccl_session.h"
+#include "tests/parallel/communicator_contract.h"
 
 namespace holdfast::test {
 

@@ -2,10 +2,10 @@
 // it.
 #include "parallel/nccl/nccl_transport.h"
 
-#include "../parallel/lane_reduction_harness.h"
-#include "../parallel/patient.h"
-#include "../parallel/transport_contract.h"
 #include "nccl_rig.h"
+#include "tests/parallel/lane_reduction_harness.h"
+#include "tests/parallel/patient.h"
+#include "tests/parallel/transport_contract.h"
 
 namespace holdfast {
 namespace {
