@@ -1,6 +1,6 @@
 // NcclLibrary: exactly those calls of NCCL and of the CUDA runtime that the communicators of parallel/nccl
 // make, so that tests can replace them by calls that hang, fail, are slow or end late
-// (tests/parallel_nccl/nccl_double.h). Nothing here includes NCCL's headers: the state machines above it are
+// (tests/parallel/nccl/nccl_double.h). Nothing here includes NCCL's headers: the state machines above it are
 // compiled and tested everywhere. The real one belongs to the CUDA module (CudaModule::load_nccl), which also
 // has the device's runtime.
 //

@@ -26,7 +26,7 @@
 // NCCL and the device's queue: the caller of send() has waited for the ticket of the work that wrote the
 // bytes, the caller of open() for that of the work that last read the target.
 //
-// Unproven: none of this has run on a GPU, only on a test double (tests/parallel_nccl). To be checked first
+// Unproven: none of this has run on a GPU, only on a test double (tests/parallel/nccl). To be checked first
 // on a GPU: several communicators at once, an abort with kernels of several on the device, and how much
 // receives that wait on the GPU take from kernels that compute.
 //

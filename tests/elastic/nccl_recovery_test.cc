@@ -7,7 +7,7 @@
 
 #include "runtime/core/json.h"
 #include "tests/elastic/recovery_fixture.h"
-#include "tests/parallel_nccl/nccl_double.h"
+#include "tests/parallel/nccl/nccl_double.h"
 
 namespace holdfast {
 namespace {

@@ -1,5 +1,5 @@
 // test_nccl_gpu [--double]: NCCL, through the library that the program loads; with --double its double
-// (tests/parallel_nccl) on the emulated device (tests/cuda_emulator). Without NCCL or a GPU it says why and
+// (tests/parallel/nccl) on the emulated device (tests/cuda_emulator). Without NCCL or a GPU it says why and
 // exits with 77, which ctest counts as skipped.
 #include <fmt/core.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "tests/nccl_gpu/nccl_setup.h"
-#include "tests/parallel_nccl/real_nccl.h"
+#include "tests/parallel/nccl/real_nccl.h"
 
 namespace holdfast::test {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda_loader.h"
 #include "kernels/nccl_library.h"
-#include "tests/parallel_nccl/nccl_double.h"
+#include "tests/parallel/nccl/nccl_double.h"
 
 namespace holdfast::test {
 

@@ -4,7 +4,7 @@ A rank of a small model is killed again and again, and the run grows back each t
 Memory counts from WARM_UP recoveries on, because the first ones meet the sizes that stay. Open MPI keeps what it has for every
 process that it has ever met, frees no communicator while the run goes on (parallel/mpi/mpi_world.h), and loses the buffer in which
 it was about to receive when the TCP connection of a dead process ended: as many bytes of it are in use as the longest message had
-that came without a rendezvous. So the same calls and messages are made without Holdfast (tests/parallel_mpi/growth_memory.h), and
+that came without a rendezvous. So the same calls and messages are made without Holdfast (tests/parallel/mpi/growth_memory.h), and
 what that costs for each growth and death is allowed.
 
 HOLDFAST_MANY_RECOVERIES: how many deaths, each with its growth (tools/test --long sets more).

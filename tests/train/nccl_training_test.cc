@@ -9,7 +9,7 @@
 
 #include "runtime/core/json.h"
 #include "runtime/rank/device_choice.h"
-#include "tests/parallel_nccl/nccl_double.h"
+#include "tests/parallel/nccl/nccl_double.h"
 #include "tests/support/worker_rig.h"
 #include "tests/train/training_fixture.h"
 
