@@ -16,8 +16,15 @@ namespace {
 
 constexpr int replicas_planned_max = 4;
 
+// PricedPart holds the time of one part of a stage and its traffic with the other slices.
+struct PricedPart {
+  PartTime time;
+  PartTraffic traffic;
+};
+
 struct StageOps {
-  std::vector<PartTime> parts = {};  // by chunk
+  std::vector<PartTime> parts = {};       // by chunk
+  std::vector<PartTraffic> traffic = {};  // by chunk
   std::uint64_t kernel_bytes = 0;
 };
 
@@ -177,7 +184,7 @@ struct LayoutPlanner::State {
   const PeakPrices one_flop_per_second{1.0, 1e30, {}};
   FaultPoints faults;
   // Results that depend on the shapes of parts alone, cached so that stages and layouts share them.
-  std::map<std::string, PartTime> parts;
+  std::map<std::string, PricedPart> parts;
   std::map<std::string, std::uint64_t> kernel_bytes;
   Counts counts;
 };
@@ -208,7 +215,9 @@ Result<StageOps> LayoutPlanner::State::ops_of(const Config& config, const Mesh& 
     HF_TRY(const std::unique_ptr<Worker> worker, worker_of(config, mesh, {}, device, peers));
     for (std::size_t chunk = 0; chunk < of_stage.size(); ++chunk) {
       if (is_priced(of_stage[chunk])) continue;
-      parts[key + key_of(of_stage[chunk])] = price_part(*worker, static_cast<int>(chunk), device, prices());
+      const int index = static_cast<int>(chunk);
+      parts[key + key_of(of_stage[chunk])] = {.time = price_part(*worker, index, device, prices()),
+                                              .traffic = PartTraffic(*worker, index)};
       ++counts.parts_priced;
     }
     if (!kernel_bytes.contains(kernel_key)) {
@@ -216,8 +225,12 @@ Result<StageOps> LayoutPlanner::State::ops_of(const Config& config, const Mesh& 
       kernel_bytes[kernel_key] = device.workspace_bytes();
     }
   }
-  StageOps result{.parts = {}, .kernel_bytes = kernel_bytes[kernel_key]};
-  for (const ModelPart& part : of_stage) result.parts.push_back(parts[key + key_of(part)]);
+  StageOps result{.kernel_bytes = kernel_bytes[kernel_key]};
+  for (const ModelPart& part : of_stage) {
+    const PricedPart& priced = parts[key + key_of(part)];
+    result.parts.push_back(priced.time);
+    result.traffic.push_back(priced.traffic);
+  }
   return result;
 }
 
@@ -250,7 +263,7 @@ Result<StageCosts> LayoutPlanner::State::costs_of(const Config& config, const Me
                     .parts = std::move(of_stage.parts),
                     .sums = price_sums(buckets, config.parallel.lanes, prices()),
                     .update = price_update(buckets, precision_of(config), prices()),
-                    .traffic = step_traffic(config, mesh, rank),
+                    .traffic = step_traffic(env, config, mesh, rank, of_stage.traffic),
                     .first_gather_share = share,
                     .last_reduction_share = share,
                     .snapshot_bytes = config.checkpoint.ram_every_steps == 0
@@ -282,11 +295,12 @@ Result<std::optional<LayoutPlan>> LayoutPlanner::State::plan(const Config& confi
   LayoutPlan plan{.config = config, .shape = mesh.shape(), .waves = lanes.waves(), .ranks = {}, .time = {}};
   const std::vector<int> buddies = buddies_on(config, mesh, machine);
   for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
+    HF_TRY(const StageOps of_stage, ops_of(config, mesh, stage));
     for (const int replica : replicas_to_plan(config, mesh, stage)) {
       const int rank = mesh.rank_at({.data = replica, .pipeline = stage, .tensor = 0});
       HF_TRY(RankPlan planned, plan_rank(config, mesh, rank, buddies));
       if (ends_when_too_large && !fits(planned, mesh.shape().ranks())) return std::optional<LayoutPlan>();
-      planned.traffic = step_traffic(config, mesh, rank);
+      planned.traffic = step_traffic(env, config, mesh, rank, of_stage.traffic);
       plan.ranks.push_back(std::move(planned));
     }
   }

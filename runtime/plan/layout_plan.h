@@ -16,7 +16,7 @@
 #include "runtime/os/env.h"
 #include "runtime/plan/planned_machine.h"
 #include "runtime/plan/step_time.h"
-#include "runtime/train/traffic.h"
+#include "runtime/plan/step_traffic.h"
 
 namespace holdfast::inline plan {
 

@@ -20,8 +20,8 @@
 #include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/plan/planned_machine.h"
+#include "runtime/plan/step_traffic.h"
 #include "runtime/rank/rank_layout.h"
-#include "runtime/train/traffic.h"
 
 namespace holdfast::inline plan {
 

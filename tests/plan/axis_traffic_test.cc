@@ -1,13 +1,12 @@
-// What the ranks of real steps count, against the formula of each rank and against the sums over all ranks
-// that anybody can work out by hand.
+// Compares what the ranks of real steps count with the planned traffic of each rank, and with the sums over
+// all ranks that anybody can work out by hand.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <string_view>
 #include <vector>
 
-#include "runtime/rank/rank_layout.h"
-#include "runtime/train/traffic.h"
+#include "tests/plan/planned_traffic.h"
 #include "tests/support/worker_rig.h"
 
 namespace holdfast::test {
@@ -103,7 +102,7 @@ Numbers numbers(const Traffic& traffic) {
 
 class AxisTrafficTest : public testing::TestWithParam<AxisLayout> {};
 
-TEST_P(AxisTrafficTest, IsTheFormula) {
+TEST_P(AxisTrafficTest, IsAsPlanned) {
   const AxisLayout& layout = GetParam();
   constexpr std::uint64_t steps = 2;
   WorkerRig rig(config_of(layout), layout.ranks());
@@ -113,16 +112,16 @@ TEST_P(AxisTrafficTest, IsTheFormula) {
     const AxisTraffic before = worker.links().traffic();
     for (std::uint64_t step = 0; step < steps; ++step) HF_TRY_VOID(outcome_of(run_step(worker, {})));
     HF_TRY_VOID(worker.parameter_gather().finish());
-    const StepTraffic formula = step_traffic(rig.config(), worker.rank().mesh, rank);
+    const StepTraffic planned = planned_traffic(rig.config(), layout.ranks(), rank);
     const auto expect = [&](Axis axis, const Traffic& of_step) {
       Traffic& counted = of_rank[static_cast<std::size_t>(rank)].of(axis);
       counted = worker.links().traffic().of(axis) - before.of(axis);
       EXPECT_EQ(numbers(counted), numbers(of_step + of_step)) << "axis " << static_cast<int>(axis);
     };
-    expect(Axis::data, formula.data());
-    expect(Axis::pipeline, formula.pipeline());
-    expect(Axis::tensor, formula.slices);
-    expect(Axis::control, formula.votes);
+    expect(Axis::data, planned.data());
+    expect(Axis::pipeline, planned.pipeline());
+    expect(Axis::tensor, planned.slices);
+    expect(Axis::control, planned.votes);
     return {};
   });
 

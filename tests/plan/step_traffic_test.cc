@@ -1,5 +1,4 @@
-// The formula of a step's traffic against what run_step() hands to its communicator, message by message.
-#include "runtime/train/traffic.h"
+// The planned traffic of a step against what run_step() hands to its communicator, message by message.
 
 #include <gtest/gtest.h>
 
@@ -7,7 +6,7 @@
 #include <array>
 #include <map>
 
-#include "runtime/elastic/planned_rank.h"
+#include "tests/plan/planned_traffic.h"
 #include "tests/support/worker_rig.h"
 
 namespace holdfast {
@@ -75,6 +74,21 @@ constexpr std::array traffic_cases = {
                   config.parallel.pipeline = 2;
                   config.parallel.pipeline_schedule = "zero_bubble";
                 }},
+    TrafficCase{"SlicesOfGpt2InStagesThatRecomputeAll", 4,
+                [](Config& config) {
+                  config.model.style = "gpt2";
+                  config.training.recompute = "full";
+                  config.parallel.tensor = 2;
+                  config.parallel.pipeline = 2;
+                }},
+    TrafficCase{"SlicesInChunks", 8,
+                [](Config& config) {
+                  config.training.precision = "bf16";
+                  config.parallel.tensor = 2;
+                  config.parallel.pipeline = 2;
+                  config.parallel.pipeline_schedule = "interleaved";
+                  config.parallel.pipeline_chunks = 2;
+                }},
     TrafficCase{"ChunksInTurn", 4,
                 [](Config& config) {
                   config.model.head = "tied";
@@ -99,35 +113,34 @@ Config traffic_config() {
 
 class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
  protected:
-  // A step of one rank without its peers, and the formula of it.
-  static void expect_counted(const Config& config, int ranks, int rank) {
-    FaultPoints faults;
+  // Runs a step of one rank without its peers, which must send what was planned.
+  static void expect_sent(const Config& config, int ranks, int rank, const StepTraffic& planned) {
     CountingPeers peers(rank, ranks);
     PlannedDevice device({.host_sees_memory = true});
-    Result<std::shared_ptr<DataSet>> data =
+    FaultPoints faults;
+    const Result<std::shared_ptr<DataSet>> data =
         DataSet::open(posix_env(), config.data.sources, config.training.sequence_length);
     ASSERT_TRUE(data.ok());
-    Result<std::unique_ptr<Worker>> worker = Worker::plan({.env = posix_env(),
-                                                           .faults = faults,
-                                                           .communicator = peers,
-                                                           .device = device,
-                                                           .config = config,
-                                                           .mesh = mesh_of(config, ranks),
-                                                           .data = *data});
+    const Result<std::unique_ptr<Worker>> worker = Worker::plan({.env = posix_env(),
+                                                                 .faults = faults,
+                                                                 .communicator = peers,
+                                                                 .device = device,
+                                                                 .config = config,
+                                                                 .mesh = mesh_of(config, ranks),
+                                                                 .data = *data});
     ASSERT_TRUE(worker.ok()) << worker.error().message;
     ASSERT_TRUE((*worker)->start_loader().ok());
     const Result<StepOutcome> outcome = run_step(**worker, {});
     ASSERT_TRUE(outcome.ok()) << outcome.error().message;
     ASSERT_TRUE((*worker)->parameter_gather().finish().ok());
-    const StepTraffic formula = step_traffic(config, mesh_of(config, ranks), rank);
-    EXPECT_EQ(peers.of({TagGroup::data}), formula.data()) << "data, rank " << rank;
+    EXPECT_EQ(peers.of({TagGroup::data}), planned.data()) << "data, rank " << rank;
     EXPECT_EQ(peers.of({TagGroup::activations, TagGroup::gradients, TagGroup::wrapped_activations,
                         TagGroup::wrapped_gradients}),
-              formula.boundaries)
+              planned.boundaries)
         << "boundaries, rank " << rank;
-    EXPECT_EQ(peers.of({TagGroup::tied_weights}), formula.tied) << "tied, rank " << rank;
-    EXPECT_EQ(peers.of({TagGroup::tensor}), formula.slices) << "tensor, rank " << rank;
-    EXPECT_EQ(peers.of_all_ranks(), formula.votes) << "votes, rank " << rank;
+    EXPECT_EQ(peers.of({TagGroup::tied_weights}), planned.tied) << "tied, rank " << rank;
+    EXPECT_EQ(peers.of({TagGroup::tensor}), planned.slices) << "tensor, rank " << rank;
+    EXPECT_EQ(peers.of_all_ranks(), planned.votes) << "votes, rank " << rank;
   }
 };
 
@@ -137,8 +150,11 @@ TEST_P(StepTrafficTest, IsWhatAStepSends) {
   const WorkerRig rig(config, GetParam().ranks);  // resolves the config and writes its data
   Traffic all;
   for (int rank = 0; rank < GetParam().ranks; ++rank) {
-    expect_counted(rig.config(), GetParam().ranks, rank);
-    all += step_traffic(rig.config(), mesh_of(rig.config(), GetParam().ranks), rank).all();
+    const StepTraffic planned = planned_traffic(rig.config(), GetParam().ranks, rank);
+    expect_sent(rig.config(), GetParam().ranks, rank, planned);
+    EXPECT_EQ(planned_traffic(rig.config(), GetParam().ranks, rank, false).slices, planned.slices)
+        << "through memory of a GPU";
+    all += planned.all();
   }
   EXPECT_EQ(all.bytes_sent, all.bytes_received);
   EXPECT_EQ(all.messages_sent, all.messages_received);

@@ -1,0 +1,170 @@
+#include "runtime/plan/step_traffic.h"
+
+#include <algorithm>
+
+#include "parallel/comm/collectives.h"
+#include "parallel/comm/counted_communicator.h"
+#include "runtime/elastic/planned_rank.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/train/step.h"
+
+namespace holdfast::inline plan {
+namespace {
+
+void send(Traffic& traffic, std::uint64_t bytes, std::uint64_t messages = 1) {
+  if (bytes == 0) return;  // empty messages are not sent
+  traffic.bytes_sent += messages * bytes;
+  traffic.messages_sent += messages;
+}
+
+void receive(Traffic& traffic, std::uint64_t bytes, std::uint64_t messages = 1) {
+  if (bytes == 0) return;
+  traffic.bytes_received += messages * bytes;
+  traffic.messages_received += messages;
+}
+
+Traffic repeated(const Traffic& once, int times) {
+  Traffic traffic;
+  for (int i = 0; i < times; ++i) traffic += once;
+  return traffic;
+}
+
+// Returns the traffic of the lane reduction: every lane of a wave sends each owner its range of each bucket.
+Traffic lane_reduction(const BucketPlan& buckets, const LaneSchedule& lanes, int rank) {
+  Traffic traffic;
+  for (int wave = 0; wave < lanes.waves(); ++wave) {
+    const int active = lanes.lanes_in_wave(wave);
+    for (int bucket = 0; bucket < buckets.local_count(); ++bucket) {
+      const auto bytes_of = [&](int owner) {
+        return buckets.gradient_range(bucket, owner).size() * sizeof(float);
+      };
+      const int sources = rank < active ? active - 1 : active;
+      receive(traffic, bytes_of(rank), static_cast<std::uint64_t>(sources));
+      for (int owner = 0; owner < lanes.ranks() && rank < active; ++owner) {
+        if (owner != rank) send(traffic, bytes_of(owner));
+      }
+    }
+  }
+  return traffic;
+}
+
+// Returns the traffic of the all-gather of parameters: every owner sends its range of each bucket to all
+// others.
+Traffic parameter_gather(const BucketPlan& buckets, int rank, std::uint64_t element_bytes) {
+  Traffic traffic;
+  for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
+    if (buckets.buckets()[static_cast<std::size_t>(bucket)].tied_to >= 0) continue;
+    for (int owner = 0; owner < buckets.ranks(); ++owner) {
+      const std::uint64_t bytes = buckets.parameter_range(bucket, owner).size() * element_bytes;
+      if (owner == rank) {
+        send(traffic, bytes, static_cast<std::uint64_t>(buckets.ranks() - 1));
+      } else {
+        receive(traffic, bytes);
+      }
+    }
+  }
+  return traffic;
+}
+
+Traffic stage_boundaries(const StageSchedule& schedule, std::uint64_t boundary_bytes) {
+  Traffic once;
+  for (const Action& action : schedule.actions) {
+    if (action.source != no_stage) receive(once, boundary_bytes);
+    if (action.target != no_stage) send(once, boundary_bytes);
+  }
+  return repeated(once, schedule.runs);
+}
+
+// Returns the traffic of a tied weight: the stage with the head sends the sum of its gradient, the stage with
+// the embedding sends the updated weight.
+Traffic tied_ends(const BucketPlan& buckets, int rank, std::uint64_t element_bytes) {
+  Traffic traffic;
+  const int tied = std::max(buckets.imported(), buckets.exported());
+  if (tied < 0) return traffic;
+  const std::uint64_t gradient = buckets.gradient_range(tied, rank).size() * sizeof(float);
+  const std::uint64_t weight = buckets.parameter_range(tied, rank).size() * element_bytes;
+  const bool is_head = buckets.exported() >= 0;
+  send(traffic, is_head ? gradient : weight);
+  receive(traffic, is_head ? weight : gradient);
+  return traffic;
+}
+
+// Adds up what the parts of the stage exchange in the order of their actions.
+Traffic tensor_slices(const StageSchedule& schedule, std::span<const PartTraffic> parts) {
+  Traffic once;
+  const Action* before = nullptr;
+  for (const Action& action : schedule.actions) {
+    const bool follows = before != nullptr && before->work == Work::forward &&
+                         before->chunk == action.chunk && before->microbatch == action.microbatch;
+    once += parts[static_cast<std::size_t>(action.chunk)].of(action, follows);
+    before = &action;
+  }
+  return repeated(once, schedule.runs);
+}
+
+Traffic vote(Env& env, int ranks, int rank) {
+  AbsentPeers peers(rank, ranks);
+  CountedCommunicator counted(peers);
+  std::array<std::int64_t, ballot_words> words{};
+  HF_CHECK(all_reduce_sum(counted, Waiter(env, /*timeout_ms=*/1), words).ok());
+  return counted.traffic().of(Axis::control);
+}
+
+}  // namespace
+
+std::size_t PartTraffic::index(BackwardPart part, bool follows_forward, bool completes_lane) {
+  return 4 * static_cast<std::size_t>(part) + (follows_forward ? 2 : 0) + (completes_lane ? 1 : 0);
+}
+
+PartTraffic::PartTraffic(Worker& worker, int chunk) {
+  if (worker.workload().share.ranks() == 1) return;
+  Device& device = worker.rank().device;
+  const Model& model = worker.stage().model(chunk);
+  const TokenBatch tokens = worker.stage().tokens().at(0);
+  const auto counted = [&](const auto& launch) {
+    const Traffic before = worker.links().traffic().of(Axis::tensor);
+    HF_CHECK(launch().ok());  // nobody is at the other end, so nothing can go wrong there
+    return worker.links().traffic().of(Axis::tensor) - before;
+  };
+  forward_ = counted([&] { return model.forward(device, tokens, 0); });
+  for (const BackwardPart part : model.backward_parts()) {
+    for (const bool follows : {false, true}) {
+      for (const bool completes : {false, true}) {
+        backward_[index(part, follows, completes)] = counted([&] {
+          return model.backward(device, tokens, 0, worker.stage().loss_sums().data(),
+                                {.part = part, .completes_lane = completes, .follows_forward = follows});
+        });
+      }
+    }
+  }
+}
+
+const Traffic& PartTraffic::of(const Action& action, bool follows_forward) const {
+  if (action.work == Work::forward) return forward_;
+  const BackwardPart part = action.work == Work::backward_input    ? BackwardPart::inputs
+                            : action.work == Work::backward_weight ? BackwardPart::weights
+                                                                   : BackwardPart::whole;
+  return backward_[index(part, follows_forward, action.completes_lane)];
+}
+
+StepTraffic step_traffic(Env& env, const Config& config, const Mesh& mesh, int rank,
+                         std::span<const PartTraffic> parts) {
+  const ModelSpec spec = make_model_spec(config);
+  const MeshCoordinate coordinate = mesh.coordinate_of(rank);
+  const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
+  const TensorShare share = share_of(spec.tensor_lanes, coordinate.tensor, mesh.shape().tensor);
+  const BucketPlan buckets(backward_buckets(spec, parts_of_stage(spec, config, coordinate.pipeline), share),
+                           mesh.shape().data);
+  const std::uint64_t element_bytes = bytes_of(spec.dtype);
+  const std::int64_t boundary =
+      config.training.microbatch_size * config.training.sequence_length * spec.width / share.ranks();
+  const StageSchedule schedule = stage_schedule(config, lanes, coordinate.data, coordinate.pipeline);
+  return {.gradients = lane_reduction(buckets, lanes, coordinate.data),
+          .parameters = parameter_gather(buckets, coordinate.data, element_bytes),
+          .boundaries = stage_boundaries(schedule, static_cast<std::uint64_t>(boundary) * element_bytes),
+          .tied = tied_ends(buckets, coordinate.data, element_bytes),
+          .slices = tensor_slices(schedule, parts),
+          .votes = vote(env, mesh.shape().ranks(), rank)};
+}
+
+}  // namespace holdfast::inline plan
