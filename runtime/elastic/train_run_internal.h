@@ -124,9 +124,7 @@ class TrainRun {
   void flush_log() {
     if (log_ != nullptr) static_cast<void>(log_->flush(LineThread::short_patience_ms).ok());
   }
-  Result<double> peak_of_all_ranks();
-  void forget_peak(double reached);  // `reached`: FLOP/s of one rank
-  Result<std::vector<double>> measure_peaks();
+  Result<double> measure_peak();  // FLOP/s of all active ranks
 
   Result<ExitCode> recover(const Error& fault);
   void note_fault(const Error& fault);

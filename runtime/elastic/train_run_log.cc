@@ -8,9 +8,7 @@
 #include "runtime/config/document.h"
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
-#include "runtime/os/foreign_text.h"
 #include "runtime/rank/gemm_peak.h"
-#include "runtime/rank/gemm_peak_record.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/rank/watch.h"
@@ -23,42 +21,17 @@
 
 namespace holdfast::inline elastic {
 
-// Returns the recorded peak if the record is about these ranks on these machines. Else it returns the best of
-// a few short rounds: other work on the machine only ever makes a peak look lower than it is, and every start
-// waits for the rounds.
-Result<double> TrainRun::peak_of_all_ranks() {
-  Env& env = launched_.env;
-  const std::string path = RunPaths{config_.run.directory}.gemm_peak();
-  const Result<std::string> record =
-      first_ ? read_text_within(env, path, text_limits::gemm_peak) : std::string();
-  HF_TRY(const std::vector<std::string> places,
-         all_gather_text(active().communicator, waiter(),
-                         peak_place(env, *device_, worker_->workload().spec.dtype)));
-  HF_TRY(const std::vector<std::string> records,
-         all_gather_text(active().communicator, waiter(), record.ok() ? *record : ""));
-  if (const std::optional<double> known = recorded_peak(records.front(), places); known.has_value()) {
-    times_.gemm_peak_recorded = true;
-    return *known;
-  }
-  HF_TRY(const std::vector<double> rates, measure_peaks());
-  // The next start measures again if there is no record.
-  if (const std::string text = peak_record(places, rates); first_ && !text.empty())
-    static_cast<void>(env.replace_text(path, text).ok());
-  return std::accumulate(rates.begin(), rates.end(), 0.0);
-}
-
-// Returns the rate of every rank, in the round in which the ranks were fastest together.
-Result<std::vector<double>> TrainRun::measure_peaks() {
+// Returns the rate of all ranks together in the best of a few short rounds: other work on the machine only
+// ever makes a peak look lower than it is, and every start waits for the rounds.
+Result<double> TrainRun::measure_peak() {
   constexpr int rounds = 4;
   constexpr std::int64_t round_ns = 3'000'000;
   Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->workload().spec.dtype);
   const Result<void> made = agree(outcome_of(product));
   keep_from_driver(product);
   HF_TRY_VOID(made);
-  std::vector<double> all(static_cast<std::size_t>(active().communicator.size())), best = all;
-  const auto sum_of = [](const std::vector<double>& rates) {
-    return std::accumulate(rates.begin(), rates.end(), 0.0);
-  };
+  std::vector<double> rates(static_cast<std::size_t>(active().communicator.size()));
+  double best = 0.0;
   for (int round = 0; round < rounds; ++round) {
     HF_TRY_VOID(barrier(active().communicator, waiter()));
     const double mine = product->rate(round_ns);
@@ -66,28 +39,18 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
     keep_from_driver(product);
     HF_TRY_VOID(measured);
     HF_TRY_VOID(all_gather(active().communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
-                           std::as_writable_bytes(std::span(all))));
-    if (sum_of(all) > sum_of(best)) best = all;
+                           std::as_writable_bytes(std::span(rates))));
+    best = std::max(best, std::accumulate(rates.begin(), rates.end(), 0.0));
   }
   return best;
 }
 
-// Removes the recorded peak. The run goes on with the larger rate, also after a recovery. The log's thread
-// removes the record, because a disk that stalls delays even the removal of a file that does not exist. The
-// removal is one step: a start that reads the record meanwhile gets the whole old one.
-void TrainRun::forget_peak(double reached) {
-  inventory_.gemm_peak = std::max(inventory_.gemm_peak, reached);
-  post([&env = launched_.env, path = RunPaths{config_.run.directory}.gemm_peak()] {
-    static_cast<void>(env.remove(path).ok());
-  });
-}
-
-// Opens the log. The peak is only determined once, because a rank does not get faster.
+// Opens the log. The peak is only measured once, because a rank does not get faster.
 Result<void> TrainRun::open_log() {
   const double ranks = active().communicator.size();
   const bool opened_before = inventory_.log_opened == true;
   if (!(inventory_.gemm_peak > 0.0)) {
-    HF_TRY(const double peak, peak_of_all_ranks());
+    HF_TRY(const double peak, measure_peak());
     inventory_.gemm_peak = peak / ranks;
   }
   times_.gemm_peak_ns = phase_ns();
@@ -110,7 +73,10 @@ Result<void> TrainRun::open_log() {
           .flops_per_token = flops_per_token(worker_->workload().spec, config_.training.sequence_length),
           .peak_flops = inventory_.gemm_peak * ranks,
           .tokens_per_step = worker_->workload().tokens_per_step(),
-          .peak_beaten = [this, ranks](double flops) { forget_peak(flops / ranks); },
+          .peak_beaten =
+              [this, ranks](double flops) {
+                inventory_.gemm_peak = std::max(inventory_.gemm_peak, flops / ranks);
+              },
           .logged_step = logged_step_,
           .directory = config_.run.directory,
           .first_step = step(),

@@ -56,7 +56,6 @@ struct StartEvent {
   std::uint64_t generation = 0;
   double join_ms = no_number, worker_ms = no_number, state_ms = no_number, gemm_peak_ms = no_number;
   double gemm_peak_flops = no_number;
-  std::string gemm_peak_from = {};
   std::string device = {};
   std::string exchange = {};
   std::optional<std::string> device_plan = {};
@@ -79,8 +78,6 @@ struct StartEvent {
     visit("state_ms", self.state_ms, "ms", "Time to read or make the state");
     visit("gemm_peak_ms", self.gemm_peak_ms, "ms", "Time to measure the rate of one large matrix product");
     visit("gemm_peak_flops", self.gemm_peak_flops, "FLOP/s", "That rate, of all ranks together");
-    visit("gemm_peak_from", self.gemm_peak_from, "",
-          "measured, or record: an earlier start of this run measured it");
     visit("device", self.device, "", "What computes, with its kernels");
     visit("exchange", self.exchange, "", "What moves device memory between ranks, and why");
     visit("device_plan", self.device_plan, "", "What was measured on the device to choose by; on a GPU");

@@ -7,7 +7,6 @@
 //   run_id        identifies the run's shared-memory segments; run_place: where it was (run_identity.h)
 //   place_name    what manifests call this host, where the directory is local to each (storage_domains.h)
 //   lineage.json  the generations of the run (checkpoint/lineage.h)
-//   gemm_peak     the rate of a large matrix product on its machines (gemm_peak_record.h)
 //   uploaded      the checkpoint that was uploaded last (uploads.h)
 //   requests/     requests to save and go on (save_requests.h)
 //   launch/       what `holdfast launch` and the ranks of its start tell each other (launch_record.h)
@@ -36,7 +35,6 @@ struct RunPaths {
   std::string run_id() const { return directory + "/run_id"; }
   std::string run_place() const { return directory + "/run_place"; }
   std::string place_name() const { return directory + "/place_name"; }
-  std::string gemm_peak() const { return directory + "/gemm_peak"; }
   std::string uploaded() const { return directory + "/uploaded"; }
   std::string trace() const { return directory + "/trace"; }
   std::string trace(int rank) const { return fmt::format("{}/trace/rank-{:05d}.jsonl", directory, rank); }

@@ -58,7 +58,6 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::m
                    .state_ms = milliseconds(times.state_ns),
                    .gemm_peak_ms = milliseconds(times.gemm_peak_ns),
                    .gemm_peak_flops = setup_.peak_flops,
-                   .gemm_peak_from = times.gemm_peak_recorded ? "record" : "measured",
                    .device = device.description(),
                    .exchange = std::string(transport),
                    .kernels = kernels_in_use(device.kernels())};
@@ -121,8 +120,7 @@ void Progress::compare_with_peak(double flops_per_second) {
   if (!std::exchange(peak_was_beaten_, true)) {
     say(fmt::format(
         "mfu: this step reaches {:.3g} GFLOP/s, more than the {:.3g} of large products that were measured, "
-        "probably while the machine was busy; 100 % is now the most that a step reached, and the next start "
-        "measures again",
+        "probably while the machine was busy; 100 % is now the most that a step reached",
         flops_per_second * 1e-9, setup_.peak_flops * 1e-9));
   }
   setup_.peak_flops = flops_per_second;

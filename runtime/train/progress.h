@@ -42,11 +42,10 @@ class Progress {
 
   // Durations of the phases of this process before its first step.
   struct StartupTimes {
-    std::int64_t join_ns = 0;         // from the start of the program: config, data, device, start point
-    std::int64_t worker_ns = 0;       // memory is planned and allocated, kernels are prepared
-    std::int64_t state_ns = 0;        // initial weights, or a checkpoint
-    std::int64_t gemm_peak_ns = 0;    // measuring the peak that the console's "gemm" refers to
-    bool gemm_peak_recorded = false;  // taken from an earlier start; false: measured now
+    std::int64_t join_ns = 0;       // from the start of the program: config, data, device, start point
+    std::int64_t worker_ns = 0;     // memory is planned and allocated, kernels are prepared
+    std::int64_t state_ns = 0;      // initial weights, or a checkpoint
+    std::int64_t gemm_peak_ns = 0;  // measuring the peak that MFU refers to
   };
   // Reports the start of training. `resumed_from`: "ram", "disk", or empty. `transport`: how the ranks
   // exchange device memory, and why. Returns an error when no event can be written.

@@ -61,13 +61,12 @@ TEST(EventSchema, WritesTheLinesOfEarlierVersions) {
                                .ranks = 2,
                                .steps = 4,
                                .flops_per_token = 6.0,
-                               .gemm_peak_from = "record",
                                .device = "cpu",
                                .exchange = "mpi",
                                .kernels = {{.op = "add", .name = "avx2", .why = "best"}}}),
       R"({"event":"start","time_us":7,"run":"ab","parameters":9,"ranks":2,"steps":4,)"
       R"("flops_per_token":6.0,"resumed_from_step":null,"generation":0,"join_ms":null,"worker_ms":null,)"
-      R"("state_ms":null,"gemm_peak_ms":null,"gemm_peak_flops":null,"gemm_peak_from":"record",)"
+      R"("state_ms":null,"gemm_peak_ms":null,"gemm_peak_flops":null,)"
       R"("device":"cpu","exchange":"mpi","kernels":{"add":{"name":"avx2","why":"best"}}})");
   EXPECT_EQ(
       line_of_event(StepEvent{.time_us = 8,

@@ -8,7 +8,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
-#include <regex>
 #include <set>
 
 #include "runtime/core/json.h"
@@ -49,12 +48,11 @@ class StallingEnv final : public ForwardingEnv {
   bool let_go_ = false;
 };
 
-// Env on whose disk nothing below `directory` can be changed between stall() and let_go(), and whose machines
-// had a tiny rate in large products, by `peak_record`, so that every step beats it.
+// Env on whose disk nothing below `directory` can be changed between stall() and let_go().
 class FrozenDiskEnv final : public ForwardingEnv {
  public:
-  FrozenDiskEnv(std::string directory, std::string peak_record)
-      : ForwardingEnv(posix_env()), directory_(std::move(directory)), peak_record_(std::move(peak_record)) {}
+  explicit FrozenDiskEnv(std::string directory)
+      : ForwardingEnv(posix_env()), directory_(std::move(directory)) {}
 
   Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
     if (mode != OpenMode::read && mode != OpenMode::read_direct) wait(path);
@@ -75,10 +73,6 @@ class FrozenDiskEnv final : public ForwardingEnv {
   Result<void> append_line(const std::string& path, std::string_view line) override {
     wait(path);
     return inner().append_line(path, line);
-  }
-  Result<std::string> read_text(const std::string& path) override {
-    if (path == directory_ + "/gemm_peak") return peak_record_;
-    return inner().read_text(path);
   }
   void stall() {
     const std::lock_guard guard(mutex_);
@@ -111,7 +105,7 @@ class FrozenDiskEnv final : public ForwardingEnv {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::string directory_, peak_record_;
+  std::string directory_;
   bool stalled_ = false;
   std::set<std::string> touched_, waited_out_;
 };
@@ -158,16 +152,11 @@ TEST_F(StalledLogTest, DelaysNewsAndNeverAStep) {
   }
 }
 
-// No step of any rank waits, also not one that finds that the rate of large products was measured on a busy
-// machine, nor one that is saved.
+// No step of any rank waits, also not one that is saved.
 TEST_F(StalledLogTest, AFrozenDiskDelaysNoStep) {
   const std::string end = reference();
-  EXPECT_EQ(survive({.run = "measured", .ranks = 2}), 0);
-  const Result<std::string> record = posix_env().read_text(RunPaths{run_directory("measured")}.gemm_peak());
-  ASSERT_TRUE(record.ok());
   const RunPaths paths{run_directory("frozen")};
-  FrozenDiskEnv machine(paths.directory,
-                        std::regex_replace(*record, std::regex("\"flops\": [^,}\n]*"), "\"flops\": 1.0"));
+  FrozenDiskEnv machine(paths.directory);
   EXPECT_EQ(survive({.run = "frozen", .ranks = 2, .overrides = {"checkpoint.every_steps=12"}},
                     {.before_step =
                          [&](int, int steps_begun) {
@@ -178,7 +167,6 @@ TEST_F(StalledLogTest, AFrozenDiskDelaysNoStep) {
             0);
   EXPECT_THAT(machine.touched(), testing::Contains(paths.events()));
   EXPECT_THAT(machine.waited_out(), testing::IsEmpty());
-  EXPECT_FALSE(posix_env().status(paths.gemm_peak())->exists);
   EXPECT_EQ(digest("frozen"), end);
   EXPECT_EQ(steps_of(posix_env().read_text(paths.events()).value()), all_steps());
 }

@@ -1,6 +1,5 @@
 """holdfast under mpirun: a plain mpirun works, and whatever is wrong with a group of ranks is a sentence that names the
 rank, at once, with the exit code of the table; never a hang."""
-import json
 import os
 import re
 import shutil
@@ -137,47 +136,6 @@ class MpirunTest(unittest.TestCase):
         self.assertEqual(run.digest(), alone.digest())
         readers = sorted(path.name for path in run.directory.glob("ledger-*.jsonl"))
         self.assertEqual(readers, ["ledger-00000.jsonl", "ledger-00001.jsonl"], "who reads samples is a first stage")
-
-    @harness.needs(can_pretend_hosts(), "the system gives no namespace for another host name")
-    def test_a_rate_is_measured_once_on_a_machine(self):
-        """Another start there goes by what the run has recorded; one elsewhere, or of other ranks, measures. Steps that have
-        little to do and sleep never beat a rate that was measured while the machine was busy, which would take back its record."""
-        little = ["--training.sequence_length=16", "--training.microbatch_size=1", "--training.microbatches_per_lane=1"]
-        alone = self.scene.run("little-one-rank", little)
-        alone.start().expect_exit(0)
-        run = self.run_of_test(little)
-        starts = [("node-a", 2, "measured"), ("node-a", 2, "record"), ("node-b", 2, "measured"), ("node-b", 3, "measured"),
-                  ("node-b", 3, "record")]
-        for host, ranks, expected in starts:
-            words = on_host(host, run.train_arguments("--run.stop_after=1ms"))
-            output = run.start_command([*harness.command("ft", ranks), *words],
-                                       faults="step.before_backward=sleep:100").expect_exit(75)
-            start = run.events("start")[-1]
-            self.assertEqual((start["ranks"], start["gemm_peak_from"]), (ranks, expected), output)
-            self.assertGreater(start["gemm_peak_flops"], 1e6)
-        flops = [start["gemm_peak_flops"] for start in run.events("start")]
-        self.assertEqual((flops[0], flops[3]), (flops[1], flops[4]))
-        run.start(4).expect_exit(0)
-        self.assertEqual(run.digest(), alone.digest())
-
-    @harness.full
-    def test_a_rate_that_the_run_beats_is_measured_again(self):
-        """The rate of a busy machine is recorded: steps are never shown above 100 %, and the next start measures."""
-        run = self.run_of_test(["--log.every_steps=1"])
-        run.start(2, overrides=["--run.stop_after=1ms"]).expect_exit(75)
-        record = run.directory / "gemm_peak"
-        slow = json.loads(record.read_text())
-        for machine in slow.values():
-            machine["flops"] = 1e3
-        record.write_text(json.dumps(slow))
-        output = run.start(2, overrides=["--run.stop_after=1ms"]).expect_exit(75)
-        self.assertIn("the next start measures again", output)
-        shares = [int(share) for share in re.findall(r" mfu (\d+)%", output)]
-        self.assertTrue(shares and max(shares) <= 100, shares)
-        self.assertFalse(record.exists())
-        run.start(2).expect_exit(0)
-        starts = [(start["gemm_peak_from"], start["gemm_peak_flops"] > 1e6) for start in run.events("start")]
-        self.assertEqual(starts, [("measured", True), ("record", False), ("measured", True)])
 
     # What does not fit together
 

@@ -182,11 +182,8 @@ class SameBitsTest : public TrainingTest {
     }
     Launch other = launch;
     other.overrides.insert(other.overrides.end(), what.begin(), what.end());
-    give_peak(other);
     const RunEnd end = train(other);
     ASSERT_EQ(end.code, ExitCode::done) << end.message;
-    const Result<std::string> peak = posix_env().read_text(RunPaths{run_directory(other.run)}.gemm_peak());
-    if (peak.ok()) peaks_[other.ranks] = *peak;
     EXPECT_EQ(digest(other.run), reference_digest_) << other.ranks << " ranks";
     EXPECT_EQ(evaluations(other.run), evaluations("reference")) << other.ranks << " ranks";
   }
@@ -204,19 +201,6 @@ class SameBitsTest : public TrainingTest {
   }
 
   std::string reference_digest_;
-
- private:
-  // Hands a run the rate of large products that another one on as many ranks has recorded: else all of its
-  // ranks compute for it at once, and there are many small runs.
-  void give_peak(const Launch& launch) {
-    const auto known = peaks_.find(launch.ranks);
-    if (known == peaks_.end()) return;
-    EXPECT_TRUE(posix_env().make_directories(run_directory(launch.run)).ok());
-    EXPECT_TRUE(
-        posix_env().replace_text(RunPaths{run_directory(launch.run)}.gemm_peak(), known->second).ok());
-  }
-
-  std::map<int, std::string> peaks_;  // by number of ranks
 };
 
 }  // namespace holdfast
