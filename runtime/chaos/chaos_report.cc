@@ -4,7 +4,6 @@
 
 #include "runtime/core/json.h"
 #include "runtime/core/units.h"
-#include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
 
 namespace holdfast::inline chaos {
@@ -68,18 +67,8 @@ Json json_of(const ChaosRun& run) {
           {"losses", std::move(losses)}};
 }
 
-std::string number_cell(const std::string& text) {
-  return fmt::format("<td class=\"number\">{}</td>", text);
-}
-std::string number_head(std::string_view text) {
-  return fmt::format("<th class=\"number\">{}</th>", text);
-}
-std::string table(const std::string& rows) {
-  return "<div class=\"scroll\"><table>\n" + rows + "</table></div>\n";
-}
-
 std::string facts_section(const ChaosHeader& header, const ChaosSummary& summary) {
-  std::string text = "<dl class=\"facts\">\n";
+  std::string text;
   text += fact("Runs", std::to_string(summary.runs), fmt::format("{} with the right bits", summary.right));
   text += fact("Faults", std::to_string(summary.faults), fmt::format("{} of them kills", summary.kills));
   text += fact("During recovery", std::to_string(summary.in_recovery), "of the faults");
@@ -94,7 +83,7 @@ std::string facts_section(const ChaosHeader& header, const ChaosSummary& summary
     text += fact("Cost promise held", fmt::format("{} of {}", summary.costs.held, summary.costs.promised),
                  "deaths after the run had said what one costs at most");
   text += fact("Wall time", format_duration(header.duration_ms / 1000 * 1000));
-  return text + "</dl>\n";
+  return facts(text);
 }
 
 std::string faults_table(const ChaosHeader& header, const ChaosSummary& summary) {
@@ -133,9 +122,8 @@ std::string times_table(const ChaosSummary& summary) {
 }
 
 std::string runs_table(std::span<const ChaosRun> runs) {
-  std::string rows =
-      "<tr><th class=\"number\">seed</th><th>layout</th><th>faults</th><th class=\"number\">steps again</th>"
-      "<th class=\"number\">effective</th><th>end</th></tr>\n";
+  std::string rows = "<tr>" + number_head("seed") + "<th>layout</th><th>faults</th>" +
+                     number_head("steps again") + number_head("effective") + "<th>end</th></tr>\n";
   for (const ChaosRun& run : runs) {
     std::string faults;
     const std::vector<JudgedFault> judged = judge(run);
@@ -152,7 +140,7 @@ std::string runs_table(std::span<const ChaosRun> runs) {
     rows += fmt::format("<tr>{}<td>{}</td><td class=\"details\">{}</td>{}{}<td>{}</td></tr>\n",
                         number_cell(std::to_string(run.plan.seed)), to_text(run.plan.layout), faults,
                         number_cell(std::to_string(run.ledger.lost_steps)),
-                        number_cell(fmt::format("{:.1f} %", 100.0 * run.ledger.effective_ratio())), end);
+                        number_cell(percent(run.ledger.effective_ratio())), end);
   }
   return card("Runs", "one for each seed", "", table(rows));
 }

@@ -10,7 +10,7 @@
 #include <iterator>
 
 #include "runtime/core/units.h"
-#include "runtime/report/report_chart.h"
+#include "runtime/report/axis.h"
 #include "runtime/report/report_page.h"
 
 namespace holdfast::inline report {
@@ -46,18 +46,6 @@ std::string shown_duration(double duration_ms) {
 }
 std::string shown_microseconds(std::int64_t time_us) {
   return shown_duration(static_cast<double>(time_us) / 1e3);
-}
-
-// The smallest that gives at most ten ticks.
-std::int64_t tick_ms(std::int64_t wall_ms) {
-  constexpr std::int64_t second = 1'000, minute = 60'000, hour = 3'600'000;
-  for (const std::int64_t tick :
-       {second / 5, second, 2 * second, 5 * second, 10 * second, 30 * second, minute, 2 * minute, 5 * minute,
-        10 * minute, 30 * minute, hour, 2 * hour, 6 * hour, 12 * hour}) {
-    if (wall_ms / tick < 10) return tick;
-  }
-  constexpr std::int64_t day = 24 * hour;
-  return std::max(day, wall_ms / 10 / day * day);
 }
 
 class Picture {
@@ -143,8 +131,7 @@ class Picture {
 
   void draw_axis() {
     const std::int64_t wall_ms = (ledger_->end_us() - ledger_->begin_us()) / 1000;
-    const std::int64_t step_ms = tick_ms(wall_ms);
-    for (std::int64_t at_ms = 0; at_ms <= wall_ms; at_ms += step_ms) {
+    for (const std::int64_t at_ms : time_ticks_ms(wall_ms)) {
       const double x = x_of(ledger_->begin_us() + at_ms * 1000);
       text_ += fmt::format(
           "<line class=\"axis\" x1=\"{0:.2f}\" x2=\"{0:.2f}\" y1=\"{1}\" y2=\"{2}\"/><text class=\"tick\" "
@@ -167,11 +154,11 @@ std::string time_section(const IncidentLog& ledger) {
     }
   }
   const std::string definition = fmt::format(
-      "<p>Effective training time {:.1f} %: the time of the steps that count (of one that was computed "
+      "<p>Effective training time {}: the time of the steps that count (of one that was computed "
       "again, the "
       "last time) over the wall time since the first start, {}. Dots are faults, ticks below are "
       "checkpoints.</p>\n",
-      100.0 * ledger.effective_ratio(), shown_microseconds(ledger.end_us() - ledger.begin_us()));
+      percent(ledger.effective_ratio()), shown_microseconds(ledger.end_us() - ledger.begin_us()));
   return card("Where the time went", "", legend, Picture(ledger).draw() + definition);
 }
 
@@ -224,10 +211,10 @@ std::string faults_section(const IncidentLog& ledger) {
           : fmt::format("{}newest first", ledger.disturbed() ? summary_of(ledger) + "; " : "");
   return time_section(ledger) +
          card("Faults", escape_html(remark), "",
-              "<div class=\"scroll\"><table>\n<tr><th>noticed (UTC)</th><th class=\"number\">behind step</th>"
-              "<th>who</th><th>how it was noticed</th><th>mended</th><th>what was done</th><th "
-              "class=\"number\">until the next step</th></tr>\n" +
-                  fault_rows(ledger, count) + "</table></div>\n");
+              table("<tr><th>noticed (UTC)</th><th class=\"number\">behind step</th>"
+                    "<th>who</th><th>how it was noticed</th><th>mended</th><th>what was done</th><th "
+                    "class=\"number\">until the next step</th></tr>\n" +
+                    fault_rows(ledger, count)));
 }
 
 }  // namespace holdfast::inline report

@@ -13,6 +13,7 @@
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/report/axis.h"
 #include "runtime/report/fault_report.h"
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
@@ -121,7 +122,7 @@ std::string facts_section(const RunHistory& history) {
   const std::vector<ChartPoint> loss = smooth_curve(curve_of(history, &StepRecord::loss));
   const std::vector<ChartPoint> held_out = held_out_curve(history);
   const double rate = median_tokens_per_sec(history);
-  std::string text = "<dl class=\"facts\">\n";
+  std::string text;
   text += fact("Steps", grouped(step),
                history.planned_steps > 0 ? fmt::format("of {}", grouped(history.planned_steps)) : "");
   text += fact("Training loss", loss.empty() ? "–" : fmt::format("{:.4f}", loss.back().y),
@@ -134,7 +135,7 @@ std::string facts_section(const RunHistory& history) {
   text += fact("Tokens", short_number(static_cast<double>(history.tokens)));
   text += fact("Throughput", rate > 0.0 ? short_number(rate) : "–", rate > 0.0 ? "tokens/s, median" : "");
   text += fact("Wall time", format_duration(history.running_us / 1'000'000 * 1000), "while running");
-  return text + "</dl>\n";
+  return facts(text);
 }
 
 std::string loss_section(const RunHistory& history) {
@@ -212,11 +213,10 @@ std::string events_section(const RunHistory& history) {
   const std::string remark = count < history.events.size() ? fmt::format("the last {} of {}, newest first",
                                                                          count, history.events.size())
                                                            : std::string("newest first");
-  return card(
-      "Events", remark, "",
-      "<div class=\"scroll\"><table>\n<tr><th>time (UTC)</th><th>event</th><th class=\"number\">step</th>"
-      "<th>details</th></tr>\n" +
-          rows + "</table></div>\n");
+  return card("Events", remark, "",
+              table("<tr><th>time (UTC)</th><th>event</th><th class=\"number\">step</th>"
+                    "<th>details</th></tr>\n" +
+                    rows));
 }
 
 std::string config_section(const std::string& config_text) {

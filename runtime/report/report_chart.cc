@@ -6,53 +6,18 @@
 #include <cmath>
 #include <iterator>
 
+#include "runtime/report/axis.h"
+#include "runtime/report/report_page.h"
+
 namespace holdfast::inline report {
 namespace {
 
 constexpr std::size_t hover_bands = 120;
 
-struct Range {
-  double low = 0.0, high = 1.0;
-};
-
-void include(Range& range, bool& empty, double value) {
+void include(AxisRange& range, bool& empty, double value) {
   range.low = empty ? value : std::min(range.low, value);
   range.high = empty ? value : std::max(range.high, value);
   empty = false;
-}
-
-// The step of a linear axis with about `count` ticks: 1, 2 or 5 times a power of ten.
-double tick_step(Range range, int count) {
-  const double rough = (range.high - range.low) / count;
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= rough) return factor * power;
-  }
-  return 10.0 * power;
-}
-
-std::vector<double> linear_ticks(Range range, int count) {
-  std::vector<double> ticks;
-  const double step = tick_step(range, count);
-  const double tolerance = step * 1e-9;
-  const double first = std::ceil((range.low - tolerance) / step);
-  // Counted, because adding a step to a huge value may not change it.
-  for (int i = 0; i <= count && (first + i) * step <= range.high + tolerance; ++i)
-    ticks.push_back((first + i) * step);
-  return ticks;
-}
-
-std::vector<double> log_ticks(Range range) {
-  std::vector<double> ticks;
-  const double decades = std::log10(range.high / range.low);
-  for (double power = std::floor(std::log10(range.low)); power <= std::log10(range.high); power += 1.0) {
-    for (const double factor : {1.0, 2.0, 5.0}) {
-      if (decades > 3.0 && factor > 1.0) continue;
-      const double tick = factor * std::pow(10.0, power);
-      if (tick >= range.low * 0.999 && tick <= range.high * 1.001) ticks.push_back(tick);
-    }
-  }
-  return ticks;
 }
 
 // Draws one chart: knows where data is on the page.
@@ -91,7 +56,7 @@ class Canvas {
     if (x_.high <= x_.low) x_.high = x_.low + 1.0;
     if (y_.high <= y_.low) {
       const double room = std::max(std::abs(y_.low) * 0.1, 1e-12);
-      y_ = log_ ? Range{y_.low / 1.1, y_.high * 1.1} : Range{y_.low - room, y_.high + room};
+      y_ = log_ ? AxisRange{y_.low / 1.1, y_.high * 1.1} : AxisRange{y_.low - room, y_.high + room};
     } else if (log_) {
       const double room = std::pow(y_.high / y_.low, 0.05);
       y_ = {.low = y_.low / room, .high = y_.high * room};
@@ -114,7 +79,7 @@ class Canvas {
   }
 
   void draw_axes() {
-    const int y_ticks = static_cast<int>(chart_.height / 48.0);
+    const double y_ticks = std::floor(chart_.height / 48.0);
     for (const double tick : log_ ? log_ticks(y_) : linear_ticks(y_, y_ticks)) {
       const double y = y_at(tick);
       add("<line class=\"grid\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>", left, y, right(),
@@ -124,7 +89,7 @@ class Canvas {
     }
     add("<line class=\"axis\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n", left, bottom(),
         right(), bottom());
-    for (const double tick : linear_ticks(x_, static_cast<int>(chart_.width / 110.0))) {
+    for (const double tick : linear_ticks(x_, std::floor(chart_.width / 110.0))) {
       if (std::abs(tick - std::round(tick)) > 1e-9) continue;  // there is no half step
       const double x = x_at(tick);
       add("<line class=\"axis\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>", x, bottom(), x,
@@ -190,7 +155,7 @@ class Canvas {
   }
 
   const Chart& chart_;
-  Range x_, y_;
+  AxisRange x_, y_;
   bool log_ = false;
   std::string out_;
 };
@@ -226,40 +191,6 @@ std::vector<ChartPoint> smooth(const std::vector<ChartPoint>& points, std::size_
     result.push_back({.x = points[i].x, .y = (sums[end] - sums[begin]) / static_cast<double>(end - begin)});
   }
   return result;
-}
-
-std::string short_number(double value) {
-  const double size = std::abs(value);
-  if (size <= 0.0) return "0";
-  if (size >= 1e9) return fmt::format("{:.4g}B", value / 1e9);
-  if (size >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
-  if (size >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
-  if (size >= 1e-2) return fmt::format("{:.4g}", value);
-  const double exponent = std::floor(std::log10(size * 1.0000001));
-  return fmt::format("{:.3g}e{:.0f}", value / std::pow(10.0, exponent), exponent);
-}
-
-std::string escape_html(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += c;
-    }
-  }
-  return escaped;
 }
 
 }  // namespace holdfast::inline report

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace holdfast::inline report {
@@ -44,9 +43,5 @@ std::vector<ChartPoint> downsample(const std::vector<ChartPoint>& points, std::s
 // Returns the mean over the `half_width` neighbours on both sides; near the steep start over fewer, as many
 // on each side.
 std::vector<ChartPoint> smooth(const std::vector<ChartPoint>& points, std::size_t half_width);
-
-// Formats a number briefly for people: "12.4k", "3.10M", "0.253", "6e-4".
-std::string short_number(double value);
-std::string escape_html(std::string_view text);
 
 }  // namespace holdfast::inline report

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/report/report_chart.h"
+#include "runtime/report/axis.h"
 #include "runtime/report/report_page.h"
 
 namespace holdfast::inline timeline {
@@ -98,15 +98,6 @@ double milliseconds(std::int64_t duration_ns) {
   return static_cast<double>(duration_ns) / 1e6;
 }
 
-// 1, 2 or 5 times a power of ten, so that there are about `count` of them.
-double tick_ms(double all_ms, double count) {
-  const double power = std::pow(10.0, std::floor(std::log10(all_ms / count)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power * count >= all_ms) return factor * power;
-  }
-  return 10.0 * power;
-}
-
 class PipelineCanvas {
  public:
   PipelineCanvas(const PipelineStep& step, const ScheduleShape& schedule) : step_(step), schedule_(schedule) {
@@ -154,12 +145,11 @@ class PipelineCanvas {
   }
 
   void draw_axis() {
-    const double all_ms = milliseconds(end_ns_ - begin_ns_), tick = tick_ms(all_ms, width_ / 110.0);
-    for (int i = 0; i * tick <= all_ms; ++i) {
-      const double x = x_at(begin_ns_ + std::llround(i * tick * 1e6));
+    for (const double tick_ms : linear_ticks({0.0, milliseconds(end_ns_ - begin_ns_)}, width_ / 110.0)) {
+      const double x = x_at(begin_ns_ + std::llround(tick_ms * 1e6));
       add("<line class=\"grid\" x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\"/>"
           "<text class=\"tick\" x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\">{4:.6g}{5}</text>\n",
-          x, top, bottom(), bottom() + 16.0, i * tick, i == 0 ? " ms" : "");
+          x, top, bottom(), bottom() + 16.0, tick_ms, tick_ms > 0.0 ? "" : " ms");
     }
     const double from = x_at(step_.window.begin_ns), to = x_at(step_.window.end_ns);
     add("<path class=\"window\" d=\"M{0:.1f} {2:.1f}v-6H{1:.1f}v6\"/><text class=\"window-text\" "

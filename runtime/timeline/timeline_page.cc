@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
 #include "runtime/timeline/pipeline_chart.h"
 #include "runtime/timeline/timeline_summary.h"
@@ -12,18 +11,14 @@ namespace {
 
 constexpr std::size_t boxes_max = 20'000;  // of a page that a browser still scrolls well
 
-std::string percent(double share) {
-  return fmt::format("{:.1f} %", 100.0 * share);
-}
-
 std::string facts_section(const Timeline& timeline, const PipelineTimes& first) {
-  std::string text = "<dl class=\"facts\">\n";
+  std::string text;
   text += fact("Bubble, measured", percent(first.measured_share()),
                timeline.steps.size() > 1 ? fmt::format("median of {} steps", timeline.steps.size()) : "");
   text += fact("Bubble, replayed", percent(first.replayed_share), "the measured parts, no waiting");
   text += fact("Bubble, formula", percent(first.formula_share), "equal parts");
   text += fact("Step", fmt::format("{:.4g} ms", median_step_ms(first)), "median");
-  return text + "</dl>\n";
+  return facts(text);
 }
 
 std::string shares_table(const std::vector<PipelineTimes>& pipelines) {
@@ -33,22 +28,20 @@ std::string shares_table(const std::vector<PipelineTimes>& pipelines) {
     ranks.insert(ranks.end(), more.begin(), more.end());
   }
   const std::vector<SpanKind> waits = waits_of(ranks);
-  const auto cell = [](const std::string& text) { return fmt::format("<td class=\"number\">{}</td>", text); };
   std::string rows =
-      "<tr><th>rank</th><th>stage</th><th class=\"number\">forward and backward</th>"
-      "<th class=\"number\">optimizer</th>";
-  for (const SpanKind wait : waits)
-    rows += fmt::format("<th class=\"number\">waits: {}</th>", title_of(wait));
-  rows += "<th class=\"number\">idle otherwise</th></tr>\n";
+      "<tr><th>rank</th><th>stage</th>" + number_head("forward and backward") + number_head("optimizer");
+  for (const SpanKind wait : waits) rows += number_head(fmt::format("waits: {}", title_of(wait)));
+  rows += number_head("idle otherwise") + "</tr>\n";
   for (const RankShares& rank : ranks) {
     rows += fmt::format("<tr><td>{}</td><td>{}</td>", rank.rank, rank.coordinate.pipeline);
-    rows += cell(percent(rank.forward_backward()));
-    rows += cell(percent(rank.spent[static_cast<std::size_t>(SpanKind::update)]));
-    for (const SpanKind wait : waits) rows += cell(percent(rank.spent[static_cast<std::size_t>(wait)]));
-    rows += cell(percent(rank.other)) + "</tr>\n";
+    rows += number_cell(percent(rank.forward_backward()));
+    rows += number_cell(percent(rank.spent[static_cast<std::size_t>(SpanKind::update)]));
+    for (const SpanKind wait : waits)
+      rows += number_cell(percent(rank.spent[static_cast<std::size_t>(wait)]));
+    rows += number_cell(percent(rank.other)) + "</tr>\n";
   }
   return card("Where the time went", "shares of a step; a wait counts while the device has nothing to do", "",
-              "<div class=\"scroll\"><table>\n" + rows + "</table></div>\n");
+              table(rows));
 }
 
 std::size_t boxes_of(const PipelineStep& step) {
