@@ -1,4 +1,4 @@
-#include "runtime/bench/disk_case.h"
+#include "runtime/bench/cases.h"
 
 #include <fmt/core.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/bench/op_case.h"
+#include "runtime/bench/cases.h"
 
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/bench/step_case.h"
+#include "runtime/bench/cases.h"
 
 #include <fmt/core.h>
 

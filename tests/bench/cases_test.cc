@@ -2,10 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/bench/loader_case.h"
-#include "runtime/bench/op_case.h"
-#include "runtime/bench/optimizer_case.h"
-#include "runtime/bench/step_case.h"
+#include "runtime/bench/cases.h"
 #include "runtime/bench/token_files.h"
 
 namespace holdfast {

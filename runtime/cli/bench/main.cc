@@ -4,12 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/bench/checksum_case.h"
-#include "runtime/bench/disk_case.h"
-#include "runtime/bench/loader_case.h"
-#include "runtime/bench/op_case.h"
-#include "runtime/bench/optimizer_case.h"
-#include "runtime/bench/step_case.h"
+#include "runtime/bench/cases.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/build_facts.h"
 #include "runtime/cli/common/program.h"
