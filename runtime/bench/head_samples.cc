@@ -1,4 +1,5 @@
-#include "runtime/bench/op_samples_internal.h"
+#include "kernels/visit_op.h"
+#include "runtime/bench/op_samples.h"
 
 namespace holdfast::inline bench {
 namespace {

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/bench/op_samples_internal.h"
+#include "kernels/visit_op.h"
+#include "runtime/bench/op_samples.h"
 
 namespace holdfast::inline bench {
 namespace {

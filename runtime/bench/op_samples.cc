@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "kernels/visit_op.h"
-#include "runtime/bench/op_samples_internal.h"
 #include "runtime/config/loader.h"
 #include "runtime/config/presets.h"
 #include "runtime/measure/op_text.h"

@@ -75,4 +75,14 @@ Result<ModelSpec> preset_spec(std::string_view preset, DType dtype, std::int64_t
 // The models and batches that op_samples() is asked for.
 std::vector<SampleSource> sample_sources(OpId id, DType dtype, SampleSizes sizes);
 
+// The next three are shared by the files that make samples: each knows the ops of one part of a model, and
+// returns none for others.
+using Samples = std::vector<OpSample>;
+
+Samples layer_samples(OpId id, const SampleSource& source);  // embedding and blocks
+Samples head_samples(OpId id, const SampleSource& source);   // the loss, and sums over slices
+// Returns the samples of ops that go through parameters and gradients: they have the sizes of the model's
+// tensors; batches do not matter.
+Samples parameter_samples(OpId id, const SampleSource& source);
+
 }  // namespace holdfast::inline bench
