@@ -1,10 +1,73 @@
 #include "runtime/rank/rank_links.h"
 
-#include <vector>
-
-#include "runtime/rank/nccl_connection.h"
+#include <fmt/core.h>
 
 namespace holdfast::inline rank {
+
+PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options& options)
+    : stage_(mesh.coordinate_of(run.rank()).pipeline), stages_(mesh.shape().pipeline) {
+  const std::vector<int> line = mesh.pipeline_line(run.rank());
+  const int stage = stage_, stages = stages_;
+  if (stages == 1) return;
+  const auto link = [&](int from, int to, TagGroup tags) {
+    const std::vector<int> pair = {line[static_cast<std::size_t>(from)], line[static_cast<std::size_t>(to)]};
+    constexpr std::size_t open_max = 64;  // few: these links share their requests with the data group
+    return std::make_unique<RankTransport>(run, pair, tags, open_max);
+  };
+  // The direction from the last stage to the first has tags of its own, because with two stages both
+  // directions are between the same ranks.
+  const auto connect = [&](int from, int to, Link& activations, Link& gradients) {
+    const bool wraps = to == 0;
+    activations = link(from, to, wraps ? TagGroup::wrapped_activations : TagGroup::activations);
+    gradients = link(from, to, wraps ? TagGroup::wrapped_gradients : TagGroup::gradients);
+  };
+  if (stage > 0 || options.is_ring)
+    connect((stage + stages - 1) % stages, stage, activations_in_, gradients_out_);
+  if (stage + 1 < stages || options.is_ring)
+    connect(stage, (stage + 1) % stages, activations_out_, gradients_in_);
+  if (options.has_tied_ends && (stage == 0 || stage + 1 == stages))
+    tied_ = link(0, stages - 1, TagGroup::tied_weights);
+}
+
+// Adds activations before gradients, so that links between the same stages have the same order on both ranks.
+std::vector<NcclGroup> PipelineLinks::groups() {
+  std::vector<NcclGroup> groups;
+  const auto add = [&](Link& activations, Link& gradients, int from) {
+    if (activations == nullptr) return;
+    const int to = (from + 1) % stages_;
+    const NcclPhase phase = to == 0         ? NcclPhase::wrapped_stages
+                            : from % 2 == 0 ? NcclPhase::even_stages
+                                            : NcclPhase::odd_stages;
+    groups.push_back({activations.get(), Axis::pipeline, fmt::format("activations-{}-{}", from, to), phase});
+    groups.push_back({gradients.get(), Axis::pipeline, fmt::format("gradients-{}-{}", to, from), phase});
+  };
+  add(activations_in_, gradients_out_, (stage_ + stages_ - 1) % stages_);
+  add(activations_out_, gradients_in_, stage_);
+  if (tied_ != nullptr) groups.push_back({tied_.get(), Axis::pipeline, "tied", NcclPhase::tied_ends});
+  return groups;
+}
+
+void PipelineLinks::reserve(Device& device, std::uint64_t boundary_bytes, std::uint64_t tied_bytes,
+                            MemoryPlan& plan) {
+  for (const Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
+    if (*link != nullptr) (*link)->reserve(device, boundary_bytes, plan);
+  }
+  if (tied_ != nullptr && tied_bytes > 0) tied_->reserve(device, tied_bytes, plan);
+}
+
+void PipelineLinks::bind(const MemoryArena& arena) {
+  for (const Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_, &tied_}) {
+    if (*link != nullptr) (*link)->bind(arena);
+  }
+}
+
+StageLinks PipelineLinks::neighbours() {
+  const auto exchange_of = [](const Link& link) { return link == nullptr ? nullptr : &link->transport(); };
+  return {.activations_in = exchange_of(activations_in_),
+          .activations_out = exchange_of(activations_out_),
+          .gradients_in = exchange_of(gradients_in_),
+          .gradients_out = exchange_of(gradients_out_)};
+}
 
 RankLinks::RankLinks(Communicator& run, const Mesh& mesh, const TensorShare& share,
                      const PipelineLinks::Options& pipeline)
