@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 
 #include "parallel/comm/launcher.h"
-#include "runtime/os/program_directory.h"
+#include "runtime/os/paths.h"
 
 namespace holdfast::inline parallel {
 namespace {

@@ -15,7 +15,7 @@
 #include "parallel/mpi/deadline.h"
 #include "parallel/mpi/mpi_calls.h"
 #include "parallel/mpi/mpi_world.h"
-#include "runtime/os/home_directory.h"
+#include "runtime/os/paths.h"
 
 namespace holdfast::inline parallel {
 namespace {

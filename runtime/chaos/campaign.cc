@@ -16,7 +16,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/os/program_directory.h"
+#include "runtime/os/paths.h"
 #include "runtime/run/run_history.h"
 
 namespace holdfast::inline chaos {

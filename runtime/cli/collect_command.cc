@@ -14,7 +14,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/os/console.h"
-#include "runtime/os/program_directory.h"
+#include "runtime/os/paths.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::inline cli {

@@ -4,8 +4,8 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/os/paths.h"
 #include "runtime/os/processes.h"
-#include "runtime/os/program_directory.h"
 
 namespace holdfast::inline cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "runtime/core/json.h"
 #include "runtime/interop/model_import.h"
 #include "runtime/model/spec.h"
-#include "runtime/os/real_path.h"
+#include "runtime/os/paths.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/run/run_identity.h"
 

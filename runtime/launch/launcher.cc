@@ -14,7 +14,7 @@
 #include "runtime/launch/slurm.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/os/home_directory.h"
+#include "runtime/os/paths.h"
 #include "runtime/os/posix_streams.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_identity.h"

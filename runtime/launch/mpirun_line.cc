@@ -8,7 +8,7 @@
 #include "runtime/launch/build_places.h"
 #include "runtime/launch/shell_words.h"
 #include "runtime/launch/slurm.h"
-#include "runtime/os/program_directory.h"
+#include "runtime/os/paths.h"
 
 namespace holdfast::inline launch {
 namespace {

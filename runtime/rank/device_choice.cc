@@ -7,7 +7,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/units.h"
-#include "runtime/os/program_directory.h"
+#include "runtime/os/paths.h"
 #include "runtime/rank/kernel_choice.h"
 
 namespace holdfast::inline rank {

@@ -4,8 +4,8 @@
 
 #include "parallel/comm/launcher.h"
 #include "runtime/os/console.h"
+#include "runtime/os/paths.h"
 #include "runtime/os/processes.h"
-#include "runtime/os/program_directory.h"
 
 namespace holdfast::inline rank {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "runtime/os/foreign_text.h"
-#include "runtime/os/real_path.h"
+#include "runtime/os/paths.h"
 
 namespace holdfast::inline run {
 namespace {

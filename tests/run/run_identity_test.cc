@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "runtime/os/real_path.h"
+#include "runtime/os/paths.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,0 +1,44 @@
+#include "runtime/os/paths.h"
+
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+namespace holdfast::inline os {
+
+std::string program_path() {
+  char path[PATH_MAX] = "";
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path));
+  return std::string(path, length > 0 ? static_cast<std::size_t>(length) : 0);
+}
+
+std::string program_directory() {
+  const std::string program = program_path();
+  const std::size_t slash = program.rfind('/');
+  return slash == std::string::npos ? "." : program.substr(0, slash);
+}
+
+std::string home_of_user() {
+  constexpr std::size_t entry_bytes = 1 << 16;
+  std::vector<char> buffer(entry_bytes);
+  passwd entry{};
+  passwd* found = nullptr;
+  if (getpwuid_r(geteuid(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) return "";
+  std::string home = found->pw_dir;
+  struct stat info {};
+  const bool is_own = home.starts_with('/') && stat(home.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
+                      info.st_uid == geteuid();
+  return is_own ? home : std::string();
+}
+
+std::string real_path(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> resolved(::realpath(path.c_str(), nullptr), &std::free);
+  return resolved == nullptr ? "" : resolved.get();
+}
+
+}  // namespace holdfast::inline os

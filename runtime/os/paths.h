@@ -1,0 +1,21 @@
+// Paths that the system knows: the running program, whose libraries are beside it, the home of its user, and a
+// path without links.
+#pragma once
+
+#include <string>
+
+namespace holdfast::inline os {
+
+std::string program_path();       // absolute
+std::string program_directory();  // without a slash at the end
+
+// Returns the home directory that the user database names for this user, where programs look for settings;
+// empty where there is none, or where it belongs to somebody else. Nobody else may be able to put a file
+// there: settings of Open MPI name libraries to load.
+std::string home_of_user();
+
+// Returns the absolute path, without symbolic links, . and .., which does not depend on the current
+// directory; empty when there is no such file or directory.
+std::string real_path(const std::string& path);
+
+}  // namespace holdfast::inline os
