@@ -1,4 +1,4 @@
-#include "runtime/os/posix_command.h"
+#include "runtime/os/posix_parts.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -22,11 +22,9 @@
 
 #include "runtime/os/env.h"
 #include "runtime/os/network.h"
-#include "runtime/os/posix_command.h"
 #include "runtime/os/posix_file.h"
 #include "runtime/os/posix_io_engine.h"
-#include "runtime/os/posix_lock.h"
-#include "runtime/os/posix_shared_memory.h"
+#include "runtime/os/posix_parts.h"
 #include "runtime/os/posix_thread.h"
 #include "runtime/os/processes.h"
 #include "runtime/os/processor_count.h"
