@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "runtime/core/check.h"
-#include "runtime/os/sodium.h"
 
 namespace holdfast::inline os {
 namespace {

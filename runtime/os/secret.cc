@@ -5,7 +5,7 @@
 #include <cstring>
 #include <optional>
 
-#include "runtime/os/sodium.h"
+#include "runtime/core/check.h"
 
 namespace holdfast::inline os {
 namespace {
@@ -32,6 +32,11 @@ std::optional<std::array<unsigned char, size>> bytes_of(const std::string& digit
 }
 
 }  // namespace
+
+void begin_sodium() {
+  static const bool ready = sodium_init() >= 0;
+  HF_CHECK(ready, "libsodium finds no random numbers on this system");
+}
 
 Secret Secret::draw(Env& env) {
   Bytes bytes;

@@ -25,6 +25,9 @@
 
 namespace holdfast::inline os {
 
+// Makes libsodium ready, for files that include sodium.h. May be called on any thread, any number of times.
+void begin_sodium();
+
 class Secret {
  public:
   static constexpr std::size_t size = 32;
