@@ -3,10 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
-#include <string>
 
-#include "runtime/elastic/planned_rank.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/train/worker.h"
@@ -15,18 +12,6 @@ namespace holdfast::inline plan {
 namespace {
 
 constexpr int replicas_planned_max = 4;
-
-// PricedPart holds the time of one part of a stage and its traffic with the other slices.
-struct PricedPart {
-  PartTime time;
-  PartTraffic traffic;
-};
-
-struct StageOps {
-  std::vector<PartTime> parts = {};       // by chunk
-  std::vector<PartTraffic> traffic = {};  // by chunk
-  std::uint64_t kernel_bytes = 0;
-};
 
 // Returns the seconds of the ops that `launch` launches.
 template <typename Launch>
@@ -160,85 +145,56 @@ std::string kernel_key_of(const std::vector<ModelPart>& parts) {
 
 }  // namespace
 
-struct LayoutPlanner::State {
-  State(Env& environment, const PlannedMachine& of) : env(environment), machine(of) {}
-
-  // Ops and workspace of a stage of the first replica; plans its rank on the first call.
-  Result<StageOps> ops_of(const Config& config, const Mesh& mesh, int stage);
-  // Returns the worker of the rank that has these peers.
-  Result<std::unique_ptr<Worker>> worker_of(const Config& config, const Mesh& mesh,
-                                            const std::vector<int>& buddies, PlannedDevice& device,
-                                            AbsentPeers& peers);
-  Result<RankPlan> plan_rank(const Config& config, const Mesh& mesh, int rank,
-                             const std::vector<int>& buddies);
-  Result<StageCosts> costs_of(const Config& config, const Mesh& mesh, int stage);
-  Result<StepEstimate> estimate(const Config& config, const Mesh& mesh);
-  Result<std::optional<LayoutPlan>> plan(const Config& config, int ranks, bool ends_when_too_large);
-  bool fits(const RankPlan& rank, int ranks) const;
-  const OpPrices& prices() const { return machine.prices != nullptr ? *machine.prices : one_flop_per_second; }
-  // Returns the seconds of one microbatch through both ends of the model, and through one of its layers.
-  Result<std::pair<double, double>> model_seconds(const Config& config);
-
-  Env& env;
-  const PlannedMachine& machine;
-  const PeakPrices one_flop_per_second{1.0, 1e30, {}};
-  FaultPoints faults;
-  // Results that depend on the shapes of parts alone, cached so that stages and layouts share them.
-  std::map<std::string, PricedPart> parts;
-  std::map<std::string, std::uint64_t> kernel_bytes;
-  Counts counts;
-};
-
-Result<std::unique_ptr<Worker>> LayoutPlanner::State::worker_of(const Config& config, const Mesh& mesh,
-                                                                const std::vector<int>& buddies,
-                                                                PlannedDevice& device, AbsentPeers& peers) {
-  ++counts.ranks_planned;
-  return Worker::plan({.env = env,
-                       .faults = faults,
+Result<std::unique_ptr<Worker>> LayoutPlanner::worker_of(const Config& config, const Mesh& mesh,
+                                                         const std::vector<int>& buddies,
+                                                         PlannedDevice& device, AbsentPeers& peers) {
+  ++counts_.ranks_planned;
+  return Worker::plan({.env = env_,
+                       .faults = faults_,
                        .communicator = peers,
                        .device = device,
                        .config = config,
                        .mesh = mesh,
                        .buddies = buddies,
                        .data = nullptr},
-                      machine.with_nccl);
+                      machine_.with_nccl);
 }
 
-Result<StageOps> LayoutPlanner::State::ops_of(const Config& config, const Mesh& mesh, int stage) {
+auto LayoutPlanner::ops_of(const Config& config, const Mesh& mesh, int stage) -> Result<StageOps> {
   const std::vector<ModelPart> of_stage = parts_of_stage(make_model_spec(config), config, stage);
   const std::string key = key_of(config), kernel_key = key + kernel_key_of(of_stage);
-  const auto is_priced = [&](const ModelPart& part) { return parts.contains(key + key_of(part)); };
-  if (!std::ranges::all_of(of_stage, is_priced) || !kernel_bytes.contains(kernel_key)) {
+  const auto is_priced = [&](const ModelPart& part) { return parts_.contains(key + key_of(part)); };
+  if (!std::ranges::all_of(of_stage, is_priced) || !kernel_bytes_.contains(kernel_key)) {
     const int rank = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
     AbsentPeers peers(rank, mesh.shape().ranks());
-    PlannedDevice device({.host_sees_memory = machine.host_sees_memory, .kernels = machine.kernels});
+    PlannedDevice device({.host_sees_memory = machine_.host_sees_memory, .kernels = machine_.kernels});
     HF_TRY(const std::unique_ptr<Worker> worker, worker_of(config, mesh, {}, device, peers));
     for (std::size_t chunk = 0; chunk < of_stage.size(); ++chunk) {
       if (is_priced(of_stage[chunk])) continue;
       const int index = static_cast<int>(chunk);
-      parts[key + key_of(of_stage[chunk])] = {.time = price_part(*worker, index, device, prices()),
-                                              .traffic = PartTraffic(*worker, index)};
-      ++counts.parts_priced;
+      parts_[key + key_of(of_stage[chunk])] = {.time = price_part(*worker, index, device, prices()),
+                                               .traffic = PartTraffic(*worker, index)};
+      ++counts_.parts_priced;
     }
-    if (!kernel_bytes.contains(kernel_key)) {
+    if (!kernel_bytes_.contains(kernel_key)) {
       HF_TRY_VOID(worker->prepare_kernels());
-      kernel_bytes[kernel_key] = device.workspace_bytes();
+      kernel_bytes_[kernel_key] = device.workspace_bytes();
     }
   }
-  StageOps result{.kernel_bytes = kernel_bytes[kernel_key]};
+  StageOps result{.kernel_bytes = kernel_bytes_[kernel_key]};
   for (const ModelPart& part : of_stage) {
-    const PricedPart& priced = parts[key + key_of(part)];
+    const PricedPart& priced = parts_[key + key_of(part)];
     result.parts.push_back(priced.time);
     result.traffic.push_back(priced.traffic);
   }
   return result;
 }
 
-Result<RankPlan> LayoutPlanner::State::plan_rank(const Config& config, const Mesh& mesh, int rank,
-                                                 const std::vector<int>& buddies) {
+Result<RankPlan> LayoutPlanner::plan_rank(const Config& config, const Mesh& mesh, int rank,
+                                          const std::vector<int>& buddies) {
   HF_TRY(const StageOps stage, ops_of(config, mesh, mesh.coordinate_of(rank).pipeline));
   AbsentPeers peers(rank, mesh.shape().ranks());
-  PlannedDevice device({.host_sees_memory = machine.host_sees_memory});
+  PlannedDevice device({.host_sees_memory = machine_.host_sees_memory});
   HF_TRY(const std::unique_ptr<Worker> worker, worker_of(config, mesh, buddies, device, peers));
   const MemoryPlan& memory = worker->memory_plan();
   RankPlan planned{
@@ -254,7 +210,7 @@ Result<RankPlan> LayoutPlanner::State::plan_rank(const Config& config, const Mes
   return planned;
 }
 
-Result<StageCosts> LayoutPlanner::State::costs_of(const Config& config, const Mesh& mesh, int stage) {
+Result<StageCosts> LayoutPlanner::costs_of(const Config& config, const Mesh& mesh, int stage) {
   HF_TRY(StageOps of_stage, ops_of(config, mesh, stage));
   const BucketPlan buckets = buckets_of(config, mesh, stage);
   const int rank = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
@@ -263,7 +219,7 @@ Result<StageCosts> LayoutPlanner::State::costs_of(const Config& config, const Me
                     .parts = std::move(of_stage.parts),
                     .sums = price_sums(buckets, config.parallel.lanes, prices()),
                     .update = price_update(buckets, precision_of(config), prices()),
-                    .traffic = step_traffic(env, config, mesh, rank, of_stage.traffic),
+                    .traffic = step_traffic(env_, config, mesh, rank, of_stage.traffic),
                     .first_gather_share = share,
                     .last_reduction_share = share,
                     .snapshot_bytes = config.checkpoint.ram_every_steps == 0
@@ -271,47 +227,47 @@ Result<StageCosts> LayoutPlanner::State::costs_of(const Config& config, const Me
                                           : 3 * sizeof(float) * buckets.shard_elements(0)};
 }
 
-Result<StepEstimate> LayoutPlanner::State::estimate(const Config& config, const Mesh& mesh) {
+Result<StepEstimate> LayoutPlanner::estimate_on(const Config& config, const Mesh& mesh) {
   std::vector<StageCosts> stages;
   for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
     HF_TRY(StageCosts costs, costs_of(config, mesh, stage));
     stages.push_back(std::move(costs));
   }
   const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
-  return estimate_step({.config = config, .mesh = mesh, .lanes = lanes, .stages = stages}, machine);
+  return estimate_step({.config = config, .mesh = mesh, .lanes = lanes, .stages = stages}, machine_);
 }
 
-bool LayoutPlanner::State::fits(const RankPlan& rank, int ranks) const {
-  const std::optional<std::uint64_t> bytes = machine.bytes_for_rank(ranks);
-  return !bytes.has_value() || rank.needed_bytes(machine) <= *bytes;
+bool LayoutPlanner::fits(const RankPlan& rank, int ranks) const {
+  const std::optional<std::uint64_t> bytes = machine_.bytes_for_rank(ranks);
+  return !bytes.has_value() || rank.needed_bytes(machine_) <= *bytes;
 }
 
-Result<std::optional<LayoutPlan>> LayoutPlanner::State::plan(const Config& config, int ranks,
-                                                             bool ends_when_too_large) {
+Result<std::optional<LayoutPlan>> LayoutPlanner::plan_until(const Config& config, int ranks,
+                                                            bool ends_when_too_large) {
   HF_TRY_VOID(check_layout(config, ranks));
-  HF_TRY_VOID(check_hosts(config, ranks, machine));
+  HF_TRY_VOID(check_hosts(config, ranks, machine_));
   const Mesh mesh = mesh_of(config, ranks);
   const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
   LayoutPlan plan{.config = config, .shape = mesh.shape(), .waves = lanes.waves(), .ranks = {}, .time = {}};
-  const std::vector<int> buddies = buddies_on(config, mesh, machine);
+  const std::vector<int> buddies = buddies_on(config, mesh, machine_);
   for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
     HF_TRY(const StageOps of_stage, ops_of(config, mesh, stage));
     for (const int replica : replicas_to_plan(config, mesh, stage)) {
       const int rank = mesh.rank_at({.data = replica, .pipeline = stage, .tensor = 0});
       HF_TRY(RankPlan planned, plan_rank(config, mesh, rank, buddies));
       if (ends_when_too_large && !fits(planned, mesh.shape().ranks())) return std::optional<LayoutPlan>();
-      planned.traffic = step_traffic(env, config, mesh, rank, of_stage.traffic);
+      planned.traffic = step_traffic(env_, config, mesh, rank, of_stage.traffic);
       plan.ranks.push_back(std::move(planned));
     }
   }
-  HF_TRY(const StepEstimate estimated, estimate(config, mesh));
+  HF_TRY(const StepEstimate estimated, estimate_on(config, mesh));
   plan.bubble_share = estimated.bubble_share;
-  if (machine.prices != nullptr) plan.time = estimated.time;
+  if (machine_.prices != nullptr) plan.time = estimated.time;
   return std::optional(std::move(plan));
 }
 
 // Computes the times from models of one and of two layers: all further layers cost the same as the second.
-Result<std::pair<double, double>> LayoutPlanner::State::model_seconds(const Config& config) {
+Result<std::pair<double, double>> LayoutPlanner::model_seconds(const Config& config) {
   Config small = config;
   small.parallel.lanes = small.parallel.data = small.parallel.pipeline = small.parallel.pipeline_chunks = 1;
   small.parallel.pipeline_schedule = "1f1b";
@@ -327,43 +283,35 @@ Result<std::pair<double, double>> LayoutPlanner::State::model_seconds(const Conf
   return std::pair(seconds[0] - layer, layer);
 }
 
-LayoutPlanner::LayoutPlanner(Env& env, const PlannedMachine& machine)
-    : state_(std::make_unique<State>(env, machine)) {}
-LayoutPlanner::~LayoutPlanner() = default;
-
-LayoutPlanner::Counts LayoutPlanner::counts() const {
-  return state_->counts;
-}
-
 Result<LayoutPlan> LayoutPlanner::plan(const Config& config, int ranks) {
-  HF_TRY(std::optional<LayoutPlan> plan, state_->plan(config, ranks, /*ends_when_too_large=*/false));
+  HF_TRY(std::optional<LayoutPlan> plan, plan_until(config, ranks, /*ends_when_too_large=*/false));
   return std::move(*plan);
 }
 
 Result<std::optional<LayoutPlan>> LayoutPlanner::plan_if_it_fits(const Config& config, int ranks) {
-  return state_->plan(config, ranks, /*ends_when_too_large=*/true);
+  return plan_until(config, ranks, /*ends_when_too_large=*/true);
 }
 
 Result<bool> LayoutPlanner::first_rank_fits(const Config& config, int ranks) {
   HF_TRY_VOID(check_layout(config, ranks));
-  HF_TRY_VOID(check_hosts(config, ranks, state_->machine));
+  HF_TRY_VOID(check_hosts(config, ranks, machine_));
   const Mesh mesh = mesh_of(config, ranks);
-  HF_TRY(const RankPlan first, state_->plan_rank(config, mesh, mesh.rank_at({}), {}));
-  return state_->fits(first, mesh.shape().ranks());
+  HF_TRY(const RankPlan first, plan_rank(config, mesh, mesh.rank_at({}), {}));
+  return fits(first, mesh.shape().ranks());
 }
 
 Result<StepEstimate> LayoutPlanner::estimate(const Config& config, int ranks) {
   HF_TRY_VOID(check_layout(config, ranks));
-  HF_TRY_VOID(check_hosts(config, ranks, state_->machine));
-  return state_->estimate(config, mesh_of(config, ranks));
+  HF_TRY_VOID(check_hosts(config, ranks, machine_));
+  return estimate_on(config, mesh_of(config, ranks));
 }
 
 // The busiest stage has at least an equal share of the model.
 Result<double> LayoutPlanner::min_seconds(const Config& config, int ranks) {
   HF_TRY_VOID(check_layout(config, ranks));
-  HF_TRY_VOID(check_hosts(config, ranks, state_->machine));
+  HF_TRY_VOID(check_hosts(config, ranks, machine_));
   using EndsAndLayer = std::pair<double, double>;
-  HF_TRY(const EndsAndLayer seconds, state_->model_seconds(config));
+  HF_TRY(const EndsAndLayer seconds, model_seconds(config));
   const double microbatch = seconds.first + seconds.second * static_cast<double>(config.model.layers);
   const auto replicas = ranks / config.parallel.pipeline / config.parallel.tensor;
   const auto waves = (config.parallel.lanes + replicas - 1) / replicas;

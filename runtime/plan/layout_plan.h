@@ -5,15 +5,21 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/elastic/planned_rank.h"
 #include "runtime/model/spec.h"
 #include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
+#include "runtime/plan/op_prices.h"
 #include "runtime/plan/planned_machine.h"
 #include "runtime/plan/step_time.h"
 #include "runtime/plan/step_traffic.h"
@@ -64,8 +70,7 @@ struct LayoutPlan {
 class LayoutPlanner {
  public:
   // `env` and `machine` outlive it.
-  LayoutPlanner(Env& env, const PlannedMachine& machine);
-  ~LayoutPlanner();
+  LayoutPlanner(Env& env, const PlannedMachine& machine) : env_(env), machine_(machine) {}
 
   Result<LayoutPlan> plan(const Config& config, int ranks);
   // Plans the layout, or returns none if some rank does not fit: stops at the first one.
@@ -83,11 +88,46 @@ class LayoutPlanner {
     int ranks_planned = 0;  // ranks whose memory was counted
     int parts_priced = 0;   // model parts whose ops were launched to be priced
   };
-  Counts counts() const;
+  const Counts& counts() const { return counts_; }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  // PricedPart holds the time of one part of a stage and its traffic with the other slices.
+  struct PricedPart {
+    PartTime time;
+    PartTraffic traffic;
+  };
+  struct StageOps {
+    std::vector<PartTime> parts = {};       // by chunk
+    std::vector<PartTraffic> traffic = {};  // by chunk
+    std::uint64_t kernel_bytes = 0;
+  };
+
+  // Returns the ops and the workspace of a stage of the first replica; plans its rank on the first call.
+  Result<StageOps> ops_of(const Config& config, const Mesh& mesh, int stage);
+  // Returns the worker of the rank that has these peers.
+  Result<std::unique_ptr<Worker>> worker_of(const Config& config, const Mesh& mesh,
+                                            const std::vector<int>& buddies, PlannedDevice& device,
+                                            AbsentPeers& peers);
+  Result<RankPlan> plan_rank(const Config& config, const Mesh& mesh, int rank,
+                             const std::vector<int>& buddies);
+  Result<StageCosts> costs_of(const Config& config, const Mesh& mesh, int stage);
+  Result<StepEstimate> estimate_on(const Config& config, const Mesh& mesh);
+  Result<std::optional<LayoutPlan>> plan_until(const Config& config, int ranks, bool ends_when_too_large);
+  bool fits(const RankPlan& rank, int ranks) const;
+  const OpPrices& prices() const {
+    return machine_.prices != nullptr ? *machine_.prices : one_flop_per_second_;
+  }
+  // Returns the seconds of one microbatch through both ends of the model, and through one of its layers.
+  Result<std::pair<double, double>> model_seconds(const Config& config);
+
+  Env& env_;
+  const PlannedMachine& machine_;
+  const PeakPrices one_flop_per_second_{1.0, 1e30, {}};
+  FaultPoints faults_;
+  // Results that depend on the shapes of parts alone, cached so that stages and layouts share them.
+  std::map<std::string, PricedPart> parts_;
+  std::map<std::string, std::uint64_t> kernel_bytes_;
+  Counts counts_;
 };
 
 Result<LayoutPlan> plan_layout(Env& env, const Config& config, int ranks, const PlannedMachine& machine);

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include "kernels/device.h"
+#include "kernels/matmul.h"
+#include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"
 #include "runtime/os/env.h"
 
@@ -17,21 +18,23 @@ class GemmPeak {
   // need. Allocates its own memory, so call it before the first step. ExitCode::does_not_fit when there is no
   // memory for it. The device outlives it.
   static Result<GemmPeak> make(Env& env, Device& device, DType dtype);
-  GemmPeak(GemmPeak&&) noexcept;
-  ~GemmPeak();
 
   // Returns the FLOP/s measured over at least `duration_ns`. All ranks call it at the same time, so that
   // shared cores are counted once.
   double rate(std::int64_t duration_ns);
 
  private:
-  class SquareProduct;
-  GemmPeak(Env& env, std::unique_ptr<SquareProduct> product, std::int64_t first_ns, int products_at_once);
+  // Makes an n x n x n product of random numbers.
+  static Result<GemmPeak> of_size(Env& env, Device& device, DType dtype, std::int64_t n);
+  GemmPeak(Env& env, Device& device) : env_(&env), device_(&device) {}
+  std::int64_t run_ns(int products = 1);
+  double rate(double products, std::int64_t time_ns) const;
 
   Env* env_;
-  std::unique_ptr<SquareProduct> product_;
-  std::int64_t first_ns_;  // duration of the first product
-  int products_at_once_;
+  Device* device_;
+  MemoryArena arena_;
+  Matmul op_;
+  std::int64_t first_ns_ = 0;  // duration of the first product
 };
 
 }  // namespace holdfast::inline rank
