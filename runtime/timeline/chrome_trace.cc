@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "runtime/core/json.h"
-#include "runtime/timeline/transfers.h"
 
 namespace holdfast::inline timeline {
 namespace {

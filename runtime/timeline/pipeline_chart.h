@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "runtime/timeline/step_analysis.h"
-#include "runtime/timeline/transfers.h"
 
 namespace holdfast::inline timeline {
 

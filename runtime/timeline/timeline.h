@@ -37,4 +37,16 @@ Result<Timeline> select_steps(Timeline timeline, const StepRange& range);
 // or missing.
 Result<Timeline> read_timeline(Env& env, const RunPaths& paths);
 
+// Transfer is a message between stages of a pipeline, as it left and as it arrived.
+struct Transfer {
+  int source = 0, target = 0;  // ranks
+  Span sent = {}, received = {};
+  // Returns the time from when the sender handed the message over until it was seen to be there.
+  std::int64_t duration_ns() const { return received.end.time_ns - sent.begin.time_ns; }
+};
+
+// Returns the transfers of a step, in no order. Messages of one direction between two ranks arrive in the
+// order in which they were sent; one that has no other end is left out.
+std::vector<Transfer> transfers_of(const Timeline& timeline, std::uint64_t step);
+
 }  // namespace holdfast::inline timeline

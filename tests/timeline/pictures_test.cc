@@ -9,7 +9,6 @@
 #include "runtime/timeline/chrome_trace.h"
 #include "runtime/timeline/timeline_page.h"
 #include "runtime/timeline/timeline_summary.h"
-#include "runtime/timeline/transfers.h"
 #include "tests/timeline/made_up_trace.h"
 
 namespace holdfast::test {
