@@ -5,7 +5,6 @@
 #include <span>
 #include <string_view>
 
-#include "runtime/data/megatron_paths.h"
 #include "runtime/data/token_file.h"
 
 namespace holdfast::inline data {
@@ -197,6 +196,16 @@ Result<std::unique_ptr<File>> open_part(Env& env, const std::string& path, const
 }
 
 }  // namespace
+
+MegatronPaths megatron_paths(const std::string& path) {
+  std::string name = path;
+  for (const std::string_view ending : {".bin", ".idx"}) {
+    if (!path.ends_with(ending)) continue;
+    name.resize(path.size() - ending.size());
+    break;
+  }
+  return {.data = name + ".bin", .index = name + ".idx"};
+}
 
 Result<TokenFile> open_megatron(Env& env, const std::string& path, bool with_documents) {
   const MegatronPaths paths = megatron_paths(path);

@@ -6,8 +6,6 @@
 #include <array>
 #include <bit>
 
-#include "runtime/data/megatron_paths.h"
-
 namespace holdfast::inline data {
 namespace {
 

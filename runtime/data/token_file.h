@@ -60,6 +60,12 @@ Result<TokenFile> open_llmq(Env& env, const std::string& path);
 // once; document_starts takes 8 bytes of memory for each document and is kept when `with_documents`.
 Result<TokenFile> open_megatron(Env& env, const std::string& path, bool with_documents);
 
+struct MegatronPaths {
+  std::string data;   // NAME.bin
+  std::string index;  // NAME.idx
+};
+MegatronPaths megatron_paths(const std::string& path);  // accepts NAME.bin, NAME.idx or NAME
+
 // Returns the format that a file's magic indicates, or "text" for everything without a known one. A Megatron
 // dataset is recognised by its index, whether `path` is one of its files or the name without an ending.
 Result<std::string> detect_format(Env& env, const std::string& path);
