@@ -11,7 +11,7 @@
 #include "runtime/core/json.h"
 #include "runtime/core/text_table.h"
 #include "runtime/inference/inference.h"
-#include "runtime/interop/checkpoint_config.h"
+#include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/checkpoint_diff.h"
 #include "runtime/os/foreign_text.h"
 

@@ -7,7 +7,7 @@
 #include "runtime/cli/device_option.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/inference/file_evaluation.h"
-#include "runtime/interop/checkpoint_config.h"
+#include "runtime/interop/checkpoint_contents.h"
 
 namespace holdfast::inline cli {
 namespace {

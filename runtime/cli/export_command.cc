@@ -4,7 +4,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/inference/inference.h"
-#include "runtime/interop/checkpoint_config.h"
+#include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/model_export.h"
 
 namespace holdfast::inline cli {

@@ -12,7 +12,6 @@
 #include "runtime/core/text_table.h"
 #include "runtime/core/units.h"
 #include "runtime/inference/inference.h"
-#include "runtime/interop/checkpoint_config.h"
 #include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/model_import.h"
 #include "runtime/os/console.h"

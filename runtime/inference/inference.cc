@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/config/loader.h"
-#include "runtime/interop/checkpoint_config.h"
+#include "runtime/interop/checkpoint_contents.h"
 #include "runtime/os/available_memory.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/save/device_state.h"

@@ -8,6 +8,8 @@
 #include <optional>
 #include <tuple>
 
+#include "runtime/config/loader.h"
+#include "runtime/interop/model_import.h"
 #include "runtime/model/spec.h"
 
 namespace holdfast::inline interop {
@@ -98,6 +100,16 @@ std::vector<TensorRow> rows_by_layer(const std::vector<StoredTensor>& tensors) {
     rows.push_back({.tensor = tensor, .name = tensor.name});
   }
   return rows;
+}
+
+Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
+  const std::string name = checkpoint.directory() + " (stored config)";
+  const Manifest& manifest = checkpoint.manifest();
+  const StoredConfig of =
+      manifest.values.contains(imported_from_key) ? StoredConfig::of_weights : StoredConfig::of_run;
+  Result<LoadedConfig> loaded = load_stored_config(env, manifest.config, name, of);
+  if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
+  return std::move(loaded->config);
 }
 
 }  // namespace holdfast::inline interop

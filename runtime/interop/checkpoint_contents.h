@@ -1,4 +1,5 @@
-// Lists the contents of a checkpoint from its manifest and the indices of its files, for `holdfast inspect`.
+// Reads what a checkpoint says of itself: its contents, from its manifest and the indices of its files, for
+// `holdfast inspect`, and the config of its run.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,9 @@
 
 #include "checkpoint/store.h"
 #include "runtime/config/config.h"
+#include "runtime/core/result.h"
 #include "runtime/core/tensor.h"
+#include "runtime/os/env.h"
 
 namespace holdfast::inline interop {
 
@@ -43,5 +46,9 @@ struct TensorRow {
   std::uint64_t count = 1;
 };
 std::vector<TensorRow> rows_by_layer(const std::vector<StoredTensor>& tensors);
+
+// Returns the config of the run that wrote the checkpoint, or of the model that was imported; fails with
+// ExitCode::checkpoint where it cannot be used.
+Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint);
 
 }  // namespace holdfast::inline interop

@@ -11,7 +11,7 @@
 #include "parallel/comm/gather.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
-#include "runtime/interop/checkpoint_config.h"
+#include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/tensor_reader.h"
 #include "runtime/model/parameters.h"
 #include "runtime/os/background_job.h"

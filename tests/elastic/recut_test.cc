@@ -9,7 +9,7 @@
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/json.h"
 #include "runtime/inference/inference.h"
-#include "runtime/interop/checkpoint_config.h"
+#include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/checkpoint_diff.h"
 #include "runtime/os/shared_memory_facts.h"
 #include "tests/elastic/recovery_fixture.h"
