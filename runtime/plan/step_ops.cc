@@ -112,68 +112,13 @@ class OpCounter {
   std::vector<StepOp> ops_;
 };
 
-// Hands the buckets of one chunk to the lane reduction, as the running rank does.
-class ChunkBuckets final : public BucketObserver {
- public:
-  ChunkBuckets(Worker& worker, int first) : worker_(worker), first_(first) {}
-  Result<void> wait_for_slot(int bucket) override {
-    return worker_.reduction().wait_for_slot(first_ + bucket);
-  }
-  void bucket_launched(int bucket) override {
-    worker_.reduction().bucket_launched(first_ + bucket, worker_.rank().device.ticket());
-    ++count_;
-  }
-  int end() const { return first_ + count_; }
-
- private:
-  Worker& worker_;
-  int first_, count_ = 0;
-};
-
-// Launches the chunks of a stage one after the other: a pipeline's schedule changes the order of launches
-// alone.
-Result<void> launch_microbatch(Worker& worker, std::size_t slot) {
-  Device& device = worker.rank().device;
-  const auto each_lane = static_cast<std::size_t>(worker.workload().batch_shape.microbatches_per_lane);
-  const bool is_first = slot % each_lane == 0, is_last = (slot + 1) % each_lane == 0;
-  const TokenBatch tokens = worker.stage().tokens().stage(slot, {}, {}, {});
-  const auto chunks = static_cast<int>(worker.workload().parts.size());
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    HF_TRY_VOID(worker.stage().model(chunk).forward(device, tokens, 0));
-  }
-  int first_bucket = 0;
-  for (int chunk = chunks; chunk-- > 0;) {
-    const Model& model = worker.stage().model(chunk);
-    ChunkBuckets buckets(worker, first_bucket);
-    for (const BackwardPart part : model.backward_parts()) {
-      HF_TRY_VOID(model.backward(device, tokens, 0, &worker.stage().loss_sums()[slot],
-                                 {.part = part,
-                                  .accumulate = !is_first,
-                                  .observer = is_last ? &buckets : nullptr,
-                                  .completes_lane = is_last,
-                                  .follows_forward = worker.rank().mesh.shape().pipeline == 1}));
-    }
-    first_bucket = buckets.end();
-  }
-  return {};
-}
-
-// Launches what LaneRunner and run_step() launch on a rank that trains, in their order; there is no vote.
+// Launches what run_step() launches on a rank that trains, in its order; there is no vote.
 Result<void> launch_step(Worker& worker) {
-  LaneReduction& reduction = worker.reduction();
-  reduction.begin_step();
-  const auto each_lane = static_cast<std::size_t>(worker.workload().batch_shape.microbatches_per_lane);
-  std::size_t slot = 0;
-  for (int wave = 0; wave < worker.workload().lanes.waves(); ++wave) {
-    HF_TRY_VOID(reduction.begin_wave(wave));
-    if (worker.workload().lanes.lane_of(wave, worker.rank().coordinate.data) >= 0) {
-      for (std::size_t i = 0; i < each_lane; ++i) HF_TRY_VOID(launch_microbatch(worker, slot++));
-      reduction.backward_launched();
-    }
-    HF_TRY_VOID(reduction.finish_wave());
-  }
+  LaneOutcome lanes;
+  worker.reduction().begin_step();
+  HF_TRY_VOID(worker.lane_runner().run(lanes));
   HF_TRY_VOID(worker.join_tied_gradients());
-  reduction.finish_step();
+  worker.reduction().finish_step();
   worker.optimizer().launch_update(worker.rank().device, {});
   HF_TRY_VOID(worker.parameter_gather().begin());
   return worker.parameter_gather().finish();

@@ -124,8 +124,12 @@ bool LaneRunner::starts_next_lane(StagePosition position) const {
 }
 
 // Loads the tokens of a microbatch. A loader error is kept for the vote; the lane still runs, so that no peer
-// waits for its gradients.
+// waits for its gradients. A rank that is only planned (planned_rank.h) has no loader and stages no tokens.
 void LaneRunner::load(StagePosition position) {
+  if (parts_.loader == nullptr) {
+    parts_.stage.tokens().stage(slot(position), {}, {}, {});
+    return;
+  }
   const Result<MicroBatch> batch = [&] {
     const HostSpan wait(&parts_.rank.spans, span_of(SpanKind::wait_data, position));
     HF_FAULT_POINT(parts_.rank.faults, "data.before_batch");

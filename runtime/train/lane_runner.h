@@ -35,8 +35,8 @@ struct StageParts {
   TensorGroup& tensor_group;
   LaneReduction& reduction;
   ParameterGather& parameter_gather;
-  const std::unique_ptr<DataLoader>& loader;
-  SampleLog* ledger = nullptr;  // null: samples are not logged, or another rank logs them
+  const std::unique_ptr<DataLoader>& loader;  // null: the rank is only planned
+  SampleLog* ledger = nullptr;                // null: samples are not logged, or another rank logs them
   bool counts_samples = true;
 };
 

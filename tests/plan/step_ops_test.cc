@@ -149,10 +149,12 @@ Counts running_counts(const Config& config, int ranks) {
 }
 
 TEST(StepOps, AreThoseOfRunningRanks) {
+  using Ranks = std::pair<int, int>;  // and how many stages they have
   for (const std::string recompute : {"none", "full"}) {
-    for (const int ranks : {1, 2, 3}) {
+    for (const auto& [ranks, stages] : {Ranks(1, 1), Ranks(2, 1), Ranks(3, 1), Ranks(2, 2), Ranks(4, 2)}) {
       Config config = small_ops_config();
       config.training.recompute = recompute;
+      config.parallel.pipeline = stages;
       const Counts running = running_counts(config, ranks);
       Counts planned;
       for (int rank = 0; rank < ranks; ++rank) {
@@ -161,7 +163,7 @@ TEST(StepOps, AreThoseOfRunningRanks) {
         for (const StepOp& op : step->ops) planned[op.id] += op.calls;
       }
       EXPECT_FALSE(running.empty());
-      EXPECT_EQ(planned, running) << ranks << " ranks, recompute " << recompute;
+      EXPECT_EQ(planned, running) << ranks << " ranks, " << stages << " stages, recompute " << recompute;
     }
   }
 }
