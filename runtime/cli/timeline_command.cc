@@ -4,9 +4,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/report/report_page.h"
-#include "runtime/timeline/chrome_trace.h"
-#include "runtime/timeline/timeline_page.h"
-#include "runtime/timeline/timeline_summary.h"
+#include "runtime/timeline/pictures.h"
 
 namespace holdfast::inline cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/timeline/chrome_trace.h"
+#include "runtime/timeline/pictures.h"
 
 #include <fmt/core.h>
 

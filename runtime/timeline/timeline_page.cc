@@ -1,10 +1,9 @@
-#include "runtime/timeline/timeline_page.h"
+#include "runtime/timeline/pictures.h"
 
 #include <fmt/core.h>
 
 #include "runtime/report/report_page.h"
 #include "runtime/timeline/pipeline_chart.h"
-#include "runtime/timeline/timeline_summary.h"
 
 namespace holdfast::inline timeline {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/timeline/timeline_summary.h"
+#include "runtime/timeline/pictures.h"
 
 #include <fmt/core.h>
 

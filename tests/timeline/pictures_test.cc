@@ -6,9 +6,7 @@
 #include <set>
 
 #include "runtime/core/json.h"
-#include "runtime/timeline/chrome_trace.h"
-#include "runtime/timeline/timeline_page.h"
-#include "runtime/timeline/timeline_summary.h"
+#include "runtime/timeline/pictures.h"
 #include "tests/timeline/made_up_trace.h"
 
 namespace holdfast::test {
