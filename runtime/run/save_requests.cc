@@ -13,6 +13,7 @@ namespace holdfast::inline run {
 namespace {
 
 constexpr std::int64_t request_look_ms = 250;
+constexpr std::int64_t first_look_ms = 1000;  // most that a start waits for it; it takes well under 1
 constexpr const char* attended_prefix = "save-";
 constexpr const char* unattended_prefix = "signal-";
 constexpr const char* restart_name = "restart";
@@ -100,6 +101,9 @@ Result<std::unique_ptr<SaveRequests>> SaveRequests::begin(Env& env, const RunPat
   std::unique_ptr<SaveRequests> requests(new SaveRequests(env, paths));
   HF_TRY(requests->thread_,
          env.start_thread("save requests", [service = requests.get()] { service->work(); }));
+  std::unique_lock lock(requests->mutex_);
+  requests->changed_->wait_at_most(lock, first_look_ms, [&] { return requests->has_looked_; });
+  lock.unlock();
   return requests;
 }
 
@@ -150,6 +154,7 @@ void SaveRequests::work() {
     write_answers();
     remove_answered();
     std::unique_lock lock(mutex_);
+    if (!std::exchange(has_looked_, true)) changed_->notify();
     changed_->wait_at_most(lock, request_look_ms, [&] { return stops_ || has_answers(); });
     stops = stops_;
   }

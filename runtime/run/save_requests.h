@@ -60,7 +60,8 @@ void forget_answered_requests(Env& env, const RunPaths& paths);
 // Threads: one, that of the training loop. The destructor writes the answers that are left.
 class SaveRequests {
  public:
-  // Starts the thread. Errors: Env::start_thread.
+  // Starts the thread and waits for its first look, so that what was asked before is saved with the first
+  // step; for first_look_ms at most, as the disk may be dead. Errors: Env::start_thread.
   static Result<std::unique_ptr<SaveRequests>> begin(Env& env, const RunPaths& paths);
   ~SaveRequests();
   SaveRequests(const SaveRequests&) = delete;
@@ -92,7 +93,7 @@ class SaveRequests {
   const std::unique_ptr<Condition> changed_;
   std::map<std::string, Request> requests_;  // by name
   RestartRequest restart_request_;
-  bool stops_ = false;
+  bool stops_ = false, has_looked_ = false;
   std::unique_ptr<Thread> thread_;  // the last member: it uses the others until it ends
 };
 

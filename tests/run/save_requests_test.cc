@@ -49,6 +49,13 @@ TEST_F(SaveRequestsTest, TheAnswerSaysWhichStep) {
   EXPECT_FALSE(requests->waiting());
 }
 
+TEST_F(SaveRequestsTest, WhatWasAskedBeforeTheStartWaitsFromTheFirstMoment) {
+  for (int i = 0; i < 20; ++i) {
+    ask();
+    EXPECT_TRUE(SaveRequests::begin(env_, paths_).value()->waiting());
+  }
+}
+
 TEST_F(SaveRequestsTest, AFailureIsAnAnswer) {
   const std::unique_ptr<SaveRequests> requests = SaveRequests::begin(env_, paths_).value();
   const std::string path = ask();
