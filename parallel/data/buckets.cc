@@ -77,12 +77,20 @@ BucketPlan::BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_slot
   HF_CHECK(ranks >= 1);
   for (const Bucket& bucket : buckets_) {
     const int index = static_cast<int>(&bucket - buckets_.data());
+    HF_CHECK(std::ranges::all_of(
+                 bucket.tensors,
+                 [&](const BucketTensor& tensor) { return tensor.is_frozen == bucket.is_frozen(); }),
+             "the bucket of {} is frozen in part", bucket.tensors.front().name);
     if (bucket.is_exported) exported_ = index;
-    if (bucket.is_imported) continue;
-    HF_CHECK(index == local_count_, "an imported bucket stands before {}", bucket.tensors.front().name);
+    if (bucket.is_imported) {
+      HF_CHECK(imported_ < 0, "more than one bucket is imported");
+      imported_ = index;
+    }
+    if (bucket.is_imported || bucket.is_frozen()) continue;
+    HF_CHECK(index == local_count_, "an imported or frozen bucket stands before {}",
+             bucket.tensors.front().name);
     ++local_count_;
   }
-  HF_CHECK(local_count_ + 1 >= static_cast<int>(buckets_.size()), "more than one bucket is imported");
   const bool shared = 0 < gradient_slots && gradient_slots < local_count_;
   gradient_slots_ = shared ? gradient_slots : local_count_;
   assign_parameter_offsets();
@@ -117,7 +125,7 @@ void BucketPlan::assign_parameter_offsets() {
 void BucketPlan::assign_gradient_offsets() {
   for (const bool tied : {false, true}) {
     for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
-      if ((bucket->tied_to >= 0) != tied) continue;
+      if ((bucket->tied_to >= 0) != tied || bucket->is_frozen()) continue;
       for (BucketTensor& tensor : bucket->tensors) {
         tensor.gradient_offset = gradient_elements_;
         gradient_elements_ += align(tensor.elements());
@@ -132,7 +140,7 @@ void BucketPlan::share_gradient_memory() {
   const auto slots = static_cast<std::size_t>(gradient_slots_);
   for (std::size_t slot = 0; slot < slots; ++slot) {
     std::uint64_t largest = 0;
-    for (std::size_t b = slot; b < buckets_.size(); b += slots) {
+    for (std::size_t b = slot; b < buckets_.size() && !buckets_[b].is_frozen(); b += slots) {
       std::uint64_t elements = 0;
       for (BucketTensor& tensor : buckets_[b].tensors) {
         tensor.gradient_offset = gradient_elements_ + elements;
@@ -145,19 +153,18 @@ void BucketPlan::share_gradient_memory() {
 }
 
 void BucketPlan::assign_shard_ranges(int rank) {
-  std::uint64_t shard = 0;
-  for (const bool stateful : {true, false}) {
-    if (!stateful) shard_elements_.push_back(shard);
+  // Gives the buckets of one kind ranges of the shard buffers, one after another; returns their end.
+  const auto assign = [&](bool frozen, bool stateful, std::uint64_t shard) {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       const Bucket& bucket = buckets_[b];
-      if (has_state(bucket) != stateful) continue;
+      if (bucket.is_frozen() != frozen || has_state(bucket) != stateful) continue;
       ShardRange& shard_range = shard_ranges_[static_cast<std::size_t>(rank) * buckets_.size() + b];
       shard_range.shard_offset = shard;
       bool first = true;
       for_owned_parts(bucket, owned_blocks(blocks_of(bucket), rank, ranks_),
                       [&](std::size_t t, std::uint64_t first_block, std::uint64_t, std::uint64_t elements) {
-                        const std::uint64_t begin = bucket.tensors[t].gradient_offset -
-                                                    bucket.tensors.front().gradient_offset +
+                        const std::uint64_t begin = bucket.tensors[t].parameter_offset -
+                                                    bucket.tensors.front().parameter_offset +
                                                     first_block * block_elements;
                         if (first) shard_range.range.begin = begin;
                         first = false;
@@ -165,8 +172,13 @@ void BucketPlan::assign_shard_ranges(int rank) {
                       });
       shard += align(shard_range.range.size());
     }
-  }
-  accumulator_elements_.push_back(shard);
+    return shard;
+  };
+  const std::uint64_t trained = assign(/*frozen=*/false, /*stateful=*/true, 0);
+  shard_elements_.push_back(trained);
+  accumulator_elements_.push_back(assign(/*frozen=*/false, /*stateful=*/false, trained));
+  master_elements_.push_back(assign(/*frozen=*/true, /*stateful=*/true, trained));
+  assign(/*frozen=*/true, /*stateful=*/false, 0);  // the state is on another stage
 }
 
 const BucketPlan::ShardRange& BucketPlan::shard_range(int bucket, int rank) const {
@@ -183,7 +195,7 @@ ElementRange BucketPlan::parameter_range(int bucket, int rank) const {
 
 ElementRange BucketPlan::gradient_range(int bucket, int rank) const {
   const ElementRange range = shard_range(bucket, rank).range;
-  if (range.size() == 0) return {};
+  if (range.size() == 0 || is_frozen(bucket)) return {};
   const std::uint64_t start = buckets_[static_cast<std::size_t>(bucket)].tensors.front().gradient_offset;
   return {.begin = start + range.begin, .end = start + range.end};
 }
@@ -196,31 +208,35 @@ std::uint64_t BucketPlan::shard_elements(int rank) const {
   return shard_elements_[static_cast<std::size_t>(rank)];
 }
 
+std::uint64_t BucketPlan::master_elements(int rank) const {
+  return master_elements_[static_cast<std::size_t>(rank)];
+}
+
 std::uint64_t BucketPlan::accumulator_elements(int rank) const {
   return accumulator_elements_[static_cast<std::size_t>(rank)];
 }
 
-std::vector<Segment> BucketPlan::segments(int rank) const {
+std::vector<Segment> BucketPlan::segments_of(int rank, bool frozen) const {
   std::vector<Segment> result;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const Bucket& bucket = buckets_[b];
-    if (!has_state(bucket)) continue;
+    if (!has_state(bucket) || bucket.is_frozen() != frozen) continue;
     const int index = static_cast<int>(b);
-    const std::uint64_t range_begin = gradient_range(index, rank).begin;
+    const std::uint64_t range_begin = parameter_range(index, rank).begin;
     for_owned_parts(
         bucket, owned_blocks(blocks_of(bucket), rank, ranks_),
         [&](std::size_t t, std::uint64_t first_block, std::uint64_t blocks, std::uint64_t elements) {
           const BucketTensor& tensor = bucket.tensors[t];
           const std::uint64_t skipped = first_block * block_elements;
-          const std::uint64_t gradient_offset = tensor.gradient_offset + skipped;
+          const std::uint64_t parameter_offset = tensor.parameter_offset + skipped;
           result.push_back({.bucket = index,
                             .tensor = static_cast<int>(t),
                             .first_block = first_block,
                             .block_count = blocks,
                             .elements = elements,
-                            .parameter_offset = tensor.parameter_offset + skipped,
-                            .gradient_offset = gradient_offset,
-                            .shard_offset = shard_offset(index, rank) + gradient_offset - range_begin});
+                            .parameter_offset = parameter_offset,
+                            .gradient_offset = tensor.gradient_offset + skipped,
+                            .shard_offset = shard_offset(index, rank) + parameter_offset - range_begin});
         });
   }
   return result;
@@ -228,11 +244,15 @@ std::vector<Segment> BucketPlan::segments(int rank) const {
 
 std::vector<ShardSpec> BucketPlan::shard_specs(int rank, const std::string& kind) const {
   std::vector<ShardSpec> result;
-  for (const Segment& segment : segments(rank)) {
-    ShardSpec& spec = result.emplace_back(shard_spec_of(tensor(segment), kind));
-    spec.first_block = segment.first_block;
-    spec.block_count = segment.block_count;
-  }
+  const auto add = [&](const std::vector<Segment>& segments) {
+    for (const Segment& segment : segments) {
+      ShardSpec& spec = result.emplace_back(shard_spec_of(tensor(segment), kind));
+      spec.first_block = segment.first_block;
+      spec.block_count = segment.block_count;
+    }
+  };
+  add(segments(rank));
+  if (kind == "weight") add(frozen_segments(rank));
   return result;
 }
 

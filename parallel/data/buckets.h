@@ -17,6 +17,9 @@
 // Gradients may share memory: bucket b then lies in slot b modulo the number of slots, and is overwritten
 // when the next bucket of that slot is written (LaneReduction says when this is allowed).
 //
+// A *frozen* tensor keeps its value: it has no gradient, no moments and no accumulator, and its bucket takes
+// no part in lane reductions and updates. Its weight is owned, saved and published like any other.
+//
 // A rank has slices of each tensor that tensor lanes cut; every slice is a tensor of its own here. Other
 // tensors are the same on all ranks of a tensor group, which compute the same gradients for them: they are
 // *replicated*.
@@ -36,6 +39,7 @@ struct BucketTensor {
   std::vector<std::uint64_t> global_shape = {};  // shape of the whole tensor; empty: the same as `shape`
   int slice = 0, slices = 1;
   bool weight_decay = false;
+  bool is_frozen = false;  // the same for all tensors of a bucket
   std::uint64_t parameter_offset =
       0;  // elements into the flat parameters (of a tied bucket: the real tensor's)
   std::uint64_t gradient_offset = 0;  // elements into the flat gradient buffer
@@ -50,7 +54,8 @@ struct Bucket {
   std::vector<BucketTensor> tensors;
   int tied_to = -1;          // index of the bucket whose gradient this one is added to
   bool is_exported = false;  // another stage holds its state
-  bool is_imported = false;  // lanes of another stage fill it; last in the list
+  bool is_imported = false;  // lanes of another stage fill it; after all that lanes of this stage fill
+  bool is_frozen() const { return tensors.front().is_frozen; }  // these come last in the list
 };
 
 // Part of one tensor that one rank owns: whole blocks, contiguous.
@@ -100,24 +105,29 @@ class BucketPlan {
   int gradient_slots() const { return gradient_slots_; }
   bool shares_gradient_memory() const { return gradient_slots_ < local_count_; }
   // Returns the number of buckets whose gradients the lanes of this stage compute: the first of the list. The
-  // others are imported.
+  // others are imported or frozen.
   int local_count() const { return local_count_; }
-  int imported() const { return local_count_ < static_cast<int>(buckets_.size()) ? local_count_ : -1; }
+  int imported() const { return imported_; }  // index of the imported bucket, or -1
   int exported() const { return exported_; }  // index of the exported bucket, or -1
+  bool is_frozen(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)].is_frozen(); }
 
   // Return the contiguous flat range that holds the rank's blocks of a bucket (padding between tensors
-  // included).
+  // included). A frozen bucket has no gradients.
   ElementRange parameter_range(int bucket, int rank) const;
   ElementRange gradient_range(int bucket, int rank) const;
   // Returns the offset of that range in the rank's shard buffers (a multiple of 16). A tied or an exported
   // bucket has a range of its own in the accumulator, after all others.
   std::uint64_t shard_offset(int bucket, int rank) const;
-  std::uint64_t shard_elements(int rank) const;        // of master weights, moments: no shadows and guests
+  std::uint64_t shard_elements(
+      int rank) const;  // of moments and their master weights: no tied and exported ones
+  std::uint64_t master_elements(int rank) const;       // of master weights alone, frozen ones included
   std::uint64_t accumulator_elements(int rank) const;  // shadows and guests included
 
-  // Returns the rank's segments of all buckets whose state is here, in bucket then tensor order.
-  std::vector<Segment> segments(int rank) const;
-  // Returns the segments as ShardSpecs of `kind`, in the same order.
+  // Returns the rank's segments of all buckets whose state is here and is trained, in bucket then tensor
+  // order.
+  std::vector<Segment> segments(int rank) const { return segments_of(rank, /*frozen=*/false); }
+  std::vector<Segment> frozen_segments(int rank) const { return segments_of(rank, /*frozen=*/true); }
+  // Returns the segments as ShardSpecs of `kind`, in the same order; of "weight" then the frozen ones.
   std::vector<ShardSpec> shard_specs(int rank, const std::string& kind) const;
 
  private:
@@ -130,14 +140,15 @@ class BucketPlan {
   void share_gradient_memory();
   void assign_shard_ranges(int rank);
   const ShardRange& shard_range(int bucket, int rank) const;
+  std::vector<Segment> segments_of(int rank, bool frozen) const;
 
   std::vector<Bucket> buckets_;
   int ranks_;
-  std::vector<ShardRange> shard_ranges_;                              // [rank * buckets + bucket]
-  std::vector<std::uint64_t> shard_elements_, accumulator_elements_;  // by rank
+  std::vector<ShardRange> shard_ranges_;  // [rank * buckets + bucket]
+  std::vector<std::uint64_t> shard_elements_, master_elements_, accumulator_elements_;  // by rank
   std::uint64_t parameter_elements_ = 0;
   std::uint64_t gradient_elements_ = 0;
-  int local_count_ = 0, exported_ = -1;
+  int local_count_ = 0, imported_ = -1, exported_ = -1;
   int gradient_slots_ = 0;
 };
 

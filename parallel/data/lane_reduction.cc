@@ -51,7 +51,8 @@ bool LaneReduction::exchanged() const {
 }
 
 bool LaneReduction::wave_is_whole() const {
-  return wave_.adds_left == 0 && (ranks_ == 1 || (exchanged() && device_->reached(wave_.last_add)));
+  return wave_.adds_left == 0 &&
+         (ranks_ == 1 || (exchanged() && backward_ended() && device_->reached(wave_.last_add)));
 }
 
 bool LaneReduction::has_added(std::size_t bucket) const {
@@ -75,7 +76,8 @@ Result<void> LaneReduction::begin_wave(int wave) {
 }
 
 Result<void> LaneReduction::open_wave(int wave) {
-  HF_CHECK(!wave_.under_way && wave == next_wave_ && wave < schedule_.waves() && gradients_ != nullptr,
+  HF_CHECK(!wave_.under_way && wave == next_wave_ && wave < schedule_.waves() &&
+               (gradients_ != nullptr || bucket_count_ == 0),
            "wave {} after {} waves of the step", wave, next_wave_);
   ++next_wave_;
   wave_.under_way = true;
@@ -107,10 +109,10 @@ void LaneReduction::bucket_launched(int bucket, Device::Ticket ticket) {
 }
 
 // Takes the ticket of the last bucket and not the newest one: adds of this wave may be in the queue after the
-// last bucket already.
+// last bucket already. A stage on which everything is frozen has no bucket, and no adds.
 void LaneReduction::backward_launched() {
-  HF_CHECK(wave_.under_way && !wave_.tickets.empty());
-  wave_.backward_end = wave_.tickets.back();
+  HF_CHECK(wave_.under_way && wave_.tickets.empty() == (bucket_count_ == 0));
+  wave_.backward_end = wave_.tickets.empty() ? device_->ticket() : wave_.tickets.back();
   wave_.backward_launched = true;
 }
 
@@ -286,7 +288,7 @@ Result<void> LaneReduction::poll_until_whole() {
     if (wave_.ready < wave_.tickets.size()) {
       device_->wait(wave_.tickets[wave_.ready], device_poll_us);
     } else if (exchanged()) {
-      device_->wait(wave_.last_add, 1000);
+      device_->wait(backward_ended() ? wave_.last_add : wave_.backward_end, 1000);
       backoff.reset();
     } else if (holds_up_messages(*device_)) {
       device_->wait(device_->ticket(), device_poll_us);

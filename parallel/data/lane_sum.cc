@@ -39,7 +39,7 @@ void LaneSum::index_segments() {
   for (int bucket = 0; bucket < bucket_count_; ++bucket) {
     first_segment_[index(bucket) + 1] += first_segment_[index(bucket)];
     const int real = buckets_->buckets()[index(bucket)].tied_to;
-    if (real >= 0) tied_[index(real)] = bucket;
+    if (real >= 0 && !buckets_->is_frozen(real)) tied_[index(real)] = bucket;
   }
 }
 

@@ -24,10 +24,13 @@ ParameterGather::ParameterGather(const BucketPlan& buckets, Transport& transport
       ranks_(transport.size()),
       place_(buckets.buckets().size()) {
   HF_CHECK(buckets.ranks() == ranks_);
-  for (int bucket = static_cast<int>(place_.size()); bucket-- > 0;) {  // backward order reversed
-    if (buckets.buckets()[index(bucket)].tied_to >= 0) continue;
-    place_[index(bucket)] = order_.size();
-    order_.push_back(bucket);
+  for (const bool frozen : {false, true}) {
+    for (int bucket = static_cast<int>(place_.size()); bucket-- > 0;) {  // backward order reversed
+      if (buckets.buckets()[index(bucket)].tied_to >= 0 || buckets.is_frozen(bucket) != frozen) continue;
+      place_[index(bucket)] = order_.size();
+      order_.push_back(bucket);
+    }
+    if (!frozen) trained_count_ = order_.size();
   }
   for (std::size_t bucket = 0; bucket < place_.size(); ++bucket) {
     const int real = buckets.buckets()[bucket].tied_to;
@@ -46,19 +49,20 @@ std::span<std::byte> ParameterGather::bytes_of(int bucket, int owner) const {
   return {parameters_ + range.begin * dtype_bytes_, range.size() * dtype_bytes_};
 }
 
-Result<void> ParameterGather::begin() {
+Result<void> ParameterGather::begin(Which which) {
   HF_CHECK(!under_way_ && parameters_ != nullptr);
   under_way_ = true;
   began_ns_ = waiter_.env().monotonic_ns();
   opened_ = sent_ = whole_ = 0;
-  HF_TRY_VOID(begin_tied());
+  count_ = which == Which::all ? order_.size() : trained_count_;
+  HF_TRY_VOID(begin_tied(which));
   return outcome_of(advance());
 }
 
-Result<void> ParameterGather::begin_tied() {
+Result<void> ParameterGather::begin_tied(Which which) {
   const int tied = std::max(buckets_->imported(), buckets_->exported());
   tied_state_ = Tied::none;
-  if (tied < 0) return {};
+  if (tied < 0 || (which == Which::trained && buckets_->is_frozen(tied))) return {};
   const std::span<std::byte> bytes = bytes_of(tied, rank_);
   if (bytes.empty()) return {};  // both ends know this
   HF_CHECK(tied_ != nullptr && tied_->size() == 2);
@@ -91,8 +95,8 @@ Result<bool> ParameterGather::advance_tied() {
 
 Result<bool> ParameterGather::open_exchanges() {
   const std::size_t before = opened_;
-  if (ranks_ == 1) opened_ = order_.size();
-  for (; opened_ < order_.size() && transport_->can_open(); ++opened_) {
+  if (ranks_ == 1) opened_ = count_;
+  for (; opened_ < count_ && transport_->can_open(); ++opened_) {
     incoming_.clear();
     for (int step = 1; step < ranks_; ++step) {
       const int source = (rank_ - step + ranks_) % ranks_;
@@ -134,7 +138,7 @@ Result<bool> ParameterGather::advance() {
 
 bool ParameterGather::sends_finished() const {
   const bool tied = tied_state_ == Tied::none || tied_state_ == Tied::whole;
-  return tied && (ranks_ == 1 || transport_->oldest() >= first_ + order_.size());
+  return tied && (ranks_ == 1 || transport_->oldest() >= first_ + count_);
 }
 
 void ParameterGather::note_progress() {
@@ -145,10 +149,10 @@ void ParameterGather::note_progress() {
     return true;
   };
   while (whole_ < sent_ && is_here(whole_)) ++whole_;
-  if (whole_ < order_.size() || !sends_finished()) return;
+  if (whole_ < count_ || !sends_finished()) return;
   under_way_ = false;
   if (ranks_ == 1) return;
-  counts_.buckets += order_.size();
+  counts_.buckets += count_;
   counts_.gather_us += (waiter_.env().monotonic_ns() - began_ns_) / 1000;
 }
 
@@ -167,7 +171,7 @@ Result<void> ParameterGather::wait_until(const Done& done) {
   HF_TRY_VOID(outcome_of(advance()));  // the bucket may have arrived since the last call
   if (done()) return {};
   const HostSpan span(spans_, {.kind = SpanKind::wait_parameters});
-  if (whole_ < order_.size()) ++counts_.buckets_awaited;
+  if (whole_ < count_) ++counts_.buckets_awaited;
   const Device::Ticket launched = device_->ticket();
   std::int64_t idle_since_ns = -1;
   PollBackoff backoff(waiter_);

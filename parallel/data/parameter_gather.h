@@ -3,7 +3,7 @@
 // next forward runs (ZeRO stage 1: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training
 // Trillion Parameter Models").
 //
-//   gather.begin();                        // after the update; returns without waiting
+//   gather.begin(trained);                 // after the update; returns without waiting
 //   ... HF_TRY_VOID(gather.wait_for(b));   // before something that reads bucket b is launched
 //   HF_TRY_VOID(gather.finish());          // before anything else reads parameters or uses the transport
 //
@@ -39,6 +39,8 @@ struct ParameterGatherCounts {
 
 class ParameterGather {
  public:
+  // Parameters that a gather brings: those that an update changes, or the frozen ones, too.
+  enum class Which { trained, all };
   // Constructs the gather. All arguments passed by reference except `waiter` outlive this object.
   // `dtype_bytes`: size of an element of the buffer.
   ParameterGather(const BucketPlan& buckets, Transport& transport, Device& device, const Waiter& waiter,
@@ -59,11 +61,11 @@ class ParameterGather {
 
   // Begins a gather. The device has written what this rank owns, and nothing that was launched reads the
   // buffer any more.
-  Result<void> begin();
+  Result<void> begin(Which which);
   // Advances what can be advanced without waiting. Returns whether there was progress.
   Result<bool> advance();
-  // Returns when the parameters of this bucket (BucketPlan's number), and all that a forward reads before it,
-  // are complete for what is launched from then on.
+  // Returns when the parameters of this bucket (BucketPlan's number; it is not frozen), and all trained ones
+  // that a forward reads before it, are complete for what is launched from then on.
   Result<void> wait_for(int bucket);
   // Returns when all parameters are complete and all sends are done.
   Result<void> finish();
@@ -74,7 +76,7 @@ class ParameterGather {
   enum class Tied { none, sending, receiving, arrived, whole };
 
   std::span<std::byte> bytes_of(int bucket, int owner) const;
-  Result<void> begin_tied();
+  Result<void> begin_tied(Which which);
   Result<bool> advance_tied();
   Result<bool> open_exchanges();
   Result<bool> send_ready();
@@ -96,13 +98,15 @@ class ParameterGather {
   Transport* tied_ = nullptr;
   Background background_;
   SpanRecorder* spans_ = nullptr;
-  std::vector<int> order_;          // buckets that have parameters here, in forward order
+  std::vector<int> order_;          // buckets that have parameters here, in forward order; frozen ones last
+  std::size_t trained_count_ = 0;   // number of buckets of order_ that are not frozen
   std::vector<std::size_t> place_;  // by bucket: its index in order_, or that of the one it shadows
   std::vector<Transport::Incoming> incoming_;  // messages of one exchange
   std::vector<Transport::Outgoing> outgoing_;
 
   // State of one gather; counts are numbers of buckets of order_.
   bool under_way_ = false;
+  std::size_t count_ = 0;        // it gathers the first buckets of order_, so many
   Transport::Number first_ = 0;  // number of the first bucket's exchange
   std::size_t opened_ = 0, sent_ = 0, whole_ = 0;
   Tied tied_state_ = Tied::none;

@@ -38,6 +38,7 @@ class Reader {
   }
 
   void assign_text(const TomlValue& value);
+  void assign_texts(const TomlValue& value);
   void assign_choice(const TomlValue& value);
   void assign_integer(const TomlValue& value);
   void assign_real(const TomlValue& value);
@@ -91,6 +92,19 @@ void Reader::assign_text(const TomlValue& value) {
     return problem(value, fmt::format("{} must not contain a zero byte", option_.key));
   }
   field<std::string>() = value.text;
+}
+
+// One text stands for a list of one.
+void Reader::assign_texts(const TomlValue& value) {
+  const std::span<const TomlValue> elements =
+      value.kind == Kind::list ? std::span(value.elements) : std::span(&value, 1);
+  TextList list;
+  for (const TomlValue& element : elements) {
+    if (element.kind != Kind::text || element.text.find('\0') != std::string::npos)
+      return wrong_type(element, option_.key, "a list of strings");
+    list.push_back(element.text);
+  }
+  field<TextList>() = std::move(list);
 }
 
 void Reader::assign_choice(const TomlValue& value) {
@@ -248,6 +262,8 @@ void Reader::assign(const TomlValue& value) {
   switch (option_.type) {
     case OptionType::text:
       return assign_text(value);
+    case OptionType::texts:
+      return assign_texts(value);
     case OptionType::choice:
       return assign_choice(value);
     case OptionType::integer:

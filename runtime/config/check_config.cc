@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/config/freeze_list.h"
 #include "runtime/config/loader.h"
 #include "runtime/config/option_value.h"
 #include "runtime/config/presets.h"
@@ -70,11 +71,15 @@ class Checker {
   bool from_preset(const std::string& key) const { return origin_of(key).starts_with("preset "); }
 
   void check_model_keys() {
-    if (apply_preset()) check_shapes();
+    if (apply_preset()) {
+      check_shapes();
+      check_freeze();
+    }
     check_positions();
   }
   bool apply_preset();
   void check_shapes();
+  void check_freeze();
   void check_positions();
   void check_sources(const std::string& key, const SourceList& sources);
   void check_steps();
@@ -107,7 +112,7 @@ bool Checker::apply_preset() {
   bool agrees = true;
   for (const Option& option : option_registry()) {
     const std::string key(option.key);
-    if (section_of(key) != "model" || key == "model.preset") continue;
+    if (section_of(key) != "model" || key == "model.preset" || key == "model.freeze") continue;
     const std::string value = value_text(option, config_);
     const bool left_out =
         value == "0" || value == "\"auto\"" || (value == default_text(option) && !was_set(key));
@@ -119,7 +124,9 @@ bool Checker::apply_preset() {
                     shown(key), shown("model.preset"), value_text(option, fixed), key));
     agrees = false;
   }
+  TextList freeze = std::move(config_.model.freeze);
   config_.model = preset->model;
+  config_.model.freeze = std::move(freeze);
   if (!origin_.empty()) {
     for (const Option& option : option_registry()) {
       const std::string key(option.key);
@@ -149,6 +156,36 @@ void Checker::check_shapes() {
     problem({"model.kv_heads", "model.heads"},
             fmt::format("{} does not divide {}: every key/value head serves the same number of heads",
                         shown("model.kv_heads"), heads));
+  }
+}
+
+void Checker::check_freeze() {
+  const Result<FreezeList> parsed = parse_freeze_list(config_.model.freeze);
+  if (!parsed.ok()) return problem({"model.freeze"}, parsed.error().message);
+  const std::int64_t layers = config_.model.layers;
+  for (const FreezeList::Layers& range : parsed->layers) {
+    if (range.last < layers) continue;
+    problem({"model.freeze", "model.layers"},
+            fmt::format("{} names layer {}, which is beyond {}: layers are counted from 0",
+                        shown("model.freeze"), range.last, shown("model.layers")));
+  }
+  const std::string& head = config_.model.head;
+  const bool is_tied = head == "tied" || (head == "auto" && config_.model.style == "gpt2");
+  if (parsed->head && is_tied) {
+    problem(
+        {"model.freeze"},
+        fmt::format("{} names the head, which is tied to the embedding: write \"embedding\", which freezes "
+                    "both uses of that matrix",
+                    shown("model.freeze")));
+    return;
+  }
+  bool all_layers = true;
+  for (std::int64_t layer = 0; layer < layers; ++layer) all_layers = all_layers && parsed->has_layer(layer);
+  if (all_layers && parsed->head && (parsed->embedding || parsed->matrices)) {
+    problem({"model.freeze"},
+            fmt::format("{} freezes the whole model, so there is nothing to train: leave out "
+                        "what is to be trained",
+                        shown("model.freeze")));
   }
 }
 

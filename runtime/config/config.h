@@ -39,6 +39,7 @@ struct ModelConfig {
   std::int64_t positions = 0;     // gpt2: rows of the learned position table; 0 = training.sequence_length
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;
+  std::vector<std::string> freeze = {};  // entries of freeze_list.h; empty = everything is trained
 };
 
 struct DataConfig {

@@ -48,7 +48,9 @@ std::string sources_without_paths(const SourceList& sources) {
 constexpr std::string_view kTrainingSources = "data.sources";
 
 // A run may be cut anew, so its lanes may change; a state made with other lanes has other bits all the same.
-bool is_of_identity(const Option& option) {
+// model.freeze counts where it is set, so that manifests from before there was this key keep their identity.
+bool is_of_identity(const Option& option, const Config& config) {
+  if (option.key == "model.freeze") return !config.model.freeze.empty();
   return option.effect == ResumeEffect::forbidden || option.key == "parallel.lanes" ||
          option.key == "parallel.tensor_lanes";
 }
@@ -116,7 +118,7 @@ std::vector<ConfigChange> diff_config(const Config& before, const Config& after)
 std::string config_identity(const Config& config) {
   std::string text;
   for (const Option& option : option_registry()) {
-    if (!is_of_identity(option)) continue;
+    if (!is_of_identity(option, config)) continue;
     const std::string value = option.key == kTrainingSources ? sources_without_paths(config.data.sources)
                                                              : value_text(option, config);
     text += fmt::format("{} = {}\n", option.key, value);

@@ -23,8 +23,9 @@ enum class ResumeEffect : std::uint8_t {
 };
 
 using SourceList = std::vector<SourceConfig>;
+using TextList = std::vector<std::string>;
 
-enum class OptionType : std::uint8_t { text, choice, integer, real, boolean, duration, sources };
+enum class OptionType : std::uint8_t { text, texts, choice, integer, real, boolean, duration, sources };
 
 inline constexpr std::int64_t auto_value = CheckpointConfig::interval_auto;
 
@@ -39,8 +40,8 @@ struct Option {
   double minimum = 0, maximum = 0;        // integer, real, duration (ms); inclusive
   std::vector<std::string_view> choices;  // choice
   bool or_auto = false;  // integer: "auto" is a value too, and the field then holds auto_value
-  // Returns the field inside a Config; exactly the pointer type of `type` (text/choice: std::string,
-  // integer/duration: std::int64_t (run.seed: std::uint64_t), real: double, boolean: bool, sources:
+  // Returns the field inside a Config; exactly the pointer type of `type` (text/choice: std::string, texts:
+  // TextList, integer/duration: std::int64_t (run.seed: std::uint64_t), real: double, boolean: bool, sources:
   // SourceList).
   std::function<void*(Config&)> field;
 };

@@ -41,6 +41,11 @@ Option text(std::string_view key, Access access, ResumeEffect effect, std::strin
 }
 
 template <typename Access>
+Option texts(std::string_view key, Access access, ResumeEffect effect, std::string_view help) {
+  return make<TextList>(key, OptionType::texts, access, effect, help);
+}
+
+template <typename Access>
 Option choice(std::string_view key, Access access, std::vector<std::string_view> choices, ResumeEffect effect,
               std::string_view help) {
   Option option = make<std::string>(key, OptionType::choice, access, effect, help);

@@ -26,6 +26,12 @@ std::string sources_text(const SourceList& sources) {
   return text + "]";
 }
 
+std::string texts_text(const TextList& texts) {
+  std::string text = "[";
+  for (const std::string& each : texts) text += (text.size() > 1 ? ", " : "") + toml_quote(each);
+  return text + "]";
+}
+
 }  // namespace
 
 const Option* find_option(std::string_view key) {
@@ -60,6 +66,8 @@ std::string value_text(const Option& option, const Config& config) {
     case OptionType::text:
     case OptionType::choice:
       return toml_quote(field_of<std::string>(option, config));
+    case OptionType::texts:
+      return texts_text(field_of<TextList>(option, config));
     case OptionType::integer:
       // run.seed is unsigned and never above what a signed integer holds, so both read the same.
       if (option.or_auto && field_of<std::int64_t>(option, config) == auto_value) return toml_quote("auto");
@@ -84,6 +92,8 @@ std::string type_text(const Option& option) {
   switch (option.type) {
     case OptionType::text:
       return "text";
+    case OptionType::texts:
+      return "list of texts";
     case OptionType::choice:
       return fmt::format("one of {}", fmt::join(option.choices, ", "));
     case OptionType::integer:

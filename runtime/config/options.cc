@@ -81,6 +81,13 @@ std::vector<Option> model_options() {
            "Base of the rotary frequencies of llama"),
       real("model.norm_epsilon", HF_FIELD(model.norm_epsilon), "", {1e-12, 1}, kForbidden,
            "Added to the variance inside every norm"),
+      texts(
+          "model.freeze", HF_FIELD(model.freeze), kForbidden,
+          "Tensors that keep their values (fine-tuning): a list of \"embedding\" (a tied head with it), "
+          "\"layers 0-5\" (the first and the last, counted from 0), \"head\" (final norm and output matrix) "
+          "and \"all but biases and norms\" (BitFit). They have no gradients, no moments and no weight "
+          "decay; "
+          "backward ends at the lowest layer that is trained"),
   };
 }
 

@@ -15,7 +15,11 @@ void fill(std::int64_t& value, std::int64_t if_left_out) {
 }
 
 void resolve_shapes(ModelConfig& model, std::int64_t sequence_length) {
-  if (const ModelPreset* preset = find_preset(model.preset)) model = preset->model;
+  if (const ModelPreset* preset = find_preset(model.preset)) {
+    std::vector<std::string> freeze = std::move(model.freeze);
+    model = preset->model;
+    model.freeze = std::move(freeze);
+  }
   const bool gpt2 = model.style == "gpt2";
   fill(model.kv_heads, model.heads);
   constexpr std::int64_t multiple = 64;

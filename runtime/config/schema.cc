@@ -39,6 +39,10 @@ Json option_schema(const Option& option) {
       schema["type"] = "string";
       schema["default"] = *static_cast<std::string*>(field);
       break;
+    case OptionType::texts:
+      schema["type"] = "array";
+      schema["items"]["type"] = "string";
+      break;
     case OptionType::choice:
       schema["enum"] = option.choices;
       schema["default"] = *static_cast<std::string*>(field);

@@ -144,20 +144,23 @@ Result<void> TrainRun::begin_log() {
   } else if (!launched_start(launched_.env).empty() && world().communicator.size() == 1) {
     hosts[launched_.env.host_name()] = 1;  // by this its launcher sees how many more there could be
   }
-  HF_TRY_VOID(progress_->started(parameter_count(worker_->workload().spec), world().communicator.size(),
-                                 hosts, worker_->state(), from == "start" ? "" : from, times_, *device_,
+  const ModelSpec& spec = worker_->workload().spec;
+  HF_TRY_VOID(progress_->started(parameter_count(spec), world().communicator.size(), hosts, worker_->state(),
+                                 from == "start" ? "" : from, times_, *device_,
                                  transport_.choice.description));
   const int ranks = active().communicator.size();
   const std::int64_t stages = config_.parallel.pipeline;
   const std::size_t spares = epoch_->assignment().spares.size();
-  progress_->say(
-      fmt::format("{} parameters, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
-                  parameter_count(worker_->workload().spec), config_.parallel.lanes, ranks,
-                  device_->threads(), stages > 1 ? fmt::format(" in {} stages", stages) : "",
-                  spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
-                  device_->description(), worker_->workload().tokens_per_step(),
-                  format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes()),
-                  stages > 1 ? "on rank 0" : "per rank"));
+  progress_->say(fmt::format(
+      "{} parameters{}, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
+      parameter_count(spec),
+      config_.model.freeze.empty() ? "" : fmt::format(" ({} trained)", trained_parameter_count(spec)),
+      config_.parallel.lanes, ranks, device_->threads(),
+      stages > 1 ? fmt::format(" in {} stages", stages) : "",
+      spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
+      device_->description(), worker_->workload().tokens_per_step(),
+      format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes()),
+      stages > 1 ? "on rank 0" : "per rank"));
   if (!device_->host_sees_memory() && ranks > 1) {
     progress_->say("exchange: " + transport_.choice.description);
   }

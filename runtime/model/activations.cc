@@ -38,6 +38,7 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
       slice_(spec.slice()),
       largest_(largest),
       stage_(stage),
+      lowest_layer_(lowest_trained_layer(spec)),
       keeps_inputs_(train),
       keeps_cheap_(train && recompute == Recompute::none),
       keeps_costly_(train && recompute != Recompute::full),
@@ -60,6 +61,9 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
   sine_ = reserve(plan, "rotary.sine", rotary_elements, sizeof(float));
   if (stage.part.has_head) reserve_ends(train, plan);
   if (stage.tensor.slices > 1) reserve_slices(train, plan);
+  if (train && runs_through_frozen_norms())
+    unused_norm_gradients_ =
+        reserve(plan, "unused_norm_gradients", norm_vectors() * spec.width, sizeof(float));
   if (!stage.splits_backward()) gradients_.push_back(reserve_whole_backward(train, plan));
   for (int i = 0; i < stage.weight_gradients_pending; ++i)
     gradients_.push_back(reserve_split_backward(i, plan));
@@ -98,8 +102,7 @@ ActivationMemory::GradientSlots ActivationMemory::reserve_whole_backward(bool tr
 ActivationMemory::GradientSlots ActivationMemory::reserve_split_backward(int pending,
                                                                          MemoryPlan& plan) const {
   const std::int64_t own = own_rows(), all = largest_.rows(), sliced = all * stage_.tensor.count;
-  const std::int64_t vectors = spec_.norm == NormKind::layer_norm ? 2 : 1;
-  const std::int64_t norm_sums = stage_.tensor.count * vectors * spec_.width;
+  const std::int64_t norm_sums = stage_.tensor.count * norm_vectors() * spec_.width;
   const std::size_t element = bytes_of(spec_.dtype);
   const auto keep = [&](const std::string& name, std::int64_t count, std::size_t element_bytes) {
     return reserve(plan, fmt::format("pending.{}.{}", pending, name), count, element_bytes);
@@ -137,9 +140,21 @@ void ActivationMemory::reserve_slices(bool train, MemoryPlan& plan) {
   norm_slices_ = reserve(plan, "slices.norms", norms * norm_slice_elements(), sizeof(float));
 }
 
+std::int64_t ActivationMemory::norm_vectors() const {
+  return spec_.norm == NormKind::layer_norm ? 2 : 1;
+}
+
 std::int64_t ActivationMemory::norm_slice_elements() const {
-  const std::int64_t vectors = spec_.norm == NormKind::layer_norm ? 2 : 1;
-  return spec_.tensor_lanes == 1 ? 0 : spec_.tensor_lanes * vectors * spec_.width;
+  return spec_.tensor_lanes == 1 ? 0 : spec_.tensor_lanes * norm_vectors() * spec_.width;
+}
+
+// With tensor lanes a frozen norm has memory of its slices, as any other.
+bool ActivationMemory::runs_through_frozen_norms() const {
+  if (spec_.tensor_lanes > 1) return false;
+  bool any = stage_.part.has_head && spec_.freeze.head;
+  for (std::int64_t layer = stage_.part.first_layer; layer < stage_.part.end_layer; ++layer)
+    any = any || (has_backward(layer) && spec_.freeze.has_layer(layer));
+  return any;
 }
 
 // Reserves memory for the final norm, the head and the loss, which a microbatch computes at the start of its
@@ -166,7 +181,7 @@ void ActivationMemory::reserve_microbatch(int microbatch, MemoryPlan& plan) {
   MicrobatchSlots& slots = microbatches_.emplace_back();
   for (std::int64_t i = 0; i < stage_.part.layers(); ++i) {
     const std::int64_t layer = stage_.part.first_layer + i;
-    slots.residual.push_back(keeps_inputs_ || i == 0
+    slots.residual.push_back((keeps_inputs_ && has_backward(layer + 1)) || i == 0
                                  ? reserve(plan, name_in(microbatch, fmt::format("residual.{}", layer + 1)),
                                            own_rows() * spec_.width, bytes_of(spec_.dtype))
                                  : slots.residual.front());
@@ -192,7 +207,7 @@ ActivationMemory::BlockSlots ActivationMemory::reserve_block(int microbatch, std
   };
   const std::int64_t own = own_rows(), all = largest_.rows(), sliced = all * stage_.tensor.count;
   const std::size_t element = bytes_of(spec_.dtype);
-  const bool cheap = keeps_cheap_, costly = keeps_costly_;
+  const bool cheap = keeps_cheap_ && has_backward(layer), costly = keeps_costly_ && has_backward(layer);
   const Part parts[] = {
       {&BlockSlots::attention_mean, "attention_norm.mean", costly, own},
       {&BlockSlots::attention_rstd, "attention_norm.rstd", costly, own},
@@ -253,6 +268,7 @@ Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) con
   result.final_statistics = {floats(arena, final_mean_), floats(arena, final_rstd_)};
   result.head = bind_head(arena);
   result.norm_slices = floats(arena, norm_slices_);
+  result.unused_norm_gradients = floats(arena, unused_norm_gradients_);
   fill_rotary_tables(device, arena);
   return result;
 }

@@ -63,6 +63,7 @@ struct Activations {
   Norm::Statistics final_statistics;
   HeadMemory head;
   float* norm_slices = nullptr;  // Norm::slice_gradients of the part's norms, in forward order; or null
+  float* unused_norm_gradients = nullptr;  // Norm::unused_gradients of all frozen norms; null without any
 };
 
 // Returns how many of a microbatch's `rows` one chunk of the head has: ModelSpec::head_rows if set, else as
@@ -115,6 +116,10 @@ class ActivationMemory {
   };
   // Returns whether this rank has the whole model, and so runs one microbatch at a time.
   bool is_whole() const { return stage_.part.has_embedding && stage_.part.has_head; }
+  // Returns whether a backward runs through the layer; below the lowest that is trained it does not.
+  bool has_backward(std::int64_t layer) const { return layer >= lowest_layer_; }
+  bool runs_through_frozen_norms() const;
+  std::int64_t norm_vectors() const;  // vectors of weights of a norm
   std::string name_in(int microbatch, const std::string& name) const;
   void reserve_microbatch(int microbatch, MemoryPlan& plan);
   void reserve_ends(bool train, MemoryPlan& plan);
@@ -134,15 +139,17 @@ class ActivationMemory {
   ModelSpec spec_, slice_;
   BatchShapeBT largest_;
   StageShape stage_;
-  bool keeps_inputs_;  // each block keeps its own input
-  bool keeps_cheap_;   // each block keeps its outputs of norms and activation functions
-  bool keeps_costly_;  // each block keeps its matmul and attention outputs, with the statistics
+  std::int64_t lowest_layer_;  // lowest_trained_layer()
+  // What each block keeps that has a backward. The others share memory, as all do where nothing is kept.
+  bool keeps_inputs_;  // its own input
+  bool keeps_cheap_;   // its outputs of norms and activation functions
+  bool keeps_costly_;  // its matmul and attention outputs, with the statistics
   std::int64_t head_rows_;
   std::vector<MicrobatchSlots> microbatches_;
   std::vector<GradientSlots> gradients_;
   std::vector<MemoryPlan::Slot> input_, doutput_, dinput_;  // rings
   MemoryPlan::Slot branch_, dinner_, delta_, cosine_, sine_, final_mean_, final_rstd_, losses_, dfinal_,
-      softmax_slices_, softmax_rows_, dgathered_, parts_, arrivals_, norm_slices_;
+      softmax_slices_, softmax_rows_, dgathered_, parts_, arrivals_, norm_slices_, unused_norm_gradients_;
 };
 
 }  // namespace holdfast::inline model

@@ -54,20 +54,22 @@ void Linear::input_gradient(Device& device, const void* dy_NO, void* dx_NI, std:
 
 void Linear::weight_gradient_of(Device& device, const void* x_NI, const void* dy_NO, std::int64_t rows,
                                 bool accumulate) const {
-  device.launch(Matmul{.a = dy_NO,
-                       .b = x_NI,
-                       .c = weight_gradient,
-                       .m = outputs,
-                       .n = inputs,
-                       .k = rows,
-                       .lda = outputs,
-                       .ldb = inputs,
-                       .ldc = inputs,
-                       .transpose_a = true,
-                       .accumulate = accumulate,
-                       .dtype = dtype,
-                       .dtype_c = DType::fp32});
-  if (bias == nullptr) return;
+  if (weight_gradient != nullptr) {
+    device.launch(Matmul{.a = dy_NO,
+                         .b = x_NI,
+                         .c = weight_gradient,
+                         .m = outputs,
+                         .n = inputs,
+                         .k = rows,
+                         .lda = outputs,
+                         .ldb = inputs,
+                         .ldc = inputs,
+                         .transpose_a = true,
+                         .accumulate = accumulate,
+                         .dtype = dtype,
+                         .dtype_c = DType::fp32});
+  }
+  if (bias_gradient == nullptr) return;
   device.launch(BiasGradient{.dy = dy_NO,
                              .gradient = bias_gradient,
                              .rows = rows,
@@ -144,7 +146,7 @@ void RowLinear::weight_gradients(Device& device, const void* x, const void* dy_N
     slice.weight_gradient_of(device, part_of(x, i, rows * slice.inputs, slice.dtype), dy_NO, rows,
                              accumulate);
   }
-  if (bias == nullptr) return;
+  if (bias_gradient == nullptr) return;
   device.launch(BiasGradient{.dy = dy_NO,
                              .gradient = bias_gradient,
                              .rows = rows,
@@ -179,8 +181,9 @@ void Norm::forward(Device& device, const void* x_NC, void* y_NC, Statistics stat
 }
 
 Norm::WeightGradients Norm::weight_gradients_of(int slice) const {
-  if (slice_gradients == nullptr) return {weight_gradient, bias_gradient};
-  return sums_of(slice_gradients, slice);
+  if (slice_gradients != nullptr) return sums_of(slice_gradients, slice);
+  if (!is_trained()) return sums_of(unused_gradients, 0);
+  return {weight_gradient, bias_gradient};
 }
 
 Norm::WeightGradients Norm::sums_of(float* sums, int index) const {
@@ -214,7 +217,7 @@ void Norm::backward(Device& device, const TensorShare& share, const void* x_NC, 
   for (int i = 0; i < parts; ++i) {
     const WeightGradients mine = weight_gradients_of(share.first + i);
     if (!pass.of_inputs()) {
-      add_sums(device, sums_of(gradients.sums, i), mine, pass.accumulate);
+      if (is_trained()) add_sums(device, sums_of(gradients.sums, i), mine, pass.accumulate);
       continue;
     }
     backward_rows(device, of_part(x_NC, i),
@@ -224,12 +227,12 @@ void Norm::backward(Device& device, const TensorShare& share, const void* x_NC, 
                    .dresidual_NC = of_part(gradients.dresidual_NC, i),
                    .dx_NC = of_part(gradients.dx_NC, i)},
                   part_rows, pass.of_weights() ? mine : sums_of(gradients.sums, i),
-                  pass.of_weights() && pass.accumulate);
+                  pass.of_weights() && pass.accumulate && is_trained());
   }
 }
 
 Result<void> Norm::sum_slices(Device& device, TensorGroup& group) const {
-  if (slice_gradients == nullptr) return {};
+  if (slice_gradients == nullptr || !is_trained()) return {};
   const int slices = group.share().slices;
   const std::int64_t elements = gradient_vectors() * width;
   HF_TRY_VOID(group.all_gather(device, std::as_writable_bytes(std::span(

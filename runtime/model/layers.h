@@ -30,8 +30,8 @@ struct BackwardPass {
 struct Linear {
   const void* weight = nullptr;      // dtype; (outputs, inputs)
   const void* bias = nullptr;        // dtype; (outputs), or null
-  float* weight_gradient = nullptr;  // null in a model that only runs forward
-  float* bias_gradient = nullptr;
+  float* weight_gradient = nullptr;  // null where it is frozen, or in a model that only runs forward
+  float* bias_gradient = nullptr;    // likewise
   std::int64_t outputs = 0, inputs = 0;
   DType dtype = DType::fp32;
 
@@ -40,8 +40,8 @@ struct Linear {
   void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y) const;
   void input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows,
                       DType dtype_dx) const;
-  // Computes the gradients of the weight and of the bias. `accumulate`: add to the gradients instead of
-  // setting them.
+  // Computes the gradients of the weight and of the bias, as far as they are trained. `accumulate`: add to the
+  // gradients instead of setting them.
   void weight_gradient_of(Device& device, const void* x_NI, const void* dy_NO, std::int64_t rows,
                           bool accumulate) const;
 };
@@ -81,14 +81,18 @@ struct Norm {
   NormKind kind = NormKind::rms_norm;
   const void* weight = nullptr;
   const void* bias = nullptr;
-  float* weight_gradient = nullptr;
+  float* weight_gradient = nullptr;  // null where weight and bias are frozen
   float* bias_gradient = nullptr;
+  // Memory for the gradients of a frozen norm, which its backward computes all the same: (1 or 2, width).
+  float* unused_gradients = nullptr;
   // Gradients of each slice of rows, kept until the lane is complete: (slices, 1 or 2 with a bias, width).
   // Null without tensor lanes.
   float* slice_gradients = nullptr;
   std::int64_t width = 0;
   float epsilon = 1e-5F;
   DType dtype = DType::fp32;
+
+  bool is_trained() const { return weight_gradient != nullptr; }
 
   struct Statistics {
     float* mean = nullptr;  // layer norm only

@@ -53,6 +53,8 @@ Model::Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan&
       slice_(spec.slice()),
       recompute_(recompute),
       stage_(stage),
+      lowest_block_(static_cast<std::size_t>(std::clamp<std::int64_t>(
+          lowest_trained_layer(spec) - stage.part.first_layer, 0, stage.part.layers()))),
       memory_(spec, largest, mode == Mode::train, recompute, stage, plan),
       alone_(std::make_unique<TensorGroup>(stage.tensor)) {
   HF_CHECK(0 <= stage.part.first_layer && stage.part.first_layer <= stage.part.end_layer &&
@@ -67,6 +69,7 @@ void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buc
   float* norm_slices = activations_.norm_slices;
   const auto norm_of = [&](const std::string& name) {
     Norm norm = table.norm(name);
+    norm.unused_gradients = activations_.unused_norm_gradients;
     norm.slice_gradients = norm_slices;
     if (norm_slices != nullptr) norm_slices += memory_.norm_slice_elements();
     return norm;
@@ -104,7 +107,7 @@ void Model::bind_buckets(const BucketPlan& buckets) {
     };
     const auto found = std::ranges::find_if(buckets.buckets(), holds);
     HF_CHECK(found != buckets.buckets().end(), "no bucket has {}", name);
-    return static_cast<int>(found - buckets.buckets().begin());
+    return found->is_frozen() ? -1 : static_cast<int>(found - buckets.buckets().begin());
   };
   for (std::int64_t layer = stage_.part.first_layer; layer < stage_.part.end_layer; ++layer) {
     const std::string name = fmt::format("layers.{}.", layer);
@@ -118,7 +121,7 @@ void Model::bind_buckets(const BucketPlan& buckets) {
 }
 
 Result<void> Model::wait_for_parameters(int bucket) const {
-  return parameter_wait_ ? parameter_wait_(bucket) : Result<void>();
+  return parameter_wait_ && bucket >= 0 ? parameter_wait_(bucket) : Result<void>();
 }
 
 void Model::join(TensorGroup& group) {
@@ -391,9 +394,9 @@ Result<void> Model::backward(Device& device, const TokenBatch& batch, int microb
   HF_CHECK((options.part != BackwardPart::whole) == stage_.splits_backward());
   BucketCounter bucket(options.pass().of_weights() ? options.observer : nullptr);
   if (has_head()) HF_TRY_VOID(head_backward(device, batch, microbatch, loss_sum, options, bucket));
-  for (std::size_t i = blocks_.size(); i-- > 0;)
+  for (std::size_t i = blocks_.size(); i-- > lowest_block_;)
     HF_TRY_VOID(block_backward(device, batch, microbatch, i, options, bucket));
-  if (!stage_.part.has_embedding || !options.pass().of_weights()) return {};
+  if (!stage_.part.has_embedding || !trains_embedding() || !options.pass().of_weights()) return {};
   const int buckets = spec_.positions > 0 ? 2 : 1;  // positions and tokens, written by one op
   HF_TRY_VOID(bucket.wait_for_slots(buckets));
   HF_TRY_VOID(embedding_backward(device, batch, microbatch, options.accumulate));
@@ -405,9 +408,10 @@ Result<void> Model::backward(Device& device, const TokenBatch& batch, int microb
 Result<void> Model::head_backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                                   const BackwardOptions& options, BucketCounter& bucket) const {
   if (options.pass().of_inputs()) HF_TRY_VOID(run_final_norm(device, batch, microbatch));
-  HF_TRY_VOID(bucket.wait_for_slots(spec_.tied_head ? 2 : 1));
+  const bool has_tied_bucket = spec_.tied_head && trains_head();  // of the head's gradient alone
+  HF_TRY_VOID(bucket.wait_for_slots((has_tied_bucket ? 1 : 0) + (final_norm_.is_trained() ? 1 : 0)));
   HF_TRY_VOID(run_head(device, batch, microbatch, loss_sum, &options));
-  if (spec_.tied_head) bucket.next();  // the head's gradient is a bucket of its own
+  if (has_tied_bucket) bucket.next();
   final_norm_.backward(device, group().share(), residual(microbatch, blocks_.size()),
                        activations_.final_statistics,
                        {.dy_NC = activations_.head.dfinal_NC,
@@ -415,7 +419,7 @@ Result<void> Model::head_backward(Device& device, const TokenBatch& batch, int m
                         .sums = gradients(microbatch).final_norm_sums},
                        group().own_rows(batch.shape.rows()), options.pass());
   HF_TRY_VOID(complete(device, final_norm_, options));
-  bucket.next();
+  if (final_norm_.is_trained()) bucket.next();
   return {};
 }
 
@@ -426,16 +430,17 @@ Result<void> Model::block_backward(Device& device, const TokenBatch& batch, int 
   const BlockActivations activations = block_activations(microbatch, index);
   const BlockGradients of_block = block_gradients(microbatch, index);
   const Recompute recompute = recompute_before(index, options);
+  const bool is_trained = block.attention_norm.is_trained();  // or no tensor of the block is
   HF_TRY_VOID(recompute_for_feed_forward(run, block, activations, recompute));
-  HF_TRY_VOID(bucket.wait_for_slots(1));
+  if (is_trained) HF_TRY_VOID(bucket.wait_for_slots(1));
   HF_TRY_VOID(feed_forward_backward(run, block, activations, of_block, options.pass()));
   HF_TRY_VOID(complete(device, block.feed_forward_norm, options));
-  bucket.next();
+  if (is_trained) bucket.next();
   HF_TRY_VOID(recompute_for_attention(run, block, activations, recompute));
-  HF_TRY_VOID(bucket.wait_for_slots(1));
+  if (is_trained) HF_TRY_VOID(bucket.wait_for_slots(1));
   HF_TRY_VOID(attention_backward(run, block, activations, of_block, options.pass()));
   HF_TRY_VOID(complete(device, block.attention_norm, options));
-  bucket.next();
+  if (is_trained) bucket.next();
   return {};
 }
 

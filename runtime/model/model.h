@@ -90,12 +90,13 @@ class Model {
   // activations use the entries of a ring of StageShape::microbatches_in_flight in turn. All functions that
   // launch fail with the error of the tensor group.
   Result<void> forward(Device& device, const TokenBatch& batch, int microbatch) const;
-  // Launches the backward of a microbatch; the last stage's starts with the loss. Buckets are announced in
-  // the order of backward_buckets(). *loss_sum = sum of the tokens' losses (double, device memory) when the
-  // queue gets there; stages without the head leave it unchanged. A stage with room for pending weight
-  // gradients runs it in two parts, else it is whole. `inputs` computes the loss and input_gradient() and
-  // writes no gradient of a weight; `weights` writes and announces them all. Each part goes through the
-  // microbatches in order.
+  // Launches the backward of a microbatch; the last stage's starts with the loss. It ends at the lowest layer
+  // that is trained; where that is on a later stage, input_gradient() has no content. Buckets are announced in
+  // the order of backward_buckets(), frozen ones never. *loss_sum = sum of the tokens' losses (double, device
+  // memory) when the queue gets there; stages without the head leave it unchanged. A stage with room for
+  // pending weight gradients runs it in two parts, else it is whole. `inputs` computes the loss and
+  // input_gradient() and writes no gradient of a weight; `weights` writes and announces them all. Each part
+  // goes through the microbatches in order.
   Result<void> backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                         const BackwardOptions& options) const;
   // Returns a boundary tensor, (own rows, width) in the model's dtype. input(), output_gradient() and
@@ -128,6 +129,8 @@ class Model {
 
   void bind_ends(const ParameterTable& table);
   void bind_buckets(const BucketPlan& buckets);
+  bool trains_head() const { return head_.slices.front().weight_gradient != nullptr; }
+  bool trains_embedding() const { return token_table_.slices.front().weight_gradient != nullptr; }
   Result<void> wait_for_parameters(int bucket) const;
   // Returns the input (index 0) or an output (index i + 1: of the stage's block i) of a microbatch.
   void* residual(int microbatch, std::size_t index) const;
@@ -174,6 +177,7 @@ class Model {
   ModelSpec spec_, slice_;
   Recompute recompute_;
   StageShape stage_;
+  std::size_t lowest_block_;  // index of the stage's first block that has a backward
   ActivationMemory memory_;
   Activations activations_;
   std::vector<Block> blocks_;
@@ -184,12 +188,12 @@ class Model {
   float* position_gradient_ = nullptr;
   std::unique_ptr<TensorGroup> alone_;
   TensorGroup* joined_ = nullptr;
-  // Indices of the buckets of the parameters that a forward reads: the last of the embedding's, and those of
-  // each block.
+  // Indices of the trained buckets of parameters that a forward reads: the last of the embedding's, and those
+  // of each block; -1 where all is frozen.
   struct HalfBuckets {
-    int attention = 0, feed_forward = 0;
+    int attention = -1, feed_forward = -1;
   };
-  int embedding_bucket_ = 0;
+  int embedding_bucket_ = -1;
   std::vector<HalfBuckets> block_buckets_;
   ParameterWait parameter_wait_;
 };

@@ -35,7 +35,7 @@ const void* ParameterTable::parameter(const std::string& name, int slice) const 
 }
 
 float* ParameterTable::gradient_of(const BucketTensor& tensor) const {
-  return gradients_ == nullptr ? nullptr : gradients_ + tensor.gradient_offset;
+  return gradients_ == nullptr || tensor.is_frozen ? nullptr : gradients_ + tensor.gradient_offset;
 }
 
 float* ParameterTable::gradient(const std::string& name, int slice) const {
@@ -90,7 +90,8 @@ Norm ParameterTable::norm(const std::string& name) const {
 ColumnLinear ParameterTable::head() const {
   if (!spec_->tied_head) return column_linear("head");
   ColumnLinear head = column_linear("embedding.token");
-  for (std::size_t i = 0; i < head.slices.size(); ++i)
+  // A frozen one has no bucket of the head's gradient.
+  for (std::size_t i = 0; i < tied_head_.size(); ++i)
     head.slices[i].weight_gradient = gradient_of(tied_head_[i]);
   return head;
 }

@@ -26,7 +26,7 @@ class ParameterTable {
   ColumnLinear head() const;
   // Returns the address of a tensor, or of one of its slices here.
   const void* parameter(const std::string& name, int slice = 0) const;
-  float* gradient(const std::string& name, int slice = 0) const;
+  float* gradient(const std::string& name, int slice = 0) const;  // null for a frozen tensor
   bool contains(const std::string& name) const { return slices_of(name) > 0; }
 
  private:

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <iterator>
+#include <ranges>
 #include <string_view>
 
 #include "runtime/config/loader.h"
@@ -21,6 +21,21 @@ std::uint64_t u64(std::int64_t value) {
 
 std::string layer_name(std::int64_t layer, const char* part) {
   return fmt::format("layers.{}.{}", layer, part);
+}
+
+// "layers.12.attention.qkv.weight" -> 12; -1 for a tensor of the ends.
+std::int64_t layer_of(const std::string& name) {
+  constexpr std::string_view prefix = "layers.";
+  if (!name.starts_with(prefix)) return -1;
+  std::int64_t layer = 0;
+  std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+  return layer;
+}
+
+bool is_frozen(const FreezeList& freeze, const ParameterSpec& parameter) {
+  if (freeze.matrices && parameter.shape.size() > 1) return true;
+  if (const std::int64_t layer = layer_of(parameter.name); layer >= 0) return freeze.has_layer(layer);
+  return parameter.name.starts_with("embedding.") ? freeze.embedding : freeze.head;
 }
 
 // Collects the tensors of a model in forward order.
@@ -141,6 +156,9 @@ ModelSpec make_model_spec(const Config& config) {
   spec.dtype = precision_of(config);
   spec.head_rows = config.training.head_rows;
   spec.tensor_lanes = static_cast<int>(std::max<std::int64_t>(1, config.parallel.tensor_lanes));
+  Result<FreezeList> freeze = parse_freeze_list(config.model.freeze);
+  HF_CHECK(freeze.ok(), "{}", freeze.error().message);  // check_config has parsed it
+  spec.freeze = std::move(freeze).value();
   return spec;
 }
 
@@ -197,26 +215,36 @@ std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec) {
   }
   list.norm("final_norm");
   if (!spec.tied_head) list.vocabulary_matrix("head.weight");
-  return list.take();
+  std::vector<ParameterSpec> parameters = list.take();
+  for (ParameterSpec& parameter : parameters) parameter.is_frozen = is_frozen(spec.freeze, parameter);
+  return parameters;
 }
 
 std::uint64_t parameter_count(const ModelSpec& spec) {
+  ModelSpec all = spec;
+  all.freeze = {};
+  return trained_parameter_count(all);
+}
+
+std::uint64_t trained_parameter_count(const ModelSpec& spec) {
   std::uint64_t count = 0;
   for (const ParameterSpec& parameter : parameter_specs(spec))
-    count += parameter.elements() - parameter.padding_elements;
+    count += parameter.is_frozen ? 0 : parameter.elements() - parameter.padding_elements;
   return count;
 }
 
-namespace {
+std::uint64_t state_bytes(const ModelSpec& spec) {
+  return (parameter_count(spec) + 2 * trained_parameter_count(spec)) * sizeof(float);
+}
 
-// "layers.12.attention.qkv.weight" -> 12; -1 for a tensor of the ends.
-std::int64_t layer_of(const std::string& name) {
-  constexpr std::string_view prefix = "layers.";
-  if (!name.starts_with(prefix)) return -1;
-  std::int64_t layer = 0;
-  std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+std::int64_t lowest_trained_layer(const ModelSpec& spec) {
+  const bool trains_embedding = !spec.freeze.embedding && !spec.freeze.matrices;
+  std::int64_t layer = trains_embedding ? -1 : 0;
+  while (layer >= 0 && layer < spec.layers && spec.freeze.has_layer(layer)) ++layer;
   return layer;
 }
+
+namespace {
 
 bool is_in_part(const Bucket& bucket, const ModelPart& part) {
   const std::string& name = bucket.tensors.front().name;
@@ -226,32 +254,94 @@ bool is_in_part(const Bucket& bucket, const ModelPart& part) {
   return is_embedding ? part.has_embedding : part.has_head;
 }
 
-// Connects the two ends of a tied weight after some buckets of the whole model have been left out.
+// Connects the two ends of a tied weight after some buckets of the whole model have been left out. A frozen
+// one has no gradient, but where its ends are on two stages the head's gets the weight from the other.
 void connect_tied_weight(std::vector<Bucket>& stage) {
-  const auto find = [&stage](bool shadow) {
-    return std::ranges::find_if(stage, [shadow](const Bucket& bucket) {
-      return bucket.tensors.front().name == tied_weight && (bucket.tied_to >= 0) == shadow;
+  const auto find = [&stage](bool tied) {
+    return std::ranges::find_if(stage, [tied](const Bucket& bucket) {
+      return bucket.tensors.front().name == tied_weight && (bucket.tied_to >= 0) == tied;
     });
   };
-  const auto real = find(false), shadow = find(true);
-  if (shadow != stage.end() && real != stage.end()) {
-    shadow->tied_to = static_cast<int>(real - stage.begin());
-  } else if (shadow != stage.end()) {
-    shadow->tied_to = -1;
-    shadow->is_exported = true;
+  const auto real = find(false), tied = find(true);
+  if (tied != stage.end() && real != stage.end()) {
+    tied->tied_to = static_cast<int>(real - stage.begin());
+    if (tied->is_frozen()) stage.erase(tied);
+  } else if (tied != stage.end()) {
+    tied->tied_to = -1;
+    tied->is_exported = true;
   } else if (real != stage.end()) {
     Bucket imported = *real;
     imported.tied_to = static_cast<int>(real - stage.begin());
     imported.is_imported = true;
-    stage.push_back(std::move(imported));
+    const auto is_frozen = [](const Bucket& bucket) { return bucket.is_frozen(); };
+    stage.insert(imported.is_frozen() ? stage.end() : std::ranges::find_if(stage, is_frozen),
+                 std::move(imported));
   }
+}
+
+// Returns the tensors of a parameter that a rank has: one, or its slices.
+std::vector<BucketTensor> tensors_of(const ParameterSpec& parameter, const TensorShare& share) {
+  BucketTensor tensor{.name = parameter.name,
+                      .shape = parameter.shape,
+                      .global_shape = parameter.shape,
+                      // No decay on norms and biases, which are exactly the vectors.
+                      .weight_decay = parameter.shape.size() > 1,
+                      .is_frozen = parameter.is_frozen};
+  if (parameter.cut == Cut::none || share.slices == 1) return {tensor};
+  std::vector<BucketTensor> slices;
+  tensor.shape = parameter.slice_shape(share.slices);
+  tensor.slices = share.slices;
+  for (tensor.slice = share.first; tensor.slice < share.first + share.count; ++tensor.slice)
+    slices.push_back(tensor);
+  return slices;
+}
+
+// Returns the name of a tensor's bucket: every half layer is a bucket, the ends are buckets of their own.
+std::string bucket_name(const std::string& parameter) {
+  if (parameter.starts_with("layers.")) {
+    const bool attention = parameter.find(".attention") != std::string::npos;
+    return parameter.substr(0, parameter.find('.', 7)) + (attention ? ".attention" : ".feed_forward");
+  }
+  if (parameter.starts_with("final_norm") || parameter == "head.weight") return "head";
+  return parameter.substr(0, parameter.find(".weight"));
+}
+
+// Returns the buckets of the whole model in backward order. The frozen tensors of a half layer that is trained
+// in part are a bucket of their own.
+std::vector<Bucket> model_buckets(const ModelSpec& spec, const TensorShare& share) {
+  struct Part {
+    std::string name;
+    Bucket trained, frozen;
+  };
+  std::vector<Part> forward;
+  for (const ParameterSpec& parameter : parameter_specs(spec)) {
+    std::string name = bucket_name(parameter.name);
+    if (forward.empty() || forward.back().name != name)
+      forward.push_back({.name = std::move(name), .trained = {}, .frozen = {}});
+    Bucket& bucket = parameter.is_frozen ? forward.back().frozen : forward.back().trained;
+    for (BucketTensor& tensor : tensors_of(parameter, share)) bucket.tensors.push_back(std::move(tensor));
+  }
+  std::vector<Bucket> backward;
+  const auto add = [&backward](Bucket& bucket) {
+    if (!bucket.tensors.empty()) backward.push_back(std::move(bucket));
+  };
+  if (spec.tied_head) {
+    Bucket tied = forward.front().trained.tensors.empty() ? forward.front().frozen : forward.front().trained;
+    tied.tied_to = 0;  // connect_tied_weight() says to which
+    add(tied);
+  }
+  for (Part& part : std::views::reverse(forward)) {
+    add(part.trained);
+    add(part.frozen);
+  }
+  return backward;
 }
 
 }  // namespace
 
 std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts,
                                      const TensorShare& share) {
-  std::vector<Bucket> model = backward_buckets(spec, share);
+  std::vector<Bucket> model = model_buckets(spec, share);
   std::vector<Bucket> stage;
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
     for (Bucket& bucket : model) {
@@ -259,6 +349,7 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const Mode
       if (!is_moved && is_in_part(bucket, *part)) stage.push_back(std::move(bucket));
     }
   }
+  std::ranges::stable_partition(stage, [](const Bucket& bucket) { return !bucket.is_frozen(); });
   if (spec.tied_head) connect_tied_weight(stage);
   return stage;
 }
@@ -268,53 +359,25 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec) {
 }
 
 std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& share) {
-  // Forward order first: every half layer is a bucket, the ends are buckets of their own.
-  std::vector<Bucket> forward;
-  std::string current;
-  for (ParameterSpec& parameter : parameter_specs(spec)) {
-    const bool ends = !parameter.name.starts_with("layers.");
-    std::string group = parameter.name.substr(0, parameter.name.find(".weight"));
-    if (!ends) {
-      const bool attention = parameter.name.find(".attention") != std::string::npos;
-      group = parameter.name.substr(0, parameter.name.find('.', 7)) +
-              (attention ? ".attention" : ".feed_forward");
-    } else if (parameter.name.starts_with("final_norm") || parameter.name == "head.weight") {
-      group = "head";
-    }
-    if (group != current) forward.emplace_back();
-    current = std::move(group);
-    BucketTensor tensor{.name = std::move(parameter.name),
-                        .shape = parameter.shape,
-                        .global_shape = parameter.shape,
-                        // No decay on norms and biases, which are exactly the vectors.
-                        .weight_decay = parameter.shape.size() > 1};
-    if (parameter.cut == Cut::none || share.slices == 1) {
-      forward.back().tensors.push_back(std::move(tensor));
-      continue;
-    }
-    tensor.shape = parameter.slice_shape(share.slices);
-    tensor.slices = share.slices;
-    for (tensor.slice = share.first; tensor.slice < share.first + share.count; ++tensor.slice)
-      forward.back().tensors.push_back(tensor);
-  }
-  std::vector<Bucket> backward;
-  backward.reserve(forward.size() + 1);
-  if (spec.tied_head) backward.push_back(forward.front());  // the tied bucket
-  std::ranges::move(forward.rbegin(), forward.rend(), std::back_inserter(backward));
-  if (spec.tied_head) {
-    for (std::size_t i = 1; i < backward.size(); ++i) {
-      if (backward[i].tensors.front().name == tied_weight) backward.front().tied_to = static_cast<int>(i);
-    }
-  }
-  return backward;
+  const ModelPart whole = whole_model(spec);
+  return backward_buckets(spec, std::span(&whole, 1), share);
 }
 
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
-  const std::int64_t per_layer =
+  const std::int64_t layer_weights =
       spec.width * (spec.qkv_width() + spec.attention_width() + spec.up_width() + spec.feed_forward);
-  const std::int64_t weights = spec.layers * per_layer + spec.vocabulary * spec.width;
-  return 6.0 * static_cast<double>(weights) +
-         6.0 * static_cast<double>(spec.layers * spec.attention_width() * sequence_length);
+  const std::int64_t head_weights = spec.vocabulary * spec.width;
+  const FreezeList& freeze = spec.freeze;
+  const bool trains_head = !freeze.matrices && !(spec.tied_head ? freeze.embedding : freeze.head);
+  const std::int64_t lowest = std::max<std::int64_t>(0, lowest_trained_layer(spec));
+  std::int64_t products = head_weights * (trains_head ? 3 : 2), attentions = 0;
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+    const bool trains_weights = !freeze.matrices && !freeze.has_layer(layer);
+    products += layer_weights * (1 + (layer >= lowest ? 1 : 0) + (trains_weights ? 1 : 0));
+    attentions += layer >= lowest ? 3 : 1;
+  }
+  return 2.0 * static_cast<double>(products) +
+         2.0 * static_cast<double>(attentions * spec.attention_width() * sequence_length);
 }
 
 }  // namespace holdfast::inline model

@@ -11,6 +11,7 @@
 #include "parallel/data/buckets.h"
 #include "parallel/tensor/tensor_share.h"
 #include "runtime/config/config.h"
+#include "runtime/config/freeze_list.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::inline model {
@@ -41,6 +42,7 @@ struct ModelSpec {
   // Number of slices into which every split tensor is cut (DESIGN: tensor lanes). The number decides the
   // order of sums, so it belongs to the run and not to the ranks.
   int tensor_lanes = 1;
+  FreezeList freeze = {};  // tensors that training leaves as they are
 
   std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
   std::int64_t attention_width() const { return heads * head_size; }
@@ -83,6 +85,7 @@ struct ParameterSpec {
   std::uint64_t padding_elements = 0;  // trailing elements that belong to vocabulary padding: always zero
   Cut cut = Cut::none;
   std::vector<std::uint64_t> row_groups = {};  // Cut::rows: rows of each group; empty = one group
+  bool is_frozen = false;
   std::uint64_t elements() const;
   std::vector<std::uint64_t> slice_shape(int slices) const;
 };
@@ -101,21 +104,30 @@ std::vector<SliceRun> runs_of_slice(const ParameterSpec& parameter, int slice, i
 // whole list.
 std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec);
 std::uint64_t parameter_count(const ModelSpec& spec);  // without vocabulary padding, tied weights once
+std::uint64_t trained_parameter_count(const ModelSpec& spec);  // those of them that are not frozen
+// Returns the bytes of a whole state: all weights, and the two moments of the trained ones, in fp32.
+std::uint64_t state_bytes(const ModelSpec& spec);
+// Returns the lowest layer that a backward has to run through: -1 where the embedding is trained, the number
+// of layers where only the head is.
+std::int64_t lowest_trained_layer(const ModelSpec& spec);
 
 // Returns the buckets in the order in which backward finishes them: head, then for each layer from the last
 // its feed-forward half and its attention half, then the embedding. A tied head is a tied bucket of the
-// embedding's bucket. For split tensors the buckets have the slices of `share`, one after the other.
+// embedding's bucket. For split tensors the buckets have the slices of `share`, one after the other. Buckets
+// of frozen tensors come last, in the same order; a frozen tied head has none.
 std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& share);
 std::vector<Bucket> backward_buckets(const ModelSpec& spec);  // with all slices
 // Returns the buckets of one pipeline stage. `parts` are the stage's, in the order of layers; the buckets of
 // the last one come first. Where the ends of a tied weight are on two stages, its state is the embedding's:
 // the head's stage has it as an exported bucket, and the embedding's gets an imported one that no backward of
-// its own fills, at the end of the list (buckets.h).
+// its own fills, after those that it fills (buckets.h).
 std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts,
                                      const TensorShare& share);
 
 // Returns FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus
-// causal attention once (6 * layers * attention_width * T).
+// causal attention once (6 * layers * attention_width * T). A third of the former is the forward, one the
+// gradients of inputs (none below the lowest trained layer), one those of weights (none of frozen ones); two
+// thirds of the latter are the gradients of attention's inputs.
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);
 
 }  // namespace holdfast::inline model

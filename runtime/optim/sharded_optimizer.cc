@@ -13,10 +13,13 @@ ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dt
     : config_(config),
       dtype_(dtype),
       segments_(buckets.segments(rank)),
+      frozen_(buckets.frozen_segments(rank)),
       specs_(buckets.shard_specs(rank, "weight")) {
   const std::uint64_t shard_bytes = buckets.shard_elements(rank) * sizeof(float);
-  if (dtype == DType::bf16)
-    master_slot_ = plan.reserve("optimizer.master", MemoryClass::optimizer, shard_bytes);
+  if (dtype == DType::bf16) {
+    master_slot_ = plan.reserve("optimizer.master", MemoryClass::optimizer,
+                                buckets.master_elements(rank) * sizeof(float));
+  }
   moment1_slot_ = plan.reserve("optimizer.moment1", MemoryClass::optimizer, shard_bytes);
   moment2_slot_ = plan.reserve("optimizer.moment2", MemoryClass::optimizer, shard_bytes);
   for (const Segment& segment : segments_) {
@@ -82,26 +85,30 @@ void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalar
 
 void ShardedOptimizer::launch_publish(Device& device) {
   if (dtype_ != DType::bf16) return;
-  for (const Segment& segment : segments_) {
-    device.launch(Cast{.source = master(segment),
-                       .target = working_copy(segment),
-                       .count = static_cast<std::int64_t>(segment.elements)});
+  for (const std::vector<Segment>* const segments : {&segments_, &frozen_}) {
+    for (const Segment& segment : *segments) {
+      device.launch(Cast{.source = master(segment),
+                         .target = working_copy(segment),
+                         .count = static_cast<std::int64_t>(segment.elements)});
+    }
   }
 }
 
 std::vector<OwnedState> ShardedOptimizer::state() {
   std::vector<OwnedState> pieces;
-  for (const char* kind : {"weight", "moment1", "moment2"}) {
-    for (std::size_t i = 0; i < segments_.size(); ++i) {
-      const Segment& segment = segments_[i];
-      OwnedState piece{.spec = specs_[i], .data = nullptr};
-      piece.spec.kind = kind;
-      piece.data = piece.spec.kind == "weight"    ? master(segment)
-                   : piece.spec.kind == "moment1" ? moment1_ + segment.shard_offset
-                                                  : moment2_ + segment.shard_offset;
-      pieces.push_back(piece);
-    }
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    const Segment& segment = i < segments_.size() ? segments_[i] : frozen_[i - segments_.size()];
+    pieces.push_back({.spec = specs_[i], .data = master(segment)});
   }
+  const auto add_moments = [&](const char* kind, float* moments) {
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+      OwnedState& piece =
+          pieces.emplace_back(OwnedState{.spec = specs_[i], .data = moments + segments_[i].shard_offset});
+      piece.spec.kind = kind;
+    }
+  };
+  add_moments("moment1", moment1_);
+  add_moments("moment2", moment2_);
   return pieces;
 }
 

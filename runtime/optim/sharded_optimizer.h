@@ -4,6 +4,9 @@
 // In fp32 runs the owner's range of the flat parameter buffer is the master itself; in bf16 runs the master
 // is a shard and the update writes the rounded copy into the parameter buffer. After the update
 // ParameterGather sends the owned ranges to all ranks.
+//
+// A frozen tensor has an owner as well, which saves and loads its weight; in bf16 runs that keeps its fp32
+// value, too.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +41,14 @@ class ShardedOptimizer {
   // Takes the addresses, once, after the arena exists; `gradients` as LaneReduction::reduced() says.
   void bind(Device& device, const MemoryArena& arena, std::byte* parameters, ReducedGradients gradients);
 
-  const std::vector<Segment>& segments() const { return segments_; }
+  const std::vector<Segment>& segments() const { return segments_; }  // those that are trained
   void launch_update(Device& device, const UpdateScalars& scalars);
   // Rounds the owned master weights into the parameter buffer in bf16 runs (after a start or a load). Does
   // nothing in fp32 runs.
   void launch_publish(Device& device);
 
-  std::vector<OwnedState> state();  // all segments of all kinds, in segment order per kind
+  // Returns the weights of all segments, the frozen ones last, and then the moments of the trained ones.
+  std::vector<OwnedState> state();
 
  private:
   float* master(const Segment& segment) const;
@@ -52,8 +56,8 @@ class ShardedOptimizer {
 
   OptimizerConfig config_;
   DType dtype_;
-  std::vector<Segment> segments_;
-  std::vector<ShardSpec> specs_;    // of kind "weight", one per segment
+  std::vector<Segment> segments_, frozen_;
+  std::vector<ShardSpec> specs_;    // of kind "weight", one per segment, then one per frozen segment
   std::vector<bool> weight_decay_;  // one per segment
   std::int64_t block_count_ = 0;
   MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, table_slot_;

@@ -1,6 +1,6 @@
 #include "runtime/plan/layout_plan.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -127,19 +127,26 @@ Result<void> check_hosts(const Config& config, int ranks, const PlannedMachine& 
 
 // All that the shapes of the ops of a run follow from, but for the parts of a stage.
 std::string key_of(const Config& config) {
-  return fmt::format("{} {} {} {} {} {}", config.training.microbatch_size,
+  return fmt::format("{} {} {} {} {} {} {}", config.training.microbatch_size,
                      config.training.microbatches_per_lane, config.training.recompute, config.parallel.tensor,
-                     config.parallel.pipeline == 1, config.parallel.pipeline_schedule == "zero_bubble");
+                     config.parallel.pipeline == 1, config.parallel.pipeline_schedule == "zero_bubble",
+                     fmt::join(config.model.freeze, ", "));
 }
 
-std::string key_of(const ModelPart& part) {
-  return fmt::format(", {} layers {} {}", part.layers(), part.has_embedding, part.has_head);
+// Parts of as many layers are alike, unless some layers are frozen.
+std::string key_of(const ModelPart& part, const Config& config) {
+  return fmt::format(", {} layers {} {} {}", part.layers(), part.has_embedding, part.has_head,
+                     config.model.freeze.empty() ? 0 : part.first_layer);
 }
 
-// All layers need the same workspace.
-std::string kernel_key_of(const std::vector<ModelPart>& parts) {
+// All layers need the same workspace, but for frozen ones.
+std::string kernel_key_of(const std::vector<ModelPart>& parts, const Config& config) {
   const auto any = [&](const auto& has) { return std::ranges::any_of(parts, has); };
-  return fmt::format(", kernels {} {} {}", any([](const ModelPart& part) { return part.layers() > 0; }),
+  std::string key;
+  for (const ModelPart& part : parts)
+    key += config.model.freeze.empty() ? "" : fmt::format(" {}-{}", part.first_layer, part.end_layer);
+  return fmt::format(", kernels{} {} {} {}", key,
+                     any([](const ModelPart& part) { return part.layers() > 0; }),
                      any(&ModelPart::has_embedding), any(&ModelPart::has_head));
 }
 
@@ -162,8 +169,8 @@ Result<std::unique_ptr<Worker>> LayoutPlanner::worker_of(const Config& config, c
 
 auto LayoutPlanner::ops_of(const Config& config, const Mesh& mesh, int stage) -> Result<StageOps> {
   const std::vector<ModelPart> of_stage = parts_of_stage(make_model_spec(config), config, stage);
-  const std::string key = key_of(config), kernel_key = key + kernel_key_of(of_stage);
-  const auto is_priced = [&](const ModelPart& part) { return parts_.contains(key + key_of(part)); };
+  const std::string key = key_of(config), kernel_key = key + kernel_key_of(of_stage, config);
+  const auto is_priced = [&](const ModelPart& part) { return parts_.contains(key + key_of(part, config)); };
   if (!std::ranges::all_of(of_stage, is_priced) || !kernel_bytes_.contains(kernel_key)) {
     const int rank = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
     AbsentPeers peers(rank, mesh.shape().ranks());
@@ -172,8 +179,8 @@ auto LayoutPlanner::ops_of(const Config& config, const Mesh& mesh, int stage) ->
     for (std::size_t chunk = 0; chunk < of_stage.size(); ++chunk) {
       if (is_priced(of_stage[chunk])) continue;
       const int index = static_cast<int>(chunk);
-      parts_[key + key_of(of_stage[chunk])] = {.time = price_part(*worker, index, device, prices()),
-                                               .traffic = PartTraffic(*worker, index)};
+      parts_[key + key_of(of_stage[chunk], config)] = {.time = price_part(*worker, index, device, prices()),
+                                                       .traffic = PartTraffic(*worker, index)};
       ++counts_.parts_priced;
     }
     if (!kernel_bytes_.contains(kernel_key)) {
@@ -183,7 +190,7 @@ auto LayoutPlanner::ops_of(const Config& config, const Mesh& mesh, int stage) ->
   }
   StageOps result{.kernel_bytes = kernel_bytes_[kernel_key]};
   for (const ModelPart& part : of_stage) {
-    const PricedPart& priced = parts_[key + key_of(part)];
+    const PricedPart& priced = parts_[key + key_of(part, config)];
     result.parts.push_back(priced.time);
     result.traffic.push_back(priced.traffic);
   }
@@ -215,16 +222,17 @@ Result<StageCosts> LayoutPlanner::costs_of(const Config& config, const Mesh& mes
   const BucketPlan buckets = buckets_of(config, mesh, stage);
   const int rank = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
   const double share = last_bucket_share(buckets);
-  return StageCosts{.rank = rank,
-                    .parts = std::move(of_stage.parts),
-                    .sums = price_sums(buckets, config.parallel.lanes, prices()),
-                    .update = price_update(buckets, precision_of(config), prices()),
-                    .traffic = step_traffic(env_, config, mesh, rank, of_stage.traffic),
-                    .first_gather_share = share,
-                    .last_reduction_share = share,
-                    .snapshot_bytes = config.checkpoint.ram_every_steps == 0
-                                          ? 0
-                                          : 3 * sizeof(float) * buckets.shard_elements(0)};
+  return StageCosts{
+      .rank = rank,
+      .parts = std::move(of_stage.parts),
+      .sums = price_sums(buckets, config.parallel.lanes, prices()),
+      .update = price_update(buckets, precision_of(config), prices()),
+      .traffic = step_traffic(env_, config, mesh, rank, of_stage.traffic),
+      .first_gather_share = share,
+      .last_reduction_share = share,
+      .snapshot_bytes = config.checkpoint.ram_every_steps == 0
+                            ? 0
+                            : (2 * buckets.shard_elements(0) + buckets.master_elements(0)) * sizeof(float)};
 }
 
 Result<StepEstimate> LayoutPlanner::estimate_on(const Config& config, const Mesh& mesh) {
@@ -267,10 +275,12 @@ Result<std::optional<LayoutPlan>> LayoutPlanner::plan_until(const Config& config
 }
 
 // Computes the times from models of one and of two layers: all further layers cost the same as the second.
+// Where something is frozen, layers that are frozen as a whole are a lower bound.
 Result<std::pair<double, double>> LayoutPlanner::model_seconds(const Config& config) {
   Config small = config;
   small.parallel.lanes = small.parallel.data = small.parallel.pipeline = small.parallel.pipeline_chunks = 1;
   small.parallel.pipeline_schedule = "1f1b";
+  if (!small.model.freeze.empty()) small.model.freeze = {"embedding", "layers 0-1"};
   const Mesh mesh = mesh_of(small, static_cast<int>(config.parallel.tensor));
   std::array<double, 2> seconds{};
   for (const int layers : {1, 2}) {

@@ -58,7 +58,7 @@ std::string parts_text(const RankPlan& rank) {
 }
 
 std::uint64_t state_bytes(const Config& config) {
-  return 3 * sizeof(float) * parameter_count(make_model_spec(config));
+  return state_bytes(make_model_spec(config));
 }
 
 double step_flops(const Config& config) {
@@ -309,6 +309,12 @@ std::string run_text(const Config& config) {
   std::string text = fmt::format(
       "  model       {} style, {} layers, width {}, vocabulary {}: {} parameters, {}\n", config.model.style,
       spec.layers, spec.width, spec.vocabulary, parameter_count(spec), training.precision);
+  if (!config.model.freeze.empty()) {
+    text += fmt::format("  trained     {} of them ({:.1f} %); frozen: {}\n", trained_parameter_count(spec),
+                        100.0 * static_cast<double>(trained_parameter_count(spec)) /
+                            static_cast<double>(parameter_count(spec)),
+                        fmt::join(config.model.freeze, ", "));
+  }
   text += fmt::format("  step        {} tokens in {} lanes of {} x {} samples\n", tokens_per_step(config),
                       config.parallel.lanes, training.microbatches_per_lane, training.microbatch_size);
   text += fmt::format("  compute     {}FLOP per token, {}FLOP per step\n",

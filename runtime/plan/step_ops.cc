@@ -120,7 +120,7 @@ Result<void> launch_step(Worker& worker) {
   HF_TRY_VOID(worker.join_tied_gradients());
   worker.reduction().finish_step();
   worker.optimizer().launch_update(worker.rank().device, {});
-  HF_TRY_VOID(worker.parameter_gather().begin());
+  HF_TRY_VOID(worker.parameter_gather().begin(ParameterGather::Which::trained));
   return worker.parameter_gather().finish();
 }
 

@@ -53,7 +53,8 @@ Traffic lane_reduction(const BucketPlan& buckets, const LaneSchedule& lanes, int
 Traffic parameter_gather(const BucketPlan& buckets, int rank, std::uint64_t element_bytes) {
   Traffic traffic;
   for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
-    if (buckets.buckets()[static_cast<std::size_t>(bucket)].tied_to >= 0) continue;
+    if (buckets.buckets()[static_cast<std::size_t>(bucket)].tied_to >= 0 || buckets.is_frozen(bucket))
+      continue;
     for (int owner = 0; owner < buckets.ranks(); ++owner) {
       const std::uint64_t bytes = buckets.parameter_range(bucket, owner).size() * element_bytes;
       if (owner == rank) {
@@ -80,7 +81,7 @@ Traffic stage_boundaries(const StageSchedule& schedule, std::uint64_t boundary_b
 Traffic tied_ends(const BucketPlan& buckets, int rank, std::uint64_t element_bytes) {
   Traffic traffic;
   const int tied = std::max(buckets.imported(), buckets.exported());
-  if (tied < 0) return traffic;
+  if (tied < 0 || buckets.is_frozen(tied)) return traffic;
   const std::uint64_t gradient = buckets.gradient_range(tied, rank).size() * sizeof(float);
   const std::uint64_t weight = buckets.parameter_range(tied, rank).size() * element_bytes;
   const bool is_head = buckets.exported() >= 0;

@@ -10,10 +10,13 @@ std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& confi
   const auto stages = static_cast<int>(config.parallel.pipeline);
   const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);
   const std::int64_t length = config.training.sequence_length;
-  ModelSpec deeper = spec;
+  // Frozen layers count like others: a run keeps its stages whatever it trains.
+  ModelSpec trained = spec;
+  trained.freeze = {};
+  ModelSpec deeper = trained;
   ++deeper.layers;
-  const double layer = flops_per_token(deeper, length) - flops_per_token(spec, length);
-  const double head = flops_per_token(spec, length) - static_cast<double>(spec.layers) * layer;
+  const double layer = flops_per_token(deeper, length) - flops_per_token(trained, length);
+  const double head = flops_per_token(trained, length) - static_cast<double>(spec.layers) * layer;
   const StageSplit split =
       split_layers(static_cast<int>(spec.layers), stages, chunks, {.embedding = 0.0, .head = head / layer});
   std::vector<ModelPart> parts;

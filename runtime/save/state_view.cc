@@ -8,7 +8,7 @@ namespace holdfast::inline save {
 Result<void> StateView::publish_parameters() const {
   optimizer.launch_publish(rank.device);
   wait_for_device(rank.device, rank.communicator);
-  HF_TRY_VOID(parameter_gather.begin());
+  HF_TRY_VOID(parameter_gather.begin(ParameterGather::Which::all));
   return parameter_gather.finish();
 }
 

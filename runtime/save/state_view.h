@@ -24,8 +24,8 @@ struct StateView {
   SnapshotPlan& snapshots;
   bool is_zero = false;  // its memory was zero-filled when it was bound; memory that is used again is not
 
-  // Returns the bytes of a checkpoint: weights and moments of all ranks, in fp32.
-  std::uint64_t state_bytes() const { return 3 * sizeof(float) * parameter_count(spec); }
+  // Returns the bytes of a checkpoint of all ranks.
+  std::uint64_t state_bytes() const { return holdfast::state_bytes(spec); }
   // Copies the owned master weights to the parameters of every rank that computes with them; all ranks call
   // it together, after initialisation and after a load.
   Result<void> publish_parameters() const;

@@ -199,7 +199,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   HF_TRY_VOID(finish_update(worker));
   advance(worker.state(), worker.workload().batch_shape, ballot.data, outcome);
   HF_FAULT_POINT(worker.rank().faults, "step.before_gather");
-  outcome.gathers = worker.parameter_gather().begin();
+  outcome.gathers = worker.parameter_gather().begin(ParameterGather::Which::trained);
   HF_FAULT_POINT(worker.rank().faults, "step.end");
   return outcome;
 }

@@ -188,7 +188,7 @@ Result<void> Worker::start_loader() {
 
 Result<void> Worker::join_tied_gradients() {
   const int tied = workload_.tied_bucket();
-  if (tied < 0) return {};
+  if (tied < 0 || workload_.buckets.is_frozen(tied)) return {};
   const HostSpan wait(&spans_, {.kind = SpanKind::wait_tied_weight});
   // A rank that has all its lanes to itself has not waited for their sum yet.
   wait_for_device(rank_.device, rank_.communicator);

@@ -54,7 +54,9 @@ LinkBytes Workload::link_bytes(int data_rank) const {
       .data = largest_exchange_bytes(buckets, data_rank, element),
       .tensor = 2 * static_cast<std::uint64_t>(share.ranks() - 1) * PinnedTransport::bytes_of_message(widest),
       .boundary = static_cast<std::uint64_t>(own_values) * element,
-      .tied = tied < 0 ? 0 : buckets.gradient_range(tied, data_rank).size() * sizeof(float)};
+      .tied = tied < 0 ? 0
+                       : buckets.parameter_range(tied, data_rank).size() *
+                             (buckets.is_frozen(tied) ? element : sizeof(float))};
 }
 
 }  // namespace holdfast::inline train

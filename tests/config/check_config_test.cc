@@ -77,6 +77,36 @@ std::vector<BadPair> shape_table() {
   };
 }
 
+std::vector<BadPair> freeze_table() {
+  return {
+      {"model = { layers = 2, heads = 4, width = 64, freeze = [\"embeddings\"] }\n",
+       {},
+       "run.toml:4:55  error  model.freeze has the entry \"embeddings\", did you mean \"embedding\"? An "
+       "entry is "
+       "\"embedding\", \"head\", \"layers 0-5\" (the first and the last, counted from 0) or \"all but biases "
+       "and "
+       "norms\""},
+      {"model = { layers = 2, heads = 4, width = 64 }\n",
+       {{"model.freeze", "layers 2-1"}},
+       "command line  error  model.freeze has the entry \"layers 2-1\": an entry is \"embedding\", \"head\", "
+       "\"layers 0-5\" (the first and the last, counted from 0) or \"all but biases and norms\""},
+      {"model = { layers = 2, heads = 4, width = 64 }\n",
+       {{"model.freeze", "layers 1-2"}},
+       "command line  error  model.freeze = [\"layers 1-2\"] (command line) names layer 2, which is beyond "
+       "model.layers = 2 (run.toml:4:20): layers are counted from 0"},
+      {"model = { preset = \"gpt2-124m\" }\n",
+       {{"model.freeze", "[\"layer 3\", \"head\"]"}},
+       "command line  error  model.freeze = [\"layer 3\", \"head\"] (command line) names the head, which is "
+       "tied "
+       "to the embedding: write \"embedding\", which freezes both uses of that matrix"},
+      {"model = { layers = 2, heads = 4, width = 64 }\n",
+       {{"model.freeze", "[\"layers 0-1\", \"embedding\", \"head\"]"}},
+       "command line  error  model.freeze = [\"layers 0-1\", \"embedding\", \"head\"] (command line) freezes "
+       "the "
+       "whole model, so there is nothing to train: leave out what is to be trained"},
+  };
+}
+
 // Each text stands below kRest and a good model on line 4: its first line is line 5.
 std::vector<BadPair> run_table() {
   return {
@@ -144,6 +174,10 @@ TEST(CheckConfig, ShapesNameBothKeys) {
   expect_problems(shape_table(), kRest);
 }
 
+TEST(CheckConfig, FreezeListsAreOfTheModel) {
+  expect_problems(freeze_table(), kRest);
+}
+
 TEST(CheckConfig, RunRulesNameBothKeys) {
   expect_problems(run_table(), std::string(kRest) + "model = { layers = 2, heads = 4, width = 64 }\n");
 }
@@ -172,6 +206,8 @@ TEST(CheckConfig, StoredIntervalsMayContradictEachOther) {
 TEST(CheckConfig, GoodConfigsPass) {
   for (const char* model : {"preset = \"gpt2-124m\"", "preset = \"gpt2-124m\", layers = 12, head = \"auto\"",
                             "preset = \"llama-3b\", vocabulary = 128256",
+                            "preset = \"gpt2-124m\", freeze = [\"embedding\", \"layers 0-10\", \"layer 11\"]",
+                            "layers = 2, heads = 4, width = 64, freeze = [\"all but biases and norms\"]",
                             "layers = 2, heads = 2, width = 6, style = "
                             "\"gpt2\""}) {
     const auto result = load(std::string(kRest) + "model = { " + model + " }\n", {});

@@ -26,7 +26,8 @@ Config all_changed() {
                   .head = "untied",
                   .positions = 512,
                   .rope_theta = 12345.678,
-                  .norm_epsilon = 1e-6};
+                  .norm_epsilon = 1e-6,
+                  .freeze = {"embedding", "layers 0-1"}};
   config.data = {{{"a.txt", "text", 0.1}, {"b # \"]\".bin", "llmc", 1e9}}, true, 5, 6, 0.125, 8, 7, true};
   config.training = {1'000'000'000'000, 128, 2, 3, "bf16", "full", 512, true};
   config.parallel = {5, 1, 3, 1, 2, 3, "interleaved", 90'500, "host"};

@@ -142,6 +142,43 @@ TEST_P(ModelTest, AnnouncesEveryBucketOnceInOrderWhenItIsComplete) {
   }
 }
 
+// What is frozen takes memory and work away, and not a bit of the other gradients.
+TEST_P(ModelTest, FrozenTensorsChangeNoOtherGradient) {
+  const bool is_tied = spec().tied_head;
+  const std::vector<std::vector<std::string>> lists = {{"embedding"},
+                                                       {"embedding", "layer 0"},
+                                                       {"embedding", "layers 0-1"},
+                                                       {"layer 1"},
+                                                       {is_tied ? "embedding" : "head"},
+                                                       {"all but biases and norms"},
+                                                       {"all but biases and norms", "layer 0"}};
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    ModelRig whole(spec(), shape, {.recompute = recompute});
+    start(whole, shape.rows());
+    double loss = whole.forward_backward({.gradient_scale = scale});
+    loss = whole.forward_backward({.accumulate = true, .gradient_scale = scale});
+    for (const std::vector<std::string>& list : lists) {
+      for (const bool split : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", list.front(), list.size(), name_of(recompute)));
+        ModelSpec frozen = spec();
+        frozen.freeze = parse_freeze_list(list).value();
+        ModelRig rig(frozen, shape, {.recompute = recompute, .split_backward = split});
+        start(rig, shape.rows());
+        CompleteBuckets observer(rig);
+        rig.forward_backward({.gradient_scale = scale});
+        EXPECT_EQ(rig.forward_backward({.accumulate = true, .gradient_scale = scale, .observer = &observer}),
+                  loss);
+        EXPECT_EQ(observer.buckets.size(), static_cast<std::size_t>(rig.buckets().local_count()));
+        EXPECT_LT(rig.buckets().gradient_elements(), whole.buckets().gradient_elements());
+        for (const ParameterSpec& parameter : parameter_specs(frozen)) {
+          if (parameter.is_frozen) continue;
+          EXPECT_EQ(rig.gradient(parameter.name), whole.gradient(parameter.name)) << parameter.name;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(ModelTest, LossIsTheSameWithAndWithoutBackward) {
   ModelRig train(spec(), shape), forward_only(spec(), shape, {.mode = Model::Mode::forward_only});
   start(train, shape.rows());

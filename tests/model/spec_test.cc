@@ -91,6 +91,74 @@ TEST(BackwardBuckets, OrderOfAnUntiedModelStartsWithTheHead) {
   for (const Bucket& bucket : buckets) EXPECT_EQ(bucket.tied_to, -1);
 }
 
+ModelSpec frozen_spec(const char* style, const char* head, const std::vector<std::string>& freeze) {
+  ModelSpec spec = tiny_spec(style, head);
+  spec.freeze = parse_freeze_list(freeze).value();
+  return spec;
+}
+
+TEST(BackwardBuckets, FrozenOnesComeLast) {
+  const std::vector<Bucket> buckets =
+      backward_buckets(frozen_spec("gpt2", "tied", {"embedding", "layers 0-0"}));
+  EXPECT_THAT(first_tensors(buckets),
+              testing::ElementsAre("final_norm.weight", "layers.1.feed_forward_norm.weight",
+                                   "layers.1.attention_norm.weight", "layers.0.feed_forward_norm.weight",
+                                   "layers.0.attention_norm.weight", "embedding.position.weight",
+                                   "embedding.token.weight"));
+  for (std::size_t i = 0; i < buckets.size(); ++i) EXPECT_EQ(buckets[i].is_frozen(), i >= 3) << i;
+}
+
+TEST(BackwardBuckets, FrozenMatricesLeaveTheirBucket) {
+  const std::vector<Bucket> buckets =
+      backward_buckets(frozen_spec("llama", "untied", {"all but biases and norms"}));
+  ASSERT_EQ(buckets.size(), 5U + 6U);
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    EXPECT_EQ(buckets[i].is_frozen(), i >= 5) << i;
+    for (const BucketTensor& tensor : buckets[i].tensors)
+      EXPECT_EQ(tensor.is_frozen, tensor.shape.size() > 1);
+  }
+}
+
+// The stage of the head needs the weight, and has no gradient for it.
+TEST(BackwardBuckets, AFrozenTiedWeightIsOnBothStages) {
+  const ModelSpec spec = frozen_spec("gpt2", "tied", {"embedding"});
+  const ModelPart first{.first_layer = 0, .end_layer = 1, .has_embedding = true};
+  const ModelPart last{.first_layer = 1, .end_layer = 2, .has_head = true};
+  const BucketPlan of_embedding(backward_buckets(spec, std::span(&first, 1), all_slices(1)), 1);
+  const BucketPlan of_head(backward_buckets(spec, std::span(&last, 1), all_slices(1)), 1);
+  ASSERT_GE(of_embedding.imported(), 0);
+  EXPECT_TRUE(of_embedding.is_frozen(of_embedding.imported()));
+  ASSERT_GE(of_head.exported(), 0);
+  EXPECT_TRUE(of_head.is_frozen(of_head.exported()));
+  EXPECT_EQ(of_head.local_count(), 3);
+  EXPECT_EQ(of_head.frozen_segments(0).size(), 0U) << "the state is the embedding's";
+}
+
+TEST(FlopsPerToken, CountsWhatAFrozenModelComputes) {
+  constexpr std::int64_t length = 16;
+  const ModelSpec whole = tiny_spec("llama", "untied");
+  const double head = 6.0 * static_cast<double>(whole.vocabulary * whole.width);
+  const double layer = (flops_per_token(whole, length) - head) / static_cast<double>(whole.layers);
+  const double attention = 6.0 * static_cast<double>(whole.attention_width() * length);
+  EXPECT_DOUBLE_EQ(flops_per_token(frozen_spec("llama", "untied", {"embedding"}), length),
+                   flops_per_token(whole, length));
+  EXPECT_DOUBLE_EQ(flops_per_token(frozen_spec("llama", "untied", {"embedding", "layer 0"}), length),
+                   head + layer + layer / 3.0);
+  EXPECT_DOUBLE_EQ(flops_per_token(frozen_spec("llama", "untied", {"layer 1"}), length),
+                   head + layer + (layer - attention) * 2.0 / 3.0 + attention);
+  EXPECT_DOUBLE_EQ(flops_per_token(frozen_spec("llama", "untied", {"all but biases and norms"}), length),
+                   (head + static_cast<double>(whole.layers) * (layer - attention)) * 2.0 / 3.0 +
+                       static_cast<double>(whole.layers) * attention);
+}
+
+TEST(StateBytes, FrozenTensorsHaveNoMoments) {
+  const ModelSpec whole = tiny_spec("gpt2", "tied"), frozen = frozen_spec("gpt2", "tied", {"embedding"});
+  EXPECT_EQ(state_bytes(whole), 12 * parameter_count(whole));
+  const auto embedding = static_cast<std::uint64_t>((whole.vocabulary + whole.positions) * whole.width);
+  EXPECT_EQ(trained_parameter_count(frozen), parameter_count(whole) - embedding);
+  EXPECT_EQ(state_bytes(frozen), state_bytes(whole) - 8 * embedding);
+}
+
 // So that the flat buffer lies in forward order and a rank can be handed any part of it.
 TEST(BackwardBuckets, BackwardsTheyListEveryTensorInForwardOrder) {
   for (const char* style : {"gpt2", "llama"}) {

@@ -240,7 +240,7 @@ inline Result<void> check_gather_parameters(Transport& transport, const Waiter& 
   const std::unique_ptr<Device> device = make_cpu_device({});
   ParameterGather gather(plan, transport, *device, waiter, sizeof(std::uint16_t));
   gather.bind(std::as_writable_bytes(std::span(parameters)).data());
-  HF_TRY_VOID(gather.begin());
+  HF_TRY_VOID(gather.begin(ParameterGather::Which::trained));
   HF_TRY_VOID(gather.finish());
   EXPECT_EQ(parameters, expected) << "rank " << rank << " of " << ranks;
   return {};

@@ -96,6 +96,24 @@ constexpr std::array traffic_cases = {
                   config.parallel.pipeline_schedule = "interleaved";
                   config.parallel.pipeline_chunks = 2;
                 }},
+    TrafficCase{"FrozenLayersInSlicesAndStages", 8,
+                [](Config& config) {
+                  config.training.recompute = "selective";
+                  config.parallel.tensor = 2;
+                  config.parallel.pipeline = 2;
+                  config.model.freeze = {"embedding", "layers 0-2"};
+                }},
+    TrafficCase{"FrozenTiedEndsAndReplicas", 4,
+                [](Config& config) {
+                  config.model.head = "tied";
+                  config.parallel.pipeline = 2;
+                  config.model.freeze = {"embedding", "layer 2"};
+                }},
+    TrafficCase{"FrozenMatrices", 2,
+                [](Config& config) {
+                  config.parallel.tensor = 2;
+                  config.model.freeze = {"all but biases and norms"};
+                }},
 };
 
 Config traffic_config() {

@@ -1,5 +1,6 @@
 """The same bits, whatever the number of ranks and threads and wherever a run was stopped: `holdfast digest` of runs under
 mpirun against one rank that ran straight through."""
+import json
 import re
 import signal
 import unittest
@@ -114,6 +115,38 @@ class BitsTest(unittest.TestCase):
         self.assertEqual(resumed[0], None)
         self.assertEqual(sorted(set(resumed[1:])), resumed[1:], "every start went on from a later step")
         self.expect_reference(run)
+
+    def test_fine_tuning_with_frozen_tensors(self):
+        """From the weights of another run, embedding and the first two of four layers frozen: killed and stopped, resumed in another
+        layout each time. What is frozen stays as it was and has no moments."""
+        model = ["--model.layers=4", "--model.head=tied"]
+        base = self.scene.run("base", [*model, "--training.steps=6"])
+        base.start(1).expect_exit(0)
+        tuning = [*model, f"--run.initialize_from={base.directory}", "--checkpoint.keep=9",
+                  '--model.freeze=["embedding", "layers 0-1"]']
+        reference = harness.reference_digest(self.scene, tuning, "tuned-reference")
+        run = self.scene.run("tuned", tuning)
+        start = run.start(2, overrides=["--parallel.pipeline=2"], faults=harness.slow_steps(8))
+        self.assertTrue(start.wait_for_checkpoint(5), start.tail())
+        start.kill_all()
+        self.stop_at(run, 17, 3)
+        run.start(4, overrides=["--parallel.pipeline=2", "--parallel.pipeline_schedule=zero_bubble"]).expect_exit(0)
+        self.expect_reference(run, reference)
+
+        weights = json.loads(harness.call_program("diff", base.directory, run.directory, "--weights", "--json").stdout)["tensors"]
+        same = sorted({tensor["tensor"] for tensor in weights if tensor["differing"] == 0})
+        contents = json.loads(harness.program_output("inspect", run.directory, "--json"))
+        frozen = sorted(tensor["name"] for tensor in contents["tensors"] if tensor["kinds"] == ["weight"])
+        self.assertEqual(same, frozen)
+        self.assertEqual(frozen, sorted(name for name in {tensor["tensor"] for tensor in weights}
+                                        if name.startswith(("embedding.", "layers.0.", "layers.1."))))
+
+    def test_another_freeze_list_is_refused(self):
+        run = self.scene.run("frozen", ["--training.steps=6"])
+        run.start(1, overrides=["--model.freeze=embedding"]).expect_exit(0)
+        start = run.start(1, overrides=["--model.freeze=layer 1", "--training.steps=7"])
+        start.expect_exit(2)
+        self.assertIn('model.freeze: ["embedding"] -> ["layer 1"]', start.output())
 
     @harness.full
     def test_recompute_changes_between_resumes(self):

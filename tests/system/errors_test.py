@@ -573,6 +573,18 @@ class Errors(unittest.TestCase):
     def test_beyond_positions(self):
         self.expect_nothing_made(self.train("--model.style=gpt2", "--model.positions=8"))
 
+    def test_unknown_freeze(self):
+        self.expect_nothing_made(self.train("--model.freeze=embeddings"))
+
+    def test_freeze_beyond_layers(self):
+        self.expect_nothing_made(self.train("--model.freeze=layers 0-1"))
+
+    def test_freeze_tied_head(self):
+        self.expect_nothing_made(self.train("--model.head=tied", "--model.freeze=head"))
+
+    def test_everything_frozen(self):
+        self.expect_nothing_made(self.train('--model.freeze=["embedding", "layer 0", "head"]'))
+
     def test_evaluation_without_sources(self):
         self.expect_nothing_made(self.train("--evaluation.every_steps=2"))
 

@@ -129,6 +129,24 @@ TEST_F(EmulatedGpu, GraphsOfMicrobatchesGiveTheSameBits) {
   }
 }
 
+TEST_F(EmulatedGpu, FrozenLayersGiveTheSameBits) {
+  const std::vector<std::string> what = {"model.head=tied",
+                                         "training.microbatches_per_lane=2",
+                                         "parallel.lanes=2",
+                                         "training.steps=2",
+                                         "training.sequence_length=8",
+                                         "training.precision=bf16",
+                                         "model.freeze=[\"embedding\", \"layer 0\"]"};
+  expect_done({.run = "one", .overrides = what});
+  for (const char* how : {"parallel.pipeline=1", "parallel.pipeline=2"}) {
+    std::vector<std::string> overrides = what;
+    overrides.insert(overrides.end(), {how, "training.cuda_graphs=true"});
+    expect_done({.run = how, .ranks = 2, .overrides = overrides});
+    EXPECT_EQ(digest(how), digest("one")) << how;
+    EXPECT_EQ(losses(how), losses("one")) << how;
+  }
+}
+
 TEST_F(EmulatedGpu, LossesAreThoseOfTheCpu) {
   expect_done({.run = "gpu"});
   const RunEnd end = train_small({.run = "cpu"}, "cpu");

@@ -40,6 +40,35 @@ TEST_F(LayoutTest, LanesThatNoRankCountDivides) {
     expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, what);
 }
 
+// With several waves and with one, whose sums are made in the gradient buffer; stopped and resumed in between.
+TEST_F(LayoutTest, FrozenLayersAndEmbedding) {
+  const std::vector<std::string> what = {"model.layers=4", "model.head=tied", "training.precision=bf16",
+                                         "model.freeze=[\"embedding\", \"layers 0-1\"]"};
+  for (const int ranks : {2, 3, 4})
+    expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, what);
+  for (const int ranks : {2, 1}) {
+    const RunEnd end = train({.run = "changing", .ranks = ranks, .stop_after_steps = 5, .overrides = what});
+    ASSERT_EQ(end.code, ExitCode::saved) << end.message;
+  }
+  expect_same_bits({.run = "changing", .ranks = 3, .overrides = {"optimizer.shard_gradients=true"}}, what);
+}
+
+TEST_F(LayoutTest, FrozenMatrices) {
+  const std::vector<std::string> what = {"model.style=gpt2", "model.kv_heads=4",
+                                         "training.microbatches_per_lane=2",
+                                         "model.freeze=all but biases and norms"};
+  for (const int ranks : {2, 3}) expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, what);
+}
+
+TEST_F(LayoutTest, AnotherFreezeListIsAnotherRun) {
+  ASSERT_EQ(train({.run = "one", .stop_after_steps = 2, .overrides = {"model.freeze=embedding"}}).code,
+            ExitCode::saved);
+  const RunEnd end = train({.run = "one", .overrides = {"model.freeze=layer 0"}});
+  EXPECT_EQ(end.code, ExitCode::config);
+  EXPECT_NE(end.message.find("model.freeze: [\"embedding\"] -> [\"layer 0\"]"), std::string::npos)
+      << end.message;
+}
+
 TEST_F(LayoutTest, AnyRecompute) {
   for (const char* mode : {"selective", "full"}) {
     for (const int ranks : {1, 3}) {

@@ -104,6 +104,25 @@ TEST_F(PipelineTest, TiedGpt2InBf16) {
   }
 }
 
+// Stages on which everything is frozen pass on what they have, and send no gradient and no updated weight. A
+// frozen tied weight is on two stages all the same.
+TEST_F(PipelineTest, FrozenStages) {
+  const std::vector<std::string> what = {"model.layers=4", "model.head=tied",
+                                         "training.microbatches_per_lane=3", "parallel.lanes=3",
+                                         "model.freeze=[\"embedding\", \"layers 0-1\"]"};
+  for (const int stages : {2, 4}) expect_pipeline(stages, stages, what);
+  expect_pipeline(6, 6, what, zero_bubble);
+  expect_pipeline(4, 2, what, with(zero_bubble, "training.recompute=selective"));
+  expect_pipeline(6, 2, what, {"parallel.pipeline_chunks=2", "parallel.pipeline_schedule=interleaved"});
+}
+
+TEST_F(PipelineTest, FrozenMatricesInStages) {
+  const std::vector<std::string> what = {"model.style=gpt2", "model.kv_heads=4", "model.layers=3",
+                                         "training.precision=bf16", "model.freeze=all but biases and norms"};
+  expect_pipeline(2, 2, what);
+  expect_pipeline(6, 3, what, zero_bubble);
+}
+
 TEST_F(PipelineTest, AnyRecompute) {
   const std::vector<std::string> what = {"model.layers=4", "training.microbatches_per_lane=4"};
   for (const char* mode : {"selective", "full"})

@@ -73,6 +73,17 @@ TEST_F(TensorTest, TwoSlicesOnOneAndTwoRanks) {
   expect_layout({.data = 2, .tensor = 1}, what);
 }
 
+TEST_F(TensorTest, LayoutsOfFrozenLayers) {
+  expect_corner_layouts(
+      with(with(eight_slices, few_steps), {"model.freeze=[\"embedding\", \"layers 0-2\"]"}));
+}
+
+TEST_F(TensorTest, LayoutsOfFrozenMatrices) {
+  expect_corner_layouts(
+      with(with(eight_slices, few_steps),
+           {"model.style=gpt2", "model.freeze=[\"all but biases and norms\", \"layer 1\"]"}));
+}
+
 TEST_F(TensorTest, EveryLayoutOfLlama) {
   expect_all_layouts(with(eight_slices, few_steps));
 }

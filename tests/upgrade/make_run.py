@@ -57,7 +57,7 @@ KEYS_AFTER_1 = """checkpoint.compression checkpoint.delta checkpoint.every check
     checkpoint.download_command checkpoint.download_timeout checkpoint.ram_every_steps checkpoint.replicas checkpoint.upload_command
     checkpoint.upload_shard_command checkpoint.upload_timeout elastic.grow elastic.grow_after
     elastic.memory_timeout elastic.recovery_timeout elastic.spares log.rotate_bytes optimizer.shard_gradients training.head_rows
-    watchdog.ceiling watchdog.factor watchdog.floor watchdog.guard""".split()
+    watchdog.ceiling watchdog.factor watchdog.floor watchdog.guard model.freeze""".split()
 FILES_AFTER_1 = ["lineage.json", "run_id", "run_place", "history.json", "requests", "launch"]
 EVENT_FIELDS_OF_1 = {
     "step": "event time_us step loss grad_norm learning_rate tokens step_duration_ms tokens_per_sec data_digest",

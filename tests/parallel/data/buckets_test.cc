@@ -70,6 +70,36 @@ TEST(Buckets, GradientsTakeTurnsInTheirPlaces) {
   EXPECT_EQ(whole.gradient_elements(), whole.parameter_elements());
 }
 
+// Frozen buckets have parameters and an owner, and nothing else.
+TEST(Buckets, FrozenOnesHaveNoGradientsAndNoMoments) {
+  std::vector<Bucket> buckets = {bucket_of({5000}), bucket_of({40}), bucket_of({9000, 3}), bucket_of({100})};
+  for (const std::size_t frozen : {2U, 3U}) {
+    for (BucketTensor& tensor : buckets[frozen].tensors) tensor.is_frozen = true;
+  }
+  const BucketPlan plan(buckets, 2), trained({buckets[0], buckets[1]}, 2);
+  EXPECT_EQ(plan.local_count(), 2);
+  EXPECT_EQ(plan.gradient_elements(), trained.gradient_elements());
+  std::uint64_t frozen_elements = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(plan.shard_elements(rank), trained.shard_elements(rank));
+    EXPECT_EQ(plan.accumulator_elements(rank), trained.accumulator_elements(rank));
+    EXPECT_EQ(plan.gradient_range(2, rank).size(), 0U);
+    for (const Segment& segment : plan.segments(rank)) EXPECT_LT(segment.bucket, 2);
+    std::uint64_t end = plan.shard_elements(rank);  // of the master weights so far
+    for (const Segment& segment : plan.frozen_segments(rank)) {
+      EXPECT_GE(segment.bucket, 2);
+      EXPECT_GE(segment.shard_offset, end);
+      end = segment.shard_offset + segment.elements;
+      frozen_elements += segment.elements;
+    }
+    EXPECT_LE(end, plan.master_elements(rank));
+    EXPECT_EQ(plan.shard_specs(rank, "moment1").size(), plan.segments(rank).size());
+    EXPECT_EQ(plan.shard_specs(rank, "weight").size(),
+              plan.segments(rank).size() + plan.frozen_segments(rank).size());
+  }
+  EXPECT_EQ(frozen_elements, 9000U + 3U + 100U);
+}
+
 class BucketProperties : public testing::TestWithParam<int> {};
 
 TEST_P(BucketProperties, EveryBlockHasOneOwner) {

@@ -220,7 +220,7 @@ TEST(LaneReduction, StepsAllocateNothing) {
       if (step == 1) before = test::allocation_count();
       HF_TRY_VOID(barrier(c, patient()));
       HF_TRY_VOID(reducing.step(lanes));
-      HF_TRY_VOID(gather.begin());
+      HF_TRY_VOID(gather.begin(ParameterGather::Which::trained));
       HF_TRY_VOID(gather.finish());
       HF_TRY_VOID(barrier(c, patient()));
     }

@@ -60,7 +60,7 @@ TEST(ParameterGather, WaitsForTheBucketThatIsAskedForAlone) {
   HF_EXPECT_OK(run_local_ranks(2, [&](Communicator& c) -> Result<void> {
     HostTransport transport(c, 1);
     GatheringRank rank(transport);
-    HF_TRY_VOID(rank.gather().begin());
+    HF_TRY_VOID(rank.gather().begin(ParameterGather::Which::trained));
     if (c.rank() == 0) {
       EXPECT_FALSE(rank.has(GatheringRank::last_of_forward, 1));
       const Result<void> first = rank.gather().wait_for(GatheringRank::first_of_forward);
@@ -88,7 +88,7 @@ TEST(ParameterGather, MovesOtherThingsOnWhileItWaits) {
       moved_on = true;
       return false;
     });
-    HF_TRY_VOID(rank.gather().begin());
+    HF_TRY_VOID(rank.gather().begin(ParameterGather::Which::trained));
     HF_TRY_VOID(rank.gather().wait_for(GatheringRank::last_of_forward));
     EXPECT_TRUE(rank.has(GatheringRank::last_of_forward, 1 - c.rank()));
     HF_TRY_VOID(rank.gather().finish());
@@ -109,7 +109,8 @@ TEST(ParameterGather, APeerThatLeavesOrHangsIsAnError) {
         return {};
       }
       GatheringRank rank(transport, {posix_env(), leaves ? 20'000 : 50});
-      Result<void> outcome = rank.gather().begin();  // which may see already that the peer has left
+      Result<void> outcome = rank.gather().begin(
+          ParameterGather::Which::trained);  // which may see already that the peer has left
       if (outcome.ok()) outcome = rank.gather().wait_for(GatheringRank::first_of_forward);
       given_up = true;
       EXPECT_FALSE(outcome.ok());
@@ -125,9 +126,9 @@ TEST(ParameterGather, ARankAloneWaitsForNothing) {
   HF_EXPECT_OK(run_local_ranks(1, [](Communicator& c) -> Result<void> {
     HostTransport transport(c);
     GatheringRank rank(transport);
-    HF_TRY_VOID(rank.gather().begin());
+    HF_TRY_VOID(rank.gather().begin(ParameterGather::Which::trained));
     HF_TRY_VOID(rank.gather().wait_for(GatheringRank::last_of_forward));
-    HF_TRY_VOID(rank.gather().begin());  // the one before is over
+    HF_TRY_VOID(rank.gather().begin(ParameterGather::Which::trained));  // the one before is over
     EXPECT_EQ(rank.gather().counts().buckets, 0U);
     return {};
   }));
