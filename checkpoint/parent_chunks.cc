@@ -1,5 +1,7 @@
 #include "checkpoint/parent_chunks.h"
 
+#include <algorithm>
+
 #include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
 #include "checkpoint/shard_format.h"
@@ -13,14 +15,17 @@ std::uint64_t first_byte_of(const ShardSpec& spec, std::uint64_t chunk) {
 
 }  // namespace
 
+ParentChunks::ParentChunks(std::span<const StatePiece> pieces) {
+  for (const StatePiece& piece : pieces) chunks_[slice_of(piece.spec)];
+}
+
 ParentChunks::Slice ParentChunks::slice_of(const ShardSpec& spec) {
   return {spec.tensor, spec.kind, spec.slice, spec.dtype};
 }
 
 Result<ParentChunks> ParentChunks::open(Env& env, const std::string& directory,
                                         std::span<const StatePiece> pieces) {
-  ParentChunks parent;
-  for (const StatePiece& piece : pieces) parent.chunks_[slice_of(piece.spec)];
+  ParentChunks parent(pieces);
   HF_TRY(const Manifest manifest, read_manifest(env, directory));
   for (const ShardFile& shard : manifest.shards) {
     HF_TRY(const ShardReader reader,
@@ -28,6 +33,30 @@ Result<ParentChunks> ParentChunks::open(Env& env, const std::string& directory,
     parent.add_shard(directory, shard, manifest.step, reader);
   }
   return parent;
+}
+
+Result<ParentChunks> ParentChunks::open(Env& env, const std::string& directory, const ShardFile& shard,
+                                        std::uint64_t step, const std::string& run_id,
+                                        std::span<const StatePiece> pieces) {
+  ParentChunks parent(pieces);
+  HF_TRY(const ShardReader reader, ShardReader::open(env, directory, shard, step, run_id));
+  parent.add_shard(directory, shard, step, reader);
+  return parent;
+}
+
+bool ParentChunks::covers(std::span<const StatePiece> pieces) const {
+  const auto has_chunks = [this](const StatePiece& piece) {
+    const auto slice = chunks_.find(slice_of(piece.spec));
+    if (slice == chunks_.end()) return false;
+    for (std::uint64_t done = 0; done < piece.bytes.size(); done += shard_format::chunk_bytes) {
+      const auto found = slice->second.find(first_byte_of(piece.spec, done / shard_format::chunk_bytes));
+      const std::uint64_t bytes =
+          std::min<std::uint64_t>(shard_format::chunk_bytes, piece.bytes.size() - done);
+      if (found == slice->second.end() || found->second.chunk.raw_bytes != bytes) return false;
+    }
+    return true;
+  };
+  return std::ranges::all_of(pieces, has_chunks);
 }
 
 void ParentChunks::add_shard(const std::string& directory, const ShardFile& shard, std::uint64_t step,

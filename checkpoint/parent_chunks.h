@@ -1,5 +1,5 @@
-// ParentChunks: the chunks of an older checkpoint that the state to be saved may share; the writer of a delta
-// compares its chunks with them.
+// ParentChunks: the chunks that the constant pieces of a state may share, in an older checkpoint or in a file
+// that was written for them; the writer of a shard compares its chunks with them.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,13 @@ class ParentChunks {
   static Result<ParentChunks> open(Env& env, const std::string& directory,
                                    std::span<const StatePiece> pieces);
 
+  // Finds the chunks of one shard file in `directory`, likewise.
+  static Result<ParentChunks> open(Env& env, const std::string& directory, const ShardFile& shard,
+                                   std::uint64_t step, const std::string& run_id,
+                                   std::span<const StatePiece> pieces);
+
+  // Returns whether there is a chunk at the place of each chunk of `pieces`; their bytes are not compared.
+  bool covers(std::span<const StatePiece> pieces) const;
   // Returns the parent's chunk at the same offset of the same slice with the same bytes, as far as length,
   // CRC32C and XXH3-128 tell; nullptr when there is none.
   const Known* find(const ShardSpec& spec, std::uint64_t chunk, std::uint64_t raw_bytes,
@@ -40,6 +47,7 @@ class ParentChunks {
 
  private:
   using Slice = std::tuple<std::string, std::string, std::uint32_t, DType>;  // tensor, kind, slice
+  explicit ParentChunks(std::span<const StatePiece> pieces);                 // with a place for their chunks
   static Slice slice_of(const ShardSpec& spec);
   void add_shard(const std::string& directory, const ShardFile& shard, std::uint64_t step,
                  const ShardReader& reader);

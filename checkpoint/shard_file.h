@@ -36,12 +36,13 @@ using ReadState = std::function<std::span<const std::byte>(std::span<const std::
 
 struct ShardWriteOptions {
   Compression compression = Compression::automatic;
-  // Parent of a delta: a checkpoint directory on the same file system. A chunk that has the same bytes there
-  // is not written again: the file that holds it is linked into the new directory, which so stays complete
-  // when the other one is removed. Empty = everything is written.
+  // Says which pieces keep their bytes from one checkpoint to the next. Those of a rank are in a file of their
+  // own, which the next checkpoint has by a link; so each checkpoint stays complete when the others are
+  // removed. Empty = none do.
+  std::function<bool(const ShardSpec&)> is_constant = {};
+  // Checkpoint directory on the same file system that may have the constant pieces. Empty = there is none.
   std::string parent_directory = {};
   IoBackend io = IoBackend::automatic;
-  bool takes_digests = false;  // of every chunk, so that the next checkpoint can refer to this one
   // Callback on the writing thread after every chunk, with its bytes; sleeps there to slow the drain.
   Pace pace = {};
   // Callback after every chunk: true ends the writing with an error, because the file is not needed any more.

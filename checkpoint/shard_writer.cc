@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "checkpoint/names.h"
 #include "checkpoint/parent_chunks.h"
 #include "checkpoint/shard_file.h"
 #include "checkpoint/shard_format.h"
@@ -11,7 +12,7 @@ namespace {
 
 using namespace shard_format;
 
-// The files of the parent that the new one refers to: linked when the first of their chunks is met.
+// The files that the new one refers to: linked, unless they are here, when the first of their chunks is met.
 class BaseLinks {
  public:
   BaseLinks(Env& env, const std::string& directory, const ParentChunks& parent)
@@ -34,6 +35,7 @@ class BaseLinks {
   // Another rank may have linked the same file: its name says which one it is.
   bool is_linked(const ParentChunks::ParentFile& base) {
     const std::string target = directory_ + "/" + base.link_name;
+    if (base.path == target) return true;
     if (env_->link(base.path, target).ok()) return true;
     const Result<FileStatus> status = env_->status(target);
     return status.ok() && status.value().exists && status.value().bytes == base.bytes;
@@ -126,7 +128,7 @@ Result<StoredChunk> ShardWriter::write_chunk(const StatePiece& piece, std::uint6
                                              std::span<const std::byte> raw, bool stays) {
   StoredChunk chunk{.raw_bytes = static_cast<std::uint32_t>(raw.size()),
                     .raw_crc32c = piece.chunk_crc32c.empty() ? crc32c(raw) : piece.chunk_crc32c[number]};
-  if (options_->takes_digests) {
+  if (options_->is_constant && options_->is_constant(piece.spec)) {
     chunk.digest = digest_of(raw);
     if (refer(piece.spec, number, chunk)) return chunk;
   }
@@ -196,15 +198,18 @@ Result<ShardFile> ShardWriter::finish(std::uint64_t step) {
                    .piece_count = trailer.piece_count};
 }
 
-// The length of the file if nothing can be compressed or left out.
-std::uint64_t largest_file_bytes(std::span<const StatePiece> pieces, const ParentChunks& parent) {
+// Returns the length of the file if nothing can be compressed, and all constant chunks are in another file.
+std::uint64_t expected_file_bytes(std::span<const StatePiece> pieces, const ParentChunks& parent,
+                                  const ShardWriteOptions& options) {
   std::uint64_t bytes = sizeof(Header);
   std::uint64_t index_bytes = 0;
   for (const StatePiece& piece : pieces) {
     HF_CHECK(piece.bytes.size() == piece.spec.byte_count(),
              "'{}' ({}) has {} bytes in memory, its spec says {}", piece.spec.tensor, piece.spec.kind,
              piece.bytes.size(), piece.spec.byte_count());
-    bytes += aligned(piece.bytes.size());  // a chunk but the last is a multiple of the alignment
+    const bool is_elsewhere = !parent.files().empty() && options.is_constant(piece.spec);
+    if (!is_elsewhere)
+      bytes += aligned(piece.bytes.size());  // chunks but the last are multiples of the alignment
     index_bytes += piece_record_bytes(piece.spec);
   }
   for (const ParentChunks::ParentFile& file : parent.files())
@@ -212,38 +217,36 @@ std::uint64_t largest_file_bytes(std::span<const StatePiece> pieces, const Paren
   return bytes + aligned(index_bytes + sizeof(Trailer));
 }
 
-Result<ShardFile> write_content(Env& env, File& file, const std::string& directory, std::uint64_t step,
-                                const std::string& run_id, std::span<const StatePiece> pieces,
-                                const ReadState& read, const ShardWriteOptions& options) {
-  // A parent that cannot be read is no reason not to save: everything is written then.
-  ParentChunks parent;
-  if (!options.parent_directory.empty() && options.takes_digests) {
-    Result<ParentChunks> opened = ParentChunks::open(env, options.parent_directory, pieces);
-    if (opened.ok()) parent = std::move(opened).value();
-  }
-  const std::uint64_t reserved = largest_file_bytes(pieces, parent);
+// What is the same for all files of one shard.
+struct ShardContent {
+  const std::string& directory;
+  std::uint64_t step;
+  const std::string& run_id;
+  const ReadState& read;
+  const ShardWriteOptions& options;
+};
+
+Result<ShardFile> write_content(Env& env, File& file, const ShardContent& content,
+                                std::span<const StatePiece> pieces, const ParentChunks& parent) {
+  const std::uint64_t reserved = expected_file_bytes(pieces, parent, content.options);
   HF_TRY_VOID(file.allocate(reserved));
-  ShardWriter writer(env, directory, parent, options);
+  ShardWriter writer(env, content.directory, parent, content.options);
   HF_TRY_VOID(writer.begin(file, reserved));
-  HF_TRY_VOID(writer.write_header(step, run_id));
-  for (const StatePiece& piece : pieces) HF_TRY_VOID(writer.write_piece(piece, read));
-  HF_TRY(ShardFile written, writer.finish(step));
+  HF_TRY_VOID(writer.write_header(content.step, content.run_id));
+  for (const StatePiece& piece : pieces) HF_TRY_VOID(writer.write_piece(piece, content.read));
+  HF_TRY(ShardFile written, writer.finish(content.step));
   if (written.bytes != reserved) HF_TRY_VOID(file.truncate(written.bytes));
   HF_TRY_VOID(file.sync());
-  HF_TRY_VOID(env.sync_directory(directory));
+  HF_TRY_VOID(env.sync_directory(content.directory));
   return written;
 }
 
-}  // namespace
-
-Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const std::string& name,
-                                   std::uint64_t step, const std::string& run_id,
-                                   std::span<const StatePiece> pieces, const ReadState& read,
-                                   const ShardWriteOptions& options) {
-  const std::string path = directory + "/" + name;
+Result<ShardFile> write_file(Env& env, const std::string& name, const ShardContent& content,
+                             std::span<const StatePiece> pieces, const ParentChunks& parent) {
+  const std::string path = content.directory + "/" + name;
   Result<std::unique_ptr<File>> file = env.open(path, OpenMode::create_direct);
   if (!file.ok()) return file.error();
-  Result<ShardFile> written = write_content(env, **file, directory, step, run_id, pieces, read, options);
+  Result<ShardFile> written = write_content(env, **file, content, pieces, parent);
   if (!written.ok()) {
     // This only tidies up: the error that matters is the one above, and the next writer removes the directory
     // anyway.
@@ -252,6 +255,45 @@ Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const
   }
   written->name = name;
   return written;
+}
+
+// Writes the constant pieces to a file of their own, under the name that later checkpoints link it by.
+Result<ParentChunks> write_base(Env& env, const std::string& name, const ShardContent& content,
+                                std::span<const StatePiece> constant) {
+  HF_TRY(ShardFile base, write_file(env, "constant-" + name, content, constant, {}));
+  const std::string from = content.directory + "/" + base.name;
+  base.name = checkpoint_names::base_name(name, content.step, base.index_crc32c);
+  HF_TRY_VOID(env.rename(from, content.directory + "/" + base.name));
+  return ParentChunks::open(env, content.directory, base, content.step, content.run_id, constant);
+}
+
+// Returns the chunks of the constant pieces: the parent's, or those of a new file. A parent that cannot be
+// read is no reason not to save.
+Result<ParentChunks> constant_chunks(Env& env, const std::string& name, const ShardContent& content,
+                                     std::span<const StatePiece> pieces) {
+  if (!content.options.is_constant) return ParentChunks();
+  std::vector<StatePiece> constant;
+  for (const StatePiece& piece : pieces) {
+    if (!piece.bytes.empty() && content.options.is_constant(piece.spec)) constant.push_back(piece);
+  }
+  if (constant.empty()) return ParentChunks();
+  if (const std::string& directory = content.options.parent_directory; !directory.empty()) {
+    Result<ParentChunks> parent = ParentChunks::open(env, directory, constant);
+    if (parent.ok() && parent->covers(constant)) return parent;
+  }
+  return write_base(env, name, content, constant);
+}
+
+}  // namespace
+
+Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const std::string& name,
+                                   std::uint64_t step, const std::string& run_id,
+                                   std::span<const StatePiece> pieces, const ReadState& read,
+                                   const ShardWriteOptions& options) {
+  const ShardContent content{
+      .directory = directory, .step = step, .run_id = run_id, .read = read, .options = options};
+  HF_TRY(const ParentChunks constant, constant_chunks(env, name, content, pieces));
+  return write_file(env, name, content, pieces, constant);
 }
 
 }  // namespace holdfast::inline checkpoint

@@ -125,7 +125,7 @@ struct CheckpointConfig {
   std::string download_command;  // empty = none
   std::int64_t download_timeout_ms = 3'600'000;
   std::string compression = "automatic";         // "automatic", "none", "always"
-  bool delta = false;                            // unchanged parts refer to the checkpoint before
+  bool delta = true;                             // frozen tensors are stored once
   std::int64_t ram_every_steps = interval_auto;  // 0 = no snapshots that outlive the process
   std::string replicas = "auto";  // copies of RAM snapshots in a buddy's memory: "auto", "on", "off"
   std::int64_t mtbf_ms = 0;       // mean time between failures; 0 = as measured

@@ -333,10 +333,9 @@ std::vector<Option> interval_options() {
           "Whether the writer compresses what compresses; automatic = where that takes less time than the "
           "disk needs for the bytes it saves, but not beside training on the same processors. What is read "
           "back is the same"),
-      boolean(
-          "checkpoint.delta", HF_FIELD(checkpoint.delta), kSafe,
-          "Do not write again what is in the checkpoint before: a link to its file stands in the new one. "
-          "For fine-tuning with frozen layers; damage to such a file damages every checkpoint that has it"),
+      boolean("checkpoint.delta", HF_FIELD(checkpoint.delta), kSafe,
+              "Write frozen tensors (model.freeze) once: later checkpoints have their file by a link. Damage "
+              "to such a file damages every checkpoint that has it; false = each checkpoint has a copy"),
       integer_or_auto("checkpoint.ram_every_steps", HF_FIELD(checkpoint.ram_every_steps), "steps", {0, kMany},
                       kSafe,
                       "Copy the state to shared memory this often, where a restart on the same hosts finds "

@@ -61,6 +61,14 @@ std::uint64_t state_bytes(const Config& config) {
   return state_bytes(make_model_spec(config));
 }
 
+// Returns the bytes of all checkpoints that are kept. With checkpoint.delta they share the frozen tensors.
+std::uint64_t kept_bytes(const Config& config) {
+  const ModelSpec spec = make_model_spec(config);
+  const auto kept = static_cast<std::uint64_t>(config.checkpoint.keep);
+  const std::uint64_t frozen = (parameter_count(spec) - trained_parameter_count(spec)) * sizeof(float);
+  return state_bytes(spec) * kept - (config.checkpoint.delta ? frozen * (kept - 1) : 0);
+}
+
 double step_flops(const Config& config) {
   return flops_per_token(make_model_spec(config), config.training.sequence_length) *
          static_cast<double>(tokens_per_step(config));
@@ -321,8 +329,7 @@ std::string run_text(const Config& config) {
                       count_text(flops_per_token(spec, training.sequence_length)),
                       count_text(step_flops(config)));
   text += fmt::format("  checkpoint  {}, {} with the {} that are kept\n", format_bytes(state_bytes(config)),
-                      format_bytes(state_bytes(config) * static_cast<std::uint64_t>(config.checkpoint.keep)),
-                      config.checkpoint.keep);
+                      format_bytes(kept_bytes(config)), config.checkpoint.keep);
   return text;
 }
 

@@ -82,7 +82,7 @@ Result<ShardFile> DiskSaver::drain(Save& save) {
   HF_FAULT_POINT(faults, "save.before_shard");
   if (const Result<void> made = env.make_directories(directory); !made.ok())
     return Error{ExitCode::checkpoint, made.error().message};
-  ShardWriteOptions options = shard_options(view_->rank.config.checkpoint, *store_);
+  ShardWriteOptions options = shard_options(*view_, *store_);
   // Compression is left out because processors that train do not compute while they compress.
   if (view_->rank.device.host_sees_memory() && options.compression == Compression::automatic)
     options.compression = Compression::none;

@@ -35,7 +35,7 @@ Result<ShardFile> write_own_shard(StateView& view, const CheckpointStore& store)
     return view.host_access.to_read(part);
   };
   const RunState& state = view.state;
-  ShardWriteOptions options = shard_options(view.rank.config.checkpoint, store);
+  ShardWriteOptions options = shard_options(view, store);
   options.pace = [&](std::uint64_t) { mark(view.rank.watch); };  // slow progress is still progress
   return write_shard_file(view.rank.env, store.pending_directory(state.step),
                           CheckpointStore::shard_name(view.rank.communicator.rank()), state.step,

@@ -54,7 +54,8 @@ std::vector<RecordedOperation> record_script() {
     const Save& one = script[number - 1];
     CheckpointStore store(env, none, run_directory);
     env.mark(2 * number);
-    const ShardWriteOptions delta{.parent_directory = store.newest_directory(), .takes_digests = true};
+    const ShardWriteOptions delta{.is_constant = [](const ShardSpec& spec) { return spec.kind == "moment1"; },
+                                  .parent_directory = store.newest_directory()};
     const Result<void> saved =
         save_checkpoint(env, store, content_of(number), manifest_of_step(one.step), 2, delta);
     EXPECT_TRUE(saved.ok()) << saved.error().message;

@@ -53,7 +53,7 @@ Config all_changed() {
                        .download_command = "cp there/* \"$HOLDFAST_DOWNLOAD\"",
                        .download_timeout_ms = 2000,
                        .compression = "always",
-                       .delta = true,
+                       .delta = false,
                        .ram_every_steps = 6,
                        .replicas = "on",
                        .mtbf_ms = 3'600'000,

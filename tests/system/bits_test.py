@@ -118,7 +118,7 @@ class BitsTest(unittest.TestCase):
 
     def test_fine_tuning_with_frozen_tensors(self):
         """From the weights of another run, embedding and the first two of four layers frozen: killed and stopped, resumed in another
-        layout each time. What is frozen stays as it was and has no moments."""
+        layout each time. What is frozen stays as it was, has no moments, and is in a file that all checkpoints share."""
         model = ["--model.layers=4", "--model.head=tied"]
         base = self.scene.run("base", [*model, "--training.steps=6"])
         base.start(1).expect_exit(0)
@@ -140,6 +140,19 @@ class BitsTest(unittest.TestCase):
         self.assertEqual(same, frozen)
         self.assertEqual(frozen, sorted(name for name in {tensor["tensor"] for tensor in weights}
                                         if name.startswith(("embedding.", "layers.0.", "layers.1."))))
+
+        alone = self.scene.run("tuned-reference")
+        first, last = alone.checkpoints()[0], alone.checkpoints()[-1]
+        shared = [path for path in last.iterdir() if path.name.startswith("base-")]
+        self.assertEqual([(path.name, path.stat().st_ino) for path in shared],
+                         [(path.name, path.stat().st_ino) for path in first.iterdir() if path.name.startswith("base-")])
+        whole = harness.reference_digest(self.scene, [*tuning, "--checkpoint.delta=false"], "tuned-whole")
+        self.assertEqual(whole, reference)
+
+        def bytes_of_run(name):
+            paths = (self.scene.directory / name / "checkpoints").rglob("*.hfs")
+            return sum({path.stat().st_ino: path.stat().st_size for path in paths}.values())
+        self.assertLess(bytes_of_run("tuned-reference"), 0.85 * bytes_of_run("tuned-whole"))
 
     def test_another_freeze_list_is_refused(self):
         run = self.scene.run("frozen", ["--training.steps=6"])

@@ -80,14 +80,17 @@ class CheckpointsTest(unittest.TestCase):
         self.assertEqual(len(re.findall(r"^layers\.\d\.attention\.qkv\.weight", every, re.MULTILINE)), 2)
 
     def test_inspect_names_the_files_that_a_delta_refers_to(self):
-        run = self.trained("delta", [*LLAMA, "--checkpoint.delta=true", "--optimizer.learning_rate=1e-30"])  # weights stay
+        run = self.trained("delta", [*LLAMA, "--model.freeze=embedding"])
         found = json_of("inspect", run.directory)
         newest = run.checkpoints()[-1]
         self.assertEqual([(file["name"], file["bytes"]) for file in found["base_files"]],
                          [(path.name, path.stat().st_size) for path in sorted(newest.glob("base-*"))])
         self.assertEqual(len(found["base_files"]), 1)
         self.assertRegex(harness.program_output("inspect", run.directory), r"base-00000003-[0-9a-f]{8}-shard-00000\.hfs +in part")
-        self.assertEqual(json_of("inspect", run.checkpoints()[0])["base_files"], [])
+        self.assertEqual(json_of("inspect", run.checkpoints()[0])["base_files"], found["base_files"])
+        kinds = {tensor["name"]: tensor["kinds"] for tensor in found["tensors"]}
+        self.assertEqual(kinds["embedding.token.weight"], ["weight"], "frozen tensors have no moments")
+        self.assertEqual(kinds["head.weight"], ["weight", "moment1", "moment2"])
 
     def test_inspect_of_a_damaged_run_shows_the_next(self):
         run = self.trained("damaged", LLAMA)

@@ -121,7 +121,7 @@ class FormatTest(unittest.TestCase):
         self.assertEqual(tensors["layers.0.feed_forward.up.bias", "weight"].slices, 4)
 
     def test_a_delta(self):
-        run = self.trained(2, *LLAMA, "--checkpoint.delta=true", "--checkpoint.compression=always", "--optimizer.learning_rate=1e-30")
+        run = self.trained(2, *LLAMA, "--model.freeze=layer 0", "--checkpoint.compression=always")
         self.assertTrue(list(run.checkpoints()[-1].glob("base-*")))
         self.check(run.checkpoints()[-1])
 

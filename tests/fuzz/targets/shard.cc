@@ -166,8 +166,8 @@ std::vector<std::byte> shard_of(Compression compression) {
                 .first_block = 0,
                 .block_count = 2},
        .bytes = flat}};
-  const Result<ShardFile> written = write_shard_file(env, "/d", name, 42, run_id, pieces, {},
-                                                     {.compression = compression, .takes_digests = true});
+  const Result<ShardFile> written =
+      write_shard_file(env, "/d", name, 42, run_id, pieces, {}, {.compression = compression});
   require(written.ok(), "the shard cannot be written");
   return env.content(std::string("/d/") + name);
 }
