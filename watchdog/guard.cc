@@ -297,11 +297,17 @@ class Guard {
     }
   }
 
-  // Writes one file per tick: a slow disk must not keep the guard from watching.
+  // Writes one file per tick: a slow disk must not keep the guard from watching. Without a run directory there
+  // is no place where the files could be found. The guard does not make it: a start that was refused leaves
+  // none, and the launcher may kill a rank that is about to leave it, which looks like a death.
   void write_one() {
-    const std::string directory = read_run_directory(board_->header());
-    if (directory.empty()) pending_.clear();  // there is no place where they could be found
     if (pending_.empty()) return;
+    const std::string directory = read_run_directory(board_->header());
+    const Result<FileStatus> there = directory.empty() ? FileStatus{} : env_->status(directory);
+    if (there.ok() && !there->exists) {
+      pending_.clear();
+      return;
+    }
     const Result<void> written = write_flight_record(*env_, directory + "/flight", pending_.front());
     if (!written.ok() && !said_that_it_cannot_write_) {
       said_that_it_cannot_write_ = true;

@@ -132,7 +132,7 @@ Result<Group> join_group(Env& env, RankWatch* watch, const Preparation& preparat
 }
 
 int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, const RunEnd& end, int signal,
-          OutputThread& output) {
+          OutputThread& output, FaultPoints& faults) {
   report_end_to_launcher(env, number, end.code, signal);
   const int code = static_cast<int>(end.code);
   // Prints the result once, by rank 0, when all ranks have agreed on it; a rank that lost its peers prints
@@ -151,6 +151,7 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
     watch.reset();
     group.mpi->leave_after_error(end.code);
   }
+  HF_FAULT_POINT(faults, "end.before_exit");
   // Rank 0 alone exits with the code: mpirun counts a rank that exits with a code twice, and hangs at times
   // when several do (PRRTE's errmgr/dvm, fixed in 2026 by its commit 7148f8e84d).
   return speaks ? code : 0;
@@ -242,7 +243,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
                                 .membership = group.membership.get(),
                                 .prepared = &prepared,
                                 .watch = watch.get()});
-  return leave(env, group, number, std::move(watch), end, stop.signal(), output);
+  return leave(env, group, number, std::move(watch), end, stop.signal(), output, **faults);
 }
 
 }  // namespace

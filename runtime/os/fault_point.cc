@@ -122,6 +122,7 @@ const std::vector<std::string_view>& FaultPoints::names() {
                                                      "download.after_rename",
                                                      "download.before_command",
                                                      "download.before_rename",
+                                                     "end.before_exit",
                                                      "evaluation.begin",
                                                      "generation.after_publish",
                                                      "generation.before_publish",

@@ -666,6 +666,9 @@ class Errors(unittest.TestCase):
         other = {**EMULATED, "EMULATED_GPU_NO_IMAGE": "1"}
         self.expect_nothing_made(self.train("--device=cuda", environment=other))
         self.expect_nothing_made(self.mpirun(2, "train", "run.toml", "--device=cuda", environment=other))
+        # mpirun kills the other rank, which the guard takes for a death: no flight record is the first file of a run.
+        slow = {**other, "HOLDFAST_FAULTS": "end.before_exit:1=sleep:20000"}
+        self.expect_nothing_made(self.mpirun(2, "train", "run.toml", "--device=cuda", environment=slow))
         self.expect(self.holdfast("check", "run.toml", "--device=cuda", environment=other))
         chosen = self.train(environment=other)
         self.assertEqual(chosen.returncode, 0)

@@ -81,7 +81,7 @@ def draw_kill(generator, points):
 
 
 # Points that such runs do not pass; tests of recovery, growth, local directories and object stores do.
-ELSEWHERE = ("recover.", "grow.", "slot.", "generation.", "copy.", "download.", "upload.")
+ELSEWHERE = ("end.", "recover.", "grow.", "slot.", "generation.", "copy.", "download.", "upload.")
 
 
 def fault_points(scene):
