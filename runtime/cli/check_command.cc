@@ -5,14 +5,13 @@
 
 #include "kernels/device.h"
 #include "parallel/group/mpi_loader.h"
+#include "parallel/local/local_communicator.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/units.h"
-#include "runtime/data/loader.h"
-#include "runtime/elastic/join.h"
-#include "runtime/elastic/resume.h"
+#include "runtime/elastic/prepare.h"
 #include "runtime/launch/slurm.h"
 #include "runtime/model/activations.h"
 #include "runtime/model/spec.h"
@@ -23,9 +22,7 @@
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
-#include "runtime/save/checkpoint_io.h"
 #include "runtime/save/snapshot_memory.h"
-#include "runtime/train/evaluation.h"
 
 namespace holdfast::inline cli {
 namespace {
@@ -194,68 +191,56 @@ void print_run(Env& env, const Config& config) {
              config.parallel.lanes, replica, config.parallel.lanes * replica);
   fmt::print("  device       {}\n", device_of_run(env, config));
   fmt::print("  activations  {}\n", activation_memory(config, spec));
-  const std::uint64_t state_bytes = holdfast::state_bytes(spec);
+  const std::uint64_t state_bytes = parameter_count(spec) * 3 * sizeof(float);
   fmt::print("  checkpoint   {}\n", format_bytes(state_bytes));
   if (config.checkpoint.ram_every_steps != 0) fmt::print("  RAM snapshot {}\n", ram_tier(env, state_bytes));
 }
 
-Result<std::shared_ptr<DataSet>> check_data(Env& env, const Config& config) {
-  HF_TRY(std::shared_ptr<DataSet> data,
-         DataSet::open(env, config.data.sources, config.training.sequence_length, data_options(config.data)));
-  fmt::print("data\n  training     {} tokens, {} samples\n", data->token_count(), data->sample_count());
-  if (config.evaluation.every_steps > 0) {
-    HF_TRY(const HeldOutSet held_out, HeldOutSet::open(env, config, *data));
-    fmt::print("  held out     {} microbatches\n", held_out.batches());
-  }
-  return data;
+void print_data(const RunSetup& setup) {
+  if (setup.data == nullptr) return;
+  fmt::print("data\n  training     {} tokens, {} samples\n", setup.data->token_count(),
+             setup.data->sample_count());
+  if (setup.held_out.has_value()) fmt::print("  held out     {} microbatches\n", setup.held_out->batches());
 }
 
-// Checks that the nearest existing ancestor of the run directory is a directory; train makes the rest.
-Result<void> check_run_directory(Env& env, const std::string& directory) {
-  for (std::string path = directory; !path.empty();
-       path.resize(path.find_last_of('/') + 1), path.pop_back()) {
-    HF_TRY(const FileStatus status, env.status(path));
-    if (status.exists && status.directory) return {};
-    if (status.exists) {
-      return fail(ExitCode::config, "run.directory = {} cannot be made: {} is a file. Give another directory",
-                  directory, path);
-    }
-    if (path.find('/') == std::string::npos) return {};
-  }
-  return {};
-}
-
-// Does what train would do up to the first step, with one copy of the model unless parallel.data says more.
-Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments,
-                       DeviceRequest& request) {
-  HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
-  HF_TRY(const LoadedConfig loaded, load_config(env, path, overrides));
-  Config config = loaded.config;
-  Config now = config;
-  now.elastic.memory_timeout_ms = 0;  // the command prints the present state, and does not wait
-  HF_TRY_VOID(check_device(env, now, loaded.origin));
-  request.config = config;
-  request.origin = loaded.origin;
-  HF_TRY_VOID(check_run_directory(env, config.run.directory));
-  HF_TRY_VOID(outcome_of(check_checkpoint_io(env, config.checkpoint)));
-  HF_TRY(const std::shared_ptr<DataSet> data, check_data(env, config));
-  HF_TRY(const StartPoint start, choose_start(env, config));
-  HF_TRY_VOID(adopt_stored_shape(env, start, config));
-  resolve_device(env, config);
-  const auto degree = [](std::int64_t given) { return static_cast<int>(std::max<std::int64_t>(1, given)); };
-  const int ranks =
-      degree(config.parallel.data) * degree(config.parallel.pipeline) * degree(config.parallel.tensor);
-  HF_TRY_VOID(resolve_with_data(config, ranks + static_cast<int>(config.elastic.spares), *data));
-  request.config.device = config.device;
-  print_run(env, config);
-  HF_TRY(const ResumeChanges changes, compare_with_stored(env, start, config));
+// Prints how a start would differ from what the run directory has.
+void print_start(const RunSetup& setup) {
+  const StartPoint& start = setup.start;
   for (const std::string& note : start.notes) print_message("checkpoint skipped: {}", note);
   if (!start.checkpoint.empty())
     fmt::print("  resumes      from {} (step {})\n", start.checkpoint, start.step);
   if (!start.begins.empty())
     fmt::print("  generation   a new one begins there: {}\n", printable(start.begins));
-  for (const std::string& change : changes.lines) fmt::print("  changes      {}\n", printable(change));
-  return {};
+  for (const std::string& change : setup.changes.lines) fmt::print("  changes      {}\n", printable(change));
+}
+
+// StopSource of a process that never trains.
+class NothingToStop final : public StopSource {
+ public:
+  bool stop_requested() override { return false; }
+};
+
+// Does what train would do up to the first step, with one copy of the model unless parallel.data says more.
+Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments,
+                       DeviceRequest& request) {
+  HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
+  const Result<LoadedConfig> loaded = load_config(env, path, overrides);
+  const std::unique_ptr<Communicator> alone = std::move(make_local_communicators(1).front());
+  FaultPoints faults;
+  NothingToStop stop;
+  const TrainInputs inputs{
+      .env = env, .faults = faults, .communicator = *alone, .stop = stop, .config = loaded, .build = ""};
+  RunSetup setup;
+  const Result<void> prepared = prepare(inputs, {.mode = PrepareMode::check}, setup);
+  if (loaded.ok() && setup.step != PrepareStep::device_check) {
+    request.config = loaded->config;
+    request.config.device = setup.config.device;
+    request.origin = loaded->origin;
+  }
+  print_data(setup);
+  if (setup.step > PrepareStep::layout) print_run(env, setup.config);
+  if (prepared.ok()) print_start(setup);
+  return prepared;
 }
 
 }  // namespace

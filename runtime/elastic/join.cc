@@ -219,11 +219,12 @@ Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, cons
   return {};
 }
 
-Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
+Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                bool says) {
   const bool first = inputs.communicator.rank() == 0;
   const Result<std::string> io = check_checkpoint_io(inputs.env, config.checkpoint);
   HF_TRY_VOID(agree(inputs, waiter, outcome_of(io)));
-  if (first) say_note(*io);
+  if (first && says) say_note(*io);
   return {};
 }
 

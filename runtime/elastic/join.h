@@ -1,6 +1,6 @@
-// Start-up functions: they agree on everything that must be equal on all ranks before the first step, and
-// make the objects that follow from it. Each function is collective: all ranks call it, and all get the same
-// outcome, which names the rank that differs or failed.
+// The agreements of a start, one function each, with the objects that follow from them; prepare.h has their
+// order. Each function is collective: all ranks call it, and all get the same outcome, which names the rank
+// that differs or failed.
 #pragma once
 
 #include <memory>
@@ -43,7 +43,9 @@ Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, cons
                            StartPoint& start);
 
 // Runs check_checkpoint_io() on every rank; rank 0 logs what is lost if its host does not get the wanted I/O.
-Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
+// `says`: false if nothing is to be logged.
+Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                bool says = true);
 
 // Opens the data on all ranks and compares its fingerprint.
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,

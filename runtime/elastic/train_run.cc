@@ -1,21 +1,16 @@
 #include "runtime/elastic/train_run.h"
 #include "parallel/comm/gather.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <set>
 #include <system_error>
 #include <utility>
 
-#include "runtime/elastic/download.h"
 #include "runtime/elastic/generation.h"
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
-#include "runtime/rank/device_choice.h"
-#include "runtime/rank/host_watch.h"
-#include "runtime/rank/run_secret.h"
+
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/run/run_layout.h"
@@ -80,82 +75,44 @@ Result<ExitCode> TrainRun::run() {
 }
 
 Waiter TrainRun::waiter() const {
-  std::int64_t timeout_ms = config_.parallel.timeout_ms;
-  if (recovery_.has_value()) timeout_ms = std::min(timeout_ms, config_.elastic.recovery_timeout_ms);
-  return {launched_.env, timeout_ms, launched_.watch};
+  return waiter_for(launched_, setup_.config, recovery_.has_value());
 }
 
 Result<ExitCode> TrainRun::start() {
   enter(launched_.watch, Phase::start_up, 0);
-  HF_TRY_VOID(join());
+  if (launched_.membership != nullptr && count_hosts(launched_.membership->view()) > 1)
+    on_several_hosts_ = true;
+  HF_TRY_VOID(prepare(
+      world(), {.mode = PrepareMode::start, .recovers = recovery_.has_value(), .ranks = launched_ranks_},
+      setup_));
+  const AssignmentRequest& request = setup_.request;
+  HF_TRY_VOID(assign_coordinates({.data_max = request.data_max,
+                                  .data_min = recovery_.has_value() ? request.data_min : request.data_max,
+                                  .pipeline = request.pipeline,
+                                  .tensor = request.tensor}));
+  if (world().communicator.rank() == 0) print_start();
   inventory_.joined = true;
   times_.join_ns = phase_ns();
-  if (start_.step >= static_cast<std::uint64_t>(config_.training.steps)) return say_finished();
+  if (setup_.start.step >= static_cast<std::uint64_t>(setup_.config.training.steps)) return say_finished();
   return run_epoch();
 }
 
-Result<void> TrainRun::join() {
-  if (launched_.config.ok()) config_.parallel.timeout_ms = launched_.config->config.parallel.timeout_ms;
-  HF_TRY(config_, join_config(world(), waiter()));
-  HF_TRY(secret_, agree_on_secret(world().communicator, waiter(), launched_.env, secret_));
-  HF_TRY_VOID(join_hosts(world(), waiter(), config_, *secret_));
-  if (launched_.membership != nullptr && count_hosts(launched_.membership->view()) > 1)
-    on_several_hosts_ = true;
-  if (launched_.watch != nullptr) launched_.watch->run_directory(config_.run.directory);
-  HF_TRY(data_, join_data(world(), waiter(), config_));
-  HF_TRY_VOID(join_device_check(world(), waiter(), config_));
-  HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config_));
-  claim_.reset();  // from a start in which a rank died
-  enter(launched_.watch, Phase::load, 0, waiter().timeout_ms() + verify_timeout_ms);
-  HF_TRY(JoinedStart joined, join_start(world(), waiter(), config_, claim_));
-  start_ = std::move(joined.start);
-  domain_ = std::move(joined.domain);
-  if (domain_.has_value()) launched_.stop.directory_is_local();
-  if (claim_ != nullptr) gate_->use(claim_->loose_fence());
-  enter(launched_.watch, Phase::start_up, 0);
-  HF_TRY_VOID(join_snapshot(world(), waiter(), config_, start_));
-  if (source_of(start_) == StateSource::nothing) return fail(ExitCode::checkpoint, "{}", start_.unusable);
-  if (wants_download(config_, start_)) HF_TRY_VOID(download());
-  HF_TRY_VOID(
-      adopt_stored_shape(launched_.env, start_, config_));  // "auto" keeps the device of the stored run
-  const bool says = world().communicator.rank() == 0;
-  const std::string choice = resolve_device(launched_.env, config_, launched_.rank_on_host);
-  if (says && !choice.empty()) print_line("{}", choice);
-  device_.reset();  // from a start in which a rank died
-  HF_TRY(device_, join_device(world(), waiter(), config_));
-  // The config is resolved for the launched ranks; coordinates are only assigned to the ranks that are left.
-  HF_TRY_VOID(resolve_with_data(config_, launched_ranks_, *data_));
-  request_ = assignment_request(config_, launched_ranks_);
-  HF_TRY_VOID(assign_coordinates({.data_max = request_.data_max,
-                                  .data_min = recovery_.has_value() ? request_.data_min : request_.data_max,
-                                  .pipeline = request_.pipeline,
-                                  .tensor = request_.tensor}));
-  HF_TRY(const ResumeChanges changes, compare_with_stored(launched_.env, start_, config_));
-  HF_TRY(held_out_, join_held_out(world(), waiter(), config_, *data_));
-  if (!says) return {};
-  if (!start_.copy_of.empty()) {
+void TrainRun::print_start() const {
+  const StartPoint& start = setup_.start;
+  if (!start.copy_of.empty()) {
     print_line("{} is a copy of {}, which is still there: RAM snapshots belong to that one",
-               config_.run.directory, start_.copy_of);
+               setup_.config.run.directory, start.copy_of);
   }
-  if (!start_.unusable.empty()) print_message("what is in RAM counts alone: {}", start_.unusable);
-  for (const std::string& note : start_.notes) print_message("checkpoint skipped: {}", note);
-  for (const std::string& change : changes.lines) print_line("resume: {}", change);
-  const std::string device = device_->identity(precision_of(config_));
-  if (!start_.device.empty() && start_.device != device) {
+  if (!setup_.start.unusable.empty()) print_message("what is in RAM counts alone: {}", setup_.start.unusable);
+  for (const std::string& note : setup_.start.notes) print_message("checkpoint skipped: {}", note);
+  for (const std::string& change : setup_.changes.lines) print_line("resume: {}", change);
+  const std::string device = setup_.device->identity(precision_of(setup_.config));
+  if (!setup_.start.device.empty() && setup_.start.device != device) {
     print_line(
         "resume: made on \"{}\", now on \"{}\"  (numeric: the steps from here on may differ in their last "
         "bits)",
-        start_.device, device);
+        start.device, device);
   }
-  return {};
-}
-
-Result<void> TrainRun::download() {
-  enter(launched_.watch, Phase::load, 0, config_.watchdog.ceiling_ms);
-  HF_TRY(start_, join_download(world(), waiter(), config_, *data_, start_,
-                               claim_ == nullptr ? nullptr : claim_->fence()));
-  enter(launched_.watch, Phase::start_up, 0);
-  return {};
 }
 
 // Assigns the coordinates. At a start, when no rank may be missing, the error is that of the layout, which
@@ -165,7 +122,7 @@ Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
          all_gather_text(world().communicator, waiter(), launched_.env.host_id()));
   Result<RankAssignment> assignment = assign_ranks(request, hosts);
   if (!assignment.ok() && !recovery_.has_value()) {
-    HF_TRY(const Mesh mesh, mesh_of(config_, hosts));
+    HF_TRY(const Mesh mesh, mesh_of(setup_.config, hosts));
     assignment = assignment_of(mesh);
   }
   return take_assignment(std::move(assignment));
@@ -207,20 +164,20 @@ void TrainRun::set_watch_epoch() {
 // others wait for the lease, too.
 Result<void> TrainRun::take_lock() {
   if (!writes_) leads_log_ = false;
-  if (!writes_ && claim_ != nullptr) {
+  if (!writes_ && setup_.claim != nullptr) {
     flush_log();  // so that the lines of the next writer come after these
-    claim_.reset();
+    setup_.claim.reset();
     gate_->use([] { return false; });  // lines that still wait are not written after those
   }
   Result<void> outcome;
-  if (writes_ && claim_ == nullptr) {
+  if (writes_ && setup_.claim == nullptr) {
     const StorageWait storage(launched_.watch, "the lock of the run directory");
     Result<std::unique_ptr<Claim>> claim =
-        claim_run_directory(launched_.env, {config_.run.directory}, recovery_lease);
+        claim_run_directory(launched_.env, {setup_.config.run.directory}, recovery_lease);
     outcome = outcome_of(claim);
-    if (claim.ok()) claim_ = std::move(claim).value();
-    if (claim_ != nullptr) gate_->use(claim_->loose_fence());
+    if (claim.ok()) setup_.claim = std::move(claim).value();
   }
+  if (setup_.claim != nullptr) gate_->use(setup_.claim->loose_fence());
   const std::int64_t claim_ms = recovery_lease.patience_ms + recovery_lease.lease_ms;
   return agree_among(world(), outcome, waiter().with_timeout(waiter().timeout_ms() + claim_ms));
 }
@@ -248,21 +205,21 @@ Result<ExitCode> TrainRun::run_epoch() {
 // Goes on with one copy of the model less, which takes less memory of the hosts; the ranks that lose their
 // coordinates become spares.
 Result<ExitCode> TrainRun::shrink_to_memory() {
-  request_.data_max = epoch_->assignment().shape.data - 1;
+  setup_.request.data_max = epoch_->assignment().shape.data - 1;
   worker_.reset();
   epoch_.reset();
-  HF_TRY_VOID(assign_coordinates(request_));
+  HF_TRY_VOID(assign_coordinates(setup_.request));
   return run_epoch();
 }
 
 Result<EpochEnd> TrainRun::run_active() {
   if (!inventory_.log_opened.has_value()) inventory_.log_opened = false;
   enter(launched_.watch, Phase::load, step());
-  if (launched_.watch != nullptr) device_->count_ops_in(launched_.watch->device_ops());
+  if (launched_.watch != nullptr) setup_.device->count_ops_in(launched_.watch->device_ops());
   if (const Result<void> built = build_worker(); !built.ok()) {
     const int copies = epoch_->assignment().shape.data;
     const bool shrinks = !lost_device_.has_value() && memory_.lacks && !active().communicator.abandoned() &&
-                         copies > request_.data_min;
+                         copies > setup_.request.data_min;
     if (!shrinks) return built.error();
     if (first_)
       print_message("{} of {} copies of the model go on: {}", copies - 1, copies, built.error().message);
@@ -270,7 +227,7 @@ Result<EpochEnd> TrainRun::run_active() {
   }
   times_.worker_ns = phase_ns();
   HF_TRY_VOID(load_state());
-  HF_TRY_VOID(agree(device_->status()));
+  HF_TRY_VOID(agree(setup_.device->status()));
   HF_TRY_VOID(enter_generation());
   times_.state_ns = phase_ns();
   worker_->state().shm_run_id = inventory_.shm_run_id;
@@ -282,7 +239,7 @@ Result<EpochEnd> TrainRun::run_active() {
   // New slots are made from the old ones (SlotPool); if there will be none, the old ones only take memory.
   if (memory_.room.tiers == SnapshotTiers::none) {
     kept_slots_.forget();
-    remove_old_snapshots(start_.snapshot);
+    remove_old_snapshots(setup_.start.snapshot);
   }
   HF_TRY_VOID(open_log());
   if (recovery_.has_value()) HF_FAULT_POINT(launched_.faults, "recover.before_resume");
@@ -299,38 +256,38 @@ void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) 
 // Returns the terms of the agreement on memory. A start that finds snapshots of the run had the tiers that
 // made them; a recovery knows its tiers. If memory was lacking with more ranks, the wait is over.
 MemoryTerms TrainRun::memory_terms() {
-  const std::string& id = inventory_.shm_run_id.empty() ? start_.shm_run_id : inventory_.shm_run_id;
+  const std::string& id = inventory_.shm_run_id.empty() ? setup_.start.shm_run_id : inventory_.shm_run_id;
   const bool is_launched_layout =
       !recovery_.has_value() && !memory_.lacks && world().communicator.size() == launched_ranks_;
-  return {.timeout_ms = memory_.lacks ? 0 : config_.elastic.memory_timeout_ms,
-          .had = start_.snapshot.has_value() ? SnapshotTiers::all : memory_.room.tiers,
+  return {.timeout_ms = memory_.lacks ? 0 : setup_.config.elastic.memory_timeout_ms,
+          .had = setup_.start.snapshot.has_value() ? SnapshotTiers::all : memory_.room.tiers,
           .has_all_ranks = is_launched_layout,
           .run = id.empty() ? std::nullopt : std::optional(digest_of(id)),
-          .resumed = start_.snapshot,
+          .resumed = setup_.start.snapshot,
           .slots = &kept_slots_};
 }
 
 Result<void> TrainRun::build_worker() {
-  HF_TRY(transport_, join_transport(active(), waiter(), config_, *device_));
+  HF_TRY(transport_, join_transport(active(), waiter(), setup_.config, *setup_.device));
   const Mesh mesh(epoch_->assignment().shape);
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(active().communicator, waiter(), launched_.env.host_id()));
   const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_id()));
-  HF_TRY(JoinedBuddies buddies, join_buddies(active(), waiter(), config_, mesh));
+  HF_TRY(JoinedBuddies buddies, join_buddies(active(), waiter(), setup_.config, mesh));
   survives_host_ = buddies.all_cross_hosts;
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
-  if (config_.data.ledger && ledger_ == nullptr) {
+  if (setup_.config.data.ledger && ledger_ == nullptr) {
     const int rank = world().communicator.global_rank(world().communicator.rank());
-    ledger_ = std::make_unique<SampleLog>(launched_.env, RunPaths{config_.run.directory}.ledger(rank));
+    ledger_ = std::make_unique<SampleLog>(launched_.env, RunPaths{setup_.config.run.directory}.ledger(rank));
   }
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
                                                            .faults = launched_.faults,
                                                            .communicator = active().communicator,
-                                                           .device = *device_,
-                                                           .config = config_,
+                                                           .device = *setup_.device,
+                                                           .config = setup_.config,
                                                            .mesh = mesh,
                                                            .buddies = std::move(buddies.of_rank),
-                                                           .data = data_,
+                                                           .data = setup_.data,
                                                            .ranks_on_host = ranks_on_host,
                                                            .nccl = transport_.nccl.get(),
                                                            .gpu = transport_.gpu,
@@ -341,10 +298,11 @@ Result<void> TrainRun::build_worker() {
                                                            .memory_decision = &memory_,
                                                            .kept = &kept_memory_,
                                                            .slots = &kept_slots_,
-                                                           .secret = secret_});
+                                                           .secret = setup_.secret});
   // A rank may have waited for memory that a process which died still held.
-  const Result<void> agreed = agree(
-      outcome_of(worker), waiter().with_timeout(waiter().timeout_ms() + config_.elastic.memory_timeout_ms));
+  const Result<void> agreed =
+      agree(outcome_of(worker),
+            waiter().with_timeout(waiter().timeout_ms() + setup_.config.elastic.memory_timeout_ms));
   keep_from_driver(worker);
   HF_TRY_VOID(agreed);
   worker_ = std::move(worker).value();
@@ -354,9 +312,9 @@ Result<void> TrainRun::build_worker() {
 // Shows each sentence once, whichever ranks it is about, and only at the first start: ranks that come and go
 // do not change it.
 Result<void> TrainRun::show_slow_paths() {
-  if (config_.device == "cpu" || recovery_.has_value()) return {};
+  if (setup_.config.device == "cpu" || recovery_.has_value()) return {};
   HF_TRY(const std::vector<std::vector<std::string>> all,
-         gather(active().communicator, waiter(), device_->slow_paths()));
+         gather(active().communicator, waiter(), setup_.device->slow_paths()));
   std::set<std::string> reported;
   for (const std::vector<std::string>& sentences : all) {
     for (const std::string& sentence : sentences)
@@ -369,18 +327,19 @@ Result<EpochEnd> TrainRun::train() {
   drop_copies();
   const std::optional<ParentCheckpoint> on_all_hosts =
       store_.has_value() ? store_->on_all_hosts() : std::optional<ParentCheckpoint>();
-  store_.emplace(launched_.env, launched_.faults, config_.run.directory, start_.writer);
+  store_.emplace(launched_.env, launched_.faults, setup_.config.run.directory, setup_.start.writer);
   if (on_all_hosts.has_value()) store_->all_hosts_have(*on_all_hosts);
-  if (claim_ != nullptr) store_->fence({.epoch = claim_->epoch(), .check = claim_->fence()});
+  if (setup_.claim != nullptr)
+    store_->fence({.epoch = setup_.claim->epoch(), .check = setup_.claim->fence()});
   HF_TRY_VOID(make_tier());
   if (const Result<void> begun = worker_->start_loader(); !begun.ok()) return refused(begun.error().message);
-  store_->keep_for_good(config_.checkpoint.keep_every_steps);
+  store_->keep_for_good(setup_.config.checkpoint.keep_every_steps);
   std::optional<Growth> growth = plan_growth();
   starts_ranks_ns_ = 0;
   std::unique_ptr<SaveRequests> requests;
   if (writes_) {
     Result<std::unique_ptr<SaveRequests>> begun =
-        SaveRequests::begin(launched_.env, RunPaths{config_.run.directory});
+        SaveRequests::begin(launched_.env, RunPaths{setup_.config.run.directory});
     if (!begun.ok()) return refused(begun.error().message);
     requests = std::move(begun).value();
   }
@@ -388,15 +347,15 @@ Result<EpochEnd> TrainRun::train() {
                    .store = *store_,
                    .progress = *progress_,
                    .stop = launched_.stop,
-                   .held_out = held_out_,
+                   .held_out = setup_.held_out,
                    .cadence = cadence_,
                    .tier = tier_,
                    .requests = requests.get(),
-                   .claim = claim_.get(),
+                   .claim = setup_.claim.get(),
                    .survives_host = survives_host_,
-                   .writer = start_.writer,
+                   .writer = setup_.start.writer,
                    .started_ns = launched_.started_ns,
-                   .resumed = start_.snapshot,
+                   .resumed = setup_.start.snapshot,
                    .failures = failures_.so_far(launched_.env.wall_time_us()),
                    .saves_first = std::exchange(saves_first_, false),
                    .growth = growth.has_value() ? &*growth : nullptr,
@@ -405,7 +364,7 @@ Result<EpochEnd> TrainRun::train() {
   if (!end.ok()) {  // noted first, because the end of the trainer may take a while
     fault_ns_ = launched_.env.monotonic_ns();
     unused_slot_ = trainer.unused_slot();
-    enter_recovery(launched_.watch, step(), config_);
+    enter_recovery(launched_.watch, step(), setup_.config);
     given_up_saves_ = trainer.give_up_saves();
     return end.error();
   }
@@ -415,12 +374,12 @@ Result<EpochEnd> TrainRun::train() {
 
 // Uploads the last checkpoint of a run that was killed when only the upload was left to do.
 Result<void> TrainRun::send_last() {
-  CheckpointStore store(launched_.env, launched_.faults, config_.run.directory, start_.writer);
+  CheckpointStore store(launched_.env, launched_.faults, setup_.config.run.directory, setup_.start.writer);
   Communicator& all = world().communicator;
   Uploads uploads({.env = launched_.env,
                    .faults = launched_.faults,
                    .store = store,
-                   .config = config_,
+                   .config = setup_.config,
                    .rank = all.rank(),
                    .ranks = all.size()});
   HF_TRY_VOID(uploads.offer_newest(all, waiter()));
@@ -433,14 +392,14 @@ Result<void> TrainRun::send_last() {
 
 // Ends a run that is finished, which may be one whose last start died right after its last save.
 Result<ExitCode> TrainRun::say_finished() {
-  if (!start_.shm_run_id.empty())
-    HF_TRY_VOID(
-        agree_among(world(), outcome_of(remove_snapshots(launched_.env, digest_of(start_.shm_run_id)))));
-  step_ = start_.step;
+  if (!setup_.start.shm_run_id.empty())
+    HF_TRY_VOID(agree_among(world(),
+                            outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id)))));
+  step_ = setup_.start.step;
   HF_TRY_VOID(send_last());
   if (first_) {
-    print_line("the run in {} is finished: step {} of {}", config_.run.directory, step(),
-               config_.training.steps);
+    print_line("the run in {} is finished: step {} of {}", setup_.config.run.directory, step(),
+               setup_.config.training.steps);
   }
   return ExitCode::done;
 }

@@ -8,8 +8,8 @@ namespace holdfast::inline elastic {
 
 // Returns the storage domains of a group of ranks; none if there is one directory for all.
 Result<std::optional<StorageDomains>> TrainRun::domains_of(const TrainInputs& group) {
-  if (!domain_.has_value()) return std::optional<StorageDomains>();
-  HF_TRY(StorageDomains domains, gather_storage_domains(group.communicator, waiter(), *domain_));
+  if (!setup_.domain.has_value()) return std::optional<StorageDomains>();
+  HF_TRY(StorageDomains domains, gather_storage_domains(group.communicator, waiter(), *setup_.domain));
   return std::optional(std::move(domains));
 }
 
@@ -19,7 +19,7 @@ Result<bool> TrainRun::writes_with(const RankAssignment& assignment) {
   HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
   if (!domains.has_value()) return first_;
   for (const int rank : assignment.active_ranks) {
-    if (domains->of(rank).number == domain_->number) return rank == world().communicator.rank();
+    if (domains->of(rank).number == setup_.domain->number) return rank == world().communicator.rank();
   }
   return domains->leads(world().communicator.rank());
 }
@@ -40,11 +40,11 @@ Result<void> TrainRun::make_tier() {
   if (!domains.has_value()) return {};
   const int rank = active().communicator.rank();
   if (domains->count() > 1) {
-    store_->holds_part_of(domain_->host);
-    if (!start_.content.empty())
-      store_->all_hosts_have({.generation = start_.generation, .step = start_.step});
-    if (config_.checkpoint.replicas != "off") {
-      HF_TRY(copies_, ShardCopies::create(worker_->state_view(), *store_, *domains, start_.writer));
+    store_->holds_part_of(setup_.domain->host);
+    if (!setup_.start.content.empty())
+      store_->all_hosts_have({.generation = setup_.start.generation, .step = setup_.start.step});
+    if (setup_.config.checkpoint.replicas != "off") {
+      HF_TRY(copies_, ShardCopies::create(worker_->state_view(), *store_, *domains, setup_.start.writer));
     }
   }
   tier_.emplace(rank, std::move(*domains), copies_.get());

@@ -4,13 +4,10 @@
 #include <set>
 
 #include "parallel/comm/gather.h"
-#include "runtime/elastic/join.h"
 #include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
-#include "runtime/rank/device_choice.h"
-#include "runtime/rank/host_watch.h"
-#include "runtime/rank/run_secret.h"
+
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/run_layout.h"
@@ -34,7 +31,7 @@ struct HostNumber {
 
 // Returns whether the run has fewer ranks than it was started with, and may have more.
 bool TrainRun::wants_ranks() const {
-  return launched_.membership != nullptr && config_.elastic.grow == "auto" &&
+  return launched_.membership != nullptr && setup_.config.elastic.grow == "auto" &&
          world().communicator.size() < launched_ranks_;
 }
 
@@ -46,7 +43,7 @@ bool TrainRun::wants_ranks() const {
 std::int64_t TrainRun::grow_at_ns() const {
   if (!wants_ranks() || inventory_.lost_starter || on_several_hosts_) return 0;
   const std::int64_t since_ns = disturbed_ns_ == 0 ? launched_.env.monotonic_ns() : disturbed_ns_;
-  return since_ns + config_.elastic.grow_after_ms * 1'000'000;
+  return since_ns + setup_.config.elastic.grow_after_ms * 1'000'000;
 }
 
 // Plans the growth on the rank that decides when the run grows: rank 0 of all, which can start new ranks
@@ -67,7 +64,7 @@ std::optional<Growth> TrainRun::plan_growth() {
   if (starts_ahead) {
     constexpr std::int64_t min_retry_ms = 1'000;
     Membership& membership = *launched_.membership;
-    const ElasticConfig& elastic = config_.elastic;
+    const ElasticConfig& elastic = setup_.config.elastic;
     terms.retry_ns = std::max(elastic.grow_after_ms, min_retry_ms) * 1'000'000;
     terms.patience_ns = (elastic.memory_timeout_ms + elastic.recovery_timeout_ms) * 1'000'000;
     terms.settle_ns = elastic.memory_timeout_ms * 1'000'000;
@@ -81,25 +78,26 @@ std::optional<Growth> TrainRun::plan_growth() {
 
 // Starts new ranks ahead. The others begin their next step meanwhile, and wait for this rank there.
 Result<void> TrainRun::start_new_ranks() {
-  enter_recovery(launched_.watch, step(), config_);
-  const bool have_coordinates = epoch_->assignment().shape.data < request_.data_max;
+  enter_recovery(launched_.watch, step(), setup_.config);
+  const bool have_coordinates = epoch_->assignment().shape.data < setup_.request.data_max;
   std::string task;
   if (have_coordinates) {
     HF_TRY(NewRankTask planned, plan_new_rank({.env = launched_.env,
                                                .faults = launched_.faults,
                                                .communicator = active().communicator,
-                                               .device = *device_,
-                                               .config = config_,
+                                               .device = *setup_.device,
+                                               .config = setup_.config,
                                                .mesh = Mesh(epoch_->assignment().shape),
                                                .data = nullptr},
-                                              request_.data_max));
-    planned.timeout_ms = config_.elastic.memory_timeout_ms;
+                                              setup_.request.data_max));
+    planned.timeout_ms = setup_.config.elastic.memory_timeout_ms;
     planned.given_back_bytes = bytes_given_back(planned);
     planned.shm_run_id = inventory_.shm_run_id;
     if (memory_.room.tiers == SnapshotTiers::none) planned.slot_bytes = 0;
     if (planned.device_bytes + planned.host_bytes > 0) task = record_to_text(planned);
   }
-  return launched_.membership->start_new_ranks(ranks_wanted(), task, config_.elastic.recovery_timeout_ms);
+  return launched_.membership->start_new_ranks(ranks_wanted(), task,
+                                               setup_.config.elastic.recovery_timeout_ms);
 }
 
 // Returns the bytes that the ranks of this host hold beyond the need of each after the ranks of `planned`
@@ -123,13 +121,13 @@ Result<ExitCode> TrainRun::grow() {
   recovery_->active_before = epoch_->assignment().shape.active();
   recovery_->wanted = ranks_wanted();
   recovery_->noticed = fmt::format("{} ranks want {} more", world().communicator.size(), recovery_->wanted);
-  enter_recovery(launched_.watch, step_, config_);
+  enter_recovery(launched_.watch, step_, setup_.config);
   HF_FAULT_POINT(launched_.faults, "grow.begin");
   worker_.reset();
   progress_.reset();
   epoch_.reset();
-  const Result<void> grown =
-      launched_.membership->grow(recovery_->wanted, config_.elastic.recovery_timeout_ms, recovery_->noticed);
+  const Result<void> grown = launched_.membership->grow(
+      recovery_->wanted, setup_.config.elastic.recovery_timeout_ms, recovery_->noticed);
   world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
   recovery_->shrink_ns += env.monotonic_ns() - recovery_->noticed_ns;
   if (world().communicator.abandoned()) return grown.error();
@@ -145,48 +143,42 @@ Result<ExitCode> TrainRun::admit() {
     recovery_->noticed_ns = launched_.started_ns;
     recovery_->noticed_us = launched_.env.wall_time_us();
     recovery_->before = launched_.membership->view();
-    if (launched_.config.ok()) config_ = launched_.config->config;
+    if (launched_.config.ok()) setup_.config = launched_.config->config;
     world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
   }
   phase_ns();
-  enter_recovery(launched_.watch, step_, config_);
+  enter_recovery(launched_.watch, step_, setup_.config);
   HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());
   learn(merge_inventories(inventories));
   if (!inventory_.joined) {
     admits_ = true;
     enter(launched_.watch, Phase::recovery, step_,  // the GPU of a new rank may be full for a while
-          rebuild_deadline_ms(config_) + config_.elastic.memory_timeout_ms);
+          rebuild_deadline_ms(setup_.config) + setup_.config.elastic.memory_timeout_ms);
     HF_TRY_VOID(join_again());
     inventory_.joined = true;
   }
-  HF_TRY_VOID(assign_coordinates(request_));
-  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, inventory_.shm_run_id));
+  HF_TRY_VOID(assign_coordinates(setup_.request));
+  HF_TRY_VOID(find_recovery_point());
   HF_FAULT_POINT(launched_.faults, "grow.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();
 }
 
-// Agrees with new ranks on all that a start agrees on.
+// Agrees with new ranks on all that a start agrees on. What this rank had stays as it is until all have agreed.
 Result<void> TrainRun::join_again() {
   HF_TRY_VOID(take_place_on_host());
-  HF_TRY(Config config, join_config(world(), waiter()));
-  HF_TRY(secret_, agree_on_secret(world().communicator, waiter(), launched_.env, secret_));
-  HF_TRY_VOID(join_hosts(world(), waiter(), config, *secret_));
-  if (launched_.watch != nullptr) launched_.watch->run_directory(config.run.directory);
-  HF_TRY(std::shared_ptr<DataSet> data, join_data(world(), waiter(), config));
-  HF_TRY_VOID(join_device_check(world(), waiter(), config));
-  HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config));
-  HF_TRY(const StartPoint stored, join_recovery_point(world(), waiter(), config, inventory_.shm_run_id));
-  HF_TRY_VOID(agree_among(world(), adopt_stored_shape(launched_.env, stored, config)));
-  static_cast<void>(resolve_device(launched_.env, config, launched_.rank_on_host));
-  HF_TRY(std::unique_ptr<Device> device, join_device(world(), waiter(), config, device_.get()));
-  HF_TRY_VOID(agree_among(world(), resolve_with_data(config, launched_ranks_, *data)));
-  HF_TRY(std::optional<HeldOutSet> held_out, join_held_out(world(), waiter(), config, *data));
-  config_ = std::move(config);
-  data_ = std::move(data);
-  if (device_ == nullptr) device_ = std::move(device);
-  held_out_ = std::move(held_out);
-  request_ = assignment_request(config_, launched_ranks_);
+  RunSetup joined = {.secret = setup_.secret};
+  HF_TRY_VOID(prepare(world(),
+                      {.mode = PrepareMode::rejoin,
+                       .recovers = true,
+                       .ranks = launched_ranks_,
+                       .shm_run_id = inventory_.shm_run_id,
+                       .device = setup_.device.get()},
+                      joined));
+  if (setup_.device != nullptr) joined.device = std::move(setup_.device);
+  joined.claim = std::move(setup_.claim);
+  joined.domain = std::move(setup_.domain);
+  setup_ = std::move(joined);
   return {};
 }
 
@@ -194,7 +186,7 @@ Result<void> TrainRun::join_again() {
 // with it.
 Result<void> TrainRun::take_place_on_host() {
   const HostNumber mine{.host = launched_.env.host_id(),
-                        .number = device_ == nullptr ? -1 : launched_.rank_on_host};
+                        .number = setup_.device == nullptr ? -1 : launched_.rank_on_host};
   HF_TRY(const std::vector<HostNumber> all, gather(world().communicator, waiter(), mine));
   std::set<int> taken;
   int newer_before_me = 0, on_host = 0;
@@ -205,7 +197,7 @@ Result<void> TrainRun::take_place_on_host() {
     if (number >= 0) taken.insert(number);
     if (number < 0 && static_cast<int>(rank) < world().communicator.rank()) ++newer_before_me;
   }
-  if (device_ != nullptr) return {};
+  if (setup_.device != nullptr) return {};
   launched_.ranks_on_host = on_host;
   int number = 0;
   for (;; ++number) {

@@ -14,17 +14,13 @@
 #include <vector>
 
 #include "checkpoint/store.h"
-#include "kernels/device.h"
 #include "parallel/comm/agreement.h"
-#include "runtime/config/config.h"
-#include "runtime/data/loader.h"
 #include "runtime/elastic/inventory.h"
 #include "runtime/elastic/new_rank.h"
+#include "runtime/elastic/prepare.h"
 #include "runtime/elastic/recover.h"
 #include "runtime/elastic/recovery_plan.h"
-#include "runtime/elastic/resume.h"
 #include "runtime/elastic/train_run.h"
-#include "runtime/os/secret.h"
 #include "runtime/rank/device_loss.h"
 #include "runtime/rank/membership_epoch.h"
 #include "runtime/rank/transport_choice.h"
@@ -34,7 +30,6 @@
 #include "runtime/save/disk_tier.h"
 #include "runtime/save/save_cadence.h"
 #include "runtime/save/state_saver.h"
-#include "runtime/train/evaluation.h"
 #include "runtime/train/growth.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/worker.h"
@@ -81,14 +76,13 @@ class TrainRun {
 
   void record_end(const RunPaths& paths, const RunEnd& end);
   Result<ExitCode> start();
-  Result<void> join();
-  Result<void> download();
+  void print_start() const;
   Result<void> assign_coordinates(const AssignmentRequest& request);
   Result<void> take_assignment(Result<RankAssignment> assignment);
   Result<void> take_lock();
   // Returns the check that this rank, if it is the writer, still is; called before it writes for all.
-  ClaimCheck claim_check() const { return claim_ == nullptr ? ClaimCheck() : claim_->fence(); }
-  Result<void> check_claim() { return claim_ == nullptr ? Result<void>() : claim_->check(); }
+  ClaimCheck claim_check() const { return setup_.claim == nullptr ? ClaimCheck() : setup_.claim->fence(); }
+  Result<void> check_claim() { return setup_.claim == nullptr ? Result<void>() : setup_.claim->check(); }
   Result<bool> writes_with(const RankAssignment& assignment);
   Result<void> make_tier();
   void drop_copies();
@@ -133,6 +127,7 @@ class TrainRun {
   void keep_live_state(const MembershipView& of_epoch);
   Result<std::vector<RecoveryInventory>> exchange_inventories();
   void learn(const RecoveryInventory& known);
+  Result<void> find_recovery_point();
 
   // Functions for growing back (train_run_growth.cc).
   bool is_joiner() const { return launched_.membership != nullptr && launched_.membership->is_joiner(); }
@@ -149,7 +144,7 @@ class TrainRun {
   void refuse_new_ranks(const Error& error);
   void record_for_the_dead();
   std::string resumed_from() const {
-    const StateSource source = source_of(start_);
+    const StateSource source = source_of(setup_.start);
     return source == StateSource::ram ? "ram" : source == StateSource::start ? "start" : "disk";
   }
 
@@ -168,9 +163,9 @@ class TrainRun {
   // Agrees on an outcome. A rank that has lost its device sends nothing more to the others: it gets the
   // device's error, returns to run() with it, and leaves there.
   Result<void> agree_among(const TrainInputs& group, const Result<void>& mine, const Waiter& patience) {
-    if (device_ != nullptr && device_->lost()) {
-      lost_device_.emplace(LeavingRank{group.env, group.communicator, config_.run.directory, step()});
-      return device_->status().error();
+    if (setup_.device != nullptr && setup_.device->lost()) {
+      lost_device_.emplace(LeavingRank{group.env, group.communicator, setup_.config.run.directory, step()});
+      return setup_.device->status().error();
     }
     return agree_on_outcome(group.communicator, patience, mine, group.env.host_name());
   }
@@ -189,31 +184,23 @@ class TrainRun {
   }
 
   TrainInputs launched_;
+  RunSetup setup_;
   int launched_ranks_;
   std::int64_t phase_begin_ns_;
   Progress::StartupTimes times_;
-  Config config_;
   std::uint64_t logged_step_ = 0;  // newest step with a line in the event log
-  std::optional<Secret> secret_;   // of the start; set by join()
   std::optional<TrainInputs> world_;
   std::unique_ptr<MembershipEpoch> epoch_;
   bool first_ = false;  // this rank is the leader, which logs for all
   // True if this rank writes to the run directory: the leader, or one rank of each host if it is local to
   // each.
   bool writes_ = false;
-  std::optional<StorageDomain> domain_;  // of this rank, if run.directory is local to each host
-  std::optional<DiskTier> tier_;         // of the newest trainer; none: checkpoints are in one directory
-  AssignmentRequest request_;
-  std::unique_ptr<Claim> claim_;
+  std::optional<DiskTier> tier_;  // of the newest trainer; none: checkpoints are in one directory
   std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // for the writes of the log's thread
-  StartPoint start_;
-  std::shared_ptr<DataSet> data_;
-  std::unique_ptr<Device> device_;
   JoinedTransport transport_;
   PreparedRank own_;         // used if the caller has prepared nothing
   KeptMemory& kept_memory_;  // memory of the workers, kept between epochs
   SlotPool& kept_slots_;     // slots of their snapshots and replicas
-  std::optional<HeldOutSet> held_out_;
   // Queues of lines that could not be written yet, kept from one epoch to the next.
   std::unique_ptr<EventQueue> log_;
   std::unique_ptr<SampleLog> ledger_;  // null unless data.ledger

@@ -26,7 +26,7 @@ namespace holdfast::inline elastic {
 Result<double> TrainRun::measure_peak() {
   constexpr int rounds = 4;
   constexpr std::int64_t round_ns = 3'000'000;
-  Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->workload().spec.dtype);
+  Result<GemmPeak> product = GemmPeak::make(launched_.env, *setup_.device, worker_->workload().spec.dtype);
   const Result<void> made = agree(outcome_of(product));
   keep_from_driver(product);
   HF_TRY_VOID(made);
@@ -35,7 +35,7 @@ Result<double> TrainRun::measure_peak() {
   for (int round = 0; round < rounds; ++round) {
     HF_TRY_VOID(barrier(active().communicator, waiter()));
     const double mine = product->rate(round_ns);
-    const Result<void> measured = agree(device_->status());
+    const Result<void> measured = agree(setup_.device->status());
     keep_from_driver(product);
     HF_TRY_VOID(measured);
     HF_TRY_VOID(all_gather(active().communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
@@ -56,32 +56,33 @@ Result<void> TrainRun::open_log() {
   times_.gemm_peak_ns = phase_ns();
   if (log_ == nullptr)
     log_ = std::make_unique<EventQueue>(
-        launched_.env, RunPaths{config_.run.directory}.events(),
-        static_cast<std::uint64_t>(config_.log.rotate_bytes),
+        launched_.env, RunPaths{setup_.config.run.directory}.events(),
+        static_cast<std::uint64_t>(setup_.config.log.rotate_bytes),
         [&faults = launched_.faults] { HF_FAULT_POINT(faults, "log.before_line"); },
         [gate = gate_] { return gate->is_open(); });
   log_->others_have_written();
   if (recovery_.has_value()) logged_step_ = std::max(logged_step_, recovery_->step_before);
   if (writes_ && !opened_before)
-    logged_step_ = std::max(logged_step_, newest_logged_step(launched_.env, RunPaths{config_.run.directory}));
+    logged_step_ =
+        std::max(logged_step_, newest_logged_step(launched_.env, RunPaths{setup_.config.run.directory}));
   if (writes_ && !std::exchange(leads_log_, true)) complete_log();
   progress_ = std::make_unique<Progress>(
       launched_.env, *log_,
-      Progress::Setup{
-          .steps = config_.training.steps,
-          .every_steps = config_.log.every_steps,
-          .flops_per_token = flops_per_token(worker_->workload().spec, config_.training.sequence_length),
-          .peak_flops = inventory_.gemm_peak * ranks,
-          .tokens_per_step = worker_->workload().tokens_per_step(),
-          .peak_beaten =
-              [this, ranks](double flops) {
-                inventory_.gemm_peak = std::max(inventory_.gemm_peak, flops / ranks);
-              },
-          .logged_step = logged_step_,
-          .directory = config_.run.directory,
-          .first_step = step(),
-          .first_tokens =
-              worker_->state().data_cursor * static_cast<std::uint64_t>(config_.training.sequence_length)},
+      Progress::Setup{.steps = setup_.config.training.steps,
+                      .every_steps = setup_.config.log.every_steps,
+                      .flops_per_token =
+                          flops_per_token(worker_->workload().spec, setup_.config.training.sequence_length),
+                      .peak_flops = inventory_.gemm_peak * ranks,
+                      .tokens_per_step = worker_->workload().tokens_per_step(),
+                      .peak_beaten =
+                          [this, ranks](double flops) {
+                            inventory_.gemm_peak = std::max(inventory_.gemm_peak, flops / ranks);
+                          },
+                      .logged_step = logged_step_,
+                      .directory = setup_.config.run.directory,
+                      .first_step = step(),
+                      .first_tokens = worker_->state().data_cursor *
+                                      static_cast<std::uint64_t>(setup_.config.training.sequence_length)},
       first_    ? Progress::Role::speaks
       : writes_ ? Progress::Role::writes
                 : Progress::Role::silent);
@@ -99,14 +100,14 @@ void TrainRun::complete_log() {
   const RunState& state = worker_->state();
   if (state.step == 0) return;
   log_->insert(
-      [&env = launched_.env, paths = RunPaths{config_.run.directory}, step = state.step,
+      [&env = launched_.env, paths = RunPaths{setup_.config.run.directory}, step = state.step,
        recent = state.recent_steps](LineSink& log) { write_missing_steps(env, paths, step, recent, log); });
 }
 
 // Counts a failure; several deaths until a step is made are one failure.
 void TrainRun::count_failure() {
   if (recovery_->faults == 0 || failure_counted_us_ == recovery_->noticed_us) return;
-  const RunPaths paths{config_.run.directory};
+  const RunPaths paths{setup_.config.run.directory};
   failure_counted_us_ = recovery_->noticed_us;
   failures_.take_over(launched_.env, paths);
   failures_.count_failure();
@@ -115,7 +116,7 @@ void TrainRun::count_failure() {
 
 // Continues the log. A rank that has left may have recorded its own end as the end of the run.
 Result<void> TrainRun::continue_log() {
-  const RunPaths paths{config_.run.directory};
+  const RunPaths paths{setup_.config.run.directory};
   HF_TRY_VOID(check_claim());
   if (read_status(launched_.env, paths).state != "running") {
     HF_TRY_VOID(write_status(launched_.env, paths,
@@ -127,9 +128,10 @@ Result<void> TrainRun::continue_log() {
 }
 
 Result<void> TrainRun::begin_log() {
-  const RunPaths paths{config_.run.directory};
+  const RunPaths paths{setup_.config.run.directory};
   HF_TRY_VOID(check_claim());
-  HF_TRY_VOID(launched_.env.replace_text(paths.config(), record_config(config_, launched_.config->origin)));
+  HF_TRY_VOID(
+      launched_.env.replace_text(paths.config(), record_config(setup_.config, launched_.config->origin)));
   forget_answered_requests(launched_.env, paths);
   HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().shm_run_id));
   if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty() && first_)
@@ -146,40 +148,40 @@ Result<void> TrainRun::begin_log() {
   }
   const ModelSpec& spec = worker_->workload().spec;
   HF_TRY_VOID(progress_->started(parameter_count(spec), world().communicator.size(), hosts, worker_->state(),
-                                 from == "start" ? "" : from, times_, *device_,
+                                 from == "start" ? "" : from, times_, *setup_.device,
                                  transport_.choice.description));
   const int ranks = active().communicator.size();
-  const std::int64_t stages = config_.parallel.pipeline;
+  const std::int64_t stages = setup_.config.parallel.pipeline;
   const std::size_t spares = epoch_->assignment().spares.size();
   progress_->say(fmt::format(
       "{} parameters{}, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
       parameter_count(spec),
-      config_.model.freeze.empty() ? "" : fmt::format(" ({} trained)", trained_parameter_count(spec)),
-      config_.parallel.lanes, ranks, device_->threads(),
+      setup_.config.model.freeze.empty() ? "" : fmt::format(" ({} trained)", trained_parameter_count(spec)),
+      setup_.config.parallel.lanes, ranks, setup_.device->threads(),
       stages > 1 ? fmt::format(" in {} stages", stages) : "",
       spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
-      device_->description(), worker_->workload().tokens_per_step(),
-      format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes()),
+      setup_.device->description(), worker_->workload().tokens_per_step(),
+      format_bytes(worker_->memory_plan().total_bytes() + setup_.device->workspace_bytes()),
       stages > 1 ? "on rank 0" : "per rank"));
-  if (!device_->host_sees_memory() && ranks > 1) {
+  if (!setup_.device->host_sees_memory() && ranks > 1) {
     progress_->say("exchange: " + transport_.choice.description);
   }
-  const std::string whole = why_gradients_are_whole(config_, worker_->rank().mesh.shape().data);
+  const std::string whole = why_gradients_are_whole(setup_.config, worker_->rank().mesh.shape().data);
   if (!whole.empty()) progress_->say(whole);
-  for (const std::string& line : kernel_summary(device_->kernels())) progress_->say("kernels: " + line);
+  for (const std::string& line : kernel_summary(setup_.device->kernels())) progress_->say("kernels: " + line);
   return {};
 }
 
 void TrainRun::write_final_status(const RunEnd& end) {
   constexpr std::int64_t report_timeout_ms = 600'000;
   enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
-  const RunPaths paths{config_.run.directory};
+  const RunPaths paths{setup_.config.run.directory};
   const bool begun = progress_ != nullptr;
   // A claim that another writer has taken over is the only reason to record nothing; a file that cannot be
   // read may be repaired.
   if (const Result<void> mine = check_claim(); !mine.ok() && mine.error().code == ExitCode::communication)
-    claim_.reset();
-  if (claim_ != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
+    setup_.claim.reset();
+  if (setup_.claim != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
   // The other ranks wait here, not in MPI's shutdown, which has a short deadline: a long log makes a report
   // slow.
   if (world().communicator.abandoned()) return;

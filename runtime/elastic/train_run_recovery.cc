@@ -19,14 +19,14 @@ bool TrainRun::can_recover() const {
 
 // Returns whether this rank can no longer take part, because of its device or its system.
 bool TrainRun::is_broken() const {
-  return system_refused_ || (can_recover() && device_ != nullptr && !device_->status().ok());
+  return system_refused_ || (can_recover() && setup_.device != nullptr && !setup_.device->status().ok());
 }
 
 // Decides what this rank does after a fault. `admitted`: new ranks had come, and had not joined yet.
 AfterFault TrainRun::after_fault(bool admitted) const {
   if (lost_device_.has_value() || (is_broken() && others_can_go_on())) return AfterFault::leave;
   if (admitted && !world().communicator.abandoned())
-    return device_ == nullptr ? AfterFault::leave : AfterFault::refuse_joiners;
+    return setup_.device == nullptr ? AfterFault::leave : AfterFault::refuse_joiners;
   return can_recover() ? AfterFault::recover : AfterFault::end;
 }
 
@@ -36,7 +36,7 @@ void TrainRun::leave_run(const Error& error, bool admitted) {
   flush_log();
   if (lost_device_.has_value()) {
     end_without_device(*lost_device_, error);
-  } else if (admitted && device_ == nullptr) {
+  } else if (admitted && setup_.device == nullptr) {
     print_message("new ranks cannot take part: {}", error.message);
   } else {
     print_message("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(),
@@ -79,8 +79,8 @@ void TrainRun::keep_live_state(const MembershipView& of_epoch) {
   const std::optional<int> slot = std::exchange(unused_slot_, std::nullopt);
   if (!slot.has_value() || worker_ == nullptr) return;
   if (!no_coordinate_is_lost(epoch_->assignment(), of_epoch, launched_.membership->view())) return;
-  enter_recovery(launched_.watch, step_, config_);
-  const Result<void> sealed = seal_live_state(*worker_, start_.writer, *slot);
+  enter_recovery(launched_.watch, step_, setup_.config);
+  const Result<void> sealed = seal_live_state(*worker_, setup_.start.writer, *slot);
   if (!sealed.ok()) print_message("the step is not redone from the state in use: {}", sealed.error().message);
 }
 
@@ -92,7 +92,7 @@ void TrainRun::wait_for_given_up_saves() {
     const StorageWait storage(launched_.watch, "a save that is given up");
     given_up_saves_.reset();
   }
-  enter_recovery(launched_.watch, step_, config_);
+  enter_recovery(launched_.watch, step_, setup_.config);
 }
 
 // Rebuilds the group with the ranks that are left, and drops the objects of the epoch.
@@ -100,7 +100,7 @@ Result<void> TrainRun::rebuild_group() {
   const std::int64_t begin_ns = launched_.env.monotonic_ns();
   const MembershipView of_epoch = launched_.membership->view();  // recovery_->before may be older
   const Result<void> group_rebuilt =
-      launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
+      launched_.membership->recover(setup_.config.elastic.recovery_timeout_ms, recovery_->noticed);
   wait_for_given_up_saves();
   if (group_rebuilt.ok()) keep_live_state(of_epoch);
   const std::vector<Member> lost = members_lost(of_epoch, launched_.membership->view());
@@ -109,7 +109,7 @@ Result<void> TrainRun::rebuild_group() {
       !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
   // A rank 0 that was lost earlier than that has died of something else.
   const std::int64_t starts_ns = std::exchange(starts_ranks_ns_, 0);
-  if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= rebuild_deadline_ms(config_) * 1'000'000)
+  if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= rebuild_deadline_ms(setup_.config) * 1'000'000)
     inventory_.lost_starter = true;
   drop_copies();
   worker_.reset();
@@ -124,13 +124,13 @@ Result<void> TrainRun::rebuild_group() {
 // If the other side may go on (lost quorum), it has the run.
 void TrainRun::record_for_the_dead() {
   Communicator& left = world().communicator;
-  if (left.abandoned() || left.rank() != 0 || claim_ != nullptr || !inventory_.joined) return;
+  if (left.abandoned() || left.rank() != 0 || setup_.claim != nullptr || !inventory_.joined) return;
   if (launched_.membership->lost_quorum()) return;
   const StorageWait storage(launched_.watch, "the lock of the run directory");
-  Result<std::unique_ptr<Claim>> claim = claim_run_directory(launched_.env, {config_.run.directory});
+  Result<std::unique_ptr<Claim>> claim = claim_run_directory(launched_.env, {setup_.config.run.directory});
   if (!claim.ok()) return;
-  claim_ = std::move(claim).value();
-  gate_->use(claim_->loose_fence());
+  setup_.claim = std::move(claim).value();
+  gate_->use(setup_.claim->loose_fence());
 }
 
 Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
@@ -144,8 +144,8 @@ Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
   // The wait is longer than a rebuild of the group may take, because another rank may wait for its given-up
   // saves.
   HF_TRY(std::vector<RecoveryInventory> inventories,
-         gather(world().communicator, waiter().with_timeout(config_.parallel.timeout_ms), inventory_));
-  enter_recovery(launched_.watch, step_, config_);  // the time of other ranks does not count
+         gather(world().communicator, waiter().with_timeout(setup_.config.parallel.timeout_ms), inventory_));
+  enter_recovery(launched_.watch, step_, setup_.config);  // the time of other ranks does not count
   return inventories;
 }
 
@@ -170,24 +170,32 @@ void TrainRun::learn(const RecoveryInventory& known) {
   recovery_->reported = inventory_.reported;
 }
 
+// Finds the state to go on from, among all ranks that are left.
+Result<void> TrainRun::find_recovery_point() {
+  HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
+  HF_TRY(setup_.start, join_recovery_point(world(), waiter(), setup_.config, inventory_.shm_run_id, domains,
+                                           claim_check()));
+  return {};
+}
+
 Result<ExitCode> TrainRun::recover(const Error& fault) {
   note_fault(fault);
-  enter_recovery(launched_.watch, step_, config_);
+  enter_recovery(launched_.watch, step_, setup_.config);
   HF_FAULT_POINT(launched_.faults, "recover.begin");
   if (Result<void> group_rebuilt = rebuild_group(); !group_rebuilt.ok()) {
     record_for_the_dead();
     ends_here_ = true;
     // Another start may have the run directory by now.
-    if (launched_.membership->lost_quorum()) claim_.reset();
+    if (launched_.membership->lost_quorum()) setup_.claim.reset();
     if (launched_.membership->cut_off()) return group_rebuilt.error();
     // The fault that was noticed first is the error to report if this rank is cut off from all others.
     return world().communicator.abandoned() ? fault : group_rebuilt.error();
   }
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
   phase_ns();
-  enter_recovery(launched_.watch, step_, config_);
+  enter_recovery(launched_.watch, step_, setup_.config);
   HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());
-  RecoveryPlan plan = plan_recovery(inventories, request_);
+  RecoveryPlan plan = plan_recovery(inventories, setup_.request);
   learn(plan.known);
   switch (plan.action) {
     case RecoveryAction::end:
@@ -204,9 +212,7 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
       HF_TRY_VOID(take_assignment(std::move(*plan.assignment)));
       break;
   }
-  HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
-  HF_TRY(start_,
-         join_recovery_point(world(), waiter(), config_, inventory_.shm_run_id, domains, claim_check()));
+  HF_TRY_VOID(find_recovery_point());
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();

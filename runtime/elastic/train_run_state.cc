@@ -14,73 +14,78 @@
 namespace holdfast::inline elastic {
 
 Result<void> TrainRun::load_state() {
-  worker_->state().data_fingerprint = data_->fingerprint();
-  while (source_of(start_) == StateSource::ram) {
+  worker_->state().data_fingerprint = setup_.data->fingerprint();
+  while (source_of(setup_.start) == StateSource::ram) {
     HF_TRY(const bool loaded, load_snapshot());
     if (loaded) {
-      inventory_.shm_run_id = start_.shm_run_id;
+      inventory_.shm_run_id = setup_.start.shm_run_id;
       return {};
     }
-    if (recovery_.has_value() && !start_.snapshot.has_value()) {
-      StartPoint asked = start_;
+    if (recovery_.has_value() && !setup_.start.snapshot.has_value()) {
+      StartPoint asked = setup_.start;
       asked.shm_run_id = inventory_.shm_run_id;
       HF_TRY(const std::optional<StorageDomains> domains, domains_of(active()));
-      HF_TRY(start_, join_checkpoint_of_run(active(), waiter(), config_, asked, domains, claim_check()));
+      HF_TRY(setup_.start,
+             join_checkpoint_of_run(active(), waiter(), setup_.config, asked, domains, claim_check()));
     }
   }
-  const StateSource source = source_of(start_);
-  if (source == StateSource::nothing) return fail(ExitCode::checkpoint, "{}", start_.unusable);
+  const StateSource source = source_of(setup_.start);
+  if (source == StateSource::nothing) return fail(ExitCode::checkpoint, "{}", setup_.start.unusable);
   if (source == StateSource::start) return start_afresh();
-  inventory_.shm_run_id = start_.shm_run_id;
-  if (first_) print_line("resuming from {} (step {})", start_.checkpoint, start_.step);
+  inventory_.shm_run_id = setup_.start.shm_run_id;
+  if (first_) print_line("resuming from {} (step {})", setup_.start.checkpoint, setup_.start.step);
   const StorageWait storage(launched_.watch, "the checkpoint");
-  if (start_.content.empty()) return restore_checkpoint(worker_->state_view(), start_.checkpoint);
+  if (setup_.start.content.empty()) return restore_checkpoint(worker_->state_view(), setup_.start.checkpoint);
   HF_TRY(const std::optional<StorageDomains> domains, domains_of(active()));
-  return restore_parts(worker_->state_view(), start_.checkpoint, start_.content, *domains, claim_check());
+  return restore_parts(worker_->state_view(), setup_.start.checkpoint, setup_.start.content, *domains,
+                       claim_check());
 }
 
 // Enters the generation. One that begins is in RUN/lineage.json before any state is made in it.
 Result<void> TrainRun::enter_generation() {
-  HF_TRY(const ResumeChanges changes, compare_with_stored(launched_.env, start_, config_));
+  HF_TRY(const ResumeChanges changes, compare_with_stored(launched_.env, setup_.start, setup_.config));
   std::string numeric = changes.numeric;
-  if (!start_.device.empty() && start_.device != device_->identity(precision_of(config_)))
+  if (!setup_.start.device.empty() &&
+      setup_.start.device != setup_.device->identity(precision_of(setup_.config)))
     numeric += numeric.empty() ? "device" : ", device";
-  GenerationChoice choice = choose_generation(start_, worker_->state(), numeric, numeric_settings(config_));
+  GenerationChoice choice =
+      choose_generation(setup_.start, worker_->state(), numeric, numeric_settings(setup_.config));
   worker_->state().generation = choice.generation;
-  saves_first_ = choice.begins && start_.snapshot.has_value();
+  saves_first_ = choice.begins && setup_.start.snapshot.has_value();
   if (!choice.begins) return {};
   HF_FAULT_POINT(launched_.faults, "generation.before_publish");
   Result<void> published = check_claim();
   if (writes_ && published.ok())
-    published = write_lineage(launched_.env, config_.run.directory, choice.lineage);
+    published = write_lineage(launched_.env, setup_.config.run.directory, choice.lineage);
   HF_TRY_VOID(agree(published));
   HF_FAULT_POINT(launched_.faults, "generation.after_publish");
-  start_.lineage = std::move(choice.lineage);
-  start_.begins.clear();
+  setup_.start.lineage = std::move(choice.lineage);
+  setup_.start.begins.clear();
   if (first_) {
     print_line("generation {} begins after step {} ({}); what was made beyond it before is discarded",
-               choice.generation, step(), start_.lineage.generations.back().reason);
+               choice.generation, step(), setup_.start.lineage.generations.back().reason);
   }
   return {};
 }
 
 Result<void> TrainRun::start_afresh() {
   // An earlier run in this directory may have left objects in shared memory.
-  if (!start_.shm_run_id.empty())
-    HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(start_.shm_run_id)))));
+  if (!setup_.start.shm_run_id.empty())
+    HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id)))));
   std::string run_id = inventory_.shm_run_id;  // the run had begun, and begins again
   if (first_ && run_id.empty()) run_id = new_run_id(launched_.env);
   HF_TRY(const std::vector<std::string> ids, all_gather_text(active().communicator, waiter(), run_id));
   worker_->state().run_id = inventory_.shm_run_id = ids.front();
-  if (config_.run.initialize_from.empty()) return initialize_weights(worker_->state_view());
-  Result<std::optional<FoundCheckpoint>> found = find_checkpoint(launched_.env, config_.run.initialize_from);
+  if (setup_.config.run.initialize_from.empty()) return initialize_weights(worker_->state_view());
+  Result<std::optional<FoundCheckpoint>> found =
+      find_checkpoint(launched_.env, setup_.config.run.initialize_from);
   Result<void> outcome;
   if (!found.ok()) outcome = found.error();
   if (found.ok() && !found->has_value()) {
     outcome = fail(ExitCode::checkpoint,
                    "run.initialize_from: {} holds no checkpoint; expected a run directory or a checkpoint "
                    "(holdfast import makes one of a Hugging Face folder or an llm.c model)",
-                   config_.run.initialize_from);
+                   setup_.config.run.initialize_from);
   }
   HF_TRY_VOID(agree(outcome));
   return restore_weights(worker_->state_view(), (*found)->checkpoint.directory());
@@ -88,14 +93,15 @@ Result<void> TrainRun::start_afresh() {
 
 // Loads the snapshot. False: it is not sound, and the one before it counts, if there is one.
 Result<bool> TrainRun::load_snapshot() {
-  if (first_) print_line("resuming from {}", name_of(start_));
-  const Result<void> restored = restore_snapshot(worker_->state_view(), *start_.snapshot, start_.shm_run_id);
+  if (first_) print_line("resuming from {}", name_of(setup_.start));
+  const Result<void> restored =
+      restore_snapshot(worker_->state_view(), *setup_.start.snapshot, setup_.start.shm_run_id);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
   if (first_) print_message("RAM snapshot skipped: {}", restored.error().message);
-  start_.passed_over.push_back(*start_.snapshot);
-  start_.snapshot.reset();
-  HF_TRY_VOID(join_snapshot(active(), waiter(), config_, start_));
+  setup_.start.passed_over.push_back(*setup_.start.snapshot);
+  setup_.start.snapshot.reset();
+  HF_TRY_VOID(join_snapshot(active(), waiter(), setup_.config, setup_.start));
   return false;
 }
 

@@ -1,0 +1,203 @@
+#include "runtime/elastic/prepare.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "parallel/comm/agreement.h"
+#include "runtime/elastic/download.h"
+#include "runtime/elastic/join.h"
+#include "runtime/elastic/recover.h"
+#include "runtime/elastic/recovery_plan.h"
+#include "runtime/os/console.h"
+#include "runtime/rank/device_choice.h"
+#include "runtime/rank/host_watch.h"
+#include "runtime/rank/run_secret.h"
+#include "runtime/rank/watch.h"
+#include "runtime/run/run_layout.h"
+
+namespace holdfast::inline elastic {
+namespace {
+
+// Checks that the nearest existing ancestor of the run directory is a directory; a start makes the rest.
+Result<void> check_run_directory(Env& env, const std::string& directory) {
+  for (std::string path = directory; !path.empty();
+       path.resize(path.find_last_of('/') + 1), path.pop_back()) {
+    HF_TRY(const FileStatus status, env.status(path));
+    if (status.exists && status.directory) return {};
+    if (status.exists) {
+      return fail(ExitCode::config, "run.directory = {} cannot be made: {} is a file. Give another directory",
+                  directory, path);
+    }
+    if (path.find('/') == std::string::npos) return {};
+  }
+  return {};
+}
+
+// Returns the ranks of one copy of the model, or of as many as parallel.data says, with the spares.
+int ranks_of_config(const Config& config) {
+  const auto degree = [](std::int64_t given) { return std::max<std::int64_t>(1, given); };
+  return static_cast<int>(degree(config.parallel.data) * degree(config.parallel.pipeline) *
+                              degree(config.parallel.tensor) +
+                          config.elastic.spares);
+}
+
+class PrepareSteps {
+ public:
+  PrepareSteps(const TrainInputs& inputs, const PrepareTerms& terms, RunSetup& setup)
+      : inputs_(inputs), terms_(terms), setup_(setup) {}
+
+  Result<void> run() {
+    struct Entry {
+      PrepareStep step;
+      Result<void> (PrepareSteps::*take)();
+    };
+    static constexpr Entry list[] = {
+        {PrepareStep::config, &PrepareSteps::agree_on_config},
+        {PrepareStep::hosts, &PrepareSteps::connect_hosts},
+        {PrepareStep::data, &PrepareSteps::open_data},
+        {PrepareStep::device_check, &PrepareSteps::try_device},
+        {PrepareStep::checkpoint_io, &PrepareSteps::try_checkpoint_io},
+        {PrepareStep::start_point, &PrepareSteps::find_start},
+        {PrepareStep::stored_shape, &PrepareSteps::adopt_shape},
+        {PrepareStep::device, &PrepareSteps::choose_device},
+        {PrepareStep::layout, &PrepareSteps::resolve_layout},
+        {PrepareStep::changes, &PrepareSteps::compare},
+        {PrepareStep::held_out, &PrepareSteps::open_held_out},
+    };
+    for (const Entry& entry : list) {
+      setup_.step = entry.step;
+      HF_TRY_VOID((this->*entry.take)());
+    }
+    setup_.step = PrepareStep::done;
+    return {};
+  }
+
+ private:
+  bool starts() const { return terms_.mode == PrepareMode::start; }
+  bool checks() const { return terms_.mode == PrepareMode::check; }
+  bool is_first() const { return inputs_.communicator.rank() == 0; }
+  Waiter waiter() const { return waiter_for(inputs_, setup_.config, terms_.recovers); }
+  Result<void> agree(const Result<void>& mine) const {
+    return agree_on_outcome(inputs_.communicator, waiter(), mine, inputs_.env.host_name());
+  }
+
+  // Waits as long as this rank's own config says until all have agreed on one.
+  Result<void> agree_on_config() {
+    if (inputs_.config.ok()) {
+      setup_.config.parallel.timeout_ms = inputs_.config->config.parallel.timeout_ms;
+      setup_.config.elastic.recovery_timeout_ms = inputs_.config->config.elastic.recovery_timeout_ms;
+    }
+    HF_TRY(setup_.config, join_config(inputs_, waiter()));
+    return {};
+  }
+
+  Result<void> connect_hosts() {
+    if (checks()) return {};
+    HF_TRY(setup_.secret, agree_on_secret(inputs_.communicator, waiter(), inputs_.env, setup_.secret));
+    HF_TRY_VOID(join_hosts(inputs_, waiter(), setup_.config, *setup_.secret));
+    if (inputs_.watch != nullptr) inputs_.watch->run_directory(setup_.config.run.directory);
+    return {};
+  }
+
+  Result<void> open_data() {
+    HF_TRY(setup_.data, join_data(inputs_, waiter(), setup_.config));
+    return {};
+  }
+
+  // A check is about this moment: it does not wait for memory that other processes hold.
+  Result<void> try_device() {
+    Config config = setup_.config;
+    if (checks()) config.elastic.memory_timeout_ms = 0;
+    return join_device_check(inputs_, waiter(), config);
+  }
+
+  Result<void> try_checkpoint_io() {
+    return join_checkpoint_io(inputs_, waiter(), setup_.config, /*says=*/!checks());
+  }
+
+  Result<void> find_start() {
+    switch (terms_.mode) {
+      case PrepareMode::start:
+        return claim_start();
+      case PrepareMode::rejoin: {
+        HF_TRY(setup_.start, join_recovery_point(inputs_, waiter(), setup_.config, terms_.shm_run_id));
+        return {};
+      }
+      case PrepareMode::check: {
+        HF_TRY_VOID(check_run_directory(inputs_.env, setup_.config.run.directory));
+        HF_TRY(setup_.start, choose_start(inputs_.env, setup_.config));
+        return {};
+      }
+    }
+    return {};
+  }
+
+  Result<void> claim_start() {
+    setup_.claim.reset();  // from a start in which a rank died
+    enter(inputs_.watch, Phase::load, 0, waiter().timeout_ms() + verify_timeout_ms);
+    HF_TRY(JoinedStart joined, join_start(inputs_, waiter(), setup_.config, setup_.claim));
+    setup_.start = std::move(joined.start);
+    setup_.domain = std::move(joined.domain);
+    if (setup_.domain.has_value()) inputs_.stop.directory_is_local();
+    enter(inputs_.watch, Phase::start_up, 0);
+    HF_TRY_VOID(join_snapshot(inputs_, waiter(), setup_.config, setup_.start));
+    if (source_of(setup_.start) == StateSource::nothing)
+      return fail(ExitCode::checkpoint, "{}", setup_.start.unusable);
+    if (!wants_download(setup_.config, setup_.start)) return {};
+    enter(inputs_.watch, Phase::load, 0, setup_.config.watchdog.ceiling_ms);
+    HF_TRY(setup_.start, join_download(inputs_, waiter(), setup_.config, *setup_.data, setup_.start,
+                                       setup_.claim == nullptr ? nullptr : setup_.claim->fence()));
+    enter(inputs_.watch, Phase::start_up, 0);
+    return {};
+  }
+
+  // "auto" keeps the device of the stored run.
+  Result<void> adopt_shape() { return agree(adopt_stored_shape(inputs_.env, setup_.start, setup_.config)); }
+
+  Result<void> choose_device() {
+    const std::string choice = resolve_device(inputs_.env, setup_.config, inputs_.rank_on_host);
+    if (starts() && is_first() && !choice.empty()) print_line("{}", choice);
+    if (checks()) return {};
+    setup_.device.reset();  // from a start in which a rank died
+    HF_TRY(setup_.device, join_device(inputs_, waiter(), setup_.config, terms_.device));
+    return {};
+  }
+
+  // The config is resolved for the ranks of the start; only the ranks that are left get coordinates.
+  Result<void> resolve_layout() {
+    const int ranks = terms_.ranks > 0 ? terms_.ranks : ranks_of_config(setup_.config);
+    HF_TRY_VOID(agree(resolve_with_data(setup_.config, ranks, *setup_.data)));
+    setup_.request = assignment_request(setup_.config, ranks);
+    return {};
+  }
+
+  // A run that goes on has the config that it had; agree_on_config() has compared the joiners' with it.
+  Result<void> compare() {
+    if (terms_.mode == PrepareMode::rejoin) return {};
+    HF_TRY(setup_.changes, compare_with_stored(inputs_.env, setup_.start, setup_.config));
+    return {};
+  }
+
+  Result<void> open_held_out() {
+    HF_TRY(setup_.held_out, join_held_out(inputs_, waiter(), setup_.config, *setup_.data));
+    return {};
+  }
+
+  const TrainInputs& inputs_;
+  const PrepareTerms& terms_;
+  RunSetup& setup_;
+};
+
+}  // namespace
+
+Result<void> prepare(const TrainInputs& inputs, const PrepareTerms& terms, RunSetup& setup) {
+  return PrepareSteps(inputs, terms, setup).run();
+}
+
+Waiter waiter_for(const TrainInputs& inputs, const Config& config, bool recovers) {
+  std::int64_t timeout_ms = config.parallel.timeout_ms;
+  if (recovers) timeout_ms = std::min(timeout_ms, config.elastic.recovery_timeout_ms);
+  return {inputs.env, timeout_ms, inputs.watch};
+}
+
+}  // namespace holdfast::inline elastic

@@ -1,0 +1,78 @@
+// Prepares a rank for its first step, or for its next one together with joiners: agrees on everything that must be
+// equal on all ranks, and makes the objects that follow from it. The table in prepare.cc is the only list of what
+// the ranks of a run agree on; each entry is a function of join.h, or a few lines around one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kernels/device.h"
+#include "parallel/comm/collectives.h"
+#include "parallel/group/rank_assignment.h"
+#include "runtime/config/config.h"
+#include "runtime/data/loader.h"
+#include "runtime/elastic/resume.h"
+#include "runtime/os/secret.h"
+#include "runtime/rank/train_inputs.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/save/storage_domains.h"
+#include "runtime/train/evaluation.h"
+
+namespace holdfast::inline elastic {
+
+enum class PrepareMode {
+  start,   // the processes have just begun, or a rank died before the run did
+  rejoin,  // the run goes on with joiners. They come on one host alone, so its directory is not local to hosts
+  check,   // `holdfast check`: one process, which claims nothing, changes nothing and makes no device
+};
+
+// PrepareStep names the entries of the list, in their order.
+enum class PrepareStep {
+  config,         // the same program and config
+  hosts,          // secret, guards of other hosts, run directory of the guard
+  data,           // the same data
+  device_check,   // each rank can have its device
+  checkpoint_io,  // each rank can have the wanted I/O
+  start_point,    // claim of the run directory, and the newest state to go on from
+  stored_shape,   // lanes and shapes that the run has had since its first start
+  device,         // a device of the same kind on all ranks
+  layout,         // the resolved config, and whether so many ranks can run it
+  changes,        // what differs from the stored config
+  held_out,       // the same held-out data
+  done,
+};
+
+struct PrepareTerms {
+  PrepareMode mode = PrepareMode::start;
+  bool recovers =
+      false;      // a rank was lost, or joiners came: no rank waits longer than elastic.recovery_timeout
+  int ranks = 0;  // number at the start, spares included; 0: those of one copy of the model
+  std::string shm_run_id = {};  // rejoin: of the run
+  Device* device = nullptr;     // rejoin: device of this rank; null: this rank is a joiner
+};
+
+// RunSetup holds what the ranks of a run have agreed on, and what each of them made of it.
+struct RunSetup {
+  Config config = {};                 // resolved once the step `layout` is done
+  std::optional<Secret> secret = {};  // of the start
+  std::shared_ptr<DataSet> data = {};
+  StartPoint start = {};
+  std::optional<StorageDomain> domain = {};  // of this rank, if run.directory is local to each host
+  std::unique_ptr<Claim> claim = {};         // held by a rank that writes to the run directory
+  std::unique_ptr<Device> device = {};
+  AssignmentRequest request = {};  // for the ranks at the start, however many are left
+  ResumeChanges changes = {};
+  std::optional<HeldOutSet> held_out = {};
+  PrepareStep step = PrepareStep::config;  // the step that failed, or done
+};
+
+// Takes all steps. It is collective, and all ranks get the same outcome. After an error `setup` holds what was agreed
+// on before. `setup.secret` and `setup.claim`: from an earlier try, if there was one.
+Result<void> prepare(const TrainInputs& inputs, const PrepareTerms& terms, RunSetup& setup);
+
+// Returns how long a rank waits for its peers, as the config says. `recovers`: as in PrepareTerms.
+Waiter waiter_for(const TrainInputs& inputs, const Config& config, bool recovers);
+
+}  // namespace holdfast::inline elastic
