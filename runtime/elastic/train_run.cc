@@ -1,16 +1,16 @@
 #include "runtime/elastic/train_run.h"
-#include "parallel/comm/gather.h"
 
 #include <algorithm>
 #include <set>
 #include <system_error>
 #include <utility>
 
+#include "parallel/comm/gather.h"
+#include "runtime/core/check.h"
 #include "runtime/elastic/generation.h"
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
-
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/run/run_layout.h"
@@ -22,11 +22,11 @@ namespace holdfast::inline elastic {
 
 // Runs a phase. If the system refuses a thread of the device, the standard library throws an exception; it is
 // converted into an error of this rank alone.
-template <typename Phase>
-Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
+Result<PhaseOutcome> TrainRun::run_guarded(SessionPhase phase, const Error& fault) {
   system_refused_ = false;
+  admits_ = false;
   try {
-    return phase();
+    return run_phase(phase, fault);
   } catch (const std::system_error& error) {
     return refused(error.what());
   }
@@ -44,41 +44,55 @@ Error TrainRun::refused(const std::string& what) {
   return error;
 }
 
-Result<ExitCode> TrainRun::run() {
-  Result<ExitCode> code = run_guarded([this] { return is_joiner() ? admit() : start(); });
-  while (true) {
-    const bool admitted = std::exchange(admits_, false);
-    if (code.ok()) {
-      if (std::exchange(grows_, false)) {
-        code = run_guarded([this] { return grow(); });
-      } else if (std::exchange(shrinks_, false)) {
-        code = run_guarded([this] { return shrink_to_memory(); });
-      } else {
-        return code;
-      }
-      continue;
-    }
-    switch (after_fault(admitted)) {
-      case AfterFault::leave:
-        leave_run(code.error(), admitted);
-        return code;
-      case AfterFault::end:
-        return code;
-      case AfterFault::refuse_joiners:
-        refuse_new_ranks(code.error());
-        [[fallthrough]];
-      case AfterFault::recover:
-        code = run_guarded([&] { return recover(code.error()); });
-        break;
-    }
+Result<PhaseOutcome> TrainRun::run_phase(SessionPhase phase, const Error& fault) {
+  switch (phase) {
+    case SessionPhase::start:
+      return start();
+    case SessionPhase::train:
+      return run_epoch();
+    case SessionPhase::recover:
+      return recover(fault);
+    case SessionPhase::grow:
+      return grow();
+    case SessionPhase::admit:
+      return admit();
+    case SessionPhase::dismiss:
+      dismiss_joiners(fault);
+      return PhaseOutcome::group_fails;
+    case SessionPhase::shrink:
+      return shrink_to_memory();
+    case SessionPhase::leave:
+      leave_run(fault);
+      break;
+    case SessionPhase::end:
+      break;
   }
+  return PhaseOutcome::run_fails;
+}
+
+Result<ExitCode> TrainRun::run() {
+  SessionPhase phase = is_joiner() ? SessionPhase::admit : SessionPhase::start;
+  Error fault;  // the newest
+  bool has_finished = false;
+  while (phase != SessionPhase::end) {
+    const Result<PhaseOutcome> ended = run_guarded(phase, fault);
+    if (!ended.ok()) fault = ended.error();
+    const PhaseOutcome outcome = ended.ok() ? *ended : outcome_of_fault(fault_facts());
+    has_finished = outcome == PhaseOutcome::finished;
+    const std::optional<SessionPhase> next = next_phase(phase, outcome);
+    HF_CHECK(next.has_value(), "phase {} of a session cannot end with outcome {}", static_cast<int>(phase),
+             static_cast<int>(outcome));
+    phase = *next;
+  }
+  if (has_finished) return exit_code_;
+  return fault;
 }
 
 Waiter TrainRun::waiter() const {
   return waiter_for(launched_, setup_.config, recovery_.has_value());
 }
 
-Result<ExitCode> TrainRun::start() {
+Result<PhaseOutcome> TrainRun::start() {
   enter(launched_.watch, Phase::start_up, 0);
   if (launched_.membership != nullptr && count_hosts(launched_.membership->view()) > 1)
     on_several_hosts_ = true;
@@ -94,7 +108,7 @@ Result<ExitCode> TrainRun::start() {
   inventory_.joined = true;
   times_.join_ns = phase_ns();
   if (setup_.start.step >= static_cast<std::uint64_t>(setup_.config.training.steps)) return say_finished();
-  return run_epoch();
+  return PhaseOutcome::ready;
 }
 
 void TrainRun::print_start() const {
@@ -182,8 +196,7 @@ Result<void> TrainRun::take_lock() {
   return agree_among(world(), outcome, waiter().with_timeout(waiter().timeout_ms() + claim_ms));
 }
 
-Result<ExitCode> TrainRun::run_epoch() {
-  admits_ = false;
+Result<PhaseOutcome> TrainRun::run_epoch() {
   const bool is_active = epoch_->is_active();
   if (!is_active) {
     enter(launched_.watch, Phase::spare, step());
@@ -196,20 +209,21 @@ Result<ExitCode> TrainRun::run_epoch() {
   if (is_active && !world().communicator.abandoned())
     static_cast<void>(epoch_->inform_spares(waiter(), end).ok());
   if (!end.ok()) return end.error();
-  grows_ = end->grows;
-  shrinks_ = end->shrinks;
-  if (!is_active && !grows_ && !shrinks_) remove_old_snapshots({});  // of ranks that died on this host
-  return end->code;
+  if (end->grows) return PhaseOutcome::pauses;
+  if (end->shrinks) return PhaseOutcome::lacks_memory;
+  if (!is_active) remove_old_snapshots({});  // of ranks that died on this host
+  exit_code_ = end->code;
+  return PhaseOutcome::finished;
 }
 
 // Goes on with one copy of the model less, which takes less memory of the hosts; the ranks that lose their
 // coordinates become spares.
-Result<ExitCode> TrainRun::shrink_to_memory() {
+Result<PhaseOutcome> TrainRun::shrink_to_memory() {
   setup_.request.data_max = epoch_->assignment().shape.data - 1;
   worker_.reset();
   epoch_.reset();
   HF_TRY_VOID(assign_coordinates(setup_.request));
-  return run_epoch();
+  return PhaseOutcome::ready;
 }
 
 Result<EpochEnd> TrainRun::run_active() {
@@ -391,7 +405,7 @@ Result<void> TrainRun::send_last() {
 }
 
 // Ends a run that is finished, which may be one whose last start died right after its last save.
-Result<ExitCode> TrainRun::say_finished() {
+Result<PhaseOutcome> TrainRun::say_finished() {
   if (!setup_.start.shm_run_id.empty())
     HF_TRY_VOID(agree_among(world(),
                             outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id)))));
@@ -401,7 +415,8 @@ Result<ExitCode> TrainRun::say_finished() {
     print_line("the run in {} is finished: step {} of {}", setup_.config.run.directory, step(),
                setup_.config.training.steps);
   }
-  return ExitCode::done;
+  exit_code_ = ExitCode::done;
+  return PhaseOutcome::finished;
 }
 
 namespace {

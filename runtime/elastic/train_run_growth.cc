@@ -110,7 +110,7 @@ std::uint64_t TrainRun::bytes_given_back(const NewRankTask& planned) const {
 }
 
 // Grows the run. All ranks of the epoch call it, between two steps; the state is sealed.
-Result<ExitCode> TrainRun::grow() {
+Result<PhaseOutcome> TrainRun::grow() {
   Env& env = launched_.env;
   step_ = step();
   disturbed_ns_ = env.monotonic_ns();
@@ -133,11 +133,11 @@ Result<ExitCode> TrainRun::grow() {
   if (world().communicator.abandoned()) return grown.error();
   if (!grown.ok()) recovery_->not_grown = grown.error().message;
   HF_FAULT_POINT(launched_.faults, "grow.after_spawn");
-  return admit();
+  return PhaseOutcome::joiners_come;
 }
 
 // Begins the next epoch with the new ranks, if there are any; they call it, too.
-Result<ExitCode> TrainRun::admit() {
+Result<PhaseOutcome> TrainRun::admit() {
   if (!recovery_.has_value()) {  // this rank is new
     recovery_.emplace();
     recovery_->noticed_ns = launched_.started_ns;
@@ -161,7 +161,7 @@ Result<ExitCode> TrainRun::admit() {
   HF_TRY_VOID(find_recovery_point());
   HF_FAULT_POINT(launched_.faults, "grow.before_load");
   recovery_->plan_ns += phase_ns();
-  return run_epoch();
+  return PhaseOutcome::ready;
 }
 
 // Agrees with new ranks on all that a start agrees on. What this rank had stays as it is until all have agreed.
@@ -210,7 +210,7 @@ Result<void> TrainRun::take_place_on_host() {
 
 // Goes on as after a death, without the new ranks, which leave. An operation that new ranks cannot do, or do
 // differently, must not end the run.
-void TrainRun::refuse_new_ranks(const Error& error) {
+void TrainRun::dismiss_joiners(const Error& error) {
   print_message("new ranks cannot take part: {}", error.message);
   std::fflush(nullptr);
   inventory_.joined = true;

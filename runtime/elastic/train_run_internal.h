@@ -1,8 +1,8 @@
-// TrainRun implements train_run.h: it holds the state of a rank from its start to its end. train_run.cc has
-// the path to the first step and through the epochs, train_run_state.cc the sources of their state,
-// train_run_recovery.cc the path from a death to the next epoch, train_run_growth.cc the joining of new
-// ranks, train_run_log.cc the log, train_run_domains.cc the parts for a run.directory that is local to each
-// host. No other file includes it.
+// TrainRun implements train_run.h: it holds the state of a rank from its start to its end, and carries out the
+// phases of its session (session.h). train_run.cc has the path to the first step and through the epochs,
+// train_run_state.cc the sources of their state, train_run_recovery.cc the path from a death to the next epoch,
+// train_run_growth.cc the joining of new ranks, train_run_log.cc the log, train_run_domains.cc the parts for a
+// run.directory that is local to each host. No other file includes it.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include "runtime/elastic/prepare.h"
 #include "runtime/elastic/recover.h"
 #include "runtime/elastic/recovery_plan.h"
+#include "runtime/elastic/session.h"
 #include "runtime/elastic/train_run.h"
 #include "runtime/rank/device_loss.h"
 #include "runtime/rank/membership_epoch.h"
@@ -36,15 +37,8 @@
 
 namespace holdfast::inline elastic {
 
-// AfterFault says what this rank does after a phase of its run has ended with an error.
-enum class AfterFault {
-  recover,         // the rank goes on with the ranks that are left
-  refuse_joiners,  // the rank goes on without the new ranks, which cannot take part
-  leave,           // it ends by SIGKILL: the others can go on only without it
-  end,             // the run ends
-};
-
-// TrainRun is the run of one rank, from nothing to a trained model; each member function is one phase.
+// TrainRun is the run of one rank, from nothing to a trained model. The member functions that return a
+// PhaseOutcome are the phases of its session.
 class TrainRun {
  public:
   explicit TrainRun(const TrainInputs& inputs)
@@ -65,17 +59,15 @@ class TrainRun {
   bool ends_for_another_start() const { return ends_for_another_start_; }
 
  private:
-  template <typename Phase>
-  Result<ExitCode> run_guarded(const Phase& phase);
+  Result<PhaseOutcome> run_guarded(SessionPhase phase, const Error& fault);
   Error refused(const std::string& what);
-  AfterFault after_fault(bool admitted) const;
+  Result<PhaseOutcome> run_phase(SessionPhase phase, const Error& fault);
   bool others_can_go_on() const;
-  bool can_recover() const;
-  bool is_broken() const;
-  void leave_run(const Error& error, bool admitted);
+  FaultFacts fault_facts() const;
+  void leave_run(const Error& error);
 
   void record_end(const RunPaths& paths, const RunEnd& end);
-  Result<ExitCode> start();
+  Result<PhaseOutcome> start();
   void print_start() const;
   Result<void> assign_coordinates(const AssignmentRequest& request);
   Result<void> take_assignment(Result<RankAssignment> assignment);
@@ -87,11 +79,11 @@ class TrainRun {
   Result<void> make_tier();
   void drop_copies();
   Result<std::optional<StorageDomains>> domains_of(const TrainInputs& group);
-  Result<ExitCode> run_epoch();
+  Result<PhaseOutcome> run_epoch();
   Result<EpochEnd> run_active();
   void remove_old_snapshots(const std::optional<SnapshotStep>& resumed);
   MemoryTerms memory_terms();
-  Result<ExitCode> shrink_to_memory();
+  Result<PhaseOutcome> shrink_to_memory();
   Result<void> build_worker();
   Result<void> show_slow_paths();
   Result<void> load_state();
@@ -105,7 +97,7 @@ class TrainRun {
   void complete_log();
   Result<EpochEnd> train();
   Result<void> send_last();
-  Result<ExitCode> say_finished();
+  Result<PhaseOutcome> say_finished();
   // Passes the writing of a file of the run to the log's thread, which runs it while this start is the run's
   // writer.
   void post(std::function<void()> work) {
@@ -120,7 +112,7 @@ class TrainRun {
   }
   Result<double> measure_peak();  // FLOP/s of all active ranks
 
-  Result<ExitCode> recover(const Error& fault);
+  Result<PhaseOutcome> recover(const Error& fault);
   void note_fault(const Error& fault);
   Result<void> rebuild_group();
   void wait_for_given_up_saves();
@@ -137,11 +129,11 @@ class TrainRun {
   std::uint64_t bytes_given_back(const NewRankTask& planned) const;
   Result<void> start_new_ranks();
   int ranks_wanted() const { return launched_ranks_ - world().communicator.size(); }
-  Result<ExitCode> grow();
-  Result<ExitCode> admit();
+  Result<PhaseOutcome> grow();
+  Result<PhaseOutcome> admit();
   Result<void> join_again();
   Result<void> take_place_on_host();
-  void refuse_new_ranks(const Error& error);
+  void dismiss_joiners(const Error& error);
   void record_for_the_dead();
   std::string resumed_from() const {
     const StateSource source = source_of(setup_.start);
@@ -223,15 +215,14 @@ class TrainRun {
   bool ends_here_ = false;                  // the ranks that are left could not rebuild a group
   std::int64_t fault_ns_ = 0;               // when the last fault was noticed
   std::optional<RecoveryRecord> recovery_;  // set while a recovery is under way, until a step was made
-  bool grows_ = false;                      // all ranks pause for the run to grow
   bool on_several_hosts_ = false;           // the run was on several hosts at its start
   bool explained_growth_ = false;           // a message has said that the run does not grow by itself
   bool ends_for_another_start_ = false;
-  bool reported_lost_starter_ = false;  // RecoveryInventory::lost_starter was logged
-  std::int64_t starts_ranks_ns_ = 0;    // since when rank 0 may start ranks, by the last vote; 0: it does not
-  bool shrinks_ = false;                // the run will go on with fewer copies of the model
+  ExitCode exit_code_ = ExitCode::done;  // of a run that is finished
+  bool reported_lost_starter_ = false;   // RecoveryInventory::lost_starter was logged
+  std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may start ranks, by the last vote; 0: it does not
   MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // decision for the last worker
-  bool admits_ = false;                     // new ranks have come, and have not joined yet
+  bool admits_ = false;                     // joiners have come, and take part in this phase
   bool system_refused_ = false;             // in the phase that ended last; most likely a thread
   std::optional<LeavingRank> lost_device_;  // set when an agreement finds the device lost: this rank leaves
   std::vector<std::shared_ptr<void>> kept_from_driver_;

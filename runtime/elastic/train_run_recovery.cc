@@ -13,30 +13,27 @@ bool TrainRun::others_can_go_on() const {
   return launched_.membership != nullptr && inventory_.log_opened == true && world().communicator.size() > 1;
 }
 
-bool TrainRun::can_recover() const {
-  return launched_.membership != nullptr && !ends_here_ && world().communicator.abandoned();
-}
-
-// Returns whether this rank can no longer take part, because of its device or its system.
-bool TrainRun::is_broken() const {
-  return system_refused_ || (can_recover() && setup_.device != nullptr && !setup_.device->status().ok());
-}
-
-// Decides what this rank does after a fault. `admitted`: new ranks had come, and had not joined yet.
-AfterFault TrainRun::after_fault(bool admitted) const {
-  if (lost_device_.has_value() || (is_broken() && others_can_go_on())) return AfterFault::leave;
-  if (admitted && !world().communicator.abandoned())
-    return setup_.device == nullptr ? AfterFault::leave : AfterFault::refuse_joiners;
-  return can_recover() ? AfterFault::recover : AfterFault::end;
+FaultFacts TrainRun::fault_facts() const {
+  FaultFacts facts = {.has_membership = launched_.membership != nullptr,
+                      .group_lost = world().communicator.abandoned(),
+                      .recovery_failed = ends_here_,
+                      .others_can_go_on = others_can_go_on(),
+                      .device_lost = lost_device_.has_value(),
+                      .system_refused = system_refused_,
+                      .joins = admits_,
+                      .has_device = setup_.device != nullptr};
+  const bool asks_device = facts.has_membership && facts.group_lost && !facts.recovery_failed;
+  facts.device_failed = asks_device && facts.has_device && !setup_.device->status().ok();
+  return facts;
 }
 
 // Ends this process by SIGKILL, and does not return. The others can go on without this rank, so it ends like
 // a rank that died: an exit code other than 0 would end them, too.
-void TrainRun::leave_run(const Error& error, bool admitted) {
+void TrainRun::leave_run(const Error& error) {
   flush_log();
   if (lost_device_.has_value()) {
     end_without_device(*lost_device_, error);
-  } else if (admitted && setup_.device == nullptr) {
+  } else if (setup_.device == nullptr) {  // a joiner
     print_message("new ranks cannot take part: {}", error.message);
   } else {
     print_message("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(),
@@ -178,7 +175,7 @@ Result<void> TrainRun::find_recovery_point() {
   return {};
 }
 
-Result<ExitCode> TrainRun::recover(const Error& fault) {
+Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
   note_fault(fault);
   enter_recovery(launched_.watch, step_, setup_.config);
   HF_FAULT_POINT(launched_.faults, "recover.begin");
@@ -202,9 +199,9 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
       ends_here_ = true;
       return *plan.error;
     case RecoveryAction::start_again:  // a start's choice of a generation is in no file yet
-      return start();
+      return PhaseOutcome::not_begun;
     case RecoveryAction::admit_joiners:
-      return admit();
+      return PhaseOutcome::joiners_come;
     case RecoveryAction::too_few_ranks:
       HF_TRY_VOID(take_assignment(*plan.error));
       break;
@@ -215,7 +212,7 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   HF_TRY_VOID(find_recovery_point());
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
   recovery_->plan_ns += phase_ns();
-  return run_epoch();
+  return PhaseOutcome::ready;
 }
 
 }  // namespace holdfast::inline elastic
