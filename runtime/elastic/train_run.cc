@@ -23,8 +23,8 @@ namespace holdfast::inline elastic {
 // Runs a phase. If the system refuses a thread of the device, the standard library throws an exception; it is
 // converted into an error of this rank alone.
 Result<PhaseOutcome> TrainRun::run_guarded(SessionPhase phase, const Error& fault) {
-  system_refused_ = false;
-  admits_ = false;
+  recovery_.system_refused = false;
+  recovery_.joins = false;
   try {
     return run_phase(phase, fault);
   } catch (const std::system_error& error) {
@@ -39,7 +39,7 @@ Error TrainRun::refused(const std::string& what) {
            "rank {} (host {}): the system refused something the run needs ({}), most likely a thread; "
            "lower threads, or raise the limit",
            launched_.communicator.rank(), launched_.env.host_name(), what);
-  system_refused_ = true;
+  recovery_.system_refused = true;
   if (!others_can_go_on()) world().communicator.abandon();
   return error;
 }
@@ -89,24 +89,26 @@ Result<ExitCode> TrainRun::run() {
 }
 
 Waiter TrainRun::waiter() const {
-  return waiter_for(launched_, setup_.config, recovery_.has_value());
+  return waiter_for(launched_, setup_.config, recovery_.record.has_value());
 }
 
 Result<PhaseOutcome> TrainRun::start() {
   enter(launched_.watch, Phase::start_up, 0);
   if (launched_.membership != nullptr && count_hosts(launched_.membership->view()) > 1)
-    on_several_hosts_ = true;
+    group_.on_several_hosts = true;
   HF_TRY_VOID(prepare(
-      world(), {.mode = PrepareMode::start, .recovers = recovery_.has_value(), .ranks = launched_ranks_},
+      world(),
+      {.mode = PrepareMode::start, .recovers = recovery_.record.has_value(), .ranks = group_.launched_ranks},
       setup_));
   const AssignmentRequest& request = setup_.request;
-  HF_TRY_VOID(assign_coordinates({.data_max = request.data_max,
-                                  .data_min = recovery_.has_value() ? request.data_min : request.data_max,
-                                  .pipeline = request.pipeline,
-                                  .tensor = request.tensor}));
+  HF_TRY_VOID(
+      assign_coordinates({.data_max = request.data_max,
+                          .data_min = recovery_.record.has_value() ? request.data_min : request.data_max,
+                          .pipeline = request.pipeline,
+                          .tensor = request.tensor}));
   if (world().communicator.rank() == 0) print_start();
-  inventory_.joined = true;
-  times_.join_ns = phase_ns();
+  recovery_.inventory.joined = true;
+  clock_.startup.join_ns = phase_ns();
   if (setup_.start.step >= static_cast<std::uint64_t>(setup_.config.training.steps)) return say_finished();
   return PhaseOutcome::ready;
 }
@@ -117,11 +119,11 @@ void TrainRun::print_start() const {
     print_line("{} is a copy of {}, which is still there: RAM snapshots belong to that one",
                setup_.config.run.directory, start.copy_of);
   }
-  if (!setup_.start.unusable.empty()) print_message("what is in RAM counts alone: {}", setup_.start.unusable);
-  for (const std::string& note : setup_.start.notes) print_message("checkpoint skipped: {}", note);
+  if (!start.unusable.empty()) print_message("what is in RAM counts alone: {}", start.unusable);
+  for (const std::string& note : start.notes) print_message("checkpoint skipped: {}", note);
   for (const std::string& change : setup_.changes.lines) print_line("resume: {}", change);
   const std::string device = setup_.device->identity(precision_of(setup_.config));
-  if (!setup_.start.device.empty() && setup_.start.device != device) {
+  if (!start.device.empty() && start.device != device) {
     print_line(
         "resume: made on \"{}\", now on \"{}\"  (numeric: the steps from here on may differ in their last "
         "bits)",
@@ -135,7 +137,7 @@ Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(world().communicator, waiter(), launched_.env.host_id()));
   Result<RankAssignment> assignment = assign_ranks(request, hosts);
-  if (!assignment.ok() && !recovery_.has_value()) {
+  if (!assignment.ok() && !recovery_.record.has_value()) {
     HF_TRY(const Mesh mesh, mesh_of(setup_.config, hosts));
     assignment = assignment_of(mesh);
   }
@@ -145,28 +147,28 @@ Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
 // Begins an epoch with an assignment. `assignment`: an error if there are too few ranks for one.
 Result<void> TrainRun::take_assignment(Result<RankAssignment> assignment) {
   // One rank has to record why the run ends, even without an assignment.
-  first_ = assignment.ok() ? assignment->coordinate_of(world().communicator.rank()) == 0
-                           : world().communicator.rank() == 0;
-  writes_ = first_;
+  group_.leads = assignment.ok() ? assignment->coordinate_of(world().communicator.rank()) == 0
+                                 : world().communicator.rank() == 0;
+  group_.writes = group_.leads;
   if (assignment.ok()) {
-    HF_TRY(writes_, writes_with(*assignment));
+    HF_TRY(group_.writes, writes_with(*assignment));
   }
   HF_TRY_VOID(take_lock());
   if (!assignment.ok()) return assignment.error();
-  epoch_ = std::make_unique<MembershipEpoch>(world(), std::move(assignment).value());
+  group_.epoch = std::make_unique<MembershipEpoch>(world(), std::move(assignment).value());
   set_watch_epoch();
-  if (recovery_.has_value()) {
-    recovery_->active_after = epoch_->assignment().shape.active();
-    recovery_->spares_after = static_cast<int>(epoch_->assignment().spares.size());
+  if (recovery_.record.has_value()) {
+    recovery_.record->active_after = group_.epoch->assignment().shape.active();
+    recovery_.record->spares_after = static_cast<int>(group_.epoch->assignment().spares.size());
   }
   return {};
 }
 
 // Reports the epoch to the watchdog. Phases take longer with fewer ranks, because each has more work.
 void TrainRun::set_watch_epoch() {
-  const MeshShape& shape = epoch_->assignment().shape;
+  const MeshShape& shape = group_.epoch->assignment().shape;
   const int active = shape.active();
-  const int before = std::exchange(reported_active_, active);
+  const int before = std::exchange(group_.reported_active, active);
   if (launched_.watch == nullptr || launched_.membership == nullptr) return;
   const MembershipView& view = launched_.membership->view();
   launched_.watch->begin_epoch({.number = view.epoch,
@@ -177,37 +179,37 @@ void TrainRun::set_watch_epoch() {
 // Claims the run directory on a rank that writes. The writer before may be gone with its host: then the
 // others wait for the lease, too.
 Result<void> TrainRun::take_lock() {
-  if (!writes_) leads_log_ = false;
-  if (!writes_ && setup_.claim != nullptr) {
+  if (!group_.writes) log_.leads = false;
+  if (!group_.writes && setup_.claim != nullptr) {
     flush_log();  // so that the lines of the next writer come after these
     setup_.claim.reset();
-    gate_->use([] { return false; });  // lines that still wait are not written after those
+    log_.gate->use([] { return false; });  // lines that still wait are not written after those
   }
   Result<void> outcome;
-  if (writes_ && setup_.claim == nullptr) {
+  if (group_.writes && setup_.claim == nullptr) {
     const StorageWait storage(launched_.watch, "the lock of the run directory");
     Result<std::unique_ptr<Claim>> claim =
         claim_run_directory(launched_.env, {setup_.config.run.directory}, recovery_lease);
     outcome = outcome_of(claim);
     if (claim.ok()) setup_.claim = std::move(claim).value();
   }
-  if (setup_.claim != nullptr) gate_->use(setup_.claim->loose_fence());
+  if (setup_.claim != nullptr) log_.gate->use(setup_.claim->loose_fence());
   const std::int64_t claim_ms = recovery_lease.patience_ms + recovery_lease.lease_ms;
   return agree_among(world(), outcome, waiter().with_timeout(waiter().timeout_ms() + claim_ms));
 }
 
 Result<PhaseOutcome> TrainRun::run_epoch() {
-  const bool is_active = epoch_->is_active();
+  const bool is_active = group_.epoch->is_active();
   if (!is_active) {
     enter(launched_.watch, Phase::spare, step());
-    kept_memory_.release();  // ranks that compute may need it
-    kept_slots_.forget();
+    memory_.kept.release();  // ranks that compute may need it
+    memory_.slots.forget();
   }
-  const Result<EpochEnd> end = is_active ? run_active() : epoch_->wait_for_end(waiter());
-  if (lost_device_.has_value()) return end.error();
+  const Result<EpochEnd> end = is_active ? run_active() : group_.epoch->wait_for_end(waiter());
+  if (device_loss_.leaving.has_value()) return end.error();
   // A spare that dies now changes nothing.
   if (is_active && !world().communicator.abandoned())
-    static_cast<void>(epoch_->inform_spares(waiter(), end).ok());
+    static_cast<void>(group_.epoch->inform_spares(waiter(), end).ok());
   if (!end.ok()) return end.error();
   if (end->grows) return PhaseOutcome::pauses;
   if (end->shrinks) return PhaseOutcome::lacks_memory;
@@ -219,80 +221,83 @@ Result<PhaseOutcome> TrainRun::run_epoch() {
 // Goes on with one copy of the model less, which takes less memory of the hosts; the ranks that lose their
 // coordinates become spares.
 Result<PhaseOutcome> TrainRun::shrink_to_memory() {
-  setup_.request.data_max = epoch_->assignment().shape.data - 1;
+  setup_.request.data_max = group_.epoch->assignment().shape.data - 1;
   worker_.reset();
-  epoch_.reset();
+  group_.epoch.reset();
   HF_TRY_VOID(assign_coordinates(setup_.request));
   return PhaseOutcome::ready;
 }
 
 Result<EpochEnd> TrainRun::run_active() {
-  if (!inventory_.log_opened.has_value()) inventory_.log_opened = false;
+  if (!recovery_.inventory.log_opened.has_value()) recovery_.inventory.log_opened = false;
   enter(launched_.watch, Phase::load, step());
   if (launched_.watch != nullptr) setup_.device->count_ops_in(launched_.watch->device_ops());
   if (const Result<void> built = build_worker(); !built.ok()) {
-    const int copies = epoch_->assignment().shape.data;
-    const bool shrinks = !lost_device_.has_value() && memory_.lacks && !active().communicator.abandoned() &&
-                         copies > setup_.request.data_min;
+    const int copies = group_.epoch->assignment().shape.data;
+    const bool shrinks = !device_loss_.leaving.has_value() && memory_.decision.lacks &&
+                         !active().communicator.abandoned() && copies > setup_.request.data_min;
     if (!shrinks) return built.error();
-    if (first_)
+    if (group_.leads)
       print_message("{} of {} copies of the model go on: {}", copies - 1, copies, built.error().message);
     return EpochEnd{.shrinks = true};
   }
-  times_.worker_ns = phase_ns();
+  clock_.startup.worker_ns = phase_ns();
   HF_TRY_VOID(load_state());
   HF_TRY_VOID(agree(setup_.device->status()));
   HF_TRY_VOID(enter_generation());
-  times_.state_ns = phase_ns();
-  worker_->state().shm_run_id = inventory_.shm_run_id;
-  if (recovery_.has_value()) {
-    recovery_->load_ns += times_.worker_ns + times_.state_ns;
-    recovery_->resumed_step = step();
-    recovery_->resumed_from = resumed_from();
+  clock_.startup.state_ns = phase_ns();
+  worker_->state().shm_run_id = recovery_.inventory.shm_run_id;
+  if (recovery_.record.has_value()) {
+    recovery_.record->load_ns += clock_.startup.worker_ns + clock_.startup.state_ns;
+    recovery_.record->resumed_step = step();
+    recovery_.record->resumed_from = resumed_from();
   }
   // New slots are made from the old ones (SlotPool); if there will be none, the old ones only take memory.
-  if (memory_.room.tiers == SnapshotTiers::none) {
-    kept_slots_.forget();
+  if (memory_.decision.room.tiers == SnapshotTiers::none) {
+    memory_.slots.forget();
     remove_old_snapshots(setup_.start.snapshot);
   }
   HF_TRY_VOID(open_log());
-  if (recovery_.has_value()) HF_FAULT_POINT(launched_.faults, "recover.before_resume");
+  if (recovery_.record.has_value()) HF_FAULT_POINT(launched_.faults, "recover.before_resume");
   return train();
 }
 
 // Removes old snapshots; called after all ranks have read. A snapshot that cannot be removed now is removed
 // later; one copy of each part of `resumed` stays.
 void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) {
-  if (inventory_.shm_run_id.empty()) return;
-  static_cast<void>(remove_unneeded_snapshots(launched_.env, digest_of(inventory_.shm_run_id), resumed).ok());
+  if (recovery_.inventory.shm_run_id.empty()) return;
+  static_cast<void>(
+      remove_unneeded_snapshots(launched_.env, digest_of(recovery_.inventory.shm_run_id), resumed).ok());
 }
 
 // Returns the terms of the agreement on memory. A start that finds snapshots of the run had the tiers that
 // made them; a recovery knows its tiers. If memory was lacking with more ranks, the wait is over.
 MemoryTerms TrainRun::memory_terms() {
-  const std::string& id = inventory_.shm_run_id.empty() ? setup_.start.shm_run_id : inventory_.shm_run_id;
-  const bool is_launched_layout =
-      !recovery_.has_value() && !memory_.lacks && world().communicator.size() == launched_ranks_;
-  return {.timeout_ms = memory_.lacks ? 0 : setup_.config.elastic.memory_timeout_ms,
-          .had = setup_.start.snapshot.has_value() ? SnapshotTiers::all : memory_.room.tiers,
+  const std::string& id =
+      recovery_.inventory.shm_run_id.empty() ? setup_.start.shm_run_id : recovery_.inventory.shm_run_id;
+  const bool is_launched_layout = !recovery_.record.has_value() && !memory_.decision.lacks &&
+                                  world().communicator.size() == group_.launched_ranks;
+  return {.timeout_ms = memory_.decision.lacks ? 0 : setup_.config.elastic.memory_timeout_ms,
+          .had = setup_.start.snapshot.has_value() ? SnapshotTiers::all : memory_.decision.room.tiers,
           .has_all_ranks = is_launched_layout,
           .run = id.empty() ? std::nullopt : std::optional(digest_of(id)),
           .resumed = setup_.start.snapshot,
-          .slots = &kept_slots_};
+          .slots = &memory_.slots};
 }
 
 Result<void> TrainRun::build_worker() {
   HF_TRY(transport_, join_transport(active(), waiter(), setup_.config, *setup_.device));
-  const Mesh mesh(epoch_->assignment().shape);
+  const Mesh mesh(group_.epoch->assignment().shape);
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(active().communicator, waiter(), launched_.env.host_id()));
   const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_id()));
   HF_TRY(JoinedBuddies buddies, join_buddies(active(), waiter(), setup_.config, mesh));
-  survives_host_ = buddies.all_cross_hosts;
+  saves_.survives_host = buddies.all_cross_hosts;
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
-  if (setup_.config.data.ledger && ledger_ == nullptr) {
+  if (setup_.config.data.ledger && log_.samples == nullptr) {
     const int rank = world().communicator.global_rank(world().communicator.rank());
-    ledger_ = std::make_unique<SampleLog>(launched_.env, RunPaths{setup_.config.run.directory}.ledger(rank));
+    log_.samples =
+        std::make_unique<SampleLog>(launched_.env, RunPaths{setup_.config.run.directory}.ledger(rank));
   }
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
                                                            .faults = launched_.faults,
@@ -307,11 +312,11 @@ Result<void> TrainRun::build_worker() {
                                                            .gpu = transport_.gpu,
                                                            .epoch = epoch,
                                                            .watch = launched_.watch,
-                                                           .ledger = ledger_.get(),
+                                                           .ledger = log_.samples.get(),
                                                            .memory = memory_terms(),
-                                                           .memory_decision = &memory_,
-                                                           .kept = &kept_memory_,
-                                                           .slots = &kept_slots_,
+                                                           .memory_decision = &memory_.decision,
+                                                           .kept = &memory_.kept,
+                                                           .slots = &memory_.slots,
                                                            .secret = setup_.secret});
   // A rank may have waited for memory that a process which died still held.
   const Result<void> agreed =
@@ -326,13 +331,13 @@ Result<void> TrainRun::build_worker() {
 // Shows each sentence once, whichever ranks it is about, and only at the first start: ranks that come and go
 // do not change it.
 Result<void> TrainRun::show_slow_paths() {
-  if (setup_.config.device == "cpu" || recovery_.has_value()) return {};
+  if (setup_.config.device == "cpu" || recovery_.record.has_value()) return {};
   HF_TRY(const std::vector<std::vector<std::string>> all,
          gather(active().communicator, waiter(), setup_.device->slow_paths()));
   std::set<std::string> reported;
   for (const std::vector<std::string>& sentences : all) {
     for (const std::string& sentence : sentences)
-      if (first_ && reported.insert(sentence).second) print_message("{}", sentence);
+      if (group_.leads && reported.insert(sentence).second) print_message("{}", sentence);
   }
   return {};
 }
@@ -340,49 +345,49 @@ Result<void> TrainRun::show_slow_paths() {
 Result<EpochEnd> TrainRun::train() {
   drop_copies();
   const std::optional<ParentCheckpoint> on_all_hosts =
-      store_.has_value() ? store_->on_all_hosts() : std::optional<ParentCheckpoint>();
-  store_.emplace(launched_.env, launched_.faults, setup_.config.run.directory, setup_.start.writer);
-  if (on_all_hosts.has_value()) store_->all_hosts_have(*on_all_hosts);
+      saves_.store.has_value() ? saves_.store->on_all_hosts() : std::optional<ParentCheckpoint>();
+  saves_.store.emplace(launched_.env, launched_.faults, setup_.config.run.directory, setup_.start.writer);
+  if (on_all_hosts.has_value()) saves_.store->all_hosts_have(*on_all_hosts);
   if (setup_.claim != nullptr)
-    store_->fence({.epoch = setup_.claim->epoch(), .check = setup_.claim->fence()});
+    saves_.store->fence({.epoch = setup_.claim->epoch(), .check = setup_.claim->fence()});
   HF_TRY_VOID(make_tier());
   if (const Result<void> begun = worker_->start_loader(); !begun.ok()) return refused(begun.error().message);
-  store_->keep_for_good(setup_.config.checkpoint.keep_every_steps);
+  saves_.store->keep_for_good(setup_.config.checkpoint.keep_every_steps);
   std::optional<Growth> growth = plan_growth();
-  starts_ranks_ns_ = 0;
+  growth_.starts_ns = 0;
   std::unique_ptr<SaveRequests> requests;
-  if (writes_) {
+  if (group_.writes) {
     Result<std::unique_ptr<SaveRequests>> begun =
         SaveRequests::begin(launched_.env, RunPaths{setup_.config.run.directory});
     if (!begun.ok()) return refused(begun.error().message);
     requests = std::move(begun).value();
   }
   Trainer trainer({.worker = *worker_,
-                   .store = *store_,
-                   .progress = *progress_,
+                   .store = *saves_.store,
+                   .progress = *log_.progress,
                    .stop = launched_.stop,
                    .held_out = setup_.held_out,
-                   .cadence = cadence_,
-                   .tier = tier_,
+                   .cadence = saves_.cadence,
+                   .tier = saves_.tier,
                    .requests = requests.get(),
                    .claim = setup_.claim.get(),
-                   .survives_host = survives_host_,
+                   .survives_host = saves_.survives_host,
                    .writer = setup_.start.writer,
                    .started_ns = launched_.started_ns,
                    .resumed = setup_.start.snapshot,
-                   .failures = failures_.so_far(launched_.env.wall_time_us()),
-                   .saves_first = std::exchange(saves_first_, false),
+                   .failures = log_.failures.so_far(launched_.env.wall_time_us()),
+                   .saves_first = std::exchange(saves_.saves_first, false),
                    .growth = growth.has_value() ? &*growth : nullptr,
-                   .starts_ranks_ns = &starts_ranks_ns_});
+                   .starts_ranks_ns = &growth_.starts_ns});
   const Result<ExitCode> end = trainer.run();
   if (!end.ok()) {  // noted first, because the end of the trainer may take a while
-    fault_ns_ = launched_.env.monotonic_ns();
-    unused_slot_ = trainer.unused_slot();
+    recovery_.fault_ns = launched_.env.monotonic_ns();
+    saves_.unused_slot = trainer.unused_slot();
     enter_recovery(launched_.watch, step(), setup_.config);
-    given_up_saves_ = trainer.give_up_saves();
+    saves_.given_up = trainer.give_up_saves();
     return end.error();
   }
-  ends_for_another_start_ = trainer.ends_for_another_start();
+  growth_.ends_for_another_start = trainer.ends_for_another_start();
   return EpochEnd{.code = *end, .grows = trainer.pauses_for_resize()};
 }
 
@@ -409,9 +414,9 @@ Result<PhaseOutcome> TrainRun::say_finished() {
   if (!setup_.start.shm_run_id.empty())
     HF_TRY_VOID(agree_among(world(),
                             outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id)))));
-  step_ = setup_.start.step;
+  recovery_.step = setup_.start.step;
   HF_TRY_VOID(send_last());
-  if (first_) {
+  if (group_.leads) {
     print_line("the run in {} is finished: step {} of {}", setup_.config.run.directory, step(),
                setup_.config.training.steps);
   }

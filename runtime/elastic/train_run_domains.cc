@@ -17,7 +17,7 @@ Result<std::optional<StorageDomains>> TrainRun::domains_of(const TrainInputs& gr
 // leader of the storage domain if no rank there has a coordinate.
 Result<bool> TrainRun::writes_with(const RankAssignment& assignment) {
   HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
-  if (!domains.has_value()) return first_;
+  if (!domains.has_value()) return group_.leads;
   for (const int rank : assignment.active_ranks) {
     if (domains->of(rank).number == setup_.domain->number) return rank == world().communicator.rank();
   }
@@ -26,28 +26,29 @@ Result<bool> TrainRun::writes_with(const RankAssignment& assignment) {
 
 // Drops the copies of shards; this may wait for the disk, because a copy may be arriving.
 void TrainRun::drop_copies() {
-  if (copies_ == nullptr) return;
-  tier_.reset();
+  if (saves_.copies == nullptr) return;
+  saves_.tier.reset();
   const StorageWait storage(launched_.watch, "a copy that is given up");
-  copies_.reset();
+  saves_.copies.reset();
 }
 
 // Makes the disk tier of the epoch that begins: which checkpoints the store has, and which ranks store copies
 // of them.
 Result<void> TrainRun::make_tier() {
-  tier_.reset();
+  saves_.tier.reset();
   HF_TRY(std::optional<StorageDomains> domains, domains_of(active()));
   if (!domains.has_value()) return {};
   const int rank = active().communicator.rank();
   if (domains->count() > 1) {
-    store_->holds_part_of(setup_.domain->host);
+    saves_.store->holds_part_of(setup_.domain->host);
     if (!setup_.start.content.empty())
-      store_->all_hosts_have({.generation = setup_.start.generation, .step = setup_.start.step});
+      saves_.store->all_hosts_have({.generation = setup_.start.generation, .step = setup_.start.step});
     if (setup_.config.checkpoint.replicas != "off") {
-      HF_TRY(copies_, ShardCopies::create(worker_->state_view(), *store_, *domains, setup_.start.writer));
+      HF_TRY(saves_.copies,
+             ShardCopies::create(worker_->state_view(), *saves_.store, *domains, setup_.start.writer));
     }
   }
-  tier_.emplace(rank, std::move(*domains), copies_.get());
+  saves_.tier.emplace(rank, std::move(*domains), saves_.copies.get());
   return {};
 }
 

@@ -7,10 +7,8 @@
 #include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
-
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
-#include "runtime/run/run_layout.h"
 #include "runtime/save/snapshot_memory.h"
 #include "runtime/train/growth.h"
 
@@ -32,7 +30,7 @@ struct HostNumber {
 // Returns whether the run has fewer ranks than it was started with, and may have more.
 bool TrainRun::wants_ranks() const {
   return launched_.membership != nullptr && setup_.config.elastic.grow == "auto" &&
-         world().communicator.size() < launched_ranks_;
+         world().communicator.size() < group_.launched_ranks;
 }
 
 // Returns when the leader may ask for new ranks, in a run on one host that wants some; 0: never. On several
@@ -41,24 +39,25 @@ bool TrainRun::wants_ranks() const {
 // it connects processes of two hosts: connect_release() in pmix_server_dyn.c makes room for one value, and
 // reads and frees two. So such a run grows by another start, for which its launcher asks.
 std::int64_t TrainRun::grow_at_ns() const {
-  if (!wants_ranks() || inventory_.lost_starter || on_several_hosts_) return 0;
-  const std::int64_t since_ns = disturbed_ns_ == 0 ? launched_.env.monotonic_ns() : disturbed_ns_;
+  if (!wants_ranks() || recovery_.inventory.lost_starter || group_.on_several_hosts) return 0;
+  const std::int64_t since_ns =
+      recovery_.disturbed_ns == 0 ? launched_.env.monotonic_ns() : recovery_.disturbed_ns;
   return since_ns + setup_.config.elastic.grow_after_ms * 1'000'000;
 }
 
 // Plans the growth on the rank that decides when the run grows: rank 0 of all, which can start new ranks
 // ahead, or, if that is a spare, the leader.
 std::optional<Growth> TrainRun::plan_growth() {
-  const bool nobody_asks = on_several_hosts_ && launched_start(launched_.env).empty();
-  if (nobody_asks && first_ && wants_ranks() && !std::exchange(explained_growth_, true)) {
+  const bool nobody_asks = group_.on_several_hosts && launched_start(launched_.env).empty();
+  if (nobody_asks && group_.leads && wants_ranks() && !std::exchange(growth_.explained, true)) {
     print_message(
         "{} of {} ranks go on until the next start: on several hosts it takes holdfast launch to get them "
         "back",
-        world().communicator.size(), launched_ranks_);
+        world().communicator.size(), group_.launched_ranks);
   }
   const std::int64_t at_ns = grow_at_ns();
-  const bool starts_ahead = epoch_->assignment().coordinate_of(0) >= 0;
-  const bool decides = starts_ahead ? world().communicator.rank() == 0 : first_;
+  const bool starts_ahead = group_.epoch->assignment().coordinate_of(0) >= 0;
+  const bool decides = starts_ahead ? world().communicator.rank() == 0 : group_.leads;
   if (at_ns == 0 || !decides) return std::nullopt;
   Growth::Terms terms{.at_ns = at_ns};
   if (starts_ahead) {
@@ -79,7 +78,7 @@ std::optional<Growth> TrainRun::plan_growth() {
 // Starts new ranks ahead. The others begin their next step meanwhile, and wait for this rank there.
 Result<void> TrainRun::start_new_ranks() {
   enter_recovery(launched_.watch, step(), setup_.config);
-  const bool have_coordinates = epoch_->assignment().shape.data < setup_.request.data_max;
+  const bool have_coordinates = group_.epoch->assignment().shape.data < setup_.request.data_max;
   std::string task;
   if (have_coordinates) {
     HF_TRY(NewRankTask planned, plan_new_rank({.env = launched_.env,
@@ -87,13 +86,13 @@ Result<void> TrainRun::start_new_ranks() {
                                                .communicator = active().communicator,
                                                .device = *setup_.device,
                                                .config = setup_.config,
-                                               .mesh = Mesh(epoch_->assignment().shape),
+                                               .mesh = Mesh(group_.epoch->assignment().shape),
                                                .data = nullptr},
                                               setup_.request.data_max));
     planned.timeout_ms = setup_.config.elastic.memory_timeout_ms;
     planned.given_back_bytes = bytes_given_back(planned);
-    planned.shm_run_id = inventory_.shm_run_id;
-    if (memory_.room.tiers == SnapshotTiers::none) planned.slot_bytes = 0;
+    planned.shm_run_id = recovery_.inventory.shm_run_id;
+    if (memory_.decision.room.tiers == SnapshotTiers::none) planned.slot_bytes = 0;
     if (planned.device_bytes + planned.host_bytes > 0) task = record_to_text(planned);
   }
   return launched_.membership->start_new_ranks(ranks_wanted(), task,
@@ -103,7 +102,7 @@ Result<void> TrainRun::start_new_ranks() {
 // Returns the bytes that the ranks of this host hold beyond the need of each after the ranks of `planned`
 // have joined. All ranks are assumed to be as large as this one.
 std::uint64_t TrainRun::bytes_given_back(const NewRankTask& planned) const {
-  const std::uint64_t now = kept_memory_.bytes() + worker_->snapshots().shared_bytes();
+  const std::uint64_t now = memory_.kept.bytes() + worker_->snapshots().shared_bytes();
   const std::uint64_t then =
       planned.device_bytes + planned.host_bytes + SnapshotMemory::shared_slots * planned.slot_bytes;
   return static_cast<std::uint64_t>(worker_->rank().ranks_on_host) * (now - std::min(now, then));
@@ -112,55 +111,56 @@ std::uint64_t TrainRun::bytes_given_back(const NewRankTask& planned) const {
 // Grows the run. All ranks of the epoch call it, between two steps; the state is sealed.
 Result<PhaseOutcome> TrainRun::grow() {
   Env& env = launched_.env;
-  step_ = step();
-  disturbed_ns_ = env.monotonic_ns();
-  recovery_.emplace();
-  recovery_->noticed_ns = disturbed_ns_;
-  recovery_->noticed_us = env.wall_time_us();
-  recovery_->before = launched_.membership->view();
-  recovery_->active_before = epoch_->assignment().shape.active();
-  recovery_->wanted = ranks_wanted();
-  recovery_->noticed = fmt::format("{} ranks want {} more", world().communicator.size(), recovery_->wanted);
-  enter_recovery(launched_.watch, step_, setup_.config);
+  recovery_.step = step();
+  recovery_.disturbed_ns = env.monotonic_ns();
+  recovery_.record.emplace();
+  recovery_.record->noticed_ns = recovery_.disturbed_ns;
+  recovery_.record->noticed_us = env.wall_time_us();
+  recovery_.record->before = launched_.membership->view();
+  recovery_.record->active_before = group_.epoch->assignment().shape.active();
+  recovery_.record->wanted = ranks_wanted();
+  recovery_.record->noticed =
+      fmt::format("{} ranks want {} more", world().communicator.size(), recovery_.record->wanted);
+  enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_FAULT_POINT(launched_.faults, "grow.begin");
   worker_.reset();
-  progress_.reset();
-  epoch_.reset();
+  log_.progress.reset();
+  group_.epoch.reset();
   const Result<void> grown = launched_.membership->grow(
-      recovery_->wanted, setup_.config.elastic.recovery_timeout_ms, recovery_->noticed);
-  world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
-  recovery_->shrink_ns += env.monotonic_ns() - recovery_->noticed_ns;
+      recovery_.record->wanted, setup_.config.elastic.recovery_timeout_ms, recovery_.record->noticed);
+  group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  recovery_.record->shrink_ns += env.monotonic_ns() - recovery_.record->noticed_ns;
   if (world().communicator.abandoned()) return grown.error();
-  if (!grown.ok()) recovery_->not_grown = grown.error().message;
+  if (!grown.ok()) recovery_.record->not_grown = grown.error().message;
   HF_FAULT_POINT(launched_.faults, "grow.after_spawn");
   return PhaseOutcome::joiners_come;
 }
 
 // Begins the next epoch with the new ranks, if there are any; they call it, too.
 Result<PhaseOutcome> TrainRun::admit() {
-  if (!recovery_.has_value()) {  // this rank is new
-    recovery_.emplace();
-    recovery_->noticed_ns = launched_.started_ns;
-    recovery_->noticed_us = launched_.env.wall_time_us();
-    recovery_->before = launched_.membership->view();
+  if (!recovery_.record.has_value()) {  // this rank is new
+    recovery_.record.emplace();
+    recovery_.record->noticed_ns = launched_.started_ns;
+    recovery_.record->noticed_us = launched_.env.wall_time_us();
+    recovery_.record->before = launched_.membership->view();
     if (launched_.config.ok()) setup_.config = launched_.config->config;
-    world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
+    group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
   }
   phase_ns();
-  enter_recovery(launched_.watch, step_, setup_.config);
+  enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());
   learn(merge_inventories(inventories));
-  if (!inventory_.joined) {
-    admits_ = true;
-    enter(launched_.watch, Phase::recovery, step_,  // the GPU of a new rank may be full for a while
+  if (!recovery_.inventory.joined) {
+    recovery_.joins = true;
+    enter(launched_.watch, Phase::recovery, recovery_.step,  // the GPU of a new rank may be full for a while
           rebuild_deadline_ms(setup_.config) + setup_.config.elastic.memory_timeout_ms);
     HF_TRY_VOID(join_again());
-    inventory_.joined = true;
+    recovery_.inventory.joined = true;
   }
   HF_TRY_VOID(assign_coordinates(setup_.request));
   HF_TRY_VOID(find_recovery_point());
   HF_FAULT_POINT(launched_.faults, "grow.before_load");
-  recovery_->plan_ns += phase_ns();
+  recovery_.record->plan_ns += phase_ns();
   return PhaseOutcome::ready;
 }
 
@@ -171,8 +171,8 @@ Result<void> TrainRun::join_again() {
   HF_TRY_VOID(prepare(world(),
                       {.mode = PrepareMode::rejoin,
                        .recovers = true,
-                       .ranks = launched_ranks_,
-                       .shm_run_id = inventory_.shm_run_id,
+                       .ranks = group_.launched_ranks,
+                       .shm_run_id = recovery_.inventory.shm_run_id,
                        .device = setup_.device.get()},
                       joined));
   if (setup_.device != nullptr) joined.device = std::move(setup_.device);
@@ -204,7 +204,7 @@ Result<void> TrainRun::take_place_on_host() {
     if (!taken.contains(number) && newer_before_me-- == 0) break;
   }
   launched_.rank_on_host = number;
-  world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
   return {};
 }
 
@@ -213,7 +213,7 @@ Result<void> TrainRun::take_place_on_host() {
 void TrainRun::dismiss_joiners(const Error& error) {
   print_message("new ranks cannot take part: {}", error.message);
   std::fflush(nullptr);
-  inventory_.joined = true;
+  recovery_.inventory.joined = true;
   world().communicator.abandon();
 }
 

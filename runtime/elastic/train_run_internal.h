@@ -13,26 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/store.h"
 #include "parallel/comm/agreement.h"
-#include "runtime/elastic/inventory.h"
-#include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/prepare.h"
 #include "runtime/elastic/recover.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/elastic/session.h"
 #include "runtime/elastic/train_run.h"
-#include "runtime/rank/device_loss.h"
-#include "runtime/rank/membership_epoch.h"
+#include "runtime/elastic/train_run_parts.h"
 #include "runtime/rank/transport_choice.h"
-#include "runtime/run/failure_record.h"
-#include "runtime/run/recovery_record.h"
-#include "runtime/run/run_directory.h"
-#include "runtime/save/disk_tier.h"
-#include "runtime/save/save_cadence.h"
-#include "runtime/save/state_saver.h"
 #include "runtime/train/growth.h"
-#include "runtime/train/progress.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast::inline elastic {
@@ -43,12 +32,12 @@ class TrainRun {
  public:
   explicit TrainRun(const TrainInputs& inputs)
       : launched_(inputs),
-        launched_ranks_(is_joiner() ? 0 : inputs.communicator.size()),
-        phase_begin_ns_(inputs.started_ns),
-        kept_memory_(inputs.prepared == nullptr ? own_.memory : inputs.prepared->memory),
-        kept_slots_(inputs.prepared == nullptr ? own_.slots : inputs.prepared->slots) {
-    world_.emplace(inputs);
-    kept_memory_.spoil_reused(inputs.spoil_kept_memory);
+        memory_{.kept = inputs.prepared == nullptr ? memory_.own.memory : inputs.prepared->memory,
+                .slots = inputs.prepared == nullptr ? memory_.own.slots : inputs.prepared->slots} {
+    group_.launched_ranks = is_joiner() ? 0 : inputs.communicator.size();
+    group_.world.emplace(inputs);
+    clock_.phase_begin_ns = inputs.started_ns;
+    memory_.kept.spoil_reused(inputs.spoil_kept_memory);
   }
 
   Result<ExitCode> run();
@@ -56,7 +45,7 @@ class TrainRun {
   // Writes what status.json, the event log and the report say about the end. Only the writer of the run
   // directory does so.
   void write_final_status(const RunEnd& end);
-  bool ends_for_another_start() const { return ends_for_another_start_; }
+  bool ends_for_another_start() const { return growth_.ends_for_another_start; }
 
  private:
   Result<PhaseOutcome> run_guarded(SessionPhase phase, const Error& fault);
@@ -101,14 +90,14 @@ class TrainRun {
   // Passes the writing of a file of the run to the log's thread, which runs it while this start is the run's
   // writer.
   void post(std::function<void()> work) {
-    log_->post([gate = gate_, work = std::move(work)] {
+    log_.queue->post([gate = log_.gate, work = std::move(work)] {
       if (gate->is_open()) work();
     });
   }
   // Writes the log lines that can be written soon, before this process ends or another rank takes the log
   // over.
   void flush_log() {
-    if (log_ != nullptr) static_cast<void>(log_->flush(LineThread::short_patience_ms).ok());
+    if (log_.queue != nullptr) static_cast<void>(log_.queue->flush(LineThread::short_patience_ms).ok());
   }
   Result<double> measure_peak();  // FLOP/s of all active ranks
 
@@ -128,7 +117,7 @@ class TrainRun {
   std::optional<Growth> plan_growth();
   std::uint64_t bytes_given_back(const NewRankTask& planned) const;
   Result<void> start_new_ranks();
-  int ranks_wanted() const { return launched_ranks_ - world().communicator.size(); }
+  int ranks_wanted() const { return group_.launched_ranks - world().communicator.size(); }
   Result<PhaseOutcome> grow();
   Result<PhaseOutcome> admit();
   Result<void> join_again();
@@ -141,10 +130,10 @@ class TrainRun {
   }
 
   // Return the inputs for all ranks that take part, and for those of them that have coordinates.
-  const TrainInputs& world() const { return *world_; }
-  const TrainInputs& active() const { return epoch_->active(); }
+  const TrainInputs& world() const { return *group_.world; }
+  const TrainInputs& active() const { return group_.epoch->active(); }
   void set_watch_epoch();
-  std::uint64_t step() const { return worker_ ? worker_->state().step : step_; }
+  std::uint64_t step() const { return worker_ ? worker_->state().step : recovery_.step; }
   Result<void> agree(const Result<void>& mine) { return agree_among(active(), mine); }
   Result<void> agree(const Result<void>& mine, const Waiter& patience) {
     return agree_among(active(), mine, patience);
@@ -156,7 +145,8 @@ class TrainRun {
   // device's error, returns to run() with it, and leaves there.
   Result<void> agree_among(const TrainInputs& group, const Result<void>& mine, const Waiter& patience) {
     if (setup_.device != nullptr && setup_.device->lost()) {
-      lost_device_.emplace(LeavingRank{group.env, group.communicator, setup_.config.run.directory, step()});
+      device_loss_.leaving.emplace(
+          LeavingRank{group.env, group.communicator, setup_.config.run.directory, step()});
       return setup_.device->status().error();
     }
     return agree_on_outcome(group.communicator, patience, mine, group.env.host_name());
@@ -165,68 +155,29 @@ class TrainRun {
   // which may never return.
   template <typename Object>
   void keep_from_driver(Result<Object>& object) {
-    if (lost_device_.has_value() && object.ok())
-      kept_from_driver_.push_back(std::make_shared<Object>(std::move(object).value()));
+    if (device_loss_.leaving.has_value() && object.ok())
+      device_loss_.kept.push_back(std::make_shared<Object>(std::move(object).value()));
   }
   Waiter waiter() const;
   // Returns the time since its last call, or since the program started.
   std::int64_t phase_ns() {
-    const std::int64_t begin_ns = std::exchange(phase_begin_ns_, launched_.env.monotonic_ns());
-    return phase_begin_ns_ - begin_ns;
+    const std::int64_t begin_ns = std::exchange(clock_.phase_begin_ns, launched_.env.monotonic_ns());
+    return clock_.phase_begin_ns - begin_ns;
   }
 
   TrainInputs launched_;
   RunSetup setup_;
-  int launched_ranks_;
-  std::int64_t phase_begin_ns_;
-  Progress::StartupTimes times_;
-  std::uint64_t logged_step_ = 0;  // newest step with a line in the event log
-  std::optional<TrainInputs> world_;
-  std::unique_ptr<MembershipEpoch> epoch_;
-  bool first_ = false;  // this rank is the leader, which logs for all
-  // True if this rank writes to the run directory: the leader, or one rank of each host if it is local to
-  // each.
-  bool writes_ = false;
-  std::optional<DiskTier> tier_;  // of the newest trainer; none: checkpoints are in one directory
-  std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // for the writes of the log's thread
+  RunGroup group_;
+  RankMemory memory_;
+  StartupClock clock_;
   JoinedTransport transport_;
-  PreparedRank own_;         // used if the caller has prepared nothing
-  KeptMemory& kept_memory_;  // memory of the workers, kept between epochs
-  SlotPool& kept_slots_;     // slots of their snapshots and replicas
-  // Queues of lines that could not be written yet, kept from one epoch to the next.
-  std::unique_ptr<EventQueue> log_;
-  std::unique_ptr<SampleLog> ledger_;  // null unless data.ledger
+  RunLog log_;
   std::unique_ptr<Worker> worker_;
-  std::optional<CheckpointStore> store_;        // of the newest trainer
-  std::unique_ptr<ShardCopies> copies_;         // of the newest trainer; null: there are none
-  std::unique_ptr<StateSaver> given_up_saves_;  // of a trainer that met a fault; they use worker_ and store_
-  std::unique_ptr<Progress> progress_;
-  bool leads_log_ = false;               // this rank writes the log, and has completed it
-  bool saves_first_ = false;             // a generation began from a state that was in RAM alone
-  std::optional<SaveCadence> cadence_;   // measures over all epochs
-  bool survives_host_ = false;           // replicas of all snapshots are on other hosts
-  FailureTally failures_;                // failures that the leader counts
-  std::int64_t failure_counted_us_ = 0;  // when the newest of them was noticed
-  std::optional<int> unused_slot_;       // of a trainer that met a fault; the state is at worker_'s step
-
-  RecoveryInventory inventory_;
-  std::uint64_t step_ = 0;                  // newest step while there is no worker
-  int reported_active_ = 0;                 // active ranks, as reported to the watchdog
-  bool ends_here_ = false;                  // the ranks that are left could not rebuild a group
-  std::int64_t fault_ns_ = 0;               // when the last fault was noticed
-  std::optional<RecoveryRecord> recovery_;  // set while a recovery is under way, until a step was made
-  bool on_several_hosts_ = false;           // the run was on several hosts at its start
-  bool explained_growth_ = false;           // a message has said that the run does not grow by itself
-  bool ends_for_another_start_ = false;
+  RunSaves saves_;
+  RecoveryState recovery_;
+  DeviceLoss device_loss_;
+  RunGrowth growth_;
   ExitCode exit_code_ = ExitCode::done;  // of a run that is finished
-  bool reported_lost_starter_ = false;   // RecoveryInventory::lost_starter was logged
-  std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may start ranks, by the last vote; 0: it does not
-  MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // decision for the last worker
-  bool admits_ = false;                     // joiners have come, and take part in this phase
-  bool system_refused_ = false;             // in the phase that ended last; most likely a thread
-  std::optional<LeavingRank> lost_device_;  // set when an agreement finds the device lost: this rank leaves
-  std::vector<std::shared_ptr<void>> kept_from_driver_;
-  std::int64_t disturbed_ns_ = 0;  // time of the last fault or attempt to grow; 0: none so far
 };
 
 }  // namespace holdfast::inline elastic

@@ -48,49 +48,51 @@ Result<double> TrainRun::measure_peak() {
 // Opens the log. The peak is only measured once, because a rank does not get faster.
 Result<void> TrainRun::open_log() {
   const double ranks = active().communicator.size();
-  const bool opened_before = inventory_.log_opened == true;
-  if (!(inventory_.gemm_peak > 0.0)) {
+  const bool opened_before = recovery_.inventory.log_opened == true;
+  if (!(recovery_.inventory.gemm_peak > 0.0)) {
     HF_TRY(const double peak, measure_peak());
-    inventory_.gemm_peak = peak / ranks;
+    recovery_.inventory.gemm_peak = peak / ranks;
   }
-  times_.gemm_peak_ns = phase_ns();
-  if (log_ == nullptr)
-    log_ = std::make_unique<EventQueue>(
+  clock_.startup.gemm_peak_ns = phase_ns();
+  if (log_.queue == nullptr)
+    log_.queue = std::make_unique<EventQueue>(
         launched_.env, RunPaths{setup_.config.run.directory}.events(),
         static_cast<std::uint64_t>(setup_.config.log.rotate_bytes),
         [&faults = launched_.faults] { HF_FAULT_POINT(faults, "log.before_line"); },
-        [gate = gate_] { return gate->is_open(); });
-  log_->others_have_written();
-  if (recovery_.has_value()) logged_step_ = std::max(logged_step_, recovery_->step_before);
-  if (writes_ && !opened_before)
-    logged_step_ =
-        std::max(logged_step_, newest_logged_step(launched_.env, RunPaths{setup_.config.run.directory}));
-  if (writes_ && !std::exchange(leads_log_, true)) complete_log();
-  progress_ = std::make_unique<Progress>(
-      launched_.env, *log_,
+        [gate = log_.gate] { return gate->is_open(); });
+  log_.queue->others_have_written();
+  if (recovery_.record.has_value())
+    log_.newest_step = std::max(log_.newest_step, recovery_.record->step_before);
+  if (group_.writes && !opened_before)
+    log_.newest_step =
+        std::max(log_.newest_step, newest_logged_step(launched_.env, RunPaths{setup_.config.run.directory}));
+  if (group_.writes && !std::exchange(log_.leads, true)) complete_log();
+  log_.progress = std::make_unique<Progress>(
+      launched_.env, *log_.queue,
       Progress::Setup{.steps = setup_.config.training.steps,
                       .every_steps = setup_.config.log.every_steps,
                       .flops_per_token =
                           flops_per_token(worker_->workload().spec, setup_.config.training.sequence_length),
-                      .peak_flops = inventory_.gemm_peak * ranks,
+                      .peak_flops = recovery_.inventory.gemm_peak * ranks,
                       .tokens_per_step = worker_->workload().tokens_per_step(),
                       .peak_beaten =
                           [this, ranks](double flops) {
-                            inventory_.gemm_peak = std::max(inventory_.gemm_peak, flops / ranks);
+                            recovery_.inventory.gemm_peak =
+                                std::max(recovery_.inventory.gemm_peak, flops / ranks);
                           },
-                      .logged_step = logged_step_,
+                      .logged_step = log_.newest_step,
                       .directory = setup_.config.run.directory,
                       .first_step = step(),
                       .first_tokens = worker_->state().data_cursor *
                                       static_cast<std::uint64_t>(setup_.config.training.sequence_length)},
-      first_    ? Progress::Role::speaks
-      : writes_ ? Progress::Role::writes
-                : Progress::Role::silent);
+      group_.leads    ? Progress::Role::speaks
+      : group_.writes ? Progress::Role::writes
+                      : Progress::Role::silent);
   Result<void> outcome;
-  if (writes_ && !opened_before) outcome = begin_log();
-  if (writes_ && outcome.ok() && recovery_.has_value()) outcome = continue_log();
+  if (group_.writes && !opened_before) outcome = begin_log();
+  if (group_.writes && outcome.ok() && recovery_.record.has_value()) outcome = continue_log();
   HF_TRY_VOID(agree(outcome));
-  inventory_.log_opened = true;
+  recovery_.inventory.log_opened = true;
   return {};
 }
 
@@ -99,19 +101,19 @@ Result<void> TrainRun::open_log() {
 void TrainRun::complete_log() {
   const RunState& state = worker_->state();
   if (state.step == 0) return;
-  log_->insert(
+  log_.queue->insert(
       [&env = launched_.env, paths = RunPaths{setup_.config.run.directory}, step = state.step,
        recent = state.recent_steps](LineSink& log) { write_missing_steps(env, paths, step, recent, log); });
 }
 
 // Counts a failure; several deaths until a step is made are one failure.
 void TrainRun::count_failure() {
-  if (recovery_->faults == 0 || failure_counted_us_ == recovery_->noticed_us) return;
+  if (recovery_.record->faults == 0 || log_.failure_counted_us == recovery_.record->noticed_us) return;
   const RunPaths paths{setup_.config.run.directory};
-  failure_counted_us_ = recovery_->noticed_us;
-  failures_.take_over(launched_.env, paths);
-  failures_.count_failure();
-  post(failures_.writing(launched_.env, paths));
+  log_.failure_counted_us = recovery_.record->noticed_us;
+  log_.failures.take_over(launched_.env, paths);
+  log_.failures.count_failure();
+  post(log_.failures.writing(launched_.env, paths));
 }
 
 // Continues the log. A rank that has left may have recorded its own end as the end of the run.
@@ -123,7 +125,7 @@ Result<void> TrainRun::continue_log() {
                              {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
   }
   count_failure();
-  progress_->recovering(*recovery_);
+  log_.progress->recovering(*recovery_.record);
   return {};
 }
 
@@ -134,9 +136,9 @@ Result<void> TrainRun::begin_log() {
       launched_.env.replace_text(paths.config(), record_config(setup_.config, launched_.config->origin)));
   forget_answered_requests(launched_.env, paths);
   HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().shm_run_id));
-  if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty() && first_)
+  if (const std::string note = log_.failures.begin_start(launched_.env, paths); !note.empty() && group_.leads)
     print_message("{}", note);
-  post(failures_.writing(launched_.env, paths));
+  post(log_.failures.writing(launched_.env, paths));
   HF_TRY_VOID(
       write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
   const std::string from = resumed_from();
@@ -147,13 +149,13 @@ Result<void> TrainRun::begin_log() {
     hosts[launched_.env.host_name()] = 1;  // by this its launcher sees how many more there could be
   }
   const ModelSpec& spec = worker_->workload().spec;
-  HF_TRY_VOID(progress_->started(parameter_count(spec), world().communicator.size(), hosts, worker_->state(),
-                                 from == "start" ? "" : from, times_, *setup_.device,
-                                 transport_.choice.description));
+  HF_TRY_VOID(log_.progress->started(parameter_count(spec), world().communicator.size(), hosts,
+                                     worker_->state(), from == "start" ? "" : from, clock_.startup,
+                                     *setup_.device, transport_.choice.description));
   const int ranks = active().communicator.size();
   const std::int64_t stages = setup_.config.parallel.pipeline;
-  const std::size_t spares = epoch_->assignment().spares.size();
-  progress_->say(fmt::format(
+  const std::size_t spares = group_.epoch->assignment().spares.size();
+  log_.progress->say(fmt::format(
       "{} parameters{}, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
       parameter_count(spec),
       setup_.config.model.freeze.empty() ? "" : fmt::format(" ({} trained)", trained_parameter_count(spec)),
@@ -164,11 +166,12 @@ Result<void> TrainRun::begin_log() {
       format_bytes(worker_->memory_plan().total_bytes() + setup_.device->workspace_bytes()),
       stages > 1 ? "on rank 0" : "per rank"));
   if (!setup_.device->host_sees_memory() && ranks > 1) {
-    progress_->say("exchange: " + transport_.choice.description);
+    log_.progress->say("exchange: " + transport_.choice.description);
   }
   const std::string whole = why_gradients_are_whole(setup_.config, worker_->rank().mesh.shape().data);
-  if (!whole.empty()) progress_->say(whole);
-  for (const std::string& line : kernel_summary(setup_.device->kernels())) progress_->say("kernels: " + line);
+  if (!whole.empty()) log_.progress->say(whole);
+  for (const std::string& line : kernel_summary(setup_.device->kernels()))
+    log_.progress->say("kernels: " + line);
   return {};
 }
 
@@ -176,7 +179,7 @@ void TrainRun::write_final_status(const RunEnd& end) {
   constexpr std::int64_t report_timeout_ms = 600'000;
   enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
   const RunPaths paths{setup_.config.run.directory};
-  const bool begun = progress_ != nullptr;
+  const bool begun = log_.progress != nullptr;
   // A claim that another writer has taken over is the only reason to record nothing; a file that cannot be
   // read may be repaired.
   if (const Result<void> mine = check_claim(); !mine.ok() && mine.error().code == ExitCode::communication)
@@ -200,17 +203,17 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
     if (!result.ok() && result.error().message != end.message) print_message("{}", result.error().message);
   };
   complain(write_status(launched_.env, paths, status));
-  if (progress_ != nullptr) {
-    failures_.end(status.state == "failed", launched_.env.wall_time_us());
-    post(failures_.writing(launched_.env, paths));
+  if (log_.progress != nullptr) {
+    log_.failures.end(status.state == "failed", launched_.env.wall_time_us());
+    post(log_.failures.writing(launched_.env, paths));
   }
-  if (progress_ != nullptr && worker_ != nullptr)
-    complain(progress_->finished(status, worker_->reduction().counts(), worker_->parameter_gather().counts(),
-                                 worker_->links().traffic()));
-  if (progress_ == nullptr && end.code != ExitCode::done) return;
+  if (log_.progress != nullptr && worker_ != nullptr)
+    complain(log_.progress->finished(status, worker_->reduction().counts(),
+                                     worker_->parameter_gather().counts(), worker_->links().traffic()));
+  if (log_.progress == nullptr && end.code != ExitCode::done) return;
   const Result<std::string> faults = write_report(launched_.env, paths);
   complain(outcome_of(faults));
-  if (progress_ != nullptr && faults.ok() && !faults->empty()) progress_->say(*faults);
+  if (log_.progress != nullptr && faults.ok() && !faults->empty()) log_.progress->say(*faults);
 }
 
 }  // namespace holdfast::inline elastic

@@ -10,17 +10,18 @@
 namespace holdfast::inline elastic {
 
 bool TrainRun::others_can_go_on() const {
-  return launched_.membership != nullptr && inventory_.log_opened == true && world().communicator.size() > 1;
+  return launched_.membership != nullptr && recovery_.inventory.log_opened == true &&
+         world().communicator.size() > 1;
 }
 
 FaultFacts TrainRun::fault_facts() const {
   FaultFacts facts = {.has_membership = launched_.membership != nullptr,
                       .group_lost = world().communicator.abandoned(),
-                      .recovery_failed = ends_here_,
+                      .recovery_failed = recovery_.failed,
                       .others_can_go_on = others_can_go_on(),
-                      .device_lost = lost_device_.has_value(),
-                      .system_refused = system_refused_,
-                      .joins = admits_,
+                      .device_lost = device_loss_.leaving.has_value(),
+                      .system_refused = recovery_.system_refused,
+                      .joins = recovery_.joins,
                       .has_device = setup_.device != nullptr};
   const bool asks_device = facts.has_membership && facts.group_lost && !facts.recovery_failed;
   facts.device_failed = asks_device && facts.has_device && !setup_.device->status().ok();
@@ -31,8 +32,8 @@ FaultFacts TrainRun::fault_facts() const {
 // a rank that died: an exit code other than 0 would end them, too.
 void TrainRun::leave_run(const Error& error) {
   flush_log();
-  if (lost_device_.has_value()) {
-    end_without_device(*lost_device_, error);
+  if (device_loss_.leaving.has_value()) {
+    end_without_device(*device_loss_.leaving, error);
   } else if (setup_.device == nullptr) {  // a joiner
     print_message("new ranks cannot take part: {}", error.message);
   } else {
@@ -45,38 +46,41 @@ void TrainRun::leave_run(const Error& error) {
 
 // Notes the fault, and the step of this rank, before anything is destroyed.
 void TrainRun::note_fault(const Error& fault) {
-  step_ = step();
+  recovery_.step = step();
   // The last recovery is over if a step was made since; a spare assumes that.
-  const bool was_spare = epoch_ != nullptr && !epoch_->is_active();
-  if (was_spare || (worker_ != nullptr && recovery_.has_value() && step_ > recovery_->resumed_step))
-    recovery_.reset();
-  int active_before = epoch_ == nullptr ? launched_ranks_ : epoch_->assignment().shape.active();
+  const bool was_spare = group_.epoch != nullptr && !group_.epoch->is_active();
+  if (was_spare ||
+      (worker_ != nullptr && recovery_.record.has_value() && recovery_.step > recovery_.record->resumed_step))
+    recovery_.record.reset();
+  int active_before =
+      group_.epoch == nullptr ? group_.launched_ranks : group_.epoch->assignment().shape.active();
   // The new ranks of a growth that failed are among the ranks before the fault.
-  if (recovery_.has_value() && recovery_->wanted > 0) {
-    if (epoch_ == nullptr) active_before = recovery_->active_before;
-    recovery_.reset();
+  if (recovery_.record.has_value() && recovery_.record->wanted > 0) {
+    if (group_.epoch == nullptr) active_before = recovery_.record->active_before;
+    recovery_.record.reset();
   }
-  if (!recovery_.has_value()) {
-    recovery_.emplace();
+  if (!recovery_.record.has_value()) {
+    recovery_.record.emplace();
     const std::int64_t now_ns = launched_.env.monotonic_ns();
-    recovery_->noticed_ns = fault_ns_ == 0 ? now_ns : fault_ns_;
-    recovery_->noticed_us = launched_.env.wall_time_us() - (now_ns - recovery_->noticed_ns) / 1000;
-    recovery_->noticed = fault.message;
-    recovery_->reported = launched_.membership->reported_by_peer();
-    recovery_->before = launched_.membership->view();
-    recovery_->active_before = active_before;
+    recovery_.record->noticed_ns = recovery_.fault_ns == 0 ? now_ns : recovery_.fault_ns;
+    recovery_.record->noticed_us =
+        launched_.env.wall_time_us() - (now_ns - recovery_.record->noticed_ns) / 1000;
+    recovery_.record->noticed = fault.message;
+    recovery_.record->reported = launched_.membership->reported_by_peer();
+    recovery_.record->before = launched_.membership->view();
+    recovery_.record->active_before = active_before;
   }
-  ++recovery_->faults;
-  disturbed_ns_ = launched_.env.monotonic_ns();
-  fault_ns_ = 0;
+  ++recovery_.record->faults;
+  recovery_.disturbed_ns = launched_.env.monotonic_ns();
+  recovery_.fault_ns = 0;
 }
 
 // Seals the live state. A rank that cannot do so leaves its part out, and thus that whole step.
 void TrainRun::keep_live_state(const MembershipView& of_epoch) {
-  const std::optional<int> slot = std::exchange(unused_slot_, std::nullopt);
+  const std::optional<int> slot = std::exchange(saves_.unused_slot, std::nullopt);
   if (!slot.has_value() || worker_ == nullptr) return;
-  if (!no_coordinate_is_lost(epoch_->assignment(), of_epoch, launched_.membership->view())) return;
-  enter_recovery(launched_.watch, step_, setup_.config);
+  if (!no_coordinate_is_lost(group_.epoch->assignment(), of_epoch, launched_.membership->view())) return;
+  enter_recovery(launched_.watch, recovery_.step, setup_.config);
   const Result<void> sealed = seal_live_state(*worker_, setup_.start.writer, *slot);
   if (!sealed.ok()) print_message("the step is not redone from the state in use: {}", sealed.error().message);
 }
@@ -84,36 +88,36 @@ void TrainRun::keep_live_state(const MembershipView& of_epoch) {
 // Waits for the saves that were given up. The others know by now which ranks are left, so they wait for this
 // rank, which waits for storage.
 void TrainRun::wait_for_given_up_saves() {
-  if (given_up_saves_ == nullptr) return;
+  if (saves_.given_up == nullptr) return;
   {
     const StorageWait storage(launched_.watch, "a save that is given up");
-    given_up_saves_.reset();
+    saves_.given_up.reset();
   }
-  enter_recovery(launched_.watch, step_, setup_.config);
+  enter_recovery(launched_.watch, recovery_.step, setup_.config);
 }
 
 // Rebuilds the group with the ranks that are left, and drops the objects of the epoch.
 Result<void> TrainRun::rebuild_group() {
   const std::int64_t begin_ns = launched_.env.monotonic_ns();
-  const MembershipView of_epoch = launched_.membership->view();  // recovery_->before may be older
+  const MembershipView of_epoch = launched_.membership->view();  // recovery_.record->before may be older
   const Result<void> group_rebuilt =
-      launched_.membership->recover(setup_.config.elastic.recovery_timeout_ms, recovery_->noticed);
+      launched_.membership->recover(setup_.config.elastic.recovery_timeout_ms, recovery_.record->noticed);
   wait_for_given_up_saves();
   if (group_rebuilt.ok()) keep_live_state(of_epoch);
   const std::vector<Member> lost = members_lost(of_epoch, launched_.membership->view());
-  inventory_.lost_some = !lost.empty();
+  recovery_.inventory.lost_some = !lost.empty();
   const bool lost_rank_0 =
       !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
   // A rank 0 that was lost earlier than that has died of something else.
-  const std::int64_t starts_ns = std::exchange(starts_ranks_ns_, 0);
+  const std::int64_t starts_ns = std::exchange(growth_.starts_ns, 0);
   if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= rebuild_deadline_ms(setup_.config) * 1'000'000)
-    inventory_.lost_starter = true;
+    recovery_.inventory.lost_starter = true;
   drop_copies();
   worker_.reset();
-  progress_.reset();
-  epoch_.reset();
-  world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
-  recovery_->shrink_ns += launched_.env.monotonic_ns() - begin_ns;
+  log_.progress.reset();
+  group_.epoch.reset();
+  group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  recovery_.record->shrink_ns += launched_.env.monotonic_ns() - begin_ns;
   return group_rebuilt;
 }
 
@@ -121,67 +125,68 @@ Result<void> TrainRun::rebuild_group() {
 // If the other side may go on (lost quorum), it has the run.
 void TrainRun::record_for_the_dead() {
   Communicator& left = world().communicator;
-  if (left.abandoned() || left.rank() != 0 || setup_.claim != nullptr || !inventory_.joined) return;
+  if (left.abandoned() || left.rank() != 0 || setup_.claim != nullptr || !recovery_.inventory.joined) return;
   if (launched_.membership->lost_quorum()) return;
   const StorageWait storage(launched_.watch, "the lock of the run directory");
   Result<std::unique_ptr<Claim>> claim = claim_run_directory(launched_.env, {setup_.config.run.directory});
   if (!claim.ok()) return;
   setup_.claim = std::move(claim).value();
-  gate_->use(setup_.claim->loose_fence());
+  log_.gate->use(setup_.claim->loose_fence());
 }
 
 Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
-  inventory_.host = launched_.env.host_id();
-  inventory_.step = step_;
-  inventory_.launched_ranks = launched_ranks_;
-  inventory_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
-  inventory_.noticed = recovery_->noticed;
-  inventory_.noticed_us = recovery_->noticed_us;
-  inventory_.reported = recovery_->reported;
+  recovery_.inventory.host = launched_.env.host_id();
+  recovery_.inventory.step = recovery_.step;
+  recovery_.inventory.launched_ranks = group_.launched_ranks;
+  recovery_.inventory.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
+  recovery_.inventory.noticed = recovery_.record->noticed;
+  recovery_.inventory.noticed_us = recovery_.record->noticed_us;
+  recovery_.inventory.reported = recovery_.record->reported;
   // The wait is longer than a rebuild of the group may take, because another rank may wait for its given-up
   // saves.
   HF_TRY(std::vector<RecoveryInventory> inventories,
-         gather(world().communicator, waiter().with_timeout(setup_.config.parallel.timeout_ms), inventory_));
-  enter_recovery(launched_.watch, step_, setup_.config);  // the time of other ranks does not count
+         gather(world().communicator, waiter().with_timeout(setup_.config.parallel.timeout_ms),
+                recovery_.inventory));
+  enter_recovery(launched_.watch, recovery_.step, setup_.config);  // the time of other ranks does not count
   return inventories;
 }
 
 // Adopts the merged inventory, which holds for all ranks.
 void TrainRun::learn(const RecoveryInventory& known) {
-  inventory_ = known;
-  launched_ranks_ = inventory_.launched_ranks;
-  recovery_->step_before = std::max(recovery_->step_before, inventory_.step);
+  recovery_.inventory = known;
+  group_.launched_ranks = recovery_.inventory.launched_ranks;
+  recovery_.record->step_before = std::max(recovery_.record->step_before, recovery_.inventory.step);
   const MembershipView& now = launched_.membership->view();
-  recovery_->ranks_after = static_cast<int>(now.members.size());
-  recovery_->hosts_after = ranks_by_host(now);
-  const std::vector<Member> lost = members_lost(recovery_->before, now);
-  recovery_->lost = lost.empty() ? "" : name_members(lost);
-  if (!inventory_.verdict.empty()) recovery_->verdict = inventory_.verdict;
-  if (inventory_.lost_starter && !std::exchange(reported_lost_starter_, true)) {
-    recovery_->verdict +=
-        (recovery_->verdict.empty() ? "" : "; ") +
+  recovery_.record->ranks_after = static_cast<int>(now.members.size());
+  recovery_.record->hosts_after = ranks_by_host(now);
+  const std::vector<Member> lost = members_lost(recovery_.record->before, now);
+  recovery_.record->lost = lost.empty() ? "" : name_members(lost);
+  if (!recovery_.inventory.verdict.empty()) recovery_.record->verdict = recovery_.inventory.verdict;
+  if (recovery_.inventory.lost_starter && !std::exchange(recovery_.reported_lost_starter, true)) {
+    recovery_.record->verdict +=
+        (recovery_.record->verdict.empty() ? "" : "; ") +
         std::string(
             "a rank was lost while it started new ones, so no more are started before the next start");
   }
-  recovery_->noticed = inventory_.noticed;
-  recovery_->reported = inventory_.reported;
+  recovery_.record->noticed = recovery_.inventory.noticed;
+  recovery_.record->reported = recovery_.inventory.reported;
 }
 
 // Finds the state to go on from, among all ranks that are left.
 Result<void> TrainRun::find_recovery_point() {
   HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
-  HF_TRY(setup_.start, join_recovery_point(world(), waiter(), setup_.config, inventory_.shm_run_id, domains,
-                                           claim_check()));
+  HF_TRY(setup_.start, join_recovery_point(world(), waiter(), setup_.config, recovery_.inventory.shm_run_id,
+                                           domains, claim_check()));
   return {};
 }
 
 Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
   note_fault(fault);
-  enter_recovery(launched_.watch, step_, setup_.config);
+  enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_FAULT_POINT(launched_.faults, "recover.begin");
   if (Result<void> group_rebuilt = rebuild_group(); !group_rebuilt.ok()) {
     record_for_the_dead();
-    ends_here_ = true;
+    recovery_.failed = true;
     // Another start may have the run directory by now.
     if (launched_.membership->lost_quorum()) setup_.claim.reset();
     if (launched_.membership->cut_off()) return group_rebuilt.error();
@@ -190,13 +195,13 @@ Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
   }
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
   phase_ns();
-  enter_recovery(launched_.watch, step_, setup_.config);
+  enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());
   RecoveryPlan plan = plan_recovery(inventories, setup_.request);
   learn(plan.known);
   switch (plan.action) {
     case RecoveryAction::end:
-      ends_here_ = true;
+      recovery_.failed = true;
       return *plan.error;
     case RecoveryAction::start_again:  // a start's choice of a generation is in no file yet
       return PhaseOutcome::not_begun;
@@ -211,7 +216,7 @@ Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
   }
   HF_TRY_VOID(find_recovery_point());
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
-  recovery_->plan_ns += phase_ns();
+  recovery_.record->plan_ns += phase_ns();
   return PhaseOutcome::ready;
 }
 

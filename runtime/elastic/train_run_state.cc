@@ -18,12 +18,12 @@ Result<void> TrainRun::load_state() {
   while (source_of(setup_.start) == StateSource::ram) {
     HF_TRY(const bool loaded, load_snapshot());
     if (loaded) {
-      inventory_.shm_run_id = setup_.start.shm_run_id;
+      recovery_.inventory.shm_run_id = setup_.start.shm_run_id;
       return {};
     }
-    if (recovery_.has_value() && !setup_.start.snapshot.has_value()) {
+    if (recovery_.record.has_value() && !setup_.start.snapshot.has_value()) {
       StartPoint asked = setup_.start;
-      asked.shm_run_id = inventory_.shm_run_id;
+      asked.shm_run_id = recovery_.inventory.shm_run_id;
       HF_TRY(const std::optional<StorageDomains> domains, domains_of(active()));
       HF_TRY(setup_.start,
              join_checkpoint_of_run(active(), waiter(), setup_.config, asked, domains, claim_check()));
@@ -32,8 +32,8 @@ Result<void> TrainRun::load_state() {
   const StateSource source = source_of(setup_.start);
   if (source == StateSource::nothing) return fail(ExitCode::checkpoint, "{}", setup_.start.unusable);
   if (source == StateSource::start) return start_afresh();
-  inventory_.shm_run_id = setup_.start.shm_run_id;
-  if (first_) print_line("resuming from {} (step {})", setup_.start.checkpoint, setup_.start.step);
+  recovery_.inventory.shm_run_id = setup_.start.shm_run_id;
+  if (group_.leads) print_line("resuming from {} (step {})", setup_.start.checkpoint, setup_.start.step);
   const StorageWait storage(launched_.watch, "the checkpoint");
   if (setup_.start.content.empty()) return restore_checkpoint(worker_->state_view(), setup_.start.checkpoint);
   HF_TRY(const std::optional<StorageDomains> domains, domains_of(active()));
@@ -51,17 +51,17 @@ Result<void> TrainRun::enter_generation() {
   GenerationChoice choice =
       choose_generation(setup_.start, worker_->state(), numeric, numeric_settings(setup_.config));
   worker_->state().generation = choice.generation;
-  saves_first_ = choice.begins && setup_.start.snapshot.has_value();
+  saves_.saves_first = choice.begins && setup_.start.snapshot.has_value();
   if (!choice.begins) return {};
   HF_FAULT_POINT(launched_.faults, "generation.before_publish");
   Result<void> published = check_claim();
-  if (writes_ && published.ok())
+  if (group_.writes && published.ok())
     published = write_lineage(launched_.env, setup_.config.run.directory, choice.lineage);
   HF_TRY_VOID(agree(published));
   HF_FAULT_POINT(launched_.faults, "generation.after_publish");
   setup_.start.lineage = std::move(choice.lineage);
   setup_.start.begins.clear();
-  if (first_) {
+  if (group_.leads) {
     print_line("generation {} begins after step {} ({}); what was made beyond it before is discarded",
                choice.generation, step(), setup_.start.lineage.generations.back().reason);
   }
@@ -72,10 +72,10 @@ Result<void> TrainRun::start_afresh() {
   // An earlier run in this directory may have left objects in shared memory.
   if (!setup_.start.shm_run_id.empty())
     HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id)))));
-  std::string run_id = inventory_.shm_run_id;  // the run had begun, and begins again
-  if (first_ && run_id.empty()) run_id = new_run_id(launched_.env);
+  std::string run_id = recovery_.inventory.shm_run_id;  // the run had begun, and begins again
+  if (group_.leads && run_id.empty()) run_id = new_run_id(launched_.env);
   HF_TRY(const std::vector<std::string> ids, all_gather_text(active().communicator, waiter(), run_id));
-  worker_->state().run_id = inventory_.shm_run_id = ids.front();
+  worker_->state().run_id = recovery_.inventory.shm_run_id = ids.front();
   if (setup_.config.run.initialize_from.empty()) return initialize_weights(worker_->state_view());
   Result<std::optional<FoundCheckpoint>> found =
       find_checkpoint(launched_.env, setup_.config.run.initialize_from);
@@ -93,12 +93,12 @@ Result<void> TrainRun::start_afresh() {
 
 // Loads the snapshot. False: it is not sound, and the one before it counts, if there is one.
 Result<bool> TrainRun::load_snapshot() {
-  if (first_) print_line("resuming from {}", name_of(setup_.start));
+  if (group_.leads) print_line("resuming from {}", name_of(setup_.start));
   const Result<void> restored =
       restore_snapshot(worker_->state_view(), *setup_.start.snapshot, setup_.start.shm_run_id);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
-  if (first_) print_message("RAM snapshot skipped: {}", restored.error().message);
+  if (group_.leads) print_message("RAM snapshot skipped: {}", restored.error().message);
   setup_.start.passed_over.push_back(*setup_.start.snapshot);
   setup_.start.snapshot.reset();
   HF_TRY_VOID(join_snapshot(active(), waiter(), setup_.config, setup_.start));

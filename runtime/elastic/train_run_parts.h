@@ -1,0 +1,108 @@
+// The parts of TrainRun: what a rank knows of its run, by what belongs together. What the ranks have agreed on
+// is RunSetup (prepare.h). No file but those of TrainRun includes it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/slot_pool.h"
+#include "checkpoint/store.h"
+#include "runtime/core/kept_memory.h"
+#include "runtime/elastic/inventory.h"
+#include "runtime/elastic/new_rank.h"
+#include "runtime/rank/device_loss.h"
+#include "runtime/rank/membership_epoch.h"
+#include "runtime/rank/memory_agreement.h"
+#include "runtime/rank/train_inputs.h"
+#include "runtime/run/failure_record.h"
+#include "runtime/run/recovery_record.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/save/disk_tier.h"
+#include "runtime/save/save_cadence.h"
+#include "runtime/save/state_saver.h"
+#include "runtime/train/progress.h"
+#include "runtime/train/sample_log.h"
+
+namespace holdfast::inline elastic {
+
+// RunGroup holds the ranks that this one is together with now, and its part among them.
+struct RunGroup {
+  int launched_ranks = 0;            // number at the start
+  std::optional<TrainInputs> world;  // inputs for all ranks that take part
+  std::unique_ptr<MembershipEpoch> epoch;
+  bool leads = false;  // this rank logs for all
+  // True if this rank writes to the run directory: the leader, or one rank of each storage domain.
+  bool writes = false;
+  bool on_several_hosts = false;  // the run was on several hosts at its start
+  int reported_active = 0;        // active ranks, as reported to the watchdog
+};
+
+// RankMemory holds memory that is kept from one epoch to the next.
+struct RankMemory {
+  PreparedRank own = {};  // used if the caller has prepared nothing
+  KeptMemory& kept;       // memory of the workers
+  SlotPool& slots;        // slots of their snapshots and replicas
+  MemoryDecision decision = {.room = {.tiers = SnapshotTiers::none}};  // for the last worker
+};
+
+// RunLog holds what this rank writes about the run. Lines that could not be written yet are kept from one epoch to
+// the next.
+struct RunLog {
+  std::shared_ptr<ClaimGate> gate = std::make_shared<ClaimGate>();  // for the writes of the queue's thread
+  std::unique_ptr<EventQueue> queue;
+  std::unique_ptr<SampleLog> samples;   // null unless data.ledger
+  std::unique_ptr<Progress> progress;   // of this epoch
+  bool leads = false;                   // this rank writes the log, and has completed it
+  std::uint64_t newest_step = 0;        // newest step with a line in the log
+  FailureTally failures;                // failures that the leader counts
+  std::int64_t failure_counted_us = 0;  // when the newest of them was noticed
+};
+
+// RunSaves holds where the newest trainer saves, and what an earlier one has not finished.
+struct RunSaves {
+  std::optional<CheckpointStore> store;
+  std::unique_ptr<ShardCopies> copies;   // null: there are none
+  std::optional<DiskTier> tier;          // none: checkpoints are in one directory
+  std::unique_ptr<StateSaver> given_up;  // of a trainer that met a fault; they use its worker and the store
+  std::optional<SaveCadence> cadence;    // measures over all epochs
+  bool survives_host = false;            // replicas of all snapshots are on other hosts
+  bool saves_first = false;              // a generation began from a state that was in RAM alone
+  std::optional<int> unused_slot;        // of a trainer that met a fault; the state is at the worker's step
+};
+
+// RecoveryState holds what this rank knows when it recovers.
+struct RecoveryState {
+  RecoveryInventory inventory;
+  std::optional<RecoveryRecord> record;  // set while a recovery is under way, until a step was made
+  std::uint64_t step = 0;                // newest step while there is no worker
+  std::int64_t fault_ns = 0;             // when the last fault was noticed
+  std::int64_t disturbed_ns = 0;         // time of the last fault or attempt to grow; 0: none so far
+  bool failed = false;                   // the ranks that are left could not rebuild a group, or gave up
+  bool joins = false;                    // joiners have come, and take part in this phase
+  bool system_refused = false;           // in the phase that ended last; most likely a thread
+  bool reported_lost_starter = false;    // RecoveryInventory::lost_starter was logged
+};
+
+// DeviceLoss is set when an agreement finds this rank's device lost.
+struct DeviceLoss {
+  std::optional<LeavingRank> leaving;
+  std::vector<std::shared_ptr<void>> kept;  // objects whose destructors would call the driver
+};
+
+// RunGrowth holds what is known of growing back.
+struct RunGrowth {
+  std::int64_t starts_ns = 0;  // since when rank 0 may start ranks, by the last vote; 0: it does not
+  bool explained = false;      // a message has said that the run does not grow by itself
+  bool ends_for_another_start = false;
+};
+
+// StartupClock measures the phases before the first step.
+struct StartupClock {
+  std::int64_t phase_begin_ns = 0;
+  Progress::StartupTimes startup = {};
+};
+
+}  // namespace holdfast::inline elastic
