@@ -135,6 +135,8 @@ class PrepareSteps {
   Result<void> claim_start() {
     setup_.claim.reset();  // from a start in which a rank died
     enter(inputs_.watch, Phase::load, 0, waiter().timeout_ms() + verify_timeout_ms);
+    const Result<FileStatus> before = inputs_.env.status(setup_.config.run.directory);
+    if (before.ok() && !before->exists) setup_.makes_directory = true;
     HF_TRY(JoinedStart joined, join_start(inputs_, waiter(), setup_.config, setup_.claim));
     setup_.start = std::move(joined.start);
     setup_.domain = std::move(joined.domain);

@@ -61,6 +61,7 @@ struct RunSetup {
   StartPoint start = {};
   std::optional<StorageDomain> domain = {};  // of this rank, if run.directory is local to each host
   std::unique_ptr<Claim> claim = {};         // held by a rank that writes to the run directory
+  bool makes_directory = false;              // there was no run directory before this start
   std::unique_ptr<Device> device = {};
   AssignmentRequest request = {};  // for the ranks at the start, however many are left
   ResumeChanges changes = {};

@@ -56,6 +56,7 @@ class TrainRun {
   void leave_run(const Error& error);
 
   void record_end(const RunPaths& paths, const RunEnd& end);
+  void remove_new_directory(const RunPaths& paths);
   Result<PhaseOutcome> start();
   void print_start() const;
   Result<void> assign_coordinates(const AssignmentRequest& request);

@@ -175,6 +175,31 @@ Result<void> TrainRun::begin_log() {
   return {};
 }
 
+namespace {
+
+// Returns whether another start of the same command would be refused, too.
+bool is_refusal(ExitCode code) {
+  return code == ExitCode::config || code == ExitCode::does_not_fit || code == ExitCode::data ||
+         code == ExitCode::checkpoint;
+}
+
+// Returns whether the directory has nothing but what a start makes before its first step.
+bool holds_no_run(Env& env, const std::string& directory) {
+  const Result<std::vector<std::string>> names = env.list(directory);
+  return names.ok() && std::ranges::all_of(*names, [](const std::string& name) {
+           return name == "lock" || name == "place_name" || name == "lineage.json" ||
+                  name.starts_with("ledger-");
+         });
+}
+
+}  // namespace
+
+// A start that is refused leaves nothing: neither a record of its end, nor the run directory that it has made.
+void TrainRun::remove_new_directory(const RunPaths& paths) {
+  if (!setup_.makes_directory || !holds_no_run(launched_.env, paths.directory)) return;
+  if (launched_.env.remove_tree(paths.directory).ok()) setup_.claim.reset();
+}
+
 void TrainRun::write_final_status(const RunEnd& end) {
   constexpr std::int64_t report_timeout_ms = 600'000;
   enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
@@ -184,6 +209,8 @@ void TrainRun::write_final_status(const RunEnd& end) {
   // read may be repaired.
   if (const Result<void> mine = check_claim(); !mine.ok() && mine.error().code == ExitCode::communication)
     setup_.claim.reset();
+  const bool refused = setup_.claim != nullptr && !begun && is_refusal(end.code);
+  if (refused) remove_new_directory(paths);
   if (setup_.claim != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
   // The other ranks wait here, not in MPI's shutdown, which has a short deadline: a long log makes a report
   // slow.

@@ -617,11 +617,11 @@ class Errors(unittest.TestCase):
 
     def test_too_few_slices(self):
         options = ["--parallel.tensor=2", "--parallel.tensor_lanes=1"]
-        self.expect(self.mpirun(2, "train", "run.toml", *options))
+        self.expect_nothing_made(self.mpirun(2, "train", "run.toml", *options))
         self.expect(self.holdfast("check", "run.toml", *options))
 
     def test_too_many_stages(self):
-        self.expect(self.mpirun(9, "train", "run.toml", "--parallel.pipeline=9"))
+        self.expect_nothing_made(self.mpirun(9, "train", "run.toml", "--parallel.pipeline=9"))
         self.expect(self.holdfast("check", "run.toml", "--parallel.pipeline=9"))
 
     def test_too_many_microbatches(self):
@@ -695,7 +695,7 @@ class Errors(unittest.TestCase):
         self.expect(self.holdfast("check", "run.toml", "--kernels.isa=portable", "--kernels.rotary=avx512"))
 
     def test_small_vocabulary(self):
-        self.expect(self.train("--model.vocabulary=100"))
+        self.expect_nothing_made(self.train("--model.vocabulary=100"))
         self.expect(self.holdfast("check", "run.toml", "--model.vocabulary=100"))
 
     # The data
@@ -762,17 +762,17 @@ class Errors(unittest.TestCase):
 
     def test_vocabulary_unknown(self):
         self.megatron_set(range(1000))
-        self.expect(self.train('--data.sources=[{path = "set", format = "megatron"}]'))
+        self.expect_nothing_made(self.train('--data.sources=[{path = "set", format = "megatron"}]'))
 
     def test_vocabulary_disagreed(self):
         token_file(self.folder / "tokens.bin", range(1000))
-        self.expect(self.train('--data.sources=[{path = "text.txt"}, {path = "tokens.bin", format = "llmc"}]'))
+        self.expect_nothing_made(self.train('--data.sources=[{path = "text.txt"}, {path = "tokens.bin", format = "llmc"}]'))
 
     def test_no_documents(self):
         self.expect_nothing_made(self.train("--data.document_mask=true"))
 
     def test_validation_too_small(self):
-        self.expect(self.train("--data.validation_fraction=0.001", "--evaluation.every_steps=2"))
+        self.expect_nothing_made(self.train("--data.validation_fraction=0.001", "--evaluation.every_steps=2"))
 
     def test_nothing_to_train_on(self):
         # The seed that holds back the first of each two samples; the text has one sample of this length.
@@ -797,7 +797,7 @@ class Errors(unittest.TestCase):
 
     def test_held_out_too_short(self):
         (self.folder / "held_out.txt").write_bytes(b"x" * 20)
-        self.expect(self.train("--evaluation.every_steps=2", '--evaluation.sources=[{path = "held_out.txt"}]'))
+        self.expect_nothing_made(self.train("--evaluation.every_steps=2", '--evaluation.sources=[{path = "held_out.txt"}]'))
 
     def test_evaluate_too_short(self):
         self.saved_run()
@@ -1142,7 +1142,7 @@ class Errors(unittest.TestCase):
         self.expect(self.train())
 
     def test_resume_must(self):
-        self.expect(self.train("--run.resume=must"))
+        self.expect_nothing_made(self.train("--run.resume=must"))
 
     def test_download_must(self):
         self.expect(self.train("--run.resume=must", "--checkpoint.download_command=exit 0"))
@@ -1172,7 +1172,7 @@ class Errors(unittest.TestCase):
         self.expect(self.train("--run.resume=never"))
 
     def test_resume_from_nothing(self):
-        self.expect(self.train("--run.resume=elsewhere"))
+        self.expect_nothing_made(self.train("--run.resume=elsewhere"))
 
     def test_resume_another_run(self):
         self.saved_run()
@@ -1180,7 +1180,7 @@ class Errors(unittest.TestCase):
         self.expect(self.train("--run.directory=other", "--run.resume=run"))
 
     def test_initialize_from_nothing(self):
-        self.expect(self.train("--run.initialize_from=elsewhere"))
+        self.expect_nothing_made(self.train("--run.initialize_from=elsewhere"))
 
     def test_initialize_from_other_model(self):
         self.saved_run()
@@ -1369,10 +1369,10 @@ class Errors(unittest.TestCase):
     # Ranks
 
     def test_too_many_ranks(self):
-        self.expect(self.mpirun(LANES + 1, "train", "run.toml"))
+        self.expect_nothing_made(self.mpirun(LANES + 1, "train", "run.toml"))
 
     def test_wrong_rank_count(self):
-        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.data=1"))
+        self.expect_nothing_made(self.mpirun(2, "train", "run.toml", "--parallel.data=1"))
 
     def test_ranks_beyond_this_version(self):
         self.expect(self.holdfast("check", "run.toml", "--parallel.data=1537", "--parallel.lanes=1537"))
@@ -1454,12 +1454,12 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.train(environment={"PMI_SIZE": "2", "PMI_RANK": "1"}))
 
     def test_nccl_on_cpu(self):
-        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.exchange=nccl"))
+        self.expect_nothing_made(self.mpirun(2, "train", "run.toml", "--parallel.exchange=nccl"))
         self.assertEqual(self.train("--parallel.exchange=nccl").returncode, 0, "one rank exchanges nothing")
 
     def test_nccl_not_there(self):
         words = ["train", "run.toml", "--device=cuda"]
-        self.expect(self.mpirun(2, *words, "--parallel.exchange=nccl", environment=EMULATED))
+        self.expect_nothing_made(self.mpirun(2, *words, "--parallel.exchange=nccl", environment=EMULATED))
         auto = self.mpirun(2, *words, environment=EMULATED)
         self.assertEqual(auto.returncode, 0)
         self.assertRegex(auto.stdout, r"exchange: pinned host memory, because rank 0 \(.*\) has no NCCL: ")
@@ -1478,7 +1478,7 @@ class Errors(unittest.TestCase):
     # While it runs
 
     def test_gpu_too_small(self):
-        self.expect(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPU_BYTES": "100000"}))
+        self.expect_nothing_made(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPU_BYTES": "100000"}))
 
     def test_gpu_memory_held(self):
         held = {**EMULATED, "EMULATED_GPU_BYTES": "50000000", "EMULATED_GPU_HELD_BYTES": "50000000"}
@@ -1553,7 +1553,7 @@ class Errors(unittest.TestCase):
         (self.folder / "run.toml").write_text(CONFIG.replace("layers = 1\nheads = 2\nwidth = 16", 'preset = "llama-8b"')
                                               .replace("[training]", "[training]\nmicrobatches_per_lane = 65536")
                                               .replace("lanes = 2", "lanes = 65536"))
-        self.expect(self.train())
+        self.expect_nothing_made(self.train())
 
     def test_not_finite(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--optimizer.learning_rate=100", "--optimizer.gradient_clip=0",
