@@ -5,7 +5,7 @@
 
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/plan/step_traffic.h"
-#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_layout.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast::test {

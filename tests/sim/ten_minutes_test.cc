@@ -75,6 +75,7 @@ class SimulatedHost final : public SimulatedEnv {
       if (!wait_ended(0)) return std::nullopt;
       return ProcessEnd{.killed = killed_, .code = killed_ ? 9 : answer_->code};
     }
+    std::optional<ProcessEnd> observed_end() override { return end(); }
     Result<void> signal(int) override {
       killed_ = true;
       return {};
