@@ -169,7 +169,12 @@ class Guard {
       if (lived) {
         if (mind_.wants_work(index, look.slot)) look.work = work_of(watched.identity.id);
         watched.ended = watched.process == nullptr || watched.process->wait_ended(0);
-        if (watched.ended && watched.process != nullptr) look.end = watched.process->observed_end();
+        if (watched.ended) {
+          // It may have written after the look above that it leaves by itself, which is no death.
+          const SlotView last = read_slot(board_->slot(index));
+          if (last.identity() == watched.identity) look.slot = last;
+          if (watched.process != nullptr) look.end = watched.process->observed_end();
+        }
       }
       look.ended = watched.ended;
       mind_.look_at(index, look);
@@ -299,7 +304,7 @@ class Guard {
 
   // Writes one file per tick: a slow disk must not keep the guard from watching. Without a run directory there
   // is no place where the files could be found. The guard does not make it: a start that was refused leaves
-  // none, and the launcher may kill a rank that is about to leave it, which looks like a death.
+  // none.
   void write_one() {
     if (pending_.empty()) return;
     const std::string directory = read_run_directory(board_->header());
