@@ -217,7 +217,7 @@ std::uint64_t expected_file_bytes(std::span<const StatePiece> pieces, const Pare
   return bytes + aligned(index_bytes + sizeof(Trailer));
 }
 
-// What is the same for all files of one shard.
+// ShardContent is what all files of one shard have in common.
 struct ShardContent {
   const std::string& directory;
   std::uint64_t step;

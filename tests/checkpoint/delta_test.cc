@@ -23,7 +23,7 @@ class DeltaTest : public testing::Test {
                             .is_constant = [](const ShardSpec& spec) { return spec.kind != "moment1"; },
                             .parent_directory = store.newest_directory()});
   }
-  // Of the one piece that is not constant.
+  // Changes the one piece that is not constant.
   void change_moments(std::uint64_t seed) {
     state[1] = make_tensor("embedding.weight", "moment1", DType::fp32, {5, 3000}, seed);
   }
