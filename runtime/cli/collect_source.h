@@ -17,7 +17,7 @@ struct CollectSource {
   PartInventory inventory = {};
   std::uint64_t newest_step = 0;  // newest step in its event log
 
-  // What the host tells.
+  // Names the fields that a host reports.
   static void visit_fields(auto& self, auto&& visit) {
     visit("inventory", self.inventory);
     visit("newest_step", self.newest_step);
