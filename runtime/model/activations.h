@@ -140,7 +140,7 @@ class ActivationMemory {
   BatchShapeBT largest_;
   StageShape stage_;
   std::int64_t lowest_layer_;  // lowest_trained_layer()
-  // What each block keeps that has a backward. The others share memory, as all do where nothing is kept.
+  // Each block that has a backward keeps these. The others share memory, as all do where nothing is kept.
   bool keeps_inputs_;  // its own input
   bool keeps_cheap_;   // its outputs of norms and activation functions
   bool keeps_costly_;  // its matmul and attention outputs, with the statistics

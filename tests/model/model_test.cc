@@ -142,7 +142,7 @@ TEST_P(ModelTest, AnnouncesEveryBucketOnceInOrderWhenItIsComplete) {
   }
 }
 
-// What is frozen takes memory and work away, and not a bit of the other gradients.
+// Freezing saves memory and work, and changes no bit of the other gradients.
 TEST_P(ModelTest, FrozenTensorsChangeNoOtherGradient) {
   const bool is_tied = spec().tied_head;
   const std::vector<std::vector<std::string>> lists = {{"embedding"},
