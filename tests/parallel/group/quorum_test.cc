@@ -28,7 +28,7 @@ TEST(Quorum, FollowsFromWhoIsLeftAndWhoIsProvenDead) {
   for (const Case& each : cases) EXPECT_EQ(has_quorum(each.facts), each.on_resume) << each.what;
 }
 
-// Whatever is unreachable, never do two sides both go on.
+// Two sides never both go on, whatever is unreachable.
 TEST(Quorum, NeverGoesOnTwice) {
   constexpr unsigned ranks = 6;
   for (unsigned dead = 0; dead < 1U << ranks; ++dead) {

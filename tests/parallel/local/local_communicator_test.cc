@@ -36,7 +36,7 @@ TEST(LocalCommunicator, SlotsAreReused) {
       run_local_ranks(2, [](Communicator& c) { return test::check_slots_are_reused(c, patient()); }));
 }
 
-// What each of the ranks but the dead one ends with.
+// Returns the error that each rank but the dead one ends with.
 std::vector<std::string> errors_of(int ranks, const std::function<Result<void>(Communicator&)>& body,
                                    Env& env) {
   std::mutex mutex;
