@@ -77,7 +77,7 @@ void SaveCadence::begin_epoch(const MembershipEpoch& epoch) {
   steps_ = saves_under_way_ = 0;
 }
 
-bool SaveCadence::due(const Tier& tier, std::uint64_t step) const {
+bool SaveCadence::is_due(const Tier& tier, std::uint64_t step) const {
   if (!tier.is_auto())
     return tier.every_steps > 0 && step % static_cast<std::uint64_t>(tier.every_steps) == 0;
   if (protects_first_step(tier)) return true;
@@ -95,7 +95,7 @@ bool SaveCadence::protects_first_step(const Tier& tier) const {
 
 // Returns whether a save to disk is due after exactly this step, by the config.
 bool SaveCadence::disk_due_exactly(std::uint64_t step) const {
-  if (!disk_.is_auto()) return due(disk_, step);
+  if (!disk_.is_auto()) return is_due(disk_, step);
   return keep_every_steps_ > 0 && step % static_cast<std::uint64_t>(keep_every_steps_) == 0;
 }
 
@@ -105,12 +105,12 @@ bool SaveCadence::disk_due_from_here(std::uint64_t step, std::int64_t now_ns) co
   if (saves_under_way_ > 0) return false;
   if (every_ns_ > 0 && now_ns - last_save_ns_ >= every_ns_) return true;
   const bool too_early = disk_.chosen_steps == 0 && ram_.is_auto() && ram_.chosen_steps == 0;
-  return disk_.is_auto() && !too_early && due(disk_, step);
+  return disk_.is_auto() && !too_early && is_due(disk_, step);
 }
 
 SaveDue SaveCadence::due(std::uint64_t step, std::int64_t now_ns, bool growth_waits) const {
   SaveDue due;
-  due.to_ram = this->due(ram_, step);
+  due.to_ram = is_due(ram_, step);
   due.to_disk = disk_due_exactly(step) || (!growth_waits && disk_due_from_here(step, now_ns));
   return due;
 }

@@ -122,7 +122,7 @@ class SaveCadence {
     bool is_auto() const { return every_steps == CheckpointConfig::interval_auto; }
     std::int64_t steps_between() const { return is_auto() ? chosen_steps : every_steps; }
   };
-  bool due(const Tier& tier, std::uint64_t step) const;
+  bool is_due(const Tier& tier, std::uint64_t step) const;
   bool protects_first_step(const Tier& tier) const;
   bool disk_due_exactly(std::uint64_t step) const;
   bool disk_due_from_here(std::uint64_t step, std::int64_t now_ns) const;
