@@ -10,11 +10,11 @@ namespace holdfast::inline save {
 
 StateSaver::StateSaver(StateView& view, CheckpointStore& store, std::uint64_t writer,
                        const std::optional<SnapshotStep>& resumed, std::optional<DiskTier> tier)
-    : view_(&view), resumed_(resumed), tier_(view, writer), disk_(view, store, std::move(tier)) {}
+    : view_(&view), resumed_(resumed), snapshots_(view, writer), disk_(view, store, std::move(tier)) {}
 
 void StateSaver::cancel() {
   disk_.cancel();
-  tier_.cancel();
+  snapshots_.cancel();
 }
 
 StateSaver::~StateSaver() {
@@ -22,37 +22,37 @@ StateSaver::~StateSaver() {
 }
 
 Result<void> StateSaver::prepare() {
-  tier_.release_old_slots(resumed_);
+  snapshots_.release_old_slots(resumed_);
   // This agreement ensures that every rank of the host has released the memory that its new slots do not
   // need.
   HF_TRY_VOID(agree_on_outcome(view_->rank.communicator, patient_waiter(*view_), disk_.remove_leftovers(),
                                view_->rank.env.host_name()));
-  return tier_.prepare(resumed_);
+  return snapshots_.prepare(resumed_);
 }
 
 Result<bool> StateSaver::begin(bool to_disk) {
-  Snapshot* free = tier_.free_snapshot(disk_.snapshots());
-  if (!to_disk && (tier_.is_sending() || free == nullptr)) return false;
+  Snapshot* free = snapshots_.free_snapshot(disk_.snapshots());
+  if (!to_disk && (snapshots_.is_sending() || free == nullptr)) return false;
   const std::int64_t begin_ns = view_->rank.env.monotonic_ns();
-  for (; free == nullptr; free = tier_.free_snapshot(disk_.snapshots())) HF_TRY_VOID(complete_round());
-  std::shared_ptr<SnapshotCopy> copy = tier_.begin_copy(*free, begin_ns);
+  for (; free == nullptr; free = snapshots_.free_snapshot(disk_.snapshots())) HF_TRY_VOID(complete_round());
+  std::shared_ptr<SnapshotCopy> copy = snapshots_.begin_copy(*free, begin_ns);
   if (to_disk) {
     disk_.begin(std::move(copy));
   } else {
-    tier_.copy_in_background();
+    snapshots_.copy_in_background();
   }
   return true;
 }
 
 SaveVotes StateSaver::vote() {
   SaveVotes votes;
-  tier_.vote(votes);
+  snapshots_.vote(votes);
   disk_.vote(votes);
   return votes;
 }
 
 Result<void> StateSaver::advance(const SaveVotes& sums) {
-  HF_TRY_VOID(tier_.advance(sums));
+  HF_TRY_VOID(snapshots_.advance(sums));
   return disk_.advance(sums);
 }
 
@@ -60,7 +60,7 @@ Result<void> StateSaver::advance(const SaveVotes& sums) {
 // of the data that is written, not for all of it.
 void StateSaver::wait_beside_watch() {
   RankWatch* const watch = view_->rank.watch;
-  const auto busy = [&] { return disk_.is_busy() || tier_.is_busy(); };
+  const auto busy = [&] { return disk_.is_busy() || snapshots_.is_busy(); };
   constexpr std::int64_t look_again_us = 1000;
   if (watch == nullptr || !busy()) return;
   enter(watch, Phase::save, view_->state.step, view_->rank.config.watchdog.ceiling_ms);
@@ -74,7 +74,7 @@ void StateSaver::wait_beside_watch() {
 Result<void> StateSaver::complete_round() {
   wait_beside_watch();
   disk_.wait();
-  if (const Result<void> copied = tier_.wait(); !copied.ok()) {
+  if (const Result<void> copied = snapshots_.wait(); !copied.ok()) {
     const Result<void> device = view_->device_outcome();
     view_->rank.communicator.abandon();  // no step follows whose vote would tell the others
     return device.ok() ? copied : device;
@@ -85,7 +85,7 @@ Result<void> StateSaver::complete_round() {
 }
 
 Result<void> StateSaver::finish() {
-  while (tier_.is_copying() || disk_.is_saving()) HF_TRY_VOID(complete_round());
+  while (snapshots_.is_copying() || disk_.is_saving()) HF_TRY_VOID(complete_round());
   return {};
 }
 

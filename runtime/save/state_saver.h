@@ -66,16 +66,16 @@ class StateSaver {
   Result<void> prepare();
   // Returns, after prepare(), why snapshots are not in shared memory though the config requests it; else
   // empty.
-  const std::string& warning() const { return tier_.warning(); }
+  const std::string& warning() const { return snapshots_.warning(); }
   // Returns, after prepare(), why there are no replicas though the config requests them; else empty.
-  const std::string& replica_warning() const { return tier_.replica_warning(); }
+  const std::string& replica_warning() const { return snapshots_.replica_warning(); }
   // Returns whether snapshots outlive the process.
-  bool has_ram_tier() const { return tier_.outlives_process(); }
+  bool has_ram_tier() const { return snapshots_.outlives_process(); }
   // Returns whether the snapshots of this epoch are copied to buddies.
-  bool has_replicas() const { return tier_.has_replicas(); }
+  bool has_replicas() const { return snapshots_.has_replicas(); }
   // Returns the number of a slot of the RAM tier whose content is no longer of use; none: no such slot, or no
   // RAM tier.
-  std::optional<int> unused_slot() const { return tier_.unused_slot(disk_.snapshots()); }
+  std::optional<int> unused_slot() const { return snapshots_.unused_slot(disk_.snapshots()); }
 
   // Copies the state after the step that was just made, and saves it if `to_disk`. Returns false where a RAM
   // snapshot was skipped.
@@ -90,21 +90,21 @@ class StateSaver {
 
   // Returns whether a snapshot is being copied or sent to the buddies; is_saving() returns whether a save is
   // neither visible nor abandoned yet. Equal on all ranks.
-  bool is_snapshotting() const { return tier_.is_copying() || tier_.is_sending(); }
+  bool is_snapshotting() const { return snapshots_.is_copying() || snapshots_.is_sending(); }
   bool is_saving() const { return disk_.is_saving(); }
   // Returns the steps of those saves, oldest first. Equal on all ranks.
   std::vector<std::uint64_t> saves_under_way() const { return disk_.steps(); }
   // Returns, once, how long the newest complete copy used the processors that train; none: no copy was
   // completed since, or copies do not use these processors.
-  std::optional<std::int64_t> take_copy_ns() { return tier_.take_copy_ns(); }
+  std::optional<std::int64_t> take_copy_ns() { return snapshots_.take_copy_ns(); }
   // Returns whether all ranks have the slots of this epoch and no older ones, so that they allocate no more
   // memory.
-  bool is_settled() const { return tier_.is_settled(); }
+  bool is_settled() const { return snapshots_.is_settled(); }
   // Returns the step of the newest confirmed snapshot of this epoch in shared memory; none: no such snapshot.
   // Equal on all ranks.
-  std::optional<std::uint64_t> confirmed_step() const { return tier_.confirmed_step(); }
+  std::optional<std::uint64_t> confirmed_step() const { return snapshots_.confirmed_step(); }
   std::vector<SaveReport> take_reports() { return disk_.take_reports(); }
-  std::vector<ReplicaReport> take_replica_reports() { return tier_.take_replica_reports(); }
+  std::vector<ReplicaReport> take_replica_reports() { return snapshots_.take_replica_reports(); }
 
  private:
   void wait_beside_watch();
@@ -112,8 +112,8 @@ class StateSaver {
 
   StateView* view_;
   std::optional<SnapshotStep> resumed_;
-  SnapshotTier tier_;
-  DiskSaver disk_;  // the last member: its threads read the snapshots of the tier
+  SnapshotTier snapshots_;
+  DiskSaver disk_;  // the last member: its threads read snapshots_
 };
 
 }  // namespace holdfast::inline save
