@@ -14,7 +14,7 @@ DiskSaver::DiskSaver(StateView& view, CheckpointStore& store, std::optional<Disk
     : view_(&view),
       store_(&store),
       tier_(tier.has_value() ? *std::move(tier) : DiskTier(view.rank.communicator.rank())),
-      disk_(view.rank.env) {}
+      drain_mutex_(view.rank.env) {}
 
 void DiskSaver::cancel() {
   cancelled_ = true;
@@ -47,7 +47,7 @@ Result<ShardFile> DiskSaver::copy_and_drain(Save& save) {
   save.copy->make();
   if (!save.copy->outcome.ok()) return save.copy->outcome.error();
   env.lower_thread_priority();
-  const std::lock_guard one_at_a_time(disk_);
+  const std::lock_guard one_at_a_time(drain_mutex_);
   const std::int64_t begin_ns = env.monotonic_ns(), processor_begin_ns = env.thread_processor_ns();
   Result<ShardFile> shard = drain(save);
   save.drain_ns = env.monotonic_ns() - begin_ns;

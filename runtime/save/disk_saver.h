@@ -89,7 +89,7 @@ class DiskSaver {
   CheckpointStore* store_;
   DiskTier tier_;
   std::atomic<bool> cancelled_ = false;
-  LongMutex disk_;                           // held by the thread that drains
+  LongMutex drain_mutex_;                    // held by the thread that drains
   std::deque<std::unique_ptr<Save>> saves_;  // saves being copied and drained, oldest first
   std::unique_ptr<Save> publishing_;
   std::vector<SaveReport> reports_;
