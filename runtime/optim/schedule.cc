@@ -7,13 +7,14 @@
 namespace holdfast::inline optim {
 namespace {
 
-// Share of the way from the end of warm-up (0) to the last step (1).
+// Returns how far `step` is on the way from step `begin` (0) to the last of `steps` (1).
 double progress(std::int64_t step, std::int64_t begin, std::int64_t steps) {
   if (steps <= begin) return 1.0;
   const double share = static_cast<double>(step - begin) / static_cast<double>(steps - begin);
   return std::clamp(share, 0.0, 1.0);
 }
 
+// Returns the factor of the peak on a line from 1 (share 0) down to `final_fraction` (share 1).
 double line(double final_fraction, double share) {
   return 1.0 + (final_fraction - 1.0) * share;
 }
