@@ -13,11 +13,12 @@ constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
 constexpr std::int64_t adamw_chunk_blocks = 16;
 constexpr std::int64_t adamw_prefetch_elements = 512;
 
-// The divisions by the corrections are products with their inverses: one division and one root an element are
-// left. put_copy(i, updated, lanes) writes the bf16 copy.
+// Updates elements [first, first + size) of a tensor. put_copy(i, updated, lanes) writes the bf16 copy. The
+// divisions by the corrections are products with their inverses: one division and one root an element are
+// left.
 template <typename PutCopy>
-HF_INLINE void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size,
-                      const PutCopy& put_copy) {
+HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::int64_t first,
+                               std::int64_t size, const PutCopy& put_copy) {
   float* weight = tensor.weight + first;
   float* moment1 = tensor.moment1 + first;
   float* moment2 = tensor.moment2 + first;
@@ -45,20 +46,21 @@ HF_INLINE void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t f
   });
 }
 
-// The copy is not read before the next step's forward: it is streamed where its alignment allows.
+// Updates these elements and their copy, which is streamed where its alignment allows: it is not read before
+// the next step's forward.
 void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
   BFloat16* const copy = tensor.copy;
   if (copy == nullptr) {
-    update(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
+    update_elements(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
   } else if (stream_aligned(copy + first)) {
-    update(
+    update_elements(
         op, tensor, first,
         size, [copy](std::int64_t i, f32x16 updated, auto lanes) __attribute__((always_inline)) {
           stream(copy + i, updated, lanes);
         });
     stream_fence();
   } else {
-    update(
+    update_elements(
         op, tensor, first,
         size, [copy](std::int64_t i, f32x16 updated, auto lanes) __attribute__((always_inline)) {
           store(copy + i, updated, lanes);
@@ -66,7 +68,7 @@ void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std:
   }
 }
 
-// The tensor that holds a block: the last one that starts at or before it.
+// Returns the index of the tensor that holds a block: the last one that starts at or before it.
 std::int64_t tensor_of_block(const AdamW& op, std::int64_t wanted) {
   std::int64_t low = 0;
   for (std::int64_t high = op.tensor_count; high - low > 1;) {
@@ -76,7 +78,7 @@ std::int64_t tensor_of_block(const AdamW& op, std::int64_t wanted) {
   return low;
 }
 
-// Blocks [begin, end) of the table, which may belong to several tensors.
+// Updates blocks [begin, end) of the table, which may belong to several tensors.
 void update_blocks(const AdamW& op, std::int64_t begin, std::int64_t end) {
   for (std::int64_t t = tensor_of_block(op, begin); begin < end; ++t) {
     const AdamWTensor& tensor = op.tensors[t];
@@ -87,8 +89,8 @@ void update_blocks(const AdamW& op, std::int64_t begin, std::int64_t end) {
   }
 }
 
-// Called for i = 0, 32, 64 ...: prefetches the four blocks after the group of four that i is in, a bit of
-// each in turn. One core reads memory 1.3 to 1.5 times as fast in four streams as in one.
+// Prefetches the four blocks after the group of four that i is in, a bit of each in turn; called for i = 0,
+// 32, 64 ... One core reads memory 1.3 to 1.5 times as fast in four streams as in one.
 HF_INLINE void prefetch_group(const float* values, std::int64_t i) {
   constexpr std::int64_t streams = 4;
   constexpr std::int64_t group = streams * block;
