@@ -66,7 +66,7 @@ Result<void> TrainRun::open_log() {
   if (group_.writes && !opened_before)
     log_.newest_step =
         std::max(log_.newest_step, newest_logged_step(launched_.env, RunPaths{setup_.config.run.directory}));
-  if (group_.writes && !std::exchange(log_.leads, true)) complete_log();
+  if (group_.writes && !std::exchange(log_.completed, true)) complete_log();
   log_.progress = std::make_unique<Progress>(
       launched_.env, *log_.queue,
       Progress::Setup{.steps = setup_.config.training.steps,

@@ -53,11 +53,11 @@ struct RankMemory {
 struct RunLog {
   std::shared_ptr<ClaimGate> gate = std::make_shared<ClaimGate>();  // for the writes of the queue's thread
   std::unique_ptr<EventQueue> queue;
-  std::unique_ptr<SampleLog> samples;   // null unless data.ledger
-  std::unique_ptr<Progress> progress;   // of this epoch
-  bool leads = false;                   // this rank writes the log, and has completed it
-  std::uint64_t newest_step = 0;        // newest step with a line in the log
-  FailureTally failures;                // failures that the leader counts
+  std::unique_ptr<SampleLog> samples;  // null unless data.ledger
+  std::unique_ptr<Progress> progress;  // of this epoch
+  bool completed = false;              // this rank writes the log, with the lines lost with the writer before
+  std::uint64_t newest_step = 0;       // newest step with a line in the log
+  FailureTally failures;               // failures that the leader counts
   std::int64_t failure_counted_us = 0;  // when the newest of them was noticed
 };
 
