@@ -141,11 +141,12 @@ Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
     HF_TRY(const Mesh mesh, mesh_of(setup_.config, hosts));
     assignment = assignment_of(mesh);
   }
-  return take_assignment(std::move(assignment));
+  return begin_epoch(std::move(assignment));
 }
 
-// Begins an epoch with an assignment. `assignment`: an error if there are too few ranks for one.
-Result<void> TrainRun::take_assignment(Result<RankAssignment> assignment) {
+// Begins an epoch with an assignment. `assignment`: an error if there are too few ranks for one; then this only
+// takes the lock, so that the end of the run is recorded, and returns that error.
+Result<void> TrainRun::begin_epoch(Result<RankAssignment> assignment) {
   // One rank has to record why the run ends, even without an assignment.
   group_.leads = assignment.ok() ? assignment->coordinate_of(world().communicator.rank()) == 0
                                  : world().communicator.rank() == 0;

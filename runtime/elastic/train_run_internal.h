@@ -60,7 +60,7 @@ class TrainRun {
   Result<PhaseOutcome> start();
   void print_start() const;
   Result<void> assign_coordinates(const AssignmentRequest& request);
-  Result<void> take_assignment(Result<RankAssignment> assignment);
+  Result<void> begin_epoch(Result<RankAssignment> assignment);
   Result<void> take_lock();
   // Returns the check that this rank, if it is the writer, still is; called before it writes for all.
   ClaimCheck claim_check() const { return setup_.claim == nullptr ? ClaimCheck() : setup_.claim->fence(); }

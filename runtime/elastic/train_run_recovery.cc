@@ -208,10 +208,10 @@ Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
     case RecoveryAction::admit_joiners:
       return PhaseOutcome::joiners_come;
     case RecoveryAction::too_few_ranks:
-      HF_TRY_VOID(take_assignment(*plan.error));
+      HF_TRY_VOID(begin_epoch(*plan.error));  // returns the error: no epoch follows
       break;
     case RecoveryAction::use_assignment:
-      HF_TRY_VOID(take_assignment(std::move(*plan.assignment)));
+      HF_TRY_VOID(begin_epoch(std::move(*plan.assignment)));
       break;
   }
   HF_TRY_VOID(find_recovery_point());
