@@ -149,7 +149,7 @@ Result<PhaseOutcome> TrainRun::admit() {
   phase_ns();
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());
-  learn(merge_inventories(inventories));
+  adopt_inventory(merge_inventories(inventories));
   if (!recovery_.inventory.joined) {
     recovery_.joins = true;
     enter(launched_.watch, Phase::recovery, recovery_.step,  // the GPU of a new rank may be full for a while

@@ -108,7 +108,7 @@ class TrainRun {
   void wait_for_given_up_saves();
   void keep_live_state(const MembershipView& of_epoch);
   Result<std::vector<RecoveryInventory>> exchange_inventories();
-  void learn(const RecoveryInventory& known);
+  void adopt_inventory(const RecoveryInventory& known);
   Result<void> find_recovery_point();
 
   // Functions for growing back (train_run_growth.cc).

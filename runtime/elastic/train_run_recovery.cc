@@ -152,7 +152,7 @@ Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
 }
 
 // Adopts the merged inventory, which holds for all ranks.
-void TrainRun::learn(const RecoveryInventory& known) {
+void TrainRun::adopt_inventory(const RecoveryInventory& known) {
   recovery_.inventory = known;
   group_.launched_ranks = recovery_.inventory.launched_ranks;
   recovery_.record->step_before = std::max(recovery_.record->step_before, recovery_.inventory.step);
@@ -198,7 +198,7 @@ Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());
   RecoveryPlan plan = plan_recovery(inventories, setup_.request);
-  learn(plan.known);
+  adopt_inventory(plan.known);
   switch (plan.action) {
     case RecoveryAction::end:
       recovery_.failed = true;
