@@ -23,7 +23,7 @@ struct RecoveryInventory {
   std::uint64_t redone_step = 0;
   int redone = 0;
   // Time at which the fault was first noticed, by the wall clocks, and what was noticed. A rank that noticed
-  // more than that another rank gave up (`told` is false) takes precedence.
+  // more than that another rank gave up (`reported` is false) takes precedence.
   std::int64_t noticed_us = 0;
   bool reported = false;
   std::string noticed = {};
@@ -42,7 +42,7 @@ struct RecoveryInventory {
     visit("redone_step", self.redone_step);
     visit("redone", self.redone);
     visit("noticed_us", self.noticed_us);
-    visit("told", self.reported);
+    visit("reported", self.reported);
     visit("noticed", self.noticed);
   }
 };
