@@ -1,5 +1,6 @@
 // Recovery in place: what the ranks that are left of a run do between a death and the next step, while their
-// processes go on. TrainRun (train_run.cc) does it in this order:
+// processes go on. TrainRun::recover() (train_run_recovery.cc) does it in this order; this file has the search for
+// the state to go on from:
 //
 //   Membership::recover    the ranks that are left, in a communicator of their own
 //   gather                 what each of them knows of the run (inventory.h)
