@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
-#include "parallel/comm/collectives.h"
 #include "parallel/comm/counted_communicator.h"
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/rank/rank_layout.h"
-#include "runtime/train/step.h"
+#include "runtime/train/ballot.h"
 
 namespace holdfast::inline plan {
 namespace {
@@ -106,8 +105,8 @@ Traffic tensor_slices(const StageSchedule& schedule, std::span<const PartTraffic
 Traffic vote(Env& env, int ranks, int rank) {
   AbsentPeers peers(rank, ranks);
   CountedCommunicator counted(peers);
-  std::array<std::int64_t, ballot_words> words{};
-  HF_CHECK(all_reduce_sum(counted, Waiter(env, /*timeout_ms=*/1), words).ok());
+  Ballot ballot;
+  HF_CHECK(sum_over_ranks(counted, Waiter(env, /*timeout_ms=*/1), ballot).ok());
   return counted.traffic().of(Axis::control);
 }
 

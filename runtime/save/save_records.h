@@ -1,7 +1,6 @@
 // Records of the saves that are under way, for other ranks and for the user.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "runtime/core/result.h"
@@ -18,7 +17,7 @@ struct SaveDue {
   bool wants_disk() const { return to_disk || asked_for; }
 };
 
-// SaveVotes is the state of a rank's saves, as words that the vote of a step sums over all ranks.
+// SaveVotes is the state of a rank's saves, which the vote of a step sums over all ranks (rank_sum.h).
 struct SaveVotes {
   // This rank's shard of the oldest save that is being written is on the disk, or cannot be written.
   std::int64_t durable = 0;
@@ -38,22 +37,17 @@ struct SaveVotes {
   std::int64_t sent = 0;
   std::int64_t unsent = 0;
 
-  using Words = std::array<std::int64_t, 10>;
-  Words words() const {
-    return {durable,      failed,     published, unpublished, replicated,
-            unreplicated, last_slots, settling,  sent,        unsent};
-  }
-  static SaveVotes of(const Words& words) {
-    return {.durable = words[0],
-            .failed = words[1],
-            .published = words[2],
-            .unpublished = words[3],
-            .replicated = words[4],
-            .unreplicated = words[5],
-            .last_slots = words[6],
-            .settling = words[7],
-            .sent = words[8],
-            .unsent = words[9]};
+  static constexpr void visit_words(auto& self, auto&& visit) {
+    visit(self.durable);
+    visit(self.failed);
+    visit(self.published);
+    visit(self.unpublished);
+    visit(self.replicated);
+    visit(self.unreplicated);
+    visit(self.last_slots);
+    visit(self.settling);
+    visit(self.sent);
+    visit(self.unsent);
   }
 };
 

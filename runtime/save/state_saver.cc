@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "parallel/comm/agreement.h"
+#include "parallel/comm/rank_sum.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 
@@ -79,9 +80,9 @@ Result<void> StateSaver::complete_round() {
     view_->rank.communicator.abandon();  // no step follows whose vote would tell the others
     return device.ok() ? copied : device;
   }
-  SaveVotes::Words words = vote().words();
-  HF_TRY_VOID(all_reduce_sum(view_->rank.communicator, patient_waiter(*view_), words));
-  return advance(SaveVotes::of(words));
+  SaveVotes votes = vote();
+  HF_TRY_VOID(sum_over_ranks(view_->rank.communicator, patient_waiter(*view_), votes));
+  return advance(votes);
 }
 
 Result<void> StateSaver::finish() {

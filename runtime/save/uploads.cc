@@ -3,12 +3,24 @@
 #include <array>
 
 #include "checkpoint/candidates.h"
+#include "parallel/comm/rank_sum.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/upload_name.h"
 
 namespace holdfast::inline save {
 namespace {
+
+// What ranks sum while they wait for uploads.
+struct UploadVotes {
+  std::int64_t busy = 0;  // number of ranks that upload whole checkpoints
+  SaveVotes saves = {};
+
+  static constexpr void visit_words(auto& self, auto&& visit) {
+    visit(self.busy);
+    visit(self.saves);
+  }
+};
 
 UserCommand upload_command_of(const CheckpointConfig& config) {
   const bool by_shards = !config.upload_shard_command.empty();
@@ -74,13 +86,12 @@ Result<void> Uploads::finish(Communicator& communicator, const Waiter& waiter,
   if (!wanted()) return {};
   constexpr std::int64_t pause_us = 20'000;
   while (true) {
-    SaveVotes votes;
-    vote(votes);
-    std::array<std::int64_t, 3> words = {whole_ && whole_->busy() ? 1 : 0, votes.sent, votes.unsent};
-    HF_TRY_VOID(all_reduce_sum(communicator, waiter, words));
-    HF_TRY_VOID(advance(communicator, waiter, {.sent = words[1], .unsent = words[2]}));
+    UploadVotes sums{.busy = whole_ && whole_->busy() ? 1 : 0};
+    vote(sums.saves);
+    HF_TRY_VOID(sum_over_ranks(communicator, waiter, sums));
+    HF_TRY_VOID(advance(communicator, waiter, sums.saves));
     look();
-    if (words[0] == 0 && !(shards_ && shards_->busy())) return {};
+    if (sums.busy == 0 && !(shards_ && shards_->busy())) return {};
     env_->sleep_us(pause_us);
   }
 }

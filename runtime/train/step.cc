@@ -1,7 +1,6 @@
 #include "runtime/train/step.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 
@@ -11,25 +10,10 @@
 #include "runtime/optim/schedule.h"
 #include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"
+#include "runtime/train/ballot.h"
 
 namespace holdfast::inline train {
 namespace {
-
-// Ballot holds the values that the ranks sum to reach one verdict. They are exact sums and wrapped integers
-// only, so that the order of summation cannot matter.
-struct Ballot {
-  ExactSum loss;
-  ExactSum square_norm;
-  Digest data;
-  std::int64_t counted_targets = 0;
-  std::int64_t stops = 0;
-  std::int64_t failures = 0;
-  // Sum of flags, each set by one rank: 1: grow, 2: starts_ranks, 4: restart, 8: a host that leaves.
-  std::int64_t grows = 0;
-  std::int64_t due_to_disk = 0, due_to_ram = 0;  // set by rank 0 only
-  std::int64_t due_asked_for = 0;
-  SaveVotes saves;
-};
 
 Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
   worker.reduction().begin_step();
@@ -57,41 +41,10 @@ void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
 }
 
 Result<void> vote(Worker& worker, Ballot& ballot) {
-  constexpr std::size_t width = ExactSum::word_count;
-  std::array<std::int64_t, ballot_words> words{};
   ballot.loss.normalise();
   ballot.square_norm.normalise();
-  std::copy(ballot.loss.words().begin(), ballot.loss.words().end(), words.begin());
-  std::copy(ballot.square_norm.words().begin(), ballot.square_norm.words().end(), words.begin() + width);
-  words[2 * width] = std::bit_cast<std::int64_t>(ballot.data.high);
-  words[2 * width + 1] = std::bit_cast<std::int64_t>(ballot.data.low);
-  words[2 * width + 2] = ballot.stops;
-  words[2 * width + 3] = ballot.failures;
-  words[2 * width + 4] = ballot.counted_targets;
-  words[2 * width + 5] = ballot.grows;
-  words[2 * width + 6] = ballot.due_to_disk;
-  words[2 * width + 7] = ballot.due_to_ram;
-  words[2 * width + 8] = ballot.due_asked_for;
-  SaveVotes::Words saves = ballot.saves.words();
-  std::copy(saves.begin(), saves.end(), words.begin() + 2 * width + 9);
-  {
-    const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_vote});
-    HF_TRY_VOID(all_reduce_sum(worker.rank().communicator, worker.rank().waiter, words));
-  }
-  std::copy_n(words.begin(), width, ballot.loss.words().begin());
-  std::copy_n(words.begin() + width, width, ballot.square_norm.words().begin());
-  ballot.data.high = std::bit_cast<std::uint64_t>(words[2 * width]);
-  ballot.data.low = std::bit_cast<std::uint64_t>(words[2 * width + 1]);
-  ballot.stops = words[2 * width + 2];
-  ballot.failures = words[2 * width + 3];
-  ballot.counted_targets = words[2 * width + 4];
-  ballot.grows = words[2 * width + 5];
-  ballot.due_to_disk = words[2 * width + 6];
-  ballot.due_to_ram = words[2 * width + 7];
-  ballot.due_asked_for = words[2 * width + 8];
-  std::copy_n(words.begin() + 2 * width + 9, saves.size(), saves.begin());
-  ballot.saves = SaveVotes::of(saves);
-  return {};
+  const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_vote});
+  return sum_over_ranks(worker.rank().communicator, worker.rank().waiter, ballot);
 }
 
 Result<void> check_finite(const StepOutcome& outcome) {
@@ -158,8 +111,10 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   ballot.counted_targets = lanes.counted_targets;
   ballot.stops = request.stop ? 1 : 0;
   ballot.failures = failure.ok() ? 0 : 1;
-  ballot.grows = (request.grow ? 1 : 0) + (request.starts_ranks ? 2 : 0) + (request.restart.wanted ? 4 : 0) +
-                 8 * std::clamp(request.restart.hosts_leaving, 0, 2);
+  ballot.grows = request.grow ? 1 : 0;
+  ballot.starts_ranks = request.starts_ranks ? 1 : 0;
+  ballot.restarts = request.restart.wanted ? 1 : 0;
+  ballot.hosts_leaving = std::clamp(request.restart.hosts_leaving, 0, 2);
   if (worker.rank().communicator.rank() == 0) {
     ballot.due_to_disk = request.due.to_disk ? 1 : 0;
     ballot.due_to_ram = request.due.to_ram ? 1 : 0;
@@ -177,9 +132,9 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   outcome.loss = ballot.loss.value() / static_cast<double>(std::max<std::int64_t>(1, ballot.counted_targets));
   outcome.grad_norm = factor * std::sqrt(ballot.square_norm.value());
   outcome.stop = ballot.stops > 0;
-  outcome.grow = (ballot.grows & 1) != 0;
-  outcome.starts_ranks = (ballot.grows & 2) != 0;
-  outcome.restart = {.wanted = (ballot.grows & 4) != 0, .hosts_leaving = static_cast<int>(ballot.grows / 8)};
+  outcome.grow = ballot.grows > 0;
+  outcome.starts_ranks = ballot.starts_ranks > 0;
+  outcome.restart = {.wanted = ballot.restarts > 0, .hosts_leaving = static_cast<int>(ballot.hosts_leaving)};
   outcome.due = {.to_disk = ballot.due_to_disk > 0,
                  .to_ram = ballot.due_to_ram > 0,
                  .asked_for = ballot.due_asked_for > 0};

@@ -18,12 +18,6 @@ class Uploads;
 
 namespace holdfast::inline train {
 
-// Number of 64-bit words that the vote of a step sums over all ranks: loss, squared gradient norm, digest of
-// the data, the numbers of stop requests, failures and targets that count, whether the run grows, which saves
-// are due, and the state of the saves.
-inline constexpr std::size_t ballot_words =
-    2 * ExactSum::word_count + 9 + std::tuple_size_v<SaveVotes::Words>;
-
 struct StepRequest {
   bool stop = false;  // this rank was asked to save and stop; the vote carries it to all
   bool grow = false;  // rank 0 only: the run pauses for a resize after this step, to take in new ranks

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/train/ballot.h"
 #include "tests/plan/planned_traffic.h"
 #include "tests/support/worker_rig.h"
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "checkpoint/candidates.h"
+#include "parallel/comm/rank_sum.h"
 #include "runtime/save/shard_uploads.h"
 #include "runtime/save/upload_name.h"
 #include "tests/train/training_fixture.h"
@@ -78,9 +79,8 @@ class ShardUploadsTest : public TrainingTest {
       while (uploads.busy()) {
         SaveVotes votes;
         uploads.vote(votes);
-        SaveVotes::Words words = votes.words();
-        HF_TRY_VOID(all_reduce_sum(communicator, waiter, words));
-        HF_TRY_VOID(uploads.advance(communicator, waiter, SaveVotes::of(words)));
+        HF_TRY_VOID(sum_over_ranks(communicator, waiter, votes));
+        HF_TRY_VOID(uploads.advance(communicator, waiter, votes));
         posix_env().sleep_us(1000);
       }
       const std::vector<UploadReport> reports = uploads.take_reports();
