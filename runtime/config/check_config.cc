@@ -27,6 +27,7 @@ class Checker {
     check_sources("data.sources", config_.data.sources);
     check_sources("evaluation.sources", config_.evaluation.sources);
     check_steps();
+    check_verdict();
     check_lanes();
     return std::move(problems_);
   }
@@ -83,6 +84,7 @@ class Checker {
   void check_positions();
   void check_sources(const std::string& key, const SourceList& sources);
   void check_steps();
+  void check_verdict();
   void check_saves();
   void check_lanes();
 
@@ -238,6 +240,29 @@ void Checker::check_steps() {
     problem({"trace.first_step", "training.steps"},
             fmt::format("{} is more than {}: no step would be recorded", shown("trace.first_step"),
                         shown("training.steps")));
+  }
+}
+
+void Checker::check_verdict() {
+  const VerdictConfig& verdict = config_.verdict;
+  if (verdict.preset != "guard" && verdict.on_spike != "tell") {
+    problem({"verdict.on_spike", "verdict.preset"},
+            fmt::format("{} contradicts {}: only the preset guard does more than tell; set verdict.preset = "
+                        "\"guard\", or leave verdict.on_spike out",
+                        shown("verdict.on_spike"), shown("verdict.preset")));
+  }
+  if (2 * verdict.drift_steps > verdict.window_steps) {
+    problem(
+        {"verdict.window_steps", "verdict.drift_steps"},
+        fmt::format("{} is less than twice {}: a drift is the difference of two medians of so many steps; "
+                    "give a larger window, fewer verdict.drift_steps, or verdict.drift_steps = 0",
+                    shown("verdict.window_steps"), shown("verdict.drift_steps")));
+  }
+  if (verdict.skips_max > verdict.window_steps) {
+    problem({"verdict.skips_max", "verdict.window_steps"},
+            fmt::format("{} is more than {}: a run that skips every step learns nothing; lower "
+                        "verdict.skips_max",
+                        shown("verdict.skips_max"), shown("verdict.window_steps")));
   }
 }
 

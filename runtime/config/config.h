@@ -112,6 +112,18 @@ struct OptimizerConfig {
   bool shard_gradients = false;
 };
 
+// What happens to a step whose numbers are suspicious (docs/verdict.md).
+struct VerdictConfig {
+  std::string preset = "guard";     // "off", "watch", "guard"
+  std::int64_t window_steps = 128;  // committed steps whose numbers a step is judged by
+  double loss_score = 0.0;          // spike of the loss, in robust deviations; 0 = the preset's
+  double norm_score = 0.0;          // spike of the gradient norm
+  std::int64_t drift_steps = 32;    // steps of a median of the loss; 0 = drift is not noticed
+  double drift_rise = 0.5;          // rise of that median over the least of the window, in nats
+  std::string on_spike = "tell";    // confirmed spikes: "tell", "clip", "skip"
+  std::int64_t skips_max = 3;       // steps skipped within the window
+};
+
 struct CheckpointConfig {
   static constexpr std::int64_t interval_auto = -1;  // derived from the cost of a save
 
@@ -168,6 +180,7 @@ struct Config {
   WatchdogConfig watchdog;
   NetworkConfig network;
   OptimizerConfig optimizer;
+  VerdictConfig verdict;
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;
   KernelsConfig kernels;

@@ -287,6 +287,33 @@ std::vector<Option> optimizer_options() {
   };
 }
 
+std::vector<Option> verdict_options() {
+  return {
+      choice(
+          "verdict.preset", HF_FIELD(verdict.preset), {"off", "watch", "guard"}, kNumeric,
+          "What happens to a step with suspicious numbers: guard = it is computed again, and the bits tell "
+          "hardware from data; watch = the event log says so; off = only numbers that are not finite are "
+          "noticed, and with watch and off they end the run with 20"),
+      integer("verdict.window_steps", HF_FIELD(verdict.window_steps), "steps", {8, 1024}, kNumeric,
+              "A step is judged by the numbers of so many steps before it, which are part of the state"),
+      real("verdict.loss_score", HF_FIELD(verdict.loss_score), "deviations", {0, 1e12}, kNumeric,
+           "A loss that is so many robust deviations above the median of the window is a spike; 0 = 8"),
+      real("verdict.norm_score", HF_FIELD(verdict.norm_score), "deviations", {0, 1e12}, kNumeric,
+           "The same for the logarithm of the gradient norm; 0 = 8"),
+      integer("verdict.drift_steps", HF_FIELD(verdict.drift_steps), "steps", {0, 512}, kSafe,
+              "The loss drifts when its median over so many steps has risen; 0 = drift is not noticed. A "
+              "drift is told, nothing else"),
+      real("verdict.drift_rise", HF_FIELD(verdict.drift_rise), "nats", {0, 1e12}, kSafe,
+           "How far that median may be above the least one of the window"),
+      choice("verdict.on_spike", HF_FIELD(verdict.on_spike), {"tell", "clip", "skip"}, kNumeric,
+             "A spike whose bits were confirmed: tell = the update is made all the same, clip = with the "
+             "gradients scaled down to the median norm of the window, skip = the update is not made"),
+      integer(
+          "verdict.skips_max", HF_FIELD(verdict.skips_max), "steps", {0, 1024}, kNumeric,
+          "So many steps of the window may be skipped; another one that is not finite ends the run with 20"),
+  };
+}
+
 std::vector<Option> interval_options() {
   return {
       integer_or_auto(
@@ -398,9 +425,10 @@ std::vector<Option> trace_options() {
 
 std::vector<Option> build_registry() {
   std::vector<Option> registry;
-  for (auto section : {general_options, run_options, model_options, data_options, training_options,
-                       parallel_options, elastic_options, watchdog_options, network_options,
-                       optimizer_options, interval_options, kernel_options, log_options, trace_options}) {
+  for (auto section :
+       {general_options, run_options, model_options, data_options, training_options, parallel_options,
+        elastic_options, watchdog_options, network_options, optimizer_options, verdict_options,
+        interval_options, kernel_options, log_options, trace_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;

@@ -163,6 +163,30 @@ std::vector<BadPair> run_table() {
   };
 }
 
+std::vector<BadPair> verdict_table() {
+  return {
+      {"verdict = { preset = \"watch\", on_spike = \"skip\" }\n",
+       {},
+       "run.toml:5:42  error  verdict.on_spike = \"skip\" (run.toml:5:42) contradicts verdict.preset = "
+       "\"watch\" (run.toml:5:22): only the preset guard does more than tell; set verdict.preset = "
+       "\"guard\", or leave verdict.on_spike out"},
+      {"verdict = { preset = \"off\" }\n",
+       {{"verdict.on_spike", "clip"}},
+       "command line  error  verdict.on_spike = \"clip\" (command line) contradicts verdict.preset = \"off\" "
+       "(run.toml:5:22): only the preset guard does more than tell; set verdict.preset = \"guard\", or leave "
+       "verdict.on_spike out"},
+      {"verdict = { window_steps = 63 }\n",
+       {},
+       "run.toml:5:28  error  verdict.window_steps = 63 (run.toml:5:28) is less than twice "
+       "verdict.drift_steps = 32 (default): a drift is the difference of two medians of so many steps; give "
+       "a larger window, fewer verdict.drift_steps, or verdict.drift_steps = 0"},
+      {"verdict = { window_steps = 16, drift_steps = 0, skips_max = 17 }\n",
+       {},
+       "run.toml:5:61  error  verdict.skips_max = 17 (run.toml:5:61) is more than verdict.window_steps = 16 "
+       "(run.toml:5:28): a run that skips every step learns nothing; lower verdict.skips_max"},
+  };
+}
+
 void expect_problems(const std::vector<BadPair>& table, const std::string& before) {
   for (const BadPair& bad : table) {
     EXPECT_EQ(failure(load(before + bad.text, bad.overrides)), std::string(bad.expected) + "\n1 error")
@@ -180,6 +204,16 @@ TEST(CheckConfig, FreezeListsAreOfTheModel) {
 
 TEST(CheckConfig, RunRulesNameBothKeys) {
   expect_problems(run_table(), std::string(kRest) + "model = { layers = 2, heads = 4, width = 64 }\n");
+}
+
+TEST(CheckConfig, VerdictRulesNameBothKeys) {
+  const std::string before = std::string(kRest) + "model = { layers = 2, heads = 4, width = 64 }\n";
+  expect_problems(verdict_table(), before);
+  for (const char* good : {"preset = \"watch\"", "preset = \"off\"", "on_spike = \"skip\", skips_max = 128",
+                           "window_steps = 64", "window_steps = 8, drift_steps = 0"}) {
+    const auto result = load(before + "verdict = { " + good + " }\n", {});
+    EXPECT_TRUE(result.ok()) << result.error().message;
+  }
 }
 
 TEST(CheckConfig, SeveralRulesAreReportedTogether) {

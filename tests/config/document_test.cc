@@ -9,7 +9,8 @@
 namespace holdfast::config_tests {
 namespace {
 
-// Every key has another value than its default, but for model.preset, which would fix the rest.
+// Every key has another value than its default, but for model.preset, which would fix the rest, and
+// verdict.preset, whose others leave verdict.on_spike no choice.
 Config all_changed() {
   Config config;
   config.device = "cpu";
@@ -43,6 +44,7 @@ Config all_changed() {
   config.watchdog = {false, 4.5, 600, 61'000};
   config.network.interface = "ib0";
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, true};
+  config.verdict = {"guard", 100, 7.5, 9.5, 20, 0.25, "clip", 5};
   config.checkpoint = {.every_steps = 11,
                        .every_ms = 1'800'000,
                        .keep = 4,
@@ -69,7 +71,8 @@ Config all_changed() {
 TEST(DumpConfig, LoadsBackToTheSameConfig) {
   const Config config = all_changed();
   for (const Option& option : option_registry()) {
-    const bool contradicts = option.key == "model.preset" || option.key == "checkpoint.upload_command";
+    const bool contradicts = option.key == "model.preset" || option.key == "verdict.preset" ||
+                             option.key == "checkpoint.upload_command";
     if (contradicts) continue;
     EXPECT_NE(value_text(option, config), default_text(option))
         << option.key << " is not covered by this test";
@@ -220,7 +223,8 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_EQ(nothing.error().code, ExitCode::config);
   EXPECT_EQ(nothing.error().message,
             "there is no key or section nothing; the sections are general, run, model, data, training, "
-            "parallel, elastic, watchdog, network, optimizer, checkpoint, evaluation, kernels, log, trace");
+            "parallel, elastic, watchdog, network, optimizer, verdict, checkpoint, evaluation, kernels, log, "
+            "trace");
   const auto nearest = [](std::string_view word) { return options_help(word).error().message; };
   EXPECT_THAT(nearest("learning_rate"), testing::HasSubstr(", did you mean optimizer.learning_rate?"));
   EXPECT_THAT(nearest("every_steps"),

@@ -1,0 +1,55 @@
+// Decides what happens to a step after each attempt to compute it: pure. A step that is computed again from
+// the same state has the same bits, whatever the layout, so bits that differ between two attempts are a fault
+// of the hardware of the rank whose bits differ; equal bits are what data and weights say.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/config/config.h"
+#include "runtime/verdict/numbers_history.h"
+#include "runtime/verdict/verdict.h"
+
+namespace holdfast::inline verdict {
+
+enum class VerdictAction : std::uint8_t {
+  commit,  // make the update
+  redo,    // compute the step again from the same state and data, without an update
+  clip,    // make the update with gradients scaled down to median_norm()
+  skip,    // the step counts, its update is not made: NumbersHistory::skip()
+  stop,    // end the run, exit code 20
+};
+
+// Returns "commit", "redo", "clip", "skip" or "stop", as in the event log.
+std::string_view name_of(VerdictAction action);
+
+// What is known of the attempts at one step. A rank differs when the bits of its own loss sums or gradient
+// sums do; the numbers are sums over all ranks.
+struct AttemptRecord {
+  int attempts = 1;
+  int differing_ranks_last = 0;  // ranks whose bits differ between the last attempt and the one before
+  int differing_ranks_first =
+      0;  // ranks whose bits differ between the last and the first; of 3 attempts only
+};
+
+inline constexpr int largest_attempts = 3;
+
+// Returns what to do after an attempt, given the verdict of its numbers:
+// - "watch" and "off": stop at numbers that are not finite, else commit.
+// - "guard": redo what is nonfinite, spike or dead; redo again if the two attempts differ. A third attempt
+//   that equals one of the two before is right (2 of 3); if it equals neither, stop. Numbers that are
+//   confirmed in this way: not finite = skip, or stop when verdict.skips_max steps of the window were skipped
+//   already; spike = as verdict.on_spike says, but commit instead of skip when no skip is left, so that the
+//   window can follow; all else = commit.
+// Drift is never redone: it is not about this step.
+VerdictAction next_action(const NumbersHistory& history, const Verdict& of_last_attempt,
+                          const AttemptRecord& record, const VerdictConfig& config);
+
+// Whether the last of three attempts equals neither of the two before: the reason of a stop that no data
+// explains.
+bool is_unrepeatable(const AttemptRecord& record);
+
+// Returns how many more steps may be skipped at `step` (verdict.skips_max less those of the window).
+std::int64_t skips_left(const NumbersHistory& history, std::uint64_t step, const VerdictConfig& config);
+
+}  // namespace holdfast::inline verdict
