@@ -309,6 +309,47 @@ struct RecoveryEvent {
   }
 };
 
+struct VerdictEvent {
+  static constexpr std::string_view kind = "verdict";
+  static constexpr std::string_view meaning =
+      "The numbers of a step were not as usual, or not the same when they were computed again.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  std::string what = {};
+  std::string action = {};
+  std::string of = {};
+  double value = no_number, score = no_number, median = no_number;
+  int attempts = 1;
+  int differing_ranks = 0;
+  std::optional<int> rank = {};
+  std::optional<std::string> host = {};
+  std::optional<int> lane = {}, microbatch = {};
+  std::optional<std::string> samples = {};
+  std::string reason = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Step that was judged");
+    visit("kind", self.what, "", "nonfinite, spike, drift, dead or corruption");
+    visit("action", self.action, "",
+          "none; redo: computed again, and kept; clip; skip: the update was not made; stop: the run ends");
+    visit("of", self.of, "", "loss or grad_norm: which number");
+    visit("value", self.value, "", "That number, of the attempt that counts");
+    visit("score", self.score, "", "Robust deviations above the median of the window; of spike");
+    visit("median", self.median, "", "Median of the window, or of its part, that it was compared with");
+    visit("attempts", self.attempts, "", "How often the step was computed");
+    visit("differing_ranks", self.differing_ranks, "",
+          "Ranks whose bits were not the same in all attempts: 0 says data or numerics, more says hardware");
+    visit("rank", self.rank, "", "Rank whose losses differed; where one is to blame");
+    visit("host", self.host, "", "Host of that rank");
+    visit("lane", self.lane, "",
+          "Lane of the microbatch with the largest loss, or the first that is not finite");
+    visit("microbatch", self.microbatch, "", "That microbatch, within its lane");
+    visit("samples", self.samples, "",
+          "Its samples: path, number, first token in the file and first tokens of each");
+    visit("reason", self.reason, "", "Sentence");
+  }
+};
+
 struct DrainEvent {
   static constexpr std::string_view kind = "drain";
   static constexpr std::string_view meaning = "A host is left after this step.";
@@ -391,9 +432,9 @@ struct FinishEvent {
 };
 
 // All kinds, in the order of docs/events.md.
-using EventKinds =
-    std::tuple<StartEvent, StepEvent, EvaluationEvent, SnapshotEvent, CheckpointEvent, UploadEvent,
-               IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent, DrainEvent, GapEvent, FinishEvent>;
+using EventKinds = std::tuple<StartEvent, StepEvent, EvaluationEvent, SnapshotEvent, CheckpointEvent,
+                              UploadEvent, IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent,
+                              VerdictEvent, DrainEvent, GapEvent, FinishEvent>;
 
 template <typename E>
 concept Event = requires(const E& event) {

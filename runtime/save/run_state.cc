@@ -30,6 +30,7 @@ void put_state(const RunState& state, Manifest& manifest) {
   manifest.values["loss_digest"] = to_hex(state.loss_digest);
   manifest.values["data_fingerprint"] = to_hex(state.data_fingerprint);
   manifest.values[recent_steps_key] = state.recent_steps.text();
+  manifest.values[numbers_key] = state.numbers.text();
 }
 
 Result<RunState> take_state(const Manifest& manifest, const std::string& place) {
@@ -46,6 +47,13 @@ Result<RunState> take_state(const Manifest& manifest, const std::string& place) 
   // Manifests of older versions have no recent steps, and training does without.
   const auto recent = manifest.values.find(recent_steps_key);
   if (recent != manifest.values.end()) state.recent_steps = RecentSteps::from_text(recent->second);
+  // Manifests of versions that judged no numbers have none: the window fills again.
+  const auto numbers = manifest.values.find(numbers_key);
+  if (numbers != manifest.values.end()) {
+    const std::optional<NumbersHistory> history = NumbersHistory::from_text(numbers->second);
+    if (!history.has_value()) return missing(place, numbers_key);
+    state.numbers = *history;
+  }
   return state;
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
 #include "runtime/run/recent_steps.h"
+#include "runtime/verdict/numbers_history.h"
 
 namespace holdfast::inline save {
 
@@ -23,10 +24,11 @@ struct RunState {
   Digest data_fingerprint = {};   // fingerprint of the data files, to detect changes
   std::string shm_run_id = {};    // names the run's shared memory (run_identity.h); not saved
   RecentSteps recent_steps = {};  // up to `step`
+  NumbersHistory numbers = {};  // numbers that the next steps are judged by, and the steps that were skipped
 };
 
-// Key of a manifest's values.
-inline constexpr const char* recent_steps_key = "recent_steps";
+// Keys of a manifest's values.
+inline constexpr const char *recent_steps_key = "recent_steps", *numbers_key = "numbers";
 
 // Fills the manifest's run_id, generation, step and values.
 void put_state(const RunState& state, Manifest& manifest);

@@ -26,6 +26,8 @@ struct Ballot {
   std::int64_t due_to_disk = 0, due_to_ram = 0;  // set by rank 0 alone
   std::int64_t due_asked_for = 0;
   SaveVotes saves = {};
+  // Set by a rank whose bits of this attempt at the step differ from those of its last and its first one.
+  std::int64_t differs_from_last = 0, differs_from_first = 0;
 
   static constexpr void visit_words(auto& self, auto&& visit) {
     visit(self.loss);
@@ -42,6 +44,8 @@ struct Ballot {
     visit(self.due_to_ram);
     visit(self.due_asked_for);
     visit(self.saves);
+    visit(self.differs_from_last);
+    visit(self.differs_from_first);
   }
 };
 

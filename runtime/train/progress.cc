@@ -10,6 +10,7 @@
 #include "runtime/os/console.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/run/recovery_record.h"
+#include "runtime/verdict/verdict_policy.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -125,6 +126,14 @@ void Progress::compare_with_peak(double flops_per_second) {
   }
   setup_.peak_flops = flops_per_second;
   if (setup_.peak_beaten) setup_.peak_beaten(flops_per_second);
+}
+
+void Progress::judged(VerdictEvent verdict) {
+  if (!writes_) return;
+  // The end of a run says its reason itself.
+  if (speaks_ && verdict.action != name_of(VerdictAction::stop)) print_message("{}", verdict.reason);
+  verdict.time_us = env_->wall_time_us();
+  log_->write(verdict);
 }
 
 void Progress::evaluated(std::uint64_t step, double loss, std::int64_t duration_ns) {

@@ -1,12 +1,14 @@
 // Makes one training step as a transaction: forward and backward of this rank's lanes, lane reduction, one
-// vote of all ranks, then the update. A step that is not voted for changes nothing. When it returns, updated
+// vote of all ranks (step_attempt.h), a verdict on its numbers (step_judgement.h), then the update. A step that
+// is not voted for changes nothing. When it returns, updated
 // parameters may still be on their way to and from other ranks (Worker::parameter_gather).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
-#include "runtime/core/exact_sum.h"
 #include "runtime/core/result.h"
+#include "runtime/run/event.h"
 #include "runtime/run/save_requests.h"
 #include "runtime/save/save_records.h"
 #include "runtime/train/worker.h"
@@ -46,11 +48,13 @@ struct StepOutcome {
   // Outcome of starting the all-gather of the updated parameters. On an error a peer is gone and this rank
   // must leave; the step is made all the same.
   Result<void> gathers = {};
+  // What was found where the numbers were in doubt; absent where they were not.
+  std::optional<VerdictEvent> verdict = {};
+  bool ends_run = false;  // by that verdict; nothing was changed
 };
 
 // Makes the next step. Errors: trouble or a loader error of some rank (agreed: all ranks return it, the
-// update was not made), numerics (loss or gradient not finite; the update was not made), communication (a
-// peer is gone: this rank must leave).
+// update was not made), communication (a peer is gone: this rank must leave).
 Result<StepOutcome> run_step(Worker& worker, const StepRequest& request);
 
 }  // namespace holdfast::inline train

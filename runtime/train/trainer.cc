@@ -303,6 +303,8 @@ Result<StepOutcome> Trainer::step() {
                                     .uploads = &uploads_,
                                     .due = due});
   }());
+  if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict);
+  if (outcome.ends_run) return fail(ExitCode::numerics, "{}", outcome.verdict->reason);
   if (parts_.starts_ranks_ns != nullptr)
     *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;

@@ -97,6 +97,7 @@ class Worker {
   // Returns the ledger; null where samples are not logged, or another rank logs them for this one.
   SampleLog* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
   RunState& state() { return state_; }
+  const DataSet& data() const { return *inputs_.data; }
 
   // Starts the loader at state().data_cursor.
   Result<void> start_loader();

@@ -1,0 +1,119 @@
+#include "runtime/train/step_attempt.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "parallel/comm/agreement.h"
+#include "parallel/comm/device_wait.h"
+#include "runtime/rank/watch.h"
+#include "runtime/save/state_saver.h"
+#include "runtime/save/uploads.h"
+#include "runtime/train/step.h"
+
+namespace holdfast::inline train {
+namespace {
+
+Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
+  worker.reduction().begin_step();
+  HF_TRY_VOID(worker.lane_runner().run(lanes));
+  HF_TRY_VOID(worker.join_tied_gradients());
+  const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_device});
+  worker.reduction().finish_step();
+  wait_for_device(worker.rank().device, worker.rank().communicator);
+  return {};
+}
+
+void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
+  // Values that all ranks of a tensor group have in common count once.
+  const bool counts_replicated = worker.rank().counts_replicated();
+  if (counts_replicated) {
+    for (const double loss : worker.stage().loss_sums().first(lanes.losses)) ballot.loss.add(loss);
+  }
+  std::span<const double> sums = worker.reduction().square_sums();
+  for (const Segment& segment : worker.optimizer().segments()) {
+    const std::span<const double> of_segment = sums.first(segment.block_count);
+    sums = sums.subspan(segment.block_count);
+    if (!counts_replicated && worker.workload().buckets.tensor(segment).is_replicated()) continue;
+    for (const double sum : of_segment) ballot.square_norm.add(sum);
+  }
+}
+
+// Returns the factor that turns gradients of sum / tokens_per_step into those of the mean over the targets
+// that count, whose number is known only when all ranks have read their samples. The factor is exactly 1 when
+// all targets count and 0 when none does: such a step has the loss 0 and learns nothing.
+double mean_factor(const Worker& worker, const Ballot& ballot) {
+  if (ballot.counted_targets == 0) return 0.0;
+  return static_cast<double>(worker.workload().tokens_per_step()) /
+         static_cast<double>(ballot.counted_targets);
+}
+
+Result<void> vote(Worker& worker, Ballot& ballot) {
+  ballot.loss.normalise();
+  ballot.square_norm.normalise();
+  const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_vote});
+  return sum_over_ranks(worker.rank().communicator, worker.rank().waiter, ballot);
+}
+
+// Brings the lanes' numbers to the vote, with what else this rank's ballot says already. The device is checked
+// after the wait for a snapshot, so that no snapshot is voted on that the device has not delivered completely.
+Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, Ballot ballot) {
+  Result<void>& failure = lanes.failure;
+  if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);
+  sum_blocks(worker, lanes, ballot);
+  ballot.data = lanes.data;
+  ballot.counted_targets = lanes.counted_targets;
+  ballot.failures = failure.ok() ? 0 : 1;
+  HF_FAULT_POINT(worker.rank().faults, "step.before_vote");
+  HF_TRY_VOID(vote(worker, ballot));
+  HF_FAULT_POINT(worker.rank().faults, "step.after_vote");
+  if (ballot.failures > 0) {
+    HF_TRY_VOID(agree_on_outcome(worker.rank().communicator, worker.rank().waiter, failure,
+                                 worker.rank().env.host_name()));
+  }
+  const double factor = mean_factor(worker, ballot);
+  return Attempt{
+      .sums = ballot,
+      .loss = ballot.loss.value() / static_cast<double>(std::max<std::int64_t>(1, ballot.counted_targets)),
+      .grad_norm = factor * std::sqrt(ballot.square_norm.value()),
+      .gradient_factor = factor,
+      .losses = lanes.losses};
+}
+
+}  // namespace
+
+Result<Attempt> attempt_step(Worker& worker, const StepRequest& request) {
+  LaneOutcome lanes{.data = {}, .failure = request.trouble};
+  HF_TRY_VOID(run_lanes(worker, lanes));
+  Ballot ballot{.stops = request.stop ? 1 : 0,
+                .grows = request.grow ? 1 : 0,
+                .starts_ranks = request.starts_ranks ? 1 : 0,
+                .restarts = request.restart.wanted ? 1 : 0,
+                .hosts_leaving = std::clamp(request.restart.hosts_leaving, 0, 2),
+                .due_asked_for = request.due.asked_for ? 1 : 0};
+  if (worker.rank().communicator.rank() == 0) {
+    ballot.due_to_disk = request.due.to_disk ? 1 : 0;
+    ballot.due_to_ram = request.due.to_ram ? 1 : 0;
+  }
+  if (request.saver != nullptr) ballot.saves = request.saver->vote();
+  if (request.uploads != nullptr) request.uploads->vote(ballot.saves);
+  return vote_on(worker, lanes, ballot);
+}
+
+Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier) {
+  enter(worker.rank().watch, Phase::step, worker.state().step + 1);
+  // A loader that could not begin returns its error with the first microbatch, and so to the vote.
+  static_cast<void>(worker.start_loader().ok());
+  LaneOutcome lanes;
+  HF_TRY_VOID(run_lanes(worker, lanes));
+  const AttemptBits bits = attempt_bits(worker, {.losses = lanes.losses});
+  return vote_on(worker, lanes,
+                 {.differs_from_last = bits == earlier.back() ? 0 : 1,
+                  .differs_from_first = bits == earlier.front() ? 0 : 1});
+}
+
+AttemptBits attempt_bits(Worker& worker, const Attempt& attempt) {
+  return {.losses = digest_of(std::as_bytes(worker.stage().loss_sums().first(attempt.losses))),
+          .gradients = digest_of(std::as_bytes(worker.reduction().square_sums()))};
+}
+
+}  // namespace holdfast::inline train

@@ -1,0 +1,236 @@
+#include "runtime/train/step_judgement.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <vector>
+
+#include "parallel/comm/gather.h"
+#include "runtime/train/sample_text.h"
+
+namespace holdfast::inline train {
+namespace {
+
+// MicrobatchLoss is the loss of one microbatch: the sum over its targets, as the device made it.
+struct MicrobatchLoss {
+  int lane = -1, microbatch = -1;
+  bool is_finite = true;
+  double loss = 0.0;  // of a finite one
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("lane", self.lane);
+    visit("microbatch", self.microbatch);
+    visit("is_finite", self.is_finite);
+    visit("loss", self.loss);
+  }
+};
+
+// StepFinding is what one rank knows about a doubtful step.
+struct StepFinding {
+  int rank = 0;  // global
+  std::string host = {};
+  // Its bits are not the same in all attempts: those of its microbatches' losses, and of its sums of gradients,
+  // which many ranks' gradients go into.
+  bool losses_differ = false, gradients_differ = false;
+  std::optional<MicrobatchLoss> worst = {};  // of its microbatches; only where there is the head
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("rank", self.rank);
+    visit("host", self.host);
+    visit("losses_differ", self.losses_differ);
+    visit("gradients_differ", self.gradients_differ);
+    visit("worst", self.worst);
+  }
+};
+
+// Returns whether `one` is a likelier cause than `other`: the first that is not finite, else the largest.
+bool is_worse(const MicrobatchLoss& one, const MicrobatchLoss& other) {
+  if (one.is_finite != other.is_finite) return !one.is_finite;
+  return std::tuple(-one.loss, one.lane, one.microbatch) <
+         std::tuple(-other.loss, other.lane, other.microbatch);
+}
+
+std::optional<MicrobatchLoss> worst_microbatch(Worker& worker, const Attempt& attempt) {
+  if (!worker.rank().counts_replicated()) return {};
+  const Workload& workload = worker.workload();
+  const auto per_lane = static_cast<std::size_t>(workload.batch_shape.microbatches_per_lane);
+  std::optional<MicrobatchLoss> worst;
+  const std::span<const double> losses = worker.stage().loss_sums().first(attempt.losses);
+  for (std::size_t slot = 0; slot < losses.size(); ++slot) {
+    const bool is_finite = std::isfinite(losses[slot]);
+    const MicrobatchLoss each{.lane = workload.rank_lanes[slot / per_lane],
+                              .microbatch = static_cast<int>(slot % per_lane),
+                              .is_finite = is_finite,
+                              .loss = is_finite ? losses[slot] : 0.0};
+    if (!worst.has_value() || is_worse(each, *worst)) worst = each;
+  }
+  return worst;
+}
+
+StepFinding finding_of(Worker& worker, const Attempt& attempt, std::span<const AttemptBits> bits) {
+  const auto differ = [&](auto AttemptBits::*digest) {
+    return std::ranges::any_of(bits,
+                               [&](const AttemptBits& each) { return each.*digest != bits[0].*digest; });
+  };
+  const Communicator& all = worker.rank().communicator;
+  return {.rank = all.global_rank(all.rank()),
+          .host = worker.rank().env.host_name(),
+          .losses_differ = differ(&AttemptBits::losses),
+          .gradients_differ = differ(&AttemptBits::gradients),
+          .worst = worst_microbatch(worker, attempt)};
+}
+
+void name_microbatch(Worker& worker, std::span<const StepFinding> findings, VerdictEvent& report) {
+  std::optional<MicrobatchLoss> worst;
+  for (const StepFinding& finding : findings)
+    if (finding.worst.has_value() && (!worst.has_value() || is_worse(*finding.worst, *worst)))
+      worst = finding.worst;
+  // A norm that is not finite beside finite losses says nothing about one microbatch.
+  const bool backward_alone = report.of == "grad_norm" && !std::isfinite(report.value);
+  if (!worst.has_value() || (backward_alone && worst->is_finite)) return;
+  report.lane = worst->lane;
+  report.microbatch = worst->microbatch;
+  report.samples = describe_samples(worker.data(), worker.rank().config, worker.state().data_cursor,
+                                    worst->lane, worst->microbatch);
+}
+
+void name_rank(std::span<const StepFinding> findings, VerdictEvent& report) {
+  std::vector<const StepFinding*> suspects;
+  for (const StepFinding& finding : findings) {
+    if (finding.losses_differ || finding.gradients_differ) ++report.differing_ranks;
+    if (finding.losses_differ) suspects.push_back(&finding);
+  }
+  // One rank alone is to blame where its losses differ, or where there is no other rank.
+  if (suspects.empty() && findings.size() == 1 && report.differing_ranks == 1) suspects = {&findings[0]};
+  if (suspects.size() != 1) return;
+  report.rank = suspects[0]->rank;
+  report.host = suspects[0]->host;
+}
+
+// DoubtfulStep is what has become of a step that was in doubt.
+struct DoubtfulStep {
+  Verdict doubt = {};    // on the first attempt
+  Verdict verdict = {};  // on the last attempt
+  AttemptRecord record = {};
+  std::vector<AttemptBits> bits = {};  // of all attempts
+
+  bool is_corruption() const { return verdict.kind == VerdictKind::fine || is_unrepeatable(record); }
+  const Verdict& shown() const { return verdict.kind == VerdictKind::fine ? doubt : verdict; }
+};
+
+StepNumbers numbers_of(Worker& worker, const Attempt& attempt) {
+  return {.step = worker.state().step + 1,
+          .loss = attempt.loss,
+          .grad_norm = attempt.grad_norm,
+          .counted_targets = attempt.sums.counted_targets};
+}
+
+std::string cause_of(const DoubtfulStep& step, const VerdictEvent& report) {
+  const int attempts = step.record.attempts;
+  if (attempts == 1) return "";
+  if (report.differing_ranks == 0)
+    return fmt::format(
+        "{} attempts have the same bits, so data or numerics gave these numbers, not hardware; ", attempts);
+  const std::string who = report.rank.has_value() ? fmt::format("rank {} (host {}) computed wrong numbers",
+                                                                *report.rank, *report.host)
+                                                  : std::string("some rank computed wrong numbers");
+  return fmt::format(
+      "{} attempts from the same state do not all have the same bits: {}; {}", attempts, who,
+      is_unrepeatable(step.record) ? "no two agree, so none can be trusted; " : "the two that agree count; ");
+}
+
+std::string consequence_of(const JudgedStep& judged, const Config& config) {
+  switch (judged.action) {
+    case VerdictAction::skip:
+      return fmt::format(
+          "the update is not made and the run goes on with the next batch (at most {} times in "
+          "{} steps)",
+          config.verdict.skips_max, config.verdict.window_steps);
+    case VerdictAction::clip:
+      return fmt::format("the gradients are clipped to the usual norm, {:.4g}", judged.norm_limit);
+    case VerdictAction::stop:
+      return "the update was not made. Lower optimizer.learning_rate or start again from an older checkpoint";
+    case VerdictAction::redo:
+    case VerdictAction::commit:
+      break;
+  }
+  return "the run goes on with these numbers";
+}
+
+std::string sentence_of(Worker& worker, const DoubtfulStep& step, const JudgedStep& judged,
+                        const VerdictEvent& report) {
+  const Attempt& attempt = judged.attempt;
+  std::string what;
+  if (step.shown().kind == VerdictKind::nonfinite && step.verdict.kind == VerdictKind::nonfinite) {
+    what = fmt::format("the loss is {} and the gradient norm {}, expected finite numbers", attempt.loss,
+                       attempt.grad_norm);
+  } else if (step.verdict.kind == VerdictKind::fine) {
+    what = fmt::format(
+        "the numbers of the first attempt were {}; the loss is {:.6g} and the gradient norm {:.6g}",
+        name_of(step.doubt.kind), attempt.loss, attempt.grad_norm);
+  } else {
+    what = description_of(step.verdict, numbers_of(worker, attempt), worker.state().numbers);
+  }
+  if (report.lane.has_value())
+    what += fmt::format(" ({} in lane {}, microbatch {}: {})",
+                        step.verdict.kind == VerdictKind::nonfinite ? "first" : "largest loss", *report.lane,
+                        *report.microbatch, report.samples.value_or(""));
+  return fmt::format("step {}: {}; {}{}", report.step, what, cause_of(step, report),
+                     consequence_of(judged, worker.rank().config));
+}
+
+Result<VerdictEvent> report_of(Worker& worker, const DoubtfulStep& step, const JudgedStep& judged) {
+  const Verdict& shown = step.shown();
+  const bool kept = judged.action == VerdictAction::commit;
+  VerdictEvent report{.step = worker.state().step + 1,
+                      .what = step.is_corruption() ? "corruption" : std::string(name_of(shown.kind)),
+                      .action = !kept                      ? std::string(name_of(judged.action))
+                                : step.record.attempts > 1 ? "redo"
+                                                           : "none",
+                      .of = shown.of_norm ? "grad_norm" : "loss",
+                      .value = shown.of_norm ? judged.attempt.grad_norm : judged.attempt.loss,
+                      .score = shown.score,
+                      .median = shown.median,
+                      .attempts = step.record.attempts};
+  HF_TRY(const std::vector<StepFinding> findings, gather(worker.rank().communicator, worker.rank().waiter,
+                                                         finding_of(worker, judged.attempt, step.bits)));
+  name_rank(findings, report);
+  const bool about_step =
+      step.verdict.kind == VerdictKind::nonfinite || step.verdict.kind == VerdictKind::spike;
+  if (about_step) name_microbatch(worker, findings, report);
+  report.reason = sentence_of(worker, step, judged, report);
+  return report;
+}
+
+}  // namespace
+
+Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
+  const VerdictConfig& config = worker.rank().config.verdict;
+  NumbersHistory& history = worker.state().numbers;
+  history.set_window(config.window_steps);
+  JudgedStep judged{.attempt = first};
+  DoubtfulStep step{.doubt = judge(history, numbers_of(worker, first), config)};
+  step.verdict = step.doubt;
+  if (step.doubt.kind == VerdictKind::fine) return judged;
+  // A drift lasts, and says nothing about this step in particular: one report for so many steps is enough.
+  const bool reported_lately =
+      step.doubt.kind == VerdictKind::drift &&
+      (worker.state().step + 1) % static_cast<std::uint64_t>(config.drift_steps) != 0;
+  if (reported_lately) return judged;
+  step.bits = {attempt_bits(worker, first)};
+  while ((judged.action = next_action(history, step.verdict, step.record, config)) == VerdictAction::redo) {
+    HF_TRY(judged.attempt, attempt_again(worker, step.bits));
+    step.bits.push_back(attempt_bits(worker, judged.attempt));
+    step.verdict = judge(history, numbers_of(worker, judged.attempt), config);
+    step.record = {.attempts = step.record.attempts + 1,
+                   .differing_ranks_last = static_cast<int>(judged.attempt.sums.differs_from_last),
+                   .differing_ranks_first = static_cast<int>(judged.attempt.sums.differs_from_first)};
+  }
+  if (judged.action == VerdictAction::clip) judged.norm_limit = median_norm(history);
+  HF_TRY(judged.report, report_of(worker, step, judged));
+  return judged;
+}
+
+}  // namespace holdfast::inline train

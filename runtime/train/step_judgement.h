@@ -1,0 +1,26 @@
+// Judges the numbers of a step between its vote and its update: makes the step again while there is doubt,
+// and says what follows and what is to blame. The policy is runtime/verdict; this is its executor. All ranks
+// call it together and come to the same result, because the policy sees agreed numbers alone.
+#pragma once
+
+#include <optional>
+
+#include "runtime/core/result.h"
+#include "runtime/run/event.h"
+#include "runtime/train/step_attempt.h"
+#include "runtime/verdict/verdict_policy.h"
+
+namespace holdfast::inline train {
+
+struct JudgedStep {
+  Attempt attempt = {};  // the one that counts; its gradients are those in memory
+  VerdictAction action = VerdictAction::commit;
+  // Largest gradient norm of the update, where the verdict asks for a smaller one than the config; 0: none.
+  double norm_limit = 0.0;
+  std::optional<VerdictEvent> report = {};  // absent where the first attempt was fine; without time_us
+};
+
+// Judges the first attempt. Errors: those of attempt_again().
+Result<JudgedStep> judge_step(Worker& worker, const Attempt& first);
+
+}  // namespace holdfast::inline train

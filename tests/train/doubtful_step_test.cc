@@ -1,0 +1,148 @@
+// That a step whose numbers are in doubt is computed again from live state, and that what follows leaves the
+// bits that it should.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <limits>
+#include <map>
+#include <mutex>
+
+#include "kernels/matmul.h"
+#include "tests/support/worker_rig.h"
+
+namespace holdfast::test {
+namespace {
+
+// Spoiler makes products of one rank's device wrong: it writes NaN into the result of the first product of
+// so many attempts at a step.
+class Spoiler {
+ public:
+  std::unique_ptr<Device> device() {
+    auto left = std::make_shared<std::atomic<int>>(0);
+    std::unique_ptr<Device> made =
+        make_cpu_device({.threads = 1, .after = [left](OpId id, const void* arguments) {
+                           if (id != OpId::matmul || left->load() == 0) return;
+                           left->fetch_sub(1);
+                           static_cast<float*>(static_cast<const Matmul*>(arguments)->c)[0] =
+                               std::numeric_limits<float>::quiet_NaN();
+                         }});
+    const std::scoped_lock lock(mutex_);
+    left_[made.get()] = left;
+    return made;
+  }
+  // The next so many products on the worker's device are wrong.
+  void spoil(Worker& worker, int products) {
+    const std::scoped_lock lock(mutex_);
+    left_.at(&worker.rank().device)->store(products);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const Device*, std::shared_ptr<std::atomic<int>>> left_;
+};
+
+constexpr int all_products = 1'000'000;
+
+Config two_layers(int lanes) {
+  Config config;
+  config.model.layers = 2;
+  config.model.heads = 2;
+  config.model.width = 32;
+  config.training.steps = 100;
+  config.training.sequence_length = 32;
+  config.training.microbatch_size = 2;
+  config.parallel.lanes = lanes;
+  return config;
+}
+
+struct Outcome {
+  Digest weights = {}, loss = {};
+  std::vector<std::uint64_t> skipped = {};
+  std::vector<VerdictEvent> verdicts = {};
+  std::uint64_t ended_at = 0;  // step whose verdict ended the run; 0: none
+};
+
+// Makes `steps` steps on `ranks` ranks. spoil(worker, step) is called before each.
+Outcome make_steps(int ranks, int steps, const std::function<void(Spoiler&, Worker&, int step)>& spoil) {
+  Outcome outcome;
+  Spoiler spoiler;
+  WorkerRig rig(two_layers(4), ranks);
+  rig.run_on([&] { return spoiler.device(); },
+             [&](Worker& worker) -> Result<void> {
+               const bool first = worker.rank().communicator.rank() == 0;
+               for (int step = 1; step <= steps; ++step) {
+                 spoil(spoiler, worker, step);
+                 HF_TRY(const StepOutcome made, run_step(worker, {}));
+                 spoiler.spoil(worker, 0);
+                 HF_TRY_VOID(made.gathers);
+                 if (first && made.verdict.has_value()) outcome.verdicts.push_back(*made.verdict);
+                 if (first && made.ends_run) outcome.ended_at = made.step;
+                 if (made.ends_run) break;
+               }
+               HF_TRY_VOID(worker.parameter_gather().finish());
+               const std::size_t bytes = worker.workload().buckets.parameter_elements() * sizeof(float);
+               if (!first) return {};
+               outcome.weights = digest_of(std::span(worker.stage().parameters(), bytes));
+               outcome.loss = worker.state().loss_digest;
+               outcome.skipped = worker.state().numbers.skipped();
+               return {};
+             });
+  return outcome;
+}
+
+Outcome undisturbed(int ranks, int steps) {
+  return make_steps(ranks, steps, [](Spoiler&, Worker&, int) {});
+}
+
+TEST(DoubtfulStep, IsComputedAgainWithTheBitsOfTheUndisturbedRun) {
+  const Outcome expected = undisturbed(1, 6);
+  EXPECT_TRUE(expected.verdicts.empty());
+  for (const int ranks : {1, 2}) {
+    const Outcome found = make_steps(ranks, 6, [&](Spoiler& spoiler, Worker& worker, int step) {
+      if (step == 4 && worker.rank().communicator.rank() == ranks - 1) spoiler.spoil(worker, 1);
+    });
+    EXPECT_EQ(found.weights, expected.weights);
+    EXPECT_EQ(found.loss, expected.loss);
+    ASSERT_EQ(found.verdicts.size(), 1);
+    const VerdictEvent& verdict = found.verdicts[0];
+    EXPECT_EQ(verdict.step, 4);
+    EXPECT_EQ(verdict.what, "corruption");
+    EXPECT_EQ(verdict.action, "redo");
+    EXPECT_EQ(verdict.attempts, 3);
+    EXPECT_EQ(verdict.rank, ranks - 1) << verdict.reason;
+    EXPECT_THAT(verdict.reason, testing::HasSubstr("do not all have the same bits"));
+    EXPECT_TRUE(found.skipped.empty());
+  }
+}
+
+TEST(DoubtfulStep, IsSkippedWhereAllAttemptsAreNotFinite) {
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if (step == 3 && worker.rank().communicator.rank() == 0) spoiler.spoil(worker, all_products);
+  };
+  const Outcome found = make_steps(1, 5, spoil);
+  ASSERT_EQ(found.verdicts.size(), 1);
+  EXPECT_EQ(found.verdicts[0].what, "nonfinite");
+  EXPECT_EQ(found.verdicts[0].action, "skip");
+  EXPECT_EQ(found.verdicts[0].differing_ranks, 0);
+  EXPECT_EQ(found.verdicts[0].lane, 0);
+  EXPECT_EQ(found.verdicts[0].microbatch, 0);
+  EXPECT_THAT(found.verdicts[0].samples.value_or(""), testing::HasSubstr("train.txt sample"));
+  EXPECT_THAT(found.skipped, testing::ElementsAre(3));
+  const Outcome expected = undisturbed(1, 5);
+  EXPECT_NE(found.weights, expected.weights);
+}
+
+TEST(DoubtfulStep, EndsTheRunWhereTooManyWereSkipped) {
+  const Outcome found = make_steps(1, 8, [](Spoiler& spoiler, Worker& worker, int step) {
+    if (step > 2) spoiler.spoil(worker, all_products);
+  });
+  EXPECT_THAT(found.skipped, testing::ElementsAre(3, 4, 5));
+  EXPECT_EQ(found.ended_at, 6);
+  ASSERT_EQ(found.verdicts.size(), 4);
+  EXPECT_EQ(found.verdicts.back().action, "stop");
+  EXPECT_THAT(found.verdicts.back().reason, testing::HasSubstr("expected finite numbers"));
+  EXPECT_EQ(found.weights, undisturbed(1, 2).weights);
+}
+
+}  // namespace
+}  // namespace holdfast::test
