@@ -234,6 +234,11 @@ OpCost cost(const Copy& op) {
           .bytes_written = static_cast<std::uint64_t>(op.bytes)};
 }
 
+OpCost cost(const TensorDigest& op) {
+  OpCost result{.bytes_read = bytes(op.count, op.dtype)};
+  return add_output(result, sizeof(DigestWords), op.accumulate);
+}
+
 }  // namespace
 
 OpCost cost_of(OpId id, const void* arguments) {

@@ -38,7 +38,8 @@ namespace holdfast::inline kernels {
   X(tree_sum)               \
   X(cast)                   \
   X(fill_zero)              \
-  X(copy)
+  X(copy)                   \
+  X(digest)
 
 enum class OpId : std::uint16_t {
 #define HF_OP_ID(op) op,

@@ -8,6 +8,7 @@
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/digest.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/matmul.h"
@@ -56,6 +57,7 @@ auto visit_op(OpId id, const void* arguments, const Visitor& visitor) {
     HF_VISIT(Cast);
     HF_VISIT(FillZero);
     HF_VISIT(Copy);
+    HF_VISIT(TensorDigest);
     case OpId::count:
       break;
   }

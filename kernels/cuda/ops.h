@@ -15,6 +15,7 @@ void prepare_bias_gradient(Context& context, const void* arguments);
 void prepare_embedding_backward(Context& context, const void* arguments);
 void prepare_layernorm_backward(Context& context, const void* arguments);
 void prepare_rmsnorm_backward(Context& context, const void* arguments);
+void prepare_digest(Context& context, const void* arguments);
 // The next functions are for bf16 with head sizes 64 and 128, by tensor cores.
 bool supports_attention_forward_mma(const void* arguments);
 bool supports_attention_backward_mma(const void* arguments);

@@ -80,6 +80,7 @@ constexpr Implementation implementations[] = {
     with_bits_of_cpu(kernel(OpId::cast, run_cast)),
     with_bits_of_cpu(kernel(OpId::fill_zero, run_fill_zero)),
     with_bits_of_cpu(kernel(OpId::copy, run_copy)),
+    with_bits_of_cpu(kernel(OpId::digest, run_digest, prepare_digest)),
 };
 
 std::vector<ImplementationList> all_lists() {

@@ -3,6 +3,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/lists.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/digest.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/matmul.h"
@@ -53,7 +54,8 @@ constexpr Implementation implementations[] = {reference_of<Matmul>(),
                                               reference_of<TreeSum>(),
                                               reference_of<Cast>(),
                                               reference_of<FillZero>(),
-                                              reference_of<Copy>()};
+                                              reference_of<Copy>(),
+                                              reference_of<TensorDigest>()};
 
 }  // namespace
 

@@ -47,6 +47,7 @@ Samples samples_of(OpId id, const SampleSource& source) {
     case Cast::id:
     case FillZero::id:
     case Copy::id:
+    case TensorDigest::id:
       return parameter_samples(id, source);
     case OpId::count:
       break;

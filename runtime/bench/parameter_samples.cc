@@ -44,6 +44,13 @@ Samples parameter_samples(OpId id, const SampleSource& source) {
             return OpCall(
                 Copy{.source = memory.floats(count), .target = memory.floats(count), .bytes = bytes});
           }
+          if (id == TensorDigest::id) {
+            constexpr auto words = static_cast<std::int64_t>(sizeof(DigestWords) / sizeof(double));
+            return OpCall(TensorDigest{.values = memory.values(count, dtype),
+                                       .dtype = dtype,
+                                       .count = count,
+                                       .result = reinterpret_cast<DigestWords*>(memory.doubles(words))});
+          }
           return OpCall(FillZero{.target = memory.floats(count), .bytes = bytes});
         }};
   };

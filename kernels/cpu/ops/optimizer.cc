@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/ops/ops.h"
+#include "kernels/cpu/ops/prefetch_group.h"
 #include "kernels/cpu/ops/square_sum.h"
 #include "kernels/cpu/simd.h"
 
@@ -89,18 +90,6 @@ void update_blocks(const AdamW& op, std::int64_t begin, std::int64_t end) {
   }
 }
 
-// Prefetches the four blocks after the group of four that i is in, a bit of each in turn; called for i = 0,
-// 32, 64 ... One core reads memory 1.3 to 1.5 times as fast in four streams as in one.
-HF_INLINE void prefetch_group(const float* values, std::int64_t i) {
-  constexpr std::int64_t streams = 4;
-  constexpr std::int64_t group = streams * block;
-  const std::int64_t step = i % group / square_sum_stride;
-  const float* next =
-      values + i / group * group + group + step % streams * block + step / streams * square_sum_stride;
-  prefetch_far(next);
-  prefetch_far(next + vector_lanes);
-}
-
 }  // namespace
 
 void run_adamw(const Context& context, const void* arguments) {
@@ -115,7 +104,7 @@ void run_square_sum(const Context& context, const void* arguments) {
     const float* values = op.values + first;
     for_square_sums(
         size, op.sums + first / block, [values](std::int64_t i, std::int64_t) __attribute__((always_inline)) {
-          prefetch_group(values, i);
+          prefetch_group(values, i * static_cast<std::int64_t>(sizeof(float)));
           return values + i;
         });
   });

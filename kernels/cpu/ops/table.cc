@@ -71,6 +71,7 @@ constexpr Implementation implementations[] = {
     kernel(OpId::cast, run_cast),
     kernel(OpId::fill_zero, run_fill_zero),
     kernel(OpId::copy, run_copy),
+    kernel(OpId::digest, run_digest),
 };
 
 }  // namespace

@@ -138,6 +138,11 @@ inline unsigned __float_as_uint(float value) {
   std::memcpy(&bits, &value, 4);
   return bits;
 }
+inline double __longlong_as_double(long long bits) {
+  double value;
+  std::memcpy(&value, &bits, 8);
+  return value;
+}
 inline float rsqrtf(float x) {
   return 1.0F / std::sqrt(x);
 }
