@@ -21,10 +21,12 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/isa.h"
 #include "kernels/op.h"
+#include "kernels/op_inspector.h"
 #include "kernels/registry.h"
 #include "runtime/core/device_fault.h"
 #include "runtime/core/memory_plan.h"
@@ -43,16 +45,23 @@ class Device {
   void launch(const Op& op) {
     static_assert(std::is_trivially_copyable_v<Op> && sizeof(Op) <= op_bytes_max);
     submit(Op::id, &op, sizeof(Op));
+    if (inspector_ != nullptr) inspect(Op::id, &op);
   }
 
   // Runs `launches`, which launches the same ops with the same arguments every time for one `key`, with no
-  // tickets in between: a device may remember them and run them as one. The bits are the same.
+  // tickets in between: a device may remember them and run them as one. The bits are the same. While there is
+  // an inspector, they run one by one, so that it sees them.
   template <typename Launches>
   void repeat(std::uint64_t key, const Launches& launches) {
-    if (!begin_repeated(key)) return;
+    const bool remembers = inspector_ == nullptr;
+    if (remembers && !begin_repeated(key)) return;
     launches();
-    end_repeated(key);
+    if (remembers) end_repeated(key);
   }
+
+  // Makes `inspector` see every op that is launched from now on; null ends that. It outlives its use. Called
+  // by the launching thread, neither inside repeat() nor by an inspector.
+  void inspect_with(OpInspector* inspector) { inspector_ = inspector; }
 
   virtual Ticket ticket() = 0;
   virtual bool reached(Ticket ticket) const = 0;
@@ -132,6 +141,15 @@ class Device {
   // launches and end_repeated() follow.
   virtual bool begin_repeated(std::uint64_t /*key*/) { return true; }
   virtual void end_repeated(std::uint64_t /*key*/) {}
+
+  // Calls the inspector, which is not set meanwhile: what it launches is not inspected.
+  void inspect(OpId id, const void* arguments) {
+    OpInspector* const inspector = std::exchange(inspector_, nullptr);
+    inspector->launched(id, arguments);
+    inspector_ = inspector;
+  }
+
+  OpInspector* inspector_ = nullptr;
 };
 
 // Allocates all memory of a plan.

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/elementwise.h"
+#include "kernels/op_digests.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/kernels/op_test.h"
 
@@ -95,6 +96,33 @@ TEST(CudaGraphs, ArePlannedLikeAnythingElse) {
   int launched = 0;
   for (int turn = 0; turn < 3; ++turn) device->repeat(0, [&] { ++launched; });
   EXPECT_EQ(launched, 2) << "planning remembers no launches";
+}
+
+TEST(CudaGraphs, AnInspectorSeesEveryOpEveryTime) {
+  Sequence sequence, expected;
+  const std::unique_ptr<Device> device = device_with({.graphs = true}), plain = device_with({});
+  MemoryPlan plan;
+  const MemoryPlan::Slot slot = OpDigests::reserve(plan, 8);
+  Result<MemoryArena> arena = allocate_memory(*device, plan);
+  ASSERT_TRUE(arena.ok());
+  OpDigests digests(*device, {arena->at<DigestWords>(slot), 8});
+  for (int turn = 0; turn < 4; ++turn) {
+    digests.clear();
+    device->inspect_with(turn % 2 == 1 ? &digests : nullptr);
+    device->repeat(7, [&] { sequence.launch(*device); });
+    expected.launch(*plain);
+    device->synchronize();
+    plain->synchronize();
+    if (turn % 2 == 0) continue;
+    const std::vector<OpDigest> list = digests.list();
+    ASSERT_THAT(list, testing::SizeIs(2)) << "a copy has no output";
+    DigestWords words;
+    reference(TensorDigest{.values = expected.y.data(), .count = 1000, .result = &words});
+    EXPECT_EQ(list[1].words, words);
+    EXPECT_EQ(list[1].order, 2);
+  }
+  EXPECT_EQ(std::memcmp(sequence.y.data(), expected.y.data(), 4000), 0);
+  EXPECT_TRUE(device->status().ok());
 }
 
 TEST(CudaGraphs, WhoTimesOpsSeesEachOfThem) {

@@ -103,6 +103,49 @@ TEST(CpuDevice, CountsItsOpsWhereItIsTold) {
   EXPECT_EQ(done, 2u);
 }
 
+// Launches an op of its own for each that it sees.
+class AddingInspector final : public OpInspector {
+ public:
+  AddingInspector(Device& device, const BiasGradient& own) : device_(device), own_(own) {}
+  void launched(OpId id, const void* arguments) override {
+    seen.push_back(id);
+    columns.push_back(id == OpId::bias_gradient ? static_cast<const BiasGradient*>(arguments)->columns : 0);
+    tickets.push_back(device_.ticket());
+    device_.launch(own_);
+  }
+
+  std::vector<OpId> seen;
+  std::vector<std::int64_t> columns;
+  std::vector<Device::Ticket> tickets;
+
+ private:
+  Device& device_;
+  BiasGradient own_;
+};
+
+TEST(CpuDevice, AnInspectorSeesWhatIsLaunchedAndNotItsOwnOps) {
+  const auto device = make_cpu_device({});
+  const std::vector<float> ones(8, 1.0F), sixteen(16, 1.0F);
+  std::vector<float> sums(8, 0.0F), own_sums(8, 0.0F), wide_sums(16, 0.0F);
+  AddingInspector inspector(*device, accumulate_row(ones, own_sums));
+  device->launch(accumulate_row(ones, sums));
+  device->inspect_with(&inspector);
+  device->launch(accumulate_row(ones, sums));
+  for (int turn = 0; turn < 3; ++turn) {
+    device->repeat(7, [&] { device->launch(accumulate_row(sixteen, wide_sums)); });
+  }
+  device->inspect_with(nullptr);
+  device->launch(accumulate_row(ones, sums));
+  device->synchronize();
+  EXPECT_THAT(inspector.seen, testing::ElementsAre(OpId::bias_gradient, OpId::bias_gradient,
+                                                   OpId::bias_gradient, OpId::bias_gradient));
+  EXPECT_THAT(inspector.columns, testing::ElementsAre(8, 16, 16, 16));
+  EXPECT_THAT(inspector.tickets, testing::ElementsAre(2U, 4U, 6U, 8U)) << "each is called right after its op";
+  EXPECT_EQ(sums[0], 3.0F);
+  EXPECT_EQ(wide_sums[0], 3.0F);
+  EXPECT_EQ(own_sums[0], 4.0F);
+}
+
 TEST(CpuDevice, TheCallerGoesOnWhileAnOpIsBlocked) {
   Gate gate;
   CpuDeviceOptions options;
