@@ -28,7 +28,7 @@ std::optional<SessionPhase> next_phase(SessionPhase phase, PhaseOutcome outcome)
 PhaseOutcome outcome_of_fault(const FaultFacts& facts) {
   const bool can_recover = facts.has_membership && !facts.recovery_failed && facts.group_lost;
   // The error of a device counts once the group is lost: until then all ranks agree on it as on any other.
-  const bool is_broken = facts.system_refused || (can_recover && facts.device_failed);
+  const bool is_broken = facts.system_refused || facts.evicted || (can_recover && facts.device_failed);
   if (facts.device_lost || (is_broken && facts.others_can_go_on)) return PhaseOutcome::rank_fails;
   if (facts.joins && !facts.group_lost)
     return facts.has_device ? PhaseOutcome::joiners_fail : PhaseOutcome::rank_fails;

@@ -49,6 +49,7 @@ struct FaultFacts {
   bool group_lost = false;        // the communicator is abandoned: a rank was lost, or gave up
   bool recovery_failed = false;   // the ranks that are left could not rebuild a group, or gave up
   bool others_can_go_on = false;  // there are others, and the run has begun
+  bool evicted = false;           // this rank computes wrong numbers, and is to leave
   bool device_lost = false;       // no call into the driver of this rank's device is certain to return
   bool device_failed = false;     // the device reports an error
   bool system_refused = false;    // the system refused something, most likely a thread

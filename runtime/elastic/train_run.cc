@@ -384,6 +384,7 @@ Result<EpochEnd> TrainRun::train() {
   if (!end.ok()) {  // noted first, because the end of the trainer may take a while
     recovery_.fault_ns = launched_.env.monotonic_ns();
     saves_.unused_slot = trainer.unused_slot();
+    recovery_.is_evicted = trainer.has_to_leave();
     enter_recovery(launched_.watch, step(), setup_.config);
     saves_.given_up = trainer.give_up_saves();
     return end.error();

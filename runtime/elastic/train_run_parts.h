@@ -83,6 +83,7 @@ struct RecoveryState {
   bool failed = false;                   // the ranks that are left could not rebuild a group, or gave up
   bool joins = false;                    // joiners have come, and take part in this phase
   bool system_refused = false;           // in the phase that ended last; most likely a thread
+  bool is_evicted = false;               // a verdict says that this rank computes wrong numbers
   bool reported_lost_starter = false;    // RecoveryInventory::lost_starter was logged
 };
 

@@ -19,6 +19,7 @@ FaultFacts TrainRun::fault_facts() const {
                       .group_lost = world().communicator.abandoned(),
                       .recovery_failed = recovery_.failed,
                       .others_can_go_on = others_can_go_on(),
+                      .evicted = recovery_.is_evicted,
                       .device_lost = device_loss_.leaving.has_value(),
                       .system_refused = recovery_.system_refused,
                       .joins = recovery_.joins,

@@ -331,7 +331,9 @@ struct VerdictEvent {
     visit("step", self.step, "", "Step that was judged");
     visit("kind", self.what, "", "nonfinite, spike, drift, dead or corruption");
     visit("action", self.action, "",
-          "none; redo: computed again, and kept; clip; skip: the update was not made; stop: the run ends");
+          "none; redo: computed again, and kept; clip; skip: the update was not made; evict: that rank "
+          "leaves; stop: "
+          "the run ends");
     visit("of", self.of, "", "loss or grad_norm: which number");
     visit("value", self.value, "", "That number, of the attempt that counts");
     visit("score", self.score, "", "Robust deviations above the median of the window; of spike");

@@ -8,18 +8,34 @@
 namespace holdfast::inline train {
 namespace {
 
+// Passes a lane's buckets to the reduction, and has their digests made where they are wanted. Those of an
+// auditor are not reduced; buckets that share memory follow each other in the queue.
 class LaneBuckets final : public BucketObserver {
  public:
-  LaneBuckets(const StageParts& parts, int first) : parts_(parts), first_(first) {}
-  Result<void> wait_for_slot(int bucket) override { return parts_.reduction.wait_for_slot(first_ + bucket); }
+  LaneBuckets(const StageParts& parts, int first, std::optional<LaneDigests::Of> digests)
+      : parts_(parts), first_(first), digests_(digests) {}
+  Result<void> wait_for_slot(int bucket) override {
+    return is_audit() ? Result<void>() : parts_.reduction.wait_for_slot(first_ + bucket);
+  }
   void bucket_launched(int bucket) override {
-    parts_.reduction.bucket_launched(first_ + bucket, parts_.rank.device.ticket());
+    if (digests_.has_value()) parts_.digests.launch(*digests_, first_ + bucket);
+    if (!is_audit()) parts_.reduction.bucket_launched(first_ + bucket, parts_.rank.device.ticket());
   }
 
  private:
+  bool is_audit() const { return digests_ == LaneDigests::Of::auditor; }
+
   const StageParts& parts_;
   int first_;
+  std::optional<LaneDigests::Of> digests_;
 };
+
+// Returns the actions of this rank's stage for one lane that no other follows; none where no lane is audited.
+std::vector<Action> actions_of_one_lane(const StageParts& parts) {
+  if (parts.workload.audit_every_steps == 0) return {};
+  const LaneSchedule one(/*lanes=*/1, /*ranks=*/1);
+  return stage_schedule(parts.rank.config, one, /*data_rank=*/0, parts.rank.coordinate.pipeline).actions;
+}
 
 std::uint64_t repeat_key(std::size_t slot, std::size_t chunks, StagePosition position, Work work) {
   constexpr std::size_t works = 4;
@@ -57,21 +73,41 @@ LaneRunner::LaneRunner(const StageParts& parts, const StageLinks& links)
     : parts_(parts),
       executor_(*this, parts.rank.device, links, parts.rank.waiter, parts.workload.schedule.actions,
                 parts.workload.schedule.activation_buffers),
+      audit_executor_(*this, parts.rank.device, links, parts.rank.waiter, actions_of_one_lane(parts),
+                      parts.workload.schedule.activation_buffers),
       buckets_(buckets_of(parts.workload)),
       // Buckets need not leave before the microbatch is complete where there is no other data-parallel rank
       // to send them to.
       buckets_wait_(parts.rank.config.training.cuda_graphs && parts.rank.mesh.shape().data == 1) {}
 
-Result<void> LaneRunner::run(LaneOutcome& outcome) {
+// Lets the executor advance in the background, so that a launch that waits midway (for the other slices of a
+// layer, for parameters, or for the memory of gradients) does not hold up neighbouring stages.
+void LaneRunner::let_advance(StageExecutor& executor) {
+  parts_.tensor_group.set_background([&executor] { return executor.advance(); });
+  parts_.parameter_gather.set_background([&executor] { return executor.advance(); });
+  parts_.reduction.set_background([&executor] { return executor.advance(); });
+}
+
+Result<void> LaneRunner::audit(DataLoader& loader, Result<void>& failure) {
+  LaneOutcome outcome{.data = {}, .failure = std::move(failure)};
   outcome_ = &outcome;
+  audit_loader_ = &loader;
+  reducing_ = false;
+  first_slot_ = 0;
+  let_advance(audit_executor_);
+  const Result<void> done = audit_executor_.run();
+  audit_loader_ = nullptr;
+  failure = std::move(outcome.failure);
+  return done;
+}
+
+Result<void> LaneRunner::run(LaneOutcome& outcome, int audited_lane) {
+  outcome_ = &outcome;
+  audited_lane_ = audited_lane;
   wave_ = 0;
   reducing_ = false;
   first_slot_ = 0;
-  // The executor advances in the background, so that a launch that waits midway (for the other slices of a
-  // layer, for parameters, or for the memory of gradients) does not hold up neighbouring stages.
-  parts_.tensor_group.set_background([this] { return executor_.advance(); });
-  parts_.parameter_gather.set_background([this] { return executor_.advance(); });
-  parts_.reduction.set_background([this] { return executor_.advance(); });
+  let_advance(executor_);
   const int runs = parts_.workload.schedule.runs;
   for (int run = 0; run < runs; ++run) {
     if (run > 0) HF_TRY_VOID(next_wave());
@@ -88,7 +124,7 @@ Result<void> LaneRunner::begin_reduction() {
   if (reducing_) return {};
   reducing_ = true;
   HF_TRY_VOID(parts_.parameter_gather.finish());
-  return parts_.reduction.begin_wave(0);
+  return audits() ? Result<void>() : parts_.reduction.begin_wave(0);
 }
 
 Result<void> LaneRunner::next_wave() {
@@ -115,6 +151,14 @@ TokenBatch LaneRunner::tokens(StagePosition position) const {
   return parts_.stage.tokens().at(slot(position));
 }
 
+std::optional<LaneDigests::Of> LaneRunner::digests_wanted(StagePosition position) const {
+  if (audits()) return LaneDigests::Of::auditor;
+  const auto per_lane = static_cast<std::size_t>(parts_.workload.batch_shape.microbatches_per_lane);
+  if (audited_lane_ == no_lane || parts_.workload.rank_lanes[slot(position) / per_lane] != audited_lane_)
+    return {};
+  return LaneDigests::Of::owner;
+}
+
 std::int64_t LaneRunner::index_in_lane(StagePosition position) const {
   return position.microbatch % parts_.workload.batch_shape.microbatches_per_lane;
 }
@@ -134,7 +178,7 @@ void LaneRunner::load(StagePosition position) {
     const HostSpan wait(&parts_.rank.spans, span_of(SpanKind::wait_data, position));
     HF_FAULT_POINT(parts_.rank.faults, "data.before_batch");
     const StorageWait storage(parts_.rank.watch, "training data");
-    return parts_.loader->next();
+    return audits() ? audit_loader_->next() : parts_.loader->next();
   }();
   if (!batch.ok()) {
     if (outcome_->failure.ok()) outcome_->failure = batch.error();
@@ -142,7 +186,7 @@ void LaneRunner::load(StagePosition position) {
   }
   parts_.stage.tokens().stage(slot(position), batch->inputs, batch->targets, batch->first_key);
   // All stages of a pipeline read the same samples; the first one counts them.
-  if (!parts_.counts_samples) return;
+  if (!parts_.counts_samples || audits()) return;
   outcome_->data += batch->digest;
   outcome_->counted_targets += static_cast<std::int64_t>(batch->counted_targets);
   if (parts_.ledger != nullptr) parts_.ledger->add(batch->samples);
@@ -171,7 +215,7 @@ Result<void> LaneRunner::launch_forward(StagePosition position) {
 }
 
 bool LaneRunner::can_write_weight_gradients(StagePosition position) {
-  return !starts_next_lane(position) || parts_.reduction.wave_is_done();
+  return audits() || !starts_next_lane(position) || parts_.reduction.wave_is_done();
 }
 
 Error LaneRunner::give_up() {
@@ -189,8 +233,10 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
   if (begins_lane) HF_FAULT_POINT(parts_.rank.faults, "step.before_backward");
   const Model& stage = model(position);
   const BucketRange buckets = buckets_[static_cast<std::size_t>(position.chunk)];
-  LaneBuckets observer(parts_, buckets.first);
-  const bool announces = backward.completes_lane && !buckets_wait_;
+  const std::optional<LaneDigests::Of> digests = digests_wanted(position);
+  LaneBuckets observer(parts_, buckets.first, digests);
+  // Launches with digests in between are not those that a device may have recorded.
+  const bool announces = backward.completes_lane && (!buckets_wait_ || digests.has_value());
   const auto launch = [&] {
     return stage.backward(parts_.rank.device, tokens(position), position.microbatch,
                           &parts_.stage.loss_sums()[slot(position)],
@@ -205,10 +251,10 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
     const DeviceSpan span(parts_.rank.spans, parts_.rank.device, span_of(span_kind_of(part), position));
     HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, backward.work, launch));
   }
-  for (int i = 0; backward.completes_lane && buckets_wait_ && i < buckets.count; ++i)
+  for (int i = 0; backward.completes_lane && !announces && i < buckets.count; ++i)
     observer.bucket_launched(i);
   if (stage.has_head() && part != BackwardPart::weights) ++outcome_->losses;
-  if (backward.completes_lane && position.chunk == 0) parts_.reduction.backward_launched();
+  if (backward.completes_lane && position.chunk == 0 && !audits()) parts_.reduction.backward_launched();
   return {};
 }
 

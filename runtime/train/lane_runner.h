@@ -5,11 +5,15 @@
 // The first forwards wait for parameters that are still on their way, each half layer for its own. A lane's
 // gradients may be written when those of the lane before have left the buffer; its first forwards do not wait
 // for that. A rank without a lane in the last wave only takes part in the reduction of that wave.
+//
+// A lane audit (verdict/audit_plan.h) computes a lane once more, of this rank or another one, for the digests
+// of its gradients alone: nothing is reduced.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,6 +25,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/model/model.h"
 #include "runtime/rank/rank_context.h"
+#include "runtime/train/lane_digests.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/stage_model.h"
 #include "runtime/train/workload.h"
@@ -35,6 +40,7 @@ struct StageParts {
   TensorGroup& tensor_group;
   LaneReduction& reduction;
   ParameterGather& parameter_gather;
+  LaneDigests& digests;
   const std::unique_ptr<DataLoader>& loader;  // null: the rank is only planned
   SampleLog* ledger = nullptr;                // null: samples are not logged, or another rank logs them
   bool counts_samples = true;
@@ -56,8 +62,13 @@ class LaneRunner final : private StageWork {
     int first = 0, count = 0;
   };
   // Runs all lanes. Called between LaneReduction::begin_step() and finish_step(). `outcome.failure` may
-  // already hold an error.
-  Result<void> run(LaneOutcome& outcome);
+  // already hold an error. Of `audited_lane`, where this rank has it, the digests are launched.
+  Result<void> run(LaneOutcome& outcome, int audited_lane = no_lane);
+  // Runs a lane for its digests alone. `loader` gives the microbatches of that lane. Called before run(),
+  // because it writes the gradient buffer; all ranks of this copy of the model call it together. `failure`:
+  // error of the loader, as of LaneOutcome.
+  Result<void> audit(DataLoader& loader, Result<void>& failure);
+  static constexpr int no_lane = -1;
 
  private:
   Result<void> launch_forward(StagePosition position) override;
@@ -71,6 +82,10 @@ class LaneRunner final : private StageWork {
   Result<bool> advance() override;
 
   void load(StagePosition position);
+  bool audits() const { return audit_loader_ != nullptr; }
+  void let_advance(StageExecutor& executor);
+  // Returns whose digests of the microbatch's lane are wanted; none: nobody's.
+  std::optional<LaneDigests::Of> digests_wanted(StagePosition position) const;
   // Begins the lane reduction. Called before the first backward of the step; from then on the transport
   // belongs to the gradients.
   Result<void> begin_reduction();
@@ -89,9 +104,12 @@ class LaneRunner final : private StageWork {
 
   StageParts parts_;
   StageExecutor executor_;
+  StageExecutor audit_executor_;      // runs one lane
   std::vector<BucketRange> buckets_;  // by chunk
   bool buckets_wait_;
   LaneOutcome* outcome_ = nullptr;
+  DataLoader* audit_loader_ = nullptr;  // set while a lane is audited
+  int audited_lane_ = no_lane;
   int wave_ = 0;
   bool reducing_ = false;
   std::size_t first_slot_ = 0;  // first slot of this run of the schedule

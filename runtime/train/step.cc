@@ -63,12 +63,14 @@ StepOutcome outcome_of(Worker& worker, const Attempt& first, const JudgedStep& j
                   .asked_for = sums.due_asked_for > 0},
           .saves = sums.saves,
           .verdict = judged.report,
-          .ends_run = judged.action == VerdictAction::stop};
+          .ends_run = judged.action == VerdictAction::stop,
+          .leaving_rank = judged.leaving_rank};
 }
 
 void launch_update(Worker& worker, const StepOutcome& outcome, const JudgedStep& judged) {
-  const double largest_norm =
-      judged.norm_limit > 0.0 ? judged.norm_limit : worker.rank().config.optimizer.gradient_clip;
+  double largest_norm = worker.rank().config.optimizer.gradient_clip;
+  if (judged.norm_limit > 0.0 && (largest_norm <= 0.0 || judged.norm_limit < largest_norm))
+    largest_norm = judged.norm_limit;
   const DeviceSpan span(worker.rank().spans, worker.rank().device, {.kind = SpanKind::update});
   worker.optimizer().launch_update(
       worker.rank().device,

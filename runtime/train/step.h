@@ -50,7 +50,8 @@ struct StepOutcome {
   Result<void> gathers = {};
   // What was found where the numbers were in doubt; absent where they were not.
   std::optional<VerdictEvent> verdict = {};
-  bool ends_run = false;  // by that verdict; nothing was changed
+  bool ends_run = false;                 // by that verdict; nothing was changed
+  std::optional<int> leaving_rank = {};  // JudgedStep::leaving_rank
 };
 
 // Makes the next step. Errors: trouble or a loader error of some rank (agreed: all ranks return it, the

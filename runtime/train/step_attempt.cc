@@ -13,14 +13,47 @@
 namespace holdfast::inline train {
 namespace {
 
-Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
+// Returns the audit of an attempt at the next step. `attempt`: counted from 0.
+std::optional<LaneAudit> audit_of(const Worker& worker, int attempt) {
+  const Workload& workload = worker.workload();
+  return audit_at(worker.state().step + 1, workload.audit_every_steps, workload.lanes.lanes(),
+                  workload.lanes.ranks(), attempt);
+}
+
+// Runs all lanes, the audited one first where this rank audits: it uses the memory of the gradients.
+Result<void> run_lanes(Worker& worker, const std::optional<LaneAudit>& audit, LaneOutcome& lanes) {
+  const int replica = worker.rank().coordinate.data;
+  if (audit.has_value() && audit->auditor == replica) {
+    const std::unique_ptr<DataLoader> loader = worker.loader_of_lane(audit->lane);
+    HF_TRY_VOID(worker.lane_runner().audit(*loader, lanes.failure));
+    wait_for_device(worker.rank().device, worker.rank().communicator);  // it reads the slots of the tokens
+  }
+  const bool owns = audit.has_value() && audit->owner == replica;
   worker.reduction().begin_step();
-  HF_TRY_VOID(worker.lane_runner().run(lanes));
+  HF_TRY_VOID(worker.lane_runner().run(lanes, owns ? audit->lane : LaneRunner::no_lane));
   HF_TRY_VOID(worker.join_tied_gradients());
   const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_device});
   worker.reduction().finish_step();
   wait_for_device(worker.rank().device, worker.rank().communicator);
   return {};
+}
+
+AuditDigests digests_of(const Worker& worker, const std::optional<LaneAudit>& audit) {
+  AuditDigests digests;
+  if (!audit.has_value()) return digests;
+  const int replica = worker.rank().coordinate.data;
+  if (audit->owner == replica) digests.as_owner = worker.lane_digests().total(LaneDigests::Of::owner);
+  if (audit->auditor == replica) digests.as_auditor = worker.lane_digests().total(LaneDigests::Of::auditor);
+  return digests;
+}
+
+// Returns what this rank adds to Ballot::audit.
+Digest audit_term(const AuditDigests& digests) {
+  Digest term;
+  if (digests.as_owner.has_value()) term += *digests.as_owner;
+  if (digests.as_auditor.has_value())
+    term += {.high = 0 - digests.as_auditor->high, .low = 0 - digests.as_auditor->low};
+  return term;
 }
 
 void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
@@ -56,7 +89,10 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
 
 // Brings the lanes' numbers to the vote, with what else this rank's ballot says already. The device is checked
 // after the wait for a snapshot, so that no snapshot is voted on that the device has not delivered completely.
-Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, Ballot ballot) {
+Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<LaneAudit>& audit,
+                        Ballot ballot) {
+  const AuditDigests digests = digests_of(worker, audit);
+  ballot.audit = audit_term(digests);
   Result<void>& failure = lanes.failure;
   if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);
   sum_blocks(worker, lanes, ballot);
@@ -76,14 +112,17 @@ Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, Ballot ballot) {
       .loss = ballot.loss.value() / static_cast<double>(std::max<std::int64_t>(1, ballot.counted_targets)),
       .grad_norm = factor * std::sqrt(ballot.square_norm.value()),
       .gradient_factor = factor,
-      .losses = lanes.losses};
+      .losses = lanes.losses,
+      .audit = audit,
+      .digests = digests};
 }
 
 }  // namespace
 
 Result<Attempt> attempt_step(Worker& worker, const StepRequest& request) {
   LaneOutcome lanes{.data = {}, .failure = request.trouble};
-  HF_TRY_VOID(run_lanes(worker, lanes));
+  const std::optional<LaneAudit> audit = audit_of(worker, 0);
+  HF_TRY_VOID(run_lanes(worker, audit, lanes));
   Ballot ballot{.stops = request.stop ? 1 : 0,
                 .grows = request.grow ? 1 : 0,
                 .starts_ranks = request.starts_ranks ? 1 : 0,
@@ -96,7 +135,7 @@ Result<Attempt> attempt_step(Worker& worker, const StepRequest& request) {
   }
   if (request.saver != nullptr) ballot.saves = request.saver->vote();
   if (request.uploads != nullptr) request.uploads->vote(ballot.saves);
-  return vote_on(worker, lanes, ballot);
+  return vote_on(worker, lanes, audit, ballot);
 }
 
 Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier) {
@@ -104,9 +143,10 @@ Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earli
   // A loader that could not begin returns its error with the first microbatch, and so to the vote.
   static_cast<void>(worker.start_loader().ok());
   LaneOutcome lanes;
-  HF_TRY_VOID(run_lanes(worker, lanes));
+  const std::optional<LaneAudit> audit = audit_of(worker, static_cast<int>(earlier.size()));
+  HF_TRY_VOID(run_lanes(worker, audit, lanes));
   const AttemptBits bits = attempt_bits(worker, {.losses = lanes.losses});
-  return vote_on(worker, lanes,
+  return vote_on(worker, lanes, audit,
                  {.differs_from_last = bits == earlier.back() ? 0 : 1,
                   .differs_from_first = bits == earlier.front() ? 0 : 1});
 }

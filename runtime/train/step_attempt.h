@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
 #include "runtime/train/ballot.h"
 #include "runtime/train/worker.h"
+#include "runtime/verdict/audit_plan.h"
 
 namespace holdfast::inline train {
 
@@ -23,7 +25,13 @@ struct AttemptBits {
   bool operator==(const AttemptBits&) const = default;
 };
 
-// Attempt is the outcome of an attempt, equal on all ranks except for `losses`.
+// AuditDigests are digests of the audited lane's gradients; none where this rank did not compute that lane in
+// this role.
+struct AuditDigests {
+  std::optional<Digest> as_owner = {}, as_auditor = {};
+};
+
+// Attempt is the outcome of an attempt, equal on all ranks except for `losses` and `digests`.
 struct Attempt {
   Ballot sums = {};        // over all ranks
   double loss = 0.0;       // mean over the targets that count
@@ -31,6 +39,10 @@ struct Attempt {
   // Turns gradients of sum / tokens_per_step into those of the mean over the targets that count.
   double gradient_factor = 0.0;
   std::size_t losses = 0;  // number of entries of StageModel::loss_sums() that this rank has written
+  std::optional<LaneAudit> audit = {};  // of this attempt
+  AuditDigests digests = {};
+
+  bool audit_failed() const { return sums.audit != Digest{}; }
 };
 
 // Makes the first attempt at the next step. Errors: trouble or a loader error of some rank (agreed: all ranks

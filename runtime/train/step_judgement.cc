@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallel/comm/gather.h"
+#include "runtime/train/audit_judgement.h"
 #include "runtime/train/sample_text.h"
 
 namespace holdfast::inline train {
@@ -204,9 +205,36 @@ Result<VerdictEvent> report_of(Worker& worker, const DoubtfulStep& step, const J
   return report;
 }
 
+// Returns whether the run can go on without a rank of one of its copies of the model.
+bool can_spare_a_replica(const Worker& worker) {
+  return worker.workload().lanes.ranks() > worker.rank().config.elastic.min_data_parallel;
+}
+
+// Decides what follows from a lane audit that failed. Numbers that came out right at the second time count.
+Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
+  HF_TRY(AuditedStep step, judge_audit(worker, first));
+  JudgedStep judged{.attempt = step.attempt};
+  std::string consequence = "the numbers that both computed count";
+  step.report.action = "redo";
+  if (step.lasts) {
+    judged.action = VerdictAction::stop;
+    step.report.action = name_of(VerdictAction::stop);
+    consequence = "the update was not made. Replace that hardware, or start again without it";
+    if (step.to_blame.size() == 1 && can_spare_a_replica(worker)) {
+      judged.leaving_rank = step.to_blame[0];
+      step.report.action = "evict";
+      consequence = "that rank leaves the run, which goes on without it";
+    }
+  }
+  step.report.reason += "; " + consequence;
+  judged.report = std::move(step.report);
+  return judged;
+}
+
 }  // namespace
 
 Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
+  if (first.audit_failed()) return judge_failed_audit(worker, first);
   const VerdictConfig& config = worker.rank().config.verdict;
   NumbersHistory& history = worker.state().numbers;
   history.set_window(config.window_steps);
@@ -214,11 +242,6 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
   DoubtfulStep step{.doubt = judge(history, numbers_of(worker, first), config)};
   step.verdict = step.doubt;
   if (step.doubt.kind == VerdictKind::fine) return judged;
-  // A drift lasts, and says nothing about this step in particular: one report for so many steps is enough.
-  const bool reported_lately =
-      step.doubt.kind == VerdictKind::drift &&
-      (worker.state().step + 1) % static_cast<std::uint64_t>(config.drift_steps) != 0;
-  if (reported_lately) return judged;
   step.bits = {attempt_bits(worker, first)};
   while ((judged.action = next_action(history, step.verdict, step.record, config)) == VerdictAction::redo) {
     HF_TRY(judged.attempt, attempt_again(worker, step.bits));

@@ -18,6 +18,9 @@ struct JudgedStep {
   // Largest gradient norm of the update, where the verdict asks for a smaller one than the config; 0: none.
   double norm_limit = 0.0;
   std::optional<VerdictEvent> report = {};  // absent where the first attempt was fine; without time_us
+  // Rank of the communicator that computes wrong numbers for good, and has to leave: the others make the step
+  // without it. Only with VerdictAction::stop.
+  std::optional<int> leaving_rank = {};
 };
 
 // Judges the first attempt. Errors: those of attempt_again().

@@ -304,7 +304,7 @@ Result<StepOutcome> Trainer::step() {
                                     .due = due});
   }());
   if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict);
-  if (outcome.ends_run) return fail(ExitCode::numerics, "{}", outcome.verdict->reason);
+  if (outcome.ends_run) return end_by_verdict(outcome);
   if (parts_.starts_ranks_ns != nullptr)
     *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
@@ -326,6 +326,18 @@ Result<StepOutcome> Trainer::step() {
                                  .beside_snapshot = is_snapshotting,
                                  .beside_save = is_saving});
   return outcome;
+}
+
+// Returns the error by which a verdict ends the steps. Where a rank has to leave, the others lose it like one
+// that died, and make the step without it.
+Error Trainer::end_by_verdict(const StepOutcome& outcome) {
+  const std::string& reason = outcome.verdict->reason;
+  if (!outcome.leaving_rank.has_value()) return fail(ExitCode::numerics, "{}", reason);
+  Communicator& all = parts_.worker.rank().communicator;
+  has_to_leave_ = all.rank() == *outcome.leaving_rank;
+  keep(parts_.progress.flush());
+  all.abandon();
+  return fail(ExitCode::communication, "{}", reason);
 }
 
 // Returns whether the run pauses for new ranks after the coming step, which is saved as `due` says.

@@ -56,6 +56,8 @@ class Trainer {
   bool pauses_for_resize() const { return stands_still_; }
   // Returns whether run() has ended with the state sealed for another start.
   bool ends_for_another_start() const { return ends_for_another_start_; }
+  // Returns whether a verdict says that this rank computes wrong numbers. Called after an error.
+  bool has_to_leave() const { return has_to_leave_; }
   // Returns StateSaver::unused_slot(). Called after an error.
   std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
   // Cancels the saves and returns their saver, which may have to wait for the disk before it can be
@@ -68,6 +70,7 @@ class Trainer {
   Result<bool> stops_before_a_step();
   bool evaluation_due(std::uint64_t step) const;
   Result<StepOutcome> step();
+  Error end_by_verdict(const StepOutcome& outcome);
   Result<void> evaluate();
   // Saves the state after this step: save() waits for all of it, begin_save() saves while the next steps are
   // made.
@@ -105,6 +108,7 @@ class Trainer {
   std::uint64_t step_asked_for_ = 0;  // newest step whose save was requested; 0: no such save is under way
   bool saved_ = false;
   bool stands_still_ = false, ends_for_another_start_ = false, reported_unsealed_ = false;
+  bool has_to_leave_ = false;
   Result<void> trouble_;
   Uploads uploads_;
 };

@@ -105,12 +105,14 @@ void Worker::reserve() {
   update_->gather.record(spans_);
   links_.tensor_group().record(spans_);
   if (Transport* const tied = links_.pipeline().tied(); tied != nullptr) update_->gather.connect_tied(*tied);
+  lane_digests_ = std::make_unique<LaneDigests>(buckets, rank_.device, plan);
   lane_runner_ = std::make_unique<LaneRunner>(StageParts{.rank = rank_,
                                                          .workload = workload_,
                                                          .stage = *stage_,
                                                          .tensor_group = links_.tensor_group(),
                                                          .reduction = update_->reduction,
                                                          .parameter_gather = update_->gather,
+                                                         .digests = *lane_digests_,
                                                          .loader = loader_,
                                                          .ledger = ledger(),
                                                          .counts_samples = counts_samples()},
@@ -157,6 +159,7 @@ Result<void> Worker::allocate() {
   auto& [optimizer, reduction, gather] = *update_;
   stage_->bind(rank_.device, memory_.arena, links_.tensor_group(), gather);
   reduction.bind(memory_.arena, stage_->gradients());
+  lane_digests_->bind(memory_.arena, stage_->gradients());
   gather.bind(stage_->parameters());
   optimizer.bind(rank_.device, memory_.arena, stage_->parameters(), reduction.reduced());
   state_view_.emplace(StateView{.rank = rank_,
@@ -175,7 +178,15 @@ Result<void> Worker::prepare_kernels() {
   HF_TRY_VOID(stage_->launch_all_kinds(rank_.device));
   update_->optimizer.launch_update(rank_.device, {});
   update_->optimizer.launch_publish(rank_.device);
+  for (int bucket = 0; bucket < workload_.buckets.local_count(); ++bucket)
+    lane_digests_->launch(LaneDigests::Of::owner, bucket);
   return rank_.device.end_planning();
+}
+
+std::unique_ptr<DataLoader> Worker::loader_of_lane(int lane) const {
+  return std::make_unique<DataLoader>(rank_.env, inputs_.data, rank_.config.run.seed, workload_.batch_shape,
+                                      std::vector<int>{lane}, state_.data_cursor, workload_.spec.vocabulary,
+                                      rank_.config.data.prefetch_microbatches);
 }
 
 Result<void> Worker::start_loader() {

@@ -94,13 +94,17 @@ class Worker {
   // the forwards of the next step.
   ParameterGather& parameter_gather() { return update_->gather; }
   LaneRunner& lane_runner() { return *lane_runner_; }
+  const LaneDigests& lane_digests() const { return *lane_digests_; }
   // Returns the ledger; null where samples are not logged, or another rank logs them for this one.
   SampleLog* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
   RunState& state() { return state_; }
+  const RunState& state() const { return state_; }
   const DataSet& data() const { return *inputs_.data; }
 
   // Starts the loader at state().data_cursor.
   Result<void> start_loader();
+  // Returns a loader of one lane of the next step.
+  std::unique_ptr<DataLoader> loader_of_lane(int lane) const;
   // Launches every kind of step once in planning mode: the kernels create their primitives and report the
   // workspace that they need. create() has already called it.
   Result<void> prepare_kernels();
@@ -141,6 +145,7 @@ class Worker {
   PlannedMemory memory_;
   std::unique_ptr<StageModel> stage_;
   std::unique_ptr<ShardedUpdate> update_;
+  std::unique_ptr<LaneDigests> lane_digests_;
   std::unique_ptr<LaneRunner> lane_runner_;
   std::unique_ptr<DataLoader> loader_;
   std::optional<StateView> state_view_;  // set by allocate()

@@ -6,8 +6,21 @@
 #include "parallel/data/pinned_transport.h"
 #include "runtime/config/loader.h"
 #include "runtime/model/activations.h"
+#include "runtime/verdict/audit_plan.h"
 
 namespace holdfast::inline train {
+namespace {
+
+// Returns the interval of lane audits. An interleaved schedule needs more microbatches than one lane may have.
+std::int64_t audit_interval(const Config& config, const LaneSchedule& lanes) {
+  const bool runs_one_lane = config.parallel.pipeline_chunks == 1 ||
+                             config.training.microbatches_per_lane >= config.parallel.pipeline;
+  if (config.verdict.preset != "guard" || !runs_one_lane) return 0;
+  const std::int64_t every_steps = config.verdict.audit_every_steps;
+  return every_steps == VerdictConfig::interval_auto ? affordable_audit_interval(lanes.waves()) : every_steps;
+}
+
+}  // namespace
 
 Workload::Workload(const Config& config, const Mesh& mesh, int rank)
     : spec(make_model_spec(config)),
@@ -22,7 +35,8 @@ Workload::Workload(const Config& config, const Mesh& mesh, int rank)
                   .microbatches_per_lane = config.training.microbatches_per_lane,
                   .lanes = config.parallel.lanes},
       schedule(
-          stage_schedule(config, lanes, mesh.coordinate_of(rank).data, mesh.coordinate_of(rank).pipeline)) {}
+          stage_schedule(config, lanes, mesh.coordinate_of(rank).data, mesh.coordinate_of(rank).pipeline)),
+      audit_every_steps(audit_interval(config, lanes)) {}
 
 std::uint64_t Workload::tokens_per_step() const {
   return batch_shape.samples_per_step() * static_cast<std::uint64_t>(batch_shape.sequence_length);

@@ -31,6 +31,8 @@ struct Workload {
   BucketPlan buckets;
   BatchShape batch_shape;
   StageSchedule schedule;
+  // Interval of lane audits (verdict/audit_plan.h); 0: there are none.
+  std::int64_t audit_every_steps = 0;
 
   BatchShapeBT microbatch() const {
     return {.batch = batch_shape.microbatch_size, .sequence_length = batch_shape.sequence_length};

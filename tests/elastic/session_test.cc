@@ -105,6 +105,14 @@ TEST(OutcomeOfFault, ABrokenRankLeavesIfTheOthersCanGoOn) {
   EXPECT_EQ(outcome_of_fault(facts), PhaseOutcome::run_fails);
 }
 
+TEST(OutcomeOfFault, ARankThatComputesWrongNumbersLeavesIfTheOthersCanGoOn) {
+  FaultFacts facts = after_a_death();
+  facts.evicted = true;
+  EXPECT_EQ(outcome_of_fault(facts), PhaseOutcome::rank_fails);
+  facts.others_can_go_on = false;
+  EXPECT_EQ(outcome_of_fault(facts), PhaseOutcome::group_fails);
+}
+
 TEST(OutcomeOfFault, ARankThatHasLostItsDeviceAlwaysLeaves) {
   EXPECT_EQ(outcome_of_fault({.device_lost = true}), PhaseOutcome::rank_fails);
 }

@@ -13,10 +13,13 @@
 namespace holdfast::test {
 namespace {
 
-// Spoiler makes products of one rank's device wrong: it writes NaN into the result of the first product of
-// so many attempts at a step.
+// Spoiler makes products of one rank's device wrong: it changes the first element of the next so many results.
 class Spoiler {
  public:
+  // Returns what becomes of the element.
+  using Change = std::function<float(float)>;
+  explicit Spoiler(Change change) : change_(std::move(change)) {}
+
   std::unique_ptr<Device> device() {
     auto left = std::make_shared<std::atomic<int>>(0);
     std::unique_ptr<Device> made =
@@ -37,11 +40,19 @@ class Spoiler {
   }
 
  private:
+  Change change_;
   std::mutex mutex_;
   std::map<const Device*, std::shared_ptr<std::atomic<int>>> left_;
 };
 
 constexpr int all_products = 1'000'000;
+float not_a_number(float) {
+  return std::numeric_limits<float>::quiet_NaN();
+}
+// A wrong number that no verdict on loss and norm notices.
+float slightly_more(float value) {
+  return value * 1.001F + 1e-6F;
+}
 
 Config two_layers(int lanes) {
   Config config;
@@ -60,28 +71,47 @@ struct Outcome {
   std::vector<std::uint64_t> skipped = {};
   std::vector<VerdictEvent> verdicts = {};
   std::uint64_t ended_at = 0;  // step whose verdict ended the run; 0: none
+  std::optional<int> leaving_rank = {};
 };
 
-// Makes `steps` steps on `ranks` ranks. spoil(worker, step) is called before each.
-Outcome make_steps(int ranks, int steps, const std::function<void(Spoiler&, Worker&, int step)>& spoil) {
+struct Disturbed {
+  int ranks = 1;
+  int steps = 1;
+  Spoiler::Change change = not_a_number;
+  std::int64_t audit_every_steps = 0;
+  int tensor = 1, pipeline = 1;
+  // Called before each step.
+  std::function<void(Spoiler&, Worker&, int step)> spoil = [](Spoiler&, Worker&, int) {};
+};
+
+// Makes steps, and ends with the step whose verdict ends the run.
+Outcome make_steps(const Disturbed& run) {
   Outcome outcome;
-  Spoiler spoiler;
-  WorkerRig rig(two_layers(4), ranks);
+  Spoiler spoiler(run.change);
+  Config config = two_layers(4);
+  config.verdict.audit_every_steps = run.audit_every_steps;
+  config.parallel.tensor = run.tensor;
+  config.parallel.tensor_lanes = 2;
+  config.parallel.pipeline = run.pipeline;
+  WorkerRig rig(config, run.ranks);
   rig.run_on([&] { return spoiler.device(); },
              [&](Worker& worker) -> Result<void> {
                const bool first = worker.rank().communicator.rank() == 0;
-               for (int step = 1; step <= steps; ++step) {
-                 spoil(spoiler, worker, step);
+               for (int step = 1; step <= run.steps; ++step) {
+                 run.spoil(spoiler, worker, step);
                  HF_TRY(const StepOutcome made, run_step(worker, {}));
                  spoiler.spoil(worker, 0);
                  HF_TRY_VOID(made.gathers);
                  if (first && made.verdict.has_value()) outcome.verdicts.push_back(*made.verdict);
-                 if (first && made.ends_run) outcome.ended_at = made.step;
+                 if (first && made.ends_run) {
+                   outcome.ended_at = made.step;
+                   outcome.leaving_rank = made.leaving_rank;
+                 }
                  if (made.ends_run) break;
                }
                HF_TRY_VOID(worker.parameter_gather().finish());
-               const std::size_t bytes = worker.workload().buckets.parameter_elements() * sizeof(float);
                if (!first) return {};
+               const std::size_t bytes = worker.workload().buckets.parameter_elements() * sizeof(float);
                outcome.weights = digest_of(std::span(worker.stage().parameters(), bytes));
                outcome.loss = worker.state().loss_digest;
                outcome.skipped = worker.state().numbers.skipped();
@@ -91,16 +121,18 @@ Outcome make_steps(int ranks, int steps, const std::function<void(Spoiler&, Work
 }
 
 Outcome undisturbed(int ranks, int steps) {
-  return make_steps(ranks, steps, [](Spoiler&, Worker&, int) {});
+  return make_steps({.ranks = ranks, .steps = steps});
 }
 
 TEST(DoubtfulStep, IsComputedAgainWithTheBitsOfTheUndisturbedRun) {
   const Outcome expected = undisturbed(1, 6);
   EXPECT_TRUE(expected.verdicts.empty());
   for (const int ranks : {1, 2}) {
-    const Outcome found = make_steps(ranks, 6, [&](Spoiler& spoiler, Worker& worker, int step) {
-      if (step == 4 && worker.rank().communicator.rank() == ranks - 1) spoiler.spoil(worker, 1);
-    });
+    const Outcome found =
+        make_steps({.ranks = ranks, .steps = 6, .spoil = [&](Spoiler& spoiler, Worker& worker, int step) {
+                      if (step == 4 && worker.rank().communicator.rank() == ranks - 1)
+                        spoiler.spoil(worker, 1);
+                    }});
     EXPECT_EQ(found.weights, expected.weights);
     EXPECT_EQ(found.loss, expected.loss);
     ASSERT_EQ(found.verdicts.size(), 1);
@@ -119,7 +151,7 @@ TEST(DoubtfulStep, IsSkippedWhereAllAttemptsAreNotFinite) {
   const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
     if (step == 3 && worker.rank().communicator.rank() == 0) spoiler.spoil(worker, all_products);
   };
-  const Outcome found = make_steps(1, 5, spoil);
+  const Outcome found = make_steps({.steps = 5, .spoil = spoil});
   ASSERT_EQ(found.verdicts.size(), 1);
   EXPECT_EQ(found.verdicts[0].what, "nonfinite");
   EXPECT_EQ(found.verdicts[0].action, "skip");
@@ -133,15 +165,72 @@ TEST(DoubtfulStep, IsSkippedWhereAllAttemptsAreNotFinite) {
 }
 
 TEST(DoubtfulStep, EndsTheRunWhereTooManyWereSkipped) {
-  const Outcome found = make_steps(1, 8, [](Spoiler& spoiler, Worker& worker, int step) {
-    if (step > 2) spoiler.spoil(worker, all_products);
-  });
+  const Outcome found = make_steps({.steps = 8, .spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+                                      if (step > 2) spoiler.spoil(worker, all_products);
+                                    }});
   EXPECT_THAT(found.skipped, testing::ElementsAre(3, 4, 5));
   EXPECT_EQ(found.ended_at, 6);
   ASSERT_EQ(found.verdicts.size(), 4);
   EXPECT_EQ(found.verdicts.back().action, "stop");
   EXPECT_THAT(found.verdicts.back().reason, testing::HasSubstr("expected finite numbers"));
   EXPECT_EQ(found.weights, undisturbed(1, 2).weights);
+}
+
+TEST(LaneAudit, FindsNothingInACleanRunAndChangesNoBit) {
+  const Outcome expected = make_steps({.steps = 5});
+  for (const auto& [ranks, tensor, pipeline] :
+       {std::array{1, 1, 1}, {2, 1, 1}, {4, 1, 1}, {4, 2, 1}, {4, 1, 2}, {8, 2, 2}}) {
+    const Outcome found = make_steps(
+        {.ranks = ranks, .steps = 5, .audit_every_steps = 1, .tensor = tensor, .pipeline = pipeline});
+    EXPECT_EQ(found.loss, expected.loss);
+    EXPECT_TRUE(found.verdicts.empty()) << found.verdicts[0].reason;
+  }
+}
+
+TEST(LaneAudit, FindsAWrongNumberThatHappenedOnceAndKeepsTheRightOnes) {
+  const Outcome expected = undisturbed(2, 6);
+  for (const int wrong_rank : {0, 1}) {
+    // The audit of step 3 is of lane 2, which rank 0 runs, by rank 1.
+    const Outcome found = make_steps({.ranks = 2,
+                                      .steps = 6,
+                                      .change = slightly_more,
+                                      .audit_every_steps = 3,
+                                      .spoil = [&](Spoiler& spoiler, Worker& worker, int step) {
+                                        if (step == 3 && worker.rank().communicator.rank() == wrong_rank)
+                                          spoiler.spoil(worker, 1);
+                                      }});
+    EXPECT_EQ(found.weights, expected.weights);
+    EXPECT_EQ(found.loss, expected.loss);
+    ASSERT_EQ(found.verdicts.size(), 1);
+    EXPECT_EQ(found.verdicts[0].what, "corruption");
+    EXPECT_EQ(found.verdicts[0].action, "redo");
+    EXPECT_EQ(found.verdicts[0].rank, wrong_rank) << found.verdicts[0].reason;
+  }
+}
+
+TEST(LaneAudit, SendsAwayTheRankWhoseNumbersAreWrongForGood) {
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if (step >= 2 && worker.rank().communicator.rank() == 0) spoiler.spoil(worker, all_products);
+  };
+  const Outcome found =
+      make_steps({.ranks = 4, .steps = 6, .change = slightly_more, .audit_every_steps = 2, .spoil = spoil});
+  EXPECT_EQ(found.ended_at, 2);
+  ASSERT_EQ(found.verdicts.size(), 1);
+  EXPECT_EQ(found.verdicts[0].action, "evict") << found.verdicts[0].reason;
+  EXPECT_EQ(found.leaving_rank, 0);
+  EXPECT_EQ(found.weights, undisturbed(4, 1).weights);
+}
+
+TEST(LaneAudit, EndsTheRunWhereNobodyKnowsWhoseNumbersAreRight) {
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if (step >= 2 && worker.rank().communicator.rank() == 0) spoiler.spoil(worker, all_products);
+  };
+  const Outcome found =
+      make_steps({.ranks = 2, .steps = 6, .change = slightly_more, .audit_every_steps = 2, .spoil = spoil});
+  EXPECT_EQ(found.ended_at, 2);
+  ASSERT_EQ(found.verdicts.size(), 1);
+  EXPECT_EQ(found.verdicts[0].action, "stop") << found.verdicts[0].reason;
+  EXPECT_FALSE(found.leaving_rank.has_value());
 }
 
 }  // namespace

@@ -1,0 +1,35 @@
+#include "runtime/verdict/audit_plan.h"
+
+#include <algorithm>
+
+namespace holdfast::inline verdict {
+namespace {
+
+// Ranks other than the owner; the owner alone where there is no other.
+int auditors(int data_ranks) {
+  return std::max(1, data_ranks - 1);
+}
+
+}  // namespace
+
+std::optional<LaneAudit> audit_at(std::uint64_t step, std::int64_t every_steps, int lanes, int data_ranks,
+                                  int retry) {
+  if (every_steps <= 0 || step % static_cast<std::uint64_t>(every_steps) != 0) return {};
+  const std::uint64_t audit = step / static_cast<std::uint64_t>(every_steps) - 1;
+  const auto lane = static_cast<int>(audit % static_cast<std::uint64_t>(lanes));
+  const std::uint64_t round = audit / static_cast<std::uint64_t>(lanes) + static_cast<std::uint64_t>(retry);
+  const int owner = lane % data_ranks;
+  const auto distance = static_cast<int>(round % static_cast<std::uint64_t>(auditors(data_ranks))) + 1;
+  return LaneAudit{.lane = lane, .owner = owner, .auditor = (owner + distance) % data_ranks};
+}
+
+std::int64_t affordable_audit_interval(int waves) {
+  constexpr std::int64_t steps_of_one_wave = 667;  // 1 / 0.15 %
+  return std::max<std::int64_t>(1, (steps_of_one_wave + waves - 1) / waves);
+}
+
+std::int64_t audit_period(std::int64_t every_steps, int lanes, int data_ranks) {
+  return every_steps * lanes * auditors(data_ranks);
+}
+
+}  // namespace holdfast::inline verdict

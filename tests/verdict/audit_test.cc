@@ -1,0 +1,81 @@
+// That audits come to every pair of lane and second rank, and that blame follows from whose bits differ.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "runtime/verdict/audit_blame.h"
+#include "runtime/verdict/audit_plan.h"
+
+namespace holdfast {
+namespace {
+
+TEST(AuditPlan, ComesToEveryPairWithinAPeriod) {
+  for (const int lanes : {1, 3, 8}) {
+    for (int ranks = 1; ranks <= lanes; ++ranks) {
+      constexpr std::int64_t every = 5;
+      std::map<std::pair<int, int>, int> seen;
+      const std::int64_t period = audit_period(every, lanes, ranks);
+      for (std::uint64_t step = 1; step <= static_cast<std::uint64_t>(period); ++step) {
+        const std::optional<LaneAudit> audit = audit_at(step, every, lanes, ranks);
+        EXPECT_EQ(audit.has_value(), step % every == 0);
+        if (!audit.has_value()) continue;
+        EXPECT_EQ(audit->owner, audit->lane % ranks);
+        EXPECT_EQ(audit->owner == audit->auditor, ranks == 1);
+        ++seen[{audit->lane, audit->auditor}];
+      }
+      EXPECT_EQ(seen.size(), static_cast<std::size_t>(lanes * std::max(1, ranks - 1)));
+      for (const auto& [pair, times] : seen) EXPECT_EQ(times, 1);
+    }
+  }
+}
+
+TEST(AuditPlan, ARetryHasAnotherAuditorWhereThereIsOne) {
+  EXPECT_NE(audit_at(10, 10, 6, 3)->auditor, audit_at(10, 10, 6, 3, 1)->auditor);
+  EXPECT_EQ(audit_at(10, 10, 6, 2), audit_at(10, 10, 6, 2, 1));
+  EXPECT_FALSE(audit_at(10, 0, 6, 3).has_value());
+}
+
+TEST(AuditPlan, CostsAtMostAsMuchAsIsStated) {
+  for (const int waves : {1, 2, 8, 1000}) {
+    const auto steps = static_cast<double>(affordable_audit_interval(waves));
+    EXPECT_LE(1.0 / (steps * waves), 0.0015);
+  }
+}
+
+Digest bits(std::uint64_t value) { return {.high = value, .low = 7 * value}; }
+AuditTrial trial(int auditor, std::uint64_t owner_bits, std::uint64_t auditor_bits) {
+  return {.audit = {.lane = 0, .owner = 0, .auditor = auditor},
+          .owner = bits(owner_bits),
+          .auditor = bits(auditor_bits)};
+}
+
+TEST(AuditBlame, IsOfTheRankWhoseBitsDiffer) {
+  using Who = AuditBlame::Who;
+  struct Case {
+    AuditTrial first, second;
+    Who who;
+    bool lasts;
+  };
+  constexpr std::uint64_t right = 1, wrong = 2, other = 3;
+  const std::vector<Case> cases = {
+      {trial(1, right, right), trial(1, right, right), Who::nobody, false},
+      {trial(1, wrong, right), trial(1, right, right), Who::owner, false},
+      {trial(1, right, wrong), trial(1, right, right), Who::auditor, false},
+      {trial(1, wrong, right), trial(2, right, right), Who::owner, false},
+      {trial(1, right, wrong), trial(2, right, right), Who::auditor, false},
+      {trial(1, wrong, right), trial(1, other, right), Who::owner, true},
+      {trial(1, right, wrong), trial(1, right, other), Who::auditor, true},
+      {trial(1, wrong, right), trial(1, wrong, right), Who::unknown, true},
+      {trial(1, wrong, right), trial(2, wrong, right), Who::owner, true},
+      {trial(1, right, wrong), trial(2, right, other), Who::unknown, true},
+  };
+  for (const Case& each : cases) {
+    const AuditBlame blame = blame_after(each.first, each.second);
+    EXPECT_EQ(blame.who, each.who) << &each - cases.data();
+    EXPECT_EQ(blame.lasts, each.lasts) << &each - cases.data();
+  }
+}
+
+}  // namespace
+}  // namespace holdfast
