@@ -299,7 +299,7 @@ std::vector<Option> verdict_options() {
       real("verdict.loss_score", HF_FIELD(verdict.loss_score), "deviations", {0, 1e12}, kNumeric,
            "A loss that is so many robust deviations above the median of the window is a spike; 0 = 8"),
       real("verdict.norm_score", HF_FIELD(verdict.norm_score), "deviations", {0, 1e12}, kNumeric,
-           "The same for the logarithm of the gradient norm; 0 = 8"),
+           "The same for the logarithm of the gradient norm; 0 = 10"),
       integer("verdict.drift_steps", HF_FIELD(verdict.drift_steps), "steps", {0, 512}, kSafe,
               "The loss drifts when its median over so many steps has risen; 0 = drift is not noticed. A "
               "drift is told, nothing else"),

@@ -1,12 +1,9 @@
 #include "runtime/verdict/numbers_history.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>
-#include <iterator>
 
 #include "runtime/core/check.h"
 
@@ -16,8 +13,11 @@ namespace {
 constexpr std::size_t digits_of_word = 16;
 constexpr std::size_t words_of_step = 3;
 
+// Writes the digits itself, because the state is written as often as once a step.
 void put_word(std::string& text, std::uint64_t word) {
-  fmt::format_to(std::back_inserter(text), "{:016x}", word);
+  std::array<char, digits_of_word> digits{};
+  for (std::size_t i = digits_of_word; i-- > 0; word >>= 4) digits[i] = "0123456789abcdef"[word & 15];
+  text.append(digits.data(), digits.size());
 }
 
 // Takes words from the front of a text; `whole` turns false at the first that is none.

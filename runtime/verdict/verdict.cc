@@ -16,7 +16,7 @@ namespace {
 
 // Thresholds of the presets and floors of the scores; docs/verdict.md says what they were derived from, and
 // tools/verdict_thresholds has the same numbers.
-constexpr VerdictThresholds preset_thresholds = {.loss_score = 8.0, .norm_score = 8.0};
+constexpr VerdictThresholds preset_thresholds = {.loss_score = 8.0, .norm_score = 10.0};
 constexpr std::int64_t least_steps = 32;
 constexpr double loss_floor = 0.01;     // of the median
 constexpr double log_norm_floor = 0.2;  // of the logarithm: a fifth, as a factor

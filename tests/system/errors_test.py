@@ -591,6 +591,15 @@ class Errors(unittest.TestCase):
     def test_trace_after_the_end(self):
         self.expect_nothing_made(self.train("--trace.steps=1", "--trace.first_step=5"))
 
+    def test_watch_only(self):
+        self.expect_nothing_made(self.train("--verdict.preset=watch", "--verdict.on_spike=skip"))
+
+    def test_window_too_small(self):
+        self.expect_nothing_made(self.train("--verdict.window_steps=32"))
+
+    def test_skips_everything(self):
+        self.expect_nothing_made(self.train("--verdict.skips_max=129"))
+
     def test_saves_too_often(self):
         self.expect_nothing_made(self.train("--checkpoint.every=100ms"))
 

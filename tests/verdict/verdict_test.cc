@@ -75,7 +75,7 @@ TEST(Judge, AWindowWithoutSpreadHasAFloor) {
   for (std::uint64_t step = 1; step <= 128; ++step) history.add(numbers_at(step, 2.0, 1.0));
   EXPECT_EQ(kind_of(history, numbers_at(129, 2.1, 3.0)), "fine");
   EXPECT_EQ(kind_of(history, numbers_at(129, 2.2, 1.0)), "spike");
-  EXPECT_EQ(kind_of(history, numbers_at(129, 2.0, 6.0)), "spike");
+  EXPECT_EQ(kind_of(history, numbers_at(129, 2.0, 9.0)), "spike");
   NumbersHistory zeros;
   for (std::uint64_t step = 1; step <= 128; ++step) zeros.add(numbers_at(step, 0.0, 0.0));
   EXPECT_EQ(kind_of(zeros, numbers_at(129, 0.0, 0.0)), "fine");
