@@ -9,10 +9,10 @@
 #include "parallel/comm/launcher.h"
 #include "parallel/group/membership.h"
 #include "parallel/group/mpi_loader.h"
-#include "parallel/local/local_communicator.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/build_facts.h"
+#include "runtime/cli/rank_group.h"
 #include "runtime/config/document.h"
 #include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/train_run.h"
@@ -28,9 +28,6 @@
 
 namespace holdfast::inline cli {
 namespace {
-
-constexpr std::int64_t join_timeout_ms = 60'000;
-constexpr std::int64_t finish_timeout_ms = 30'000;
 
 constexpr const char* train_usage =
     "usage: holdfast train RUN.toml [--section.key=value ...]\n"
@@ -97,35 +94,29 @@ class SignalStop final : public StopSource {
   std::int64_t answered_ns_ = -one_request_ns;
 };
 
-// Group that this process is a rank of: MPI's when a launcher started it, else a group of one.
+// Group of the ranks, and the membership that lets it shrink and grow.
 struct Group {
-  std::unique_ptr<MpiSession> mpi;
-  std::unique_ptr<Communicator> alone;
+  RankGroup ranks;
   std::unique_ptr<Membership> membership;  // null: a death ends the run
-  Communicator& communicator() { return mpi ? mpi->world() : *alone; }
+  Communicator& communicator() { return ranks.communicator(); }
 };
 
 // Joins the group of the ranks. `watch` outlives it; null: there is none. `preparation` is for a process that
 // other ranks have started.
 Result<Group> join_group(Env& env, RankWatch* watch, const Preparation& preparation) {
   Group group;
-  if (!launched_by_mpi(env)) {
-    HF_TRY_VOID(check_tasks_are_ranks(env));
-    group.alone = std::move(make_local_communicators(1).front());
-    return group;
-  }
-  use_launch_scratch(env);
-  HF_TRY_VOID(env.die_with_parent());  // a killed mpirun leaves no orphans
-  HF_TRY(group.mpi, start_mpi(env, join_timeout_ms, watch, preparation));
-  if (group.communicator().rank() == 0 && !group.mpi->facts().fault_tolerant) {
+  HF_TRY(group.ranks, join_ranks(env, watch, preparation));
+  if (group.ranks.mpi == nullptr) return group;
+  MpiSession& mpi = *group.ranks.mpi;
+  if (group.communicator().rank() == 0 && !mpi.facts().fault_tolerant) {
     const bool by_srun = launched_by_srun(env);
     print_message(
         "{} runs without ULFM fault tolerance: when a rank dies, {} ends the whole run, and the next start "
         "resumes it from the newest checkpoint ({})",
-        group.mpi->facts().library, by_srun ? "srun" : "mpirun",
+        mpi.facts().library, by_srun ? "srun" : "mpirun",
         by_srun ? "holdfast launch in the job switches it on" : "tools/mpirun switches it on");
   }
-  if (ShrinkingWorld* world = group.mpi->shrinking_world(); world != nullptr && world->current().size() > 1) {
+  if (ShrinkingWorld* world = mpi.shrinking_world(); world != nullptr && world->current().size() > 1) {
     HF_TRY(group.membership, Membership::begin(env, *world, join_timeout_ms, {}, watch));
   }
   return group;
@@ -145,16 +136,9 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
     print_line("holdfast: {}", end.message);
   }
   static_cast<void>(output.drain());  // MPI may end the process
-  if (!group.mpi) return code;
-  // MPI_Finalize would wait for a peer that is gone.
-  if (peer_gone || !group.mpi->finish(finish_timeout_ms).ok()) {
-    watch.reset();
-    group.mpi->leave_after_error(end.code);
-  }
-  HF_FAULT_POINT(faults, "end.before_exit");
-  // Rank 0 alone exits with the code: mpirun counts a rank that exits with a code twice, and hangs at times
-  // when several do (PRRTE's errmgr/dvm, fixed in 2026 by its commit 7148f8e84d).
-  return speaks ? code : 0;
+  const int left = leave_ranks(group.ranks, code, end.code, [&watch] { watch.reset(); });
+  if (group.ranks.mpi) HF_FAULT_POINT(faults, "end.before_exit");
+  return left;
 }
 
 Result<LoadedConfig> read_config(Env& env, const std::vector<std::string>& words) {
