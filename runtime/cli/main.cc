@@ -23,7 +23,7 @@ struct Command {
   bool has_news = false;
 };
 
-constexpr std::array<Command, 24> commands = {{
+constexpr std::array<Command, 25> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command, true},
     {"launch", "train under mpirun, and start the run again when something fails",
      holdfast::run_launch_command, true},
@@ -43,6 +43,7 @@ constexpr std::array<Command, 24> commands = {{
     {"inspect", "what a run directory or a checkpoint holds", holdfast::run_inspect_command},
     {"verify", "read every byte of the checkpoints and say what is damaged", holdfast::run_verify_command},
     {"diff", "which tensors of two checkpoints differ, and by how much", holdfast::run_diff_command},
+    {"replay", "compute a recorded step of a run again, and compare the bits", holdfast::run_replay_command},
     {"export", "the weights of a checkpoint as safetensors or as an llm.c model",
      holdfast::run_export_command},
     {"import", "a checkpoint of a Hugging Face folder or an llm.c model", holdfast::run_import_command},

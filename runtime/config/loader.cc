@@ -317,6 +317,14 @@ Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const
   return std::move(loader).finish_stored(name, of);
 }
 
+Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
+                                        const std::vector<Override>& overrides) {
+  Loader loader(env);
+  loader.load_text(text, name, {});
+  for (const Override& given : overrides) loader.load_override(given);
+  return std::move(loader).finish_stored(name, StoredConfig::of_run);
+}
+
 Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::vector<Override>& overrides) {
   const Result<std::string> text = read_text_within(env, path, text_limits::config);
   if (!text) {

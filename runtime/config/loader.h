@@ -51,6 +51,9 @@ enum class StoredConfig : std::uint8_t {
 // does not change with the present environment.
 Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
                                         StoredConfig of = StoredConfig::of_run);
+// Does the same for the config of a run, with overrides.
+Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
+                                        const std::vector<Override>& overrides);
 
 // Returns the names of the environment variables for all keys, set or not.
 std::vector<std::string> environment_names();

@@ -318,6 +318,22 @@ class Errors(unittest.TestCase):
     def test_plan_without_ranks(self):
         self.expect(self.holdfast("plan", "run.toml"))
 
+    def test_replay_without_step(self):
+        self.expect(self.holdfast("replay", "run"))
+
+    def test_replay_no_such_step(self):
+        self.saved_run()
+        self.expect(self.mpirun(2, "replay", "run", "--step=5"))
+
+    def test_replay_no_record(self):
+        log = self.saved_run() / "events.jsonl"
+        log.write_text("".join(line for line in log.read_text().splitlines(True) if '"event":"step"' not in line or '"step":3,' not in line))
+        self.expect(self.holdfast("replay", "run", "--step=3"))
+
+    def test_replay_changes_numbers(self):
+        self.saved_run()
+        self.expect(self.mpirun(2, "replay", "run", "--step=3", "--optimizer.learning_rate=1"))
+
     def test_plan_half_peaks(self):
         self.expect(self.holdfast("plan", "run.toml", "--ranks=2", "--peak-tflops=1"))
 
@@ -804,6 +820,16 @@ class Errors(unittest.TestCase):
             data.write(b"more")
         self.expect(self.mpirun(2, "train", "run.toml", "--training.steps=6"))
 
+    def test_replay_data_changed(self):
+        self.saved_run()
+        self.start(["sed", "-i", "s/ABC/ABD/g", "text.txt"], self.folder)
+        self.expect(self.mpirun(2, "replay", "run", "--step=3"))
+
+    def test_replay_data_differs(self):
+        shutil.rmtree(self.saved_run() / "checkpoints")
+        self.start(["sed", "-i", "s/ABC/ABD/g", "text.txt"], self.folder)
+        self.expect(self.holdfast("replay", "run", "--step=3"))
+
     def test_held_out_too_short(self):
         (self.folder / "held_out.txt").write_bytes(b"x" * 20)
         self.expect_nothing_made(self.train("--evaluation.every_steps=2", '--evaluation.sources=[{path = "held_out.txt"}]'))
@@ -1149,6 +1175,21 @@ class Errors(unittest.TestCase):
                    environment={"HOLDFAST_FAULTS": "step.before_vote@1=kill"})
         shutil.rmtree(checkpoints / "step-00000002")
         self.expect(self.train())
+
+    def run_of_two_generations(self):
+        """Its checkpoints are those of steps 6 and 8, of the second one, which began after step 4."""
+        self.saved_run()
+        self.train("--optimizer.learning_rate=1e-4", "--training.steps=8")
+        for step in (2, 4):
+            shutil.rmtree(self.run_directory / f"checkpoints/step-{step:08}", ignore_errors=True)
+
+    def test_replay_without_state(self):
+        self.run_of_two_generations()
+        self.expect(self.holdfast("replay", "run", "--step=5"))
+
+    def test_replay_without_settings(self):
+        self.run_of_two_generations()
+        self.expect(self.holdfast("replay", "run", "--step=3"))
 
     def test_resume_must(self):
         self.expect_nothing_made(self.train("--run.resume=must"))

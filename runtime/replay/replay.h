@@ -1,0 +1,77 @@
+// Computes one recorded step of a run again, with any number of ranks, and compares it with what the run
+// recorded. The state before the step is the newest whole checkpoint or the initial weights; the steps in
+// between are computed as well. It only reads the run directory: it takes no claim, and writes no log, no
+// save and no shared memory, so the run may be training meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+#include "runtime/config/loader.h"
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
+#include "runtime/replay/recorded_steps.h"
+#include "runtime/replay/replay_source.h"
+#include "runtime/replay/step_samples.h"
+
+namespace holdfast::inline replay {
+
+// ReplayInputs holds what a rank brings along; the referenced objects outlive the call.
+struct ReplayInputs {
+  Env& env;
+  FaultPoints& faults;
+  Communicator& communicator;  // all ranks that compute
+  std::string build;           // identity of the binary, which must be equal on all ranks
+  int rank_on_host = 0;        // index among the ranks of this host
+  // Receives sentences about what is done and how far it is; called on rank 0 alone.
+  std::function<void(const std::string&)> say = {};
+};
+
+struct ReplayRequest {
+  std::string run_directory;
+  std::uint64_t step = 0;                // counted from 1
+  std::vector<Override> overrides = {};  // replay_config.h
+};
+
+// ReplayedLane holds what one lane adds to the step.
+struct ReplayedLane {
+  int lane = 0;
+  std::vector<double> loss_sums = {};  // by microbatch
+  LaneSamples samples = {};
+
+  double loss() const;    // mean over the lane's targets that count; 0 if none counts
+  Digest digest() const;  // of the bits of `loss_sums`
+};
+
+// ReplayedStep is the step as it was computed again, beside its record. Complete on rank 0 alone.
+struct ReplayedStep {
+  std::uint64_t step = 0;
+  ReplaySource source = {};
+  std::vector<SourceConfig> sources = {};  // data files, which LaneSamples refer to by index
+  StepNumbers computed = {};
+  std::vector<ReplayedLane> lanes = {};      // by lane
+  std::optional<StepNumbers> recorded = {};  // none: the run ended in this step, by numbers
+  std::vector<std::string> differing = {};   // names of the numbers whose bits differ
+  // First step since `source.step` that differs from its record; 0: none before `step`.
+  std::uint64_t first_difference = 0;
+  // Sentence of the error of ExitCode::numerics with which the step ended; empty: it was made. The numbers
+  // that it has not come to are NaN.
+  std::string failure = {};
+
+  bool is_same() const { return differing.empty(); }
+};
+
+// Computes the step. All ranks call it together. Errors, which all ranks return but for those of the data:
+//   config         no such step, overrides that change numbers, a layout that the ranks cannot run
+//   data           a data file is missing, or not the one that the run used
+//   checkpoint     no state leads to the step (find_replay_source)
+//   numerics       a step before the wanted one is not finite
+//   does_not_fit, communication
+Result<ReplayedStep> replay_step(const ReplayInputs& inputs, const ReplayRequest& request);
+
+}  // namespace holdfast::inline replay
