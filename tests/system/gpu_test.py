@@ -91,6 +91,8 @@ class GpuTest(unittest.TestCase):
                 output = killed.start(1).expect_exit(0, SIZE.patience_s)
                 self.assertIn("resuming from", output)
                 self.assertEqual(killed.digest(), digests[0])
+                replayed = harness.program_output("replay", killed.directory, f"--step={SIZE.killed_in_step}")
+                self.assertTrue(replayed.endswith("comparison same bits\n"), replayed)
 
     def test_losses_are_the_cpus_but_for_the_noise_of_bf16(self):
         """The noise is how far rounding to bf16 moves the CPU's own losses, as a root mean square over all steps."""
