@@ -20,7 +20,7 @@ namespace {
 constexpr int step_differs = 1;  // as `holdfast diff`
 
 constexpr const char* replay_usage =
-    "usage: holdfast replay RUN --step S [--section.key=value ...]\n"
+    "usage: holdfast replay RUN --step S [--checks] [--section.key=value ...]\n"
     "\n"
     "Computes step S of a run again and compares its bits with those that the run recorded: equal bits say "
     "that the numbers\n"
@@ -35,6 +35,11 @@ constexpr const char* replay_usage =
     "\n"
     "Prints the numbers of the step, and of each lane its loss, a digest of the bits of its losses, and its "
     "first sample.\n"
+    "  --checks  also look at every result of every op of the step: the first that is not finite, the one "
+    "that "
+    "grew most,\n"
+    "            and a digest of all, which is equal where the same layout computed the same\n"
+    "\n"
     "Exit code 0 when all numbers have the same bits, 1 when some differ, 2 when there is no such step, 4 "
     "when the data\n"
     "are not those of the run, 5 when no checkpoint leads to the step.\n";
@@ -56,12 +61,14 @@ ReplayWords split_words(const std::vector<std::string>& words) {
 
 Result<ReplayRequest> read_request(const std::vector<std::string>& words) {
   const ReplayWords given = split_words(words);
-  HF_TRY(const Arguments arguments, Arguments::parse("replay", given.others, {"RUN"}, {"step"}));
+  HF_TRY(const Arguments arguments, Arguments::parse("replay", given.others, {"RUN"}, {"step"}, {"checks"}));
   if (!arguments.has("step")) {
     return fail(ExitCode::config, "replay needs --step S, the step to compute again, counted from 1");
   }
   HF_TRY(const std::int64_t step, arguments.integer("step", 0, 1));
-  ReplayRequest request{.run_directory = arguments.positional(0), .step = static_cast<std::uint64_t>(step)};
+  ReplayRequest request{.run_directory = arguments.positional(0),
+                        .step = static_cast<std::uint64_t>(step),
+                        .checks = arguments.has("checks")};
   HF_TRY(request.overrides, parse_overrides(given.overrides));
   while (request.run_directory.size() > 1 && request.run_directory.ends_with('/'))
     request.run_directory.pop_back();
@@ -106,6 +113,23 @@ void print_lanes(const ReplayedStep& step) {
   }
 }
 
+void print_checks(const ReplayedStep& step) {
+  for (std::size_t rank = 0; rank < step.checks.size(); ++rank) {
+    const RankChecks& checks = step.checks[rank];
+    const auto named = [](const CheckedOp& op) {
+      return fmt::format("op {} ({}), result {}", op.order, op.op, op.output);
+    };
+    std::string found = "all finite";
+    if (const auto& first = checks.first_nonfinite; first.has_value())
+      found = fmt::format("not finite first {}, {} elements", named(*first), first->nonfinite);
+    if (const auto& growth = checks.largest_growth; growth.has_value())
+      found += fmt::format("; largest growth {:.3g} times, {}", growth->growth, named(*growth));
+    if (checks.left_out > 0) found += fmt::format("; the last {} results were not checked", checks.left_out);
+    fmt::print("rank {} checks {} ops, {} results, digest {}: {}\n", rank, checks.ops, checks.results,
+               checks.digest, found);
+  }
+}
+
 std::string comparison_text(const ReplayedStep& step) {
   if (step.is_same()) {
     return step.failure.empty() && step.recorded.has_value() ? "same bits" : "not finite, as in the run";
@@ -127,6 +151,7 @@ void print_step(const ReplayedStep& step) {
     fmt::print("failed {}\n", step.failure);
   }
   print_lanes(step);
+  print_checks(step);
   if (step.first_difference > 0) fmt::print("first_difference step {}\n", step.first_difference);
   fmt::print("comparison {}\n", comparison_text(step));
 }

@@ -88,6 +88,7 @@ class Replay {
     HF_TRY_VOID(compute_steps_before());
     HF_TRY_VOID(compute_step());
     HF_TRY_VOID(collect_lanes());
+    if (checks_ != nullptr) HF_TRY_VOID(collect_checks());
     if (is_first()) HF_TRY_VOID(compare());
     return std::move(result_);
   }
@@ -107,11 +108,13 @@ class Replay {
   Result<ReplaySource> read_run();
   Result<void> load_config();
   Result<void> check_data() const;
+  Result<void> make_checks();
   Result<void> make_worker();
   Result<void> load_state();
   Result<void> compute_steps_before();
   Result<void> compute_step();
   Result<void> collect_lanes();
+  Result<void> collect_checks();
   Result<void> compare();
   std::vector<std::string> differences_of(std::uint64_t step, const StepNumbers& computed) const;
 
@@ -124,6 +127,7 @@ class Replay {
   RecordedSteps recorded_;  // on rank 0
   std::shared_ptr<DataSet> data_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<StepChecks> checks_;  // null: they were not asked for
   JoinedTransport transport_;
   std::unique_ptr<Worker> worker_;
   std::uint64_t cursor_ = 0;  // data position of the step
@@ -186,6 +190,15 @@ Result<void> Replay::check_data() const {
               there, here, request_.step);
 }
 
+// Makes the checks, which begin here so that their kernels are planned with those of the step.
+Result<void> Replay::make_checks() {
+  Result<std::unique_ptr<StepChecks>> checks = StepChecks::make(*device_);
+  HF_TRY_VOID(agree(outcome_of(checks)));
+  checks_ = std::move(checks).value();
+  checks_->begin();
+  return {};
+}
+
 Result<void> Replay::make_worker() {
   Communicator& ranks = inputs_.communicator;
   HF_TRY(data_, join_data(joined_, waiter(), config_));
@@ -197,6 +210,7 @@ Result<void> Replay::make_worker() {
   HF_TRY_VOID(agree(resolve_with_data(config_, ranks.size(), *data_)));
   HF_TRY(const Mesh mesh, mesh_of(config_, hosts));
   HF_TRY(transport_, join_transport(joined_, waiter(), config_, *device_));
+  if (request_.checks) HF_TRY_VOID(make_checks());
   Result<std::unique_ptr<Worker>> worker =
       Worker::create({.env = inputs_.env,
                       .faults = inputs_.faults,
@@ -209,6 +223,7 @@ Result<void> Replay::make_worker() {
                       .nccl = transport_.nccl.get(),
                       .gpu = transport_.gpu,
                       .memory = {.timeout_ms = config_.elastic.memory_timeout_ms}});
+  if (checks_ != nullptr) checks_->end();
   HF_TRY_VOID(agree(outcome_of(worker)));
   worker_ = std::move(worker).value();
   result_.sources = config_.data.sources;
@@ -268,7 +283,9 @@ Result<void> Replay::compute_steps_before() {
 
 Result<void> Replay::compute_step() {
   cursor_ = worker_->state().data_cursor;
+  if (checks_ != nullptr) checks_->begin();
   const Result<StepOutcome> outcome = run_step(*worker_, {});
+  if (checks_ != nullptr) checks_->end();
   if (outcome.ok()) {
     HF_TRY_VOID(outcome->gathers);
     result_.computed = numbers_of(*outcome, worker_->state());
@@ -291,6 +308,11 @@ Result<void> Replay::collect_lanes() {
     }
   }
   std::ranges::sort(result_.lanes, {}, &ReplayedLane::lane);
+  return {};
+}
+
+Result<void> Replay::collect_checks() {
+  HF_TRY(result_.checks, gather(inputs_.communicator, waiter(), checks_->result()));
   return {};
 }
 

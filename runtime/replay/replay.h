@@ -17,6 +17,7 @@
 #include "runtime/os/fault_point.h"
 #include "runtime/replay/recorded_steps.h"
 #include "runtime/replay/replay_source.h"
+#include "runtime/replay/step_checks.h"
 #include "runtime/replay/step_samples.h"
 
 namespace holdfast::inline replay {
@@ -36,6 +37,7 @@ struct ReplayRequest {
   std::string run_directory;
   std::uint64_t step = 0;                // counted from 1
   std::vector<Override> overrides = {};  // replay_config.h
+  bool checks = false;                   // look at the results of every op of the step
 };
 
 // ReplayedLane holds what one lane adds to the step.
@@ -57,6 +59,7 @@ struct ReplayedStep {
   std::vector<ReplayedLane> lanes = {};      // by lane
   std::optional<StepNumbers> recorded = {};  // none: the run ended in this step, by numbers
   std::vector<std::string> differing = {};   // names of the numbers whose bits differ
+  std::vector<RankChecks> checks = {};       // by rank; empty unless they were asked for
   // First step since `source.step` that differs from its record; 0: none before `step`.
   std::uint64_t first_difference = 0;
   // Sentence of the error of ExitCode::numerics with which the step ended; empty: it was made. The numbers

@@ -12,6 +12,7 @@ import unittest
 import harness
 
 STEPS = 12
+CHECKS = r"^rank (\d) checks (\d+) ops, (\d+) results, digest (\w{32}): (.*?)(?:; largest growth .*)?$"
 SHORT = ["--threads=1", "--checkpoint.every_steps=5", "--evaluation.every_steps=0", "--training.microbatch_size=1"]
 
 
@@ -80,6 +81,18 @@ class ReplayTest(unittest.TestCase):
         for sample, path, shown in samples:
             begin = int(sample) * harness.SEQUENCE_LENGTH
             self.assertEqual((path, shown), (str(self.scene.text), text[begin:begin + 32].replace("\n", "\\n")))
+
+    def test_checks_of_every_op(self):
+        plain, _ = self.expect_same(self.run_of_two, 7)
+        for ranks, overrides in ((1, []), (2, ["--parallel.pipeline=2"])):
+            with self.subTest(ranks=ranks):
+                result, _ = self.expect_same(self.run_of_two, 7, "--checks", *overrides, ranks=ranks)
+                found = re.findall(CHECKS, result, re.M)
+                self.assertEqual([(rank, said) for rank, *_, said in found], [(str(rank), "all finite") for rank in range(ranks)], result)
+                self.assertTrue(all(int(ops) > 100 and int(results) > 100 for _, ops, results, *_ in found), found)
+                self.assertEqual(re.sub(r"^rank .*\n", "", result, flags=re.M), plain)
+                again, _ = self.expect_same(self.run_of_two, 7, "--checks", *overrides, ranks=ranks)
+                self.assertEqual(again, result)
 
     def test_a_step_around_which_the_run_was_killed(self):
         run = self.scene.run("killed", SHORT)
@@ -159,6 +172,10 @@ class ReplayTest(unittest.TestCase):
         self.assertEqual(code, 0, result + messages)
         self.assertRegex(result, r"\nfailed step \d+: the loss is .*\nlane 0 loss ")
         self.assertTrue(result.endswith("\ncomparison not finite, as in the run\n"), result)
+        code, checked, messages = replay(run, step, "--checks")
+        self.assertEqual(code, 0, checked + messages)
+        (*_, said), = re.findall(CHECKS, checked, re.M)
+        self.assertRegex(said, r"^not finite first op \d+ \(\w+\), result \d, \d+ elements$")
         self.expect_same(run, step - 1)
 
 
