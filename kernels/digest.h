@@ -4,7 +4,8 @@
 // All sums are of integers that wrap, so a digest does not depend on the order of summation: every
 // implementation on every device gives the same bits, and the digests of consecutive pieces add up to that of
 // the whole (first_index, accumulate, add()). A single flipped bit always changes `sum` and `weighted`; two
-// elements of different bits that change places change `weighted`.
+// different elements of up to 32 bits that change places always change `weighted`, unless their indices
+// differ by a multiple of 2^31.
 #pragma once
 
 #include <cstdint>
