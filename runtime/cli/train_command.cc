@@ -94,7 +94,7 @@ class SignalStop final : public StopSource {
   std::int64_t answered_ns_ = -one_request_ns;
 };
 
-// Group of the ranks, and the membership that lets it shrink and grow.
+// Group holds the ranks of a start, and the membership that lets it shrink and grow.
 struct Group {
   RankGroup ranks;
   std::unique_ptr<Membership> membership;  // null: a death ends the run

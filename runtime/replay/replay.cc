@@ -31,7 +31,7 @@ class NeverStops final : public StopSource {
   bool stop_requested() override { return false; }
 };
 
-// Losses of a lane as their bits, because a record cannot hold a number that is not finite.
+// LaneBits holds the losses of a lane as bits, because a record cannot hold a number that is not finite.
 struct LaneBits {
   int lane = 0;
   std::vector<std::uint64_t> losses = {};

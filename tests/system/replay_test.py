@@ -62,6 +62,23 @@ class ReplayTest(unittest.TestCase):
         self.assertEqual(run.guards(), [])
         harness.expect_no_snapshots(run)
 
+    def test_the_layout_of_the_run_where_it_fits(self):
+        run = self.scene.run("tensor", [*SHORT, "--parallel.tensor=2"])
+        run.start(2).expect_exit(0)
+        alone, _ = self.expect_same(run, 7)
+        together, _ = self.expect_same(run, 7, "--checks", ranks=2)
+        self.assertEqual(re.sub(r"^rank .*\n", "", together, flags=re.M), alone)
+        first, second = (int(ops) for _, ops, *_ in re.findall(CHECKS, together, re.M))
+        self.assertLess(abs(first - second), first // 10, "two halves of every layer")
+
+    def test_beside_the_run(self):
+        run = self.scene.run("beside", SHORT)
+        start = run.start(1, faults=harness.slow_steps(9, count=4, milliseconds=500))
+        self.assertTrue(start.wait_for_step(8))
+        self.expect_same(run, 8)
+        start.expect_exit(0)
+        self.assertEqual(run.digest(), self.run_of_two.digest())
+
     def test_prints_the_step(self):
         result, _ = self.expect_same(self.run_of_two, 7)
         recorded = next(event for event in self.run_of_two.events("step") if event["step"] == 7)
