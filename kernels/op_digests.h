@@ -10,7 +10,7 @@
 //   device.synchronize();
 //   const std::vector<OpDigest> list = digests.list();
 //
-// It costs a read of all that ops write, and a launch of each output. Threads: that which launches.
+// It costs a read of all that ops write, and a launch for each output. Threads: the launching thread only.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@
 
 namespace holdfast::inline kernels {
 
-// The digest of one output of one op. What lies in the gaps between its rows (OpOutput) is part of it.
+// Digest of one output of one op, the gaps between its rows (OpOutput) included.
 struct OpDigest {
   std::int64_t order = 0;  // number of the op among those that were launched since clear()
   OpId op = OpId::count;
@@ -69,7 +69,7 @@ std::optional<OpDigest> first_nonfinite(std::span<const OpDigest> digests);
 // Returns the index of the first element in which two lists differ, as far as both go; or none.
 std::optional<std::size_t> first_difference(std::span<const OpDigest> one, std::span<const OpDigest> other);
 
-// A digest, and how many times the largest magnitude of all digests before it its own is.
+// Digest with the factor by which its largest magnitude exceeds that of all digests before it.
 struct OpGrowth {
   OpDigest digest;
   double factor = 0.0;

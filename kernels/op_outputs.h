@@ -15,7 +15,7 @@
 
 namespace holdfast::inline kernels {
 
-// A floating-point tensor that an op writes, in the memory of its device.
+// Describes a floating-point tensor that an op writes, in memory of its device.
 struct OpOutput {
   const void* values = nullptr;
   DType dtype = DType::fp32;
@@ -23,11 +23,11 @@ struct OpOutput {
   // The op writes the first row_columns of each row_stride elements, and what is between is not its own; equal
   // where there are no gaps.
   std::int64_t row_columns = 1, row_stride = 1;
-  // Whether infinities are right: the statistics of rows of which no column counts.
+  // True where infinities are right: in the statistics of rows of which no column counts.
   bool may_be_infinite = false;
 };
 
-// The outputs of one op, without an allocation.
+// Lists the outputs of one op, without an allocation.
 class OpOutputs {
  public:
   static constexpr std::size_t most = 4;
