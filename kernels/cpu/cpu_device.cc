@@ -15,6 +15,7 @@
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/team.h"
+#include "kernels/cpu/wrong_product.h"
 #include "kernels/device.h"
 #include "runtime/os/env.h"
 
@@ -23,7 +24,7 @@ namespace holdfast::inline kernels {
 namespace {
 
 // Action of the queue thread on a slot.
-enum class Action : std::uint8_t { run, prepare, begin_count, allocate, stamp, stop };
+enum class Action : std::uint8_t { run, prepare, begin_count, allocate, stamp, spoil, stop };
 
 struct Slot {
   OpId id = OpId::count;
@@ -59,6 +60,11 @@ class CpuDevice final : public Device {
   void stamp(Stamp& target) override {
     Stamp* const pointer = &target;
     push(OpId::count, Action::stamp, &pointer, sizeof(pointer));
+  }
+
+  void launch_fault(DeviceFault fault) override {
+    HF_CHECK(is_wrong_product(fault), "a fault of a GPU on a processor");
+    push(OpId::count, Action::spoil, &fault, sizeof(fault));
   }
 
   Result<OwnedMemory> allocate(MemoryKind kind, std::uint64_t bytes) override {
@@ -104,6 +110,7 @@ class CpuDevice final : public Device {
   cpu::Scratch scratch_;
   cpu::MatmulCache matmuls_;
   cpu::Context context_;
+  cpu::WrongProduct wrong_product_;
   bool planning_ = false;  // of the launching thread
 
   // Sequentially consistent against sleeping_ and waiters_: who publishes looks for sleepers afterwards, who
@@ -222,6 +229,12 @@ void CpuDevice::execute(const Slot& slot) {
     *target = {.time_ns = posix_env().monotonic_ns(), .worked_ns = posix_env().thread_processor_ns()};
     return;
   }
+  if (slot.action == Action::spoil) {
+    DeviceFault fault = DeviceFault::wrong_product;
+    std::memcpy(&fault, slot.arguments, sizeof(fault));
+    wrong_product_.begin(fault);
+    return;
+  }
   HF_CHECK(slot.id < OpId::count, "launch of an unknown op {}", static_cast<int>(slot.id));
   const Implementation& kernel = kernels_[static_cast<std::size_t>(slot.id)].of(slot.arguments);
   if (kernel.prepare != nullptr) kernel.prepare(context_, slot.arguments);
@@ -230,6 +243,7 @@ void CpuDevice::execute(const Slot& slot) {
   HF_CHECK(allocate_scratch(), "no memory for the scratch of {}, which was not planned", name_of(slot.id));
   if (observer_) observer_(slot.id);
   kernel.run(context_, slot.arguments);
+  wrong_product_.after(slot.id, slot.arguments);
   if (after_) after_(slot.id, slot.arguments);
 }
 

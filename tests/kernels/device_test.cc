@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <future>
 #include <string>
 #include <thread>
@@ -313,6 +314,68 @@ TEST(CpuDevice, RunsTheKernelsThatItWasTold) {
   usual->launch(op);
   usual->synchronize();
   EXPECT_EQ(sum[0], 0.0F);
+}
+
+// Multiplies two matrices of ones; returns the indices of C at which the result is wrong.
+std::vector<std::int64_t> wrong_elements(Device& device, std::int64_t m, std::int64_t n, std::int64_t ldc,
+                                         DType dtype = DType::fp32) {
+  const std::int64_t k = 8;
+  const std::vector<float> a(static_cast<std::size_t>(m * k), 1.0F), b(static_cast<std::size_t>(n * k), 1.0F);
+  const std::vector<BFloat16> a16(a.size(), to_bfloat16(1.0F)), b16(b.size(), to_bfloat16(1.0F));
+  const bool is_bf16 = dtype == DType::bf16;
+  std::vector<std::byte> c(static_cast<std::size_t>(m * ldc) * bytes_of(dtype));
+  device.launch(Matmul{.a = is_bf16 ? static_cast<const void*>(a16.data()) : a.data(),
+                       .b = is_bf16 ? static_cast<const void*>(b16.data()) : b.data(),
+                       .c = c.data(),
+                       .m = m,
+                       .n = n,
+                       .k = k,
+                       .lda = k,
+                       .ldb = k,
+                       .ldc = ldc,
+                       .transpose_b = true,
+                       .dtype = dtype,
+                       .dtype_c = dtype});
+  device.synchronize();
+  std::vector<std::int64_t> wrong;
+  for (std::int64_t row = 0; row < m; ++row) {
+    for (std::int64_t column = 0; column < n; ++column) {
+      const std::int64_t index = row * ldc + column;
+      const float value = is_bf16 ? to_float(reinterpret_cast<const BFloat16*>(c.data())[index])
+                                  : reinterpret_cast<const float*>(c.data())[index];
+      if (std::abs(value - 8.0F) < 0.1F) continue;
+      EXPECT_EQ(value, is_bf16 ? 2048.0F : 8.0F * 257.0F);
+      wrong.push_back(index);
+    }
+  }
+  return wrong;
+}
+
+TEST(CpuDevice, WrongProductHasAnErrorInOneTile) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    const std::unique_ptr<Device> device = make_cpu_device({.threads = 1});
+    EXPECT_THAT(wrong_elements(*device, 40, 64, 70, dtype), testing::IsEmpty());
+    device->launch_fault(DeviceFault::wrong_product);
+    const std::vector<std::int64_t> wrong = wrong_elements(*device, 40, 64, 70, dtype);
+    ASSERT_EQ(wrong.size(), 256U) << "16 x 16";
+    EXPECT_EQ(wrong.front(), 16 * 70 + 32);
+    EXPECT_EQ(wrong.back(), 31 * 70 + 47);
+    EXPECT_THAT(wrong_elements(*device, 40, 64, 70, dtype), testing::IsEmpty()) << "the next one is right";
+    device->launch_fault(DeviceFault::wrong_product);
+    EXPECT_EQ(wrong_elements(*device, 3, 5, 5, dtype).size(), 15U) << "smaller than a tile";
+  }
+}
+
+TEST(CpuDevice, BrokenUnitMakesEveryProductOfAShapeWrong) {
+  const std::unique_ptr<Device> device = make_cpu_device({.threads = 2});
+  device->launch_fault(DeviceFault::wrong_products);
+  EXPECT_EQ(wrong_elements(*device, 40, 64, 64).size(), 256U);
+  EXPECT_THAT(wrong_elements(*device, 40, 32, 32), testing::IsEmpty()) << "another shape";
+  EXPECT_EQ(wrong_elements(*device, 40, 64, 64).size(), 256U);
+}
+
+TEST(CpuDeviceDeathTest, FaultsOfAGpuAreABug) {
+  EXPECT_DEATH(make_cpu_device({.threads = 1})->launch_fault(DeviceFault::trap), "a fault of a GPU");
 }
 
 TEST(Team, EveryIndexRunsOnceWhateverTheThreads) {
