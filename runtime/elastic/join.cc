@@ -269,7 +269,14 @@ Result<JoinedBuddies> join_buddies(const TrainInputs& inputs, const Waiter& wait
 }
 
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
-  Result<void> mine = check_device(inputs.env, config, inputs.config->origin, inputs.rank_on_host);
+  Result<void> mine;
+  if (inputs.faults.makes_wrong_products() && config.device == "cuda") {
+    mine = fail(
+        ExitCode::config,
+        "HOLDFAST_FAULTS makes a wrong product, which the CPU device alone can, but device = \"cuda\"; take "
+        "another action, or device = \"cpu\"");
+  }
+  if (mine.ok()) mine = check_device(inputs.env, config, inputs.config->origin, inputs.rank_on_host);
   if (mine.ok() && inputs.faults.breaks_device() && config.device == "cpu") {
     mine = fail(ExitCode::config,
                 "HOLDFAST_FAULTS breaks a GPU, but device = \"cpu\"; take an action without gpu_, or a GPU");
@@ -292,7 +299,7 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
   std::vector<Fact> facts = {{"device", joined.identity(precision_of(config))}};
   if (config.device == "cuda") facts.push_back({"CUDA library", cuda_module_digest(inputs.env)});
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
-  if (inputs.faults.breaks_device())
+  if (inputs.faults.breaks_device() || inputs.faults.makes_wrong_products())
     inputs.faults.connect_device([&joined](DeviceFault fault) { joined.launch_fault(fault); });
   return device;
 }

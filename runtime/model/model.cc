@@ -235,6 +235,7 @@ Result<void> Model::forward(Device& device, const TokenBatch& batch, int microba
   if (stage_.part.has_embedding) {
     HF_TRY_VOID(wait_for_parameters(embedding_bucket_));
     HF_TRY_VOID(embed(device, batch, microbatch));
+    if (after_embedding_) after_embedding_(microbatch);
   }
   const BlockRun run = run_of(device, batch);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {

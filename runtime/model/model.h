@@ -86,6 +86,12 @@ class Model {
   // forward_loss(), which wait for nothing.
   void set_parameter_wait(ParameterWait wait) { parameter_wait_ = std::move(wait); }
 
+  // Calls `change` in every forward of the stage with the embedding, when what writes input() is launched,
+  // and before anything is launched that reads it: fault points change it there.
+  void set_after_embedding(std::function<void(int microbatch)> change) {
+    after_embedding_ = std::move(change);
+  }
+
   // Launches the forward of a microbatch. Microbatches are numbered in the order of their forwards; their
   // activations use the entries of a ring of StageShape::microbatches_in_flight in turn. All functions that
   // launch fail with the error of the tensor group.
@@ -196,6 +202,7 @@ class Model {
   int embedding_bucket_ = -1;
   std::vector<HalfBuckets> block_buckets_;
   ParameterWait parameter_wait_;
+  std::function<void(int microbatch)> after_embedding_;
 };
 
 }  // namespace holdfast::inline model

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include "kernels/elementwise.h"
 #include "kernels/host_access.h"
@@ -71,16 +72,17 @@ void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalar
   const auto correction = [&](float beta) {
     return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), static_cast<double>(scalars.step)));
   };
-  device.launch(AdamW{.tensors = table_,
-                      .tensor_count = static_cast<std::int64_t>(segments_.size()),
-                      .block_count = block_count_,
-                      .learning_rate = static_cast<float>(scalars.learning_rate),
-                      .beta1 = beta1,
-                      .beta2 = beta2,
-                      .epsilon = static_cast<float>(config_.epsilon),
-                      .correction1 = correction(beta1),
-                      .correction2 = correction(beta2),
-                      .gradient_scale = static_cast<float>(scalars.gradient_scale)});
+  device.launch(AdamW{
+      .tensors = table_,
+      .tensor_count = static_cast<std::int64_t>(segments_.size()),
+      .block_count = block_count_,
+      .learning_rate = static_cast<float>(scalars.learning_rate * std::exchange(next_rate_factor_, 1.0)),
+      .beta1 = beta1,
+      .beta2 = beta2,
+      .epsilon = static_cast<float>(config_.epsilon),
+      .correction1 = correction(beta1),
+      .correction2 = correction(beta2),
+      .gradient_scale = static_cast<float>(scalars.gradient_scale)});
 }
 
 void ShardedOptimizer::launch_publish(Device& device) {

@@ -43,6 +43,8 @@ class ShardedOptimizer {
 
   const std::vector<Segment>& segments() const { return segments_; }  // those that are trained
   void launch_update(Device& device, const UpdateScalars& scalars);
+  // Multiplies the learning rate of the next update, for tests (runtime/os/fault_point.h).
+  void scale_next_rate(double factor) { next_rate_factor_ = factor; }
   // Rounds the owned master weights into the parameter buffer in bf16 runs (after a start or a load). Does
   // nothing in fp32 runs.
   void launch_publish(Device& device);
@@ -60,6 +62,7 @@ class ShardedOptimizer {
   std::vector<ShardSpec> specs_;    // of kind "weight", one per segment, then one per frozen segment
   std::vector<bool> weight_decay_;  // one per segment
   std::int64_t block_count_ = 0;
+  double next_rate_factor_ = 1.0;
   MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, table_slot_;
   float* master_ = nullptr;
   float* moment1_ = nullptr;

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <memory>
+#include <optional>
+#include <utility>
 
+#include "runtime/core/random.h"
 #include "runtime/core/record.h"
 #include "runtime/core/suggest.h"
 
@@ -23,32 +25,10 @@ struct Entry {
   Error bad(std::string_view reason) const {
     return fail(ExitCode::config,
                 "HOLDFAST_FAULTS, character {}: '{}': {}; an entry is name[@hit][:rank]=action with an "
-                "action of kill, stop, sleep:MILLISECONDS, touch:MILLISECONDS, spin, exit:CODE, abort, segv, "
-                "gpu_trap, gpu_illegal_address or gpu_endless",
-                position + 1, text, reason);
+                "action of {}",
+                position + 1, text, reason, fault_actions());
   }
 };
-
-struct NamedDeviceFault {
-  std::string_view action;
-  DeviceFault fault;
-};
-constexpr NamedDeviceFault device_faults[] = {{"gpu_trap", DeviceFault::trap},
-                                              {"gpu_illegal_address", DeviceFault::illegal_address},
-                                              {"gpu_endless", DeviceFault::endless}};
-
-// Returns null for an action that does not break a device.
-const NamedDeviceFault* device_fault_of(std::string_view action) {
-  const auto* const found = std::ranges::find(device_faults, action, &NamedDeviceFault::action);
-  return found == std::end(device_faults) ? nullptr : found;
-}
-
-constexpr std::int64_t largest_number = 1'000'000'000;
-
-bool to_number(std::string_view text, std::int64_t& number) {
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && rest == text.data() + text.size() && number >= 0 && number <= largest_number;
-}
 
 // Removes `mark` and what follows it from `text` and returns what followed; false when there is no mark.
 bool cut(std::string_view& text, char mark, std::string_view& after) {
@@ -64,23 +44,6 @@ std::string unknown_name(std::string_view name) {
   const std::string near = closest(name, names);
   if (!near.empty()) return fmt::format("there is no fault point '{}', did you mean '{}'?", name, near);
   return fmt::format("there is no fault point '{}'; there are {}", name, fmt::join(names, ", "));
-}
-
-Result<void> parse_action(const Entry& entry, std::string_view text, std::string& action,
-                          std::int64_t& argument) {
-  std::string_view number;
-  const bool has_argument = cut(text, ':', number);
-  const bool takes_argument = text == "sleep" || text == "touch" || text == "exit";
-  const bool known = takes_argument || text == "kill" || text == "stop" || text == "spin" ||
-                     text == "abort" || text == "segv" || device_fault_of(text) != nullptr;
-  if (!known) return entry.bad(fmt::format("'{}' is not an action", text));
-  if (has_argument != takes_argument) {
-    return entry.bad(fmt::format("'{}' {}", text, takes_argument ? "needs a number" : "takes no number"));
-  }
-  if (has_argument && !to_number(number, argument))
-    return entry.bad(fmt::format("'{}' is not a number", number));
-  action = text;
-  return {};
 }
 
 // Touches fresh memory, as a process does whose memory is all new: it is slow, but at work. Allocations of
@@ -99,7 +62,8 @@ void touch_fresh_memory(Env& env, std::int64_t duration_ms) {
 }
 
 // This is best effort: the requested action happens all the same.
-void report_hit(Env& env, std::string_view name, std::uint64_t hit, std::string_view action) {
+void report_hit(Env& env, std::string_view name, std::uint64_t hit, std::string_view action,
+                std::optional<CorruptedNumber> changed = {}) {
   const std::string path = env.variable("HOLDFAST_FAULTS_LOG");
   if (path.empty()) return;
   const FaultPointRecord record{.event = FaultPointRecord::kind,
@@ -108,7 +72,8 @@ void report_hit(Env& env, std::string_view name, std::uint64_t hit, std::string_
                                 .hit = hit,
                                 .action = std::string(action),
                                 .host = env.host_name(),
-                                .process = env.process_id()};
+                                .process = env.process_id(),
+                                .changed = std::move(changed)};
   static_cast<void>(env.append_line(path, record_to_text(record)).ok());
 }
 
@@ -118,6 +83,7 @@ const std::vector<std::string_view>& FaultPoints::names() {
   static const std::vector<std::string_view> list = {"copy.mid_receive",
                                                      "copy.mid_send",
                                                      "data.before_batch",
+                                                     "data.sample",
                                                      "download.after_command",
                                                      "download.after_rename",
                                                      "download.before_command",
@@ -166,6 +132,7 @@ const std::vector<std::string_view>& FaultPoints::names() {
                                                      "step.before_backward",
                                                      "step.before_gather",
                                                      "step.before_reduce",
+                                                     "step.before_update",
                                                      "step.before_vote",
                                                      "step.begin",
                                                      "step.end",
@@ -186,34 +153,71 @@ Result<std::unique_ptr<FaultPoints>> FaultPoints::parse(std::string_view specifi
 
     const std::size_t equals = entry.text.find('=');
     if (equals == std::string_view::npos) return entry.bad("there is no '='");
-    auto rule = std::make_unique<Rule>();
-    HF_TRY_VOID(parse_action(entry, entry.text.substr(equals + 1), rule->action, rule->argument));
     std::string_view name = entry.text.substr(0, equals);
     std::string_view part;
     std::int64_t only_rank = rank;
-    if (cut(name, ':', part) && !to_number(part, only_rank)) {
-      return entry.bad(fmt::format("'{}' is not a rank", part));
+    if (cut(name, ':', part)) {
+      const std::optional<std::int64_t> number = parse_fault_number(part);
+      if (!number.has_value()) return entry.bad(fmt::format("'{}' is not a rank", part));
+      only_rank = *number;
     }
     std::int64_t hit = 1;
-    if (cut(name, '@', part) && (!to_number(part, hit) || hit < 1)) {
-      return entry.bad(fmt::format("'{}' is not a hit count (the first hit is 1)", part));
+    if (cut(name, '@', part)) {
+      hit = parse_fault_number(part).value_or(0);
+      if (hit < 1) return entry.bad(fmt::format("'{}' is not a hit count (the first hit is 1)", part));
     }
     if (!std::ranges::binary_search(names(), name)) return entry.bad(unknown_name(name));
-    if (device_fault_of(rule->action) != nullptr && !name.starts_with("step.")) {
-      return entry.bad(
-          fmt::format("'{}' belongs to a point of a step, whose thread launches kernels", rule->action));
-    }
+    Result<FaultAction> action = parse_fault_action(entry.text.substr(equals + 1), name);
+    if (!action.ok()) return entry.bad(action.error().message);
+    auto rule = std::make_unique<Rule>();
     rule->name = name;
+    rule->action = std::move(action).value();
     rule->at_hit = static_cast<std::uint64_t>(hit);
+    if (rule->action.corruption.has_value())
+      rule->action.corruption->draw =
+          mix64(mix64(rule->at_hit, static_cast<std::uint64_t>(rank)), entry.position);
     if (only_rank == rank) faults->rules_.push_back(std::move(rule));
   }
   faults->armed_ = !faults->rules_.empty();
   return faults;
 }
 
+bool FaultPoints::any_device_fault(bool of_products) const {
+  return std::ranges::any_of(rules_, [of_products](const auto& rule) {
+    const std::optional<DeviceFault>& fault = rule->action.device;
+    return fault.has_value() && is_wrong_product(*fault) == of_products;
+  });
+}
+
 bool FaultPoints::breaks_device() const {
-  return std::ranges::any_of(rules_,
-                             [](const auto& rule) { return device_fault_of(rule->action) != nullptr; });
+  return any_device_fault(/*of_products=*/false);
+}
+
+bool FaultPoints::makes_wrong_products() const {
+  return any_device_fault(/*of_products=*/true);
+}
+
+bool FaultPoints::corrupts_lane_gradients() const {
+  return std::ranges::any_of(rules_, [](const auto& rule) {
+    return rule->action.corruption.has_value() &&
+           rule->action.corruption->memory == NumberMemory::lane_gradients;
+  });
+}
+
+bool FaultPoints::spoils_samples() const {
+  return std::ranges::any_of(rules_, [](const auto& rule) { return rule->action.sample.has_value(); });
+}
+
+std::vector<FaultPoints::SpoiledSample> FaultPoints::spoiled_samples(std::uint64_t first,
+                                                                     std::uint64_t count) const {
+  std::vector<SpoiledSample> samples;
+  for (const std::unique_ptr<Rule>& rule : rules_) {
+    const std::uint64_t position = rule->at_hit - 1;
+    if (!rule->action.sample.has_value() || position < first || position - first >= count) continue;
+    samples.push_back({.index = position - first, .fault = *rule->action.sample});
+    report_hit(*env_, rule->name, rule->at_hit, rule->action.record);
+  }
+  return samples;
 }
 
 void FaultPoints::hit(std::string_view name) {
@@ -221,20 +225,29 @@ void FaultPoints::hit(std::string_view name) {
            name);
   for (const std::unique_ptr<Rule>& rule : rules_) {
     if (rule->name != name) continue;
-    if (rule->hits.fetch_add(1, std::memory_order_relaxed) + 1 != rule->at_hit) continue;
-    report_hit(*env_, name, rule->at_hit, rule->action);
-    if (rule->action == "kill") env_->kill_self();
-    if (rule->action == "stop") kill(getpid(), SIGSTOP);
-    if (rule->action == "sleep") env_->sleep_us(rule->argument * 1000);
-    if (rule->action == "touch") touch_fresh_memory(*env_, rule->argument);
-    volatile bool forever = rule->action == "spin";
-    while (forever) {
-    }
-    if (rule->action == "exit") std::_Exit(static_cast<int>(rule->argument));
-    if (rule->action == "abort") std::abort();
-    if (rule->action == "segv") raise(SIGSEGV);
-    if (const NamedDeviceFault* const named = device_fault_of(rule->action)) break_device_(named->fault);
+    if (rule->hits.fetch_add(1, std::memory_order_relaxed) + 1 == rule->at_hit) act(*rule);
   }
+}
+
+void FaultPoints::act(const Rule& rule) {
+  const FaultAction& action = rule.action;
+  if (action.corruption.has_value()) {
+    report_hit(*env_, rule.name, rule.at_hit, action.record, corrupt_memory_(*action.corruption));
+    return;
+  }
+  report_hit(*env_, rule.name, rule.at_hit, action.record);
+  if (action.name == "kill") env_->kill_self();
+  if (action.name == "stop") kill(getpid(), SIGSTOP);
+  if (action.name == "sleep") env_->sleep_us(action.number * 1000);
+  if (action.name == "touch") touch_fresh_memory(*env_, action.number);
+  volatile bool forever = action.name == "spin";
+  while (forever) {
+  }
+  if (action.name == "exit") std::_Exit(static_cast<int>(action.number));
+  if (action.name == "abort") std::abort();
+  if (action.name == "segv") raise(SIGSEGV);
+  if (action.name == "scale_rate") scale_rate_(action.factor);
+  if (action.device.has_value()) break_device_(*action.device);
 }
 
 }  // namespace holdfast::inline os

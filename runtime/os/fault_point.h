@@ -10,21 +10,46 @@
 //   step.begin@7=touch:500           touches fresh memory for 500 ms, as if all pages of the process were new
 //   step.before_reduce@7=gpu_trap    breaks the rank's GPU by a kernel; others: `gpu_endless`, and
 //                                    `gpu_illegal_address`; at points of a step alone
+// Actions that make numbers wrong instead of ending something, at points of a step alone:
+//   step.begin@3:1=flip:weights:22:5 flips bit 22 of element 5 of the memory `weights` of rank 1. Memories:
+//                                    `weights`, `moment1`, `moment2` (what the rank owns), `parameters` (what
+//                                    its model computes with), `gradients` and `activations`; bit and element
+//                                    that are left out are drawn from the hit and the rank. Bits count modulo
+//                                    the size of an element, elements modulo their number
+//   step.before_reduce@3=nan:gradients:5  writes a quiet NaN into the element
+//   step.begin@3=wrong_product       the next matrix product of the rank has an error in one tile of 16 x 16;
+//                                    `wrong_product_always`: and every later one of that shape. On a
+//                                    CPU alone
+//   step.before_update@3=scale_rate:1000  multiplies the learning rate of this update on the rank
+// `gradients` are those of the lane at step.before_reduce, before any of them is sent (where buckets share
+// memory, optimizer.shard_gradients, they may have been sent), and the owned sums over all lanes, whose norm
+// is already known, at step.before_vote, step.after_vote and step.before_update. `activations` belong to
+// step.before_backward: the output of the stage with the head, the input of the others. At step.begin and
+// step.end a change of weights or parameters first waits until all parameters have arrived; at
+// step.before_gather changed weights of an fp32 run reach all ranks.
+// The point `data.sample` is passed at samples, whatever the layout and how often it is computed again:
+//   data.sample@70=nan               the first activation of sample 70 of the run (its position in the order
+//                                    of all samples, counted from 1) has a NaN
+//   data.sample@70=scramble          its tokens are replaced by the last one of the vocabulary
 // The program reads it from the environment variable HOLDFAST_FAULTS; bad text is an error with the position.
-// Each action is logged before it happens, a line each, in the file that HOLDFAST_FAULTS_LOG names, if set.
+// Each action is logged, a line each, in the file that HOLDFAST_FAULTS_LOG names, if set: before it happens,
+// and a changed number afterwards.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/corruption.h"
 #include "runtime/core/device_fault.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
+#include "runtime/os/fault_action.h"
 
 namespace holdfast::inline os {
 
@@ -34,10 +59,12 @@ struct FaultPointRecord {
   std::string event = {};  // `kind`
   std::int64_t time_us = 0;
   std::string point = {};
-  std::uint64_t hit = 0;  // how often this process had passed the point, counted from 1
+  std::uint64_t hit =
+      0;  // how often this process had passed the point, counted from 1; data.sample: position
   std::string action = {};
   std::string host = {};
   std::int64_t process = 0;
+  std::optional<CorruptedNumber> changed = {};  // of flip and nan
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("event", self.event);
@@ -47,6 +74,7 @@ struct FaultPointRecord {
     visit("action", self.action);
     visit("host", self.host);
     visit("process", self.process);
+    visit("changed", self.changed);
   }
 };
 
@@ -56,14 +84,31 @@ class FaultPoints {
   static Result<std::unique_ptr<FaultPoints>> parse(std::string_view specification, int rank, Env& env);
 
   bool armed() const { return armed_; }
-  // Returns whether an action breaks a GPU: then the run needs one, and must call connect_device() before it
-  // passes a point.
+  // Returns whether an action breaks a GPU, or makes a wrong product, which a CPU does alone: then the run
+  // needs such a device, and must call connect_device() before it passes a point.
   bool breaks_device() const;
+  bool makes_wrong_products() const;
   // Sets the function that breaks the device. It is called on the thread that passes the point. What it
   // captures must outlive the last such point.
   void connect_device(std::function<void(DeviceFault)> break_device) {
     break_device_ = std::move(break_device);
   }
+  // Returns whether an action changes the gradients of a lane, which then must not leave before the point.
+  bool corrupts_lane_gradients() const;
+  // Set what changes a number in memory, and what multiplies the learning rate of the next update. Called as
+  // the function of connect_device() is; every worker sets its own.
+  using CorruptMemory = std::function<CorruptedNumber(const Corruption&)>;
+  void connect_memory(CorruptMemory corrupt) { corrupt_memory_ = std::move(corrupt); }
+  void connect_rate(std::function<void(double factor)> scale) { scale_rate_ = std::move(scale); }
+  // Returns whether there is an action at a sample.
+  bool spoils_samples() const;
+  // Sample that an action spoils: `index` samples after the first one of the question.
+  struct SpoiledSample {
+    std::uint64_t index = 0;
+    SampleFault fault = SampleFault::nan;
+  };
+  // Returns the spoiled samples among `count` from position `first` on (counted from 0), and logs them.
+  std::vector<SpoiledSample> spoiled_samples(std::uint64_t first, std::uint64_t count) const;
   void hit(std::string_view name);  // thread-safe; acts when the specification says so
   // Returns every name that may be armed, sorted.
   static const std::vector<std::string_view>& names();
@@ -71,13 +116,16 @@ class FaultPoints {
  private:
   struct Rule {
     std::string name;
-    std::string action;
-    std::int64_t argument = 0;
+    FaultAction action;
     std::uint64_t at_hit = 1;
     std::atomic<std::uint64_t> hits{0};
   };
+  bool any_device_fault(bool of_products) const;
+  void act(const Rule& rule);
   bool armed_ = false;
   std::function<void(DeviceFault)> break_device_ = {};
+  CorruptMemory corrupt_memory_ = {};
+  std::function<void(double)> scale_rate_ = {};
   Env* env_ = nullptr;
   std::vector<std::unique_ptr<Rule>> rules_;
 };

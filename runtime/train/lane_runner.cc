@@ -1,33 +1,32 @@
 #include "runtime/train/lane_runner.h"
 
+#include <algorithm>
+#include <functional>
+#include <limits>
 #include <utility>
 
 #include "kernels/device_span.h"
+#include "kernels/host_access.h"
 #include "runtime/rank/watch.h"
 
 namespace holdfast::inline train {
 namespace {
 
-// Passes a lane's buckets to the reduction, and has their digests made where they are wanted. Those of an
-// auditor are not reduced; buckets that share memory follow each other in the queue.
 class LaneBuckets final : public BucketObserver {
  public:
-  LaneBuckets(const StageParts& parts, int first, std::optional<LaneDigests::Of> digests)
-      : parts_(parts), first_(first), digests_(digests) {}
+  using Announce = std::function<void(int bucket)>;
+  // `reduction`: null where nothing is reduced; buckets that share memory follow each other in the queue.
+  LaneBuckets(LaneReduction* reduction, int first, Announce announce)
+      : reduction_(reduction), first_(first), announce_(std::move(announce)) {}
   Result<void> wait_for_slot(int bucket) override {
-    return is_audit() ? Result<void>() : parts_.reduction.wait_for_slot(first_ + bucket);
+    return reduction_ == nullptr ? Result<void>() : reduction_->wait_for_slot(first_ + bucket);
   }
-  void bucket_launched(int bucket) override {
-    if (digests_.has_value()) parts_.digests.launch(*digests_, first_ + bucket);
-    if (!is_audit()) parts_.reduction.bucket_launched(first_ + bucket, parts_.rank.device.ticket());
-  }
+  void bucket_launched(int bucket) override { announce_(first_ + bucket); }
 
  private:
-  bool is_audit() const { return digests_ == LaneDigests::Of::auditor; }
-
-  const StageParts& parts_;
+  LaneReduction* reduction_;
   int first_;
-  std::optional<LaneDigests::Of> digests_;
+  Announce announce_;
 };
 
 // Returns the actions of this rank's stage for one lane that no other follows; none where no lane is audited.
@@ -78,7 +77,13 @@ LaneRunner::LaneRunner(const StageParts& parts, const StageLinks& links)
       buckets_(buckets_of(parts.workload)),
       // Buckets need not leave before the microbatch is complete where there is no other data-parallel rank
       // to send them to.
-      buckets_wait_(parts.rank.config.training.cuda_graphs && parts.rank.mesh.shape().data == 1) {}
+      buckets_wait_(parts.rank.config.training.cuda_graphs && parts.rank.mesh.shape().data == 1),
+      // Buckets that share memory cannot wait for each other.
+      buckets_wait_for_point_(parts.rank.faults.corrupts_lane_gradients() &&
+                              !parts.workload.buckets.shares_gradient_memory()) {
+  if (!parts.rank.faults.spoils_samples()) return;
+  parts_.stage.set_after_embedding([this](int microbatch) { spoil_embedding(microbatch); });
+}
 
 // Lets the executor advance in the background, so that a launch that waits midway (for the other slices of a
 // layer, for parameters, or for the memory of gradients) does not hold up neighbouring stages.
@@ -88,10 +93,11 @@ void LaneRunner::let_advance(StageExecutor& executor) {
   parts_.reduction.set_background([&executor] { return executor.advance(); });
 }
 
-Result<void> LaneRunner::audit(DataLoader& loader, Result<void>& failure) {
+Result<void> LaneRunner::audit(int lane, DataLoader& loader, Result<void>& failure) {
   LaneOutcome outcome{.data = {}, .failure = std::move(failure)};
   outcome_ = &outcome;
   audit_loader_ = &loader;
+  audit_lane_ = lane;
   reducing_ = false;
   first_slot_ = 0;
   let_advance(audit_executor_);
@@ -107,6 +113,8 @@ Result<void> LaneRunner::run(LaneOutcome& outcome, int audited_lane) {
   wave_ = 0;
   reducing_ = false;
   first_slot_ = 0;
+  passed_reduce_point_ = false;
+  waiting_buckets_.clear();
   let_advance(executor_);
   const int runs = parts_.workload.schedule.runs;
   for (int run = 0; run < runs; ++run) {
@@ -116,8 +124,38 @@ Result<void> LaneRunner::run(LaneOutcome& outcome, int audited_lane) {
     first_slot_ += parts_.stage.loss_sums().size() / static_cast<std::size_t>(runs);
   }
   while (wave_ + 1 < parts_.workload.lanes.waves()) HF_TRY_VOID(next_wave());
-  HF_FAULT_POINT(parts_.rank.faults, "step.before_reduce");
+  pass_reduce_point();
   return parts_.reduction.finish_wave();
+}
+
+void LaneRunner::pass_reduce_point() {
+  if (!passed_reduce_point_) HF_FAULT_POINT(parts_.rank.faults, "step.before_reduce");
+  passed_reduce_point_ = false;
+}
+
+void LaneRunner::announce(int bucket, std::optional<LaneDigests::Of> digests) {
+  const LaunchedBucket launched{.bucket = bucket, .ticket = parts_.rank.device.ticket(), .digests = digests};
+  if (buckets_wait_for_point_ && !audits()) {
+    waiting_buckets_.push_back(launched);
+  } else {
+    let_leave(launched);
+  }
+}
+
+void LaneRunner::let_leave(const LaunchedBucket& launched) {
+  if (launched.digests.has_value()) parts_.digests.launch(*launched.digests, launched.bucket);
+  if (!audits()) parts_.reduction.bucket_launched(launched.bucket, launched.ticket);
+}
+
+// Called when the backward of a lane is launched completely.
+void LaneRunner::finish_lane() {
+  if (buckets_wait_for_point_) {
+    pass_reduce_point();
+    passed_reduce_point_ = true;
+    for (const LaunchedBucket& each : waiting_buckets_) let_leave(each);
+    waiting_buckets_.clear();
+  }
+  parts_.reduction.backward_launched();
 }
 
 Result<void> LaneRunner::begin_reduction() {
@@ -128,7 +166,7 @@ Result<void> LaneRunner::begin_reduction() {
 }
 
 Result<void> LaneRunner::next_wave() {
-  HF_FAULT_POINT(parts_.rank.faults, "step.before_reduce");
+  pass_reduce_point();
   HF_TRY_VOID(parts_.reduction.finish_wave());
   return parts_.reduction.begin_wave(++wave_);
 }
@@ -174,7 +212,7 @@ void LaneRunner::load(StagePosition position) {
     parts_.stage.tokens().stage(slot(position), {}, {}, {});
     return;
   }
-  const Result<MicroBatch> batch = [&] {
+  Result<MicroBatch> batch = [&] {
     const HostSpan wait(&parts_.rank.spans, span_of(SpanKind::wait_data, position));
     HF_FAULT_POINT(parts_.rank.faults, "data.before_batch");
     const StorageWait storage(parts_.rank.watch, "training data");
@@ -184,12 +222,55 @@ void LaneRunner::load(StagePosition position) {
     if (outcome_->failure.ok()) outcome_->failure = batch.error();
     return;
   }
+  if (parts_.rank.faults.armed()) [[unlikely]]
+    spoil_samples(position, *batch);
   parts_.stage.tokens().stage(slot(position), batch->inputs, batch->targets, batch->first_key);
   // All stages of a pipeline read the same samples; the first one counts them.
   if (!parts_.counts_samples || audits()) return;
   outcome_->data += batch->digest;
   outcome_->counted_targets += static_cast<std::int64_t>(batch->counted_targets);
   if (parts_.ledger != nullptr) parts_.ledger->add(batch->samples);
+}
+
+void LaneRunner::spoil_samples(StagePosition position, MicroBatch& batch) {
+  const std::uint64_t first =
+      parts_.state.data_cursor + (audits() ? parts_.workload.first_sample_of(audit_lane_, position.microbatch)
+                                           : parts_.workload.first_sample_of(slot(position)));
+  const auto rows = static_cast<std::size_t>(parts_.workload.batch_shape.sequence_length);
+  for (const auto& [index, fault] : parts_.rank.faults.spoiled_samples(first, batch.samples.size())) {
+    if (fault == SampleFault::nan) {
+      nan_sample_ = index;
+      continue;
+    }
+    const auto token = static_cast<std::int32_t>(parts_.workload.spec.vocabulary - 1);
+    scrambled_inputs_.assign(batch.inputs.begin(), batch.inputs.end());
+    scrambled_targets_.assign(batch.targets.begin(), batch.targets.end());
+    std::ranges::fill(std::span(scrambled_inputs_).subspan(index * rows, rows), token);
+    // A target that is not counted stays so.
+    for (std::int32_t& target : std::span(scrambled_targets_).subspan(index * rows, rows))
+      target = target < 0 ? target : token;
+    batch.inputs = scrambled_inputs_;
+    batch.targets = scrambled_targets_;
+  }
+}
+
+// Writes the NaN in the first row of the sample, on the rank of the tensor group that has the row.
+void LaneRunner::spoil_embedding(int microbatch) {
+  if (!nan_sample_.has_value()) return;
+  const BatchShapeBT shape = parts_.workload.microbatch();
+  const std::int64_t row = static_cast<std::int64_t>(*nan_sample_) * shape.sequence_length -
+                           parts_.tensor_group.first_row(shape.rows());
+  if (row < 0 || row >= parts_.tensor_group.own_rows(shape.rows())) return;
+  const ModelSpec& spec = parts_.workload.spec;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const BFloat16 rounded = to_bfloat16(nan);
+  const std::size_t bytes = bytes_of(spec.dtype);
+  std::byte* const target = parts_.stage.model().input(microbatch, shape).data() +
+                            static_cast<std::size_t>(row * spec.width) * bytes;
+  parts_.rank.device.synchronize();
+  write_memory(
+      parts_.rank.device, target,
+      spec.dtype == DType::bf16 ? std::as_bytes(std::span(&rounded, 1)) : std::as_bytes(std::span(&nan, 1)));
 }
 
 // Launches through Device::repeat(), which lets the device record and replay the launches, because they
@@ -199,7 +280,8 @@ template <typename Launch>
 Result<void> LaneRunner::launch_repeatedly(StagePosition position, Work work, const Launch& launch) {
   const bool reads_arriving_parameters =
       work == Work::forward && slot(position) == 0 && parts_.rank.mesh.shape().data > 1;
-  if (parts_.tensor_group.share().ranks() > 1 || reads_arriving_parameters) return launch();
+  if (parts_.tensor_group.share().ranks() > 1 || reads_arriving_parameters || nan_sample_.has_value())
+    return launch();
   Result<void> launched;
   parts_.rank.device.repeat(repeat_key(slot(position), buckets_.size(), position, work),
                             [&] { launched = launch(); });
@@ -207,6 +289,7 @@ Result<void> LaneRunner::launch_repeatedly(StagePosition position, Work work, co
 }
 
 Result<void> LaneRunner::launch_forward(StagePosition position) {
+  nan_sample_.reset();
   if (position.chunk == 0) load(position);
   const DeviceSpan span(parts_.rank.spans, parts_.rank.device, span_of(SpanKind::forward, position));
   return launch_repeatedly(position, Work::forward, [&] {
@@ -230,11 +313,13 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
   const bool first = index_in_lane(position) == 0;
   const bool begins_lane =
       first && part != BackwardPart::weights && position.chunk + 1 == static_cast<int>(buckets_.size());
+  backward_ = position;
   if (begins_lane) HF_FAULT_POINT(parts_.rank.faults, "step.before_backward");
   const Model& stage = model(position);
   const BucketRange buckets = buckets_[static_cast<std::size_t>(position.chunk)];
   const std::optional<LaneDigests::Of> digests = digests_wanted(position);
-  LaneBuckets observer(parts_, buckets.first, digests);
+  LaneBuckets observer(audits() ? nullptr : &parts_.reduction, buckets.first,
+                       [this, digests](int bucket) { announce(bucket, digests); });
   // Launches with digests in between are not those that a device may have recorded.
   const bool announces = backward.completes_lane && (!buckets_wait_ || digests.has_value());
   const auto launch = [&] {
@@ -254,8 +339,12 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
   for (int i = 0; backward.completes_lane && !announces && i < buckets.count; ++i)
     observer.bucket_launched(i);
   if (stage.has_head() && part != BackwardPart::weights) ++outcome_->losses;
-  if (backward.completes_lane && position.chunk == 0 && !audits()) parts_.reduction.backward_launched();
+  if (backward.completes_lane && position.chunk == 0 && !audits()) finish_lane();
   return {};
+}
+
+std::span<std::byte> LaneRunner::boundary_activation() {
+  return model(backward_).has_head() ? output(backward_) : input(backward_);
 }
 
 std::span<std::byte> LaneRunner::input(StagePosition position) {

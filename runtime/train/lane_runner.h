@@ -25,6 +25,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/model/model.h"
 #include "runtime/rank/rank_context.h"
+#include "runtime/save/run_state.h"
 #include "runtime/train/lane_digests.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/stage_model.h"
@@ -35,6 +36,7 @@ namespace holdfast::inline train {
 // Parts of a worker that the lanes of a step run on. The worker outlives them.
 struct StageParts {
   const RankContext& rank;
+  const RunState& state;
   const Workload& workload;
   StageModel& stage;  // already bound when lanes are run
   TensorGroup& tensor_group;
@@ -67,8 +69,11 @@ class LaneRunner final : private StageWork {
   // Runs a lane for its digests alone. `loader` gives the microbatches of that lane. Called before run(),
   // because it writes the gradient buffer; all ranks of this copy of the model call it together. `failure`:
   // error of the loader, as of LaneOutcome.
-  Result<void> audit(DataLoader& loader, Result<void>& failure);
+  Result<void> audit(int lane, DataLoader& loader, Result<void>& failure);
   static constexpr int no_lane = -1;
+  // Returns the activation of the microbatch whose backward was begun last that is at the boundary of the
+  // stage: the output where the stage has the head, which starts that backward, and the input elsewhere.
+  std::span<std::byte> boundary_activation();
 
  private:
   Result<void> launch_forward(StagePosition position) override;
@@ -86,6 +91,21 @@ class LaneRunner final : private StageWork {
   void let_advance(StageExecutor& executor);
   // Returns whose digests of the microbatch's lane are wanted; none: nobody's.
   std::optional<LaneDigests::Of> digests_wanted(StagePosition position) const;
+  // Replaces the tokens of samples that a fault point scrambles, and remembers one whose first activation
+  // becomes a NaN.
+  void spoil_samples(StagePosition position, MicroBatch& batch);
+  void spoil_embedding(int microbatch);
+  struct LaunchedBucket {
+    int bucket = 0;
+    Device::Ticket ticket = 0;
+    std::optional<LaneDigests::Of> digests = {};  // those that are wanted
+  };
+  // Lets a bucket leave for the reduction; later, with the rest of its lane, where a fault point changes
+  // gradients before any of them leaves.
+  void announce(int bucket, std::optional<LaneDigests::Of> digests);
+  void let_leave(const LaunchedBucket& launched);
+  void finish_lane();
+  void pass_reduce_point();
   // Begins the lane reduction. Called before the first backward of the step; from then on the transport
   // belongs to the gradients.
   Result<void> begin_reduction();
@@ -107,9 +127,16 @@ class LaneRunner final : private StageWork {
   StageExecutor audit_executor_;      // runs one lane
   std::vector<BucketRange> buckets_;  // by chunk
   bool buckets_wait_;
+  bool buckets_wait_for_point_;  // true: a fault point changes the gradients of a lane
+  std::vector<LaunchedBucket> waiting_buckets_;
+  bool passed_reduce_point_ = false;         // of this wave
+  std::optional<std::uint64_t> nan_sample_;  // index in the microbatch that is being launched
+  std::vector<std::int32_t> scrambled_inputs_, scrambled_targets_;
+  StagePosition backward_;
   LaneOutcome* outcome_ = nullptr;
   DataLoader* audit_loader_ = nullptr;  // set while a lane is audited
-  int audited_lane_ = no_lane;
+  int audit_lane_ = no_lane;            // that lane
+  int audited_lane_ = no_lane;          // lane of this rank whose digests are wanted
   int wave_ = 0;
   bool reducing_ = false;
   std::size_t first_slot_ = 0;  // first slot of this run of the schedule

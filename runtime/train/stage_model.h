@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -27,6 +28,10 @@ class StageModel {
   // of `group`; both outlive this object.
   void bind(Device& device, const MemoryArena& arena, TensorGroup& group, ParameterGather& gather);
 
+  // Passes on to Model::set_after_embedding().
+  void set_after_embedding(const std::function<void(int microbatch)>& change) {
+    for (const std::unique_ptr<Model>& model : models_) model->set_after_embedding(change);
+  }
   const Model& model(int chunk = 0) const { return *models_[static_cast<std::size_t>(chunk)]; }
   // Returns the token memory, which has a slot for each microbatch of a step. Without data.document_mask
   // there are no first keys.

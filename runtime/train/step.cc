@@ -89,6 +89,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   if (outcome.ends_run) return outcome;
   const bool updates = judged.action != VerdictAction::skip;
   if (updates) {
+    HF_FAULT_POINT(worker.rank().faults, "step.before_update");
     launch_update(worker, outcome, judged);
     HF_TRY_VOID(finish_update(worker));
   }

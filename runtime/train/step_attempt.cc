@@ -25,7 +25,7 @@ Result<void> run_lanes(Worker& worker, const std::optional<LaneAudit>& audit, La
   const int replica = worker.rank().coordinate.data;
   if (audit.has_value() && audit->auditor == replica) {
     const std::unique_ptr<DataLoader> loader = worker.loader_of_lane(audit->lane);
-    HF_TRY_VOID(worker.lane_runner().audit(*loader, lanes.failure));
+    HF_TRY_VOID(worker.lane_runner().audit(audit->lane, *loader, lanes.failure));
     wait_for_device(worker.rank().device, worker.rank().communicator);  // it reads the slots of the tokens
   }
   const bool owns = audit.has_value() && audit->owner == replica;

@@ -6,6 +6,7 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/rank/device_loss.h"
 #include "runtime/rank/watch.h"
+#include "runtime/train/corruption.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -64,7 +65,21 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
   HF_TRY_VOID(worker->allocate());
   HF_TRY_VOID(worker->prepare_kernels());
   worker->links_.connect_tensor_group(worker->waiter_);
+  if (inputs.faults.armed()) worker->connect_faults();
   return worker;
+}
+
+void Worker::connect_faults() {
+  rank_.faults.connect_memory([this](const Corruption& corruption) {
+    return corrupt(corruption, {.workload = workload_,
+                                .stage = *stage_,
+                                .lanes = *lane_runner_,
+                                .optimizer = update_->optimizer,
+                                .reduction = update_->reduction,
+                                .gather = update_->gather,
+                                .access = *memory_.host_access});
+  });
+  rank_.faults.connect_rate([this](double factor) { update_->optimizer.scale_next_rate(factor); });
 }
 
 Result<std::unique_ptr<Worker>> Worker::plan(const WorkerInputs& inputs, bool with_nccl) {
@@ -107,6 +122,7 @@ void Worker::reserve() {
   if (Transport* const tied = links_.pipeline().tied(); tied != nullptr) update_->gather.connect_tied(*tied);
   lane_digests_ = std::make_unique<LaneDigests>(buckets, rank_.device, plan);
   lane_runner_ = std::make_unique<LaneRunner>(StageParts{.rank = rank_,
+                                                         .state = state_,
                                                          .workload = workload_,
                                                          .stage = *stage_,
                                                          .tensor_group = links_.tensor_group(),

@@ -129,6 +129,7 @@ class Worker {
 
   explicit Worker(const WorkerInputs& inputs);
   Result<void> connect_nccl();
+  void connect_faults();  // those that change numbers
   void reserve();
   Result<void> agree_it_fits();
   Result<MemoryArena> make_arena();

@@ -47,6 +47,16 @@ std::size_t Workload::step_slots() const {
          static_cast<std::size_t>(batch_shape.microbatches_per_lane);
 }
 
+std::uint64_t Workload::first_sample_of(std::size_t slot) const {
+  const auto per_lane = static_cast<std::size_t>(batch_shape.microbatches_per_lane);
+  return first_sample_of(rank_lanes.at(slot / per_lane), static_cast<int>(slot % per_lane));
+}
+
+std::uint64_t Workload::first_sample_of(int lane, int microbatch) const {
+  return static_cast<std::uint64_t>((lane * batch_shape.microbatches_per_lane + microbatch) *
+                                    batch_shape.microbatch_size);
+}
+
 int Workload::tied_bucket() const {
   return std::max(buckets.imported(), buckets.exported());
 }

@@ -41,6 +41,10 @@ struct Workload {
   // Returns the number of microbatches of this rank in a step, or those of one lane where the rank has no
   // lane.
   std::size_t step_slots() const;
+  // Returns the position inside the step of the first sample of a microbatch of this rank, by its slot.
+  std::uint64_t first_sample_of(std::size_t slot) const;
+  // Returns that of a microbatch of any lane.
+  std::uint64_t first_sample_of(int lane, int microbatch) const;
   // Returns the bucket of a weight that another stage shares with this one, or -1.
   int tied_bucket() const;
   LinkBytes link_bytes(int data_rank) const;

@@ -44,7 +44,10 @@ TEST(FaultPoints, NamesAreSortedAndUnique) {
   const auto& names = FaultPoints::names();
   EXPECT_TRUE(std::ranges::is_sorted(names));
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
-  for (const std::string_view name : names) EXPECT_TRUE(faults_of(fmt::format("{}=kill", name))->armed());
+  for (const std::string_view name : names) {
+    const std::string_view action = name == sample_point ? "nan" : "kill";
+    EXPECT_TRUE(faults_of(fmt::format("{}={}", name, action))->armed());
+  }
 }
 
 TEST(FaultPoints, WhatHappensIsToldBefore) {
@@ -66,7 +69,7 @@ TEST(FaultPoints, WhatHappensIsToldBefore) {
   const FaultPointRecord reported = record_from_text<FaultPointRecord>(line).value();
   EXPECT_GE(reported.time_us, before_us);
   EXPECT_EQ(line, fmt::format(R"({{"event":"fault_point","time_us":{},"point":"step.begin","hit":2,)"
-                              R"("action":"kill","host":"{}","process":{}}})"
+                              R"("action":"kill","host":"{}","process":{},"changed":null}})"
                               "\n",
                               reported.time_us, posix_env().host_name(), child));
 
@@ -88,6 +91,81 @@ TEST(FaultPoints, BreakTheDeviceThatIsConnected) {
   EXPECT_FALSE(faults_of("step.end:1=gpu_trap", 0)->breaks_device());
   EXPECT_THAT(error_of("save.before_manifest=gpu_illegal_address"),
               HasSubstr("'gpu_illegal_address' belongs to a point of a step"));
+}
+
+TEST(FaultPoints, WrongProductsAreOfTheDeviceThatIsConnected) {
+  const auto faults = faults_of("step.begin@2=wrong_product_always");
+  EXPECT_TRUE(faults->makes_wrong_products());
+  EXPECT_FALSE(faults->breaks_device());
+  EXPECT_FALSE(faults_of("step.begin=gpu_trap")->makes_wrong_products());
+  std::vector<DeviceFault> broken;
+  faults->connect_device([&](DeviceFault fault) { broken.push_back(fault); });
+  faults->hit("step.begin");
+  faults->hit("step.begin");
+  EXPECT_THAT(broken, testing::ElementsAre(DeviceFault::wrong_products));
+}
+
+TEST(FaultPoints, ChangeTheMemoryThatIsConnectedAndLogIt) {
+  const TemporaryDirectory directory;
+  const std::string log = directory / "points";
+  ASSERT_EQ(::setenv("HOLDFAST_FAULTS_LOG", log.c_str(), 1), 0);
+  const auto faults = faults_of("step.begin@2=flip:moment1:30:7,step.before_update=scale_rate:0.5");
+  std::vector<Corruption> made;
+  std::vector<double> factors;
+  faults->connect_memory([&](const Corruption& corruption) {
+    made.push_back(corruption);
+    return CorruptedNumber{.tensor = "t", .element = 7, .bit = 30, .old_value = "1", .new_value = "nan"};
+  });
+  faults->connect_rate([&](double factor) { factors.push_back(factor); });
+  for (int step = 0; step < 3; ++step) {
+    faults->hit("step.begin");
+    faults->hit("step.before_update");
+  }
+  ASSERT_EQ(::unsetenv("HOLDFAST_FAULTS_LOG"), 0);
+  ASSERT_EQ(made.size(), 1U);
+  EXPECT_EQ(made.front().memory, NumberMemory::moment1);
+  EXPECT_EQ(made.front().bit, 30U);
+  EXPECT_EQ(made.front().element, 7U);
+  EXPECT_THAT(factors, testing::ElementsAre(0.5));
+  const std::string lines = posix_env().read_text(log).value();
+  EXPECT_THAT(lines, HasSubstr(R"("point":"step.begin","hit":2,"action":"flip:moment1:30:7")"));
+  EXPECT_THAT(
+      lines, HasSubstr(R"("changed":{"tensor":"t","element":7,"bit":30,"old_value":"1","new_value":"nan"})"));
+  EXPECT_THAT(lines, HasSubstr(R"("action":"scale_rate:0.5")"));
+}
+
+// Returns the number from which the bit and element of an action at this hit are drawn.
+std::uint64_t draw_of(std::string_view point_and_hit, int rank) {
+  const auto faults = faults_of(fmt::format("{}=flip:weights", point_and_hit), rank);
+  std::uint64_t draw = 0;
+  faults->connect_memory([&](const Corruption& corruption) {
+    draw = corruption.draw;
+    return CorruptedNumber{};
+  });
+  for (int hit = 0; hit < 3; ++hit) faults->hit("step.begin");
+  return draw;
+}
+
+TEST(FaultPoints, DrawsFollowFromHitAndRank) {
+  EXPECT_EQ(draw_of("step.begin@2", 1), draw_of("step.begin@2", 1));
+  EXPECT_NE(draw_of("step.begin@2", 1), draw_of("step.begin@2", 0));
+  EXPECT_NE(draw_of("step.begin@2", 1), draw_of("step.begin@3", 1));
+}
+
+TEST(FaultPoints, SamplesAreSpoiledByPositionAtEveryPass) {
+  const auto faults = faults_of("data.sample@9=nan,data.sample@12=scramble,data.sample@12:1=nan");
+  EXPECT_TRUE(faults->spoils_samples());
+  EXPECT_FALSE(faults_of("step.begin=kill")->spoils_samples());
+  for (int pass = 0; pass < 2; ++pass) {
+    EXPECT_TRUE(faults->spoiled_samples(0, 8).empty());
+    EXPECT_TRUE(faults->spoiled_samples(12, 8).empty());
+    const auto spoiled = faults->spoiled_samples(8, 4);
+    ASSERT_EQ(spoiled.size(), 2U);
+    EXPECT_EQ(spoiled[0].index, 0U);
+    EXPECT_EQ(spoiled[0].fault, SampleFault::nan);
+    EXPECT_EQ(spoiled[1].index, 3U);
+    EXPECT_EQ(spoiled[1].fault, SampleFault::scramble);
+  }
 }
 
 TEST(FaultPoints, OtherRanksAreNotArmed) {

@@ -1551,6 +1551,9 @@ class Errors(unittest.TestCase):
     def test_gpu_fault_without_gpu(self):
         self.expect_nothing_made(self.train("--device=cpu", environment={"HOLDFAST_FAULTS": "step.begin@2=gpu_trap"}))
 
+    def test_wrong_product_on_gpu(self):
+        self.expect_nothing_made(self.train("--device=cuda", environment={"HOLDFAST_FAULTS": "step.begin@2=wrong_product"}))
+
     def lose_gpu(self, kernel, *words):
         """Of a run whose process ends by SIGKILL: a shell tells its status as an exit code."""
         command = " ".join([f"'{PROGRAM}' train run.toml --device=cuda", *words])

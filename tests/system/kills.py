@@ -80,8 +80,9 @@ def draw_kill(generator, points):
     return Kill(layout, launcher, target, step=generator.randint(1, 15), delay_s=generator.uniform(0.0, 0.08))
 
 
-# Points that such runs do not pass; tests of recovery, growth, local directories and object stores do.
-ELSEWHERE = ("end.", "recover.", "grow.", "slot.", "generation.", "copy.", "download.", "upload.")
+# Points that such runs do not pass, or at which none dies; tests of recovery, growth, local directories, object stores and wrong
+# numbers do.
+ELSEWHERE = ("end.", "recover.", "grow.", "slot.", "generation.", "copy.", "download.", "upload.", "data.sample")
 
 
 def fault_points(scene):

@@ -21,7 +21,7 @@ SETTLE_S = 160 if harness.SANITIZED else 40
 RAM = {"every step": ["--checkpoint.ram_every_steps=1"], "every 3": ["--checkpoint.ram_every_steps=3"], "disk": []}
 TENSOR_LANES = ["--parallel.tensor_lanes=2"]  # of every start, and of the reference
 STEP_POINTS = ["step.begin", "step.before_backward", "step.before_reduce", "step.before_vote", "step.after_vote",
-               "step.before_gather", "step.end"]
+               "step.before_update", "step.before_gather", "step.end"]
 SLOT_POINTS = ["slot.before_unseal", "slot.before_rename", "slot.before_resize", "slot.after_resize"]
 RECOVERY_POINTS = ["recover.begin", "recover.after_shrink", "recover.before_load", "recover.before_resume"]
 

@@ -1,0 +1,48 @@
+// Corruption: a wrong number in the memory of a rank, for tests: fault points request it, and the worker,
+// which knows the memory, makes it (runtime/train/corruption.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace holdfast::inline core {
+
+enum class NumberMemory : std::uint8_t {
+  weights,           // owned master weights, frozen ones included
+  moment1,           // owned first moments
+  moment2,           // owned second moments
+  parameters,        // parameters that the model of this rank computes with, those of other owners included
+  lane_gradients,    // gradients of one lane of this rank, before they are reduced
+  summed_gradients,  // owned gradients, summed over all lanes, which the update reads
+  activations,       // an activation at the boundary of the stage, between forward and backward
+};
+
+struct Corruption {
+  NumberMemory memory = NumberMemory::weights;
+  bool to_nan = false;  // true: the element becomes a quiet NaN; false: one bit of it is flipped
+  // Bit from the least significant one, modulo the bits of the element. None: drawn.
+  std::optional<std::uint64_t> bit = {};
+  // Element among all of this memory on this rank, modulo their number. None: drawn.
+  std::optional<std::uint64_t> element = {};
+  std::uint64_t draw = 0;  // number from which bit and element are drawn where they are left out
+};
+
+// What a corruption has changed.
+struct CorruptedNumber {
+  std::string tensor = {};     // name of the tensor, or of the buffer
+  std::uint64_t element = 0;   // among all of the memory on this rank, as Corruption::element
+  std::uint64_t bit = 0;       // the flipped bit; 0 with a NaN
+  std::string old_value = {};  // in decimal; text, because numbers of JSON are finite
+  std::string new_value = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("tensor", self.tensor);
+    visit("element", self.element);
+    visit("bit", self.bit);
+    visit("old_value", self.old_value);
+    visit("new_value", self.new_value);
+  }
+};
+
+}  // namespace holdfast::inline core

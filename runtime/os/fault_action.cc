@@ -1,0 +1,165 @@
+#include "runtime/os/fault_action.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+namespace holdfast::inline os {
+namespace {
+
+struct NamedDeviceFault {
+  std::string_view action;
+  DeviceFault fault;
+};
+constexpr NamedDeviceFault device_faults[] = {{"gpu_trap", DeviceFault::trap},
+                                              {"gpu_illegal_address", DeviceFault::illegal_address},
+                                              {"gpu_endless", DeviceFault::endless},
+                                              {"wrong_product", DeviceFault::wrong_product},
+                                              {"wrong_product_always", DeviceFault::wrong_products}};
+
+struct NamedMemory {
+  std::string_view target;
+  NumberMemory memory;
+};
+constexpr NamedMemory memories[] = {
+    {"weights", NumberMemory::weights},          {"moment1", NumberMemory::moment1},
+    {"moment2", NumberMemory::moment2},          {"parameters", NumberMemory::parameters},
+    {"gradients", NumberMemory::lane_gradients}, {"activations", NumberMemory::activations}};
+
+constexpr std::string_view rate_point = "step.before_update", lane_point = "step.before_reduce",
+                           activation_point = "step.before_backward";
+constexpr std::string_view sum_points[] = {"step.before_vote", "step.after_vote", rate_point};
+
+Error clause(std::string text) {
+  return {.code = ExitCode::config, .message = std::move(text)};
+}
+
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(':', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+Result<void> expect_step(std::string_view action, std::string_view point, std::string_view why) {
+  if (point.starts_with("step.")) return {};
+  return clause(fmt::format("'{}' belongs to a point of a step, {}", action, why));
+}
+
+// Gradients are those of a lane before they leave it, and sums afterwards. Elsewhere nothing would read them.
+Result<NumberMemory> memory_at(std::string_view target, std::string_view point) {
+  const auto* const found = std::ranges::find(memories, target, &NamedMemory::target);
+  if (found == std::end(memories)) {
+    std::vector<std::string_view> names;
+    for (const NamedMemory& each : memories) names.push_back(each.target);
+    return clause(fmt::format("'{}' is not a memory; there are {}", target, fmt::join(names, ", ")));
+  }
+  if (found->memory == NumberMemory::activations && point != activation_point)
+    return clause(fmt::format("nothing reads activations at {}, only at {}", point, activation_point));
+  if (found->memory != NumberMemory::lane_gradients || point == lane_point) return found->memory;
+  if (std::ranges::find(sum_points, point) != std::end(sum_points)) return NumberMemory::summed_gradients;
+  return clause(fmt::format("nothing reads gradients at {}, only at {} (of a lane) and {} (their sums)",
+                            point, lane_point, fmt::join(sum_points, ", ")));
+}
+
+// Parses `flip:MEMORY[:BIT[:ELEMENT]]` and `nan:MEMORY[:ELEMENT]`.
+Result<Corruption> parse_corruption(const std::vector<std::string_view>& words, std::string_view point) {
+  Corruption corruption{.to_nan = words[0] == "nan"};
+  const std::size_t most = corruption.to_nan ? 3 : 4;
+  if (words.size() < 2 || words.size() > most)
+    return clause(fmt::format(
+        "'{}' needs {}", words[0],
+        corruption.to_nan ? "MEMORY or MEMORY:ELEMENT" : "MEMORY, MEMORY:BIT or MEMORY:BIT:ELEMENT"));
+  HF_TRY_VOID(expect_step(words[0], point, "whose memory it changes"));
+  HF_TRY(corruption.memory, memory_at(words[1], point));
+  for (std::size_t i = 2; i < words.size(); ++i) {
+    const std::optional<std::int64_t> number = parse_fault_number(words[i]);
+    if (!number.has_value()) return clause(fmt::format("'{}' is not a number", words[i]));
+    const bool is_bit = i == 2 && !corruption.to_nan;
+    if (is_bit && *number > 31) return clause(fmt::format("'{}' is not a bit, which is 0 to 31", words[i]));
+    (is_bit ? corruption.bit : corruption.element) = static_cast<std::uint64_t>(*number);
+  }
+  return corruption;
+}
+
+Result<double> parse_factor(const std::vector<std::string_view>& words, std::string_view point) {
+  if (words.size() != 2) return clause("'scale_rate' needs a factor");
+  if (point != rate_point) return clause(fmt::format("'scale_rate' belongs to {}", rate_point));
+  double factor = 0.0;
+  const std::string_view text = words[1];
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), factor);
+  if (error != std::errc() || rest != text.data() + text.size() || !std::isfinite(factor))
+    return clause(fmt::format("'{}' is not a factor", text));
+  return factor;
+}
+
+// Parses what happens at a sample.
+Result<FaultAction> parse_sample_action(std::string_view text) {
+  FaultAction action{.name = std::string(text), .record = std::string(text)};
+  if (text == "nan") action.sample = SampleFault::nan;
+  if (text == "scramble") action.sample = SampleFault::scramble;
+  if (action.sample.has_value()) return action;
+  return clause(fmt::format("'{}' is not an action of {}, which are nan and scramble", text, sample_point));
+}
+
+// Parses the actions whose only argument, if they have one, is a number.
+Result<FaultAction> parse_plain_action(const std::vector<std::string_view>& words) {
+  constexpr std::string_view plain[] = {"kill", "stop", "spin", "abort", "segv"};
+  constexpr std::string_view numbered[] = {"sleep", "touch", "exit"};
+  FaultAction action{.name = std::string(words[0]), .record = std::string(words[0])};
+  const bool takes_number = std::ranges::find(numbered, words[0]) != std::end(numbered);
+  const auto* const fault = std::ranges::find(device_faults, words[0], &NamedDeviceFault::action);
+  if (fault != std::end(device_faults)) action.device = fault->fault;
+  if (!takes_number && !action.device.has_value() && std::ranges::find(plain, words[0]) == std::end(plain))
+    return clause(fmt::format("'{}' is not an action", words[0]));
+  if (words.size() != (takes_number ? 2U : 1U))
+    return clause(fmt::format("'{}' {}", words[0], takes_number ? "needs a number" : "takes no number"));
+  if (!takes_number) return action;
+  const std::optional<std::int64_t> number = parse_fault_number(words[1]);
+  if (!number.has_value()) return clause(fmt::format("'{}' is not a number", words[1]));
+  action.number = *number;
+  return action;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> parse_fault_number(std::string_view text) {
+  constexpr std::int64_t largest = 1'000'000'000;
+  std::int64_t number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || rest != text.data() + text.size() || number < 0 || number > largest) return {};
+  return number;
+}
+
+std::string_view fault_actions() {
+  return "kill, stop, sleep:MILLISECONDS, touch:MILLISECONDS, spin, exit:CODE, abort, segv, gpu_trap, "
+         "gpu_illegal_address, gpu_endless, flip:MEMORY[:BIT[:ELEMENT]], nan:MEMORY[:ELEMENT], "
+         "scale_rate:FACTOR, "
+         "wrong_product or wrong_product_always, or at data.sample of nan or scramble";
+}
+
+Result<FaultAction> parse_fault_action(std::string_view text, std::string_view point) {
+  if (point == sample_point) return parse_sample_action(text);
+  const std::vector<std::string_view> words = words_of(text);
+  FaultAction action{.name = std::string(words[0]), .record = std::string(text)};
+  if (words[0] == "scramble") return clause(fmt::format("'scramble' belongs to {}", sample_point));
+  if (words[0] == "flip" || words[0] == "nan") {
+    HF_TRY(action.corruption, parse_corruption(words, point));
+    return action;
+  }
+  if (words[0] == "scale_rate") {
+    HF_TRY(action.factor, parse_factor(words, point));
+    return action;
+  }
+  HF_TRY(action, parse_plain_action(words));
+  if (action.device.has_value()) HF_TRY_VOID(expect_step(words[0], point, "whose thread launches kernels"));
+  return action;
+}
+
+}  // namespace holdfast::inline os

@@ -1,0 +1,43 @@
+// FaultAction: an action of a fault point (fault_point.h), parsed from its text. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/core/corruption.h"
+#include "runtime/core/device_fault.h"
+#include "runtime/core/result.h"
+
+namespace holdfast::inline os {
+
+// Actions at a sample of the data (`data.sample`).
+enum class SampleFault : std::uint8_t {
+  nan,       // the first activation of the sample has a NaN
+  scramble,  // all tokens of the sample are one unlikely token
+};
+
+struct FaultAction {
+  std::string name = {};    // "kill", "sleep", "flip", ...
+  std::int64_t number = 0;  // milliseconds of sleep and touch, code of exit
+  double factor = 1.0;      // of scale_rate
+  std::optional<DeviceFault> device = {};
+  std::optional<Corruption> corruption = {};  // without Corruption::draw
+  std::optional<SampleFault> sample = {};
+  std::string record = {};  // action as its log line names it: numbers only where they say what was changed
+};
+
+// Name of the point that is passed at a sample, and not at a place of the program.
+inline constexpr std::string_view sample_point = "data.sample";
+
+// Parses the action of a point, whose name is known to exist. Error: a clause that says what is wrong.
+Result<FaultAction> parse_fault_action(std::string_view text, std::string_view point);
+
+// Returns a clause that lists the actions.
+std::string_view fault_actions();
+
+// Parses a count, an exit code or milliseconds; none: the text is none, or it is too large.
+std::optional<std::int64_t> parse_fault_number(std::string_view text);
+
+}  // namespace holdfast::inline os

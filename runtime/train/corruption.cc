@@ -1,0 +1,155 @@
+#include "runtime/train/corruption.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <set>
+
+#include "runtime/core/check.h"
+#include "runtime/core/random.h"
+
+namespace holdfast::inline train {
+namespace {
+
+int bit_count(DType dtype) {
+  return static_cast<int>(8 * bytes_of(dtype));
+}
+
+float value_of(std::uint32_t bits, DType dtype) {
+  return dtype == DType::bf16 ? to_float(BFloat16{static_cast<std::uint16_t>(bits)})
+                              : std::bit_cast<float>(bits);
+}
+
+const char* kind_of(NumberMemory memory) {
+  return memory == NumberMemory::moment1 ? "moment1" : memory == NumberMemory::moment2 ? "moment2" : "weight";
+}
+
+std::vector<NumberRegion> owned_state(ShardedOptimizer& optimizer, NumberMemory memory) {
+  std::vector<NumberRegion> regions;
+  for (const OwnedState& piece : optimizer.state()) {
+    if (piece.spec.kind != kind_of(memory)) continue;
+    regions.push_back({.tensor = piece.spec.tensor,
+                       .memory = reinterpret_cast<std::byte*>(piece.data),
+                       .elements = piece.spec.element_count()});
+  }
+  return regions;
+}
+
+// Padding between tensors is left out, as is a tied bucket, whose parameters are those of another one.
+std::vector<NumberRegion> parameters(const CorruptibleParts& parts) {
+  const DType dtype = parts.workload.spec.dtype;
+  std::vector<NumberRegion> regions;
+  std::set<std::uint64_t> seen;
+  for (const Bucket& bucket : parts.workload.buckets.buckets()) {
+    for (const BucketTensor& tensor : bucket.tensors) {
+      if (!seen.insert(tensor.parameter_offset).second) continue;
+      regions.push_back({.tensor = tensor.name,
+                         .memory = parts.stage.parameters() + tensor.parameter_offset * bytes_of(dtype),
+                         .elements = tensor.elements(),
+                         .dtype = dtype});
+    }
+  }
+  return regions;
+}
+
+std::vector<NumberRegion> lane_gradients(const CorruptibleParts& parts) {
+  std::vector<NumberRegion> regions;
+  const BucketPlan& plan = parts.workload.buckets;
+  for (int bucket = 0; bucket < plan.local_count(); ++bucket) {
+    for (const BucketTensor& tensor : plan.buckets()[static_cast<std::size_t>(bucket)].tensors) {
+      regions.push_back(
+          {.tensor = tensor.name,
+           .memory = reinterpret_cast<std::byte*>(parts.stage.gradients() + tensor.gradient_offset),
+           .elements = tensor.elements()});
+    }
+  }
+  return regions;
+}
+
+std::vector<NumberRegion> summed_gradients(const CorruptibleParts& parts) {
+  std::vector<NumberRegion> regions;
+  const ReducedGradients reduced = parts.reduction.reduced();
+  for (const Segment& segment : parts.optimizer.segments()) {
+    regions.push_back({.tensor = parts.workload.buckets.tensor(segment).name,
+                       .memory = reinterpret_cast<std::byte*>(reduced.of(segment)),
+                       .elements = segment.elements});
+  }
+  return regions;
+}
+
+std::vector<NumberRegion> regions_of(NumberMemory memory, const CorruptibleParts& parts) {
+  switch (memory) {
+    case NumberMemory::weights:
+    case NumberMemory::moment1:
+    case NumberMemory::moment2:
+      return owned_state(parts.optimizer, memory);
+    case NumberMemory::parameters:
+      return parameters(parts);
+    case NumberMemory::lane_gradients:
+      return lane_gradients(parts);
+    case NumberMemory::summed_gradients:
+      return summed_gradients(parts);
+    case NumberMemory::activations:
+      break;
+  }
+  const DType dtype = parts.workload.spec.dtype;
+  const std::span<std::byte> activation = parts.lanes.boundary_activation();
+  return {{.tensor = "activation",
+           .memory = activation.data(),
+           .elements = activation.size() / bytes_of(dtype),
+           .dtype = dtype}};
+}
+
+}  // namespace
+
+ChosenNumber choose_number(const Corruption& corruption, std::span<const NumberRegion> regions) {
+  const RandomStream draw(corruption.draw, 0);
+  std::uint64_t total = 0;
+  for (const NumberRegion& region : regions) total += region.elements;
+  HF_CHECK(total > 0, "there is no number to choose from");
+  ChosenNumber chosen{.element_of_memory = corruption.element.value_or(draw.bits(0)) % total};
+  chosen.element = chosen.element_of_memory;
+  for (; chosen.element >= regions[chosen.region].elements; ++chosen.region)
+    chosen.element -= regions[chosen.region].elements;
+  const int bits = bit_count(regions[chosen.region].dtype);
+  chosen.bit = static_cast<int>(corruption.bit.value_or(draw.bits(1)) % static_cast<std::uint64_t>(bits));
+  return chosen;
+}
+
+std::uint32_t corrupted_bits(std::uint32_t bits, DType dtype, bool to_nan, int bit) {
+  HF_CHECK((dtype == DType::fp32 || dtype == DType::bf16) && bit >= 0 && bit < bit_count(dtype));
+  if (to_nan) return dtype == DType::bf16 ? 0x7fc0U : 0x7fc00000U;
+  return bits ^ (1U << bit);
+}
+
+CorruptedNumber corrupt(const Corruption& corruption, std::span<const NumberRegion> regions,
+                        HostAccess& access) {
+  const bool empty =
+      std::ranges::all_of(regions, [](const NumberRegion& each) { return each.elements == 0; });
+  if (empty) return {};
+  const ChosenNumber chosen = choose_number(corruption, regions);
+  const NumberRegion& region = regions[chosen.region];
+  const std::size_t bytes = bytes_of(region.dtype);
+  const std::span<std::byte> number{region.memory + chosen.element * bytes, bytes};
+  std::uint32_t old_bits = 0;
+  std::memcpy(&old_bits, access.to_read(number).data(), bytes);
+  const std::uint32_t new_bits = corrupted_bits(old_bits, region.dtype, corruption.to_nan, chosen.bit);
+  std::memcpy(access.to_write(number).data(), &new_bits, bytes);
+  access.flush();
+  return {.tensor = region.tensor,
+          .element = chosen.element_of_memory,
+          .bit = corruption.to_nan ? 0 : static_cast<std::uint64_t>(chosen.bit),
+          .old_value = fmt::format("{}", value_of(old_bits, region.dtype)),
+          .new_value = fmt::format("{}", value_of(new_bits, region.dtype))};
+}
+
+CorruptedNumber corrupt(const Corruption& corruption, const CorruptibleParts& parts) {
+  const NumberMemory memory = corruption.memory;
+  if (memory == NumberMemory::weights || memory == NumberMemory::parameters)
+    static_cast<void>(parts.gather.finish().ok());
+  return corrupt(corruption, regions_of(memory, parts), parts.access);
+}
+
+}  // namespace holdfast::inline train

@@ -1,0 +1,70 @@
+// Corruption of the numbers of a worker, for tests: finds the memory that a fault point names
+// (runtime/os/fault_point.h) and changes one number in it, on the host or on a device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/host_access.h"
+#include "parallel/data/buckets.h"
+#include "parallel/data/lane_reduction.h"
+#include "parallel/data/parameter_gather.h"
+#include "runtime/core/corruption.h"
+#include "runtime/core/tensor.h"
+#include "runtime/optim/sharded_optimizer.h"
+#include "runtime/train/lane_runner.h"
+#include "runtime/train/stage_model.h"
+#include "runtime/train/workload.h"
+
+namespace holdfast::inline train {
+
+// One contiguous tensor, or part of one.
+struct NumberRegion {
+  std::string tensor;
+  std::byte* memory = nullptr;
+  std::uint64_t elements = 0;
+  DType dtype = DType::fp32;  // or bf16
+};
+
+// One element of a list of regions.
+struct ChosenNumber {
+  std::size_t region = 0;
+  std::uint64_t element = 0;            // in the region
+  std::uint64_t element_of_memory = 0;  // in all regions, one after the other
+  int bit = 0;
+};
+
+// Returns the element and bit that a corruption names, or draws them. At least one region has an element.
+// Pure.
+ChosenNumber choose_number(const Corruption& corruption, std::span<const NumberRegion> regions);
+
+// Returns an element of an fp32 (32 bits) or bf16 (16 bits) tensor after the corruption. Pure.
+std::uint32_t corrupted_bits(std::uint32_t bits, DType dtype, bool to_nan, int bit);
+
+// Changes the number that the corruption names and returns what it was and is. Waits for launched ops. With
+// no element in the regions nothing is changed, and the tensor has no name.
+CorruptedNumber corrupt(const Corruption& corruption, std::span<const NumberRegion> regions,
+                        HostAccess& access);
+
+// Parts of a worker whose numbers fault points change. The worker outlives them.
+struct CorruptibleParts {
+  const Workload& workload;
+  StageModel& stage;
+  LaneRunner& lanes;
+  ShardedOptimizer& optimizer;
+  LaneReduction& reduction;
+  ParameterGather& gather;
+  HostAccess& access;
+};
+
+// Changes a number of this rank, at a fault point of a step. Finishes a gather of parameters first where the
+// number is a weight or a parameter, so that nothing that arrives overwrites it, and nothing that is under
+// way carries it to some of the ranks; an error of the gather meets the run later. Called on the launching
+// thread.
+CorruptedNumber corrupt(const Corruption& corruption, const CorruptibleParts& parts);
+
+}  // namespace holdfast::inline train

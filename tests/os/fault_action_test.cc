@@ -1,0 +1,94 @@
+// The actions of fault points that make numbers wrong: what their text means, and what is said of a wrong
+// one.
+#include "runtime/os/fault_action.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+struct CorruptionCase {
+  std::string_view text, point;
+  Corruption expected;
+};
+
+TEST(FaultAction, CorruptionsOfMemory) {
+  const CorruptionCase cases[] = {
+      {"flip:weights", "step.begin", {.memory = NumberMemory::weights}},
+      {"flip:moment1:0", "step.end", {.memory = NumberMemory::moment1, .bit = 0}},
+      {"flip:moment2:31:123456789",
+       "step.before_vote",
+       {.memory = NumberMemory::moment2, .bit = 31, .element = 123456789}},
+      {"nan:parameters", "step.before_backward", {.memory = NumberMemory::parameters, .to_nan = true}},
+      {"nan:parameters:5", "step.begin", {.memory = NumberMemory::parameters, .to_nan = true, .element = 5}},
+      {"flip:gradients:22:3",
+       "step.before_reduce",
+       {.memory = NumberMemory::lane_gradients, .bit = 22, .element = 3}},
+      {"flip:gradients", "step.before_vote", {.memory = NumberMemory::summed_gradients}},
+      {"nan:gradients", "step.after_vote", {.memory = NumberMemory::summed_gradients, .to_nan = true}},
+      {"flip:gradients", "step.before_update", {.memory = NumberMemory::summed_gradients}},
+      {"flip:activations:7", "step.before_backward", {.memory = NumberMemory::activations, .bit = 7}},
+  };
+  for (const CorruptionCase& each : cases) {
+    const Result<FaultAction> action = parse_fault_action(each.text, each.point);
+    ASSERT_TRUE(action.ok()) << each.text << ": " << action.error().message;
+    ASSERT_TRUE(action->corruption.has_value()) << each.text;
+    EXPECT_EQ(action->corruption->memory, each.expected.memory) << each.text;
+    EXPECT_EQ(action->corruption->to_nan, each.expected.to_nan) << each.text;
+    EXPECT_EQ(action->corruption->bit, each.expected.bit) << each.text;
+    EXPECT_EQ(action->corruption->element, each.expected.element) << each.text;
+    EXPECT_EQ(action->record, each.text);
+  }
+}
+
+TEST(FaultAction, OtherActions) {
+  EXPECT_EQ(parse_fault_action("scale_rate:1000", "step.before_update")->factor, 1000.0);
+  EXPECT_EQ(parse_fault_action("scale_rate:-2.5e-1", "step.before_update")->factor, -0.25);
+  EXPECT_EQ(parse_fault_action("wrong_product", "step.begin")->device, DeviceFault::wrong_product);
+  EXPECT_EQ(parse_fault_action("wrong_product_always", "step.end")->device, DeviceFault::wrong_products);
+  EXPECT_EQ(parse_fault_action("nan", "data.sample")->sample, SampleFault::nan);
+  EXPECT_EQ(parse_fault_action("scramble", "data.sample")->sample, SampleFault::scramble);
+  const Result<FaultAction> sleep = parse_fault_action("sleep:500", "save.after_rename");
+  EXPECT_EQ(sleep->number, 500);
+  EXPECT_EQ(sleep->record, "sleep") << "readers of the log compare it with the name of the action";
+}
+
+TEST(FaultAction, ErrorsSayWhatIsExpected) {
+  const struct {
+    std::string_view text, point, message;
+  } cases[] = {
+      {"flip", "step.begin", "'flip' needs MEMORY, MEMORY:BIT or MEMORY:BIT:ELEMENT"},
+      {"flip:weights:1:2:3", "step.begin", "'flip' needs MEMORY"},
+      {"nan:weights:1:2", "step.begin", "'nan' needs MEMORY or MEMORY:ELEMENT"},
+      {"nan", "step.begin", "'nan' needs MEMORY or MEMORY:ELEMENT"},
+      {"flip:wights", "step.begin",
+       "'wights' is not a memory; there are weights, moment1, moment2, parameters, gradients, activations"},
+      {"flip:weights:32", "step.begin", "'32' is not a bit, which is 0 to 31"},
+      {"flip:weights:x", "step.begin", "'x' is not a number"},
+      {"flip:weights:1:", "step.begin", "'' is not a number"},
+      {"flip:weights", "save.after_rename", "'flip' belongs to a point of a step, whose memory it changes"},
+      {"flip:activations", "step.begin",
+       "nothing reads activations at step.begin, only at step.before_backward"},
+      {"flip:gradients", "step.before_backward",
+       "nothing reads gradients at step.before_backward, only at step.before_reduce"},
+      {"scale_rate", "step.before_update", "'scale_rate' needs a factor"},
+      {"scale_rate:fast", "step.before_update", "'fast' is not a factor"},
+      {"scale_rate:inf", "step.before_update", "'inf' is not a factor"},
+      {"scale_rate:2", "step.begin", "'scale_rate' belongs to step.before_update"},
+      {"wrong_product:2", "step.begin", "'wrong_product' takes no number"},
+      {"wrong_product", "save.after_rename", "'wrong_product' belongs to a point of a step"},
+      {"scramble", "step.begin", "'scramble' belongs to data.sample"},
+      {"kill", "data.sample", "'kill' is not an action of data.sample, which are nan and scramble"},
+  };
+  for (const auto& each : cases) {
+    const Result<FaultAction> action = parse_fault_action(each.text, each.point);
+    ASSERT_FALSE(action.ok()) << each.text;
+    EXPECT_THAT(action.error().message, HasSubstr(std::string(each.message))) << each.text;
+  }
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,256 @@
+// Wrong numbers that fault points make: which one is chosen, and that each of them really meets a run.
+#include "runtime/train/corruption.h"
+
+#include <bit>
+#include <cmath>
+#include <set>
+
+#include "runtime/core/record.h"
+#include "runtime/os/fault_point.h"
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+namespace {
+
+std::vector<NumberRegion> three_regions() {
+  return {{.tensor = "a", .elements = 3},
+          {.tensor = "b", .elements = 0},
+          {.tensor = "c", .elements = 5, .dtype = DType::bf16}};
+}
+
+TEST(Corruption, ChoosesWhatIsNamed) {
+  const std::vector<NumberRegion> regions = three_regions();
+  const struct {
+    std::uint64_t named_element, named_bit;
+    std::size_t region;
+    std::uint64_t element, element_of_memory;
+    int bit;
+  } cases[] = {{0, 31, 0, 0, 0, 31},
+               {2, 0, 0, 2, 2, 0},
+               {3, 5, 2, 0, 3, 5},
+               {7, 30, 2, 4, 7, 14},
+               {8, 30, 0, 0, 0, 30}};
+  for (const auto& each : cases) {
+    const ChosenNumber chosen =
+        choose_number({.bit = each.named_bit, .element = each.named_element}, regions);
+    EXPECT_EQ(chosen.region, each.region) << each.named_element;
+    EXPECT_EQ(chosen.element, each.element) << each.named_element;
+    EXPECT_EQ(chosen.element_of_memory, each.element_of_memory) << each.named_element;
+    EXPECT_EQ(chosen.bit, each.bit) << "modulo the bits of the element";
+  }
+}
+
+TEST(Corruption, DrawsElementAndBit) {
+  const std::vector<NumberRegion> regions = three_regions();
+  std::set<std::uint64_t> elements;
+  std::set<int> bits;
+  for (std::uint64_t draw = 0; draw < 500; ++draw) {
+    const ChosenNumber chosen = choose_number({.draw = draw}, regions);
+    const ChosenNumber again = choose_number({.draw = draw}, regions);
+    EXPECT_EQ(chosen.element_of_memory, again.element_of_memory);
+    EXPECT_EQ(chosen.bit, again.bit);
+    EXPECT_LT(chosen.bit, regions[chosen.region].dtype == DType::bf16 ? 16 : 32);
+    elements.insert(chosen.element_of_memory);
+    bits.insert(chosen.bit);
+  }
+  EXPECT_EQ(elements.size(), 8U) << "each comes";
+  EXPECT_EQ(bits.size(), 32U);
+}
+
+TEST(Corruption, ChangesOneBitOrAllToNaN) {
+  const auto bits_of = [](float value) { return std::bit_cast<std::uint32_t>(value); };
+  EXPECT_EQ(corrupted_bits(bits_of(1.0F), DType::fp32, false, 31), bits_of(-1.0F));
+  EXPECT_EQ(corrupted_bits(bits_of(1.0F), DType::fp32, false, 22), bits_of(1.5F));
+  EXPECT_TRUE(std::isnan(std::bit_cast<float>(corrupted_bits(bits_of(1.0F), DType::fp32, true, 0))));
+  EXPECT_EQ(corrupted_bits(0x3f80, DType::bf16, false, 15), 0xbf80U);
+  EXPECT_TRUE(std::isnan(
+      to_float(BFloat16{static_cast<std::uint16_t>(corrupted_bits(0x3f80, DType::bf16, true, 3))})));
+}
+
+// Names the file of HOLDFAST_FAULTS_LOG.
+class LoggingEnv final : public ForwardingEnv {
+ public:
+  explicit LoggingEnv(std::string log) : ForwardingEnv(posix_env()), log_(std::move(log)) {}
+  std::string variable(const std::string& name) override {
+    return name == "HOLDFAST_FAULTS_LOG" ? log_ : ForwardingEnv::variable(name);
+  }
+
+ private:
+  std::string log_;
+};
+
+class CorruptionTest : public TrainingTest {
+ protected:
+  // Runs it with a few steps, and with the log of its fault points.
+  RunEnd train_shortly(Launch launch) {
+    launch.overrides.insert(launch.overrides.begin(), {"training.steps=6", "evaluation.every_steps=0"});
+    LoggingEnv env(directory_ / (launch.run + ".points"));
+    return train(launch, env);
+  }
+
+  std::vector<FaultPointRecord> passed(const std::string& run) const {
+    std::vector<FaultPointRecord> records;
+    const Result<std::string> text = posix_env().read_text(directory_ / (run + ".points"));
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);)
+      records.push_back(record_from_text<FaultPointRecord>(line).value());
+    return records;
+  }
+
+  // Returns the losses by step.
+  std::map<std::uint64_t, double> losses(const std::string& run) const {
+    std::map<std::uint64_t, double> found;
+    std::istringstream lines(posix_env().read_text(RunPaths{run_directory(run)}.events()).value());
+    for (std::string line; std::getline(lines, line);) {
+      const Json event = Json::parse(line);
+      if (event["event"] == "step") found[event["step"]] = event["loss"];
+    }
+    return found;
+  }
+
+  // Expects that the fault changes the bits of a run of these ranks, and that the log says what it changed.
+  void expect_hit(const std::string& fault, int ranks) {
+    const std::string clean = fmt::format("clean{}", ranks), run = fmt::format("run{}", ++runs_);
+    if (!posix_env().read_text(RunPaths{run_directory(clean)}.events()).ok()) {
+      ASSERT_EQ(train_shortly({.run = clean, .ranks = ranks}).code, ExitCode::done);
+    }
+    const RunEnd end = train_shortly({.run = run, .ranks = ranks, .faults = fault});
+    ASSERT_EQ(end.code, ExitCode::done) << fault << ": " << end.message;
+    const std::vector<FaultPointRecord> records = passed(run);
+    ASSERT_EQ(records.size(), 1U) << fault;
+    if (fault.find("flip") != std::string::npos) {
+      ASSERT_TRUE(records.front().changed.has_value());
+      const CorruptedNumber& changed = *records.front().changed;
+      EXPECT_NE(changed.tensor, "") << fault;
+      EXPECT_NE(changed.old_value, changed.new_value) << fault;
+    }
+    EXPECT_NE(digest(run), digest(clean)) << fault << " on " << ranks << " ranks";
+  }
+
+  int runs_ = 0;
+};
+
+TEST_F(CorruptionTest, EveryMemoryIsHit) {
+  // Bit 22 is the highest one of the mantissa. Element 40 is of a tensor whose numbers are not 0.
+  for (const char* const fault :
+       {"step.begin@3:0=flip:weights:22:40", "step.before_backward@3:0=flip:weights:22:40",
+        "step.end@3:0=flip:weights:22:40", "step.before_gather@3:0=flip:weights:22:40",
+        "step.begin@3:0=flip:moment1:22:40", "step.before_update@3:0=flip:moment1:22:40",
+        "step.before_vote@3:0=flip:moment2:22:40", "step.begin@3:0=flip:parameters:22:40",
+        "step.before_reduce@3:0=flip:gradients:22:40", "step.before_vote@3:0=flip:gradients:22:40",
+        "step.before_update@3:0=flip:gradients:22:40", "step.before_backward@3:0=flip:activations:22:40"}) {
+    for (const int ranks : {1, 2}) expect_hit(fault, ranks);
+  }
+}
+
+TEST_F(CorruptionTest, EveryMemoryOfAPipelineAndOfSlicesIsHit) {
+  for (const char* const layout : {"parallel.pipeline=2", "parallel.tensor=2"}) {
+    for (const char* const fault :
+         {"step.before_backward@3:1=flip:activations:22:40", "step.before_reduce@3:0=flip:gradients:22:40"}) {
+      const Launch clean{.run = "clean", .ranks = 2, .overrides = {layout, "parallel.tensor_lanes=2"}};
+      if (digest("clean").starts_with("no checkpoint")) {
+        ASSERT_EQ(train_shortly(clean).code, ExitCode::done);
+      }
+      Launch hit = clean;
+      hit.run = fmt::format("hit{}", ++runs_);
+      hit.faults = fault;
+      ASSERT_EQ(train_shortly(hit).code, ExitCode::done);
+      EXPECT_EQ(passed(hit.run).size(), 1U);
+      EXPECT_NE(digest(hit.run), digest("clean")) << layout << " " << fault;
+    }
+  }
+}
+
+TEST_F(CorruptionTest, InBf16TheMasterAndTheCopyAreTwoNumbers) {
+  const std::vector<std::string> bf16 = {"training.precision=bf16"};
+  ASSERT_EQ(train_shortly({.run = "clean", .overrides = bf16}).code, ExitCode::done);
+  for (const char* const fault : {"step.begin@3=flip:weights:22:40", "step.begin@3=flip:parameters:22:40",
+                                  "step.before_backward@3=flip:activations:22:40"}) {
+    const std::string run = fmt::format("run{}", ++runs_);
+    ASSERT_EQ(train_shortly({.run = run, .overrides = bf16, .faults = fault}).code, ExitCode::done) << fault;
+    EXPECT_NE(digest(run), digest("clean")) << fault;
+  }
+}
+
+TEST_F(CorruptionTest, ProductsAndRatesAreHit) {
+  for (const char* const fault :
+       {"step.begin@3:0=wrong_product", "step.before_backward@2:0=wrong_product",
+        "step.begin@3:0=wrong_product_always", "step.before_update@3:0=scale_rate:3"}) {
+    for (const int ranks : {1, 2}) expect_hit(fault, ranks);
+  }
+}
+
+TEST_F(CorruptionTest, ANaNEndsTheStep) {
+  for (const char* const fault : {"step.begin@3=nan:parameters:40", "step.before_reduce@9=nan:gradients:40",
+                                  "step.before_backward@9=nan:activations"}) {
+    const std::string run = fmt::format("run{}", ++runs_);
+    const RunEnd end = train_shortly({.run = run, .faults = fault});
+    EXPECT_EQ(end.code, ExitCode::numerics) << fault;
+    EXPECT_NE(end.message.find("step 3: "), std::string::npos) << fault << ": " << end.message;
+    ASSERT_EQ(passed(run).size(), 1U);
+    EXPECT_EQ(passed(run).front().changed->new_value, "nan");
+  }
+}
+
+// The step has 8 samples, so sample 20 is one of step 3.
+TEST_F(CorruptionTest, ABadSampleIsBadInEveryLayout) {
+  const struct {
+    int ranks;
+    std::vector<std::string> overrides;
+  } layouts[] = {{1, {}},
+                 {2, {}},
+                 {3, {}},
+                 {2, {"parallel.pipeline=2"}},
+                 {2, {"parallel.pipeline=2", "parallel.pipeline_schedule=zero_bubble"}},
+                 {2, {"parallel.tensor=2"}},
+                 {1, {"training.microbatch_size=1", "training.microbatches_per_lane=2"}}};
+  for (const auto& layout : layouts) {
+    std::vector<std::string> overrides = layout.overrides;
+    overrides.push_back("parallel.tensor_lanes=2");
+    for (const int sample : {17, 20, 24}) {
+      const std::string run = fmt::format("run{}", ++runs_);
+      const RunEnd end = train_shortly({.run = run,
+                                        .ranks = layout.ranks,
+                                        .overrides = overrides,
+                                        .faults = fmt::format("data.sample@{}=nan", sample)});
+      EXPECT_EQ(end.code, ExitCode::numerics) << sample << " on " << layout.ranks;
+      EXPECT_NE(end.message.find("step 3: "), std::string::npos) << end.message;
+      const std::vector<FaultPointRecord> records = passed(run);
+      ASSERT_FALSE(records.empty());
+      EXPECT_EQ(records.front().hit, static_cast<std::uint64_t>(sample));
+    }
+  }
+}
+
+TEST_F(CorruptionTest, ABadSampleIsTheSameOneAfterAResume) {
+  Launch launch{.run = "resumed", .stop_after_steps = 2, .faults = "data.sample@20=nan"};
+  EXPECT_EQ(train_shortly(launch).code, ExitCode::saved);
+  EXPECT_TRUE(passed(launch.run).empty());
+  launch.stop_after_steps = 0;
+  launch.ranks = 2;
+  const RunEnd end = train_shortly(launch);
+  EXPECT_EQ(end.code, ExitCode::numerics);
+  EXPECT_NE(end.message.find("step 3: "), std::string::npos) << end.message;
+}
+
+TEST_F(CorruptionTest, AScrambledSampleGivesTheSameBitsInEveryLayout) {
+  const auto run = [this](const std::string& name, int ranks, std::vector<std::string> overrides,
+                          std::string faults) {
+    overrides.insert(overrides.end(), {"training.steps=20", "evaluation.every_steps=0"});
+    const RunEnd end =
+        train({.run = name, .ranks = ranks, .overrides = overrides, .faults = std::move(faults)});
+    EXPECT_EQ(end.code, ExitCode::done) << end.message;
+    return digest(name);
+  };
+  const std::string clean = run("clean", 1, {}, ""),
+                    scrambled = run("one", 1, {}, "data.sample@130=scramble");
+  EXPECT_NE(clean, scrambled);
+  EXPECT_EQ(run("two", 2, {}, "data.sample@130=scramble"), scrambled);
+  EXPECT_EQ(run("stages", 2, {"parallel.pipeline=2"}, "data.sample@130=scramble"), scrambled);
+  const std::map<std::uint64_t, double> before = losses("clean"), after = losses("one");
+  for (std::uint64_t step = 1; step <= 16; ++step) EXPECT_EQ(before.at(step), after.at(step));
+  EXPECT_GT(after.at(17), before.at(17) + 0.1) << "the sample is unlikely";
+}
+
+}  // namespace
+}  // namespace holdfast
