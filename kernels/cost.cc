@@ -185,7 +185,9 @@ OpCost cost(const AdamW& op) {
     add_output(result, floats(3 * tensor.count), true);
     if (tensor.copy != nullptr) result.bytes_written += bytes(tensor.count, DType::bf16);
   }
-  return result;
+  if (op.block_digests == nullptr) return result;
+  return add_output(result, static_cast<std::uint64_t>(op.block_count) * sizeof(std::uint64_t),
+                    op.checks_digests);
 }
 
 std::int64_t blocks(std::int64_t count) {

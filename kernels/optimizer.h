@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/state_digest.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::inline kernels {
@@ -26,6 +27,11 @@ struct AdamWTensor {
 //   w = w - learning_rate * (weight_decay * w + (m / correction1) / (sqrt(v / correction2) + epsilon))
 // and, when given, copy = w rounded to bf16. One launch updates a whole shard: kernels find the tensor of a
 // block in the table.
+//
+// With digests, an update also finds damage of the memory at rest: it leaves the digest (kernels/state_digest.h)
+// of what it wrote to each block, and the next one compares the digest of what it reads. The update itself
+// has the same bits, whether digests are computed or not, and goes on with the values that it read, damaged
+// or not. The gradient and the copy are not covered.
 struct AdamW {
   static constexpr OpId id = OpId::adamw;
   const AdamWTensor* tensors = nullptr;  // device memory
@@ -34,6 +40,13 @@ struct AdamW {
   float learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0;
   float correction1 = 1, correction2 = 1;  // 1 - beta^step
   float gradient_scale = 1;                // of clipping
+  // Digests by block of the table, in device memory; null: none are computed.
+  std::uint64_t* block_digests = nullptr;
+  // False for the first update after the state was loaded or made: the digests are written, not compared.
+  bool checks_digests = false;
+  // Result of the comparison, in host_visible memory: set by every update, also where nothing is compared. May
+  // be null where nothing is compared.
+  StateDamage* damage = nullptr;
 };
 void reference(const AdamW& op);
 

@@ -38,6 +38,7 @@ inline constexpr int vector_lanes = 16;
 typedef float NativeF32 __attribute__((vector_size(native_lanes * 4)));
 typedef double NativeF64 __attribute__((vector_size(native_lanes * 4)));
 typedef std::uint32_t NativeU32 __attribute__((vector_size(native_lanes * 4)));
+typedef std::uint64_t NativeU64 __attribute__((vector_size(native_lanes * 4)));
 typedef std::int32_t NativeI32 __attribute__((vector_size(native_lanes * 4)));
 typedef std::uint16_t NativeU16 __attribute__((vector_size(native_lanes * 2)));
 typedef std::uint16_t NativeU16Pair __attribute__((vector_size(native_lanes * 4)));
@@ -48,6 +49,10 @@ struct f32x16 {
 };
 struct f64x8 {
   NativeF64 part[native_parts];
+};
+// Lane i has the bits of two lanes of an f32x16: 2 i in its low half and 2 i + 1 in its high half.
+struct u64x8 {
+  NativeU64 part[native_parts];
 };
 
 // Makes a vector part by part; written out because the optimizer keeps no looped-over array in registers.
@@ -166,6 +171,50 @@ HF_INLINE f32x16 max(f32x16 a, f32x16 b) {
 HF_INLINE f32x16 abs(f32x16 a) {
   return HF_PARTS(f32x16,
                   __builtin_bit_cast(NativeF32, __builtin_bit_cast(NativeU32, a.part[p]) & 0x7fffffffU));
+}
+
+// ---- integers
+// -------------------------------------------------------------------------------------------------------
+
+HF_INLINE u64x8 zero_u64() {
+  return HF_PARTS(u64x8, (static_cast<void>(p), NativeU64{}));
+}
+HF_INLINE u64x8 broadcast_u64(std::uint64_t value) {
+  return HF_PARTS(u64x8, (static_cast<void>(p), value + NativeU64{}));
+}
+HF_INLINE u64x8 load_u64(const std::uint64_t* from) {
+  const auto native = [from](int p) __attribute__((always_inline)) {
+    NativeU64 value;
+    __builtin_memcpy(&value, from + p * (native_lanes / 2), sizeof(value));
+    return value;
+  };
+  return make<u64x8>(native);
+}
+HF_INLINE u64x8 bits_of(f32x16 a) {
+  return HF_PARTS(u64x8, __builtin_bit_cast(NativeU64, a.part[p]));
+}
+HF_INLINE u64x8 operator+(u64x8 a, u64x8 b) {
+  return HF_PARTS(u64x8, a.part[p] + b.part[p]);
+}
+// Returns the high half of each lane, in the low half.
+HF_INLINE u64x8 high_of(u64x8 a) {
+  return HF_PARTS(u64x8, a.part[p] >> 32);
+}
+HF_INLINE NativeU64 native_low_product(NativeU64 a, NativeU64 b) {
+#if defined(__AVX512F__)
+  return __builtin_bit_cast(NativeU64, _mm512_maskz_mul_epu32(0xff, __builtin_bit_cast(__m512i, a),
+                                                              __builtin_bit_cast(__m512i, b)));
+#elif defined(__AVX2__)
+  return __builtin_bit_cast(NativeU64,
+                            _mm256_mul_epu32(__builtin_bit_cast(__m256i, a), __builtin_bit_cast(__m256i, b)));
+#else
+  constexpr std::uint64_t low = 0xffffffffU;
+  return (a & low) * (b & low);
+#endif
+}
+// Returns the products of the low halves of the lanes, in 64 bits.
+HF_INLINE u64x8 low_product(u64x8 a, u64x8 b) {
+  return HF_PARTS(u64x8, native_low_product(a.part[p], b.part[p]));
 }
 
 // ---- memory
@@ -388,6 +437,11 @@ HF_INLINE float reduce_max(f32x16 value) {
 }
 HF_INLINE double reduce_add(f64x8 value) {
   double v[8];
+  __builtin_memcpy(v, &value, sizeof(value));
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+HF_INLINE std::uint64_t reduce_add(u64x8 value) {
+  std::uint64_t v[8];
   __builtin_memcpy(v, &value, sizeof(value));
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 }

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/reduce.h"
 #include "kernels/cuda/square_sum.h"
 #include "kernels/cuda/vector.h"
 
@@ -10,6 +11,10 @@ namespace holdfast::inline kernels::cuda {
 namespace {
 
 constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
+constexpr int adamw_threads = 256;
+constexpr int packed = 4;  // elements that a thread takes at a time where the addresses allow it
+constexpr std::uint32_t digest_step = digest_power(adamw_threads);
+constexpr std::uint32_t digest_step_packed = digest_power(adamw_threads * packed);
 
 // Coefficients that are the same for all elements. The divisions by the corrections are products with their
 // inverses, as on the CPU; with the same operations in the same order, both have the same bits.
@@ -17,13 +22,55 @@ struct Coefficients {
   float gradient_scale, beta1, rest1, beta2, rest2, inverse1, inverse2, epsilon, minus_rate;
 };
 
+// Digests of all blocks, as AdamW has them.
+struct Digests {
+  std::uint64_t* blocks;
+  bool checks;
+  StateDamage* damage;
+};
+
+// What a thread has added to the digests of its block (kernels/state_digest.h).
+struct BlockDigests {
+  std::uint64_t read = 0, written = 0;
+};
+
+// Weight of element `index` of a block.
+__device__ std::uint32_t digest_weight(std::uint32_t index) {
+  std::uint32_t weight = 1, square = digest_generator;
+#pragma unroll
+  for (std::uint32_t bit = 1; bit < block_elements; bit *= 2) {
+    if ((index & bit) != 0) weight *= square;
+    square *= square;
+  }
+  return weight;
+}
+
+// Part of the digest that neighbouring elements make; `weight` is that of the first.
 template <int size>
-__device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::int64_t first) {
+__device__ std::uint64_t digest_part(std::uint32_t weight, const float (&w)[size], const float (&m)[size],
+                                     const float (&v)[size]) {
+  std::uint64_t of_w = 0, of_m = 0, of_v = 0;
+#pragma unroll
+  for (int i = 0; i < size; ++i) {
+    of_w += static_cast<std::uint64_t>(weight) * __float_as_uint(w[i]);
+    of_m += static_cast<std::uint64_t>(weight) * __float_as_uint(m[i]);
+    of_v += static_cast<std::uint64_t>(weight) * __float_as_uint(v[i]);
+    weight *= digest_generator;
+  }
+  return of_w + digest_of_moment1 * of_m + digest_of_moment2 * of_v;
+}
+
+// Updates `size` elements from `first` on, the first of which has the weight `first_weight` in the digest of its
+// block.
+template <int size, bool with_digests>
+__device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::int64_t first,
+                       std::uint32_t first_weight, BlockDigests& digests) {
   float w[size], m[size], v[size], g[size];
   load<size>(tensor.gradient + first, g);
   load<size>(tensor.moment1 + first, m);
   load<size>(tensor.moment2 + first, v);
   load<size>(tensor.weight + first, w);
+  if constexpr (with_digests) digests.read += digest_part<size>(first_weight, w, m, v);
 #pragma unroll
   for (int i = 0; i < size; ++i) {
     g[i] *= by.gradient_scale;
@@ -32,10 +79,23 @@ __device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::i
     const float direction = m[i] * by.inverse1 / (sqrtf(v[i] * by.inverse2) + by.epsilon);
     w[i] = fmaf(by.minus_rate, fmaf(tensor.weight_decay, w[i], direction), w[i]);
   }
+  if constexpr (with_digests) digests.written += digest_part<size>(first_weight, w, m, v);
   store<size>(tensor.moment1 + first, m);
   store<size>(tensor.moment2 + first, v);
   store<size>(tensor.weight + first, w);
   if (tensor.copy != nullptr) store<size>(tensor.copy + first, w);
+}
+
+// Updates the part of a block [begin, end) that this thread has, `size` neighbouring elements at a time.
+template <int size, bool with_digests>
+__device__ void update_part(const Coefficients& by, const AdamWTensor& tensor, std::int64_t begin,
+                            std::int64_t end, std::uint32_t index, BlockDigests& digests) {
+  std::uint32_t weight = 1;
+  if constexpr (with_digests) weight = digest_weight(index + threadIdx.x * size);
+  for (std::int64_t i = begin + threadIdx.x * size; i < end; i += adamw_threads * size) {
+    update<size, with_digests>(by, tensor, i, weight, digests);
+    weight *= size == 1 ? digest_step : digest_step_packed;
+  }
 }
 
 // The tensor that holds a block: the last one that starts at or before it.
@@ -55,16 +115,36 @@ __device__ bool aligned(const AdamWTensor& tensor) {
   return all % 16 == 0 && of(tensor.copy) % 8 == 0;
 }
 
+// Compares the digest of what the thread block read, and leaves that of what it wrote. All threads call.
+__device__ void carry_digest(const Digests& of, const BlockDigests& mine) {
+  const std::uint64_t read = block_reduce(mine.read, Sum{}), written = block_reduce(mine.written, Sum{});
+  if (threadIdx.x != 0) return;
+  std::uint64_t& digest = of.blocks[blockIdx.x];
+  if (of.checks && digest != read) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&of.damage->block_count), 1ULL);
+    atomicMin(reinterpret_cast<unsigned long long*>(&of.damage->first_block),
+              static_cast<unsigned long long>(blockIdx.x));
+  }
+  digest = written;
+}
+
 // A thread block updates a block of elements.
-__global__ void adamw(const AdamWTensor* tensors, std::int64_t tensor_count, Coefficients by) {
-  constexpr int size = 4;
+template <bool with_digests>
+__global__ void adamw(const AdamWTensor* tensors, std::int64_t tensor_count, Coefficients by,
+                      Digests digests) {
   const AdamWTensor tensor = tensor_of_block(tensors, tensor_count, blockIdx.x);
   const std::int64_t begin = (blockIdx.x - tensor.first_block) * block;
   const std::int64_t end = min(begin + block, tensor.count);
-  const std::int64_t packed_end = aligned(tensor) ? begin + (end - begin) / size * size : begin;
-  for (std::int64_t i = begin + threadIdx.x * size; i < packed_end; i += blockDim.x * size)
-    update<size>(by, tensor, i);
-  for (std::int64_t i = packed_end + threadIdx.x; i < end; i += blockDim.x) update<1>(by, tensor, i);
+  const std::int64_t packed_end = aligned(tensor) ? begin + (end - begin) / packed * packed : begin;
+  BlockDigests mine;
+  update_part<packed, with_digests>(by, tensor, begin, packed_end, 0, mine);
+  update_part<1, with_digests>(by, tensor, packed_end, end, static_cast<std::uint32_t>(packed_end - begin),
+                               mine);
+  if constexpr (with_digests) carry_digest(digests, mine);
+}
+
+__global__ void clear_damage(StateDamage* damage) {
+  *damage = StateDamage{};
 }
 
 }  // namespace
@@ -80,7 +160,11 @@ void run_adamw(Context& context, const void* arguments) {
                            .inverse2 = 1.0F / op.correction2,
                            .epsilon = op.epsilon,
                            .minus_rate = -op.learning_rate};
-  launch(context, adamw, {.blocks = blocks_for(op.block_count, 1)}, op.tensors, op.tensor_count, by);
+  const Digests digests = {.blocks = op.block_digests, .checks = op.checks_digests, .damage = op.damage};
+  const Grid grid = {.blocks = blocks_for(op.block_count, 1), .threads = adamw_threads};
+  if (op.damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, op.damage);
+  launch(context, op.block_digests != nullptr ? adamw<true> : adamw<false>, grid, op.tensors, op.tensor_count,
+         by, digests);
 }
 
 void run_square_sum(Context& context, const void* arguments) {

@@ -1,5 +1,7 @@
 #include "kernels/optimizer.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "runtime/core/shard_spec.h"
@@ -27,10 +29,52 @@ void update(const AdamW& op, const AdamWTensor& tensor) {
   }
 }
 
+// Calls body(digest entry, digest of the memory, index in the table) for each block of a tensor.
+template <typename Body>
+void for_digests(const AdamW& op, const AdamWTensor& tensor, const Body& body) {
+  constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
+  for (std::int64_t first = 0; first < tensor.count; first += block) {
+    const std::int64_t index = tensor.first_block + first / block;
+    body(op.block_digests[index],
+         state_digest(tensor.weight + first, tensor.moment1 + first, tensor.moment2 + first,
+                      std::min(block, tensor.count - first)),
+         static_cast<std::uint64_t>(index));
+  }
+}
+
 }  // namespace
 
+std::uint64_t state_digest(const float* weight, const float* moment1, const float* moment2,
+                           std::int64_t count) {
+  std::uint64_t sums[3] = {};
+  std::uint32_t element_weight = 1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    sums[0] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(weight[i]);
+    sums[1] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(moment1[i]);
+    sums[2] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(moment2[i]);
+    element_weight *= digest_generator;
+  }
+  return sums[0] + digest_of_moment1 * sums[1] + digest_of_moment2 * sums[2];
+}
+
 void reference(const AdamW& op) {
-  for (std::int64_t t = 0; t < op.tensor_count; ++t) update(op, op.tensors[t]);
+  StateDamage damage;
+  for (std::int64_t t = 0; t < op.tensor_count; ++t) {
+    const AdamWTensor& tensor = op.tensors[t];
+    if (op.block_digests != nullptr && op.checks_digests) {
+      for_digests(op, tensor, [&](std::uint64_t kept, std::uint64_t read, std::uint64_t index) {
+        if (kept == read) return;
+        ++damage.block_count;
+        damage.first_block = std::min(damage.first_block, index);
+      });
+    }
+    update(op, tensor);
+    if (op.block_digests != nullptr) {
+      for_digests(op, tensor,
+                  [](std::uint64_t& kept, std::uint64_t written, std::uint64_t) { kept = written; });
+    }
+  }
+  if (op.damage != nullptr) *op.damage = damage;
 }
 
 void reference(const SquareSum& op) {

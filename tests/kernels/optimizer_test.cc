@@ -1,5 +1,7 @@
 #include "kernels/optimizer.h"
 
+#include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "runtime/core/shard_spec.h"
@@ -56,6 +58,58 @@ class AdamWUpdate {
   mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
 };
 
+// The update above with digests, in the sixth tensor. The damage is that of the run before.
+class DigestedUpdate {
+ public:
+  DigestedUpdate(std::vector<std::int64_t> counts, bool copy) : counts_(counts), update_(counts, copy) {}
+  DigestedUpdate& checking(bool checks) {
+    checks_ = checks;
+    return *this;
+  }
+  AdamW operator()(Tensors& t) const {
+    AdamW op = update_(t);
+    op.block_digests = t[5].as<std::uint64_t>();
+    op.checks_digests = checks_;
+    op.damage = damage_.data();
+    return op;
+  }
+  const StateDamage& damage() const { return damage_.front(); }
+
+  Tensors tensors() const {
+    Tensors all = adamw_tensors(std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}));
+    all.emplace_back(static_cast<std::int64_t>(digests_of(all).size()), DType::fp64);
+    return all;
+  }
+  // By the definition, of what the tensors hold now.
+  std::vector<std::uint64_t> digests_of(Tensors& t) const {
+    std::vector<std::uint64_t> digests;
+    std::int64_t first = 0;
+    for (const std::int64_t count : counts_) {
+      for (std::int64_t begin = 0; begin < count; begin += 4096) {
+        const std::int64_t at = first + begin;
+        digests.push_back(state_digest(t[0].as<float>() + at, t[1].as<float>() + at, t[2].as<float>() + at,
+                                       std::min<std::int64_t>(4096, count - begin)));
+      }
+      first += count;
+    }
+    return digests;
+  }
+  static std::vector<std::uint64_t> kept_digests(Tensors& t) {
+    const auto* kept = t[5].as<std::uint64_t>();
+    return {kept, kept + t[5].count()};
+  }
+
+ private:
+  std::vector<std::int64_t> counts_;
+  AdamWUpdate update_;
+  bool checks_ = false;
+  mutable std::vector<StateDamage, TensorAllocator<StateDamage>> damage_{1};
+};
+
+void flip_bit(Values& values, std::int64_t element, int bit) {
+  reinterpret_cast<std::uint32_t*>(values.data())[element] ^= 1U << bit;
+}
+
 KERNEL_CASES(AdamWMatchesReference, OpId::adamw) {
   for (const std::int64_t count : {1, 15, 16, 4096, 20011}) {
     for (const bool copy : {false, true}) {
@@ -85,6 +139,103 @@ KERNEL_CASES(AdamWStreamedCopyHasTheSameBits, OpId::adamw) {
   expect_op(tensors, update);
   const auto streamed = run_under_test(tensors, update, 2);
   EXPECT_TRUE(!stored || (*streamed)[4].same_bits((*stored)[4]));
+}
+
+// Sizes around those of vectors, packs and blocks, and blocks that lie where no wide access can start.
+KERNEL_CASES(AdamWDigestsAreThoseOfTheStateItWrote, OpId::adamw) {
+  const std::vector<std::vector<std::int64_t>> tables = {
+      {1}, {15}, {16}, {17}, {4095}, {4096}, {4097}, {20'011}, {1, 4096, 4097, 16, 30'000, 3, 8192, 20'001}};
+  for (const std::vector<std::int64_t>& counts : tables) {
+    for (const bool copy : {false, true}) {
+      SCOPED_TRACE(testing::Message() << counts.front() << " of " << counts.size());
+      DigestedUpdate update(counts, copy);
+      const Tensors tensors = update.tensors();
+      const auto plain = run_under_test(tensors, AdamWUpdate(counts, copy), 1);
+      if (!plain) return;
+      for (const int threads : under_test()->thread_counts()) {
+        Tensors written = *run_under_test(tensors, update.checking(false), threads);
+        EXPECT_EQ(update.kept_digests(written), update.digests_of(written));
+        EXPECT_EQ(update.damage().block_count, 0U) << "nothing was compared";
+        for (std::size_t t = 0; t < plain->size() - 1; ++t) {
+          EXPECT_TRUE(written[t].same_bits((*plain)[t])) << "tensor " << t;
+          EXPECT_TRUE(written[t].guard_intact()) << "tensor " << t;
+        }
+        written = *run_under_test(written, update.checking(true), threads);
+        EXPECT_EQ(update.kept_digests(written), update.digests_of(written));
+        EXPECT_EQ(update.damage().block_count, 0U);
+        EXPECT_EQ(update.damage().first_block, StateDamage::no_block);
+      }
+    }
+  }
+}
+
+KERNEL_CASES(AdamWDigestsAreTheSameAnywhere, OpId::adamw) {
+  const DigestedUpdate update({4099, 21}, true);
+  expect_same_bits_anywhere(update.tensors(), update);
+}
+
+// Every bit of a block of each array, in as many blocks of one table.
+KERNEL_CASES(AdamWFindsEveryFlippedBit, OpId::adamw) {
+  constexpr std::int64_t count = 21;  // a vector and a rest
+  constexpr std::size_t arrays = 3, bits = 32;
+  constexpr std::size_t flips = arrays * bits * count;
+  DigestedUpdate update(std::vector<std::int64_t>(flips, count), false);
+  const auto written = run_under_test(update.tensors(), update.checking(false), 2);
+  if (!written) return;
+  Tensors damaged = *written;
+  for (std::size_t flip = 0; flip < flips; ++flip) {
+    const auto element = static_cast<std::int64_t>(flip / (arrays * bits));
+    flip_bit(damaged[flip % arrays], static_cast<std::int64_t>(flip) * count + element,
+             static_cast<int>(flip / arrays % bits));
+  }
+  const Tensors next = *run_under_test(damaged, update.checking(true), 2);
+  EXPECT_EQ(update.damage().block_count, flips);
+  EXPECT_EQ(update.damage().first_block, 0U);
+  run_under_test(next, update.checking(true), 2);
+  EXPECT_EQ(update.damage().block_count, 0U) << "the values that it went on with are not damaged";
+  run_under_test(damaged, update.checking(false), 2);
+  EXPECT_EQ(update.damage().block_count, 0U) << "nothing was compared";
+}
+
+KERNEL_CASES(AdamWNamesTheFirstDamagedBlock, OpId::adamw) {
+  const std::vector<std::int64_t> counts = {4096, 70, 4096 * 40 + 5};  // more blocks than one thread takes
+  DigestedUpdate update(counts, true);
+  const auto written = run_under_test(update.tensors(), update.checking(false), 3);
+  if (!written) return;
+  Tensors damaged = *written;
+  flip_bit(damaged[2], 4096 + 70 + 4096 * 40 + 4, 31);
+  flip_bit(damaged[0], 4096 + 70 + 4096 * 3 + 11, 0);
+  flip_bit(damaged[1], 4096 + 70 + 4096 * 21, 7);
+  flip_bit(damaged[1], 4096 + 70 + 4096 * 21 + 1, 7);
+  run_under_test(damaged, update.checking(true), 3);
+  EXPECT_EQ(update.damage().block_count, 3U);
+  EXPECT_EQ(update.damage().first_block, 5U);
+}
+
+// The digest is linear modulo 2^64, so digests of single ones are the weights, and these two properties make
+// it notice every flipped bit and every exchange of two elements (kernels/state_digest.h).
+TEST(StateDigest, WeightsAreOddAndDifferInTheirLowHalves) {
+  std::vector<float> arrays[3];
+  for (std::vector<float>& array : arrays) array.resize(block_elements);
+  std::vector<std::uint32_t> weights;
+  for (std::vector<float>& array : arrays) {
+    for (float& element : array) {
+      element = std::bit_cast<float>(1U);
+      const std::uint64_t weight =
+          state_digest(arrays[0].data(), arrays[1].data(), arrays[2].data(), block_elements);
+      element = 0.0F;
+      ASSERT_EQ(weight % 2, 1U);
+      weights.push_back(static_cast<std::uint32_t>(weight));
+    }
+  }
+  std::ranges::sort(weights);
+  EXPECT_EQ(std::ranges::adjacent_find(weights), weights.end());
+}
+
+// A check of all devices against a value that none of them computed: the definition in Python.
+TEST(StateDigest, IsTheDefinition) {
+  const std::vector<float> w = {1.0F, -2.5F, 0.0F}, m = {0.125F, 3e-5F, -1.0F}, v = {1e-8F, 2.0F, 0.5F};
+  EXPECT_EQ(state_digest(w.data(), m.data(), v.data(), 3), 0x8fb5188c4aa45e61U);
 }
 
 TEST(AdamW, CopyIsTheNewWeightRounded) {

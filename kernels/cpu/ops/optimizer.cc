@@ -2,8 +2,8 @@
 
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/ops/ops.h"
-#include "kernels/cpu/ops/prefetch_group.h"
 #include "kernels/cpu/ops/square_sum.h"
+#include "kernels/cpu/ops/state_digest.h"
 #include "kernels/cpu/simd.h"
 
 namespace holdfast::inline kernels::cpu::HF_ISA {
@@ -14,12 +14,27 @@ constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
 constexpr std::int64_t adamw_chunk_blocks = 16;
 constexpr std::int64_t adamw_prefetch_elements = 512;
 
-// Updates elements [first, first + size) of a tensor. put_copy(i, updated, lanes) writes the bf16 copy. The
-// divisions by the corrections are products with their inverses: one division and one root an element are
-// left.
-template <typename PutCopy>
-HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::int64_t first,
-                               std::int64_t size, const PutCopy& put_copy) {
+// Compares the digest of what was read from a block, and leaves that of what was written. Blocks are updated by
+// several threads.
+void carry_digest(const AdamW& op, std::int64_t of_block, std::uint64_t read, std::uint64_t written) {
+  std::uint64_t& digest = op.block_digests[of_block];
+  if (op.checks_digests && digest != read) {
+    const auto damaged = static_cast<std::uint64_t>(of_block);
+    __atomic_fetch_add(&op.damage->block_count, 1, __ATOMIC_RELAXED);
+    std::uint64_t lowest = __atomic_load_n(&op.damage->first_block, __ATOMIC_RELAXED);
+    while (damaged < lowest && !__atomic_compare_exchange_n(&op.damage->first_block, &lowest, damaged, true,
+                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+  }
+  digest = written;
+}
+
+// Updates elements [first, first + size) of a tensor; `first` begins a block. The divisions by the
+// corrections are products with their inverses: one division and one root an element are left.
+// put_copy(i, updated, lanes) writes the bf16 copy.
+template <bool with_digests, typename PutCopy>
+HF_INLINE void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size,
+                      const PutCopy& put_copy) {
   float* weight = tensor.weight + first;
   float* moment1 = tensor.moment1 + first;
   float* moment2 = tensor.moment2 + first;
@@ -29,14 +44,17 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
   const f32x16 inverse1 = broadcast(1.0F / op.correction1), inverse2 = broadcast(1.0F / op.correction2);
   const f32x16 epsilon = broadcast(op.epsilon), decay = broadcast(tensor.weight_decay);
   const f32x16 minus_rate = broadcast(-op.learning_rate), scale = broadcast(op.gradient_scale);
-  for_lanes(size, [&](std::int64_t i, auto lanes) {
+  BlockDigest read, written;
+  DigestWeights weights;
+  const auto update_lanes = [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
     for (const float* stream : {gradient, static_cast<const float*>(moment1),
                                 static_cast<const float*>(moment2), static_cast<const float*>(weight)}) {
       prefetch(stream + i + adamw_prefetch_elements);
     }
     const f32x16 g = load(gradient + i, lanes) * scale;
-    const f32x16 m = fma(load(moment1 + i, lanes), beta1, rest1 * g);
-    const f32x16 v = fma(load(moment2 + i, lanes), beta2, rest2 * g * g);
+    const f32x16 old_m = load(moment1 + i, lanes), old_v = load(moment2 + i, lanes);
+    const f32x16 m = fma(old_m, beta1, rest1 * g);
+    const f32x16 v = fma(old_v, beta2, rest2 * g * g);
     const f32x16 direction = (m * inverse1) / (sqrt(v * inverse2) + epsilon);
     const f32x16 w = load(weight + i, lanes);
     const f32x16 updated = fma(minus_rate, fma(decay, w, direction), w);
@@ -44,24 +62,42 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
     store(moment2 + i, v, lanes);
     store(weight + i, updated, lanes);
     put_copy(first + i, updated, lanes);
-  });
+    if constexpr (with_digests) {
+      read.add(weights, w, old_m, old_v);
+      written.add(weights, keep(updated, lanes, 0.0F), keep(m, lanes, 0.0F), keep(v, lanes, 0.0F));
+      weights.advance();
+    }
+  };
+  if constexpr (with_digests) {
+    for (std::int64_t begin = 0; begin < size; begin += block) {
+      read = written = BlockDigest{};
+      weights = DigestWeights{};
+      for_lanes(
+          smaller(block, size - begin), [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
+            update_lanes(begin + i, lanes);
+          });
+      carry_digest(op, tensor.first_block + (first + begin) / block, read.value(), written.value());
+    }
+  } else {
+    for_lanes(size, update_lanes);
+  }
 }
 
-// Updates these elements and their copy, which is streamed where its alignment allows: it is not read before
-// the next step's forward.
+// The copy is not read before the next step's forward: it is streamed where its alignment allows.
+template <bool with_digests>
 void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
   BFloat16* const copy = tensor.copy;
   if (copy == nullptr) {
-    update_elements(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
+    update<with_digests>(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
   } else if (stream_aligned(copy + first)) {
-    update_elements(
+    update<with_digests>(
         op, tensor, first,
         size, [copy](std::int64_t i, f32x16 updated, auto lanes) __attribute__((always_inline)) {
           stream(copy + i, updated, lanes);
         });
     stream_fence();
   } else {
-    update_elements(
+    update<with_digests>(
         op, tensor, first,
         size, [copy](std::int64_t i, f32x16 updated, auto lanes) __attribute__((always_inline)) {
           store(copy + i, updated, lanes);
@@ -69,7 +105,7 @@ void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std:
   }
 }
 
-// Returns the index of the tensor that holds a block: the last one that starts at or before it.
+// The tensor that holds a block: the last one that starts at or before it.
 std::int64_t tensor_of_block(const AdamW& op, std::int64_t wanted) {
   std::int64_t low = 0;
   for (std::int64_t high = op.tensor_count; high - low > 1;) {
@@ -79,21 +115,38 @@ std::int64_t tensor_of_block(const AdamW& op, std::int64_t wanted) {
   return low;
 }
 
-// Updates blocks [begin, end) of the table, which may belong to several tensors.
+// Blocks [begin, end) of the table, which may belong to several tensors.
 void update_blocks(const AdamW& op, std::int64_t begin, std::int64_t end) {
   for (std::int64_t t = tensor_of_block(op, begin); begin < end; ++t) {
     const AdamWTensor& tensor = op.tensors[t];
     const std::int64_t first = (begin - tensor.first_block) * block;
     const std::int64_t last = smaller((end - tensor.first_block) * block, tensor.count);
-    update(op, tensor, first, last - first);
+    if (op.block_digests != nullptr) {
+      update<true>(op, tensor, first, last - first);
+    } else {
+      update<false>(op, tensor, first, last - first);
+    }
     begin = tensor.first_block + ceil_divide(last, block);
   }
+}
+
+// Called for i = 0, 32, 64 ...: prefetches the four blocks after the group of four that i is in, a bit of
+// each in turn. One core reads memory 1.3 to 1.5 times as fast in four streams as in one.
+HF_INLINE void prefetch_group(const float* values, std::int64_t i) {
+  constexpr std::int64_t streams = 4;
+  constexpr std::int64_t group = streams * block;
+  const std::int64_t step = i % group / square_sum_stride;
+  const float* next =
+      values + i / group * group + group + step % streams * block + step / streams * square_sum_stride;
+  prefetch_far(next);
+  prefetch_far(next + vector_lanes);
 }
 
 }  // namespace
 
 void run_adamw(const Context& context, const void* arguments) {
   const AdamW& op = *static_cast<const AdamW*>(arguments);
+  if (op.damage != nullptr) *op.damage = StateDamage{};
   for_chunks(context, op.block_count, adamw_chunk_blocks,
              [&](std::int64_t first, std::int64_t size) { update_blocks(op, first, first + size); });
 }
@@ -104,7 +157,7 @@ void run_square_sum(const Context& context, const void* arguments) {
     const float* values = op.values + first;
     for_square_sums(
         size, op.sums + first / block, [values](std::int64_t i, std::int64_t) __attribute__((always_inline)) {
-          prefetch_group(values, i * static_cast<std::int64_t>(sizeof(float)));
+          prefetch_group(values, i);
           return values + i;
         });
   });

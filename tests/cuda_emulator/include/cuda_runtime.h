@@ -2,6 +2,7 @@
 // part of the language and of the runtime that the kernels and the device use, and no more.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -179,6 +180,13 @@ void __stcs(T* address, T value) {
 }
 using std::max;
 using std::min;
+// Blocks run one after another, and their threads are fibers of one thread.
+inline unsigned long long atomicAdd(unsigned long long* address, unsigned long long value) {
+  return std::exchange(*address, *address + value);
+}
+inline unsigned long long atomicMin(unsigned long long* address, unsigned long long value) {
+  return std::exchange(*address, std::min(*address, value));
+}
 
 // ---- the runtime ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,51 @@
+// Defines the digest of a block of optimizer state, which AdamW carries from update to update: a bit that
+// flips at rest, between two updates, makes the next one read other values than the last one wrote.
+//
+//   digest = sum over the arrays a (0 = weight, 1 = moment1, 2 = moment2) of array_weight(a) *
+//            sum over the elements i of the block of element_weight(i) * bits of element i
+//
+// modulo 2^64, with array_weight(a) = g^(4096 a) mod 2^32 and element_weight(i) = g^i mod 2^32. A sum of
+// integers does not depend on its order, so every device, instruction set and number of threads gives the
+// same digest, and 32-bit factors are what vector units multiply fast.
+//
+// g is 5 modulo 8, so it has order 2^30 modulo 2^32: the products of the weights are odd, and all those of a
+// block differ modulo 2^32. Hence one flipped bit always changes the digest (by an odd multiple of 2^k, k <
+// 32), and so does an exchange of two elements with different bits (by a product of two differences that
+// have fewer than 32 trailing zero bits each). Any other change goes unnoticed with a chance near 2^-64.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/core/block.h"
+
+namespace holdfast::inline kernels {
+
+// g, a multiplier modulo 2^32 with good spectra (L'Ecuyer 1999, "Tables of linear congruential generators").
+inline constexpr std::uint32_t digest_generator = 747796405;
+
+// Returns g^exponent modulo 2^32. No code of it remains in a program, as files of kernels/cpu/ops require.
+consteval std::uint32_t digest_power(std::uint64_t exponent) {
+  std::uint32_t result = 1;
+  for (std::uint32_t square = digest_generator; exponent != 0; exponent /= 2, square *= square) {
+    if (exponent % 2 != 0) result *= square;
+  }
+  return result;
+}
+
+// Weights of the arrays moment1 and moment2; that of `weight` is 1.
+inline constexpr std::uint64_t digest_of_moment1 = digest_power(block_elements);
+inline constexpr std::uint64_t digest_of_moment2 = digest_power(2 * block_elements);
+
+// Returns the digest of a block of `count` elements: the definition above, one element after another.
+std::uint64_t state_digest(const float* weight, const float* moment1, const float* moment2,
+                           std::int64_t count);
+
+// Result of comparing the blocks that an update read with the digests that the update before left.
+struct StateDamage {
+  static constexpr std::uint64_t no_block = ~std::uint64_t{0};
+  std::uint64_t block_count = 0;         // number of blocks that differ
+  std::uint64_t first_block = no_block;  // lowest of them, counted over all tensors of the table
+};
+static_assert(sizeof(StateDamage) == 16);
+
+}  // namespace holdfast::inline kernels
