@@ -1,5 +1,6 @@
 #include "runtime/optim/sharded_optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -10,12 +11,13 @@
 namespace holdfast::inline optim {
 
 ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype,
-                                   const OptimizerConfig& config, MemoryPlan& plan)
+                                   const OptimizerConfig& config, MemoryPlan& plan, bool checks_state)
     : config_(config),
       dtype_(dtype),
       segments_(buckets.segments(rank)),
       frozen_(buckets.frozen_segments(rank)),
-      specs_(buckets.shard_specs(rank, "weight")) {
+      specs_(buckets.shard_specs(rank, "weight")),
+      checks_state_(checks_state) {
   const std::uint64_t shard_bytes = buckets.shard_elements(rank) * sizeof(float);
   if (dtype == DType::bf16) {
     master_slot_ = plan.reserve("optimizer.master", MemoryClass::optimizer,
@@ -26,9 +28,16 @@ ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dt
   for (const Segment& segment : segments_) {
     const Bucket& bucket = buckets.buckets()[static_cast<std::size_t>(segment.bucket)];
     weight_decay_.push_back(bucket.tensors[static_cast<std::size_t>(segment.tensor)].weight_decay);
+    first_blocks_.push_back(block_count_);
+    block_count_ += segment.block_count;
   }
   table_slot_ =
       plan.reserve("optimizer.table", MemoryClass::workspace, segments_.size() * sizeof(AdamWTensor));
+  if (!checks_state_) return;
+  digests_slot_ =
+      plan.reserve("optimizer.digests", MemoryClass::workspace, block_count_ * sizeof(std::uint64_t));
+  damage_slot_ =
+      plan.reserve("optimizer.damage", MemoryClass::workspace, sizeof(StateDamage), MemoryKind::host_visible);
 }
 
 void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte* parameters,
@@ -47,10 +56,13 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
         .gradient = gradients.of(segment),
         .copy = dtype_ == DType::bf16 ? working_copy(segment) : nullptr,
         .count = static_cast<std::int64_t>(segment.elements),
-        .first_block = block_count_,
+        .first_block = static_cast<std::int64_t>(first_blocks_[i]),
         .weight_decay = weight_decay_[i] ? static_cast<float>(config_.weight_decay) : 0.0F,
     });
-    block_count_ += static_cast<std::int64_t>(segment.block_count);
+  }
+  if (checks_state_) {
+    digests_ = arena.at<std::uint64_t>(digests_slot_);
+    damage_ = arena.at<StateDamage>(damage_slot_);
   }
   table_ = arena.at<AdamWTensor>(table_slot_);
   write_memory(device, arena.at<AdamWTensor>(table_slot_), std::as_bytes(std::span(table)));
@@ -75,17 +87,38 @@ void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalar
   device.launch(AdamW{
       .tensors = table_,
       .tensor_count = static_cast<std::int64_t>(segments_.size()),
-      .block_count = block_count_,
+      .block_count = static_cast<std::int64_t>(block_count_),
       .learning_rate = static_cast<float>(scalars.learning_rate * std::exchange(next_rate_factor_, 1.0)),
       .beta1 = beta1,
       .beta2 = beta2,
       .epsilon = static_cast<float>(config_.epsilon),
       .correction1 = correction(beta1),
       .correction2 = correction(beta2),
-      .gradient_scale = static_cast<float>(scalars.gradient_scale)});
+      .gradient_scale = static_cast<float>(scalars.gradient_scale),
+      .block_digests = digests_,
+      .checks_digests = has_digests_,
+      .damage = damage_});
+  has_compared_ = has_digests_;
+  has_digests_ = checks_state_;
+}
+
+void ShardedOptimizer::forget_digests() {
+  has_digests_ = has_compared_ = false;
+}
+
+std::optional<StateFinding> ShardedOptimizer::finding() const {
+  if (!has_compared_ || damage_->block_count == 0) return std::nullopt;
+  const auto after = std::ranges::upper_bound(first_blocks_, damage_->first_block);
+  const auto segment = static_cast<std::size_t>(after - first_blocks_.begin() - 1);
+  StateFinding finding{.block_count = damage_->block_count, .first_block = specs_[segment]};
+  finding.first_block.kind.clear();
+  finding.first_block.first_block += damage_->first_block - first_blocks_[segment];
+  finding.first_block.block_count = 1;
+  return finding;
 }
 
 void ShardedOptimizer::launch_publish(Device& device) {
+  forget_digests();
   if (dtype_ != DType::bf16) return;
   for (const std::vector<Segment>* const segments : {&segments_, &frozen_}) {
     for (const Segment& segment : *segments) {

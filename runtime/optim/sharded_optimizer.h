@@ -7,9 +7,14 @@
 //
 // A frozen tensor has an owner as well, which saves and loads its weight; in bf16 runs that keeps its fp32
 // value, too.
+//
+// Every update carries digests of the owned weights and moments to the next one (kernels/state_digest.h),
+// which finds bits that flipped in between. Frozen tensors are not covered, because no update reads them, and
+// neither are the bf16 copies.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,10 +39,21 @@ struct OwnedState {
   float* data = nullptr;
 };
 
+// Damage of the state at rest: blocks that an update read with other values than the update before had
+// written. The update has been made of the damaged values.
+struct StateFinding {
+  std::uint64_t block_count = 0;  // number of damaged blocks
+  // The first of them: its tensor, slice and range of elements. The kind is empty, because a digest covers the
+  // weight and both moments.
+  ShardSpec first_block;
+};
+
 class ShardedOptimizer {
  public:
+  // `checks_state`: updates compute digests. Without them there are no findings; the updates have the same
+  // bits.
   ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config,
-                   MemoryPlan& plan);
+                   MemoryPlan& plan, bool checks_state = true);
   // Takes the addresses, once, after the arena exists; `gradients` as LaneReduction::reduced() says.
   void bind(Device& device, const MemoryArena& arena, std::byte* parameters, ReducedGradients gradients);
 
@@ -45,9 +61,16 @@ class ShardedOptimizer {
   void launch_update(Device& device, const UpdateScalars& scalars);
   // Multiplies the learning rate of the next update, for tests (runtime/os/fault_point.h).
   void scale_next_rate(double factor) { next_rate_factor_ = factor; }
-  // Rounds the owned master weights into the parameter buffer in bf16 runs (after a start or a load). Does
-  // nothing in fp32 runs.
+  // Rounds the owned master weights into the parameter buffer in bf16 runs. It is called whenever the state
+  // was made or loaded, and forgets the digests.
   void launch_publish(Device& device);
+
+  // Makes the next update write digests only, because the state was written by something else than an update:
+  // whoever writes through state() calls this, or launch_publish(), before the next update.
+  void forget_digests();
+  // Returns what the last update found; nothing where it compared nothing. The device was waited for since.
+  // Reading resets nothing: the next update does.
+  std::optional<StateFinding> finding() const;
 
   // Returns the weights of all segments, the frozen ones last, and then the moments of the trained ones.
   std::vector<OwnedState> state();
@@ -59,15 +82,21 @@ class ShardedOptimizer {
   OptimizerConfig config_;
   DType dtype_;
   std::vector<Segment> segments_, frozen_;
-  std::vector<ShardSpec> specs_;    // of kind "weight", one per segment, then one per frozen segment
-  std::vector<bool> weight_decay_;  // one per segment
-  std::int64_t block_count_ = 0;
+  std::vector<ShardSpec> specs_;             // of kind "weight", one per segment, then one per frozen segment
+  std::vector<bool> weight_decay_;           // one per segment
+  std::vector<std::uint64_t> first_blocks_;  // number of blocks in the segments before, by segment
+  std::uint64_t block_count_ = 0;
   double next_rate_factor_ = 1.0;
-  MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, table_slot_;
+  bool checks_state_;
+  bool has_digests_ = false;   // the last update left them
+  bool has_compared_ = false;  // the last update compared those of the update before
+  MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, table_slot_, digests_slot_, damage_slot_;
   float* master_ = nullptr;
   float* moment1_ = nullptr;
   float* moment2_ = nullptr;
   const AdamWTensor* table_ = nullptr;  // one per segment
+  std::uint64_t* digests_ = nullptr;    // one per block, or null
+  StateDamage* damage_ = nullptr;       // in host_visible memory, or null
   std::byte* parameters_ = nullptr;
 };
 

@@ -46,11 +46,11 @@ float value_at(const std::string& tensor, std::uint64_t element, std::uint64_t s
 // element, seed).
 class Rank {
  public:
-  Rank(int rank, int ranks, DType dtype)
+  Rank(int rank, int ranks, DType dtype, bool checks_state = true)
       : device_(make_cpu_device({.threads = 2})),
         buckets_(two_buckets(), ranks),
         rank_(rank),
-        optimizer_(buckets_, rank, dtype, adamw(), plan_) {
+        optimizer_(buckets_, rank, dtype, adamw(), plan_, checks_state) {
     parameters_ =
         plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * bytes_of(dtype));
     accumulator_ = plan_.reserve("accumulator", MemoryClass::gradients,
@@ -63,8 +63,7 @@ class Rank {
         piece.data[i] = value_at(piece.spec.tensor, piece.spec.first_element() + i, 1);
       }
     }
-    optimizer_.launch_publish(*device_);
-    device_->synchronize();
+    publish();
   }
 
   void set_gradients(std::uint64_t seed, float scale = 1.0F) {
@@ -80,6 +79,27 @@ class Rank {
         *device_, {.step = step, .learning_rate = learning_rate, .gradient_scale = gradient_scale});
     device_->synchronize();
   }
+  void update_with_gradients_of(std::int64_t step) {
+    set_gradients(static_cast<std::uint64_t>(step) + 10);
+    update(step, 1e-3 * static_cast<double>(step), 0.5);
+  }
+  // Flips a bit of an owned element in memory.
+  void flip_bit(const std::string& kind, const std::string& tensor, std::uint64_t element, int bit) {
+    for (const OwnedState& piece : optimizer_.state()) {
+      const ShardSpec& spec = piece.spec;
+      if (spec.kind != kind || spec.tensor != tensor || element < spec.first_element()) continue;
+      if (element - spec.first_element() >= spec.element_count()) continue;
+      float& value = piece.data[element - spec.first_element()];
+      value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ 1U << bit);
+      return;
+    }
+    FAIL() << "this rank does not own element " << element << " of " << tensor;
+  }
+  void publish() {
+    optimizer_.launch_publish(*device_);
+    device_->synchronize();
+  }
+  ShardedOptimizer& optimizer() { return optimizer_; }
   // What this rank owns, put where it belongs in the whole tensors.
   void collect(const std::string& kind, Tensors& tensors) {
     for (const OwnedState& piece : optimizer_.state()) {
@@ -212,6 +232,72 @@ TEST_P(ShardedOptimizerTest, ARankLeavesTheOthersParametersAlone) {
     }
   }
   EXPECT_NE(before, after);
+}
+
+TEST_P(ShardedOptimizerTest, AFlippedBitIsFoundByTheNextUpdate) {
+  // late.weight has 9,100 elements, three blocks, of which rank 0 of two owns those at its beginning.
+  for (const char* kind : {"weight", "moment1", "moment2"}) {
+    Rank rank(0, 2, GetParam());
+    rank.update_with_gradients_of(1);
+    EXPECT_FALSE(rank.optimizer().finding()) << "the first update has nothing to compare with";
+    rank.update_with_gradients_of(2);
+    EXPECT_FALSE(rank.optimizer().finding());
+    rank.flip_bit(kind, "late.weight", 4096 + 123, 0);
+    EXPECT_FALSE(rank.optimizer().finding()) << "no update has read it";
+    rank.update_with_gradients_of(3);
+    const std::optional<StateFinding> finding = rank.optimizer().finding();
+    ASSERT_TRUE(finding) << kind;
+    EXPECT_EQ(finding->block_count, 1U);
+    EXPECT_EQ(finding->first_block.tensor, "late.weight");
+    EXPECT_EQ(finding->first_block.kind, "");
+    EXPECT_EQ(finding->first_block.first_element(), 4096U);
+    EXPECT_EQ(finding->first_block.element_count(), 4096U);
+    EXPECT_TRUE(rank.optimizer().finding()) << "reading resets nothing";
+    rank.update_with_gradients_of(4);
+    EXPECT_FALSE(rank.optimizer().finding()) << "the update before has left digests of what it wrote";
+  }
+}
+
+// The second rank's blocks do not begin where a tensor does.
+TEST_P(ShardedOptimizerTest, AFindingNamesTheBlockInsideItsTensor) {
+  Rank rank(1, 2, GetParam());
+  rank.update_with_gradients_of(1);
+  rank.flip_bit("moment2", "late.weight", 9099, 30);
+  rank.flip_bit("weight", "early.weight", 8729, 3);
+  rank.update_with_gradients_of(2);
+  const std::optional<StateFinding> finding = rank.optimizer().finding();
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(finding->block_count, 2U);
+  EXPECT_EQ(finding->first_block.tensor, "late.weight");
+  EXPECT_EQ(finding->first_block.first_element(), 8192U);
+  EXPECT_EQ(finding->first_block.element_count(), 9100U - 8192U);
+}
+
+TEST_P(ShardedOptimizerTest, WhatIsWrittenFromOutsideIsNoDamage) {
+  Rank rank(0, 1, GetParam());
+  rank.update_with_gradients_of(1);
+  rank.flip_bit("weight", "early.weight", 5, 12);
+  rank.publish();  // as a load does
+  rank.update_with_gradients_of(2);
+  EXPECT_FALSE(rank.optimizer().finding());
+  rank.flip_bit("moment1", "early.weight", 5, 12);
+  rank.update_with_gradients_of(3);
+  EXPECT_TRUE(rank.optimizer().finding());
+  rank.optimizer().forget_digests();
+  EXPECT_FALSE(rank.optimizer().finding());
+}
+
+TEST_P(ShardedOptimizerTest, WithoutDigestsTheUpdatesAreTheSameAndNothingIsFound) {
+  Tensors weights[2];
+  for (const bool checks_state : {false, true}) {
+    Rank rank(0, 1, GetParam(), checks_state);
+    for (const std::int64_t step : {1, 2, 3}) rank.update_with_gradients_of(step);
+    rank.collect("weight", weights[checks_state ? 1 : 0]);
+    rank.flip_bit("weight", "late.bias", 7, 20);
+    rank.update_with_gradients_of(4);
+    EXPECT_EQ(rank.optimizer().finding().has_value(), checks_state);
+  }
+  EXPECT_EQ(weights[0], weights[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, ShardedOptimizerTest, testing::Values(DType::fp32, DType::bf16),
