@@ -76,6 +76,14 @@ std::vector<FoundSnapshot> list_snapshots(Env& env, const Digest& run) {
   return found;
 }
 
+void unseal_snapshots_after(Env& env, const Digest& run, std::uint64_t trusted_step) {
+  for (const FoundSnapshot& found : list_snapshots(env, run)) {
+    if (found.identity.step <= trusted_step) continue;
+    const Result<std::unique_ptr<SharedMemory>> memory = env.open_shared_memory(found.name);
+    if (memory.ok()) unseal_snapshot((*memory)->bytes());
+  }
+}
+
 Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
                                          std::optional<std::uint64_t> kept_writer) {
   SharedSnapshots removed;

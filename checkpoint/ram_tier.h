@@ -57,6 +57,10 @@ struct SharedSnapshots {
 Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
                                          std::optional<std::uint64_t> kept_writer = {});
 
+// Unseals the snapshots of the run on this host whose step is after `trusted_step`, so that they count for
+// nothing. Processes that have a slot go on using it. It is not an error if another process does the same.
+void unseal_snapshots_after(Env& env, const Digest& run, std::uint64_t trusted_step);
+
 // Counts the snapshots of the run in this host's shared memory when it resumes from `resumed` (none: from
 // elsewhere).
 struct OldSnapshots {

@@ -387,10 +387,19 @@ Result<EpochEnd> TrainRun::train() {
     recovery_.is_evicted = trainer.has_to_leave();
     enter_recovery(launched_.watch, step(), setup_.config);
     saves_.given_up = trainer.give_up_saves();
+    if (trainer.trusted_step().has_value()) distrust_state(*trainer.trusted_step());
     return end.error();
   }
   growth_.ends_for_another_start = trainer.ends_for_another_start();
   return EpochEnd{.code = *end, .grows = trainer.pauses_for_resize()};
+}
+
+// Makes the RAM snapshots of newer steps count for nothing, and the live state, too. The saves of this rank end
+// first, so that none is sealed afterwards.
+void TrainRun::distrust_state(std::uint64_t trusted_step) {
+  wait_for_given_up_saves();
+  saves_.unused_slot.reset();
+  unseal_snapshots_after(launched_.env, digest_of(worker_->state().shm_run_id), trusted_step);
 }
 
 // Uploads the last checkpoint of a run that was killed when only the upload was left to do.

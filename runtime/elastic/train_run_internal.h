@@ -106,6 +106,7 @@ class TrainRun {
   void note_fault(const Error& fault);
   Result<void> rebuild_group();
   void wait_for_given_up_saves();
+  void distrust_state(std::uint64_t trusted_step);
   void keep_live_state(const MembershipView& of_epoch);
   Result<std::vector<RecoveryInventory>> exchange_inventories();
   void adopt_inventory(const RecoveryInventory& known);

@@ -68,6 +68,7 @@ class ShardedOptimizer {
   // Makes the next update write digests only, because the state was written by something else than an update:
   // whoever writes through state() calls this, or launch_publish(), before the next update.
   void forget_digests();
+  bool checks_state() const { return checks_state_; }
   // Returns what the last update found; nothing where it compared nothing. The device was waited for since.
   // Reading resets nothing: the next update does.
   std::optional<StateFinding> finding() const;

@@ -51,7 +51,7 @@ Result<ShardFile> DiskSaver::copy_and_drain(Save& save) {
   const std::int64_t begin_ns = env.monotonic_ns(), processor_begin_ns = env.thread_processor_ns();
   Result<ShardFile> shard = drain(save);
   save.drain_ns = env.monotonic_ns() - begin_ns;
-  if (shard.ok() && is_alone()) {
+  if (shard.ok() && is_alone() && !is_checked_later()) {
     Manifest manifest = save.copy->snapshot->manifest();
     manifest.shards = {*shard};
     save.published = publish(save, manifest);
@@ -109,8 +109,10 @@ Result<ShardFile> DiskSaver::drain(Save& save) {
   return shard;
 }
 
-void DiskSaver::vote(SaveVotes& votes) const {
-  if (!saves_.empty() && saves_.front()->job.finished())
+void DiskSaver::vote(SaveVotes& votes, bool is_last) const {
+  const bool is_sound =
+      !saves_.empty() && (is_last || !is_checked_later() || view_->state.step > saves_.front()->report.step);
+  if (is_sound && saves_.front()->job.finished())
     (saves_.front()->job.result().ok() ? votes.durable : votes.failed) = 1;
   if (publishing_ && tier_.publishes() && publish_.finished())
     (publish_.result().ok() ? votes.published : votes.unpublished) = 1;

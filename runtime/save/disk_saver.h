@@ -46,8 +46,10 @@ class DiskSaver {
   // Starts the thread that makes the copy and drains it. The snapshot must not change until snapshots() no
   // longer contains it.
   void begin(std::shared_ptr<SnapshotCopy> copy);
-  // Adds the state of this rank's part of the oldest save, and whether this rank has published.
-  void vote(SaveVotes& votes) const;
+  // Adds the state of this rank's part of the oldest save, and whether this rank has published. A part counts
+  // as durable only when a later update has read the state and found it sound, where updates check it
+  // (ShardedOptimizer::finding()), or no other update follows: `is_last`.
+  void vote(SaveVotes& votes, bool is_last = false) const;
   // Continues with the sums of the votes of all ranks; all ranks call it.
   Result<void> advance(const SaveVotes& sums);
 
@@ -84,6 +86,7 @@ class DiskSaver {
   Result<void> give_up();
   void report(Save& save, const Result<void>& outcome);
   bool is_alone() const { return view_->rank.communicator.size() == 1; }
+  bool is_checked_later() const { return view_->optimizer.checks_state(); }
 
   StateView* view_;
   CheckpointStore* store_;

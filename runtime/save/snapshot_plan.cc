@@ -65,7 +65,9 @@ std::uint64_t SnapshotPlan::bytes_at(int data_coordinate) const {
       if (saves(piece)) pieces.push_back(std::move(piece));
     }
   }
-  constexpr std::uint64_t other_manifest_bytes = 64 << 10;
+  // A step of the history of numbers takes 48 digits (verdict/numbers_history.h).
+  const std::uint64_t other_manifest_bytes =
+      (64 << 10) + 64 * static_cast<std::uint64_t>(rank_->config.verdict.window_steps);
   return SnapshotSlot::bytes_for(pieces, 2 * record_config(rank_->config).size() + other_manifest_bytes);
 }
 

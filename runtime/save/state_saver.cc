@@ -45,10 +45,10 @@ Result<bool> StateSaver::begin(bool to_disk) {
   return true;
 }
 
-SaveVotes StateSaver::vote() {
+SaveVotes StateSaver::vote(bool is_last) {
   SaveVotes votes;
   snapshots_.vote(votes);
-  disk_.vote(votes);
+  disk_.vote(votes, is_last);
   return votes;
 }
 
@@ -80,7 +80,7 @@ Result<void> StateSaver::complete_round() {
     view_->rank.communicator.abandon();  // no step follows whose vote would tell the others
     return device.ok() ? copied : device;
   }
-  SaveVotes votes = vote();
+  SaveVotes votes = vote(/*is_last=*/true);
   HF_TRY_VOID(sum_over_ranks(view_->rank.communicator, patient_waiter(*view_), votes));
   return advance(votes);
 }

@@ -12,6 +12,7 @@ namespace holdfast::inline train {
 namespace {
 
 constexpr std::size_t tokens_shown = 16;
+constexpr std::uint64_t samples_shown = 4;
 
 std::string text_of(std::span<const std::int32_t> bytes) {
   std::string text;
@@ -43,9 +44,11 @@ std::string describe_samples(const DataSet& data, const Config& config, std::uin
       static_cast<std::uint64_t>(microbatch);
   const SampleOrder order = data.order(config.run.seed);
   std::vector<std::string> samples;
-  for (std::uint64_t i = 0; i < size; ++i)
+  for (std::uint64_t i = 0; i < std::min(size, samples_shown); ++i)
     samples.push_back(describe_sample(data, config, order.at(cursor + index * size + i)));
-  return fmt::format("{}", fmt::join(samples, "; "));
+  const std::string others =
+      size > samples_shown ? fmt::format("; and {} more", size - samples_shown) : std::string();
+  return fmt::format("{}{}", fmt::join(samples, "; "), others);
 }
 
 }  // namespace holdfast::inline train

@@ -14,7 +14,8 @@ namespace holdfast::inline train {
 // tokens; those of a text as characters. Of a sample that cannot be read, without the tokens.
 std::string describe_sample(const DataSet& data, const Config& config, const SampleId& id);
 
-// Returns the samples of a microbatch, described. `cursor`: RunState::data_cursor at the step's begin.
+// Returns the samples of a microbatch, the first few described. `cursor`: RunState::data_cursor at the step's
+// begin.
 std::string describe_samples(const DataSet& data, const Config& config, std::uint64_t cursor, int lane,
                              int microbatch);
 

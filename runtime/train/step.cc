@@ -64,7 +64,8 @@ StepOutcome outcome_of(Worker& worker, const Attempt& first, const JudgedStep& j
           .saves = sums.saves,
           .verdict = judged.report,
           .ends_run = judged.action == VerdictAction::stop,
-          .leaving_rank = judged.leaving_rank};
+          .leaving_rank = judged.leaving_rank,
+          .trusted_step = judged.trusted_step};
 }
 
 void launch_update(Worker& worker, const StepOutcome& outcome, const JudgedStep& judged) {

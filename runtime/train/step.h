@@ -50,8 +50,9 @@ struct StepOutcome {
   Result<void> gathers = {};
   // What was found where the numbers were in doubt; absent where they were not.
   std::optional<VerdictEvent> verdict = {};
-  bool ends_run = false;                 // by that verdict; nothing was changed
-  std::optional<int> leaving_rank = {};  // JudgedStep::leaving_rank
+  bool ends_run = false;                           // by that verdict; nothing was changed
+  std::optional<int> leaving_rank = {};            // JudgedStep::leaving_rank
+  std::optional<std::uint64_t> trusted_step = {};  // JudgedStep::trusted_step
 };
 
 // Makes the next step. Errors: trouble or a loader error of some rank (agreed: all ranks return it, the

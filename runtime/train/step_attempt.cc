@@ -93,6 +93,7 @@ Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<
                         Ballot ballot) {
   const AuditDigests digests = digests_of(worker, audit);
   ballot.audit = audit_term(digests);
+  ballot.damaged = worker.optimizer().finding().has_value() ? 1 : 0;
   Result<void>& failure = lanes.failure;
   if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);
   sum_blocks(worker, lanes, ballot);

@@ -9,6 +9,7 @@
 
 #include "parallel/comm/gather.h"
 #include "runtime/train/audit_judgement.h"
+#include "runtime/train/damage_judgement.h"
 #include "runtime/train/sample_text.h"
 
 namespace holdfast::inline train {
@@ -205,11 +206,6 @@ Result<VerdictEvent> report_of(Worker& worker, const DoubtfulStep& step, const J
   return report;
 }
 
-// Returns whether the run can go on without a rank of one of its copies of the model.
-bool can_spare_a_replica(const Worker& worker) {
-  return worker.workload().lanes.ranks() > worker.rank().config.elastic.min_data_parallel;
-}
-
 // Decides what follows from a lane audit that failed. Numbers that came out right at the second time count.
 Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
   HF_TRY(AuditedStep step, judge_audit(worker, first));
@@ -234,6 +230,14 @@ Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
 }  // namespace
 
 Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
+  if (first.sums.damaged > 0) {
+    HF_TRY(DamagedState damaged, judge_damage(worker));
+    return JudgedStep{.attempt = first,
+                      .action = VerdictAction::stop,
+                      .report = std::move(damaged.report),
+                      .leaving_rank = damaged.leaving_rank,
+                      .trusted_step = damaged.trusted_step};
+  }
   if (first.audit_failed()) return judge_failed_audit(worker, first);
   const VerdictConfig& config = worker.rank().config.verdict;
   NumbersHistory& history = worker.state().numbers;

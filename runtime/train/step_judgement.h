@@ -18,9 +18,11 @@ struct JudgedStep {
   // Largest gradient norm of the update, where the verdict asks for a smaller one than the config; 0: none.
   double norm_limit = 0.0;
   std::optional<VerdictEvent> report = {};  // absent where the first attempt was fine; without time_us
-  // Rank of the communicator that computes wrong numbers for good, and has to leave: the others make the step
-  // without it. Only with VerdictAction::stop.
+  // Rank of the communicator that computes wrong numbers for good, or whose memory does not keep them, and has
+  // to leave: the others make the step without it. Only with VerdictAction::stop.
   std::optional<int> leaving_rank = {};
+  // Newest step whose state can be trusted, where the ranks have to go back. Only with VerdictAction::stop.
+  std::optional<std::uint64_t> trusted_step = {};
 };
 
 // Judges the first attempt. Errors: those of attempt_again().

@@ -9,6 +9,7 @@
 #include "parallel/comm/agreement.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/save.h"
+#include "runtime/train/damage_judgement.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -131,6 +132,7 @@ Result<ExitCode> Trainer::pause_for_resize(bool to_disk) {
 }
 
 Result<void> Trainer::seal_in_memory(bool to_disk) {
+  HF_TRY_VOID(check_state());
   HF_TRY_VOID(saver_->finish_with_replicas());
   HF_TRY(const bool begun, saver_->begin(to_disk));
   if (!begun) HF_TRY_VOID(outcome_of(saver_->begin(/*to_disk=*/true)));
@@ -304,7 +306,7 @@ Result<StepOutcome> Trainer::step() {
                                     .due = due});
   }());
   if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict);
-  if (outcome.ends_run) return end_by_verdict(outcome);
+  if (outcome.ends_run) return end_by_verdict(*outcome.verdict, outcome.leaving_rank, outcome.trusted_step);
   if (parts_.starts_ranks_ns != nullptr)
     *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
@@ -329,15 +331,27 @@ Result<StepOutcome> Trainer::step() {
 }
 
 // Returns the error by which a verdict ends the steps. Where a rank has to leave, the others lose it like one
-// that died, and make the step without it.
-Error Trainer::end_by_verdict(const StepOutcome& outcome) {
-  const std::string& reason = outcome.verdict->reason;
-  if (!outcome.leaving_rank.has_value()) return fail(ExitCode::numerics, "{}", reason);
-  Communicator& all = parts_.worker.rank().communicator;
-  has_to_leave_ = all.rank() == *outcome.leaving_rank;
-  keep(parts_.progress.flush());
+// that died; where the state cannot be trusted, all go back to one that can.
+Error Trainer::end_by_verdict(const VerdictEvent& verdict, std::optional<int> leaving_rank,
+                              std::optional<std::uint64_t> trusted_step) {
+  if (!leaving_rank.has_value() && !trusted_step.has_value())
+    return fail(ExitCode::numerics, "{}", verdict.reason);
+  const RankContext& rank = parts_.worker.rank();
+  Communicator& all = rank.communicator;
+  has_to_leave_ = leaving_rank == all.rank();
+  trusted_step_ = trusted_step;
+  // No rank gives up the group before all have the verdict. One that is given up here has it.
+  static_cast<void>(barrier(all, rank.waiter).ok());
   all.abandon();
-  return fail(ExitCode::communication, "{}", reason);
+  return fail(ExitCode::communication, "{}", verdict.reason);
+}
+
+// Looks for damage of the state before it is saved.
+Result<void> Trainer::check_state() {
+  HF_TRY(const std::optional<DamagedState> damaged, look_for_damage(parts_.worker));
+  if (!damaged.has_value()) return {};
+  parts_.progress.judged(damaged->report);
+  return end_by_verdict(damaged->report, damaged->leaving_rank, damaged->trusted_step);
 }
 
 // Returns whether the run pauses for new ranks after the coming step, which is saved as `due` says.
@@ -392,6 +406,7 @@ void Trainer::note_save(std::int64_t duration_ns) {
 }
 
 Result<void> Trainer::begin_save(bool to_disk) {
+  HF_TRY_VOID(check_state());
   if (!saver_) return save_on_request();
   const HostSpan span(&parts_.worker.rank().spans, {.kind = SpanKind::save});
   Env& env = parts_.worker.rank().env;
@@ -468,6 +483,7 @@ void Trainer::report_uploads() {
 // Saves the state and waits until it is complete, as nothing comes after; an error ends the run.
 Result<void> Trainer::save() {
   Worker& worker = parts_.worker;
+  HF_TRY_VOID(check_state());
   answer_requests();
   if (saver_) HF_TRY_VOID(saver_->finish());
   report_saves();

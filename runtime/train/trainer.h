@@ -58,6 +58,9 @@ class Trainer {
   bool ends_for_another_start() const { return ends_for_another_start_; }
   // Returns whether a verdict says that this rank computes wrong numbers. Called after an error.
   bool has_to_leave() const { return has_to_leave_; }
+  // Returns the newest step whose state can be trusted, where a verdict says that newer ones cannot. Called
+  // after an error.
+  std::optional<std::uint64_t> trusted_step() const { return trusted_step_; }
   // Returns StateSaver::unused_slot(). Called after an error.
   std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
   // Cancels the saves and returns their saver, which may have to wait for the disk before it can be
@@ -70,7 +73,9 @@ class Trainer {
   Result<bool> stops_before_a_step();
   bool evaluation_due(std::uint64_t step) const;
   Result<StepOutcome> step();
-  Error end_by_verdict(const StepOutcome& outcome);
+  Error end_by_verdict(const VerdictEvent& verdict, std::optional<int> leaving_rank,
+                       std::optional<std::uint64_t> trusted_step);
+  Result<void> check_state();
   Result<void> evaluate();
   // Saves the state after this step: save() waits for all of it, begin_save() saves while the next steps are
   // made.
@@ -109,6 +114,7 @@ class Trainer {
   bool saved_ = false;
   bool stands_still_ = false, ends_for_another_start_ = false, reported_unsealed_ = false;
   bool has_to_leave_ = false;
+  std::optional<std::uint64_t> trusted_step_;
   Result<void> trouble_;
   Uploads uploads_;
 };

@@ -113,7 +113,8 @@ void Worker::reserve() {
   const BucketPlan& buckets = workload_.buckets;
   const DType dtype = workload_.spec.dtype;
   update_.reset(new ShardedUpdate{
-      .optimizer = ShardedOptimizer(buckets, rank_.coordinate.data, dtype, rank_.config.optimizer, plan),
+      .optimizer = ShardedOptimizer(buckets, rank_.coordinate.data, dtype, rank_.config.optimizer, plan,
+                                    /*checks_state=*/rank_.config.verdict.preset == "guard"),
       .reduction = LaneReduction(buckets, workload_.lanes, links_.data(), rank_.device, waiter_, plan),
       .gather = ParameterGather(buckets, links_.data(), rank_.device, waiter_, bytes_of(dtype))});
   update_->reduction.record(spans_);

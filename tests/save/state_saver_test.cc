@@ -184,7 +184,7 @@ TEST_F(StateSaverTest, AFailedSaveIsToldAndTrainingGoesOn) {
 TEST_F(StateSaverTest, OneRankAlonePublishesWhatItHasDrained) {
   const std::string end = reference();
   ASSERT_EQ(train({.run = "alone",
-                   .overrides = {"checkpoint.every_steps=5"},
+                   .overrides = {"checkpoint.every_steps=5", "verdict.preset=watch"},
                    .faults = "step.before_vote@6=sleep:2500"})
                 .code,
             ExitCode::done);

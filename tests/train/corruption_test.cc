@@ -83,7 +83,8 @@ class CorruptionTest : public TrainingTest {
  protected:
   // Runs it with a few steps, and with the log of its fault points.
   RunEnd train_shortly(Launch launch) {
-    launch.overrides.insert(launch.overrides.begin(), {"training.steps=6", "evaluation.every_steps=0"});
+    launch.overrides.insert(launch.overrides.begin(),
+                            {"training.steps=6", "evaluation.every_steps=0", "verdict.preset=watch"});
     LoggingEnv env(directory_ / (launch.run + ".points"));
     return train(launch, env);
   }
