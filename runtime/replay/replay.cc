@@ -270,6 +270,7 @@ Result<void> Replay::compute_steps_before() {
   std::int64_t said_ns = inputs_.env.monotonic_ns();
   for (std::uint64_t step = first; step < request_.step; ++step) {
     HF_TRY(const StepOutcome outcome, run_step(*worker_, {}));
+    if (outcome.ends_run) return fail(ExitCode::numerics, "{}", outcome.verdict->reason);
     HF_TRY_VOID(outcome.gathers);
     if (!is_first()) continue;
     const bool differs = !differences_of(step, numbers_of(outcome, worker_->state())).empty();
@@ -284,16 +285,15 @@ Result<void> Replay::compute_steps_before() {
 Result<void> Replay::compute_step() {
   cursor_ = worker_->state().data_cursor;
   if (checks_ != nullptr) checks_->begin();
-  const Result<StepOutcome> outcome = run_step(*worker_, {});
+  HF_TRY(const StepOutcome outcome, run_step(*worker_, {}));
   if (checks_ != nullptr) checks_->end();
-  if (outcome.ok()) {
-    HF_TRY_VOID(outcome->gathers);
-    result_.computed = numbers_of(*outcome, worker_->state());
+  if (!outcome.ends_run) {
+    HF_TRY_VOID(outcome.gathers);
+    result_.computed = numbers_of(outcome, worker_->state());
     return worker_->parameter_gather().finish();
   }
-  if (outcome.error().code != ExitCode::numerics) return outcome.error();
   constexpr double none = std::numeric_limits<double>::quiet_NaN();
-  result_.failure = outcome.error().message;
+  result_.failure = outcome.verdict->reason;
   result_.computed = {.loss = none, .grad_norm = none, .learning_rate = none};
   return {};
 }
