@@ -61,12 +61,14 @@ inline constexpr std::size_t summed_word_count<ExactSum> = ExactSum::word_count;
 
 // Returns the number of words of a record.
 template <typename T>
-  requires requires(T& record) { T::visit_words(record, [](auto&) {}); }
+requires requires(T& record) {
+  T::visit_words(record, [](auto&) {});
+}
 consteval std::size_t count_words() {
   std::size_t words = 0;
   T record{};
   T::visit_words(record, [&words]<typename Field>(const Field&) {
-    if constexpr (summed_word_count<Field> > 0) {
+    if constexpr (summed_word_count < Field >> 0) {
       words += summed_word_count<Field>;
     } else {
       words += count_words<Field>();

@@ -8,7 +8,6 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"
-#include "runtime/train/step.h"
 
 namespace holdfast::inline train {
 namespace {

@@ -10,12 +10,11 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
 #include "runtime/train/ballot.h"
+#include "runtime/train/step_request.h"
 #include "runtime/train/worker.h"
 #include "runtime/verdict/audit_plan.h"
 
 namespace holdfast::inline train {
-
-struct StepRequest;
 
 // AttemptBits are digests of what this rank computed in an attempt: the losses of its microbatches, and the
 // sums of squares of the gradients that it owns, which are summed over all lanes.

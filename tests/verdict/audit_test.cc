@@ -43,7 +43,9 @@ TEST(AuditPlan, CostsAtMostAsMuchAsIsStated) {
   }
 }
 
-Digest bits(std::uint64_t value) { return {.high = value, .low = 7 * value}; }
+Digest bits(std::uint64_t value) {
+  return {.high = value, .low = 7 * value};
+}
 AuditTrial trial(int auditor, std::uint64_t owner_bits, std::uint64_t auditor_bits) {
   return {.audit = {.lane = 0, .owner = 0, .auditor = auditor},
           .owner = bits(owner_bits),
