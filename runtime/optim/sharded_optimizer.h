@@ -14,11 +14,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/host_access.h"
 #include "kernels/optimizer.h"
 #include "parallel/data/buckets.h"
 #include "runtime/config/config.h"
@@ -73,11 +75,17 @@ class ShardedOptimizer {
   // Reading resets nothing: the next update does.
   std::optional<StateFinding> finding() const;
 
+  // Compares all of the owned state in memory with what the last update wrote, on the host: for the rare moments
+  // when no other update follows that would do so. Nothing where there are no digests to compare with. The
+  // device has nothing to do meanwhile. `pace` is called now and then.
+  std::optional<StateFinding> examine(HostAccess& access, const std::function<void()>& pace) const;
+
   // Returns the weights of all segments, the frozen ones last, and then the moments of the trained ones.
   std::vector<OwnedState> state();
 
  private:
   float* master(const Segment& segment) const;
+  StateFinding finding_of(const StateDamage& damage) const;
   BFloat16* working_copy(const Segment& segment) const;  // bf16 runs: where other ranks and the model see it
 
   OptimizerConfig config_;

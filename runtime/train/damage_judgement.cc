@@ -8,6 +8,7 @@
 
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/gather.h"
+#include "runtime/rank/watch.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -30,10 +31,16 @@ struct DamageRecord {
   }
 };
 
-DamageRecord record_of(Worker& worker) {
+std::optional<StateFinding> finding_of(Worker& worker, DamageLook look) {
+  std::optional<StateFinding> found = worker.optimizer().finding();
+  if (found.has_value() || look == DamageLook::last_update) return found;
+  RankWatch* const watch = worker.rank().watch;
+  return worker.optimizer().examine(worker.state_view().host_access, [watch] { mark(watch); });
+}
+
+DamageRecord record_of(Worker& worker, const std::optional<StateFinding>& finding) {
   const Communicator& all = worker.rank().communicator;
   DamageRecord record{.rank = all.global_rank(all.rank()), .host = worker.rank().env.host_name()};
-  const std::optional<StateFinding> finding = worker.optimizer().finding();
   if (!finding.has_value()) return record;
   record.blocks = finding->block_count;
   record.tensor = finding->first_block.tensor;
@@ -48,17 +55,11 @@ std::string describe(const DamageRecord& record) {
                      record.blocks > 1 ? fmt::format(" and {} more blocks", record.blocks - 1) : "");
 }
 
-}  // namespace
-
-bool can_spare_a_replica(const Worker& worker) {
-  return worker.workload().lanes.ranks() > worker.rank().config.elastic.min_data_parallel;
-}
-
-// The update of step n has read the state of step n - 1. That of step n - 2 was read, and found sound, by the
-// update before.
-Result<DamagedState> judge_damage(Worker& worker) {
+// Says what follows from what this rank and the others found. The update of step n has read the state of step
+// n - 1. That of step n - 2 was read, and found sound, by the update before.
+Result<DamagedState> judge(Worker& worker, const std::optional<StateFinding>& finding) {
   HF_TRY(const std::vector<DamageRecord> records,
-         gather(worker.rank().communicator, worker.rank().waiter, record_of(worker)));
+         gather(worker.rank().communicator, worker.rank().waiter, record_of(worker, finding)));
   const std::uint64_t step = worker.state().step;
   DamagedState damaged{.trusted_step = step > 2 ? step - 2 : 0};
   std::vector<std::string> found;
@@ -81,21 +82,31 @@ Result<DamagedState> judge_damage(Worker& worker) {
   }
   if (damaged.leaving_rank.has_value()) damaged.report.action = "evict";
   damaged.report.reason = fmt::format(
-      "step {}: weights or moments changed in memory between two updates: {}; the run goes back to a state "
-      "of "
+      "step {}: weights or moments changed in memory between two updates: {}; the run goes back to "
       "step {} or before{}",
       step, fmt::join(found, "; "), damaged.trusted_step,
       damaged.leaving_rank.has_value() ? ", without that rank" : "");
   return damaged;
 }
 
-Result<std::optional<DamagedState>> look_for_damage(Worker& worker) {
+}  // namespace
+
+bool can_spare_a_replica(const Worker& worker) {
+  return worker.workload().lanes.ranks() > worker.rank().config.elastic.min_data_parallel;
+}
+
+Result<DamagedState> judge_damage(Worker& worker) {
+  return judge(worker, worker.optimizer().finding());
+}
+
+Result<std::optional<DamagedState>> look_for_damage(Worker& worker, DamageLook look) {
   const RankContext& rank = worker.rank();
   wait_for_device(rank.device, rank.communicator);
-  std::array<std::int64_t, 1> damaged = {worker.optimizer().finding().has_value() ? 1 : 0};
+  const std::optional<StateFinding> finding = finding_of(worker, look);
+  std::array<std::int64_t, 1> damaged = {finding.has_value() ? 1 : 0};
   HF_TRY_VOID(all_reduce_sum(rank.communicator, rank.waiter, damaged));
   if (damaged[0] == 0) return std::optional<DamagedState>();
-  HF_TRY(DamagedState found, judge_damage(worker));
+  HF_TRY(DamagedState found, judge(worker, finding));
   return std::optional(std::move(found));
 }
 

@@ -206,6 +206,14 @@ Result<VerdictEvent> report_of(Worker& worker, const DoubtfulStep& step, const J
   return report;
 }
 
+JudgedStep gone_back(const Attempt& attempt, const DamagedState& damaged) {
+  return {.attempt = attempt,
+          .action = VerdictAction::stop,
+          .report = damaged.report,
+          .leaving_rank = damaged.leaving_rank,
+          .trusted_step = damaged.trusted_step};
+}
+
 // Decides what follows from a lane audit that failed. Numbers that came out right at the second time count.
 Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
   HF_TRY(AuditedStep step, judge_audit(worker, first));
@@ -231,12 +239,8 @@ Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
 
 Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
   if (first.sums.damaged > 0) {
-    HF_TRY(DamagedState damaged, judge_damage(worker));
-    return JudgedStep{.attempt = first,
-                      .action = VerdictAction::stop,
-                      .report = std::move(damaged.report),
-                      .leaving_rank = damaged.leaving_rank,
-                      .trusted_step = damaged.trusted_step};
+    HF_TRY(const DamagedState damaged, judge_damage(worker));
+    return gone_back(first, damaged);
   }
   if (first.audit_failed()) return judge_failed_audit(worker, first);
   const VerdictConfig& config = worker.rank().config.verdict;
@@ -254,6 +258,11 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
     step.record = {.attempts = step.record.attempts + 1,
                    .differing_ranks_last = static_cast<int>(judged.attempt.sums.differs_from_last),
                    .differing_ranks_first = static_cast<int>(judged.attempt.sums.differs_from_first)};
+  }
+  // Numbers that come out again may be those of weights that changed in memory, which no update has read yet.
+  if (step.record.attempts > 1 && step.verdict.kind != VerdictKind::fine) {
+    HF_TRY(const std::optional<DamagedState> damaged, look_for_damage(worker, DamageLook::memory));
+    if (damaged.has_value()) return gone_back(judged.attempt, *damaged);
   }
   if (judged.action == VerdictAction::clip) judged.norm_limit = median_norm(history);
   HF_TRY(judged.report, report_of(worker, step, judged));

@@ -253,5 +253,82 @@ TEST_F(CorruptionTest, AScrambledSampleGivesTheSameBitsInEveryLayout) {
   EXPECT_GT(after.at(17), before.at(17) + 0.1) << "the sample is unlikely";
 }
 
+// With the default verdicts: what becomes of the faults above.
+class GuardedTest : public CorruptionTest {
+ protected:
+  RunEnd train_guarded(Launch launch) {
+    launch.overrides.insert(launch.overrides.begin(), {"training.steps=12", "evaluation.every_steps=0"});
+    return train(launch);
+  }
+  std::vector<Json> verdicts(const std::string& run) const {
+    std::vector<Json> found;
+    std::istringstream lines(posix_env().read_text(RunPaths{run_directory(run)}.events()).value());
+    for (std::string line; std::getline(lines, line);) {
+      Json event = Json::parse(line);
+      if (event["event"] == "verdict") found.push_back(std::move(event));
+    }
+    return found;
+  }
+};
+
+TEST_F(GuardedTest, DamagedStateIsFoundAndReachesNoCheckpoint) {
+  ASSERT_EQ(train_guarded({.run = "clean"}).code, ExitCode::done);
+  for (const char* const memory : {"weights", "moment1", "moment2"}) {
+    for (const int bit : {0, 22, 30, 31}) {
+      const std::string run = fmt::format("{}{}", memory, bit);
+      Launch launch{.run = run,
+                    .overrides = {"checkpoint.every_steps=1"},
+                    .faults = fmt::format("step.begin@6=flip:{}:{}", memory, bit)};
+      const RunEnd end = train_guarded(launch);
+      EXPECT_EQ(end.code, ExitCode::communication) << end.message;
+      ASSERT_EQ(verdicts(run).size(), 1U) << run;
+      EXPECT_EQ(verdicts(run)[0]["kind"], "corruption");
+      // The first update that reads the damage; before it, where the loss of step 6 is in doubt.
+      EXPECT_THAT(verdicts(run)[0]["step"].get<int>(), testing::AnyOf(5, 6));
+      EXPECT_EQ(verdicts(run)[0]["rank"], 0);
+      const std::string newest = posix_env().list(run_directory(run) + "/checkpoints")->back();
+      EXPECT_LE(newest, "step-00000004") << "the state of step 5 was damaged in memory";
+      launch.faults.clear();
+      EXPECT_EQ(train_guarded(launch).code, ExitCode::done);
+      EXPECT_EQ(digest(run), digest("clean")) << run;
+    }
+  }
+}
+
+TEST_F(GuardedTest, ABadSampleIsSkippedAlikeInEveryLayoutAndAfterAStop) {
+  const struct {
+    int ranks, stop_after_steps;
+    std::vector<std::string> overrides;
+  } layouts[] = {
+      {1, 0, {}}, {2, 0, {}}, {4, 0, {}}, {2, 0, {"parallel.pipeline=2"}}, {2, 0, {"parallel.tensor=2"}},
+      {2, 2, {}}, {1, 4, {}}};
+  std::string expected;
+  for (const auto& layout : layouts) {
+    const std::string run = fmt::format("run{}", ++runs_);
+    Launch launch{.run = run,
+                  .ranks = layout.ranks,
+                  .stop_after_steps = layout.stop_after_steps,
+                  .overrides = layout.overrides,
+                  .faults = "data.sample@20=nan"};
+    launch.overrides.push_back("parallel.tensor_lanes=2");
+    RunEnd end = train_guarded(launch);
+    if (layout.stop_after_steps > 0) {
+      EXPECT_EQ(end.code, ExitCode::saved);
+      launch.stop_after_steps = 0;
+      launch.ranks = 3 - layout.ranks;
+      end = train_guarded(launch);
+    }
+    EXPECT_EQ(end.code, ExitCode::done) << end.message;
+    if (expected.empty()) expected = digest(run);
+    EXPECT_EQ(digest(run), expected) << run;
+    ASSERT_EQ(verdicts(run).size(), 1U);
+    EXPECT_EQ(verdicts(run)[0]["action"], "skip");
+    EXPECT_EQ(verdicts(run)[0]["step"], 3);
+    EXPECT_EQ(verdicts(run)[0]["lane"], 1) << "samples 19 and 20 of 8 a step in 4 lanes";
+  }
+  ASSERT_EQ(train_guarded({.run = "clean", .overrides = {"parallel.tensor_lanes=2"}}).code, ExitCode::done);
+  EXPECT_NE(digest("clean"), expected);
+}
+
 }  // namespace
 }  // namespace holdfast
