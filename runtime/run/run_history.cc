@@ -53,6 +53,7 @@ class HistoryReader {
  public:
   void read(const Json& json) {
     ledger_.read(json);
+    history_.numbers.take(json);
     last_step_ = event_step(json).value_or(last_step_);
     const std::optional<StartEvent> start = event_as<StartEvent>(json);
     if (start.has_value()) read_start(*start);

@@ -9,6 +9,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/run/incident_log.h"
+#include "runtime/run/numbers_log.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::inline run {
@@ -47,6 +48,7 @@ struct RunHistory {
   std::vector<HeldOutRecord> held_out;  // likewise
   std::vector<RunEvent> events;
   IncidentLog ledger;
+  NumbersLog numbers;
   std::string missing_parts;  // of the log, in a sentence; empty: none
 };
 

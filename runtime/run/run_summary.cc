@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/core/units.h"
 #include "runtime/run/event_reading.h"
@@ -54,7 +55,7 @@ void RunSummary::take(const Json& json) {
     lost_steps += recovery->lost_steps;
     if (recovery->hosts.has_value()) hosts = *recovery->hosts;
   }
-  if (const auto step = event_as(json, StepEvent{.loss = 0.0, .tokens_per_sec = 0.0})) {
+  if (const auto step = event_as(json, StepEvent{.tokens_per_sec = 0.0})) {
     newest = Step{.step = step->step,
                   .loss = step->loss,
                   .tokens_per_second = step->tokens_per_sec,
@@ -64,6 +65,7 @@ void RunSummary::take(const Json& json) {
   if (const auto saved = event_as<SnapshotEvent>(json)) snapshot = SavedStep{saved->step, saved->time_us};
   if (const auto told = event_as<FailureCostEvent>(json))
     cost = FailureCost{told->process_ms, told->host_ms, told->job_ms};
+  numbers.take(json);
 }
 
 std::string activity_of(const SlotView& slot, std::int64_t now_ns) {
@@ -86,9 +88,11 @@ std::string to_text(const RunSummary& run, std::int64_t now_us) {
   std::string text = fmt::format("{}  {}\n", run.directory, state_sentence(run));
   if (run.newest.has_value()) {
     const RunSummary::Step& step = *run.newest;
-    text += fmt::format("step      {}{}, loss {:.4f}, {:.0f} tokens/s, {}\n", step.step,
-                        run.steps == 0 ? "" : fmt::format(" of {}", run.steps), step.loss,
-                        step.tokens_per_second, ago(step.time_us, now_us));
+    const std::string loss =
+        std::isfinite(step.loss) ? fmt::format("loss {:.4f}", step.loss) : std::string("no finite loss");
+    text += fmt::format("step      {}{}, {}, {:.0f} tokens/s, {}\n", step.step,
+                        run.steps == 0 ? "" : fmt::format(" of {}", run.steps), loss, step.tokens_per_second,
+                        ago(step.time_us, now_us));
   }
   std::string where;
   for (const auto& [host, count] : run.hosts) where += fmt::format(", {} {}", host, count);
@@ -109,8 +113,32 @@ std::string to_text(const RunSummary& run, std::int64_t now_us) {
   text += fmt::format("so far    {} start{}, {} recover{}, {} step{} computed again\n", run.starts,
                       run.starts == 1 ? "" : "s", run.recoveries, run.recoveries == 1 ? "y" : "ies",
                       run.lost_steps, run.lost_steps == 1 ? "" : "s");
+  if (const std::string numbers = summary_of(run.numbers); !numbers.empty())
+    text += fmt::format("numbers   {}\n", numbers);
   return text;
 }
+
+namespace {
+
+Json json_of(const NumbersLog& numbers) {
+  Json json = Json::object();
+  json["verdicts"] = numbers.verdicts.size();
+  json["skipped_steps"] = Json(numbers.steps_with(verdict_values::skip));
+  json["compared_steps"] = numbers.compared_steps();
+  Json hardware = Json::array();
+  for (const HardwareRecord& record : numbers.hardware()) {
+    Json each = Json::object();
+    if (!record.host.empty()) each["host"] = record.host;
+    if (record.rank.has_value()) each["rank"] = *record.rank;
+    each["computed_steps"] = Json(record.computed_steps);
+    each["memory_steps"] = Json(record.memory_steps);
+    hardware.push_back(std::move(each));
+  }
+  json["hardware"] = std::move(hardware);
+  return json;
+}
+
+}  // namespace
 
 Json to_json(const RunSummary& run) {
   Json json = Json::object();
@@ -131,7 +159,7 @@ Json to_json(const RunSummary& run) {
   if (run.steps != 0) json["steps"] = run.steps;
   if (run.newest.has_value()) {
     json["step"] = run.newest->step;
-    json["loss"] = run.newest->loss;
+    if (std::isfinite(run.newest->loss)) json["loss"] = run.newest->loss;
     json["tokens_per_sec"] = run.newest->tokens_per_second;
     json["step_time_us"] = run.newest->time_us;
   }
@@ -150,6 +178,7 @@ Json to_json(const RunSummary& run) {
     if (run.cost->job_ms.has_value()) cost["job_ms"] = *run.cost->job_ms;
     json["failure_cost"] = cost;
   }
+  if (!run.numbers.verdicts.empty()) json["numbers"] = json_of(run.numbers);
   for (const RunSummary::Rank& rank : run.here) json["here"][std::to_string(rank.rank)] = rank.does;
   return json;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/core/json.h"
+#include "runtime/run/numbers_log.h"
 #include "runtime/run/run_directory.h"
 #include "watchdog/board.h"
 
@@ -21,7 +22,8 @@ struct RunSummary {
   };
   struct Step {
     std::uint64_t step = 0;
-    double loss = 0, tokens_per_second = 0;
+    double loss = 0;  // not finite: the step has none, as one that was skipped
+    double tokens_per_second = 0;
     std::int64_t time_us = 0;
   };
   // Milliseconds of work; none: all of it.
@@ -48,6 +50,7 @@ struct RunSummary {
   std::optional<FailureCost> cost = {};
   int starts = 0, recoveries = 0;
   std::uint64_t lost_steps = 0;  // computed again, of all recoveries
+  NumbersLog numbers = {};
   std::vector<Rank> here = {};
 
   // Takes the next event of the log. What it does not know changes nothing.

@@ -61,6 +61,33 @@ TEST(RunSummary, ARunThatNobodyHasSaysHowItEnded) {
   EXPECT_FALSE(to_json(run)["running"].get<bool>());
 }
 
+TEST(RunSummary, ASkippedStepHasNoLoss) {
+  RunSummary run = standing({
+      R"({"event":"start","time_us":1000000,"ranks":2})",
+      R"({"event":"step","time_us":2000000,"step":20,"loss":3.5,"tokens_per_sec":1200.0})",
+      R"({"event":"step","time_us":3000000,"step":21,"loss":null,"grad_norm":null,"tokens_per_sec":1000.0})",
+  });
+  EXPECT_THAT(to_text(run, 3'500'000), HasSubstr("step      21, no finite loss, 1000 tokens/s, 0.5"));
+  EXPECT_THAT(to_text(run, 3'500'000), Not(HasSubstr("numbers ")));
+  EXPECT_FALSE(to_json(run).contains("loss"));
+  EXPECT_FALSE(to_json(run).contains("numbers"));
+}
+
+TEST(RunSummary, SaysWhichNumbersWereWrong) {
+  const RunSummary run = standing({
+      R"({"event":"verdict","time_us":2,"step":21,"kind":"nonfinite","action":"skip","of":"loss","attempts":2})",
+      R"({"event":"verdict","time_us":3,"step":20,"kind":"corruption","action":"evict","of":"grad_norm","attempts":2,"rank":1,"host":"a"})",
+  });
+  EXPECT_THAT(to_text(run, 4),
+              HasSubstr("\nnumbers   1 step skipped (21), hardware of rank 1 (host a) computed "
+                        "wrong numbers at step 20\n"));
+  const Json numbers = to_json(run)["numbers"];
+  EXPECT_EQ(numbers["verdicts"].get<int>(), 2);
+  EXPECT_EQ(numbers["compared_steps"].get<int>(), 2);
+  EXPECT_EQ(numbers["skipped_steps"].dump(), "[21]");
+  EXPECT_EQ(numbers["hardware"].dump(), R"([{"host":"a","rank":1,"computed_steps":[20],"memory_steps":[]}])");
+}
+
 TEST(RunSummary, WhoMayNotLookAtTheLockLearnsThat) {
   RunSummary run = standing({R"({"event":"start","time_us":1,"ranks":1})"});
   run.status.state = "running";
