@@ -17,9 +17,9 @@ constexpr const char* report_usage =
 Result<void> report(const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments, Arguments::parse("report", words, {"RUN"}, {}));
   const RunPaths paths{.directory = arguments.positional(0)};
-  HF_TRY(const std::string faults, write_report(posix_env(), paths));
+  HF_TRY(const std::string summary, write_report(posix_env(), paths));
   fmt::print("{}\n", paths.report());
-  if (!faults.empty()) fmt::print("{}\n", faults);
+  if (!summary.empty()) fmt::print("{}\n", summary);
   return {};
 }
 

@@ -238,9 +238,9 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
     complain(log_.progress->finished(status, worker_->reduction().counts(),
                                      worker_->parameter_gather().counts(), worker_->links().traffic()));
   if (log_.progress == nullptr && end.code != ExitCode::done) return;
-  const Result<std::string> faults = write_report(launched_.env, paths);
-  complain(outcome_of(faults));
-  if (log_.progress != nullptr && faults.ok() && !faults->empty()) log_.progress->say(*faults);
+  const Result<std::string> summary = write_report(launched_.env, paths);
+  complain(outcome_of(summary));
+  if (log_.progress != nullptr && summary.ok() && !summary->empty()) log_.progress->say(*summary);
 }
 
 }  // namespace holdfast::inline elastic

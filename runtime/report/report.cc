@@ -15,6 +15,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/report/axis.h"
 #include "runtime/report/fault_report.h"
+#include "runtime/report/numbers_report.h"
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
 #include "runtime/run/event.h"
@@ -76,6 +77,14 @@ std::vector<ChartPoint> curve_of(const RunHistory& history, double StepRecord::*
   return points;
 }
 
+// Returns the steps without such a number, where the curve is interrupted: those that were skipped.
+std::vector<double> gaps_of(const RunHistory& history, double StepRecord::*value) {
+  std::vector<double> gaps;
+  for (const StepRecord& record : history.steps)
+    if (!std::isfinite(record.*value)) gaps.push_back(static_cast<double>(record.step));
+  return gaps;
+}
+
 std::vector<ChartPoint> smooth_curve(const std::vector<ChartPoint>& points) {
   return smooth(points, points.size() / 100);
 }
@@ -123,8 +132,11 @@ std::string facts_section(const RunHistory& history) {
   const std::vector<ChartPoint> held_out = held_out_curve(history);
   const double rate = median_tokens_per_sec(history);
   std::string text;
-  text += fact("Steps", grouped(step),
-               history.planned_steps > 0 ? fmt::format("of {}", grouped(history.planned_steps)) : "");
+  std::string steps_remark =
+      history.planned_steps > 0 ? fmt::format("of {}", grouped(history.planned_steps)) : "";
+  if (const std::size_t skipped = history.numbers.steps_with(verdict_values::skip).size(); skipped > 0)
+    steps_remark += fmt::format("{}{} skipped", steps_remark.empty() ? "" : ", ", grouped(skipped));
+  text += fact("Steps", grouped(step), steps_remark);
   text += fact("Training loss", loss.empty() ? "–" : fmt::format("{:.4f}", loss.back().y),
                loss.empty() ? "" : "smoothed");
   text += fact("Held-out loss", held_out.empty() ? "–" : fmt::format("{:.4f}", held_out.back().y),
@@ -143,10 +155,15 @@ std::string loss_section(const RunHistory& history) {
   const std::vector<ChartPoint> held_out = held_out_curve(history);
   if (loss.empty()) return card("Loss", "", "", "<div class=\"empty\">No step has been made yet.</div>\n");
   Chart chart{.label = "Training and held-out loss over steps"};
-  chart.curves.push_back(
-      {.name = "training loss", .css_class = "raw", .points = downsample(loss, points_per_curve)});
-  chart.curves.push_back(
-      {.name = "smoothed", .css_class = "train", .points = downsample(smooth_curve(loss), points_per_curve)});
+  const std::vector<double> gaps = gaps_of(history, &StepRecord::loss);
+  chart.curves.push_back({.name = "training loss",
+                          .css_class = "raw",
+                          .points = downsample(loss, points_per_curve),
+                          .gaps = gaps});
+  chart.curves.push_back({.name = "smoothed",
+                          .css_class = "train",
+                          .points = downsample(smooth_curve(loss), points_per_curve),
+                          .gaps = gaps});
   std::string legend = legend_entry("raw", "training") + legend_entry("train", "smoothed");
   if (!held_out.empty()) {
     chart.curves.push_back({.name = "held-out loss",
@@ -162,17 +179,22 @@ std::string loss_section(const RunHistory& history) {
       legend += legend_entry(css_class, css_class);
     }
   }
+  const std::vector<ChartMarker> verdicts = verdict_markers(history.numbers);
+  chart.markers.insert(chart.markers.end(), verdicts.begin(), verdicts.end());
+  legend += verdict_legend(verdicts);
   return card("Loss", "nats per token, by step", legend, render_chart(chart));
 }
 
 std::string small_section(std::string_view title, std::string_view remark, std::vector<ChartPoint> points,
-                          Chart chart) {
+                          Chart chart, const std::vector<double>& gaps = {}) {
   if (points.empty()) return card(title, remark, "", "<div class=\"empty\">Nothing yet.</div>\n");
   chart.label = fmt::format("{} over steps", title);
   chart.width = 360.0;
   chart.height = 210.0;
-  chart.curves = {
-      {.name = std::string(title), .css_class = "other", .points = downsample(points, points_per_curve)}};
+  chart.curves = {{.name = std::string(title),
+                   .css_class = "other",
+                   .points = downsample(points, points_per_curve),
+                   .gaps = gaps}};
   return card(title, remark, "", render_chart(chart));
 }
 
@@ -188,7 +210,8 @@ std::string small_charts(const RunHistory& history) {
   const bool log_norm = wants_log_axis(norm);
   std::string text = "<div class=\"row\">\n";
   text += small_section("Gradient norm", log_norm ? "before clipping, log scale" : "before clipping", norm,
-                        {.log_y = log_norm, .from_zero = true});
+                        {.log_y = log_norm, .from_zero = true, .markers = verdict_markers(history.numbers)},
+                        gaps_of(history, &StepRecord::grad_norm));
   text +=
       small_section("Learning rate", "", curve_of(history, &StepRecord::learning_rate), {.from_zero = true});
   text += small_section("Throughput", "tokens/s", curve_of(history, &StepRecord::tokens_per_sec),
@@ -236,10 +259,11 @@ std::string page(const ReportContent& content) {
     text += fmt::format("<p class=\"{}\">{}</p>\n", content.status.state, escape_html(content.status.reason));
   }
   text += facts_section(history) + loss_section(history) + faults_section(history.ledger);
+  text += numbers_section(history.numbers);
   text += small_charts(history) + events_section(history);
   text += config_section(content.config_text);
   if (!history.run_id.empty()) text += fmt::format("<p>Run {}</p>\n", escape_html(history.run_id));
-  return html_page(name, fault_style, text);
+  return html_page(name, fmt::format("{}{}", fault_style, numbers_style), text);
 }
 
 }  // namespace
@@ -247,7 +271,10 @@ std::string page(const ReportContent& content) {
 Result<std::string> write_report(Env& env, const RunPaths& paths) {
   HF_TRY(const ReportContent content, read_content(env, paths));
   HF_TRY_VOID(env.replace_text(paths.report(), page(content)));
-  return summary_of(content.history.ledger);
+  std::string summary = summary_of(content.history.ledger);
+  if (const std::string numbers = summary_of(content.history.numbers); !numbers.empty())
+    summary += fmt::format("{}numbers: {}", summary.empty() ? "" : "\n", numbers);
+  return summary;
 }
 
 }  // namespace holdfast::inline report

@@ -29,9 +29,9 @@ class Canvas {
     out_ = fmt::format("<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n",
                        chart_.width, chart_.height, escape_html(chart_.label));
     draw_axes();
+    draw_bands();
     for (const ChartMarker& marker : chart_.markers) draw_marker(marker);
     for (const ChartCurve& curve : chart_.curves) draw_curve(curve);
-    draw_bands();
     out_ += "</svg>\n";
     return std::move(out_);
   }
@@ -103,16 +103,33 @@ class Canvas {
     const double x = x_at(marker.x);
     const double y = marker.tick ? bottom() - 7.0 : top;
     add("<g class=\"marker {0}\"><title>{1}</title><line x1=\"{2:.1f}\" y1=\"{3:.1f}\" x2=\"{2:.1f}\" "
-        "y2=\"{4:.1f}\"/></g>\n",
+        "y2=\"{4:.1f}\"/>",
         marker.css_class, escape_html(marker.title), x, y, bottom());
+    if (marker.dot) add("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\"/>", x, top);
+    out_ += "</g>\n";
+  }
+
+  // Returns the line of a curve, in pieces where it has gaps. One point between two gaps is a line to itself,
+  // which is drawn as a dot.
+  std::string path_of(const ChartCurve& curve) const {
+    std::string path;
+    auto gap = curve.gaps.begin();
+    for (std::size_t i = 0; i < curve.points.size(); ++i) {
+      const ChartPoint& point = curve.points[i];
+      const auto next_gap = std::upper_bound(gap, curve.gaps.end(), point.x);
+      const bool begins = i == 0 || next_gap != gap;
+      gap = next_gap;
+      const bool ends =
+          i + 1 == curve.points.size() || (gap != curve.gaps.end() && *gap < curve.points[i + 1].x);
+      const std::string place = fmt::format("{:.1f} {:.1f}", x_at(point.x), y_at(point.y));
+      path += (begins ? "M" : "L") + place;
+      if (begins && ends) path += "L" + place;
+    }
+    return path;
   }
 
   void draw_curve(const ChartCurve& curve) {
-    std::string path;
-    for (const ChartPoint& point : curve.points) {
-      fmt::format_to(std::back_inserter(path), "{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x_at(point.x),
-                     y_at(point.y));
-    }
+    const std::string path = path_of(curve);
     if (path.empty()) return;
     add("<path class=\"line {}\" d=\"{}\"/>\n", curve.css_class, path);
     if (!curve.dots) return;
@@ -122,7 +139,8 @@ class Canvas {
     }
   }
 
-  // Invisible stripes that say, under the pointer, what the curves are there: the page needs no script.
+  // Invisible stripes that say, under the pointer, what the curves are there: the page needs no script. Markers
+  // are above them, with titles of their own; curves take no part.
   void draw_bands() {
     const double width = (right() - left) / static_cast<double>(hover_bands);
     for (std::size_t i = 0; i < hover_bands; ++i) {

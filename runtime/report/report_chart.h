@@ -16,6 +16,7 @@ struct ChartCurve {
   std::string css_class;           // of its line and dots
   std::vector<ChartPoint> points;  // finite, ascending x
   bool dots = false;
+  std::vector<double> gaps = {};  // ascending x where the curve has no value and its line is interrupted
 };
 
 // An event at a step: a line over the whole height, or a tick at the axis.
@@ -24,6 +25,7 @@ struct ChartMarker {
   std::string css_class;
   std::string title;  // shown under the pointer
   bool tick = false;
+  bool dot = false;  // on top of the line
 };
 
 struct Chart {

@@ -53,7 +53,9 @@ svg.chart { display: block; width: 100%; height: auto; font: 12px system-ui, -ap
 .line.raw { stroke-width: 1; opacity: 0.35; } .line.other { stroke-width: 1.4; }
 .dot { fill: currentColor; stroke: var(--card); stroke-width: 1.5; }
 .train, .raw { color: var(--train); } .held { color: var(--held); } .other { color: var(--other); }
+.line, .dot { pointer-events: none; }
 .marker line { stroke: currentColor; stroke-width: 1.5; }
+.marker circle { fill: currentColor; stroke: var(--card); stroke-width: 1; }
 .start, .checkpoint { color: var(--faint); } .resume { color: var(--warn); } .fault { color: var(--bad); }
 .recovery { color: var(--good); }
 .marker.start line, .marker.resume line { stroke-dasharray: 4 4; }
