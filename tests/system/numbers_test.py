@@ -1,0 +1,132 @@
+"""Numbers of real runs are made wrong, and the checks of the run find it, name the rank, and leave the bits of the undisturbed run.
+
+tools/numbers_campaign makes such runs by hundreds; these are the ones that must come out the same each time.
+"""
+import signal
+import unittest
+
+import harness
+import wrong_numbers
+from wrong_numbers import AUTO, KINDS, LANES, SAMPLES_PER_LANE, Case, Layout
+
+SAMPLES = LANES * SAMPLES_PER_LANE  # of a step
+SPOILED_STEP = 12
+SPOILED = SAMPLES * (SPOILED_STEP - 1) + 6  # sample: lane 2, its second one
+
+
+class NumbersTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(lanes=LANES)
+        cls.addClassCleanup(cls.scene.close)
+        cls.laboratory = wrong_numbers.Laboratory(cls.scene, steps=24)
+
+    @classmethod
+    def tearDownClass(cls):
+        if cls.laboratory.clean_alarms:
+            raise AssertionError(f"{cls.laboratory.clean_alarms} false alarms in undisturbed runs")
+
+    def judge(self, *words, **more):
+        outcome = self.laboratory.judge(Case(*words, **more))
+        self.assertEqual(outcome.false_alarms, 0, outcome)
+        return outcome
+
+    def expect_healed(self, action, *words, latency=1, **more):
+        """Found at once, the right rank named, and the bits are those of the undisturbed run."""
+        outcome = self.judge(*words, **more)
+        told = (outcome.result, outcome.culprit, outcome.same_bits, outcome.findings[0]["action"] if outcome.findings else None)
+        self.assertEqual(told, ("found", "right", True, action), outcome)
+        self.assertLessEqual(outcome.latency, latency, outcome)
+        return outcome
+
+    def test_state_at_rest_is_always_found(self):
+        for action, layout, precision, point, rank, kind in [("rollback", Layout(1), "fp32", "step.end", 0, "weights"),
+                                                             ("evict", Layout(2), "bf16", "step.after_vote", 1, "moment1"),
+                                                             ("rollback", Layout(1, 2), "bf16", "step.begin", 1, "moment2"),
+                                                             ("rollback", Layout(1, 1, 2), "fp32", "step.begin", 0, "weights"),
+                                                             ("evict", Layout(2, 2), "fp32", "step.end", 2, "moment2")]:
+            with self.subTest(layout=str(layout), kind=kind):
+                outcome = self.expect_healed(action, kind, layout, precision, AUTO, point, f"flip:{kind}:0", 8, rank)
+                self.assertEqual(outcome.findings[0]["of"], "state")
+
+    def test_a_broken_unit_is_found_by_an_audit(self):
+        """At this step the rank's own lane is audited, so no update has been made of wrong numbers yet."""
+        outcome = self.expect_healed("evict", "product always", Layout(4), "fp32", 1, "step.begin", "wrong_product_always", 7, 2)
+        self.assertEqual((outcome.exits, outcome.latency), ([0], 0))
+
+    def test_a_nan_is_computed_again(self):
+        for action, layout, precision, point, rank in [("nan:gradients", Layout(2), "bf16", "step.before_reduce", 1),
+                                                       ("nan:activations", Layout(1, 2), "fp32", "step.before_backward", 1)]:
+            with self.subTest(action=action):
+                outcome = self.judge("nan", layout, precision, AUTO, point, action, 9, rank)
+                self.assertEqual((outcome.result, outcome.same_bits, outcome.latency), ("found", True, 0), outcome)
+                self.assertEqual(outcome.findings[0]["action"], "redo")
+                self.assertNotEqual(outcome.culprit, "wrong", outcome)
+
+    def expect_as_alone(self, kind, found):
+        """The bits of a run with a bad sample depend on neither layout nor kills, and no rank is to blame."""
+        for layout, kill in [(Layout(2), ""), (Layout(4), f"step.after_vote@{SPOILED_STEP}:3"), (Layout(1), f"step.end@{SPOILED_STEP + 1}:0")]:
+            with self.subTest(layout=str(layout), kill=kill):
+                action = KINDS[kind].actions[0]
+                outcome = self.judge(kind, layout, "fp32", AUTO, "data.sample", action, SPOILED_STEP, sample=SPOILED, kill=kill)
+                self.assertEqual((outcome.same_bits, outcome.is_found, outcome.culprit), (True, found, ""), outcome)
+                for each in outcome.findings:
+                    self.assertEqual((each["step"], each["action"], each["lane"]), (SPOILED_STEP, "skip", 2), outcome)
+        self.expect_as_alone_when_stopped(kind)
+
+    def expect_as_alone_when_stopped(self, kind):
+        """A run that is told to stop after the bad sample, and goes on with another number of ranks."""
+        case = Case(kind, Layout(1), "fp32", AUTO, "data.sample", KINDS[kind].actions[0], SPOILED_STEP, sample=SPOILED)
+        run = self.scene.run(f"stopped-{case.action}", [*self.laboratory.options, *case.overrides(), "--training.steps=24"])
+        stopped = run.start(1, faults=f"{case.faults()},{harness.slow_steps(SPOILED_STEP + 1)}")
+        self.assertTrue(stopped.wait_for_step(SPOILED_STEP + 1), stopped.tail())
+        stopped.signal(signal.SIGTERM)
+        stopped.wait()
+        self.assertFalse(run.finished())
+        run.start(2, faults=case.faults()).expect_exit(0)
+        self.assertEqual(run.digest(), self.laboratory.twin(case))
+
+    def test_a_sample_that_gives_a_nan_is_skipped_in_every_layout(self):
+        self.expect_as_alone("sample nan", found=True)
+
+    def test_a_scrambled_sample_gives_the_same_bits_in_every_layout(self):
+        """Its loss is not that of a spike: before the 32nd step there is none."""
+        self.expect_as_alone("sample scramble", found=False)
+
+    def test_a_wrong_rate_of_one_rank_is_not_found(self):
+        """No check covers what an update computes from right numbers, so the run has other bits and does not know it."""
+        outcome = self.judge("rate of a rank", Layout(2), "fp32", 1, "step.before_update", "scale_rate:2", 9, 1)
+        self.assertEqual((outcome.result, outcome.exits), ("missed", [0]), outcome)
+
+
+class ClassificationTest(unittest.TestCase):
+    CASE = Case("moment1", Layout(2), "fp32", 1, "step.begin", "flip:moment1:3", 8, 1)
+
+    def outcome(self, verdicts, finished=True, same_bits=True, case=CASE):
+        found = wrong_numbers.outcome_of(case, verdicts, finished, same_bits)
+        return found.result, found.culprit, found.latency, found.false_alarms
+
+    def test_outcomes(self):
+        blames = lambda rank, step=9: {"step": step, "kind": "corruption", "rank": rank}  # noqa: E731
+        self.assertEqual(self.outcome([blames(1)]), ("found", "right", 1, 0))
+        self.assertEqual(self.outcome([blames(0)]), ("found", "wrong", 1, 0))
+        self.assertEqual(self.outcome([{"step": 8, "kind": "spike"}, blames(1)]), ("found", "nobody", 0, 0))
+        self.assertEqual(self.outcome([blames(1, step=7)]), ("harmless", "", 0, 1))
+        self.assertEqual(self.outcome([], same_bits=False), ("missed", "", 0, 0))
+        self.assertEqual(self.outcome([], finished=False, same_bits=False)[0], "unfinished")
+        data = Case("sample nan", Layout(2), "fp32", AUTO, "data.sample", "nan", 8, sample=60)
+        self.assertEqual(self.outcome([blames(1)], case=data)[1], "wrong")
+
+    def test_a_seed_repeats_its_case(self):
+        for kind in KINDS:
+            self.assertEqual(wrong_numbers.draw(kind, 5), wrong_numbers.draw(kind, 5))
+            self.assertNotEqual({wrong_numbers.draw(kind, seed).faults() for seed in range(9)}, {wrong_numbers.draw(kind, 5).faults()})
+
+    def test_audits(self):
+        """As runtime/verdict/audit_plan.cc plans them."""
+        self.assertEqual([wrong_numbers.audit_at(step, 1, 4) for step in (7, 8, 11)], [(2, 0), (3, 1), (2, 1)])
+        self.assertEqual([wrong_numbers.audit_at(step, 5, 2) for step in (4, 5, 10)], [(None, None), (0, 1), (1, 0)])
+
+
+if __name__ == "__main__":
+    harness.main()
