@@ -29,7 +29,7 @@ struct Digests {
   StateDamage* damage;
 };
 
-// What a thread has added to the digests of its block (kernels/state_digest.h).
+// Sums that a thread has added to the digests of its block (kernels/state_digest.h).
 struct BlockDigests {
   std::uint64_t read = 0, written = 0;
 };

@@ -112,7 +112,7 @@ struct OptimizerConfig {
   bool shard_gradients = false;
 };
 
-// What happens to a step whose numbers are suspicious (docs/verdict.md).
+// Decides what happens to a step whose numbers are suspicious (docs/verdict.md).
 struct VerdictConfig {
   static constexpr std::int64_t interval_auto = -1;  // as often as costs 0.15 % of the time
 

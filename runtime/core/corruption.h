@@ -28,7 +28,7 @@ struct Corruption {
   std::uint64_t draw = 0;  // number from which bit and element are drawn where they are left out
 };
 
-// What a corruption has changed.
+// Describes the number that a corruption has changed.
 struct CorruptedNumber {
   std::string tensor = {};     // name of the tensor, or of the buffer
   std::uint64_t element = 0;   // among all of the memory on this rank, as Corruption::element

@@ -11,7 +11,7 @@
 namespace holdfast::inline save {
 namespace {
 
-// What ranks sum while they wait for uploads.
+// UploadVotes are summed over the ranks while they wait for uploads.
 struct UploadVotes {
   std::int64_t busy = 0;  // number of ranks that upload whole checkpoints
   SaveVotes saves = {};

@@ -19,7 +19,7 @@ struct DamagedState {
   VerdictEvent report = {};              // without time_us
 };
 
-// Where a rank looks for damage.
+// DamageLook says where a rank looks for damage.
 enum class DamageLook {
   last_update,  // what the last update found while it read the state
   memory,       // all of the state in memory, on the host; where no update follows that would read it

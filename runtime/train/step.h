@@ -31,7 +31,7 @@ struct StepOutcome {
   // Outcome of starting the all-gather of the updated parameters. On an error a peer is gone and this rank
   // must leave; the step is made all the same.
   Result<void> gathers = {};
-  // What was found where the numbers were in doubt; absent where they were not.
+  // Finding of a step whose numbers were in doubt; absent where they were not.
   std::optional<VerdictEvent> verdict = {};
   bool ends_run = false;                           // by that verdict; nothing was changed
   std::optional<int> leaving_rank = {};            // JudgedStep::leaving_rank

@@ -33,7 +33,7 @@ struct MicrobatchLoss {
 struct StepFinding {
   int rank = 0;  // global
   std::string host = {};
-  // Its bits are not the same in all attempts: those of its microbatches' losses, and of its sums of gradients,
+  // True where its bits are not the same in all attempts: those of its microbatches' losses, and of its sums of gradients,
   // which many ranks' gradients go into.
   bool losses_differ = false, gradients_differ = false;
   std::optional<MicrobatchLoss> worst = {};  // of its microbatches; only where there is the head

@@ -23,7 +23,7 @@ enum class VerdictAction : std::uint8_t {
 // Returns "commit", "redo", "clip", "skip" or "stop", as in the event log.
 std::string_view name_of(VerdictAction action);
 
-// What is known of the attempts at one step. A rank differs when the bits of its own loss sums or gradient
+// AttemptRecord holds what is known of the attempts at one step. A rank differs when the bits of its own loss sums or gradient
 // sums do; the numbers are sums over all ranks.
 struct AttemptRecord {
   int attempts = 1;
@@ -45,7 +45,7 @@ inline constexpr int largest_attempts = 3;
 VerdictAction next_action(const NumbersHistory& history, const Verdict& of_last_attempt,
                           const AttemptRecord& record, const VerdictConfig& config);
 
-// Whether the last of three attempts equals neither of the two before: the reason of a stop that no data
+// Returns whether the last of three attempts equals neither of the two before: the reason of a stop that no data
 // explains.
 bool is_unrepeatable(const AttemptRecord& record);
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """bench tolerance: what all of fault tolerance costs a run of several ranks: the watchdog with its flight record, RAM snapshots as often
-as the run chooses by itself (checkpoint.ram_every_steps = "auto"), and their replicas in other ranks.
+as the run chooses by itself (checkpoint.ram_every_steps = "auto"), their replicas in other ranks, and verdicts on its numbers.
 
-The same run trains with all of it and without (watchdog.guard = false, checkpoint.ram_every_steps = 0) at the same time, each on
+The same run trains with all of it and without (watchdog.guard = false, checkpoint.ram_every_steps = 0, verdict.preset = "off") at the same time, each on
 processors of its own, then with the processors changed over (bench watchdog says why). There are more ranks than processors, so
 what is done in the background takes its time from the steps as well. Compared is the time from one step to the last, which holds whole
 snapshots and everything between the steps, not the median of the steps. The vote of a step is in both: it carries the loss.
@@ -22,7 +22,7 @@ from _common import cost_parser, cost_row, events, fail, on_processors, side_by_
 # steps of a run, and the step behind which time counts: the first snapshots of a process meet cold memory, and the run tries
 # out what one costs
 CASES = {"small": (1000, 100), "llama-15m": (100, 10)}
-SIDES = {"without": ["--watchdog.guard=false", "--checkpoint.ram_every_steps=0"],
+SIDES = {"without": ["--watchdog.guard=false", "--checkpoint.ram_every_steps=0", "--verdict.preset=off"],
          "with": ["--checkpoint.ram_every_steps=auto", "--checkpoint.replicas=on"]}
 
 
