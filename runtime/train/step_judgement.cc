@@ -33,8 +33,8 @@ struct MicrobatchLoss {
 struct StepFinding {
   int rank = 0;  // global
   std::string host = {};
-  // True where its bits are not the same in all attempts: those of its microbatches' losses, and of its sums of gradients,
-  // which many ranks' gradients go into.
+  // True where its bits are not the same in all attempts: those of its microbatches' losses, and of its sums of
+  // gradients, which the gradients of many ranks go into.
   bool losses_differ = false, gradients_differ = false;
   std::optional<MicrobatchLoss> worst = {};  // of its microbatches; only where there is the head
 
@@ -143,13 +143,15 @@ std::string cause_of(const DoubtfulStep& step, const VerdictEvent& report) {
       is_unrepeatable(step.record) ? "no two agree, so none can be trusted; " : "the two that agree count; ");
 }
 
-std::string consequence_of(const JudgedStep& judged, const Config& config) {
+std::string consequence_of(const DoubtfulStep& step, const JudgedStep& judged, const Config& config) {
+  if (is_unrepeatable(step.record))
+    return "the update was not made. Find the faulty hardware, then start again";
   switch (judged.action) {
     case VerdictAction::skip:
       return fmt::format(
-          "the update is not made and the run goes on with the next batch (at most {} times in "
-          "{} steps)",
-          config.verdict.skips_max, config.verdict.window_steps);
+          "the update is not made and the run goes on with the next batch (at most {} times in {} steps); "
+          "holdfast replay {} --step {} --checks names the op",
+          config.verdict.skips_max, config.verdict.window_steps, config.run.directory, step.verdict.step);
     case VerdictAction::clip:
       return fmt::format("the gradients are clipped to the usual norm, {:.4g}", judged.norm_limit);
     case VerdictAction::stop:
@@ -180,7 +182,7 @@ std::string sentence_of(Worker& worker, const DoubtfulStep& step, const JudgedSt
                         step.verdict.kind == VerdictKind::nonfinite ? "first" : "largest loss", *report.lane,
                         *report.microbatch, report.samples.value_or(""));
   return fmt::format("step {}: {}; {}{}", report.step, what, cause_of(step, report),
-                     consequence_of(judged, worker.rank().config));
+                     consequence_of(step, judged, worker.rank().config));
 }
 
 Result<VerdictEvent> report_of(Worker& worker, const DoubtfulStep& step, const JudgedStep& judged) {
