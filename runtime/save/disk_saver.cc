@@ -109,9 +109,13 @@ Result<ShardFile> DiskSaver::drain(Save& save) {
   return shard;
 }
 
-void DiskSaver::vote(SaveVotes& votes, bool is_last) const {
-  const bool is_sound =
-      !saves_.empty() && (is_last || !is_checked_later() || view_->state.step > saves_.front()->report.step);
+void DiskSaver::vote(SaveVotes& votes, bool is_last) {
+  if (is_last || !is_checked_later()) {
+    let_publish();
+  } else if (view_->state.step > 0 && !view_->optimizer.finding().has_value()) {
+    checked_step_ = view_->state.step - 1;
+  }
+  const bool is_sound = !saves_.empty() && checked_step_ >= saves_.front()->report.step;
   if (is_sound && saves_.front()->job.finished())
     (saves_.front()->job.result().ok() ? votes.durable : votes.failed) = 1;
   if (publishing_ && tier_.publishes() && publish_.finished())

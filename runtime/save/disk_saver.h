@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -49,7 +50,9 @@ class DiskSaver {
   // Adds the state of this rank's part of the oldest save, and whether this rank has published. A part counts
   // as durable only when a later update has read the state and found it sound, where updates check it
   // (ShardedOptimizer::finding()), or no other update follows: `is_last`.
-  void vote(SaveVotes& votes, bool is_last = false) const;
+  void vote(SaveVotes& votes, bool is_last = false);
+  // Says that no update follows which could find the state of the saves damaged. Called before wait().
+  void let_publish() { checked_step_ = std::numeric_limits<std::uint64_t>::max(); }
   // Continues with the sums of the votes of all ranks; all ranks call it.
   Result<void> advance(const SaveVotes& sums);
 
@@ -87,13 +90,15 @@ class DiskSaver {
   void report(Save& save, const Result<void>& outcome);
   bool is_alone() const { return view_->rank.communicator.size() == 1; }
   bool is_checked_later() const { return view_->optimizer.checks_state(); }
+  bool wait_until_checked(std::uint64_t step) const;
 
   StateView* view_;
   CheckpointStore* store_;
   DiskTier tier_;
   std::atomic<bool> cancelled_ = false;
-  LongMutex drain_mutex_;                    // held by the thread that drains
-  std::deque<std::unique_ptr<Save>> saves_;  // saves being copied and drained, oldest first
+  std::atomic<std::uint64_t> checked_step_ = 0;  // newest step whose state a later update has found sound
+  LongMutex drain_mutex_;                        // held by the thread that drains
+  std::deque<std::unique_ptr<Save>> saves_;      // saves being copied and drained, oldest first
   std::unique_ptr<Save> publishing_;
   std::vector<SaveReport> reports_;
   BackgroundJob<std::int64_t> publish_;  // result: its duration in ns

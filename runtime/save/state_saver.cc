@@ -73,6 +73,7 @@ void StateSaver::wait_beside_watch() {
 
 // Holds an extra vote, before which every rank completes the work that it has under way.
 Result<void> StateSaver::complete_round() {
+  disk_.let_publish();
   wait_beside_watch();
   disk_.wait();
   if (const Result<void> copied = snapshots_.wait(); !copied.ok()) {
