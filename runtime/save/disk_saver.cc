@@ -51,13 +51,21 @@ Result<ShardFile> DiskSaver::copy_and_drain(Save& save) {
   const std::int64_t begin_ns = env.monotonic_ns(), processor_begin_ns = env.thread_processor_ns();
   Result<ShardFile> shard = drain(save);
   save.drain_ns = env.monotonic_ns() - begin_ns;
-  if (shard.ok() && is_alone() && !is_checked_later()) {
+  if (shard.ok() && is_alone() && wait_until_checked(save.report.step)) {
     Manifest manifest = save.copy->snapshot->manifest();
     manifest.shards = {*shard};
     save.published = publish(save, manifest);
   }
   save.processor_ns = env.thread_processor_ns() - processor_begin_ns;
   return shard;
+}
+
+// Waits until an update has read the state of the step and found it sound. Returns false if the saves are
+// abandoned first. One rank alone asks nobody else, and publishes what it has drained before it drains more.
+bool DiskSaver::wait_until_checked(std::uint64_t step) const {
+  constexpr std::int64_t look_again_us = 500;
+  while (is_checked_later() && checked_step_ < step && !cancelled_) view_->rank.env.sleep_us(look_again_us);
+  return !cancelled_;
 }
 
 // Publishes the save. Runs on a rank that publishes, and returns its duration in ns.
@@ -109,13 +117,15 @@ Result<ShardFile> DiskSaver::drain(Save& save) {
   return shard;
 }
 
-void DiskSaver::vote(SaveVotes& votes, bool is_last) {
-  if (is_last || !is_checked_later()) {
-    let_publish();
-  } else if (view_->state.step > 0 && !view_->optimizer.finding().has_value()) {
-    checked_step_ = view_->state.step - 1;
-  }
-  const bool is_sound = !saves_.empty() && checked_step_ >= saves_.front()->report.step;
+void DiskSaver::let_publish(std::uint64_t checked_step) {
+  if (checked_step > checked_step_) checked_step_ = checked_step;
+}
+
+void DiskSaver::vote(SaveVotes& votes) {
+  const std::uint64_t step = view_->state.step;
+  if (step > 0 && !view_->optimizer.finding().has_value()) let_publish(step - 1);
+  const bool is_sound =
+      !saves_.empty() && (!is_checked_later() || checked_step_ >= saves_.front()->report.step);
   if (is_sound && saves_.front()->job.finished())
     (saves_.front()->job.result().ok() ? votes.durable : votes.failed) = 1;
   if (publishing_ && tier_.publishes() && publish_.finished())

@@ -15,7 +15,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -47,12 +46,12 @@ class DiskSaver {
   // Starts the thread that makes the copy and drains it. The snapshot must not change until snapshots() no
   // longer contains it.
   void begin(std::shared_ptr<SnapshotCopy> copy);
-  // Adds the state of this rank's part of the oldest save, and whether this rank has published. A part counts
-  // as durable only when a later update has read the state and found it sound, where updates check it
-  // (ShardedOptimizer::finding()), or no other update follows: `is_last`.
-  void vote(SaveVotes& votes, bool is_last = false);
-  // Says that no update follows which could find the state of the saves damaged. Called before wait().
-  void let_publish() { checked_step_ = std::numeric_limits<std::uint64_t>::max(); }
+  // Adds the state of this rank's part of the oldest save, and whether this rank has published. Where updates
+  // check the state that they read (ShardedOptimizer::finding()), a part counts as durable only once its state
+  // was found sound: see let_publish().
+  void vote(SaveVotes& votes);
+  // Says that the states up to this step were found sound: by the update after each.
+  void let_publish(std::uint64_t checked_step);
   // Continues with the sums of the votes of all ranks; all ranks call it.
   Result<void> advance(const SaveVotes& sums);
 

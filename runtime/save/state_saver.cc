@@ -35,6 +35,8 @@ Result<bool> StateSaver::begin(bool to_disk) {
   Snapshot* free = snapshots_.free_snapshot(disk_.snapshots());
   if (!to_disk && (snapshots_.is_sending() || free == nullptr)) return false;
   const std::int64_t begin_ns = view_->rank.env.monotonic_ns();
+  // The newest update has read the state before it, and the caller has asked what it found.
+  if (free == nullptr && view_->state.step > 0) disk_.let_publish(view_->state.step - 1);
   for (; free == nullptr; free = snapshots_.free_snapshot(disk_.snapshots())) HF_TRY_VOID(complete_round());
   std::shared_ptr<SnapshotCopy> copy = snapshots_.begin_copy(*free, begin_ns);
   if (to_disk) {
@@ -45,10 +47,10 @@ Result<bool> StateSaver::begin(bool to_disk) {
   return true;
 }
 
-SaveVotes StateSaver::vote(bool is_last) {
+SaveVotes StateSaver::vote() {
   SaveVotes votes;
   snapshots_.vote(votes);
-  disk_.vote(votes, is_last);
+  disk_.vote(votes);
   return votes;
 }
 
@@ -73,7 +75,6 @@ void StateSaver::wait_beside_watch() {
 
 // Holds an extra vote, before which every rank completes the work that it has under way.
 Result<void> StateSaver::complete_round() {
-  disk_.let_publish();
   wait_beside_watch();
   disk_.wait();
   if (const Result<void> copied = snapshots_.wait(); !copied.ok()) {
@@ -81,17 +82,19 @@ Result<void> StateSaver::complete_round() {
     view_->rank.communicator.abandon();  // no step follows whose vote would tell the others
     return device.ok() ? copied : device;
   }
-  SaveVotes votes = vote(/*is_last=*/true);
+  SaveVotes votes = vote();
   HF_TRY_VOID(sum_over_ranks(view_->rank.communicator, patient_waiter(*view_), votes));
   return advance(votes);
 }
 
 Result<void> StateSaver::finish() {
+  disk_.let_publish(view_->state.step);  // no update follows that would find it damaged
   while (snapshots_.is_copying() || disk_.is_saving()) HF_TRY_VOID(complete_round());
   return {};
 }
 
 Result<void> StateSaver::finish_with_replicas() {
+  disk_.let_publish(view_->state.step);
   while (is_snapshotting() || disk_.is_saving()) HF_TRY_VOID(complete_round());
   return {};
 }

@@ -81,7 +81,7 @@ class StateSaver {
   // snapshot was skipped.
   Result<bool> begin(bool to_disk);
   // Waits for the copy of the state that the coming update would overwrite, and returns this rank's votes.
-  SaveVotes vote(bool is_last = false);
+  SaveVotes vote();
   Result<void> advance(const SaveVotes& sums);
   // Waits until no save is under way. finish_with_replicas() also waits until no snapshot is being sent to a
   // buddy, so that a slot is free.
