@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/elementwise.h"
-#include "kernels/host_access.h"
+#include "kernels/state_digest.h"
 
 namespace holdfast::inline optim {
 
@@ -107,57 +107,58 @@ void ShardedOptimizer::forget_digests() {
   has_digests_ = has_compared_ = false;
 }
 
-StateFinding ShardedOptimizer::finding_of(const StateDamage& damage) const {
-  const auto after = std::ranges::upper_bound(first_blocks_, damage.first_block);
+std::optional<StateFinding> ShardedOptimizer::finding() const {
+  if (!has_compared_ || damage_->block_count == 0) return std::nullopt;
+  const auto after = std::ranges::upper_bound(first_blocks_, damage_->first_block);
   const auto segment = static_cast<std::size_t>(after - first_blocks_.begin() - 1);
-  StateFinding finding{.block_count = damage.block_count, .first_block = specs_[segment]};
+  StateFinding finding{.block_count = damage_->block_count, .first_block = specs_[segment]};
   finding.first_block.kind.clear();
-  finding.first_block.first_block += damage.first_block - first_blocks_[segment];
+  finding.first_block.first_block += damage_->first_block - first_blocks_[segment];
   finding.first_block.block_count = 1;
   return finding;
 }
 
-std::optional<StateFinding> ShardedOptimizer::finding() const {
-  if (!has_compared_ || damage_->block_count == 0) return std::nullopt;
-  return finding_of(*damage_);
-}
-
-std::optional<StateFinding> ShardedOptimizer::examine(HostAccess& access,
-                                                      const std::function<void()>& pace) const {
-  if (!has_digests_) return std::nullopt;
-  constexpr std::uint64_t part_blocks = 64;
-  const auto read = [&access]<typename T>(const T* source, std::uint64_t count) {
-    const std::span<const std::byte> bytes = access.to_read(std::as_bytes(std::span(source, count)));
-    std::vector<T> values(count);
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
+void ShardedOptimizer::check_state(HostAccess& access) {
+  has_compared_ = has_digests_;
+  if (!has_digests_) return;
+  *damage_ = {};
+  constexpr std::uint64_t chunk = HostAccess::buffer_bytes / sizeof(float) / block_elements * block_elements;
+  const auto read = [&access]<typename Number>(const Number* source, std::uint64_t count) {
+    std::vector<Number> copy(count);
+    std::memcpy(copy.data(), access.to_read(std::as_bytes(std::span(source, count))).data(),
+                count * sizeof(Number));
+    return copy;
   };
-  StateDamage damage;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
-    for (std::uint64_t block = 0; block < segment.block_count; block += part_blocks) {
-      const std::uint64_t first = block * block_elements;
-      const std::uint64_t count = std::min(part_blocks * block_elements, segment.elements - first);
-      const std::vector<float> weight = read(master(segment) + first, count);
-      const std::vector<float> moment1 = read(moment1_ + segment.shard_offset + first, count);
-      const std::vector<float> moment2 = read(moment2_ + segment.shard_offset + first, count);
-      const std::uint64_t blocks = std::min(part_blocks, segment.block_count - block);
-      const std::vector<std::uint64_t> left = read(digests_ + first_blocks_[i] + block, blocks);
-      for (std::uint64_t b = 0; b < blocks; ++b) {
-        const std::uint64_t at = b * block_elements;
-        const auto size = static_cast<std::int64_t>(std::min<std::uint64_t>(block_elements, count - at));
-        if (state_digest(&weight[at], &moment1[at], &moment2[at], size) == left[b]) continue;
-        if (damage.block_count++ == 0) damage.first_block = first_blocks_[i] + block + b;
+    for (std::uint64_t begin = 0; begin < segment.elements; begin += chunk) {
+      const std::uint64_t count = std::min(chunk, segment.elements - begin);
+      const std::uint64_t shard = segment.shard_offset + begin;
+      const std::vector<float> weight = read(master(segment) + begin, count);
+      const std::vector<float> moment1 = read(moment1_ + shard, count),
+                               moment2 = read(moment2_ + shard, count);
+      const std::uint64_t first_block = first_blocks_[i] + begin / block_elements;
+      const std::vector<std::uint64_t> digests =
+          read(digests_ + first_block, (count + block_elements - 1) / block_elements);
+      for (std::uint64_t block = 0; block < digests.size(); ++block) {
+        const std::uint64_t at = block * block_elements;
+        const std::uint64_t digest =
+            state_digest(&weight[at], &moment1[at], &moment2[at],
+                         static_cast<std::int64_t>(std::min<std::uint64_t>(block_elements, count - at)));
+        if (digest == digests[block]) continue;
+        ++damage_->block_count;
+        damage_->first_block = std::min(damage_->first_block, first_block + block);
       }
-      pace();
     }
   }
-  if (damage.block_count == 0) return std::nullopt;
-  return finding_of(damage);
 }
 
 void ShardedOptimizer::launch_publish(Device& device) {
   forget_digests();
+  launch_copies(device);
+}
+
+void ShardedOptimizer::launch_copies(Device& device) {
   if (dtype_ != DType::bf16) return;
   for (const std::vector<Segment>* const segments : {&segments_, &frozen_}) {
     for (const Segment& segment : *segments) {

@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -66,6 +65,8 @@ class ShardedOptimizer {
   // Rounds the owned master weights into the parameter buffer in bf16 runs. It is called whenever the state
   // was made or loaded, and forgets the digests.
   void launch_publish(Device& device);
+  // Rounds the same again where the masters have not changed: the digests stay.
+  void launch_copies(Device& device);
 
   // Makes the next update write digests only, because the state was written by something else than an update:
   // whoever writes through state() calls this, or launch_publish(), before the next update.
@@ -74,18 +75,16 @@ class ShardedOptimizer {
   // Returns what the last update found; nothing where it compared nothing. The device was waited for since.
   // Reading resets nothing: the next update does.
   std::optional<StateFinding> finding() const;
-
-  // Compares all of the owned state in memory with what the last update wrote, on the host: for the rare moments
-  // when no other update follows that would do so. Nothing where there are no digests to compare with. The
-  // device has nothing to do meanwhile. `pace` is called now and then.
-  std::optional<StateFinding> examine(HostAccess& access, const std::function<void()>& pace) const;
+  // Compares the state with the digests of the last update, as the next update would; finding() says what
+  // came out. It reads all of the state through the host, so it is for steps that are in doubt. The device has
+  // run what was launched.
+  void check_state(HostAccess& access);
 
   // Returns the weights of all segments, the frozen ones last, and then the moments of the trained ones.
   std::vector<OwnedState> state();
 
  private:
   float* master(const Segment& segment) const;
-  StateFinding finding_of(const StateDamage& damage) const;
   BFloat16* working_copy(const Segment& segment) const;  // bf16 runs: where other ranks and the model see it
 
   OptimizerConfig config_;

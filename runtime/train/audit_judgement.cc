@@ -19,6 +19,7 @@ struct AuditFinding {
   int rank = 0;                            // global
   int data = 0, pipeline = 0, tensor = 0;  // coordinate
   std::array<std::string, trials> as_owner = {}, as_auditor = {};
+  bool restored_parameters = false;  // Attempt::restored_parameters
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("host", self.host);
@@ -28,19 +29,22 @@ struct AuditFinding {
     visit("tensor", self.tensor);
     visit("as_owner", self.as_owner);
     visit("as_auditor", self.as_auditor);
+    visit("restored_parameters", self.restored_parameters);
   }
 };
 
 using Digests = std::array<AuditDigests, trials>;
 
-AuditFinding finding_of(const Worker& worker, const Digests& digests) {
+AuditFinding finding_of(const Worker& worker, const Attempt& first, const Attempt& second) {
+  const Digests digests = {first.digests, second.digests};
   const MeshCoordinate& coordinate = worker.rank().coordinate;
   const Communicator& all = worker.rank().communicator;
   AuditFinding finding{.host = worker.rank().env.host_name(),
                        .rank = all.global_rank(all.rank()),
                        .data = coordinate.data,
                        .pipeline = coordinate.pipeline,
-                       .tensor = coordinate.tensor};
+                       .tensor = coordinate.tensor,
+                       .restored_parameters = second.restored_parameters};
   const auto text = [](const std::optional<Digest>& digest) {
     return digest.has_value() ? to_hex(*digest) : std::string();
   };
@@ -66,8 +70,45 @@ std::map<std::pair<int, int>, std::array<AuditTrial, trials>> trials_by_pair(
   return pairs;
 }
 
+struct BlamedRanks {
+  std::vector<int> ranks = {};  // of the communicator, ascending; empty: it is not known
+  bool has_auditor = false;     // some of them are of the replica that audited in the first trial
+  bool by_parameters = false;   // they computed with parameters that were not those of the owners
+};
+
+// Returns the ranks of the audited pair of replicas whose parameters were restored between the trials, which
+// explains all that differed in the first one.
+BlamedRanks blame_for_parameters(std::span<const AuditFinding> findings, const LaneAudit& audit) {
+  BlamedRanks blamed{.by_parameters = true};
+  for (std::size_t rank = 0; rank < findings.size(); ++rank) {
+    const AuditFinding& finding = findings[rank];
+    if (finding.restored_parameters && (finding.data == audit.owner || finding.data == audit.auditor))
+      blamed.ranks.push_back(static_cast<int>(rank));
+  }
+  return blamed;
+}
+
+BlamedRanks blame(std::span<const AuditFinding> findings, const std::array<LaneAudit, trials>& audits) {
+  using Who = AuditBlame::Who;
+  const auto pairs = trials_by_pair(findings, audits);
+  BlamedRanks blamed;
+  bool is_known = true;
+  for (std::size_t rank = 0; rank < findings.size(); ++rank) {
+    const AuditFinding& finding = findings[rank];
+    const auto& pair = pairs.at({finding.pipeline, finding.tensor});
+    const AuditBlame blame = blame_after(pair[0], pair[1]);
+    if (blame.who == Who::unknown) is_known = false;
+    const bool is_owner = blame.who == Who::owner && finding.data == audits[0].owner;
+    const bool is_auditor = blame.who == Who::auditor && finding.data == audits[0].auditor;
+    if (is_owner || is_auditor) blamed.ranks.push_back(static_cast<int>(rank));
+    blamed.has_auditor |= is_auditor;
+  }
+  if (!is_known) blamed = {};
+  return blamed;
+}
+
 std::string sentence_of(const AuditedStep& step, std::span<const AuditFinding> findings,
-                        const LaneAudit& audit) {
+                        const LaneAudit& audit, bool by_parameters) {
   std::string who = "it is not known which of the two";
   if (!step.to_blame.empty()) {
     std::vector<std::string> names;
@@ -75,8 +116,8 @@ std::string sentence_of(const AuditedStep& step, std::span<const AuditFinding> f
       const AuditFinding& finding = findings[static_cast<std::size_t>(rank)];
       names.push_back(fmt::format("rank {} (host {})", finding.rank, finding.host));
     }
-    who =
-        fmt::format("{}{} computed wrong numbers", names.size() > 1 ? "one of " : "", fmt::join(names, ", "));
+    who = fmt::format("{}{} computed {}", names.size() > 1 ? "one of " : "", fmt::join(names, ", "),
+                      by_parameters ? "with parameters that had changed in its memory" : "wrong numbers");
   }
   return fmt::format(
       "step {}: lane {} was computed by replicas {} and {}, and the bits of its gradients are not the "
@@ -89,32 +130,28 @@ std::string sentence_of(const AuditedStep& step, std::span<const AuditFinding> f
 }  // namespace
 
 Result<AuditedStep> judge_audit(Worker& worker, const Attempt& first) {
-  const std::array<AttemptBits, 1> bits = {attempt_bits(worker, first)};
+  std::vector<AttemptBits> bits = {attempt_bits(worker, first)};
   AuditedStep step;
-  HF_TRY(step.attempt, attempt_again(worker, bits));
+  HF_TRY(step.attempt, attempt_again(worker, bits, 1));
   const std::array<LaneAudit, trials> audits = {first.audit.value(), step.attempt.audit.value()};
   HF_TRY(const std::vector<AuditFinding> findings,
-         gather(worker.rank().communicator, worker.rank().waiter,
-                finding_of(worker, {first.digests, step.attempt.digests})));
-  using Who = AuditBlame::Who;
-  const auto pairs = trials_by_pair(findings, audits);
-  bool is_known = true;
-  for (std::size_t rank = 0; rank < findings.size(); ++rank) {
-    const AuditFinding& finding = findings[rank];
-    const auto& pair = pairs.at({finding.pipeline, finding.tensor});
-    const AuditBlame blame = blame_after(pair[0], pair[1]);
-    if (blame.who == Who::unknown) is_known = false;
-    const bool is_owner = blame.who == Who::owner && finding.data == audits[0].owner;
-    const bool is_auditor = blame.who == Who::auditor && finding.data == audits[0].auditor;
-    if (is_owner || is_auditor) step.to_blame.push_back(static_cast<int>(rank));
-  }
-  if (!is_known) step.to_blame.clear();
+         gather(worker.rank().communicator, worker.rank().waiter, finding_of(worker, first, step.attempt)));
   step.lasts = step.attempt.audit_failed();
+  BlamedRanks blamed = blame_for_parameters(findings, audits[0]);
+  if (step.lasts || blamed.ranks.empty()) blamed = blame(findings, audits);
+  step.to_blame = blamed.ranks;
+  int attempts = 2;
+  if (!step.lasts && blamed.has_auditor && audits[1].auditor != audits[0].auditor) {
+    bits.push_back(attempt_bits(worker, step.attempt));
+    HF_TRY(step.attempt, attempt_again(worker, bits, worker.workload().lanes.ranks() - 1));
+    step.lasts = step.attempt.audit_failed();
+    ++attempts;
+  }
   step.report = {.step = worker.state().step + 1,
                  .what = "corruption",
                  .of = "grad_norm",
                  .value = step.attempt.grad_norm,
-                 .attempts = trials,
+                 .attempts = attempts,
                  .differing_ranks = static_cast<int>(step.to_blame.size()),
                  .lane = audits[0].lane};
   if (step.to_blame.size() == 1) {
@@ -122,7 +159,7 @@ Result<AuditedStep> judge_audit(Worker& worker, const Attempt& first) {
     step.report.rank = culprit.rank;
     step.report.host = culprit.host;
   }
-  step.report.reason = sentence_of(step, findings, audits[0]);
+  step.report.reason = sentence_of(step, findings, audits[0], blamed.by_parameters);
   return step;
 }
 

@@ -1,6 +1,9 @@
 // Judges a step whose lane audit failed: two ranks do not have the same bits of one lane's gradients
 // (verdict/audit_plan.h). The step is computed again, and whose bits changed, or are contradicted, is to blame
 // (verdict/audit_blame.h). All ranks call it together, before the update, and come to the same result.
+//
+// The second attempt has another auditor where there are three replicas or more. If the first one is to blame,
+// it audits once more in a third attempt: nobody else has looked at what it computes now.
 #pragma once
 
 #include <vector>
@@ -14,7 +17,7 @@
 namespace holdfast::inline train {
 
 struct AuditedStep {
-  Attempt attempt = {};  // the second one, whose gradients are those in memory
+  Attempt attempt = {};  // the last one, whose gradients are those in memory
   // The wrong numbers last: no attempt of this step can be trusted while that rank takes part.
   bool lasts = false;
   std::vector<int> to_blame = {};  // ranks of the communicator, ascending; empty: it is not known

@@ -8,7 +8,6 @@
 
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/gather.h"
-#include "runtime/rank/watch.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -31,16 +30,10 @@ struct DamageRecord {
   }
 };
 
-std::optional<StateFinding> finding_of(Worker& worker, DamageLook look) {
-  std::optional<StateFinding> found = worker.optimizer().finding();
-  if (found.has_value() || look == DamageLook::last_update) return found;
-  RankWatch* const watch = worker.rank().watch;
-  return worker.optimizer().examine(worker.state_view().host_access, [watch] { mark(watch); });
-}
-
-DamageRecord record_of(Worker& worker, const std::optional<StateFinding>& finding) {
+DamageRecord record_of(Worker& worker) {
   const Communicator& all = worker.rank().communicator;
   DamageRecord record{.rank = all.global_rank(all.rank()), .host = worker.rank().env.host_name()};
+  const std::optional<StateFinding> finding = worker.optimizer().finding();
   if (!finding.has_value()) return record;
   record.blocks = finding->block_count;
   record.tensor = finding->first_block.tensor;
@@ -55,13 +48,18 @@ std::string describe(const DamageRecord& record) {
                      record.blocks > 1 ? fmt::format(" and {} more blocks", record.blocks - 1) : "");
 }
 
-// Says what follows from what this rank and the others found. The update of step n has read the state of step
-// n - 1. That of step n - 2 was read, and found sound, by the update before.
-Result<DamagedState> judge(Worker& worker, const std::optional<StateFinding>& finding) {
+}  // namespace
+
+bool can_spare_a_replica(const Worker& worker) {
+  return worker.workload().lanes.ranks() > worker.rank().config.elastic.min_data_parallel;
+}
+
+// The update of step n has read the state of step n - 1. That of step n - 2 was read, and found sound, by the
+// update before.
+Result<DamagedState> judge_damage(Worker& worker, std::uint64_t read_by) {
   HF_TRY(const std::vector<DamageRecord> records,
-         gather(worker.rank().communicator, worker.rank().waiter, record_of(worker, finding)));
-  const std::uint64_t step = worker.state().step;
-  DamagedState damaged{.trusted_step = step > 2 ? step - 2 : 0};
+         gather(worker.rank().communicator, worker.rank().waiter, record_of(worker)));
+  DamagedState damaged{.trusted_step = read_by > 2 ? read_by - 2 : 0};
   std::vector<std::string> found;
   std::vector<int> ranks;
   for (std::size_t rank = 0; rank < records.size(); ++rank) {
@@ -69,7 +67,7 @@ Result<DamagedState> judge(Worker& worker, const std::optional<StateFinding>& fi
     ranks.push_back(static_cast<int>(rank));
     found.push_back(describe(records[rank]));
   }
-  damaged.report = {.step = step,
+  damaged.report = {.step = read_by,
                     .what = "corruption",
                     .action = "rollback",
                     .of = "state",
@@ -84,30 +82,33 @@ Result<DamagedState> judge(Worker& worker, const std::optional<StateFinding>& fi
   damaged.report.reason = fmt::format(
       "step {}: weights or moments changed in memory between two updates: {}; the run goes back to "
       "step {} or before{}",
-      step, fmt::join(found, "; "), damaged.trusted_step,
+      read_by, fmt::join(found, "; "), damaged.trusted_step,
       damaged.leaving_rank.has_value() ? ", without that rank" : "");
   return damaged;
 }
 
-}  // namespace
+namespace {
 
-bool can_spare_a_replica(const Worker& worker) {
-  return worker.workload().lanes.ranks() > worker.rank().config.elastic.min_data_parallel;
-}
-
-Result<DamagedState> judge_damage(Worker& worker) {
-  return judge(worker, worker.optimizer().finding());
-}
-
-Result<std::optional<DamagedState>> look_for_damage(Worker& worker, DamageLook look) {
+Result<std::optional<DamagedState>> gather_findings(Worker& worker, std::uint64_t read_by) {
   const RankContext& rank = worker.rank();
-  wait_for_device(rank.device, rank.communicator);
-  const std::optional<StateFinding> finding = finding_of(worker, look);
-  std::array<std::int64_t, 1> damaged = {finding.has_value() ? 1 : 0};
+  std::array<std::int64_t, 1> damaged = {worker.optimizer().finding().has_value() ? 1 : 0};
   HF_TRY_VOID(all_reduce_sum(rank.communicator, rank.waiter, damaged));
   if (damaged[0] == 0) return std::optional<DamagedState>();
-  HF_TRY(DamagedState found, judge(worker, finding));
+  HF_TRY(DamagedState found, judge_damage(worker, read_by));
   return std::optional(std::move(found));
+}
+
+}  // namespace
+
+Result<std::optional<DamagedState>> look_for_damage(Worker& worker) {
+  wait_for_device(worker.rank().device, worker.rank().communicator);
+  return gather_findings(worker, worker.state().step);
+}
+
+Result<std::optional<DamagedState>> examine_state(Worker& worker) {
+  wait_for_device(worker.rank().device, worker.rank().communicator);
+  worker.optimizer().check_state(worker.state_view().host_access);
+  return gather_findings(worker, worker.state().step + 1);
 }
 
 }  // namespace holdfast::inline train

@@ -19,18 +19,18 @@ struct DamagedState {
   VerdictEvent report = {};              // without time_us
 };
 
-// DamageLook says where a rank looks for damage.
-enum class DamageLook {
-  last_update,  // what the last update found while it read the state
-  memory,       // all of the state in memory, on the host; where no update follows that would read it
-};
+// Says what follows from damage that some rank found in the state that the update of step `read_by` reads. All
+// ranks call it together, between two updates.
+Result<DamagedState> judge_damage(Worker& worker, std::uint64_t read_by);
 
-// Says what follows from damage that the last update of some rank found. All ranks call it together, between
-// two updates.
-Result<DamagedState> judge_damage(Worker& worker);
+// Looks for damage between two steps, before their state is saved. All ranks call it together; none: nobody
+// found any.
+Result<std::optional<DamagedState>> look_for_damage(Worker& worker);
 
-// Looks for damage between two updates. All ranks call it together; none: nobody found any.
-Result<std::optional<DamagedState>> look_for_damage(Worker& worker, DamageLook look);
+// Compares the state in memory with the digests of the last update, on the host: that a step in doubt begins
+// from, or before a save that no update follows. All ranks call it together, before the step's update; none:
+// nobody found damage.
+Result<std::optional<DamagedState>> examine_state(Worker& worker);
 
 // Returns whether the run can go on without a rank of one of its copies of the model.
 bool can_spare_a_replica(const Worker& worker);

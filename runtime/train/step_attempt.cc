@@ -55,6 +55,28 @@ Digest audit_term(const AuditDigests& digests) {
   return term;
 }
 
+Digest parameters_digest(Worker& worker) {
+  const std::byte* const parameters = worker.stage().parameters();
+  const Workload& workload = worker.workload();
+  const std::uint64_t bytes = workload.buckets.parameter_elements() * bytes_of(workload.spec.dtype);
+  DigestStream stream;
+  for (std::uint64_t begin = 0; begin < bytes; begin += HostAccess::buffer_bytes) {
+    const std::uint64_t count = std::min(HostAccess::buffer_bytes, bytes - begin);
+    stream.add(worker.state_view().host_access.to_read({parameters + begin, count}));
+  }
+  return stream.finish();
+}
+
+// Makes the parameters in this rank's memory those of their owners again. Returns whether they were others.
+Result<bool> restore_parameters(Worker& worker) {
+  const Digest before = parameters_digest(worker);
+  worker.optimizer().launch_copies(worker.rank().device);
+  wait_for_device(worker.rank().device, worker.rank().communicator);
+  HF_TRY_VOID(worker.parameter_gather().begin(ParameterGather::Which::all));
+  HF_TRY_VOID(worker.parameter_gather().finish());
+  return parameters_digest(worker) != before;
+}
+
 void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
   // Values that all ranks of a tensor group have in common count once.
   const bool counts_replicated = worker.rank().counts_replicated();
@@ -138,17 +160,20 @@ Result<Attempt> attempt_step(Worker& worker, const StepRequest& request) {
   return vote_on(worker, lanes, audit, ballot);
 }
 
-Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier) {
+Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier, int audit_retry) {
   enter(worker.rank().watch, Phase::step, worker.state().step + 1);
+  HF_TRY(const bool restored, restore_parameters(worker));
   // A loader that could not begin returns its error with the first microbatch, and so to the vote.
   static_cast<void>(worker.start_loader().ok());
   LaneOutcome lanes;
-  const std::optional<LaneAudit> audit = audit_of(worker, static_cast<int>(earlier.size()));
+  const std::optional<LaneAudit> audit = audit_of(worker, audit_retry);
   HF_TRY_VOID(run_lanes(worker, audit, lanes));
   const AttemptBits bits = attempt_bits(worker, {.losses = lanes.losses});
-  return vote_on(worker, lanes, audit,
-                 {.differs_from_last = bits == earlier.back() ? 0 : 1,
-                  .differs_from_first = bits == earlier.front() ? 0 : 1});
+  HF_TRY(Attempt attempt, vote_on(worker, lanes, audit,
+                                  {.differs_from_last = bits == earlier.back() ? 0 : 1,
+                                   .differs_from_first = bits == earlier.front() ? 0 : 1}));
+  attempt.restored_parameters = restored;
+  return attempt;
 }
 
 AttemptBits attempt_bits(Worker& worker, const Attempt& attempt) {

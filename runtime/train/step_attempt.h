@@ -30,7 +30,8 @@ struct AuditDigests {
   std::optional<Digest> as_owner = {}, as_auditor = {};
 };
 
-// Attempt is the outcome of an attempt, equal on all ranks except for `losses` and `digests`.
+// Attempt is the outcome of an attempt, equal on all ranks except for `losses`, `digests` and
+// `restored_parameters`.
 struct Attempt {
   Ballot sums = {};        // over all ranks
   double loss = 0.0;       // mean over the targets that count
@@ -40,6 +41,8 @@ struct Attempt {
   std::size_t losses = 0;  // number of entries of StageModel::loss_sums() that this rank has written
   std::optional<LaneAudit> audit = {};  // of this attempt
   AuditDigests digests = {};
+  // The parameters in this rank's memory were not those of their owners before this attempt; they are now.
+  bool restored_parameters = false;
 
   bool audit_failed() const { return sums.audit != Digest{}; }
 };
@@ -48,10 +51,10 @@ struct Attempt {
 // return it), communication (a peer is gone: this rank must leave).
 Result<Attempt> attempt_step(Worker& worker, const StepRequest& request);
 
-// Makes the step's lanes again from the same samples. `earlier`: this rank's bits of the attempts before, the
-// oldest first; Ballot::differs_from_last and differs_from_first of the result compare with them. Errors: as
-// above.
-Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier);
+// Makes the step's lanes again from the same samples, with parameters that are gathered from their owners once
+// more. `earlier`: this rank's bits of the attempts before, the oldest first; Ballot::differs_from_last and
+// differs_from_first of the result compare with them. `audit_retry`: of audit_at(). Errors: as above.
+Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier, int audit_retry);
 
 // Returns the bits of the attempt that was made last.
 AttemptBits attempt_bits(Worker& worker, const Attempt& attempt);

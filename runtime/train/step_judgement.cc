@@ -36,6 +36,7 @@ struct StepFinding {
   // True where its bits are not the same in all attempts: those of its microbatches' losses, and of its sums of
   // gradients, which the gradients of many ranks go into.
   bool losses_differ = false, gradients_differ = false;
+  bool restored_parameters = false;          // Attempt::restored_parameters, of any attempt
   std::optional<MicrobatchLoss> worst = {};  // of its microbatches; only where there is the head
 
   static void visit_fields(auto& self, auto&& visit) {
@@ -43,6 +44,7 @@ struct StepFinding {
     visit("host", self.host);
     visit("losses_differ", self.losses_differ);
     visit("gradients_differ", self.gradients_differ);
+    visit("restored_parameters", self.restored_parameters);
     visit("worst", self.worst);
   }
 };
@@ -71,7 +73,8 @@ std::optional<MicrobatchLoss> worst_microbatch(Worker& worker, const Attempt& at
   return worst;
 }
 
-StepFinding finding_of(Worker& worker, const Attempt& attempt, std::span<const AttemptBits> bits) {
+StepFinding finding_of(Worker& worker, const Attempt& attempt, std::span<const AttemptBits> bits,
+                       bool restored_parameters) {
   const auto differ = [&](auto AttemptBits::*digest) {
     return std::ranges::any_of(bits,
                                [&](const AttemptBits& each) { return each.*digest != bits[0].*digest; });
@@ -81,6 +84,7 @@ StepFinding finding_of(Worker& worker, const Attempt& attempt, std::span<const A
           .host = worker.rank().env.host_name(),
           .losses_differ = differ(&AttemptBits::losses),
           .gradients_differ = differ(&AttemptBits::gradients),
+          .restored_parameters = restored_parameters,
           .worst = worst_microbatch(worker, attempt)};
 }
 
@@ -98,17 +102,23 @@ void name_microbatch(Worker& worker, std::span<const StepFinding> findings, Verd
                                     worst->lane, worst->microbatch);
 }
 
-void name_rank(std::span<const StepFinding> findings, VerdictEvent& report) {
+// Names the rank that is to blame, if one alone may be: the one that computed with other parameters than the
+// owners', else the one whose losses differ. Of a copy of the model on several ranks only the last stage has
+// losses, and any of them may have computed what made them differ. Returns whether it was the parameters.
+bool name_rank(std::span<const StepFinding> findings, bool copies_have_one_rank, VerdictEvent& report) {
   std::vector<const StepFinding*> suspects;
+  const bool by_parameters = std::ranges::any_of(findings, &StepFinding::restored_parameters);
   for (const StepFinding& finding : findings) {
     if (finding.losses_differ || finding.gradients_differ) ++report.differing_ranks;
-    if (finding.losses_differ) suspects.push_back(&finding);
+    if (by_parameters ? finding.restored_parameters : finding.losses_differ && copies_have_one_rank)
+      suspects.push_back(&finding);
   }
   // One rank alone is to blame where its losses differ, or where there is no other rank.
   if (suspects.empty() && findings.size() == 1 && report.differing_ranks == 1) suspects = {&findings[0]};
-  if (suspects.size() != 1) return;
+  if (suspects.size() != 1) return by_parameters;
   report.rank = suspects[0]->rank;
   report.host = suspects[0]->host;
+  return by_parameters;
 }
 
 // DoubtfulStep is what has become of a step that was in doubt.
@@ -117,6 +127,7 @@ struct DoubtfulStep {
   Verdict verdict = {};  // on the last attempt
   AttemptRecord record = {};
   std::vector<AttemptBits> bits = {};  // of all attempts
+  bool restored_parameters = false;    // Attempt::restored_parameters, of any attempt
 
   bool is_corruption() const { return verdict.kind == VerdictKind::fine || is_unrepeatable(record); }
   const Verdict& shown() const { return verdict.kind == VerdictKind::fine ? doubt : verdict; }
@@ -129,15 +140,18 @@ StepNumbers numbers_of(Worker& worker, const Attempt& attempt) {
           .counted_targets = attempt.sums.counted_targets};
 }
 
-std::string cause_of(const DoubtfulStep& step, const VerdictEvent& report) {
+std::string cause_of(const DoubtfulStep& step, const VerdictEvent& report, bool by_parameters) {
   const int attempts = step.record.attempts;
   if (attempts == 1) return "";
   if (report.differing_ranks == 0)
     return fmt::format(
         "{} attempts have the same bits, so data or numerics gave these numbers, not hardware; ", attempts);
-  const std::string who = report.rank.has_value() ? fmt::format("rank {} (host {}) computed wrong numbers",
-                                                                *report.rank, *report.host)
-                                                  : std::string("some rank computed wrong numbers");
+  const std::string rank = report.rank.has_value()
+                               ? fmt::format("rank {} (host {})", *report.rank, *report.host)
+                               : std::string("some rank");
+  const std::string who =
+      fmt::format("{} computed {}", rank,
+                  by_parameters ? "with parameters that had changed in its memory" : "wrong numbers");
   return fmt::format(
       "{} attempts from the same state do not all have the same bits: {}; {}", attempts, who,
       is_unrepeatable(step.record) ? "no two agree, so none can be trusted; " : "the two that agree count; ");
@@ -164,7 +178,7 @@ std::string consequence_of(const DoubtfulStep& step, const JudgedStep& judged, c
 }
 
 std::string sentence_of(Worker& worker, const DoubtfulStep& step, const JudgedStep& judged,
-                        const VerdictEvent& report) {
+                        const VerdictEvent& report, bool by_parameters) {
   const Attempt& attempt = judged.attempt;
   std::string what;
   if (step.shown().kind == VerdictKind::nonfinite && step.verdict.kind == VerdictKind::nonfinite) {
@@ -181,7 +195,7 @@ std::string sentence_of(Worker& worker, const DoubtfulStep& step, const JudgedSt
     what += fmt::format(" ({} in lane {}, microbatch {}: {})",
                         step.verdict.kind == VerdictKind::nonfinite ? "first" : "largest loss", *report.lane,
                         *report.microbatch, report.samples.value_or(""));
-  return fmt::format("step {}: {}; {}{}", report.step, what, cause_of(step, report),
+  return fmt::format("step {}: {}; {}{}", report.step, what, cause_of(step, report, by_parameters),
                      consequence_of(step, judged, worker.rank().config));
 }
 
@@ -198,22 +212,16 @@ Result<VerdictEvent> report_of(Worker& worker, const DoubtfulStep& step, const J
                       .score = shown.score,
                       .median = shown.median,
                       .attempts = step.record.attempts};
-  HF_TRY(const std::vector<StepFinding> findings, gather(worker.rank().communicator, worker.rank().waiter,
-                                                         finding_of(worker, judged.attempt, step.bits)));
-  name_rank(findings, report);
+  HF_TRY(const std::vector<StepFinding> findings,
+         gather(worker.rank().communicator, worker.rank().waiter,
+                finding_of(worker, judged.attempt, step.bits, step.restored_parameters)));
+  const MeshShape& shape = worker.rank().mesh.shape();
+  const bool by_parameters = name_rank(findings, shape.pipeline * shape.tensor == 1, report);
   const bool about_step =
       step.verdict.kind == VerdictKind::nonfinite || step.verdict.kind == VerdictKind::spike;
   if (about_step) name_microbatch(worker, findings, report);
-  report.reason = sentence_of(worker, step, judged, report);
+  report.reason = sentence_of(worker, step, judged, report, by_parameters);
   return report;
-}
-
-JudgedStep gone_back(const Attempt& attempt, const DamagedState& damaged) {
-  return {.attempt = attempt,
-          .action = VerdictAction::stop,
-          .report = damaged.report,
-          .leaving_rank = damaged.leaving_rank,
-          .trusted_step = damaged.trusted_step};
 }
 
 // Decides what follows from a lane audit that failed. Numbers that came out right at the second time count.
@@ -237,14 +245,26 @@ Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
   return judged;
 }
 
+JudgedStep end_with(DamagedState damaged, const Attempt& attempt) {
+  return {.attempt = attempt,
+          .action = VerdictAction::stop,
+          .report = std::move(damaged.report),
+          .leaving_rank = damaged.leaving_rank,
+          .trusted_step = damaged.trusted_step};
+}
+
 }  // namespace
 
 Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
   if (first.sums.damaged > 0) {
-    HF_TRY(const DamagedState damaged, judge_damage(worker));
-    return gone_back(first, damaged);
+    HF_TRY(DamagedState damaged, judge_damage(worker, worker.state().step));
+    return end_with(std::move(damaged), first);
   }
-  if (first.audit_failed()) return judge_failed_audit(worker, first);
+  if (first.audit_failed()) {
+    HF_TRY(std::optional<DamagedState> damaged, examine_state(worker));
+    if (damaged.has_value()) return end_with(std::move(*damaged), first);
+    return judge_failed_audit(worker, first);
+  }
   const VerdictConfig& config = worker.rank().config.verdict;
   NumbersHistory& history = worker.state().numbers;
   history.set_window(config.window_steps);
@@ -253,18 +273,19 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
   step.verdict = step.doubt;
   if (step.doubt.kind == VerdictKind::fine) return judged;
   step.bits = {attempt_bits(worker, first)};
+  // Attempts read the same memory, so they agree on numbers of a state that has changed in it.
+  if (next_action(history, step.verdict, step.record, config) == VerdictAction::redo) {
+    HF_TRY(std::optional<DamagedState> damaged, examine_state(worker));
+    if (damaged.has_value()) return end_with(std::move(*damaged), first);
+  }
   while ((judged.action = next_action(history, step.verdict, step.record, config)) == VerdictAction::redo) {
-    HF_TRY(judged.attempt, attempt_again(worker, step.bits));
+    HF_TRY(judged.attempt, attempt_again(worker, step.bits, step.record.attempts));
+    step.restored_parameters |= judged.attempt.restored_parameters;
     step.bits.push_back(attempt_bits(worker, judged.attempt));
     step.verdict = judge(history, numbers_of(worker, judged.attempt), config);
     step.record = {.attempts = step.record.attempts + 1,
                    .differing_ranks_last = static_cast<int>(judged.attempt.sums.differs_from_last),
                    .differing_ranks_first = static_cast<int>(judged.attempt.sums.differs_from_first)};
-  }
-  // Numbers that come out again may be those of weights that changed in memory, which no update has read yet.
-  if (step.record.attempts > 1 && step.verdict.kind != VerdictKind::fine) {
-    HF_TRY(const std::optional<DamagedState> damaged, look_for_damage(worker, DamageLook::memory));
-    if (damaged.has_value()) return gone_back(judged.attempt, *damaged);
   }
   if (judged.action == VerdictAction::clip) judged.norm_limit = median_norm(history);
   HF_TRY(judged.report, report_of(worker, step, judged));

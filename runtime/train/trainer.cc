@@ -132,7 +132,7 @@ Result<ExitCode> Trainer::pause_for_resize(bool to_disk) {
 }
 
 Result<void> Trainer::seal_in_memory(bool to_disk) {
-  HF_TRY_VOID(check_state(DamageLook::memory));
+  HF_TRY_VOID(check_state(/*update_follows=*/false));
   HF_TRY_VOID(saver_->finish_with_replicas());
   HF_TRY(const bool begun, saver_->begin(to_disk));
   if (!begun) HF_TRY_VOID(outcome_of(saver_->begin(/*to_disk=*/true)));
@@ -346,10 +346,12 @@ Error Trainer::end_by_verdict(const VerdictEvent& verdict, std::optional<int> le
   return fail(ExitCode::communication, "{}", verdict.reason);
 }
 
-// Looks for damage of the state before it is saved.
-Result<void> Trainer::check_state(DamageLook look) {
+// Looks for damage of the state before it is saved: what the last update found, or all of it where no update
+// follows.
+Result<void> Trainer::check_state(bool update_follows) {
   if (!parts_.worker.optimizer().checks_state()) return {};
-  HF_TRY(const std::optional<DamagedState> damaged, look_for_damage(parts_.worker, look));
+  HF_TRY(const std::optional<DamagedState> damaged,
+         update_follows ? look_for_damage(parts_.worker) : examine_state(parts_.worker));
   if (!damaged.has_value()) return {};
   parts_.progress.judged(damaged->report);
   return end_by_verdict(damaged->report, damaged->leaving_rank, damaged->trusted_step);
@@ -407,7 +409,7 @@ void Trainer::note_save(std::int64_t duration_ns) {
 }
 
 Result<void> Trainer::begin_save(bool to_disk) {
-  HF_TRY_VOID(check_state(DamageLook::last_update));
+  HF_TRY_VOID(check_state(/*update_follows=*/true));
   if (!saver_) return save_on_request();
   const HostSpan span(&parts_.worker.rank().spans, {.kind = SpanKind::save});
   Env& env = parts_.worker.rank().env;
@@ -484,7 +486,7 @@ void Trainer::report_uploads() {
 // Saves the state and waits until it is complete, as nothing comes after; an error ends the run.
 Result<void> Trainer::save() {
   Worker& worker = parts_.worker;
-  HF_TRY_VOID(check_state(DamageLook::memory));
+  HF_TRY_VOID(check_state(/*update_follows=*/false));
   answer_requests();
   if (saver_) HF_TRY_VOID(saver_->finish());
   report_saves();

@@ -13,7 +13,6 @@
 #include "runtime/save/save_cadence.h"
 #include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"
-#include "runtime/train/damage_judgement.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/growth.h"
 #include "runtime/train/progress.h"
@@ -76,7 +75,7 @@ class Trainer {
   Result<StepOutcome> step();
   Error end_by_verdict(const VerdictEvent& verdict, std::optional<int> leaving_rank,
                        std::optional<std::uint64_t> trusted_step);
-  Result<void> check_state(DamageLook look);
+  Result<void> check_state(bool update_follows);
   Result<void> evaluate();
   // Saves the state after this step: save() waits for all of it, begin_save() saves while the next steps are
   // made.

@@ -50,12 +50,14 @@ class Rank {
       : device_(make_cpu_device({.threads = 2})),
         buckets_(two_buckets(), ranks),
         rank_(rank),
-        optimizer_(buckets_, rank, dtype, adamw(), plan_, checks_state) {
+        optimizer_(buckets_, rank, dtype, adamw(), plan_, checks_state),
+        access_(*device_, plan_) {
     parameters_ =
         plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * bytes_of(dtype));
     accumulator_ = plan_.reserve("accumulator", MemoryClass::gradients,
                                  buckets_.accumulator_elements(rank) * sizeof(float));
     arena_ = allocate_memory(*device_, plan_).value();
+    access_.bind(arena_);
     optimizer_.bind(*device_, arena_, parameters(), {.values = arena_.at<float>(accumulator_)});
     for (const OwnedState& piece : optimizer_.state()) {
       if (piece.spec.kind != "weight") continue;
@@ -99,6 +101,14 @@ class Rank {
     optimizer_.launch_publish(*device_);
     device_->synchronize();
   }
+  void copy_again() {
+    optimizer_.launch_copies(*device_);
+    device_->synchronize();
+  }
+  std::optional<StateFinding> check_state() {
+    optimizer_.check_state(access_);
+    return optimizer_.finding();
+  }
   ShardedOptimizer& optimizer() { return optimizer_; }
   // What this rank owns, put where it belongs in the whole tensors.
   void collect(const std::string& kind, Tensors& tensors) {
@@ -139,6 +149,7 @@ class Rank {
   BucketPlan buckets_;
   int rank_;
   ShardedOptimizer optimizer_;
+  HostAccess access_;
   MemoryPlan::Slot parameters_, accumulator_;
 };
 
@@ -232,6 +243,31 @@ TEST_P(ShardedOptimizerTest, ARankLeavesTheOthersParametersAlone) {
     }
   }
   EXPECT_NE(before, after);
+}
+
+TEST_P(ShardedOptimizerTest, AFlippedBitIsFoundWithoutAnUpdate) {
+  for (const char* kind : {"weight", "moment1", "moment2"}) {
+    Rank rank(0, 2, GetParam());
+    rank.flip_bit(kind, "late.weight", 5, 30);
+    EXPECT_FALSE(rank.check_state()) << "no update has written it";
+    rank.flip_bit(kind, "late.weight", 5, 30);
+    rank.update_with_gradients_of(1);
+    EXPECT_FALSE(rank.check_state());
+    rank.copy_again();
+    EXPECT_FALSE(rank.check_state()) << "it has not changed";
+    const std::vector<std::byte> before = rank.parameter_bytes();
+    rank.flip_bit(kind, "late.weight", 4096 + 123, 31);
+    const std::optional<StateFinding> finding = rank.check_state();
+    ASSERT_TRUE(finding) << kind;
+    EXPECT_EQ(finding->block_count, 1U);
+    EXPECT_EQ(finding->first_block.tensor, "late.weight");
+    EXPECT_EQ(finding->first_block.first_element(), 4096U);
+    rank.flip_bit(kind, "late.weight", 4096 + 123, 31);
+    EXPECT_FALSE(rank.check_state()) << "each check counts anew";
+    EXPECT_EQ(rank.parameter_bytes(), before);
+    rank.update_with_gradients_of(2);
+    EXPECT_FALSE(rank.optimizer().finding());
+  }
 }
 
 TEST_P(ShardedOptimizerTest, AFlippedBitIsFoundByTheNextUpdate) {

@@ -23,11 +23,11 @@ class Spoiler {
   std::unique_ptr<Device> device() {
     auto left = std::make_shared<std::atomic<int>>(0);
     std::unique_ptr<Device> made =
-        make_cpu_device({.threads = 1, .after = [left](OpId id, const void* arguments) {
+        make_cpu_device({.threads = 1, .after = [left, change = change_](OpId id, const void* arguments) {
                            if (id != OpId::matmul || left->load() == 0) return;
                            left->fetch_sub(1);
-                           static_cast<float*>(static_cast<const Matmul*>(arguments)->c)[0] =
-                               std::numeric_limits<float>::quiet_NaN();
+                           float& first = static_cast<float*>(static_cast<const Matmul*>(arguments)->c)[0];
+                           first = change(first);
                          }});
     const std::scoped_lock lock(mutex_);
     left_[made.get()] = left;
@@ -147,6 +147,53 @@ TEST(DoubtfulStep, IsComputedAgainWithTheBitsOfTheUndisturbedRun) {
   }
 }
 
+// Changes a parameter of the first layer that the rank owns, or does not own, in its memory.
+void change_parameter(Worker& worker, bool owned, float (*change)(float)) {
+  EXPECT_TRUE(worker.parameter_gather().finish().ok());
+  const BucketPlan& buckets = worker.workload().buckets;
+  const int replica = worker.rank().coordinate.data;
+  for (int bucket = 0; bucket < buckets.local_count(); ++bucket) {
+    const ElementRange range = buckets.parameter_range(bucket, owned ? replica : 1 - replica);
+    const bool of_layer =
+        buckets.buckets()[static_cast<std::size_t>(bucket)].tensors[0].name.starts_with("layers.0.");
+    if (!of_layer || range.begin == range.end) continue;
+    float& value = reinterpret_cast<float*>(worker.stage().parameters())[range.begin];
+    value = change(value);
+    return;
+  }
+  FAIL() << "no parameter to change";
+}
+
+TEST(DoubtfulStep, HealsParametersThatHaveChangedInMemory) {
+  const Outcome expected = undisturbed(2, 6);
+  const auto spoil = [](Spoiler&, Worker& worker, int step) {
+    if (step == 4 && worker.rank().communicator.rank() == 1) change_parameter(worker, false, not_a_number);
+  };
+  const Outcome found = make_steps({.ranks = 2, .steps = 6, .spoil = spoil});
+  EXPECT_EQ(found.weights, expected.weights);
+  EXPECT_EQ(found.loss, expected.loss);
+  ASSERT_EQ(found.verdicts.size(), 1);
+  EXPECT_EQ(found.verdicts[0].action, "redo");
+  EXPECT_EQ(found.verdicts[0].rank, 1) << found.verdicts[0].reason;
+  EXPECT_THAT(found.verdicts[0].reason, testing::HasSubstr("with parameters that had changed in its memory"));
+}
+
+TEST(DoubtfulStep, SkipsNoStepForWeightsThatHaveChangedInMemory) {
+  for (const int ranks : {1, 2}) {
+    const auto spoil = [&](Spoiler&, Worker& worker, int step) {
+      if (step == 4 && worker.rank().communicator.rank() == ranks - 1)
+        change_parameter(worker, true, not_a_number);
+    };
+    const Outcome found = make_steps({.ranks = ranks, .steps = 6, .spoil = spoil});
+    EXPECT_TRUE(found.skipped.empty());
+    EXPECT_EQ(found.ended_at, 4);
+    ASSERT_EQ(found.verdicts.size(), 1);
+    EXPECT_EQ(found.verdicts[0].step, 4);
+    EXPECT_EQ(found.verdicts[0].action, ranks == 1 ? "rollback" : "evict");
+    EXPECT_EQ(found.verdicts[0].rank, ranks - 1) << found.verdicts[0].reason;
+  }
+}
+
 TEST(DoubtfulStep, IsSkippedWhereAllAttemptsAreNotFinite) {
   const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
     if (step == 3 && worker.rank().communicator.rank() == 0) spoiler.spoil(worker, all_products);
@@ -190,14 +237,16 @@ TEST(LaneAudit, FindsNothingInACleanRunAndChangesNoBit) {
 TEST(LaneAudit, FindsAWrongNumberThatHappenedOnceAndKeepsTheRightOnes) {
   const Outcome expected = undisturbed(2, 6);
   for (const int wrong_rank : {0, 1}) {
-    // The audit of step 3 is of lane 2, which rank 0 runs, by rank 1.
+    // The audit of step 3 is of lane 2, which rank 0 runs after lane 0, by rank 1, which runs it first. The first element
+    // of the first product is of a query that sees one key alone, so it changes nothing.
+    const int products = wrong_rank == 0 ? 40 : 4;
     const Outcome found = make_steps({.ranks = 2,
                                       .steps = 6,
                                       .change = slightly_more,
                                       .audit_every_steps = 3,
                                       .spoil = [&](Spoiler& spoiler, Worker& worker, int step) {
                                         if (step == 3 && worker.rank().communicator.rank() == wrong_rank)
-                                          spoiler.spoil(worker, 1);
+                                          spoiler.spoil(worker, products);
                                       }});
     EXPECT_EQ(found.weights, expected.weights);
     EXPECT_EQ(found.loss, expected.loss);
@@ -206,6 +255,46 @@ TEST(LaneAudit, FindsAWrongNumberThatHappenedOnceAndKeepsTheRightOnes) {
     EXPECT_EQ(found.verdicts[0].action, "redo");
     EXPECT_EQ(found.verdicts[0].rank, wrong_rank) << found.verdicts[0].reason;
   }
+}
+
+TEST(LaneAudit, HealsParametersThatHaveChangedInMemory) {
+  const Outcome expected = undisturbed(2, 6);
+  for (const int wrong_rank : {0, 1}) {
+    const auto spoil = [&](Spoiler&, Worker& worker, int step) {
+      if (step == 3 && worker.rank().communicator.rank() == wrong_rank)
+        change_parameter(worker, false, slightly_more);
+    };
+    const Outcome found = make_steps({.ranks = 2, .steps = 6, .audit_every_steps = 3, .spoil = spoil});
+    EXPECT_EQ(found.weights, expected.weights);
+    ASSERT_EQ(found.verdicts.size(), 1);
+    EXPECT_EQ(found.verdicts[0].action, "redo");
+    EXPECT_EQ(found.verdicts[0].rank, wrong_rank) << found.verdicts[0].reason;
+  }
+}
+
+TEST(LaneAudit, FindsThatWeightsHaveChangedInMemory) {
+  const auto spoil = [](Spoiler&, Worker& worker, int step) {
+    if (step == 3 && worker.rank().communicator.rank() == 1) change_parameter(worker, true, slightly_more);
+  };
+  const Outcome found = make_steps({.ranks = 2, .steps = 6, .audit_every_steps = 3, .spoil = spoil});
+  ASSERT_EQ(found.verdicts.size(), 1);
+  EXPECT_EQ(found.verdicts[0].of, "state");
+  EXPECT_EQ(found.leaving_rank, 1);
+}
+
+TEST(LaneAudit, SendsAwayAnAuditorWhoseNumbersAreWrongForGood) {
+  // The audit of step 2 is of lane 0, which rank 0 runs, by rank 1, and in the second attempt by rank 2.
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if (step >= 2 && worker.rank().communicator.rank() == 1) spoiler.spoil(worker, all_products);
+  };
+  const Outcome found =
+      make_steps({.ranks = 4, .steps = 6, .change = slightly_more, .audit_every_steps = 2, .spoil = spoil});
+  EXPECT_EQ(found.ended_at, 2);
+  ASSERT_EQ(found.verdicts.size(), 1);
+  EXPECT_EQ(found.verdicts[0].attempts, 3);
+  EXPECT_EQ(found.verdicts[0].action, "evict") << found.verdicts[0].reason;
+  EXPECT_EQ(found.leaving_rank, 1);
+  EXPECT_EQ(found.weights, undisturbed(4, 1).weights);
 }
 
 TEST(LaneAudit, SendsAwayTheRankWhoseNumbersAreWrongForGood) {
