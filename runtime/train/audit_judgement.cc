@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string>
@@ -107,6 +108,21 @@ BlamedRanks blame(std::span<const AuditFinding> findings, const std::array<LaneA
   return blamed;
 }
 
+// Returns the last step at which all ranks that may be to blame took part in audits that agreed; 0: none.
+std::uint64_t last_sound_step(const Worker& worker, std::span<const int> to_blame,
+                              std::span<const AuditFinding> findings, const LaneAudit& audit) {
+  std::vector<int> replicas = {audit.owner, audit.auditor};
+  if (!to_blame.empty()) replicas.clear();
+  for (const int rank : to_blame) replicas.push_back(findings[static_cast<std::size_t>(rank)].data);
+  const Workload& workload = worker.workload();
+  std::uint64_t sound = worker.state().step;
+  for (const int replica : replicas) {
+    sound = std::min(sound, last_audit_of(replica, worker.state().step + 1, workload.audit_every_steps,
+                                          workload.lanes.lanes(), workload.lanes.ranks()));
+  }
+  return sound;
+}
+
 std::string sentence_of(const AuditedStep& step, std::span<const AuditFinding> findings,
                         const LaneAudit& audit, bool by_parameters) {
   std::string who = "it is not known which of the two";
@@ -121,10 +137,10 @@ std::string sentence_of(const AuditedStep& step, std::span<const AuditFinding> f
   }
   return fmt::format(
       "step {}: lane {} was computed by replicas {} and {}, and the bits of its gradients are not the "
-      "same{}; {}",
+      "same{}; {}{}",
       step.report.step, audit.lane, audit.owner, audit.auditor,
       step.lasts ? ", nor are they when it is computed again" : ", but they are when it is computed again",
-      who);
+      who, step.lasts ? fmt::format("; weights since step {} may be wrong", step.sound_step) : "");
 }
 
 }  // namespace
@@ -147,6 +163,7 @@ Result<AuditedStep> judge_audit(Worker& worker, const Attempt& first) {
     step.lasts = step.attempt.audit_failed();
     ++attempts;
   }
+  step.sound_step = last_sound_step(worker, step.to_blame, findings, audits[0]);
   step.report = {.step = worker.state().step + 1,
                  .what = "corruption",
                  .of = "grad_norm",

@@ -20,6 +20,8 @@ struct AuditedStep {
   Attempt attempt = {};  // the last one, whose gradients are those in memory
   // The wrong numbers last: no attempt of this step can be trusted while that rank takes part.
   bool lasts = false;
+  // Newest step whose state no wrong numbers of that rank can be in, as far as audits say; 0: they say nothing.
+  std::uint64_t sound_step = 0;
   std::vector<int> to_blame = {};  // ranks of the communicator, ascending; empty: it is not known
   VerdictEvent report = {};        // without time_us and action
 };

@@ -23,6 +23,17 @@ std::optional<LaneAudit> audit_at(std::uint64_t step, std::int64_t every_steps, 
   return LaneAudit{.lane = lane, .owner = owner, .auditor = (owner + distance) % data_ranks};
 }
 
+std::uint64_t last_audit_of(int data_rank, std::uint64_t step, std::int64_t every_steps, int lanes,
+                            int data_ranks) {
+  if (every_steps <= 0) return 0;
+  const auto every = static_cast<std::uint64_t>(every_steps);
+  for (std::uint64_t before = (step - 1) / every * every; before > 0; before -= every) {
+    const LaneAudit audit = audit_at(before, every_steps, lanes, data_ranks).value();
+    if (audit.owner == data_rank || audit.auditor == data_rank) return before;
+  }
+  return 0;
+}
+
 std::int64_t affordable_audit_interval(int waves) {
   constexpr std::int64_t steps_of_one_wave = 667;  // 1 / 0.15 %
   return std::max<std::int64_t>(1, (steps_of_one_wave + waves - 1) / waves);

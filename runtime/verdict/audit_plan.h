@@ -21,6 +21,10 @@ struct LaneAudit {
 std::optional<LaneAudit> audit_at(std::uint64_t step, std::int64_t every_steps, int lanes, int data_ranks,
                                   int retry = 0);
 
+// Returns the last step before `step` at whose first attempt the rank took part in an audit; 0: none.
+std::uint64_t last_audit_of(int data_rank, std::uint64_t step, std::int64_t every_steps, int lanes,
+                            int data_ranks);
+
 // Returns the interval at which audits take at most 0.15 % of the time of steps with so many waves of lanes:
 // an audit takes the time of one more wave.
 std::int64_t affordable_audit_interval(int waves);

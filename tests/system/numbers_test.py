@@ -54,6 +54,14 @@ class NumbersTest(unittest.TestCase):
         outcome = self.expect_healed("evict", "product always", Layout(4), "fp32", 1, "step.begin", "wrong_product_always", 7, 2)
         self.assertEqual((outcome.exits, outcome.latency), ([0], 0))
 
+    def test_a_nan_in_weights_or_parameters_is_no_fault_of_the_data(self):
+        """Attempts agree on it, because they read the same memory."""
+        for action, kind, layout, precision, rank in [("rollback", "nan:weights", Layout(1), "fp32", 0),
+                                                      ("rollback", "nan:weights", Layout(1, 1, 2), "fp32", 1),
+                                                      ("redo", "nan:parameters", Layout(2), "bf16", 1)]:
+            with self.subTest(layout=str(layout), kind=kind):
+                self.expect_healed(action, "nan", layout, precision, AUTO, "step.begin", kind, 9, rank)
+
     def test_a_nan_is_computed_again(self):
         for action, layout, precision, point, rank in [("nan:gradients", Layout(2), "bf16", "step.before_reduce", 1),
                                                        ("nan:activations", Layout(1, 2), "fp32", "step.before_backward", 1)]:

@@ -293,6 +293,7 @@ TEST(LaneAudit, SendsAwayAnAuditorWhoseNumbersAreWrongForGood) {
   ASSERT_EQ(found.verdicts.size(), 1);
   EXPECT_EQ(found.verdicts[0].attempts, 3);
   EXPECT_EQ(found.verdicts[0].action, "evict") << found.verdicts[0].reason;
+  EXPECT_THAT(found.verdicts[0].reason, testing::HasSubstr("weights since step 0 may be wrong"));
   EXPECT_EQ(found.leaving_rank, 1);
   EXPECT_EQ(found.weights, undisturbed(4, 1).weights);
 }

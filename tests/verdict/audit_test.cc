@@ -43,6 +43,16 @@ TEST(AuditPlan, CostsAtMostAsMuchAsIsStated) {
   }
 }
 
+TEST(AuditPlan, KnowsTheLastAuditOfARank) {
+  // Lanes 0 to 3 of ranks 0 to 3, at steps 2, 4, 6 and 8 by the next rank, from step 10 on by the one after.
+  EXPECT_EQ(last_audit_of(0, 2, 2, 4, 4), 0);
+  EXPECT_EQ(last_audit_of(0, 8, 2, 4, 4), 2);
+  EXPECT_EQ(last_audit_of(0, 9, 2, 4, 4), 8);
+  EXPECT_EQ(last_audit_of(2, 10, 2, 4, 4), 6);
+  EXPECT_EQ(last_audit_of(2, 12, 2, 4, 4), 10);
+  EXPECT_EQ(last_audit_of(0, 12, 0, 4, 4), 0);
+}
+
 Digest bits(std::uint64_t value) {
   return {.high = value, .low = 7 * value};
 }
