@@ -346,12 +346,14 @@ Error Trainer::end_by_verdict(const VerdictEvent& verdict, std::optional<int> le
   return fail(ExitCode::communication, "{}", verdict.reason);
 }
 
-// Looks for damage of the state before it is saved: what the last update found, or all of it where no update
-// follows.
+// Looks for damage of the state before it is saved: what the last update found, and where no update follows all
+// that is in memory.
 Result<void> Trainer::check_state(bool update_follows) {
   if (!parts_.worker.optimizer().checks_state()) return {};
-  HF_TRY(const std::optional<DamagedState> damaged,
-         update_follows ? look_for_damage(parts_.worker) : examine_state(parts_.worker));
+  HF_TRY(std::optional<DamagedState> damaged, look_for_damage(parts_.worker));
+  if (!damaged.has_value() && !update_follows) {
+    HF_TRY(damaged, examine_state(parts_.worker));
+  }
   if (!damaged.has_value()) return {};
   parts_.progress.judged(damaged->report);
   return end_by_verdict(damaged->report, damaged->leaving_rank, damaged->trusted_step);

@@ -295,6 +295,20 @@ TEST_F(GuardedTest, DamagedStateIsFoundAndReachesNoCheckpoint) {
   }
 }
 
+TEST_F(GuardedTest, DamageThatOnlyTheLastUpdateReadsIsFoundBeforeTheEnd) {
+  ASSERT_EQ(train_guarded({.run = "clean"}).code, ExitCode::done);
+  for (const char* const point : {"step.begin@12", "step.end@12"}) {
+    const std::string run = fmt::format("run{}", ++runs_);
+    Launch launch{.run = run, .faults = fmt::format("{}=flip:weights:20", point)};
+    EXPECT_EQ(train_guarded(launch).code, ExitCode::communication) << point;
+    ASSERT_EQ(verdicts(run).size(), 1U);
+    EXPECT_EQ(verdicts(run)[0]["of"], "state");
+    launch.faults.clear();
+    EXPECT_EQ(train_guarded(launch).code, ExitCode::done);
+    EXPECT_EQ(digest(run), digest("clean")) << point;
+  }
+}
+
 TEST_F(GuardedTest, ABadSampleIsSkippedAlikeInEveryLayoutAndAfterAStop) {
   const struct {
     int ranks, stop_after_steps;
