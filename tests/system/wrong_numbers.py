@@ -10,7 +10,6 @@ import dataclasses
 import itertools
 import random
 import statistics
-import struct
 
 import harness
 
@@ -287,12 +286,13 @@ def outcome_of(case, verdicts, finished, same_bits):
                    after[0]["step"] - case.step if after else 0, after, len(verdicts) - len(after))
 
 
-def vanishes(changed):
-    """Whether the fault left the number as it was: a NaN that was one, or the other zero."""
-    return changed is not None and struct.pack("d", float(changed["old_value"]) + 0.0) == struct.pack("d", float(changed["new_value"]) + 0.0)
-
-
 COLUMNS = ("runs", "found", "harmless", "missed", "unfinished", "right", "wrong", "nobody", "median", "max", "same bits")
+
+
+def order_of(outcome):
+    """By kind, class of the bit, and audit interval."""
+    case = outcome.case
+    return list(KINDS).index(case.kind), ["", *FP32_CLASSES].index(case.bits), case.audit_every or STEPS
 
 
 def table(outcomes, key):
