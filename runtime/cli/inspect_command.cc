@@ -137,6 +137,15 @@ void print_tensors(const std::vector<StoredTensor>& tensors, bool all) {
   fmt::print("\n{}", table.text());
 }
 
+// Prints the steps whose update a verdict left out.
+void print_skipped(const Manifest& manifest) {
+  const auto numbers = manifest.values.find(numbers_key);
+  if (numbers == manifest.values.end()) return;
+  const std::optional<NumbersHistory> history = NumbersHistory::from_text(numbers->second);
+  if (history.has_value() && !history->skipped().empty())
+    fmt::print("skipped    steps {}\n", fmt::join(history->skipped(), ", "));
+}
+
 void print_text(const Inspected& inspected, bool all) {
   const Manifest& manifest = inspected.checkpoint.manifest();
   fmt::print("{}\n", inspected.checkpoint.directory());
@@ -150,10 +159,11 @@ void print_text(const Inspected& inspected, bool all) {
   }
   fmt::print("size       {}\n", sizes_text(inspected));
   for (const auto& [key, value] : manifest.values) {
-    if (key != imported_from_key && key != recent_steps_key)
+    if (key != imported_from_key && key != recent_steps_key && key != numbers_key)
       fmt::print("{}{}{}\n", printable(key), key.size() < 10 ? std::string(11 - key.size(), ' ') : " ",
                  printable(value));
   }
+  print_skipped(manifest);
   if (!inspected.history.empty()) print_history(inspected.history);
   print_tensors(inspected.contents.tensors, all);
   TextTable files({"file", "pieces", "bytes"}, 1);

@@ -36,6 +36,10 @@ Manifest make_manifest(StateView& view, const RunState& state, std::vector<Shard
   return manifest;
 }
 
+void note_checked(const StateView& view, Manifest& manifest) {
+  if (view.optimizer.checks_state()) manifest.values["checked_step"] = std::to_string(manifest.step);
+}
+
 Result<void> describe_parts(StateView& view, const DiskTier& tier, Manifest& manifest) {
   if (!tier.in_parts()) return {};
   std::vector<ShardSpec> own;

@@ -20,6 +20,10 @@ std::uint64_t bytes_of_shards(const std::vector<ShardFile>& shards);
 // Makes the manifest of the shards of all ranks, which hold `state`.
 Manifest make_manifest(StateView& view, const RunState& state, std::vector<ShardFile> shards);
 
+// Notes in the manifest of a checkpoint that its state was found sound, where updates check the state that they
+// read (ShardedOptimizer::finding()). Called before it is published.
+void note_checked(const StateView& view, Manifest& manifest);
+
 // Completes the manifest of a checkpoint in parts: which host has which shard, and the tensors that no single
 // host could list. All ranks call it together; it does nothing where there is one directory.
 Result<void> describe_parts(StateView& view, const DiskTier& tier, Manifest& manifest);

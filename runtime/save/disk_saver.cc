@@ -54,6 +54,7 @@ Result<ShardFile> DiskSaver::copy_and_drain(Save& save) {
   if (shard.ok() && is_alone() && wait_until_checked(save.report.step)) {
     Manifest manifest = save.copy->snapshot->manifest();
     manifest.shards = {*shard};
+    note_checked(*view_, manifest);
     save.published = publish(save, manifest);
   }
   save.processor_ns = env.thread_processor_ns() - processor_begin_ns;
@@ -153,6 +154,7 @@ Result<void> DiskSaver::begin_publishing() {
   Manifest manifest = save->copy->snapshot->manifest();
   HF_TRY(manifest.shards, gather(view_->rank.communicator, view_->rank.waiter, *shard));
   save->report.bytes = bytes_of_shards(manifest.shards);
+  note_checked(*view_, manifest);
   HF_TRY_VOID(describe_parts(*view_, tier_, manifest));
   if (tier_.publishes()) {
     publish_.start(view_->rank.env, "publisher",

@@ -221,6 +221,7 @@ Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, s
   }
   HF_TRY(std::vector<ShardFile> shards, gather(view.rank.communicator, view.rank.waiter, *shard));
   Manifest manifest = make_manifest(view, view.state, std::move(shards));
+  note_checked(view, manifest);
   HF_TRY_VOID(describe_parts(view, tier, manifest));
   Result<void> published;
   if (tier.publishes()) published = store.publish(manifest);

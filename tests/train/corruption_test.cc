@@ -288,6 +288,9 @@ TEST_F(GuardedTest, DamagedStateIsFoundAndReachesNoCheckpoint) {
       EXPECT_EQ(verdicts(run)[0]["rank"], 0);
       const std::string newest = posix_env().list(run_directory(run) + "/checkpoints")->back();
       EXPECT_LE(newest, "step-00000004") << "the state of step 5 was damaged in memory";
+      const Result<Manifest> manifest =
+          read_manifest(posix_env(), run_directory(run) + "/checkpoints/" + newest);
+      EXPECT_EQ(manifest.value().values.at("checked_step"), std::to_string(manifest->step));
       launch.faults.clear();
       EXPECT_EQ(train_guarded(launch).code, ExitCode::done);
       EXPECT_EQ(digest(run), digest("clean")) << run;
