@@ -264,6 +264,8 @@ class Laboratory:
             raise AssertionError(f"{case.describe()}: the fault did not happen\n{starts[0].tail()}")
         outcome = outcome_of(case, run.events("verdict"), run.finished(), run.finished() and run.digest() == expected)
         outcome.changed, outcome.exits, outcome.steps = fired[0].get("changed"), [each.code for each in starts], case.step - 1
+        if not run.finished():
+            harness.call_program("clean", run.directory)  # its snapshots in memory
         if outcome.surprises():
             outcome.directory = str(run.directory)
         else:
