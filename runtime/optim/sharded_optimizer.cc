@@ -118,7 +118,7 @@ std::optional<StateFinding> ShardedOptimizer::finding() const {
   return finding;
 }
 
-void ShardedOptimizer::check_state(HostAccess& access) {
+void ShardedOptimizer::check_state(HostAccess& access, const std::function<void()>& pace) {
   has_compared_ = has_digests_;
   if (!has_digests_) return;
   *damage_ = {};
@@ -149,6 +149,7 @@ void ShardedOptimizer::check_state(HostAccess& access) {
         ++damage_->block_count;
         damage_->first_block = std::min(damage_->first_block, first_block + block);
       }
+      pace();
     }
   }
 }

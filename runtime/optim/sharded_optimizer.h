@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,8 +78,8 @@ class ShardedOptimizer {
   std::optional<StateFinding> finding() const;
   // Compares the state with the digests of the last update, as the next update would; finding() says what
   // came out. It reads all of the state through the host, so it is for steps that are in doubt. The device has
-  // run what was launched.
-  void check_state(HostAccess& access);
+  // run what was launched. `pace` is called after every few million elements.
+  void check_state(HostAccess& access, const std::function<void()>& pace);
 
   // Returns the weights of all segments, the frozen ones last, and then the moments of the trained ones.
   std::vector<OwnedState> state();

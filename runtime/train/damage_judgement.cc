@@ -8,6 +8,7 @@
 
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/gather.h"
+#include "runtime/rank/watch.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -107,7 +108,9 @@ Result<std::optional<DamagedState>> look_for_damage(Worker& worker) {
 
 Result<std::optional<DamagedState>> examine_state(Worker& worker) {
   wait_for_device(worker.rank().device, worker.rank().communicator);
-  worker.optimizer().check_state(worker.state_view().host_access);
+  // A large shard takes seconds, which is no hang.
+  RankWatch* const watch = worker.rank().watch;
+  worker.optimizer().check_state(worker.state_view().host_access, [watch] { mark(watch); });
   return gather_findings(worker, worker.state().step + 1);
 }
 

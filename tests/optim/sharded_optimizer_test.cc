@@ -106,7 +106,7 @@ class Rank {
     device_->synchronize();
   }
   std::optional<StateFinding> check_state() {
-    optimizer_.check_state(access_);
+    optimizer_.check_state(access_, [] {});
     return optimizer_.finding();
   }
   ShardedOptimizer& optimizer() { return optimizer_; }
