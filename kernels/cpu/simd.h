@@ -200,6 +200,7 @@ HF_INLINE u64x8 operator+(u64x8 a, u64x8 b) {
 HF_INLINE u64x8 high_of(u64x8 a) {
   return HF_PARTS(u64x8, a.part[p] >> 32);
 }
+// Returns the products of the low halves of the lanes of a native vector, in 64 bits.
 HF_INLINE NativeU64 native_low_product(NativeU64 a, NativeU64 b) {
 #if defined(__AVX512F__)
   return __builtin_bit_cast(NativeU64, _mm512_maskz_mul_epu32(0xff, __builtin_bit_cast(__m512i, a),

@@ -14,21 +14,6 @@ namespace {
 
 constexpr std::int64_t digest_chunk_bytes = 1 << 18;
 
-typedef std::uint64_t NativeU64 __attribute__((vector_size(native_lanes * 4)));
-
-// Returns the products of the lower halves of lanes.
-HF_INLINE NativeU64 multiply_lower(NativeU64 a, NativeU64 b) {
-#if defined(__AVX512F__)
-  return __builtin_bit_cast(NativeU64, _mm512_maskz_mul_epu32(0xff, __builtin_bit_cast(__m512i, a),
-                                                              __builtin_bit_cast(__m512i, b)));
-#elif defined(__AVX2__)
-  return __builtin_bit_cast(NativeU64,
-                            _mm256_mul_epu32(__builtin_bit_cast(__m256i, a), __builtin_bit_cast(__m256i, b)));
-#else
-  return (a & 0xffffffffU) * (b & 0xffffffffU);
-#endif
-}
-
 HF_INLINE NativeU32 load_words(const std::uint32_t* from) {
   NativeU32 words;
   __builtin_memcpy(&words, from, sizeof(words));
@@ -84,8 +69,8 @@ Piece piece_of(const Bits* values, std::int64_t count, std::uint64_t first_index
     const NativeU64 factors = __builtin_bit_cast(NativeU64, multipliers);
     pairs += both;
     odd += both >> 32;
-    weighted_even += multiply_lower(both, factors);
-    weighted_odd += multiply_lower(both >> 32, factors >> 32);
+    weighted_even += native_low_product(both, factors);
+    weighted_odd += native_low_product(both >> 32, factors >> 32);
     if constexpr (is_float) {
       const NativeI32 magnitude = __builtin_bit_cast(NativeI32, words & magnitude_mask);
       largest = magnitude > largest ? magnitude : largest;
