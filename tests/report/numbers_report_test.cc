@@ -1,4 +1,4 @@
-// What the report shows of verdicts: a card, marks on curves, interrupted lines.
+// Tests what the report shows of verdicts: a card, marks on curves, interrupted lines.
 #include "runtime/report/numbers_report.h"
 
 #include <gmock/gmock.h>

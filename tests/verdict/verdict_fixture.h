@@ -1,4 +1,4 @@
-// What the tests of verdicts share: numbers of a step, and histories that are full of ordinary ones.
+// Makes what the tests of verdicts share: numbers of a step, and histories that are full of ordinary ones.
 #pragma once
 
 #include <cstdint>
