@@ -39,8 +39,4 @@ std::int64_t affordable_audit_interval(int waves) {
   return std::max<std::int64_t>(1, (steps_of_one_wave + waves - 1) / waves);
 }
 
-std::int64_t audit_period(std::int64_t every_steps, int lanes, int data_ranks) {
-  return every_steps * lanes * auditors(data_ranks);
-}
-
 }  // namespace holdfast::inline verdict

@@ -29,7 +29,4 @@ std::uint64_t last_audit_of(int data_rank, std::uint64_t step, std::int64_t ever
 // an audit takes the time of one more wave.
 std::int64_t affordable_audit_interval(int waves);
 
-// Returns the number of steps within which every lane has been audited by every other rank.
-std::int64_t audit_period(std::int64_t every_steps, int lanes, int data_ranks);
-
 }  // namespace holdfast::inline verdict

@@ -15,7 +15,7 @@ TEST(AuditPlan, ComesToEveryPairWithinAPeriod) {
     for (int ranks = 1; ranks <= lanes; ++ranks) {
       constexpr std::int64_t every = 5;
       std::map<std::pair<int, int>, int> seen;
-      const std::int64_t period = audit_period(every, lanes, ranks);
+      const std::int64_t period = every * lanes * std::max(1, ranks - 1);
       for (std::uint64_t step = 1; step <= static_cast<std::uint64_t>(period); ++step) {
         const std::optional<LaneAudit> audit = audit_at(step, every, lanes, ranks);
         EXPECT_EQ(audit.has_value(), step % every == 0);
