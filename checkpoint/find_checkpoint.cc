@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "checkpoint/candidates.h"
+#include "checkpoint/lineage.h"
 #include "checkpoint/names.h"
 
 namespace holdfast::inline checkpoint {
@@ -44,7 +45,11 @@ Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& 
     }
     skipped.push_back(checkpoint.error().message);
   }
-  if (skipped.empty()) return only_discarded(run_directory, candidates.front());
+  if (skipped.empty()) {
+    HF_TRY(const Lineage lineage, read_lineage(env, run_directory));
+    if (lineage.goes_back_to_start()) return std::optional<FoundCheckpoint>();
+    return only_discarded(run_directory, candidates.front());
+  }
   std::string list;
   for (const std::string& sentence : skipped) list += "\n  " + sentence;
   return fail(

@@ -20,7 +20,7 @@ struct FoundCheckpoint {
 // Finds the newest checkpoint that verifies completely. `path` is a run directory or one checkpoint
 // directory. Damaged ones are named and skipped. std::nullopt when there is none at all; an error
 // (ExitCode::checkpoint) when there are some but none is whole or when `path` is a checkpoint directory that
-// is damaged.
+// is damaged. A run that rolled back to before its first checkpoint has none.
 Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path);
 // The same for a caller that reads the whole checkpoint anyway: `use` gets one that is opened and not
 // verified, and must verify what it has not read before it uses what it has. An error of `use` means that

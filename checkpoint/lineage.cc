@@ -25,14 +25,16 @@ Json to_json(const ParentCheckpoint& state) {
   return {{"generation", state.generation}, {"step", state.step}};
 }
 
+bool read_number(const Json& json, const char* key, std::uint64_t& value) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_number_unsigned()) return false;
+  value = found->get<std::uint64_t>();
+  return true;
+}
+
 bool read_state(const Json& json, ParentCheckpoint& state) {
-  const auto number = [&](const char* key, std::uint64_t& value) {
-    const auto found = json.find(key);
-    if (found == json.end() || !found->is_number_unsigned()) return false;
-    value = found->get<std::uint64_t>();
-    return true;
-  };
-  return json.is_object() && number("generation", state.generation) && number("step", state.step);
+  return json.is_object() && read_number(json, "generation", state.generation) &&
+         read_number(json, "step", state.step);
 }
 
 bool read_text(const Json& json, const char* key, std::string& text) {
@@ -42,15 +44,41 @@ bool read_text(const Json& json, const char* key, std::string& text) {
   return true;
 }
 
+// Reads what a roll-back says; records of other generations say nothing.
+bool read_rollback(const Json& json, Generation& generation) {
+  const auto rollback = json.find("rollback");
+  if (rollback == json.end()) return true;
+  if (!rollback->is_object()) return false;
+  generation.is_rollback = true;
+  if (!rollback->contains("data_cursor")) return true;
+  generation.jump = {.at_step = generation.parent.step};
+  return read_number(*rollback, "data_cursor", generation.jump->data_cursor) &&
+         read_number(*rollback, "times", generation.jump->times);
+}
+
+Json rollback_to_json(const Generation& generation) {
+  if (!generation.jump.has_value()) return Json::object();
+  return {{"data_cursor", generation.jump->data_cursor}, {"times", generation.jump->times}};
+}
+
 bool read_generation(const Json& json, Generation& generation) {
   const auto number = json.find("generation"), parent = json.find("parent");
   if (number == json.end() || !number->is_number_unsigned() || parent == json.end()) return false;
   generation.number = number->get<std::uint64_t>();
   return read_state(*parent, generation.parent) && read_text(json, "settings", generation.settings) &&
-         read_text(json, "reason", generation.reason);
+         read_text(json, "reason", generation.reason) && read_rollback(json, generation);
 }
 
 }  // namespace
+
+void add_jump(std::vector<DataJump>& jumps, DataJump jump) {
+  std::erase_if(jumps, [&jump](const DataJump& earlier) {
+    const bool is_left = earlier.at_step >= jump.at_step;
+    if (is_left) jump.times += earlier.times;
+    return is_left;
+  });
+  jumps.push_back(jump);
+}
 
 const Generation* Lineage::find(std::uint64_t number) const {
   const auto found = std::ranges::find(generations, number, &Generation::number);
@@ -78,13 +106,34 @@ bool Lineage::discards(const ParentCheckpoint& state) const {
   return state.step > last_step;
 }
 
+void Lineage::add_jumps_after(const ParentCheckpoint& state, std::vector<DataJump>& jumps) const {
+  const std::vector<const Generation*> line = ancestry();
+  for (auto each = line.rbegin(); each != line.rend(); ++each) {
+    if ((*each)->number <= state.generation) continue;
+    if ((*each)->jump.has_value()) {
+      add_jump(jumps, *(*each)->jump);
+    } else {
+      std::erase_if(jumps, [&](const DataJump& jump) { return jump.at_step > (*each)->parent.step; });
+    }
+  }
+}
+
+void Lineage::roll_back(Generation generation) {
+  generation.number = std::max(current(), generation.parent.generation) + 1;
+  generation.is_rollback = true;
+  generations.push_back(std::move(generation));
+  if (newest_checkpoint.has_value() && discards(*newest_checkpoint)) newest_checkpoint.reset();
+}
+
 std::string encode_lineage(const Lineage& lineage) {
   Json json{{lineage_key, format_version}, {"run_id", lineage.run_id}, {"generations", Json::array()}};
   for (const Generation& each : lineage.generations) {
-    json["generations"].push_back({{"generation", each.number},
-                                   {"parent", to_json(each.parent)},
-                                   {"settings", each.settings},
-                                   {"reason", each.reason}});
+    Json generation{{"generation", each.number},
+                    {"parent", to_json(each.parent)},
+                    {"settings", each.settings},
+                    {"reason", each.reason}};
+    if (each.is_rollback) generation["rollback"] = rollback_to_json(each);
+    json["generations"].push_back(std::move(generation));
   }
   if (lineage.newest_checkpoint.has_value()) json["newest_checkpoint"] = to_json(*lineage.newest_checkpoint);
   return json.dump_any(1) + "\n";
@@ -132,6 +181,14 @@ Result<void> write_lineage(Env& env, const std::string& run_directory, const Lin
 Result<void> remove_lineage(Env& env, const std::string& run_directory) {
   HF_TRY_VOID(env.remove(checkpoint_names::lineage(run_directory)));
   return env.sync_directory(run_directory);
+}
+
+Result<void> record_rollback(Env& env, const std::string& run_directory, const std::string& run_id,
+                             const Generation& generation) {
+  HF_TRY(Lineage lineage, read_lineage(env, run_directory));
+  if (lineage.run_id != run_id) lineage = {.run_id = run_id};
+  lineage.roll_back(generation);
+  return write_lineage(env, run_directory, lineage);
 }
 
 Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest) {

@@ -1,5 +1,5 @@
 // Lineage: which states of a run directory belong to the run as it goes on. A run begins a new generation
-// where its future changes: it goes back to an older checkpoint, or goes on with other settings that decide
+// where its future changes: it goes back to an older state, or goes on with other settings that decide
 // bits. States that the generation before had made beyond that point stay where they are (on disk, in RAM, on
 // a host that is away), but are discarded: nothing resumes from them unless the user names one.
 //
@@ -19,20 +19,44 @@
 
 namespace holdfast::inline checkpoint {
 
+// DataJump leaves batches out: after step `at_step` the run goes on from another position in the data.
+struct DataJump {
+  std::uint64_t at_step = 0;
+  std::uint64_t data_cursor = 0;  // global position of the next sample
+  std::uint64_t times = 1;        // decisions to leave batches out that it stands for
+  bool operator==(const DataJump&) const = default;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("at_step", self.at_step);
+    visit("data_cursor", self.data_cursor);
+    visit("times", self.times);
+  }
+};
+
 struct Generation {
   std::uint64_t number = 0;
-  ParentCheckpoint parent = {};  // state that it began from
-  std::string settings = {};     // digest of the numeric settings that it began with
-  std::string reason = {};       // for people
+  // State that it began from. Where it is a roll-back: the newest one that counts, whether it was saved or not;
+  // the generation goes on from any older one, and computes the steps in between once more.
+  ParentCheckpoint parent = {};
+  bool is_rollback = false;
+  std::optional<DataJump> jump = {};  // of a roll-back: at parent.step
+  std::string settings = {};          // digest of the numeric settings that it began with
+  std::string reason = {};            // for people
   bool operator==(const Generation&) const = default;
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("number", self.number);
     visit("parent", self.parent);
+    visit("is_rollback", self.is_rollback);
+    visit("jump", self.jump);
     visit("settings", self.settings);
     visit("reason", self.reason);
   }
 };
+
+// Adds a jump that was decided on later than `jumps`: those after its step are of a future that was left, and
+// their number counts in `times`.
+void add_jump(std::vector<DataJump>& jumps, DataJump jump);
 
 struct Lineage {
   std::string run_id = {};                   // Manifest::run_id; empty: there is no record
@@ -56,6 +80,13 @@ struct Lineage {
   // Returns whether a state is part of a future that the run has left. False for a state of a generation
   // beyond current(): its writer knew more.
   bool discards(const ParentCheckpoint& state) const;
+  // Adds to the jumps that a state knows those of generations after its own.
+  void add_jumps_after(const ParentCheckpoint& state, std::vector<DataJump>& jumps) const;
+  // Returns whether the run may begin anew where no state is left that counts: the current generation rolled
+  // back, and whatever it goes back to can be computed again from the start.
+  bool goes_back_to_start() const { return !generations.empty() && generations.back().is_rollback; }
+  // Begins a generation that goes back: states of the current one count up to `parent` only.
+  void roll_back(Generation generation);
 };
 
 std::string encode_lineage(const Lineage& lineage);
@@ -68,6 +99,10 @@ Result<Lineage> read_lineage(Env& env, const std::string& run_directory);
 Result<void> write_lineage(Env& env, const std::string& run_directory, const Lineage& lineage);
 // Removes the record, as if there never was one; durable when it returns.
 Result<void> remove_lineage(Env& env, const std::string& run_directory);
+// Records that the run goes back (Lineage::roll_back); durable when it returns. Begins a record where there is
+// none, or only one of another run.
+Result<void> record_rollback(Env& env, const std::string& run_directory, const std::string& run_id,
+                             const Generation& generation);
 // Records that a checkpoint was published. Begins a record where there is none, or only one of another run.
 Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest);
 

@@ -213,6 +213,26 @@ void CheckpointStore::keep_for_good(std::int64_t every_steps) {
   good_every_steps_ = static_cast<std::uint64_t>(every_steps);
 }
 
+void CheckpointStore::keep_around(std::uint64_t step) {
+  const std::scoped_lock lock(mutex_);
+  around_ = step;
+}
+
+std::vector<std::string> CheckpointStore::kept_around(std::span<const CheckpointCandidate> candidates) {
+  const std::scoped_lock lock(mutex_);
+  if (!around_.has_value()) return {};
+  const CheckpointCandidate *before = nullptr, *after = nullptr;
+  for (const CheckpointCandidate& candidate : candidates) {  // newest first
+    if (!candidate.manifest.ok() || candidate.discarded) continue;
+    if (candidate.step > *around_) after = &candidate;
+    if (candidate.step <= *around_ && before == nullptr) before = &candidate;
+  }
+  std::vector<std::string> kept;
+  for (const CheckpointCandidate* const each : {before, after})
+    if (each != nullptr) kept.push_back(each->directory);
+  return kept;
+}
+
 bool CheckpointStore::stays(const CheckpointCandidate& candidate) {
   if (!candidate.manifest.ok()) return false;
   if (good_every_steps_ > 0 && candidate.step % good_every_steps_ == 0) return true;
@@ -245,9 +265,10 @@ Result<void> CheckpointStore::retain(std::int64_t keep) {
   bool one_is_known =
       std::ranges::any_of(stay, [this](const CheckpointCandidate& one) { return is_known_whole(one); });
   std::int64_t whole = 0;
+  const std::vector<std::string> kept = kept_around(candidates);
   for (const CheckpointCandidate& candidate : candidates) {
     if (whole >= keep) {
-      if (stays(candidate)) continue;
+      if (stays(candidate) || std::ranges::find(kept, candidate.directory) != kept.end()) continue;
       HF_TRY_VOID(remove_directory(candidate.directory));
       continue;
     }

@@ -17,6 +17,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,6 +79,9 @@ class CheckpointStore {
   Result<void> retain(std::int64_t keep);
   // Makes retain() keep the checkpoints of steps that are multiples of `every_steps`; 0: of none.
   void keep_for_good(std::int64_t every_steps);
+  // Makes retain() keep the newest checkpoint that is not newer than `step`, to which a run may have to go back,
+  // and the oldest one that is newer, which takes its place when `step` has grown. Thread: any.
+  void keep_around(std::uint64_t step);
   // Says that this directory is that of one host of several, which has the shards whose ShardFile::hosts name
   // it. Manifests to publish then have their tensors already.
   void holds_part_of(std::string host) { host_ = std::move(host); }
@@ -94,6 +98,7 @@ class CheckpointStore {
   Result<void> publish_pending(Manifest manifest);
   std::optional<ParentCheckpoint> parent_of(const Manifest& manifest) const;
   bool stays(const CheckpointCandidate& candidate);
+  std::vector<std::string> kept_around(std::span<const CheckpointCandidate> candidates);
   bool is_beyond(const CheckpointCandidate& candidate) const;
   bool is_known_whole(const CheckpointCandidate& candidate) const;
   Result<void> remove_directory(const std::string& directory);
@@ -111,6 +116,7 @@ class CheckpointStore {
   std::string read_to_the_end_;  // encoded manifest of the one that retain() has read; empty: none yet
   std::mutex mutex_;             // guards the members below
   std::vector<std::uint64_t> steps_in_use_;
+  std::optional<std::uint64_t> around_;  // keep_around()
 };
 
 }  // namespace holdfast::inline checkpoint

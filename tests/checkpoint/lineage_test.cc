@@ -44,13 +44,57 @@ TEST(Lineage, DiscardsWhatTheRunHasLeft) {
   EXPECT_TRUE(forked.discards({.generation = 2, .step = 41}));
 }
 
+// Goes on in generation 4, back at step 110 of generation 1 and without the data before sample 9,000.
+Lineage rolled_back() {
+  Lineage lineage = branched();
+  lineage.roll_back({.parent = {.generation = 3, .step = 110},
+                     .jump = DataJump{.at_step = 110, .data_cursor = 9'000},
+                     .settings = "s",
+                     .reason = "a spike"});
+  return lineage;
+}
+
+TEST(Lineage, ARollbackDiscardsWhatIsNewer) {
+  const Lineage lineage = rolled_back();
+  EXPECT_EQ(lineage.current(), 4U);
+  EXPECT_TRUE(lineage.generations.back().is_rollback);
+  EXPECT_TRUE(lineage.goes_back_to_start());
+  EXPECT_FALSE(branched().goes_back_to_start());
+  EXPECT_FALSE(lineage.discards({.generation = 3, .step = 110}));
+  EXPECT_FALSE(lineage.discards({.generation = 1, .step = 110}));
+  EXPECT_TRUE(lineage.discards({.generation = 1, .step = 111}));
+  EXPECT_TRUE(lineage.discards({.generation = 3, .step = 121}));
+  EXPECT_FALSE(lineage.discards({.generation = 4, .step = 111}));
+  EXPECT_FALSE(lineage.newest_checkpoint.has_value());  // of step 120
+}
+
+TEST(Lineage, JumpsAreThoseOfLaterGenerations) {
+  Lineage lineage = rolled_back();
+  const auto jumps_after = [&lineage](const ParentCheckpoint& state, std::vector<DataJump> jumps) {
+    lineage.add_jumps_after(state, jumps);
+    return jumps;
+  };
+  const DataJump at_110 = {.at_step = 110, .data_cursor = 9'000}, at_90 = {.at_step = 90, .data_cursor = 500};
+  EXPECT_THAT(jumps_after({.generation = 1, .step = 100}, {at_90}), ElementsAre(at_90, at_110));
+  EXPECT_THAT(jumps_after({.generation = 4, .step = 115}, {at_110}), ElementsAre(at_110));
+  // The next one goes further back: what was decided at step 110 is left, but counts.
+  const DataJump at_105 = {.at_step = 105, .data_cursor = 9'500};
+  lineage.roll_back({.parent = {.generation = 4, .step = 105}, .jump = at_105});
+  EXPECT_THAT(jumps_after({.generation = 1, .step = 100}, {at_90}),
+              ElementsAre(at_90, DataJump{.at_step = 105, .data_cursor = 9'500, .times = 2}));
+  // Another reason to go back, with all data.
+  lineage.roll_back({.parent = {.generation = 5, .step = 95}});
+  EXPECT_THAT(jumps_after({.generation = 1, .step = 93}, {at_90}), ElementsAre(at_90));
+}
+
 TEST(Lineage, GoesThroughItsText) {
+  EXPECT_EQ(decode_lineage(encode_lineage(rolled_back()), "here").value(), rolled_back());
   EXPECT_EQ(decode_lineage(encode_lineage(branched()), "here").value(), branched());
   EXPECT_EQ(decode_lineage(encode_lineage({}), "here").value(), Lineage{});
 }
 
 TEST(Lineage, DamageIsASentence) {
-  const std::string text = encode_lineage(branched());
+  const std::string text = encode_lineage(rolled_back());
   for (std::size_t length = 0; length + 1 < text.size(); ++length) {
     const Result<Lineage> read = decode_lineage(text.substr(0, length), "here");
     ASSERT_FALSE(read.ok()) << length;

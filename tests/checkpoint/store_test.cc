@@ -270,6 +270,25 @@ TEST_F(StoreTest, RetentionLeavesThoseForGoodAndThoseInUse) {
   EXPECT_THAT(visible(), ElementsAre("step-00000003", "step-00000006", "step-00000007", "step-00000008"));
 }
 
+// The one before is what a run goes back to; the one after takes its place later.
+TEST_F(StoreTest, RetentionLeavesOneBeforeAStepAndOneAfter) {
+  store.keep_around(0);
+  for (std::uint64_t step = 1; step <= 5; ++step) save_step(step);
+  HF_ASSERT_OK(store.retain(1));
+  EXPECT_THAT(visible(), ElementsAre("step-00000001", "step-00000005"));
+  store.keep_around(4);
+  for (std::uint64_t step = 6; step <= 8; ++step) save_step(step);
+  HF_ASSERT_OK(store.retain(2));
+  EXPECT_THAT(visible(), ElementsAre("step-00000001", "step-00000005", "step-00000007", "step-00000008"));
+  store.keep_around(5);
+  save_step(9);
+  HF_ASSERT_OK(store.retain(2));
+  EXPECT_THAT(visible(), ElementsAre("step-00000005", "step-00000007", "step-00000008", "step-00000009"));
+  store.keep_around(9);
+  HF_ASSERT_OK(store.retain(2));
+  EXPECT_THAT(visible(), ElementsAre("step-00000008", "step-00000009"));
+}
+
 TEST_F(StoreTest, RetentionCountsOnlyWholeOnes) {
   for (std::uint64_t step = 1; step <= 5; ++step) save_step(step);
   damage(5);
