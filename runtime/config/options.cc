@@ -305,9 +305,20 @@ std::vector<Option> verdict_options() {
               "drift is told, nothing else"),
       real("verdict.drift_rise", HF_FIELD(verdict.drift_rise), "nats", {0, 1e12}, kSafe,
            "How far that median may be above the least one of the window"),
-      choice("verdict.on_spike", HF_FIELD(verdict.on_spike), {"tell", "clip", "skip"}, kNumeric,
-             "A spike whose bits were confirmed: tell = the update is made all the same, clip = with the "
-             "gradients scaled down to the median norm of the window, skip = the update is not made"),
+      choice(
+          "verdict.on_spike", HF_FIELD(verdict.on_spike), {"tell", "clip", "skip", "rollback"}, kNumeric,
+          "A spike whose bits were confirmed: tell = the update is made all the same, clip = with the "
+          "gradients scaled down to the median norm of the window, skip = the update is not made, rollback "
+          "= the run goes back, and on from there without the batches in between"),
+      integer("verdict.rollback_steps", HF_FIELD(verdict.rollback_steps), "steps", {1, kMany}, kNumeric,
+              "A roll-back goes to the last but one multiple of this before the spike. RAM snapshots are "
+              "made at these multiples if checkpoint.ram_every_steps = auto"),
+      integer("verdict.rollbacks_max", HF_FIELD(verdict.rollbacks_max), "", {0, 1024}, kNumeric,
+              "So many roll-backs are made within ten times verdict.rollback_steps; after that a spike is "
+              "told only"),
+      choice("verdict.on_wrong_rank", HF_FIELD(verdict.on_wrong_rank), {"rollback", "continue"}, kSafe,
+             "When a rank computes wrong numbers for good: rollback = the run goes back to a state that is "
+             "older than its last audit that agreed; continue = what it computed since stays"),
       integer(
           "verdict.skips_max", HF_FIELD(verdict.skips_max), "steps", {0, 1024}, kNumeric,
           "So many steps of the window may be skipped; another one that is not finite ends the run with 20"),
@@ -333,7 +344,9 @@ std::vector<Option> interval_options() {
                "Mean time between failures of the whole run, for checkpoint.every_steps = auto; 0 = as the "
                "run's history has it, beginning with a day"),
       integer("checkpoint.keep", HF_FIELD(checkpoint.keep), "checkpoints", {1, 1e6}, kSafe,
-              "Newest checkpoints that are kept; older ones are removed after a newer one is whole"),
+              "Newest checkpoints that are kept; older ones are removed after a newer one is whole. A run of "
+              "several "
+              "replicas keeps up to two more that it may have to go back to (verdict.on_wrong_rank)"),
       integer("checkpoint.keep_every_steps", HF_FIELD(checkpoint.keep_every_steps), "steps", {0, kMany},
               kSafe,
               "Checkpoints of steps that this divides are kept for good, and with checkpoint.every_steps = "

@@ -10,16 +10,17 @@ std::optional<SessionPhase> next_phase(SessionPhase phase, PhaseOutcome outcome)
   // clang-format off
   // A column for each PhaseOutcome, a row for each SessionPhase.
   static constexpr std::array<Row, session_phases> table = {{
-      // ready, finished, pauses, lacks_memory, not_begun, joiners_come, joiners_fail, group_fails, rank_fails, run_fails
-      {train, end, none, none, none, none, none, recover, leave, end},     // start
-      {none, end, grow, shrink, none, none, none, recover, leave, end},    // train
-      {train, none, none, none, start, admit, none, recover, leave, end},  // recover
-      {none, none, none, none, none, admit, none, recover, leave, end},    // grow
-      {train, none, none, none, none, none, dismiss, recover, leave, end}, // admit
-      {none, none, none, none, none, none, none, recover, leave, end},     // dismiss
-      {train, none, none, none, none, none, none, recover, leave, end},    // shrink
-      {none, none, none, none, none, none, none, none, none, end},         // leave, in a test that survives it
-      {none, none, none, none, none, none, none, none, none, none},        // end
+      // ready, finished, pauses, lacks_memory, rolls_back, not_begun, joiners_come, joiners_fail, group_fails, rank_fails, run_fails
+      {train, end, none, none, none, none, none, none, recover, leave, end},        // start
+      {none, end, grow, shrink, roll_back, none, none, none, recover, leave, end},  // train
+      {train, none, none, none, none, start, admit, none, recover, leave, end},     // recover
+      {none, none, none, none, none, none, admit, none, recover, leave, end},       // grow
+      {train, none, none, none, none, none, none, dismiss, recover, leave, end},    // admit
+      {none, none, none, none, none, none, none, none, recover, leave, end},        // dismiss
+      {train, none, none, none, none, none, none, none, recover, leave, end},       // shrink
+      {train, none, none, none, none, none, none, none, recover, leave, end},       // roll_back
+      {none, none, none, none, none, none, none, none, none, none, end},            // leave, in a test that survives it
+      {none, none, none, none, none, none, none, none, none, none, none},           // end
   }};
   // clang-format on
   return table[static_cast<std::size_t>(phase)][static_cast<std::size_t>(outcome)];

@@ -6,6 +6,7 @@
 //     joiners come:                       train -> grow -> admit -> train
 //     joiners cannot take part:           admit -> dismiss -> recover -> train
 //     the hosts lack memory:              train -> shrink -> train
+//     a verdict takes the run back:       train -> roll_back -> train
 #pragma once
 
 #include <cstddef>
@@ -14,23 +15,25 @@
 namespace holdfast::inline elastic {
 
 enum class SessionPhase {
-  start,    // agrees with the other ranks of the start (prepare.h)
-  train,    // runs a membership epoch: steps on a rank with a coordinate, a wait on a spare
-  recover,  // rebuilds the group after a fault, and plans what follows (recovery_plan.h)
-  grow,     // connects the group with new ranks
-  admit,    // agrees with joiners; a joiner begins with it
-  dismiss,  // gives up the joiners, which cannot take part
-  shrink,   // takes coordinates from the ranks of one copy of the model
-  leave,    // ends this process by SIGKILL; the others go on without it
-  end,      // ends the run on all ranks
+  start,      // agrees with the other ranks of the start (prepare.h)
+  train,      // runs a membership epoch: steps on a rank with a coordinate, a wait on a spare
+  recover,    // rebuilds the group after a fault, and plans what follows (recovery_plan.h)
+  grow,       // connects the group with new ranks
+  admit,      // agrees with joiners; a joiner begins with it
+  dismiss,    // gives up the joiners, which cannot take part
+  shrink,     // takes coordinates from the ranks of one copy of the model
+  roll_back,  // looks for an older state to go on from, with the same ranks
+  leave,      // ends this process by SIGKILL; the others go on without it
+  end,        // ends the run on all ranks
 };
-inline constexpr std::size_t session_phases = 9;
+inline constexpr std::size_t session_phases = 10;
 
 enum class PhaseOutcome {
   ready,         // an epoch can begin
   finished,      // the run is over, with an exit code that is no error
   pauses,        // all ranks have sealed their state, so that the run can grow
   lacks_memory,  // the run goes on with one copy of the model less
+  rolls_back,    // the newest states do not count
   not_begun,     // the run had no step yet when a rank was lost
   joiners_come,  // some ranks have not agreed with the others yet
   joiners_fail,  // a step that joiners take part in failed, and nobody was lost
@@ -38,7 +41,7 @@ enum class PhaseOutcome {
   rank_fails,    // this rank cannot take part any more; the others can go on
   run_fails,     // the run cannot go on
 };
-inline constexpr std::size_t phase_outcomes = 10;
+inline constexpr std::size_t phase_outcomes = 11;
 
 // Returns the phase that follows. None: a phase does not end like that.
 std::optional<SessionPhase> next_phase(SessionPhase phase, PhaseOutcome outcome);

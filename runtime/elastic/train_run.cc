@@ -61,6 +61,8 @@ Result<PhaseOutcome> TrainRun::run_phase(SessionPhase phase, const Error& fault)
       return PhaseOutcome::group_fails;
     case SessionPhase::shrink:
       return shrink_to_memory();
+    case SessionPhase::roll_back:
+      return roll_back();
     case SessionPhase::leave:
       leave_run(fault);
       break;
@@ -214,6 +216,7 @@ Result<PhaseOutcome> TrainRun::run_epoch() {
   if (!end.ok()) return end.error();
   if (end->grows) return PhaseOutcome::pauses;
   if (end->shrinks) return PhaseOutcome::lacks_memory;
+  if (end->rolls_back) return PhaseOutcome::rolls_back;
   if (!is_active) remove_old_snapshots({});  // of ranks that died on this host
   exit_code_ = end->code;
   return PhaseOutcome::finished;
@@ -246,6 +249,7 @@ Result<EpochEnd> TrainRun::run_active() {
   HF_TRY_VOID(load_state());
   HF_TRY_VOID(agree(setup_.device->status()));
   HF_TRY_VOID(enter_generation());
+  take_jump(worker_->state());
   clock_.startup.state_ns = phase_ns();
   worker_->state().shm_run_id = recovery_.inventory.shm_run_id;
   if (recovery_.record.has_value()) {
@@ -387,19 +391,37 @@ Result<EpochEnd> TrainRun::train() {
     recovery_.is_evicted = trainer.has_to_leave();
     enter_recovery(launched_.watch, step(), setup_.config);
     saves_.given_up = trainer.give_up_saves();
-    if (trainer.trusted_step().has_value()) distrust_state(*trainer.trusted_step());
-    return end.error();
+    if (trainer.rollback().has_value()) HF_TRY_VOID(distrust_state(*trainer.rollback(), end.error().message));
+    if (!trainer.goes_back_together() || active().communicator.abandoned()) return end.error();
+    recovery_.rollback_reason = end.error().message;
+    return EpochEnd{.rolls_back = true};
   }
   growth_.ends_for_another_start = trainer.ends_for_another_start();
   return EpochEnd{.code = *end, .grows = trainer.pauses_for_resize()};
 }
 
-// Makes the RAM snapshots of newer steps count for nothing, and the live state, too. The saves of this rank end
-// first, so that none is sealed afterwards.
-void TrainRun::distrust_state(std::uint64_t trusted_step) {
+// Makes the states of newer steps count for nothing, the live state, too. The saves of this rank end first, so
+// that none is sealed afterwards. Another generation begins where a newer checkpoint is visible, or batches are
+// left out, and is in the lineage before anything else happens: whoever dies now, the run goes back.
+Result<void> TrainRun::distrust_state(const Rollback& rollback, const std::string& reason) {
   wait_for_given_up_saves();
   saves_.unused_slot.reset();
-  unseal_snapshots_after(launched_.env, digest_of(worker_->state().shm_run_id), trusted_step);
+  const RunState& state = worker_->state();
+  unseal_snapshots_after(launched_.env, digest_of(state.shm_run_id), rollback.trusted_step);
+  if (!group_.writes) return {};
+  HF_TRY_VOID(check_claim());
+  const std::string& directory = setup_.config.run.directory;
+  HF_TRY(const Lineage lineage, read_lineage(launched_.env, directory));
+  const bool is_published =
+      lineage.newest_checkpoint.has_value() && lineage.newest_checkpoint->step > rollback.trusted_step;
+  if (!is_published && !rollback.data_cursor.has_value()) return {};
+  Generation generation{.parent = {.generation = state.generation, .step = rollback.trusted_step},
+                        .settings = numeric_settings(setup_.config),
+                        .reason = reason};
+  if (rollback.data_cursor.has_value())
+    generation.jump = DataJump{.at_step = rollback.trusted_step, .data_cursor = *rollback.data_cursor};
+  HF_FAULT_POINT(launched_.faults, "generation.before_publish");
+  return record_rollback(launched_.env, directory, state.run_id, generation);
 }
 
 // Uploads the last checkpoint of a run that was killed when only the upload was left to do.

@@ -104,9 +104,14 @@ class TrainRun {
 
   Result<PhaseOutcome> recover(const Error& fault);
   void note_fault(const Error& fault);
+  void begin_record(const std::string& noticed, int active_before);
+  MembershipView view_of_group() const;
+  void drop_epoch();
   Result<void> rebuild_group();
   void wait_for_given_up_saves();
-  void distrust_state(std::uint64_t trusted_step);
+  Result<void> distrust_state(const Rollback& rollback, const std::string& reason);
+  Result<PhaseOutcome> roll_back();
+  Result<PhaseOutcome> plan_epoch();
   void keep_live_state(const MembershipView& of_epoch);
   Result<std::vector<RecoveryInventory>> exchange_inventories();
   void adopt_inventory(const RecoveryInventory& known);

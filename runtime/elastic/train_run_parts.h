@@ -84,6 +84,7 @@ struct RecoveryState {
   bool joins = false;                    // joiners have come, and take part in this phase
   bool system_refused = false;           // in the phase that ended last; most likely a thread
   bool is_evicted = false;               // a verdict says that this rank computes wrong numbers
+  std::string rollback_reason = {};      // why a verdict takes the run back, until that has begun
   bool reported_lost_starter = false;    // RecoveryInventory::lost_starter was logged
 };
 

@@ -45,6 +45,24 @@ void TrainRun::leave_run(const Error& error) {
   launched_.env.kill_self();
 }
 
+// Begins the record of a recovery. `noticed`: what this rank has noticed.
+void TrainRun::begin_record(const std::string& noticed, int active_before) {
+  const std::int64_t now_ns = launched_.env.monotonic_ns();
+  recovery_.record.emplace();
+  recovery_.record->noticed_ns = recovery_.fault_ns == 0 ? now_ns : recovery_.fault_ns;
+  recovery_.record->noticed_us =
+      launched_.env.wall_time_us() - (now_ns - recovery_.record->noticed_ns) / 1000;
+  recovery_.record->noticed = noticed;
+  recovery_.record->before = view_of_group();
+  recovery_.record->active_before = active_before;
+  recovery_.fault_ns = 0;
+}
+
+// Returns the ranks of the group; without a membership that can change, those are the ranks of the start.
+MembershipView TrainRun::view_of_group() const {
+  return launched_.membership != nullptr ? launched_.membership->view() : MembershipView();
+}
+
 // Notes the fault, and the step of this rank, before anything is destroyed.
 void TrainRun::note_fault(const Error& fault) {
   recovery_.step = step();
@@ -61,15 +79,8 @@ void TrainRun::note_fault(const Error& fault) {
     recovery_.record.reset();
   }
   if (!recovery_.record.has_value()) {
-    recovery_.record.emplace();
-    const std::int64_t now_ns = launched_.env.monotonic_ns();
-    recovery_.record->noticed_ns = recovery_.fault_ns == 0 ? now_ns : recovery_.fault_ns;
-    recovery_.record->noticed_us =
-        launched_.env.wall_time_us() - (now_ns - recovery_.record->noticed_ns) / 1000;
-    recovery_.record->noticed = fault.message;
+    begin_record(fault.message, active_before);
     recovery_.record->reported = launched_.membership->reported_by_peer();
-    recovery_.record->before = launched_.membership->view();
-    recovery_.record->active_before = active_before;
   }
   ++recovery_.record->faults;
   recovery_.disturbed_ns = launched_.env.monotonic_ns();
@@ -97,6 +108,13 @@ void TrainRun::wait_for_given_up_saves() {
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
 }
 
+void TrainRun::drop_epoch() {
+  drop_copies();
+  worker_.reset();
+  log_.progress.reset();
+  group_.epoch.reset();
+}
+
 // Rebuilds the group with the ranks that are left, and drops the objects of the epoch.
 Result<void> TrainRun::rebuild_group() {
   const std::int64_t begin_ns = launched_.env.monotonic_ns();
@@ -113,10 +131,7 @@ Result<void> TrainRun::rebuild_group() {
   const std::int64_t starts_ns = std::exchange(growth_.starts_ns, 0);
   if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= rebuild_deadline_ms(setup_.config) * 1'000'000)
     recovery_.inventory.lost_starter = true;
-  drop_copies();
-  worker_.reset();
-  log_.progress.reset();
-  group_.epoch.reset();
+  drop_epoch();
   group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
   recovery_.record->shrink_ns += launched_.env.monotonic_ns() - begin_ns;
   return group_rebuilt;
@@ -157,8 +172,8 @@ void TrainRun::adopt_inventory(const RecoveryInventory& known) {
   recovery_.inventory = known;
   group_.launched_ranks = recovery_.inventory.launched_ranks;
   recovery_.record->step_before = std::max(recovery_.record->step_before, recovery_.inventory.step);
-  const MembershipView& now = launched_.membership->view();
-  recovery_.record->ranks_after = static_cast<int>(now.members.size());
+  const MembershipView now = view_of_group();
+  recovery_.record->ranks_after = world().communicator.size();
   recovery_.record->hosts_after = ranks_by_host(now);
   const std::vector<Member> lost = members_lost(recovery_.record->before, now);
   recovery_.record->lost = lost.empty() ? "" : name_members(lost);
@@ -195,6 +210,23 @@ Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
     return world().communicator.abandoned() ? fault : group_rebuilt.error();
   }
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
+  return plan_epoch();
+}
+
+// Goes back to an older state with the same ranks: all have agreed that the newest ones do not count.
+Result<PhaseOutcome> TrainRun::roll_back() {
+  recovery_.step = step();
+  begin_record(std::exchange(recovery_.rollback_reason, ""), group_.epoch->assignment().shape.active());
+  recovery_.record->goes_back = true;
+  enter_recovery(launched_.watch, recovery_.step, setup_.config);
+  HF_FAULT_POINT(launched_.faults, "rollback.begin");
+  wait_for_given_up_saves();
+  drop_epoch();
+  return plan_epoch();
+}
+
+// Plans and begins the next epoch with the ranks that are in the group, and finds its state.
+Result<PhaseOutcome> TrainRun::plan_epoch() {
   phase_ns();
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());

@@ -51,6 +51,7 @@ Result<void> TrainRun::enter_generation() {
   GenerationChoice choice =
       choose_generation(setup_.start, worker_->state(), numeric, numeric_settings(setup_.config));
   worker_->state().generation = choice.generation;
+  worker_->state().jumps = std::move(choice.jumps);
   saves_.saves_first = choice.begins && setup_.start.snapshot.has_value();
   if (!choice.begins) return {};
   HF_FAULT_POINT(launched_.faults, "generation.before_publish");
@@ -73,6 +74,7 @@ Result<void> TrainRun::start_afresh() {
   if (!setup_.start.shm_run_id.empty())
     HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id)))));
   std::string run_id = recovery_.inventory.shm_run_id;  // the run had begun, and begins again
+  if (run_id.empty() && setup_.start.lineage.goes_back_to_start()) run_id = setup_.start.lineage.run_id;
   if (group_.leads && run_id.empty()) run_id = new_run_id(launched_.env);
   HF_TRY(const std::vector<std::string> ids, all_gather_text(active().communicator, waiter(), run_id));
   worker_->state().run_id = recovery_.inventory.shm_run_id = ids.front();

@@ -112,6 +112,7 @@ const std::vector<std::string_view>& FaultPoints::names() {
                                                      "replica.mid_send",
                                                      "retain.after_rename",
                                                      "retain.before_rename",
+                                                     "rollback.begin",
                                                      "save.after_rename",
                                                      "save.after_shard",
                                                      "save.before_manifest",

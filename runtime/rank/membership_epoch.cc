@@ -14,8 +14,8 @@ constexpr int tag_run_end = tag_collective + 1;
 struct EndMessage {
   std::int32_t code = 0;
   std::int32_t is_error = 0;
-  std::int32_t grows = 0, shrinks = 0;
-  std::array<char, 1008> sentence{};  // ends with a zero
+  std::int32_t grows = 0, shrinks = 0, rolls_back = 0;
+  std::array<char, 1004> sentence{};  // ends with a zero
 };
 static_assert(sizeof(EndMessage) == 1024);
 
@@ -63,7 +63,10 @@ Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter) {
   if (waiter.listener() != nullptr) waiter.listener()->on_resume();
   const auto code = static_cast<ExitCode>(message.code);
   if (message.is_error != 0) return Error{code, message.sentence.data()};
-  return EpochEnd{.code = code, .grows = message.grows != 0, .shrinks = message.shrinks != 0};
+  return EpochEnd{.code = code,
+                  .grows = message.grows != 0,
+                  .shrinks = message.shrinks != 0,
+                  .rolls_back = message.rolls_back != 0};
 }
 
 Result<void> MembershipEpoch::inform_spares(const Waiter& waiter, const Result<EpochEnd>& end) {
@@ -72,6 +75,7 @@ Result<void> MembershipEpoch::inform_spares(const Waiter& waiter, const Result<E
   message.code = static_cast<std::int32_t>(end.ok() ? end->code : end.error().code);
   message.grows = end.ok() && end->grows ? 1 : 0;
   message.shrinks = end.ok() && end->shrinks ? 1 : 0;
+  message.rolls_back = end.ok() && end->rolls_back ? 1 : 0;
   message.is_error = end.ok() ? 0 : 1;
   const std::string sentence = end.ok() ? "" : end.error().message;
   std::memcpy(message.sentence.data(), sentence.data(),

@@ -19,6 +19,7 @@ struct EpochEnd {
   ExitCode code = ExitCode::done;  // exit code of the run
   bool grows = false;              // the run goes on: all ranks pause until new ranks join
   bool shrinks = false;            // the run goes on: fewer ranks compute, because memory is lacking
+  bool rolls_back = false;         // the run goes on: all ranks go back to an older state
 };
 
 class MembershipEpoch {

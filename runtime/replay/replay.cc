@@ -242,6 +242,9 @@ Result<void> Replay::load_state() {
     HF_TRY_VOID(restore_checkpoint(worker_->state_view(), source.checkpoint));
   }
   HF_TRY_VOID(agree(device_->status()));
+  RunState& state = worker_->state();
+  source.lineage.add_jumps_after({.generation = state.generation, .step = state.step}, state.jumps);
+  take_jump(state);
   return agree(worker_->start_loader());
 }
 
@@ -270,7 +273,7 @@ Result<void> Replay::compute_steps_before() {
   std::int64_t said_ns = inputs_.env.monotonic_ns();
   for (std::uint64_t step = first; step < request_.step; ++step) {
     HF_TRY(const StepOutcome outcome, run_step(*worker_, {}));
-    if (outcome.ends_run) return fail(ExitCode::numerics, "{}", outcome.verdict->reason);
+    if (outcome.ends_steps) return fail(ExitCode::numerics, "{}", outcome.verdict->reason);
     HF_TRY_VOID(outcome.gathers);
     if (!is_first()) continue;
     const bool differs = !differences_of(step, numbers_of(outcome, worker_->state())).empty();
@@ -287,7 +290,7 @@ Result<void> Replay::compute_step() {
   if (checks_ != nullptr) checks_->begin();
   HF_TRY(const StepOutcome outcome, run_step(*worker_, {}));
   if (checks_ != nullptr) checks_->end();
-  if (!outcome.ends_run) {
+  if (!outcome.ends_steps) {
     HF_TRY_VOID(outcome.gathers);
     result_.computed = numbers_of(outcome, worker_->state());
     return worker_->parameter_gather().finish();

@@ -87,7 +87,8 @@ Result<void> check_begins_afresh(const std::string& run_directory, const Lineage
                                  std::uint64_t generation, const Config& config, std::uint64_t step,
                                  const std::vector<std::string>& skipped) {
   std::string why;
-  const Generation* const record = lineage.find(generation);
+  const Generation* record = lineage.find(generation);
+  while (record != nullptr && record->is_rollback) record = lineage.find(record->parent.generation);
   if (record != nullptr && record->parent.step > 0) {
     why = fmt::format("generation {}, which it belongs to, began at step {} of another one", generation,
                       record->parent.step);
@@ -116,9 +117,15 @@ std::uint64_t generation_of_step(const Lineage& lineage, std::uint64_t step) {
 
 bool leads_to_step(const Lineage& lineage, const ParentCheckpoint& state, std::uint64_t step) {
   if (state.step >= step) return false;
-  const std::uint64_t generation = generation_of_step(lineage, step);
-  const Generation* const record = lineage.find(generation);
-  return state.generation == generation || (record != nullptr && record->parent == state);
+  std::uint64_t generation = generation_of_step(lineage, step);
+  while (state.generation != generation) {
+    const Generation* const record = lineage.find(generation);
+    if (record == nullptr || record->parent.generation >= generation) return false;
+    if (record->parent == state) return true;
+    if (!record->is_rollback || state.step > record->parent.step) return false;
+    generation = record->parent.generation;
+  }
+  return true;
 }
 
 Result<ReplaySource> find_replay_source(Env& env, const std::string& run_directory, std::uint64_t step,
@@ -126,8 +133,11 @@ Result<ReplaySource> find_replay_source(Env& env, const std::string& run_directo
   HF_TRY(const Lineage lineage, read_lineage(env, run_directory));
   HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
   const std::uint64_t generation = generation_of_step(lineage, step);
-  const std::vector<StoredText> texts =
-      configs_of_generation(env, run_directory, lineage, generation, candidates);
+  std::vector<StoredText> texts = configs_of_generation(env, run_directory, lineage, generation, candidates);
+  // A roll-back has the settings of the generation that it went back in.
+  for (const Generation* each = lineage.find(generation);
+       texts.empty() && each != nullptr && each->is_rollback; each = lineage.find(each->parent.generation))
+    texts = configs_of_generation(env, run_directory, lineage, each->parent.generation, candidates);
   if (texts.empty()) {
     return fail(ExitCode::checkpoint,
                 "the settings of generation {} of {}, which step {} belongs to, are not known any more: no "
@@ -135,7 +145,9 @@ Result<ReplaySource> find_replay_source(Env& env, const std::string& run_directo
                 generation, run_directory, step);
   }
   HF_TRY(ChosenConfig chosen, choose_config(env, texts, step, learning_rate));
-  ReplaySource source{.config = chosen.source.text, .config_place = chosen.source.place};
+  ReplaySource source{.config = chosen.source.text, .config_place = chosen.source.place, .lineage = lineage};
+  std::erase_if(source.lineage.generations,
+                [generation](const Generation& each) { return each.number > generation; });
   // All checkpoints of a run are of the same data.
   for (const CheckpointCandidate& each : candidates) {
     if (each.manifest.ok() && source.data_fingerprint.empty())

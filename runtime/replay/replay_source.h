@@ -16,12 +16,13 @@ namespace holdfast::inline replay {
 // Returns the generation in which the run, as it goes on now, made the step. Pure.
 std::uint64_t generation_of_step(const Lineage& lineage, std::uint64_t step);
 // Returns whether the settings of that generation lead from the state to the step: the state is older than
-// the step, and of that generation or the one that it began from. Pure.
+// the step, and of that generation or the one that it began from, or of one that it rolled back to. Pure.
 bool leads_to_step(const Lineage& lineage, const ParentCheckpoint& state, std::uint64_t step);
 
 struct ReplaySource {
   std::string config = {};            // config of the run, as TOML
   std::string config_place = {};      // file that the config is from, for messages
+  Lineage lineage = {};               // of the run up to the generation of the step
   std::string checkpoint = {};        // directory; empty: the initial weights
   std::uint64_t step = 0;             // step of that state
   std::string data_fingerprint = {};  // of the data files, in hex; empty: not known
@@ -31,6 +32,7 @@ struct ReplaySource {
   static void visit_fields(auto& self, auto&& visit) {
     visit("config", self.config);
     visit("config_place", self.config_place);
+    visit("lineage", self.lineage);
     visit("checkpoint", self.checkpoint);
     visit("step", self.step);
     visit("data_fingerprint", self.data_fingerprint);

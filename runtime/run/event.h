@@ -270,9 +270,10 @@ struct FaultEvent {
 struct RecoveryEvent {
   static constexpr std::string_view kind = "recovery";
   static constexpr std::string_view meaning =
-      "The run goes on after a fault, a growth or a drain: its first step was made.";
-  static constexpr const char *loss = "loss", *growth = "growth", *drain = "drain";  // values of `reason`
-  static constexpr int in_place = 1, by_launcher = 2;                                // values of `level`
+      "The run goes on after a fault, a growth, a drain or a roll-back: its first step was made.";
+  // Values of `reason`.
+  static constexpr const char *loss = "loss", *growth = "growth", *drain = "drain", *rollback = "rollback";
+  static constexpr int in_place = 1, by_launcher = 2;  // values of `level`
   std::int64_t time_us = 0;
   std::optional<std::string> reason = {};
   int level = 0;
@@ -287,7 +288,8 @@ struct RecoveryEvent {
   std::optional<double> shrink_ms = {}, plan_ms = {}, load_ms = {}, replay_ms = {};
 
   static void visit_fields(auto& self, auto&& visit) {
-    visit("reason", self.reason, "", "loss, growth or drain; a start of the launcher after a fault has none");
+    visit("reason", self.reason, "",
+          "loss, growth, drain or rollback; a start of the launcher after a fault has none");
     visit("level", self.level, "", "1: in place; 2: by another start of the launcher");
     visit("ranks_before", self.ranks_before, "", "Ranks there were");
     visit("ranks_after", self.ranks_after, "", "Ranks there are");

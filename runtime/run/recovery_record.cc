@@ -22,6 +22,11 @@ std::string sentence_of(const RecoveryRecord& record) {
     fault = record.not_grown.empty() ? fmt::format("{} new rank{}", came, came == 1 ? "" : "s")
                                      : fmt::format("no new ranks ({})", record.not_grown);
   }
+  const std::string steps_again =
+      again == 0 ? "" : fmt::format("; {} step{} again", again, again == 1 ? "" : "s");
+  if (record.goes_back && record.faults == 0)
+    return fmt::format("{} ranks go on from step {} {}{}", record.active_after, record.resumed_step, place,
+                       steps_again);
   if (record.wanted > 0 || record.active_after > record.active_before) {
     return fmt::format("{} at step {}: {} ranks go on, {} before{}, from step {} {}", fault,
                        record.step_before + 1, record.active_after, record.active_before, spares,
@@ -29,8 +34,7 @@ std::string sentence_of(const RecoveryRecord& record) {
   }
   return fmt::format("{} at step {}: {} of {} ranks go on{}, from step {} {}{}", fault,
                      record.step_before + 1, record.active_after, record.active_before, spares,
-                     record.resumed_step, place,
-                     again == 0 ? "" : fmt::format("; {} step{} again", again, again == 1 ? "" : "s"));
+                     record.resumed_step, place, steps_again);
 }
 
 }  // namespace holdfast::inline run

@@ -14,6 +14,7 @@ namespace holdfast::inline run {
 struct RecoveryRecord {
   int wanted = 0;                 // new ranks; 0: it is about deaths alone
   std::string not_grown = {};     // why none came
+  bool goes_back = false;         // a verdict takes the run back; nobody was lost
   std::int64_t noticed_ns = 0;    // Env::monotonic_ns() of this rank
   std::int64_t noticed_us = 0;    // the same by its wall clock
   std::string noticed = {};       // how: its sentence

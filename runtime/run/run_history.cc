@@ -59,8 +59,10 @@ class HistoryReader {
     if (start.has_value()) read_start(*start);
     if (const auto finish = event_as<FinishEvent>(json)) ended_well_ = finish->state != FinishEvent::failed;
     if (const auto recovery = event_as<RecoveryEvent>(json)) {
-      if (recovery->reason != RecoveryEvent::growth && recovery->reason != RecoveryEvent::drain)
-        ++history_.failures;
+      const bool is_wanted = recovery->reason == RecoveryEvent::growth ||
+                             recovery->reason == RecoveryEvent::drain ||
+                             recovery->reason == RecoveryEvent::rollback;
+      if (!is_wanted) ++history_.failures;
     }
     count_time(event_time(json));
     if (const auto step = event_as(json, StepEvent{.tokens = history_.tokens})) {

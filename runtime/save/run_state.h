@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "checkpoint/lineage.h"
 #include "checkpoint/manifest.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
@@ -25,10 +27,21 @@ struct RunState {
   std::string shm_run_id = {};    // names the run's shared memory (run_identity.h); not saved
   RecentSteps recent_steps = {};  // up to `step`
   NumbersHistory numbers = {};  // numbers that the next steps are judged by, and the steps that were skipped
+  // Batches that were left out, in ascending order. Those at a later step are still to come: the state is older
+  // than the step that a verdict took the run back to.
+  std::vector<DataJump> jumps = {};
+  // Newest step at which all replicas had taken part in a lane audit that agreed, by what this rank knows; 0:
+  // none. Not the same in other layouts.
+  std::uint64_t audited_step = 0;
 };
 
+// Goes on in the data where the jump at the state's step says. Returns whether there is one: a loader that
+// has begun reads on from the wrong place.
+bool take_jump(RunState& state);
+
 // Keys of a manifest's values.
-inline constexpr const char *recent_steps_key = "recent_steps", *numbers_key = "numbers";
+inline constexpr const char *recent_steps_key = "recent_steps", *numbers_key = "numbers",
+                            *jumps_key = "data_jumps", *audited_step_key = "audited_step";
 
 // Fills the manifest's run_id, generation, step and values.
 void put_state(const RunState& state, Manifest& manifest);

@@ -108,7 +108,8 @@ BlamedRanks blame(std::span<const AuditFinding> findings, const std::array<LaneA
   return blamed;
 }
 
-// Returns the last step at which all ranks that may be to blame took part in audits that agreed; 0: none.
+// Returns the last step at which all ranks that may be to blame took part in audits that agreed, or, where some
+// of them has not since it began, the one before that all ranks had; 0: none.
 std::uint64_t last_sound_step(const Worker& worker, std::span<const int> to_blame,
                               std::span<const AuditFinding> findings, const LaneAudit& audit) {
   std::vector<int> replicas = {audit.owner, audit.auditor};
@@ -117,8 +118,9 @@ std::uint64_t last_sound_step(const Worker& worker, std::span<const int> to_blam
   const Workload& workload = worker.workload();
   std::uint64_t sound = worker.state().step;
   for (const int replica : replicas) {
-    sound = std::min(sound, last_audit_of(replica, worker.state().step + 1, workload.audit_every_steps,
-                                          workload.lanes.lanes(), workload.lanes.ranks()));
+    const std::uint64_t last = last_audit_of(replica, worker.state().step + 1, workload.audit_every_steps,
+                                             workload.lanes.lanes(), workload.lanes.ranks());
+    sound = std::min(sound, last > worker.first_step() ? last : worker.state().audited_step);
   }
   return sound;
 }
@@ -140,7 +142,7 @@ std::string sentence_of(const AuditedStep& step, std::span<const AuditFinding> f
       "same{}; {}{}",
       step.report.step, audit.lane, audit.owner, audit.auditor,
       step.lasts ? ", nor are they when it is computed again" : ", but they are when it is computed again",
-      who, step.lasts ? fmt::format("; weights since step {} may be wrong", step.sound_step) : "");
+      who, step.lasts ? fmt::format("; weights may be wrong since step {}", step.sound_step) : "");
 }
 
 }  // namespace

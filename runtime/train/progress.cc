@@ -272,7 +272,9 @@ void Progress::recovering(const RecoveryRecord& record) {
   recovery_ = record;
   resumed_ns_ = env_->monotonic_ns();
   const bool grew = record.wanted > 0;
-  say(fmt::format("{}: {}", grew ? "growth" : "recovery", sentence_of(record)));
+  const bool goes_back = record.goes_back && record.faults == 0;
+  say(fmt::format("{}: {}", grew ? "growth" : goes_back ? "rollback" : "recovery", sentence_of(record)));
+  if (goes_back) return;  // the verdict says why
   if (!grew && !record.lost.empty() && !setup_.directory.empty())
     say(fmt::format("recovery: holdfast flight {} shows what each rank was doing", setup_.directory));
   if (grew && record.not_grown.empty()) return;
@@ -296,9 +298,11 @@ void Progress::recovered() {
   const std::int64_t now_ns = env_->monotonic_ns();
   const RecoveryEvent event{
       .time_us = env_->wall_time_us(),
-      .reason = record.faults > 0 ? RecoveryEvent::loss : RecoveryEvent::growth,
+      .reason = record.faults > 0  ? RecoveryEvent::loss
+                : record.goes_back ? RecoveryEvent::rollback
+                                   : RecoveryEvent::growth,
       .level = RecoveryEvent::in_place,
-      .ranks_before = static_cast<int>(record.before.members.size()),
+      .ranks_before = record.goes_back ? record.ranks_after : static_cast<int>(record.before.members.size()),
       .ranks_after = record.ranks_after,
       .hosts = record.hosts_after,
       .seats_before = record.active_before,

@@ -1,5 +1,6 @@
 #include "runtime/train/step.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "kernels/device_span.h"
@@ -46,6 +47,15 @@ void remember(NumbersHistory& history, const JudgedStep& judged, std::uint64_t s
                .counted_targets = judged.attempt.sums.counted_targets});
 }
 
+// Notes up to which step the ranks have proved to compute right.
+void note_audit(Worker& worker) {
+  const Workload& workload = worker.workload();
+  RunState& state = worker.state();
+  const std::uint64_t proved = proved_step(worker.first_step(), state.step, workload.audit_every_steps,
+                                           workload.lanes.lanes(), workload.lanes.ranks());
+  state.audited_step = std::max(state.audited_step, proved);
+}
+
 StepOutcome outcome_of(Worker& worker, const Attempt& first, const JudgedStep& judged) {
   const Ballot& sums = first.sums;
   const std::uint64_t step = worker.state().step + 1;
@@ -63,9 +73,9 @@ StepOutcome outcome_of(Worker& worker, const Attempt& first, const JudgedStep& j
                   .asked_for = sums.due_asked_for > 0},
           .saves = sums.saves,
           .verdict = judged.report,
-          .ends_run = judged.action == VerdictAction::stop,
+          .ends_steps = judged.action == VerdictAction::stop || judged.action == VerdictAction::rollback,
           .leaving_rank = judged.leaving_rank,
-          .trusted_step = judged.trusted_step};
+          .rollback = judged.rollback};
 }
 
 void launch_update(Worker& worker, const StepOutcome& outcome, const JudgedStep& judged) {
@@ -87,7 +97,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   HF_TRY(const Attempt first, attempt_step(worker, request));
   HF_TRY(const JudgedStep judged, judge_step(worker, first));
   StepOutcome outcome = outcome_of(worker, first, judged);
-  if (outcome.ends_run) return outcome;
+  if (outcome.ends_steps) return outcome;
   const bool updates = judged.action != VerdictAction::skip;
   if (updates) {
     HF_FAULT_POINT(worker.rank().faults, "step.before_update");
@@ -96,6 +106,8 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   }
   remember(worker.state().numbers, judged, outcome.step);
   advance(worker.state(), worker.workload().batch_shape, judged.attempt.sums.data, outcome);
+  if (judged.attempt.audit.has_value()) note_audit(worker);
+  if (take_jump(worker.state())) HF_TRY_VOID(worker.start_loader());
   HF_FAULT_POINT(worker.rank().faults, "step.before_gather");
   if (updates) outcome.gathers = worker.parameter_gather().begin(ParameterGather::Which::trained);
   HF_FAULT_POINT(worker.rank().faults, "step.end");

@@ -11,6 +11,7 @@
 #include "runtime/run/event.h"
 #include "runtime/run/save_requests.h"
 #include "runtime/save/save_records.h"
+#include "runtime/train/step_judgement.h"
 #include "runtime/train/step_request.h"
 #include "runtime/train/worker.h"
 
@@ -33,9 +34,9 @@ struct StepOutcome {
   Result<void> gathers = {};
   // Finding of a step whose numbers were in doubt; absent where they were not.
   std::optional<VerdictEvent> verdict = {};
-  bool ends_run = false;                           // by that verdict; nothing was changed
-  std::optional<int> leaving_rank = {};            // JudgedStep::leaving_rank
-  std::optional<std::uint64_t> trusted_step = {};  // JudgedStep::trusted_step
+  bool ends_steps = false;                // by that verdict; nothing was changed
+  std::optional<int> leaving_rank = {};   // JudgedStep::leaving_rank
+  std::optional<Rollback> rollback = {};  // JudgedStep::rollback
 };
 
 // Makes the next step. Errors: trouble or a loader error of some rank (agreed: all ranks return it, the

@@ -15,6 +15,9 @@
 namespace holdfast::inline train {
 namespace {
 
+// Roll-backs are counted over so many times verdict.rollback_steps.
+constexpr std::int64_t rollback_window = 10;
+
 // MicrobatchLoss is the loss of one microbatch: the sum over its targets, as the device made it.
 struct MicrobatchLoss {
   int lane = -1, microbatch = -1;
@@ -170,6 +173,12 @@ std::string consequence_of(const DoubtfulStep& step, const JudgedStep& judged, c
       return fmt::format("the gradients are clipped to the usual norm, {:.4g}", judged.norm_limit);
     case VerdictAction::stop:
       return "the update was not made. Lower optimizer.learning_rate or start again from an older checkpoint";
+    case VerdictAction::rollback:
+      return fmt::format(
+          "the run goes back to step {} and on from there without the batches of steps {} to {} (at most {} "
+          "times in {} steps)",
+          judged.rollback->trusted_step, judged.rollback->trusted_step + 1, step.verdict.step,
+          config.verdict.rollbacks_max, rollback_window * config.verdict.rollback_steps);
     case VerdictAction::redo:
     case VerdictAction::commit:
       break;
@@ -239,6 +248,10 @@ Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
       step.report.action = "evict";
       consequence = "that rank leaves the run, which goes on without it";
     }
+    if (worker.rank().config.verdict.on_wrong_rank == "rollback") {
+      judged.rollback = Rollback{.trusted_step = step.sound_step};
+      consequence += fmt::format(", from step {} or before", step.sound_step);
+    }
   }
   step.report.reason += "; " + consequence;
   judged.report = std::move(step.report);
@@ -250,7 +263,23 @@ JudgedStep end_with(DamagedState damaged, const Attempt& attempt) {
           .action = VerdictAction::stop,
           .report = std::move(damaged.report),
           .leaving_rank = damaged.leaving_rank,
-          .trusted_step = damaged.trusted_step};
+          .rollback = Rollback{.trusted_step = damaged.trusted_step}};
+}
+
+// Returns how many more roll-backs are allowed at the step in hand.
+std::int64_t rollbacks_left(const RunState& state, const VerdictConfig& config) {
+  const auto window = static_cast<std::uint64_t>(rollback_window * config.rollback_steps);
+  std::uint64_t made = 0;
+  for (const DataJump& jump : state.jumps)
+    if (jump.at_step + window > state.step) made += jump.times;
+  return std::max<std::int64_t>(0, config.rollbacks_max - static_cast<std::int64_t>(made));
+}
+
+// Takes the run back so that the batches up to the one of the step in hand are left out.
+Rollback leave_out_batches(const Worker& worker) {
+  const RunState& state = worker.state();
+  return {.trusted_step = rollback_target(state.step + 1, worker.rank().config.verdict.rollback_steps),
+          .data_cursor = state.data_cursor + worker.workload().batch_shape.samples_per_step()};
 }
 
 }  // namespace
@@ -278,7 +307,9 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
     HF_TRY(std::optional<DamagedState> damaged, examine_state(worker));
     if (damaged.has_value()) return end_with(std::move(*damaged), first);
   }
-  while ((judged.action = next_action(history, step.verdict, step.record, config)) == VerdictAction::redo) {
+  const std::int64_t rollbacks = rollbacks_left(worker.state(), config);
+  while ((judged.action = next_action(history, step.verdict, step.record, config, rollbacks)) ==
+         VerdictAction::redo) {
     HF_TRY(judged.attempt, attempt_again(worker, step.bits, step.record.attempts));
     step.restored_parameters |= judged.attempt.restored_parameters;
     step.bits.push_back(attempt_bits(worker, judged.attempt));
@@ -288,6 +319,7 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
                    .differing_ranks_first = static_cast<int>(judged.attempt.sums.differs_from_first)};
   }
   if (judged.action == VerdictAction::clip) judged.norm_limit = median_norm(history);
+  if (judged.action == VerdictAction::rollback) judged.rollback = leave_out_batches(worker);
   HF_TRY(judged.report, report_of(worker, step, judged));
   return judged;
 }

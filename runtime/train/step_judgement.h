@@ -3,6 +3,7 @@
 // call it together and come to the same result, because the policy sees agreed numbers alone.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "runtime/core/result.h"
@@ -11,6 +12,14 @@
 #include "runtime/verdict/verdict_policy.h"
 
 namespace holdfast::inline train {
+
+// Rollback says how far the run goes back.
+struct Rollback {
+  std::uint64_t trusted_step = 0;  // newest step whose state counts
+  // Position in the data from which the step after it reads, where batches are left out; none: the same data are
+  // read again.
+  std::optional<std::uint64_t> data_cursor = {};
+};
 
 struct JudgedStep {
   Attempt attempt = {};  // the one that counts; its gradients are those in memory
@@ -21,8 +30,8 @@ struct JudgedStep {
   // Rank of the communicator that computes wrong numbers for good, or whose memory does not keep them, and has
   // to leave: the others make the step without it. Only with VerdictAction::stop.
   std::optional<int> leaving_rank = {};
-  // Newest step whose state can be trusted, where the ranks have to go back. Only with VerdictAction::stop.
-  std::optional<std::uint64_t> trusted_step = {};
+  // Set where no state since some step counts. Only with VerdictAction::stop and VerdictAction::rollback.
+  std::optional<Rollback> rollback = {};
 };
 
 // Judges the first attempt. Errors: those of attempt_again().

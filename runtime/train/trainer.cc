@@ -35,6 +35,15 @@ class StepSpan {
   Span* span_;
 };
 
+// Returns the intervals of the config. A run that may go back has snapshots where it goes back to.
+CheckpointConfig save_intervals(const Config& config) {
+  CheckpointConfig intervals = config.checkpoint;
+  const bool may_go_back = config.verdict.preset == "guard" && config.verdict.on_spike == "rollback";
+  if (may_go_back && intervals.ram_every_steps == CheckpointConfig::interval_auto)
+    intervals.ram_every_steps = config.verdict.rollback_steps;
+  return intervals;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Parts& parts)
@@ -62,6 +71,9 @@ Result<ExitCode> Trainer::run() {
   if (saver_ && peers_are_there) {
     if (Result<void> finished = saver_->finish(); code.ok() && !finished.ok()) code = finished.error();
     report_saves();
+  }
+  if (goes_back_together_) {
+    if (const Result<void> left = leave_steps(); !left.ok()) return left.error();
   }
   return code;
 }
@@ -198,7 +210,7 @@ Result<void> Trainer::prepare_saves() {
     parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_warning());
   Worker& worker = parts_.worker;
   if (!parts_.cadence.has_value())
-    parts_.cadence.emplace(worker.rank().config.checkpoint, worker.rank().env.monotonic_ns());
+    parts_.cadence.emplace(save_intervals(worker.rank().config), worker.rank().env.monotonic_ns());
   cadence_ = &*parts_.cadence;
   const MeshShape& shape = worker.rank().mesh.shape();
   cadence_->begin_epoch(
@@ -306,7 +318,7 @@ Result<StepOutcome> Trainer::step() {
                                     .due = due});
   }());
   if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict);
-  if (outcome.ends_run) return end_by_verdict(*outcome.verdict, outcome.leaving_rank, outcome.trusted_step);
+  if (outcome.ends_steps) return end_by_verdict(*outcome.verdict, outcome.leaving_rank, outcome.rollback);
   if (parts_.starts_ranks_ns != nullptr)
     *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
@@ -331,15 +343,21 @@ Result<StepOutcome> Trainer::step() {
 }
 
 // Returns the error by which a verdict ends the steps. Where a rank has to leave, the others lose it like one
-// that died; where the state cannot be trusted, all go back to one that can.
+// that died; where the state cannot be trusted, all go back to one that can. Batches that are left out say
+// nothing against the saves under way.
 Error Trainer::end_by_verdict(const VerdictEvent& verdict, std::optional<int> leaving_rank,
-                              std::optional<std::uint64_t> trusted_step) {
-  if (!leaving_rank.has_value() && !trusted_step.has_value())
+                              const std::optional<Rollback>& rollback) {
+  rollback_ = rollback;
+  const bool leaves_batches = rollback.has_value() && rollback->data_cursor.has_value();
+  if (verdict.action == name_of(VerdictAction::stop) || leaves_batches) {
+    goes_back_together_ = leaves_batches;
     return fail(ExitCode::numerics, "{}", verdict.reason);
+  }
   const RankContext& rank = parts_.worker.rank();
   Communicator& all = rank.communicator;
+  goes_back_together_ = all.size() == 1;
+  if (goes_back_together_) return fail(ExitCode::communication, "{}", verdict.reason);
   has_to_leave_ = leaving_rank == all.rank();
-  trusted_step_ = trusted_step;
   // No rank gives up the group before all have the verdict. One that is given up here has it.
   static_cast<void>(barrier(all, rank.waiter).ok());
   all.abandon();
@@ -356,7 +374,8 @@ Result<void> Trainer::check_state(bool update_follows) {
   }
   if (!damaged.has_value()) return {};
   parts_.progress.judged(damaged->report);
-  return end_by_verdict(damaged->report, damaged->leaving_rank, damaged->trusted_step);
+  return end_by_verdict(damaged->report, damaged->leaving_rank,
+                        Rollback{.trusted_step = damaged->trusted_step});
 }
 
 // Returns whether the run pauses for new ranks after the coming step, which is saved as `due` says.
@@ -410,9 +429,25 @@ void Trainer::note_save(std::int64_t duration_ns) {
   saved_ = true;
 }
 
+// Keeps checkpoints that a verdict may want to go back to.
+void Trainer::keep_what_is_needed() {
+  const Worker& worker = parts_.worker;
+  const VerdictConfig& verdict = worker.rank().config.verdict;
+  const RunState& state = worker.state();
+  if (verdict.preset != "guard") return;
+  std::uint64_t needed = state.step;
+  if (verdict.on_spike == "rollback")
+    needed = std::min(needed, rollback_target(state.step + 1, verdict.rollback_steps));
+  const bool compares_replicas =
+      worker.workload().audit_every_steps > 0 && worker.workload().lanes.ranks() > 1;
+  if (compares_replicas && verdict.on_wrong_rank == "rollback") needed = std::min(needed, state.audited_step);
+  if (needed < state.step) parts_.store.keep_around(needed);
+}
+
 Result<void> Trainer::begin_save(bool to_disk) {
   HF_TRY_VOID(check_state(/*update_follows=*/true));
   if (!saver_) return save_on_request();
+  keep_what_is_needed();
   const HostSpan span(&parts_.worker.rank().spans, {.kind = SpanKind::save});
   Env& env = parts_.worker.rank().env;
   beside_save(parts_.worker.rank().watch);
@@ -495,6 +530,7 @@ Result<void> Trainer::save() {
   enter(worker.rank().watch, Phase::save, worker.state().step, worker.rank().config.watchdog.ceiling_ms);
   const HostSpan span(&worker.rank().spans, {.kind = SpanKind::save});
   const std::int64_t begin_ns = worker.rank().env.monotonic_ns();
+  keep_what_is_needed();
   HF_TRY(const std::uint64_t bytes, save_checkpoint(worker.state_view(), parts_.store,
                                                     worker.rank().config.checkpoint.keep, parts_.tier));
   const std::int64_t duration_ns = worker.rank().env.monotonic_ns() - begin_ns;

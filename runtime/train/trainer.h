@@ -58,9 +58,10 @@ class Trainer {
   bool ends_for_another_start() const { return ends_for_another_start_; }
   // Returns whether a verdict says that this rank computes wrong numbers. Called after an error.
   bool has_to_leave() const { return has_to_leave_; }
-  // Returns the newest step whose state can be trusted, where a verdict says that newer ones cannot. Called
-  // after an error.
-  std::optional<std::uint64_t> trusted_step() const { return trusted_step_; }
+  // Returns how far a verdict takes the run back. Called after an error.
+  const std::optional<Rollback>& rollback() const { return rollback_; }
+  // Returns whether all ranks go back together, without a new group: nobody leaves. Called after an error.
+  bool goes_back_together() const { return goes_back_together_; }
   // Returns StateSaver::unused_slot(). Called after an error.
   std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
   // Cancels the saves and returns their saver, which may have to wait for the disk before it can be
@@ -74,7 +75,8 @@ class Trainer {
   bool evaluation_due(std::uint64_t step) const;
   Result<StepOutcome> step();
   Error end_by_verdict(const VerdictEvent& verdict, std::optional<int> leaving_rank,
-                       std::optional<std::uint64_t> trusted_step);
+                       const std::optional<Rollback>& rollback);
+  void keep_what_is_needed();
   Result<void> check_state(bool update_follows);
   Result<void> evaluate();
   // Saves the state after this step: save() waits for all of it, begin_save() saves while the next steps are
@@ -113,8 +115,8 @@ class Trainer {
   std::uint64_t step_asked_for_ = 0;  // newest step whose save was requested; 0: no such save is under way
   bool saved_ = false;
   bool stands_still_ = false, ends_for_another_start_ = false, reported_unsealed_ = false;
-  bool has_to_leave_ = false;
-  std::optional<std::uint64_t> trusted_step_;
+  bool has_to_leave_ = false, goes_back_together_ = false;
+  std::optional<Rollback> rollback_;
   Result<void> trouble_;
   Uploads uploads_;
 };

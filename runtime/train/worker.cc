@@ -207,6 +207,7 @@ std::unique_ptr<DataLoader> Worker::loader_of_lane(int lane) const {
 }
 
 Result<void> Worker::start_loader() {
+  if (!first_step_.has_value()) first_step_ = state_.step;
   loader_ = std::make_unique<DataLoader>(rank_.env, inputs_.data, rank_.config.run.seed,
                                          workload_.batch_shape, workload_.rank_lanes, state_.data_cursor,
                                          workload_.spec.vocabulary, rank_.config.data.prefetch_microbatches);

@@ -101,6 +101,9 @@ class Worker {
   const RunState& state() const { return state_; }
   const DataSet& data() const { return *inputs_.data; }
 
+  // Returns the step whose state this worker began with. Valid after start_loader().
+  std::uint64_t first_step() const { return first_step_.value_or(0); }
+
   // Starts the loader at state().data_cursor.
   Result<void> start_loader();
   // Returns a loader of one lane of the next step.
@@ -149,6 +152,7 @@ class Worker {
   std::unique_ptr<LaneDigests> lane_digests_;
   std::unique_ptr<LaneRunner> lane_runner_;
   std::unique_ptr<DataLoader> loader_;
+  std::optional<std::uint64_t> first_step_;
   std::optional<StateView> state_view_;  // set by allocate()
 };
 

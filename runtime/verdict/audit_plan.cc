@@ -34,6 +34,14 @@ std::uint64_t last_audit_of(int data_rank, std::uint64_t step, std::int64_t ever
   return 0;
 }
 
+std::uint64_t proved_step(std::uint64_t since, std::uint64_t step, std::int64_t every_steps, int lanes,
+                          int data_ranks) {
+  std::uint64_t proved = step;
+  for (int rank = 0; rank < data_ranks && proved > since; ++rank)
+    proved = std::min(proved, last_audit_of(rank, step + 1, every_steps, lanes, data_ranks));
+  return proved > since ? proved : 0;
+}
+
 std::int64_t affordable_audit_interval(int waves) {
   constexpr std::int64_t steps_of_one_wave = 667;  // 1 / 0.15 %
   return std::max<std::int64_t>(1, (steps_of_one_wave + waves - 1) / waves);

@@ -25,6 +25,11 @@ std::optional<LaneAudit> audit_at(std::uint64_t step, std::int64_t every_steps, 
 std::uint64_t last_audit_of(int data_rank, std::uint64_t step, std::int64_t every_steps, int lanes,
                             int data_ranks);
 
+// Returns the newest step from which on all ranks have taken part in an audit after `since`, the step at which
+// they began, up to `step`; 0: some rank has not.
+std::uint64_t proved_step(std::uint64_t since, std::uint64_t step, std::int64_t every_steps, int lanes,
+                          int data_ranks);
+
 // Returns the interval at which audits take at most 0.15 % of the time of steps with so many waves of lanes:
 // an audit takes the time of one more wave.
 std::int64_t affordable_audit_interval(int waves);

@@ -3,23 +3,27 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/core/check.h"
+
 namespace holdfast::inline verdict {
 namespace {
 
 // Returns what becomes of numbers that are what data and weights say.
 VerdictAction action_on_confirmed(const NumbersHistory& history, const Verdict& verdict,
-                                  const VerdictConfig& config) {
+                                  const VerdictConfig& config, std::int64_t rollbacks_left) {
   const bool may_skip = skips_left(history, verdict.step, config) > 0;
   if (verdict.kind == VerdictKind::nonfinite) return may_skip ? VerdictAction::skip : VerdictAction::stop;
   if (verdict.kind != VerdictKind::spike) return VerdictAction::commit;
   if (config.on_spike == "clip") return VerdictAction::clip;
+  if (config.on_spike == "rollback")
+    return rollbacks_left > 0 ? VerdictAction::rollback : VerdictAction::commit;
   return config.on_spike == "skip" && may_skip ? VerdictAction::skip : VerdictAction::commit;
 }
 
 }  // namespace
 
 std::string_view name_of(VerdictAction action) {
-  constexpr std::array<std::string_view, 5> names = {"commit", "redo", "clip", "skip", "stop"};
+  constexpr std::array<std::string_view, 6> names = {"commit", "redo", "clip", "skip", "stop", "rollback"};
   return names[static_cast<std::size_t>(action)];
 }
 
@@ -35,7 +39,8 @@ std::int64_t skips_left(const NumbersHistory& history, std::uint64_t step, const
 }
 
 VerdictAction next_action(const NumbersHistory& history, const Verdict& of_last_attempt,
-                          const AttemptRecord& record, const VerdictConfig& config) {
+                          const AttemptRecord& record, const VerdictConfig& config,
+                          std::int64_t rollbacks_left) {
   const VerdictKind kind = of_last_attempt.kind;
   if (config.preset != "guard") {
     return kind == VerdictKind::nonfinite ? VerdictAction::stop : VerdictAction::commit;
@@ -46,7 +51,14 @@ VerdictAction next_action(const NumbersHistory& history, const Verdict& of_last_
   }
   if (record.attempts == 2 && record.differing_ranks_last > 0) return VerdictAction::redo;
   if (is_unrepeatable(record)) return VerdictAction::stop;
-  return action_on_confirmed(history, of_last_attempt, config);
+  return action_on_confirmed(history, of_last_attempt, config, rollbacks_left);
+}
+
+std::uint64_t rollback_target(std::uint64_t step, std::int64_t rollback_steps) {
+  HF_CHECK(step > 0 && rollback_steps > 0);
+  const auto interval = static_cast<std::uint64_t>(rollback_steps);
+  const std::uint64_t last = (step - 1) / interval * interval;
+  return last >= interval ? last - interval : 0;
 }
 
 }  // namespace holdfast::inline verdict

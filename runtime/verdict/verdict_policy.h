@@ -18,9 +18,11 @@ enum class VerdictAction : std::uint8_t {
   clip,    // make the update with gradients scaled down to median_norm()
   skip,    // the step counts, its update is not made: NumbersHistory::skip()
   stop,    // end the run, exit code 20
+  // Go back to rollback_target(), and on from there with the data that comes after this step.
+  rollback,
 };
 
-// Returns "commit", "redo", "clip", "skip" or "stop", as in the event log.
+// Returns "commit", "redo", "clip", "skip", "stop" or "rollback", as in the event log.
 std::string_view name_of(VerdictAction action);
 
 // AttemptRecord holds what is known of the attempts at one step. A rank differs when the bits of its own loss sums or gradient
@@ -39,11 +41,17 @@ inline constexpr int largest_attempts = 3;
 // - "guard": redo what is nonfinite, spike or dead; redo again if the two attempts differ. A third attempt
 //   that equals one of the two before is right (2 of 3); if it equals neither, stop. Numbers that are
 //   confirmed in this way: not finite = skip, or stop when verdict.skips_max steps of the window were skipped
-//   already; spike = as verdict.on_spike says, but commit instead of skip when no skip is left, so that the
-//   window can follow; all else = commit.
-// Drift is never redone: it is not about this step.
+//   already; spike = as verdict.on_spike says, but commit instead of skip or rollback when none is left, so that
+//   the window can follow; all else = commit.
+// Drift is never redone: it is not about this step. `rollbacks_left`: how many more are allowed at this step.
 VerdictAction next_action(const NumbersHistory& history, const Verdict& of_last_attempt,
-                          const AttemptRecord& record, const VerdictConfig& config);
+                          const AttemptRecord& record, const VerdictConfig& config,
+                          std::int64_t rollbacks_left = 0);
+
+// Returns the step that a roll-back at `step` goes to: the last but one multiple of `rollback_steps` before it. So
+// the numbers that led to the spike are left behind, too, and the target depends on nothing but the step: a run
+// in which saves and faults fell otherwise goes back to the same state.
+std::uint64_t rollback_target(std::uint64_t step, std::int64_t rollback_steps);
 
 // Returns whether the last of three attempts equals neither of the two before: the reason of a stop that no data
 // explains.

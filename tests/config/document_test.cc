@@ -44,7 +44,7 @@ Config all_changed() {
   config.watchdog = {false, 4.5, 600, 61'000};
   config.network.interface = "ib0";
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, true};
-  config.verdict = {"guard", 100, 7.5, 9.5, 20, 0.25, "clip", 5, 7};
+  config.verdict = {"guard", 100, 7.5, 9.5, 20, 0.25, "clip", 5, 70, 2, "continue", 7};
   config.checkpoint = {.every_steps = 11,
                        .every_ms = 1'800'000,
                        .keep = 4,
@@ -216,7 +216,9 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
           "      Mean time between failures of the whole run, for checkpoint.every_steps = auto; 0 = as the "
           "run's history has it, beginning with a day\n"
           "  --checkpoint.keep=  integer (checkpoints), 1 to 1000000, default 3; on resume: safe\n"
-          "      Newest checkpoints that are kept; older ones are removed after a newer one is whole\n"));
+          "      Newest checkpoints that are kept; older ones are removed after a newer one is whole. A "
+          "run of several replicas keeps up to two more that it may have to go back to "
+          "(verdict.on_wrong_rank)\n"));
   EXPECT_THAT(section, testing::Not(testing::HasSubstr("--evaluation.")));
   EXPECT_THAT(options_help("checkpoint.keep").value(), testing::StartsWith("  --checkpoint.keep=  integer"));
   const Result<std::string> nothing = options_help("nothing");

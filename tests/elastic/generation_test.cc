@@ -55,6 +55,23 @@ TEST(ChooseGeneration, AStateFromBeforeItsBeginIsABranch) {
   EXPECT_EQ(choice.generation, 2U);
 }
 
+// A roll-back goes on from whatever is left of the states that count, and computes the rest again.
+TEST(ChooseGeneration, ARollbackGoesOnFromAnyOlderState) {
+  Lineage lineage{.run_id = "run"};
+  lineage.roll_back({.parent = {.generation = 0, .step = 7},
+                     .jump = DataJump{.at_step = 7, .data_cursor = 90},
+                     .settings = "s"});
+  for (const std::uint64_t step : {0u, 5u, 7u}) {
+    const RunState state{.run_id = "run", .step = step};
+    const GenerationChoice choice = choose_generation(start_of(0, step, lineage), state, "", "s");
+    EXPECT_FALSE(choice.begins) << step;
+    EXPECT_EQ(choice.generation, 1U);
+    EXPECT_EQ(choice.jumps, (std::vector<DataJump>{{.at_step = 7, .data_cursor = 90}}));
+  }
+  const RunState state{.run_id = "run", .step = 5};
+  EXPECT_TRUE(choose_generation(start_of(0, 5, lineage), state, "optimizer.learning_rate", "t").begins);
+}
+
 TEST(ChooseGeneration, AnotherRunHasNoPast) {
   StartPoint fresh{.lineage = {.run_id = "old",
                                .generations = {{.number = 4}},

@@ -17,25 +17,51 @@ std::map<std::pair<SessionPhase, PhaseOutcome>, SessionPhase> transitions() {
   using enum SessionPhase;
   using enum PhaseOutcome;
   return {
-      {{start, ready}, train},           {{start, finished}, end},         {{start, group_fails}, recover},
-      {{start, rank_fails}, leave},      {{start, run_fails}, end},
+      {{start, ready}, train},
+      {{start, finished}, end},
+      {{start, group_fails}, recover},
+      {{start, rank_fails}, leave},
+      {{start, run_fails}, end},
 
-      {{train, finished}, end},          {{train, pauses}, grow},          {{train, lacks_memory}, shrink},
-      {{train, group_fails}, recover},   {{train, rank_fails}, leave},     {{train, run_fails}, end},
+      {{train, finished}, end},
+      {{train, pauses}, grow},
+      {{train, lacks_memory}, shrink},
+      {{train, group_fails}, recover},
+      {{train, rank_fails}, leave},
+      {{train, run_fails}, end},
 
-      {{recover, ready}, train},         {{recover, not_begun}, start},    {{recover, joiners_come}, admit},
-      {{recover, group_fails}, recover}, {{recover, rank_fails}, leave},   {{recover, run_fails}, end},
+      {{recover, ready}, train},
+      {{recover, not_begun}, start},
+      {{recover, joiners_come}, admit},
+      {{recover, group_fails}, recover},
+      {{recover, rank_fails}, leave},
+      {{recover, run_fails}, end},
 
-      {{grow, joiners_come}, admit},     {{grow, group_fails}, recover},   {{grow, rank_fails}, leave},
+      {{grow, joiners_come}, admit},
+      {{grow, group_fails}, recover},
+      {{grow, rank_fails}, leave},
       {{grow, run_fails}, end},
 
-      {{admit, ready}, train},           {{admit, joiners_fail}, dismiss}, {{admit, group_fails}, recover},
-      {{admit, rank_fails}, leave},      {{admit, run_fails}, end},
+      {{admit, ready}, train},
+      {{admit, joiners_fail}, dismiss},
+      {{admit, group_fails}, recover},
+      {{admit, rank_fails}, leave},
+      {{admit, run_fails}, end},
 
-      {{dismiss, group_fails}, recover}, {{dismiss, rank_fails}, leave},   {{dismiss, run_fails}, end},
+      {{dismiss, group_fails}, recover},
+      {{dismiss, rank_fails}, leave},
+      {{dismiss, run_fails}, end},
 
-      {{shrink, ready}, train},          {{shrink, group_fails}, recover}, {{shrink, rank_fails}, leave},
+      {{shrink, ready}, train},
+      {{shrink, group_fails}, recover},
+      {{shrink, rank_fails}, leave},
       {{shrink, run_fails}, end},
+
+      {{train, rolls_back}, roll_back},
+      {{roll_back, ready}, train},
+      {{roll_back, group_fails}, recover},
+      {{roll_back, rank_fails}, leave},
+      {{roll_back, run_fails}, end},
 
       {{leave, run_fails}, end},
   };

@@ -142,7 +142,9 @@ TEST_F(LocalDirectoriesTest, PartsWhoseOthersAreLostDoNotCount) {
   ASSERT_EQ(train(on_two_hosts(12, {no_copies, "checkpoint.every_steps=4", "checkpoint.keep=3"})).code,
             ExitCode::saved);
   for (const int step : {8, 12}) fs::remove(checkpoint("n1", step) + "/shard-00001.hfs");
-  ASSERT_EQ(train(on_two_hosts(3, {no_copies, "checkpoint.every_steps=1", "checkpoint.keep=2"})).code,
+  ASSERT_EQ(train(on_two_hosts(3, {no_copies, "checkpoint.every_steps=1", "checkpoint.keep=2",
+                                   "verdict.on_wrong_rank=continue"}))
+                .code,
             ExitCode::saved);
   EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(4));
   EXPECT_THAT(names_in(disk("n0") + "/checkpoints"),
@@ -195,14 +197,17 @@ TEST_F(LocalDirectoriesTest, WhatIsInRamCountsWhereNoCheckpointIsWhole) {
 TEST_F(LocalDirectoriesTest, RetentionCountsWhatAllHostsHave) {
   ASSERT_EQ(train(on_two_hosts(6, {no_copies, "checkpoint.every_steps=2", "checkpoint.keep=3"})).code,
             ExitCode::saved);
-  Launch fails = on_two_hosts(0, {no_copies, "checkpoint.every_steps=8", "checkpoint.keep=1"});
+  Launch fails = on_two_hosts(
+      0, {no_copies, "checkpoint.every_steps=8", "checkpoint.keep=1", "verdict.on_wrong_rank=continue"});
   fails.data_ends_in_step = 4;
   ASSERT_EQ(train(fails).code, ExitCode::data);
   for (const char* name : {"n0", "n1"}) {
     EXPECT_THAT(names_in(disk(name) + "/checkpoints"),
                 ElementsAre("step-00000004", "step-00000006", "step-00000008"));
   }
-  ASSERT_EQ(train(on_two_hosts(2, {no_copies, "checkpoint.every_steps=9", "checkpoint.keep=1"})).code,
+  ASSERT_EQ(train(on_two_hosts(2, {no_copies, "checkpoint.every_steps=9", "checkpoint.keep=1",
+                                   "verdict.on_wrong_rank=continue"}))
+                .code,
             ExitCode::saved);
   EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000009", "step-00000010"));
 }

@@ -107,6 +107,83 @@ class NumbersTest(unittest.TestCase):
         self.assertEqual((outcome.result, outcome.exits), ("missed", [0]), outcome)
 
 
+class RollbackTest(unittest.TestCase):
+    """A batch whose loss is a spike takes the run back, and it goes on without that batch and those before it."""
+    LANES, PER_STEP, SPIKE = 4, 16, 41
+    OPTIONS = ["--training.steps=60", "--training.sequence_length=64", "--parallel.lanes=4", "--verdict.window_steps=16", "--verdict.drift_steps=0",
+               "--verdict.loss_score=3", "--verdict.on_spike=rollback", "--verdict.rollback_steps=5"]
+
+    def setUp(self):
+        self.scene = harness.Scene(lanes=LANES)
+        self.addCleanup(self.scene.close)
+
+    def train(self, name, ranks, kill="", options=(), starts=1):
+        run = self.scene.run(name, [*self.OPTIONS, *options])
+        first = (self.SPIKE - 1) * self.PER_STEP
+        spoiled = ",".join(f"data.sample@{sample}=scramble" for sample in range(first, first + self.PER_STEP))
+        for start in range(starts):
+            outcome = run.start(ranks, faults=f"{spoiled},{kill}" if start == 0 and kill else spoiled)
+            outcome.wait()
+            if run.finished():
+                break
+        self.assertTrue(run.finished(), outcome.tail())
+        return run
+
+    def test_bits_depend_on_neither_layout_nor_deaths(self):
+        alone = self.train("alone", 1)
+        verdicts = [event for event in alone.events("verdict") if event["action"] == "rollback"]
+        self.assertEqual([event["step"] for event in verdicts], [self.SPIKE])
+        recovery, = alone.events("recovery")
+        self.assertEqual((recovery["reason"], recovery["resumed_from_step"], recovery["lost_steps"]), ("rollback", 35, 5))
+        self.assertEqual(len({event["step"] for event in alone.events("step")}), 60)
+        for name, ranks, kill, options, starts in [
+                ("four", 4, "", [], 1),
+                ("pipeline", 4, "step.begin@39:3=kill", ["--parallel.pipeline=2", "--checkpoint.ram_every_steps=0", "--checkpoint.every_steps=8"], 1),
+                ("begins", 2, "rollback.begin:1=kill", [], 1),
+                ("writer", 2, "generation.before_publish:0=kill", [], 1),
+                ("after", 2, "step.begin@45:0=kill", [], 1),
+                ("restarted", 1, "rollback.begin=kill", [], 2)]:
+            with self.subTest(name=name):
+                self.assertEqual(self.train(name, ranks, kill, options, starts).digest(), alone.digest())
+
+    def test_a_replay_leaves_the_same_batches_out(self):
+        run = self.train("replayed", 2, options=["--checkpoint.ram_every_steps=0", "--checkpoint.every_steps=16", "--checkpoint.keep=9"])
+        for step in (36, 38):  # from the checkpoint of step 32, over the jump at step 35
+            self.assertIn("comparison same bits", harness.program_output("replay", str(run.directory), f"--step={step}"))
+
+
+class WrongRankTest(unittest.TestCase):
+    """A rank that computes wrong numbers for good leaves, and what it computed since its last good audit goes, too."""
+    OPTIONS = ["--training.steps=60", "--training.sequence_length=64", "--parallel.lanes=4", "--verdict.audit_every_steps=7"]
+    WRONG = "step.begin@20:1=wrong_product_always"
+
+    def setUp(self):
+        self.scene = harness.Scene(lanes=LANES)
+        self.addCleanup(self.scene.close)
+
+    def test_the_run_goes_back_to_before_its_last_good_audit(self):
+        clean = self.scene.run("clean", self.OPTIONS)
+        clean.start(2).expect_exit(0)
+        for name, options, oldest, newest in [("disk", ["--checkpoint.every_steps=4", "--checkpoint.keep=2"], 4, 12),
+                                              ("start", ["--checkpoint.every_steps=16", "--checkpoint.ram_every_steps=0"], 0, 0)]:
+            with self.subTest(name=name):
+                run = self.scene.run(name, [*self.OPTIONS, *options])
+                run.start(4, faults=self.WRONG).expect_exit(0)
+                evicted, = (event for event in run.events("verdict") if event["action"] == "evict")
+                self.assertEqual((evicted["step"], evicted["rank"]), (42, 1))
+                resumed = run.events("recovery")[0]["resumed_from_step"]
+                self.assertTrue(oldest <= resumed <= newest, resumed)
+                self.assertEqual(run.digest(), clean.digest())
+
+    def test_two_replicas_that_differ_go_back_at_the_next_start(self):
+        clean = self.scene.run("clean", self.OPTIONS)
+        clean.start(2).expect_exit(0)
+        run = self.scene.run("two", [*self.OPTIONS, "--checkpoint.every_steps=4"])
+        run.start(2, faults=self.WRONG).expect_exit(20)
+        run.start(2).expect_exit(0)
+        self.assertEqual(run.digest(), clean.digest())
+
+
 class ClassificationTest(unittest.TestCase):
     CASE = Case("moment1", Layout(2), "fp32", 1, "step.begin", "flip:moment1:3", 8, 1)
 

@@ -260,17 +260,24 @@ class GuardedTest : public CorruptionTest {
     launch.overrides.insert(launch.overrides.begin(), {"training.steps=12", "evaluation.every_steps=0"});
     return train(launch);
   }
-  std::vector<Json> verdicts(const std::string& run) const {
+  std::vector<Json> events(const std::string& run, const char* kind) const {
     std::vector<Json> found;
     std::istringstream lines(posix_env().read_text(RunPaths{run_directory(run)}.events()).value());
     for (std::string line; std::getline(lines, line);) {
       Json event = Json::parse(line);
-      if (event["event"] == "verdict") found.push_back(std::move(event));
+      if (event["event"] == kind) found.push_back(std::move(event));
     }
     return found;
   }
+  std::vector<Json> verdicts(const std::string& run) const { return events(run, "verdict"); }
+  // Returns the step that the run went on from after its only recovery.
+  int resumed_step(const std::string& run) const {
+    const std::vector<Json> recoveries = events(run, "recovery");
+    return recoveries.size() == 1 ? recoveries[0]["resumed_from_step"].get<int>() : -1;
+  }
 };
 
+// One rank alone goes back by itself, to a state that is older than the damage.
 TEST_F(GuardedTest, DamagedStateIsFoundAndReachesNoCheckpoint) {
   ASSERT_EQ(train_guarded({.run = "clean"}).code, ExitCode::done);
   for (const char* const memory : {"weights", "moment1", "moment2"}) {
@@ -280,19 +287,17 @@ TEST_F(GuardedTest, DamagedStateIsFoundAndReachesNoCheckpoint) {
                     .overrides = {"checkpoint.every_steps=1"},
                     .faults = fmt::format("step.begin@6=flip:{}:{}", memory, bit)};
       const RunEnd end = train_guarded(launch);
-      EXPECT_EQ(end.code, ExitCode::communication) << end.message;
+      EXPECT_EQ(end.code, ExitCode::done) << end.message;
       ASSERT_EQ(verdicts(run).size(), 1U) << run;
       EXPECT_EQ(verdicts(run)[0]["kind"], "corruption");
       // The first update that reads the damage; before it, where the loss of step 6 is in doubt.
       EXPECT_THAT(verdicts(run)[0]["step"].get<int>(), testing::AnyOf(5, 6));
       EXPECT_EQ(verdicts(run)[0]["rank"], 0);
+      EXPECT_LE(resumed_step(run), 4) << "the state of step 5 was damaged in memory";
       const std::string newest = posix_env().list(run_directory(run) + "/checkpoints")->back();
-      EXPECT_LE(newest, "step-00000004") << "the state of step 5 was damaged in memory";
       const Result<Manifest> manifest =
           read_manifest(posix_env(), run_directory(run) + "/checkpoints/" + newest);
       EXPECT_EQ(manifest.value().values.at("checked_step"), std::to_string(manifest->step));
-      launch.faults.clear();
-      EXPECT_EQ(train_guarded(launch).code, ExitCode::done);
       EXPECT_EQ(digest(run), digest("clean")) << run;
     }
   }
@@ -302,12 +307,10 @@ TEST_F(GuardedTest, DamageThatOnlyTheLastUpdateReadsIsFoundBeforeTheEnd) {
   ASSERT_EQ(train_guarded({.run = "clean"}).code, ExitCode::done);
   for (const char* const point : {"step.begin@12", "step.end@12"}) {
     const std::string run = fmt::format("run{}", ++runs_);
-    Launch launch{.run = run, .faults = fmt::format("{}=flip:weights:20", point)};
-    EXPECT_EQ(train_guarded(launch).code, ExitCode::communication) << point;
+    EXPECT_EQ(train_guarded({.run = run, .faults = fmt::format("{}=flip:weights:20", point)}).code,
+              ExitCode::done);
     ASSERT_EQ(verdicts(run).size(), 1U);
     EXPECT_EQ(verdicts(run)[0]["of"], "state");
-    launch.faults.clear();
-    EXPECT_EQ(train_guarded(launch).code, ExitCode::done);
     EXPECT_EQ(digest(run), digest("clean")) << point;
   }
 }

@@ -103,11 +103,11 @@ Outcome make_steps(const Disturbed& run) {
                  spoiler.spoil(worker, 0);
                  HF_TRY_VOID(made.gathers);
                  if (first && made.verdict.has_value()) outcome.verdicts.push_back(*made.verdict);
-                 if (first && made.ends_run) {
+                 if (first && made.ends_steps) {
                    outcome.ended_at = made.step;
                    outcome.leaving_rank = made.leaving_rank;
                  }
-                 if (made.ends_run) break;
+                 if (made.ends_steps) break;
                }
                HF_TRY_VOID(worker.parameter_gather().finish());
                if (!first) return {};
@@ -293,7 +293,7 @@ TEST(LaneAudit, SendsAwayAnAuditorWhoseNumbersAreWrongForGood) {
   ASSERT_EQ(found.verdicts.size(), 1);
   EXPECT_EQ(found.verdicts[0].attempts, 3);
   EXPECT_EQ(found.verdicts[0].action, "evict") << found.verdicts[0].reason;
-  EXPECT_THAT(found.verdicts[0].reason, testing::HasSubstr("weights since step 0 may be wrong"));
+  EXPECT_THAT(found.verdicts[0].reason, testing::HasSubstr("weights may be wrong since step 0"));
   EXPECT_EQ(found.leaving_rank, 1);
   EXPECT_EQ(found.weights, undisturbed(4, 1).weights);
 }

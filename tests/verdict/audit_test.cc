@@ -36,6 +36,21 @@ TEST(AuditPlan, ARetryHasAnotherAuditorWhereThereIsOne) {
   EXPECT_FALSE(audit_at(10, 0, 6, 3).has_value());
 }
 
+TEST(AuditPlan, ProofTakesAnAuditOfEachRank) {
+  // Of four ranks with a lane each: (0, 1) at step 10, (1, 2) at 20, (2, 3) at 30, (3, 0) at 40, then (0, 2).
+  const auto proved = [](std::uint64_t since, std::uint64_t step) {
+    return proved_step(since, step, 10, 4, 4);
+  };
+  EXPECT_EQ(proved(0, 20), 0U);
+  EXPECT_EQ(proved(0, 29), 0U);
+  EXPECT_EQ(proved(0, 30), 10U);
+  EXPECT_EQ(proved(0, 40), 20U);
+  EXPECT_EQ(proved(0, 50), 20U);  // rank 1
+  EXPECT_EQ(proved(10, 30), 0U);  // rank 0 has begun again since
+  EXPECT_EQ(proved(10, 40), 20U);
+  EXPECT_EQ(proved_step(0, 40, 0, 4, 4), 0U);
+}
+
 TEST(AuditPlan, CostsAtMostAsMuchAsIsStated) {
   for (const int waves : {1, 2, 8, 1000}) {
     const auto steps = static_cast<double>(affordable_audit_interval(waves));

@@ -94,12 +94,32 @@ TEST(VerdictPolicy, SkipsLeaveTheWindow) {
   EXPECT_EQ(skips_left(history, 1000, config), 0);
 }
 
+TEST(VerdictPolicy, ASpikeRollsBackWhileThatIsAllowed) {
+  const VerdictConfig config{.on_spike = "rollback"};
+  const Verdict spike{.kind = VerdictKind::spike, .step = 41};
+  EXPECT_EQ(next_action({}, spike, {}, config, 1), VerdictAction::redo);
+  EXPECT_EQ(next_action({}, spike, equal_attempts, config, 1), VerdictAction::rollback);
+  EXPECT_EQ(next_action({}, spike, equal_attempts, config, 0), VerdictAction::commit);
+  const Verdict nonfinite{.kind = VerdictKind::nonfinite, .step = 41};
+  EXPECT_EQ(next_action({}, nonfinite, equal_attempts, config, 1), VerdictAction::skip);
+}
+
+TEST(VerdictPolicy, ARollbackGoesToTheLastButOneMultiple) {
+  EXPECT_EQ(rollback_target(1, 10), 0U);
+  EXPECT_EQ(rollback_target(20, 10), 0U);
+  EXPECT_EQ(rollback_target(21, 10), 10U);
+  EXPECT_EQ(rollback_target(30, 10), 10U);
+  EXPECT_EQ(rollback_target(31, 10), 20U);
+  EXPECT_EQ(rollback_target(7, 1), 5U);
+}
+
 TEST(VerdictPolicy, ActionsHaveNames) {
   EXPECT_EQ(name_of(VerdictAction::commit), "commit");
   EXPECT_EQ(name_of(VerdictAction::redo), "redo");
   EXPECT_EQ(name_of(VerdictAction::clip), "clip");
   EXPECT_EQ(name_of(VerdictAction::skip), "skip");
   EXPECT_EQ(name_of(VerdictAction::stop), "stop");
+  EXPECT_EQ(name_of(VerdictAction::rollback), "rollback");
 }
 
 }  // namespace

@@ -1,0 +1,60 @@
+// Tests what a manifest carries of the state of a run besides what others test: batches that were left out, and how
+// far the state was audited.
+#include "runtime/save/run_state.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/checkpoint/saved_state.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(RunState, CarriesJumpsAndTheAuditedStep) {
+  const DataJump first{.at_step = 30, .data_cursor = 700},
+      second{.at_step = 90, .data_cursor = 2'000, .times = 3};
+  Manifest manifest;
+  put_state({.run_id = "run", .step = 40, .data_cursor = 900, .jumps = {first, second}, .audited_step = 20},
+            manifest);
+  const Result<RunState> taken = take_state(manifest, "here");
+  HF_ASSERT_OK(taken);
+  EXPECT_THAT(taken->jumps, ElementsAre(first, second));
+  EXPECT_EQ(taken->audited_step, 20U);
+  EXPECT_EQ(taken->data_cursor, 900U);
+
+  Manifest plain;
+  put_state({.run_id = "run", .step = 40}, plain);
+  EXPECT_FALSE(plain.values.contains(jumps_key));
+  EXPECT_FALSE(plain.values.contains(audited_step_key));
+  HF_ASSERT_OK(take_state(plain, "here"));
+}
+
+TEST(RunState, AJumpIsTakenAtItsStepAlone) {
+  RunState state{
+      .run_id = "run", .step = 30, .data_cursor = 480, .jumps = {{.at_step = 30, .data_cursor = 700}}};
+  EXPECT_TRUE(take_jump(state));
+  EXPECT_EQ(state.data_cursor, 700U);
+  state.step = 31;
+  state.data_cursor = 716;
+  EXPECT_FALSE(take_jump(state));
+  EXPECT_EQ(state.data_cursor, 716U);
+}
+
+TEST(RunState, DamageIsASentence) {
+  Manifest manifest;
+  put_state({.run_id = "run", .step = 40}, manifest);
+  for (const char* bad : {"30", "30:1", "30:1:1:1", "x:1:1", "30:1:1,20:1:1", "30:1:1,30:2:1", ":::", ","}) {
+    Manifest damaged = manifest;
+    damaged.values[jumps_key] = bad;
+    const Result<RunState> taken = take_state(damaged, "here");
+    ASSERT_FALSE(taken.ok()) << bad;
+    EXPECT_THAT(taken.error().message, HasSubstr("here: the manifest has no usable \"data_jumps\""));
+  }
+  manifest.values[audited_step_key] = "-1";
+  EXPECT_FALSE(take_state(manifest, "here").ok());
+}
+
+}  // namespace
+}  // namespace holdfast
