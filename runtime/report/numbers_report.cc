@@ -74,10 +74,10 @@ std::string verdict_rows(const NumbersLog& numbers, std::size_t count) {
   return rows;
 }
 
-std::string hardware_table(const std::vector<HardwareRecord>& records) {
+std::string hardware_table(const std::vector<BlamedHardware>& records) {
   if (records.empty()) return "";
   std::string rows;
-  for (const HardwareRecord& record : records) {
+  for (const BlamedHardware& record : records) {
     fmt::format_to(std::back_inserter(rows),
                    "<tr><td class=\"name\">{}</td>{}{}<td>{}</td><td>{}</td></tr>\n",
                    record.host.empty() ? "not known" : escape_html(record.host),

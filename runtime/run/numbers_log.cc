@@ -41,7 +41,7 @@ std::map<std::string, std::vector<std::uint64_t>> kept_steps(const NumbersLog& n
   return steps;
 }
 
-std::string sentence_of(const HardwareRecord& record) {
+std::string sentence_of(const BlamedHardware& record) {
   std::string who = "some rank";
   if (record.rank.has_value())
     who = fmt::format("rank {}{}", *record.rank, record.host.empty() ? "" : " (host " + record.host + ")");
@@ -53,6 +53,7 @@ std::string sentence_of(const HardwareRecord& record) {
   }
   if (!record.memory_steps.empty())
     add(text, fmt::format("memory of {} changed by itself at {}", who, at_steps(record.memory_steps)));
+  if (!record.evicted_steps.empty()) add(text, fmt::format("evicted at {}", at_steps(record.evicted_steps)));
   return text;
 }
 
@@ -100,22 +101,24 @@ std::size_t NumbersLog::compared_steps() const {
   return steps.size();
 }
 
-std::vector<HardwareRecord> NumbersLog::hardware() const {
-  std::map<std::pair<std::string, std::optional<int>>, HardwareRecord> records;
+std::vector<BlamedHardware> NumbersLog::hardware() const {
+  std::map<std::pair<std::string, std::optional<int>>, BlamedHardware> records;
   for (const VerdictEvent& verdict : verdicts) {
     if (!is_of_hardware(verdict)) continue;
     const std::string host = verdict.host.value_or("");
-    HardwareRecord& record = records[{host, verdict.rank}];
+    BlamedHardware& record = records[{host, verdict.rank}];
     record.host = host;
     record.rank = verdict.rank;
     const bool is_computed =
         verdict.of == field_name(&StepEvent::loss) || verdict.of == field_name(&StepEvent::grad_norm);
     (is_computed ? record.computed_steps : record.memory_steps).push_back(verdict.step);
+    if (verdict.action == verdict_values::evict) record.evicted_steps.push_back(verdict.step);
   }
-  std::vector<HardwareRecord> sorted;
+  std::vector<BlamedHardware> sorted;
   for (auto& [who, record] : records) {
     std::ranges::sort(record.computed_steps);
     std::ranges::sort(record.memory_steps);
+    std::ranges::sort(record.evicted_steps);
     sorted.push_back(std::move(record));
   }
   return sorted;
@@ -139,7 +142,7 @@ std::string summary_of(const NumbersLog& numbers) {
   add_steps(verdict_values::clip, "clipped");
   for (const auto& [kind, steps] : kept_steps(numbers))
     add(text, fmt::format("{} judged {} and kept ({})", counted(steps.size(), "step"), kind, list_of(steps)));
-  for (const HardwareRecord& record : numbers.hardware()) add(text, sentence_of(record));
+  for (const BlamedHardware& record : numbers.hardware()) add(text, sentence_of(record));
   if (const std::vector<std::uint64_t> steps = numbers.steps_with(verdict_values::stop); !steps.empty())
     add(text, fmt::format("ended by the numbers of {}", at_steps(steps)));
   return text;

@@ -25,12 +25,13 @@ bool is_of_hardware(const VerdictEvent& verdict);
 // Returns "rank 1 (host a)"; empty if the verdict names no rank.
 std::string rank_of(const VerdictEvent& verdict);
 
-// HardwareRecord holds what was found about the hardware of one rank on one host.
-struct HardwareRecord {
+// BlamedHardware holds what was found about the hardware of one rank on one host.
+struct BlamedHardware {
   std::string host = {};                           // empty: not known which
   std::optional<int> rank = {};                    // absent: not known which
   std::vector<std::uint64_t> computed_steps = {};  // whose numbers it computed wrong, ascending
   std::vector<std::uint64_t> memory_steps = {};    // after which its memory had changed by itself, ascending
+  std::vector<std::uint64_t> evicted_steps = {};   // of these, at which it had to leave, ascending
 
   std::size_t findings() const { return computed_steps.size() + memory_steps.size(); }
 };
@@ -50,7 +51,7 @@ struct NumbersLog {
   std::size_t compared_steps() const;
   // Returns a record for each rank and host that a verdict blames, by host and rank; those that are not known
   // come first.
-  std::vector<HardwareRecord> hardware() const;
+  std::vector<BlamedHardware> hardware() const;
 
  private:
   std::uint64_t largest_step_ = 0;

@@ -126,12 +126,13 @@ Json json_of(const NumbersLog& numbers) {
   json["skipped_steps"] = Json(numbers.steps_with(verdict_values::skip));
   json["compared_steps"] = numbers.compared_steps();
   Json hardware = Json::array();
-  for (const HardwareRecord& record : numbers.hardware()) {
+  for (const BlamedHardware& record : numbers.hardware()) {
     Json each = Json::object();
     if (!record.host.empty()) each["host"] = record.host;
     if (record.rank.has_value()) each["rank"] = *record.rank;
     each["computed_steps"] = Json(record.computed_steps);
     each["memory_steps"] = Json(record.memory_steps);
+    each["evicted_steps"] = Json(record.evicted_steps);
     hardware.push_back(std::move(each));
   }
   json["hardware"] = std::move(hardware);

@@ -85,7 +85,8 @@ TEST_F(NumbersReportTest, ShowsVerdictsAndMarksTheirSteps) {
   const std::string html = page();
   EXPECT_THAT(html,
               HasSubstr("<h2>Numbers <small>1 step skipped (21), memory of rank 1 (host a&amp;b) changed "
-                        "by itself at step 60; 1 step computed again to compare the bits; newest first"));
+                        "by itself at step 60, evicted at step 60; 1 step computed again to compare the "
+                        "bits; newest first"));
   EXPECT_THAT(html,
               HasSubstr("<td class=\"name\">nonfinite</td><td class=\"name verdict-skip\">skipped</td>"
                         "<td>lane 1, microbatch 0</td><td class=\"details\">step 21: &lt;the loss&gt;"));
@@ -101,7 +102,7 @@ TEST_F(NumbersReportTest, ShowsVerdictsAndMarksTheirSteps) {
     EXPECT_THAT(html, Not(HasSubstr(unwanted)));
   EXPECT_THAT(summary_,
               EndsWith("numbers: 1 step skipped (21), memory of rank 1 (host a&b) changed by itself "
-                       "at step 60"));
+                       "at step 60, evicted at step 60"));
 }
 
 TEST_F(NumbersReportTest, ASkippedStepInterruptsTheCurves) {

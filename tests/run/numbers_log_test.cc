@@ -55,8 +55,10 @@ TEST(NumbersLog, ARunWithoutVerdictsHasNone) {
 TEST(NumbersLog, SaysWhatWasSkippedAndWhichHardwareWasWrong) {
   VerdictLines log;
   log.verdict(skipped_step(21)).hardware(20, "grad_norm", 1, "a");
-  EXPECT_EQ(summary_of(log.numbers()),
-            "1 step skipped (21), hardware of rank 1 (host a) computed wrong numbers at step 20");
+  EXPECT_EQ(
+      summary_of(log.numbers()),
+      "1 step skipped (21), hardware of rank 1 (host a) computed wrong numbers at step 20, evicted at step "
+      "20");
   EXPECT_EQ(log.numbers().compared_steps(), 1U);
 }
 
@@ -65,7 +67,7 @@ TEST(NumbersLog, CountsHardwareByHostAndRank) {
   log.hardware(30, "loss", 1, "b").hardware(20, "grad_norm", 1, "b").hardware(25, "state", 1, "b");
   log.hardware(40, "state", 0, "a")
       .verdict({.step = 9, .what = "corruption", .action = "redo", .of = "loss"});
-  const std::vector<HardwareRecord> records = log.numbers().hardware();
+  const std::vector<BlamedHardware> records = log.numbers().hardware();
   ASSERT_EQ(records.size(), 3U);
   EXPECT_FALSE(records[0].rank.has_value());
   EXPECT_EQ(records[1].host, "a");
@@ -76,8 +78,8 @@ TEST(NumbersLog, CountsHardwareByHostAndRank) {
   EXPECT_EQ(
       summary_of(log.numbers()),
       "hardware: some rank computed wrong numbers at step 9, memory of rank 0 (host a) changed by itself "
-      "at step 40, hardware of rank 1 (host b) computed wrong numbers at steps 20, 30, memory of rank 1 "
-      "(host b) changed by itself at step 25");
+      "at step 40, evicted at step 40, hardware of rank 1 (host b) computed wrong numbers at steps 20, 30, "
+      "memory of rank 1 (host b) changed by itself at step 25, evicted at steps 20, 25, 30");
 }
 
 // A recovery computes steps again and judges them as before; another future of the run judges others.

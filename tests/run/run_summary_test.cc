@@ -80,12 +80,13 @@ TEST(RunSummary, SaysWhichNumbersWereWrong) {
   });
   EXPECT_THAT(to_text(run, 4),
               HasSubstr("\nnumbers   1 step skipped (21), hardware of rank 1 (host a) computed "
-                        "wrong numbers at step 20\n"));
+                        "wrong numbers at step 20, evicted at step 20\n"));
   const Json numbers = to_json(run)["numbers"];
   EXPECT_EQ(numbers["verdicts"].get<int>(), 2);
   EXPECT_EQ(numbers["compared_steps"].get<int>(), 2);
   EXPECT_EQ(numbers["skipped_steps"].dump(), "[21]");
-  EXPECT_EQ(numbers["hardware"].dump(), R"([{"host":"a","rank":1,"computed_steps":[20],"memory_steps":[]}])");
+  EXPECT_EQ(numbers["hardware"].dump(),
+            R"([{"host":"a","rank":1,"computed_steps":[20],"memory_steps":[],"evicted_steps":[20]}])");
 }
 
 TEST(RunSummary, WhoMayNotLookAtTheLockLearnsThat) {

@@ -10,7 +10,7 @@ STEPS = 16
 SKIPPED, DAMAGED = 5, 9
 SHORT = ["--checkpoint.every_steps=4", "--evaluation.every_steps=0", "--training.microbatch_size=1", "--training.microbatches_per_lane=1"]
 SAMPLE = 4 * SKIPPED  # the last of that step, counted from 1: four lanes of one sample each
-RANK = r"memory of rank 1 \(host [^)]+\) changed by itself at step 9"
+RANK = r"memory of rank 1 \(host [^)]+\) changed by itself at step 9, evicted at step 9"
 
 
 class ShownVerdictsTest(unittest.TestCase):
