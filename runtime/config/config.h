@@ -128,6 +128,7 @@ struct VerdictConfig {
   std::int64_t rollbacks_max = 3;          // within ten times as many steps
   std::string on_wrong_rank = "rollback";  // lasting wrong numbers: "rollback", "continue"
   std::int64_t audit_every_steps = interval_auto;  // interval of lane audits; 0 = none
+  std::int64_t findings_window_ms = 86'400'000;    // a second finding within it evicts; 0 = never
 };
 
 struct CheckpointConfig {

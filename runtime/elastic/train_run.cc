@@ -11,6 +11,7 @@
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
+#include "runtime/rank/device_choice.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/run/run_layout.h"
@@ -304,6 +305,7 @@ Result<void> TrainRun::build_worker() {
     log_.samples =
         std::make_unique<SampleLog>(launched_.env, RunPaths{setup_.config.run.directory}.ledger(rank));
   }
+  const std::string device = hardware_name(launched_.env, setup_.config, launched_.rank_on_host);
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
                                                            .faults = launched_.faults,
                                                            .communicator = active().communicator,
@@ -322,7 +324,9 @@ Result<void> TrainRun::build_worker() {
                                                            .memory_decision = &memory_.decision,
                                                            .kept = &memory_.kept,
                                                            .slots = &memory_.slots,
-                                                           .secret = setup_.secret});
+                                                           .secret = setup_.secret,
+                                                           .hardware = &log_.hardware,
+                                                           .hardware_name = device});
   // A rank may have waited for memory that a process which died still held.
   const Result<void> agreed =
       agree(outcome_of(worker),

@@ -85,6 +85,8 @@ class TrainRun {
   Result<void> continue_log();
   void count_failure();
   void complete_log();
+  Result<void> share_hardware_record();
+  void write_hardware_record();
   Result<EpochEnd> train();
   Result<void> send_last();
   Result<PhaseOutcome> say_finished();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "parallel/comm/gather.h"
 #include "runtime/config/document.h"
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
@@ -84,7 +85,8 @@ Result<void> TrainRun::open_log() {
                       .directory = setup_.config.run.directory,
                       .first_step = step(),
                       .first_tokens = worker_->state().data_cursor *
-                                      static_cast<std::uint64_t>(setup_.config.training.sequence_length)},
+                                      static_cast<std::uint64_t>(setup_.config.training.sequence_length),
+                      .write_hardware_record = [this] { write_hardware_record(); }},
       group_.leads    ? Progress::Role::speaks
       : group_.writes ? Progress::Role::writes
                       : Progress::Role::silent);
@@ -93,7 +95,34 @@ Result<void> TrainRun::open_log() {
   if (group_.writes && outcome.ok() && recovery_.record.has_value()) outcome = continue_log();
   HF_TRY_VOID(agree(outcome));
   recovery_.inventory.log_opened = true;
+  return share_hardware_record();
+}
+
+// Gives every rank what any of them knows about the hardware: one that is new knows nothing, and the writer
+// before may have died before its file was written.
+Result<void> TrainRun::share_hardware_record() {
+  if (group_.writes && !std::exchange(log_.hardware_read, true)) {
+    HardwareFile file = read_hardware_record(launched_.env, {setup_.config.run.directory});
+    if (!file.damage.empty()) print_message("{}", file.damage);
+    log_.hardware.merge(file.record);
+    log_.hardware_text = std::move(file.text);
+  }
+  HF_TRY(const std::vector<HardwareRecord> all, gather(active().communicator, waiter(), log_.hardware));
+  for (const HardwareRecord& known : all) log_.hardware.merge(known);
+  if (group_.writes) write_hardware_record();
   return {};
+}
+
+// Writes the record where it is not what the file has, on the log's thread. It is written anew at the next finding
+// if that fails.
+void TrainRun::write_hardware_record() {
+  std::string text = log_.hardware.text();
+  if (text == log_.hardware_text) return;
+  log_.hardware_text = text;
+  const RunPaths paths{setup_.config.run.directory};
+  post([&env = launched_.env, path = paths.hardware(), text = std::move(text)] {
+    static_cast<void>(env.replace_text(path, text).ok());
+  });
 }
 
 // Adds the lines that the leader before may not have written before it died. The log's thread reads the file,

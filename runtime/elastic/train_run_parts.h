@@ -18,6 +18,7 @@
 #include "runtime/rank/memory_agreement.h"
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/failure_record.h"
+#include "runtime/run/hardware_record.h"
 #include "runtime/run/recovery_record.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/disk_tier.h"
@@ -59,6 +60,9 @@ struct RunLog {
   std::uint64_t newest_step = 0;       // newest step with a line in the log
   FailureTally failures;               // failures that the leader counts
   std::int64_t failure_counted_us = 0;  // when the newest of them was noticed
+  HardwareRecord hardware;     // findings about the hardware of all ranks, those of earlier starts among them
+  std::string hardware_text;   // of the file, as this rank has read or written it
+  bool hardware_read = false;  // this rank has read the file, because it writes it
 };
 
 // RunSaves holds where the newest trainer saves, and what an earlier one has not finished.

@@ -32,6 +32,7 @@ inline constexpr std::uint64_t lineage = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t identity = std::uint64_t{64} << 10;  // run_id, run_place, token
 inline constexpr std::uint64_t status = std::uint64_t{1} << 20;     // status.json
 inline constexpr std::uint64_t request = std::uint64_t{64} << 10;   // a file of RUN/requests
+inline constexpr std::uint64_t hardware_record = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t launch_record = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t event_line = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t flight_record = std::uint64_t{256} << 20;

@@ -83,6 +83,20 @@ const CudaFacts& gpu_of_rank(const CudaPresence& cuda, int rank_on_host) {
   return cuda.devices[static_cast<std::size_t>(rank_on_host) % cuda.devices.size()];
 }
 
+std::string hardware_name(const CudaFacts& gpu) {
+  std::string name = "GPU-" + gpu.uuid;
+  constexpr std::size_t whole_name = 36;  // 4 and 32 digits
+  if (name.size() != whole_name) return name;
+  for (const std::size_t dash : {12, 17, 22, 27}) name.insert(dash, "-");
+  return name;
+}
+
+std::string hardware_name(Env& env, const Config& config, int rank_on_host) {
+  if (config.device != "cuda") return "cpu";
+  const Result<CudaPresence> cuda = find_cuda(env);
+  return cuda.ok() ? hardware_name(gpu_of_rank(*cuda, rank_on_host)) : "gpu";
+}
+
 std::string resolve_device(Env& env, Config& config, int rank_on_host) {
   if (config.device != "auto") return {};
   config.device = "cpu";

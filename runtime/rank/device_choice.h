@@ -44,6 +44,13 @@ Result<CudaPresence> needed_cuda(Env& env);
 // Returns the GPU of a rank. The ranks of one host take its GPUs in turn.
 const CudaFacts& gpu_of_rank(const CudaPresence& cuda, int rank_on_host);
 
+// Returns "GPU-" and the uuid, as nvidia-smi -L shows it.
+std::string hardware_name(const CudaFacts& gpu);
+// Returns the name of the hardware that a rank computes on, which is unique on its host and the same in every
+// start: that of its GPU, or "cpu" for all processors and all memory of the host, which its ranks share.
+// `config` is resolved. "gpu": the GPU is not known any more.
+std::string hardware_name(Env& env, const Config& config, int rank_on_host);
+
 // Replaces "auto" by "cuda" if there is a GPU, and the library for it, and this rank's GPU has been seen to
 // run a kernel; else by "cpu". It looks for none of this if there is no driver, because loading the library
 // takes time. Returns a message for the user: which GPU it is, or why there is none if one was looked for;

@@ -18,6 +18,7 @@
 #include "runtime/os/sealed_network.h"
 #include "runtime/os/span_recorder.h"
 #include "runtime/rank/run_secret.h"
+#include "runtime/run/hardware_record.h"
 #include "watchdog/rank_watch.h"
 
 namespace holdfast::inline rank {
@@ -28,13 +29,15 @@ struct RankContext {
   Communicator& communicator;  // all ranks of the run
   const Waiter& waiter;
   Device& device;
-  const Config& config;               // resolved
-  const Mesh& mesh;                   // mesh of all ranks
-  MeshCoordinate coordinate;          // coordinate of this rank in it
-  RankWatch* watch = nullptr;         // records what this rank is doing; null: not watched
-  SpanRecorder& spans;                // off unless there is a watch, or a trace is recorded
-  int ranks_on_host = 1;              // ranks that share the memory and processors of this host
-  std::optional<Secret> secret = {};  // secret of connections between ranks; none: there are none
+  const Config& config;                // resolved
+  const Mesh& mesh;                    // mesh of all ranks
+  MeshCoordinate coordinate;           // coordinate of this rank in it
+  RankWatch* watch = nullptr;          // records what this rank is doing; null: not watched
+  SpanRecorder& spans;                 // off unless there is a watch, or a trace is recorded
+  int ranks_on_host = 1;               // ranks that share the memory and processors of this host
+  std::optional<Secret> secret = {};   // secret of connections between ranks; none: there are none
+  HardwareRecord* hardware = nullptr;  // findings about the hardware of all ranks so far; null: not kept
+  std::string hardware_name = "cpu";   // device of this rank in that record
 
   // Returns whether this rank counts for its tensor group: state that all ranks of a tensor group have is
   // saved, and summed, by the first of them only.

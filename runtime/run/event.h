@@ -324,7 +324,8 @@ struct VerdictEvent {
   int attempts = 1;
   int differing_ranks = 0;
   std::optional<int> rank = {};
-  std::optional<std::string> host = {};
+  std::optional<std::string> host = {}, device = {};
+  std::optional<std::uint64_t> earlier_findings = {};
   std::optional<int> lane = {}, microbatch = {};
   std::optional<std::string> samples = {};
   std::string reason = {};
@@ -345,6 +346,9 @@ struct VerdictEvent {
           "Ranks whose bits were not the same in all attempts: 0 says data or numerics, more says hardware");
     visit("rank", self.rank, "", "Rank whose losses differed; where one is to blame");
     visit("host", self.host, "", "Host of that rank");
+    visit("device", self.device, "", "Its device: cpu, or the name of the GPU as nvidia-smi -L shows it");
+    visit("earlier_findings", self.earlier_findings, "",
+          "Findings about that device within verdict.findings_window before this one; where there is a rank");
     visit("lane", self.lane, "",
           "Lane of the microbatch with the largest loss, or the first that is not finite");
     visit("microbatch", self.microbatch, "", "That microbatch, within its lane");

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "parallel/comm/gather.h"
+#include "runtime/train/hardware_findings.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -21,6 +22,7 @@ struct AuditFinding {
   int data = 0, pipeline = 0, tensor = 0;  // coordinate
   std::array<std::string, trials> as_owner = {}, as_auditor = {};
   bool restored_parameters = false;  // Attempt::restored_parameters
+  OwnHardware hardware = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("host", self.host);
@@ -31,6 +33,7 @@ struct AuditFinding {
     visit("as_owner", self.as_owner);
     visit("as_auditor", self.as_auditor);
     visit("restored_parameters", self.restored_parameters);
+    visit("hardware", self.hardware);
   }
 };
 
@@ -45,7 +48,8 @@ AuditFinding finding_of(const Worker& worker, const Attempt& first, const Attemp
                        .data = coordinate.data,
                        .pipeline = coordinate.pipeline,
                        .tensor = coordinate.tensor,
-                       .restored_parameters = second.restored_parameters};
+                       .restored_parameters = second.restored_parameters,
+                       .hardware = own_hardware(worker.rank())};
   const auto text = [](const std::optional<Digest>& digest) {
     return digest.has_value() ? to_hex(*digest) : std::string();
   };
@@ -173,12 +177,17 @@ Result<AuditedStep> judge_audit(Worker& worker, const Attempt& first) {
                  .attempts = attempts,
                  .differing_ranks = static_cast<int>(step.to_blame.size()),
                  .lane = audits[0].lane};
-  if (step.to_blame.size() == 1) {
-    const AuditFinding& culprit = findings[static_cast<std::size_t>(step.to_blame[0])];
-    step.report.rank = culprit.rank;
-    step.report.host = culprit.host;
-  }
   step.report.reason = sentence_of(step, findings, audits[0], blamed.by_parameters);
+  if (step.to_blame.size() != 1) return step;
+  const AuditFinding& culprit = findings[static_cast<std::size_t>(step.to_blame[0])];
+  step.report.rank = culprit.rank;
+  step.report.host = culprit.host;
+  step.is_repeated = culprit.hardware.earlier_findings > 0;
+  note_finding(worker.rank(), culprit.hardware,
+               blamed.by_parameters ? finding_kinds::memory
+               : step.lasts         ? finding_kinds::lasts
+                                    : finding_kinds::once,
+               step.report);
   return step;
 }
 

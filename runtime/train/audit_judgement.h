@@ -23,7 +23,9 @@ struct AuditedStep {
   // Newest step whose state no wrong numbers of that rank can be in, as far as audits say; 0: they say nothing.
   std::uint64_t sound_step = 0;
   std::vector<int> to_blame = {};  // ranks of the communicator, ascending; empty: it is not known
-  VerdictEvent report = {};        // without time_us and action
+  // The one rank to blame has computed wrong numbers before, within verdict.findings_window.
+  bool is_repeated = false;
+  VerdictEvent report = {};  // without time_us and action
 };
 
 // Errors: those of attempt_again().

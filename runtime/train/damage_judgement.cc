@@ -9,6 +9,7 @@
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/gather.h"
 #include "runtime/rank/watch.h"
+#include "runtime/train/hardware_findings.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -20,6 +21,7 @@ struct DamageRecord {
   std::uint64_t blocks = 0;
   std::string tensor = {};
   std::uint64_t first_element = 0, elements = 0;
+  OwnHardware hardware = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("rank", self.rank);
@@ -28,12 +30,15 @@ struct DamageRecord {
     visit("tensor", self.tensor);
     visit("first_element", self.first_element);
     visit("elements", self.elements);
+    visit("hardware", self.hardware);
   }
 };
 
 DamageRecord record_of(Worker& worker) {
   const Communicator& all = worker.rank().communicator;
-  DamageRecord record{.rank = all.global_rank(all.rank()), .host = worker.rank().env.host_name()};
+  DamageRecord record{.rank = all.global_rank(all.rank()),
+                      .host = worker.rank().env.host_name(),
+                      .hardware = own_hardware(worker.rank())};
   const std::optional<StateFinding> finding = worker.optimizer().finding();
   if (!finding.has_value()) return record;
   record.blocks = finding->block_count;
@@ -47,6 +52,17 @@ std::string describe(const DamageRecord& record) {
   return fmt::format("rank {} (host {}): {}, elements {} to {}{}", record.rank, record.host, record.tensor,
                      record.first_element, record.first_element + record.elements - 1,
                      record.blocks > 1 ? fmt::format(" and {} more blocks", record.blocks - 1) : "");
+}
+
+void note_findings(const RankContext& rank, std::span<const DamageRecord> records, VerdictEvent& report) {
+  for (const DamageRecord& record : records) {
+    if (record.blocks == 0) continue;
+    if (report.rank.has_value()) {
+      note_finding(rank, record.hardware, finding_kinds::memory, report);
+    } else {
+      note_finding(rank, record.host, record.hardware, finding_kinds::memory, report.step);
+    }
+  }
 }
 
 }  // namespace
@@ -85,6 +101,7 @@ Result<DamagedState> judge_damage(Worker& worker, std::uint64_t read_by) {
       "step {} or before{}",
       read_by, fmt::join(found, "; "), damaged.trusted_step,
       damaged.leaving_rank.has_value() ? ", without that rank" : "");
+  note_findings(worker.rank(), records, damaged.report);
   return damaged;
 }
 

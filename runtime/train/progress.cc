@@ -134,6 +134,7 @@ void Progress::judged(VerdictEvent verdict) {
   if (speaks_ && verdict.action != name_of(VerdictAction::stop)) print_message("{}", verdict.reason);
   verdict.time_us = env_->wall_time_us();
   log_->write(verdict);
+  if (setup_.write_hardware_record) setup_.write_hardware_record();
 }
 
 void Progress::evaluated(std::uint64_t step, double loss, std::int64_t duration_ns) {

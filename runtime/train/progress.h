@@ -35,6 +35,9 @@ class Progress {
     std::string directory = {};     // run directory, for the console
     // Steps and tokens that were made before. With other lanes a step has other tokens.
     std::uint64_t first_step = 0, first_tokens = 0;
+    // Called after each verdict on a rank that writes: it may have changed the record of findings about the
+    // hardware.
+    std::function<void()> write_hardware_record = {};
   };
   enum class Role { silent, writes, speaks };  // a rank that speaks also writes
   // Builds the reporter of one membership epoch. The log outlives it and is shared by all epochs of the run.

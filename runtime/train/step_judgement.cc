@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "parallel/comm/gather.h"
+#include "runtime/run/numbers_log.h"
 #include "runtime/train/audit_judgement.h"
 #include "runtime/train/damage_judgement.h"
+#include "runtime/train/hardware_findings.h"
 #include "runtime/train/sample_text.h"
 
 namespace holdfast::inline train {
@@ -41,6 +43,7 @@ struct StepFinding {
   bool losses_differ = false, gradients_differ = false;
   bool restored_parameters = false;          // Attempt::restored_parameters, of any attempt
   std::optional<MicrobatchLoss> worst = {};  // of its microbatches; only where there is the head
+  OwnHardware hardware = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("rank", self.rank);
@@ -49,6 +52,7 @@ struct StepFinding {
     visit("gradients_differ", self.gradients_differ);
     visit("restored_parameters", self.restored_parameters);
     visit("worst", self.worst);
+    visit("hardware", self.hardware);
   }
 };
 
@@ -88,7 +92,8 @@ StepFinding finding_of(Worker& worker, const Attempt& attempt, std::span<const A
           .losses_differ = differ(&AttemptBits::losses),
           .gradients_differ = differ(&AttemptBits::gradients),
           .restored_parameters = restored_parameters,
-          .worst = worst_microbatch(worker, attempt)};
+          .worst = worst_microbatch(worker, attempt),
+          .hardware = own_hardware(worker.rank())};
 }
 
 void name_microbatch(Worker& worker, std::span<const StepFinding> findings, VerdictEvent& report) {
@@ -105,10 +110,16 @@ void name_microbatch(Worker& worker, std::span<const StepFinding> findings, Verd
                                     worst->lane, worst->microbatch);
 }
 
+// StepBlame says which rank is to blame for attempts that differ, if one alone may be.
+struct StepBlame {
+  bool by_parameters = false;       // some rank computed with other parameters than their owners'
+  std::optional<int> culprit = {};  // rank of the communicator
+};
+
 // Names the rank that is to blame, if one alone may be: the one that computed with other parameters than the
 // owners', else the one whose losses differ. Of a copy of the model on several ranks only the last stage has
-// losses, and any of them may have computed what made them differ. Returns whether it was the parameters.
-bool name_rank(std::span<const StepFinding> findings, bool copies_have_one_rank, VerdictEvent& report) {
+// losses, and any of them may have computed what made them differ.
+StepBlame name_rank(std::span<const StepFinding> findings, bool copies_have_one_rank, VerdictEvent& report) {
   std::vector<const StepFinding*> suspects;
   const bool by_parameters = std::ranges::any_of(findings, &StepFinding::restored_parameters);
   for (const StepFinding& finding : findings) {
@@ -118,10 +129,10 @@ bool name_rank(std::span<const StepFinding> findings, bool copies_have_one_rank,
   }
   // One rank alone is to blame where its losses differ, or where there is no other rank.
   if (suspects.empty() && findings.size() == 1 && report.differing_ranks == 1) suspects = {&findings[0]};
-  if (suspects.size() != 1) return by_parameters;
+  if (suspects.size() != 1) return {.by_parameters = by_parameters};
   report.rank = suspects[0]->rank;
   report.host = suspects[0]->host;
-  return by_parameters;
+  return {.by_parameters = by_parameters, .culprit = static_cast<int>(suspects[0] - findings.data())};
 }
 
 // DoubtfulStep is what has become of a step that was in doubt.
@@ -143,6 +154,8 @@ StepNumbers numbers_of(Worker& worker, const Attempt& attempt) {
           .counted_targets = attempt.sums.counted_targets};
 }
 
+constexpr const char* leaves_clause = "that rank leaves the run, which goes on without it";
+
 std::string cause_of(const DoubtfulStep& step, const VerdictEvent& report, bool by_parameters) {
   const int attempts = step.record.attempts;
   if (attempts == 1) return "";
@@ -163,6 +176,7 @@ std::string cause_of(const DoubtfulStep& step, const VerdictEvent& report, bool 
 std::string consequence_of(const DoubtfulStep& step, const JudgedStep& judged, const Config& config) {
   if (is_unrepeatable(step.record))
     return "the update was not made. Find the faulty hardware, then start again";
+  if (judged.leaving_rank.has_value()) return leaves_clause;
   switch (judged.action) {
     case VerdictAction::skip:
       return fmt::format(
@@ -208,7 +222,17 @@ std::string sentence_of(Worker& worker, const DoubtfulStep& step, const JudgedSt
                      consequence_of(step, judged, worker.rank().config));
 }
 
-Result<VerdictEvent> report_of(Worker& worker, const DoubtfulStep& step, const JudgedStep& judged) {
+// Returns whether a rank that computed wrong numbers, and did so before, leaves: the step is then made again
+// without it, whatever its numbers are. Of numbers that end the run nobody knows that another rank would help.
+bool evicts(Worker& worker, const StepBlame& blame, std::span<const StepFinding> findings,
+            VerdictAction action) {
+  if (!blame.culprit.has_value() || action == VerdictAction::stop) return false;
+  const StepFinding& culprit = findings[static_cast<std::size_t>(*blame.culprit)];
+  return culprit.hardware.earlier_findings > 0 && can_spare_a_replica(worker);
+}
+
+// Reports the step, and makes a rank leave for which it is the second finding.
+Result<void> conclude(Worker& worker, const DoubtfulStep& step, JudgedStep& judged) {
   const Verdict& shown = step.shown();
   const bool kept = judged.action == VerdictAction::commit;
   VerdictEvent report{.step = worker.state().step + 1,
@@ -225,12 +249,26 @@ Result<VerdictEvent> report_of(Worker& worker, const DoubtfulStep& step, const J
          gather(worker.rank().communicator, worker.rank().waiter,
                 finding_of(worker, judged.attempt, step.bits, step.restored_parameters)));
   const MeshShape& shape = worker.rank().mesh.shape();
-  const bool by_parameters = name_rank(findings, shape.pipeline * shape.tensor == 1, report);
+  const StepBlame blame = name_rank(findings, shape.pipeline * shape.tensor == 1, report);
+  if (evicts(worker, blame, findings, judged.action)) {
+    judged.action = VerdictAction::stop;
+    judged.leaving_rank = blame.culprit;
+    report.what = verdict_values::corruption;
+    report.action = verdict_values::evict;
+  }
   const bool about_step =
       step.verdict.kind == VerdictKind::nonfinite || step.verdict.kind == VerdictKind::spike;
   if (about_step) name_microbatch(worker, findings, report);
-  report.reason = sentence_of(worker, step, judged, report, by_parameters);
-  return report;
+  report.reason = sentence_of(worker, step, judged, report, blame.by_parameters);
+  if (blame.culprit.has_value()) {
+    note_finding(worker.rank(), findings[static_cast<std::size_t>(*blame.culprit)].hardware,
+                 blame.by_parameters            ? finding_kinds::memory
+                 : is_unrepeatable(step.record) ? finding_kinds::lasts
+                                                : finding_kinds::once,
+                 report);
+  }
+  judged.report = std::move(report);
+  return {};
 }
 
 // Decides what follows from a lane audit that failed. Numbers that came out right at the second time count.
@@ -239,19 +277,22 @@ Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
   JudgedStep judged{.attempt = step.attempt};
   std::string consequence = "the numbers that both computed count";
   step.report.action = "redo";
+  const bool is_known = step.to_blame.size() == 1;
   if (step.lasts) {
     judged.action = VerdictAction::stop;
     step.report.action = name_of(VerdictAction::stop);
     consequence = "the update was not made. Replace that hardware, or start again without it";
-    if (step.to_blame.size() == 1 && can_spare_a_replica(worker)) {
-      judged.leaving_rank = step.to_blame[0];
-      step.report.action = "evict";
-      consequence = "that rank leaves the run, which goes on without it";
-    }
-    if (worker.rank().config.verdict.on_wrong_rank == "rollback") {
+    if (worker.rank().config.verdict.on_wrong_rank == "rollback")
       judged.rollback = Rollback{.trusted_step = step.sound_step};
-      consequence += fmt::format(", from step {} or before", step.sound_step);
-    }
+  }
+  if (is_known && (step.lasts || step.is_repeated) && can_spare_a_replica(worker)) {
+    judged.action = VerdictAction::stop;
+    judged.leaving_rank = step.to_blame[0];
+    step.report.action = verdict_values::evict;
+    consequence = leaves_clause;
+  }
+  if (judged.rollback.has_value()) {
+    consequence += fmt::format(", from step {} or before", judged.rollback->trusted_step);
   }
   step.report.reason += "; " + consequence;
   judged.report = std::move(step.report);
@@ -320,7 +361,7 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
   }
   if (judged.action == VerdictAction::clip) judged.norm_limit = median_norm(history);
   if (judged.action == VerdictAction::rollback) judged.rollback = leave_out_batches(worker);
-  HF_TRY(judged.report, report_of(worker, step, judged));
+  HF_TRY_VOID(conclude(worker, step, judged));
   return judged;
 }
 

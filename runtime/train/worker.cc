@@ -43,7 +43,9 @@ Worker::Worker(const WorkerInputs& inputs)
             .watch = inputs.watch,
             .spans = spans_,
             .ranks_on_host = inputs.ranks_on_host,
-            .secret = inputs.secret},
+            .secret = inputs.secret,
+            .hardware = inputs.hardware,
+            .hardware_name = inputs.hardware_name},
       snapshots_(rank_, workload_.buckets, inputs.buddies, inputs.slots) {
   if (inputs.watch == nullptr) return;
   // A GPU's time stamps use events of its queue, so the host's clock is used there.

@@ -64,6 +64,10 @@ struct WorkerInputs {
   KeptMemory* kept = nullptr;  // the arena comes from it and goes back to it; null: allocated and freed
   SlotPool* slots = nullptr;   // shared slots come from it and go back to it; null: they are new
   std::optional<Secret> secret = {};  // secret of the connections between ranks; none: no connections
+  // Record that findings about hardware are counted in, and the name of this rank's device in it
+  // (hardware_name()); null: none is kept, and every finding is the first.
+  HardwareRecord* hardware = nullptr;
+  std::string hardware_name = "cpu";
 };
 
 class Worker {

@@ -9,10 +9,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "parallel/comm/collectives.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/config/loader.h"
+#include "runtime/run/hardware_record.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/save/save.h"
@@ -32,11 +34,14 @@ class WorkerRig {
     config_.run.directory = directory_.path();
     config_.data.sources = {{.path = directory_ / "train.txt"}};
     EXPECT_TRUE(posix_env().replace_text(config_.data.sources.front().path, text).ok());
+    hardware_.resize(static_cast<std::size_t>(ranks));
     const Result<void> resolved = resolve_config(config_, 256);
     EXPECT_TRUE(resolved.ok()) << resolved.error().message;
   }
 
   const Config& config() const { return config_; }
+  // Findings of the steps that run() makes, as each rank has noted them.
+  const std::vector<HardwareRecord>& hardware() const { return hardware_; }
 
   using Body = std::function<Result<void>(Worker&)>;
   // body(worker) on every rank, with initial weights and a running loader. `observer` is the devices'.
@@ -64,7 +69,8 @@ class WorkerRig {
                              .data = data,
                              .ranks_on_host = ranks_,
                              .nccl = nccl.get(),
-                             .ledger = config_.data.ledger ? &ledger : nullptr}));
+                             .ledger = config_.data.ledger ? &ledger : nullptr,
+                             .hardware = &hardware_[static_cast<std::size_t>(communicator.rank())]}));
       HF_TRY_VOID(initialize_weights(worker->state_view()));
       HF_TRY_VOID(worker->start_loader());
       HF_TRY_VOID(body(*worker));
@@ -80,6 +86,7 @@ class WorkerRig {
   TemporaryDirectory directory_;
   Config config_;
   int ranks_;
+  std::vector<HardwareRecord> hardware_;  // by rank
 };
 
 }  // namespace holdfast::test

@@ -72,6 +72,7 @@ struct Outcome {
   std::vector<VerdictEvent> verdicts = {};
   std::uint64_t ended_at = 0;  // step whose verdict ended the run; 0: none
   std::optional<int> leaving_rank = {};
+  std::vector<HardwareRecord> hardware = {};  // by rank
 };
 
 struct Disturbed {
@@ -80,6 +81,7 @@ struct Disturbed {
   Spoiler::Change change = not_a_number;
   std::int64_t audit_every_steps = 0;
   int tensor = 1, pipeline = 1;
+  std::int64_t findings_window_ms = 60'000;
   // Called before each step.
   std::function<void(Spoiler&, Worker&, int step)> spoil = [](Spoiler&, Worker&, int) {};
 };
@@ -90,6 +92,7 @@ Outcome make_steps(const Disturbed& run) {
   Spoiler spoiler(run.change);
   Config config = two_layers(4);
   config.verdict.audit_every_steps = run.audit_every_steps;
+  config.verdict.findings_window_ms = run.findings_window_ms;
   config.parallel.tensor = run.tensor;
   config.parallel.tensor_lanes = 2;
   config.parallel.pipeline = run.pipeline;
@@ -117,6 +120,7 @@ Outcome make_steps(const Disturbed& run) {
                outcome.skipped = worker.state().numbers.skipped();
                return {};
              });
+  outcome.hardware = rig.hardware();
   return outcome;
 }
 
@@ -145,6 +149,55 @@ TEST(DoubtfulStep, IsComputedAgainWithTheBitsOfTheUndisturbedRun) {
     EXPECT_THAT(verdict.reason, testing::HasSubstr("do not all have the same bits"));
     EXPECT_TRUE(found.skipped.empty());
   }
+}
+
+// Returns what the ranks have noted, which is the same on all of them.
+std::vector<HardwareFinding> findings_of(const Outcome& outcome, const char* device = "cpu") {
+  for (const HardwareRecord& record : outcome.hardware) EXPECT_EQ(record, outcome.hardware[0]);
+  const std::vector<DeviceFindings>& devices = outcome.hardware[0].devices;
+  if (devices.empty()) return {};
+  EXPECT_EQ(devices.size(), 1U);
+  EXPECT_EQ(devices[0].host, posix_env().host_name());
+  EXPECT_EQ(devices[0].device, device);
+  return devices[0].findings;
+}
+
+TEST(DoubtfulStep, SendsAwayARankAtTheSecondFindingAboutItsDevice) {
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if ((step == 4 || step == 5) && worker.rank().communicator.rank() == 1) spoiler.spoil(worker, 1);
+  };
+  const Outcome found = make_steps({.ranks = 2, .steps = 6, .spoil = spoil});
+  ASSERT_EQ(found.verdicts.size(), 2);
+  EXPECT_EQ(found.verdicts[0].action, "redo");
+  EXPECT_EQ(found.verdicts[0].device, "cpu");
+  EXPECT_EQ(found.verdicts[0].earlier_findings, 0U);
+  EXPECT_EQ(found.verdicts[1].what, "corruption");
+  EXPECT_EQ(found.verdicts[1].action, "evict");
+  EXPECT_EQ(found.verdicts[1].rank, 1);
+  EXPECT_EQ(found.verdicts[1].earlier_findings, 1U);
+  EXPECT_THAT(found.verdicts[1].reason,
+              testing::ContainsRegex("that rank leaves the run, which goes on without it; this is the second "
+                                     "finding about cpu of host .* since .* UTC$"));
+  EXPECT_EQ(found.ended_at, 5);
+  EXPECT_EQ(found.leaving_rank, 1);
+  EXPECT_EQ(found.weights, undisturbed(2, 4).weights);
+  const std::vector<HardwareFinding> findings = findings_of(found);
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[0].step, 4U);
+  EXPECT_EQ(findings[0].what, "once");
+  EXPECT_EQ(findings[1].step, 5U);
+}
+
+TEST(DoubtfulStep, KeepsARankThatNobodyCanReplaceHoweverOftenItIsFound) {
+  const Outcome expected = undisturbed(1, 6);
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if (step > 3) spoiler.spoil(worker, 1);
+  };
+  const Outcome found = make_steps({.steps = 6, .spoil = spoil});
+  EXPECT_EQ(found.weights, expected.weights);
+  ASSERT_EQ(found.verdicts.size(), 3);
+  EXPECT_EQ(found.verdicts[2].action, "redo");
+  EXPECT_THAT(found.verdicts[2].reason, testing::HasSubstr("this is finding 3 about cpu of host"));
 }
 
 // Changes a parameter of the first layer that the rank owns, or does not own, in its memory.
@@ -255,6 +308,29 @@ TEST(LaneAudit, FindsAWrongNumberThatHappenedOnceAndKeepsTheRightOnes) {
     EXPECT_EQ(found.verdicts[0].action, "redo");
     EXPECT_EQ(found.verdicts[0].rank, wrong_rank) << found.verdicts[0].reason;
   }
+}
+
+// The audits of steps 3 and 5 are made by rank 1, before its own lanes.
+TEST(LaneAudit, SendsAwayARankAtTheSecondFindingWithinTheWindow) {
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if ((step == 3 || step == 5) && worker.rank().communicator.rank() == 1) spoiler.spoil(worker, 4);
+  };
+  Disturbed run = {.ranks = 2, .steps = 6, .change = slightly_more, .audit_every_steps = 1, .spoil = spoil};
+  const Outcome found = make_steps(run);
+  ASSERT_EQ(found.verdicts.size(), 2);
+  EXPECT_EQ(found.verdicts[0].action, "redo");
+  EXPECT_EQ(found.verdicts[1].action, "evict") << found.verdicts[1].reason;
+  EXPECT_EQ(found.leaving_rank, 1);
+  EXPECT_EQ(found.weights, undisturbed(2, 4).weights);
+  EXPECT_EQ(findings_of(found).size(), 2U);
+
+  run.findings_window_ms = 0;
+  const Outcome told = make_steps(run);
+  EXPECT_EQ(told.weights, undisturbed(2, 6).weights);
+  ASSERT_EQ(told.verdicts.size(), 2);
+  EXPECT_EQ(told.verdicts[1].action, "redo");
+  EXPECT_THAT(told.verdicts[1].reason, testing::Not(testing::HasSubstr("second finding")));
+  EXPECT_EQ(findings_of(told).size(), 2U) << "they are noted all the same";
 }
 
 TEST(LaneAudit, HealsParametersThatHaveChangedInMemory) {

@@ -1,0 +1,100 @@
+// HardwareRecord: what verdicts have found about the hardware of a run, by host and device, so that a second
+// finding within verdict.findings_window is known as such. It is RUN/hardware.json; every rank has it in memory.
+//
+//   {"devices":[{"host":"a","device":"cpu","findings":[{"step":8,"time_us":1790000000000000,"what":"once"}]}]}
+//
+// The event log is the source of all that people look at (numbers_log.h); this file has what a decision needs,
+// at a bounded size. All but the functions that take an Env are pure. Threads: one at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/run/run_directory.h"
+
+namespace holdfast::inline run {
+
+// Names what was found. A file may have others.
+namespace finding_kinds {
+inline constexpr std::string_view once = "once";    // computed wrong numbers, and right ones when asked again
+inline constexpr std::string_view lasts = "lasts";  // computed wrong numbers again
+inline constexpr std::string_view memory = "memory";  // its memory had changed by itself
+}  // namespace finding_kinds
+
+struct HardwareFinding {
+  std::uint64_t step = 0;    // that was judged
+  std::int64_t time_us = 0;  // wall clock of the rank that is to blame, since 1970
+  std::string what = {};     // finding_kinds
+
+  bool operator==(const HardwareFinding&) const = default;
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step);
+    visit("time_us", self.time_us);
+    visit("what", self.what);
+  }
+};
+
+// DeviceFindings holds what was found about one device of one host, oldest first.
+struct DeviceFindings {
+  std::string host = {};    // Env::host_name()
+  std::string device = {};  // hardware_name() (runtime/rank/device_choice.h)
+  std::vector<HardwareFinding> findings = {};
+
+  bool operator==(const DeviceFindings&) const = default;
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("device", self.device);
+    visit("findings", self.findings);
+  }
+};
+
+// RecentFindings counts the findings of a device within a window that ends now.
+struct RecentFindings {
+  std::size_t count = 0;
+  std::int64_t since_us = 0;  // time of the oldest of them; 0: there are none
+};
+
+struct HardwareRecord {
+  static constexpr std::size_t findings_max = 64;    // of a device, the newest
+  static constexpr std::size_t devices_max = 1'024;  // those with the newest findings
+
+  std::vector<DeviceFindings> devices = {};  // by host and device, each with at least one finding
+
+  void add(const std::string& host, const std::string& device, const HardwareFinding& finding);
+  // Adds what another rank, or the file, knows. What both know counts once.
+  void merge(const HardwareRecord& other);
+  // Returns the findings that are less than `window_ms` old (0: none), and those that seem to lie in the future,
+  // because the clocks of two hosts differ.
+  RecentFindings recent(std::string_view host, std::string_view device, std::int64_t now_us,
+                        std::int64_t window_ms) const;
+
+  // Formats the record as the file has it. Equal records have equal texts.
+  std::string text() const;
+  // Parses text that may be anything. Errors: ExitCode::data, a clause.
+  static Result<HardwareRecord> from_text(std::string_view text);
+
+  bool operator==(const HardwareRecord&) const = default;
+  static void visit_fields(auto& self, auto&& visit) { visit("devices", self.devices); }
+};
+
+// Returns "2026-11-27 15:40:16 UTC".
+std::string time_text(std::int64_t time_us);
+// Returns a sentence for each host with recent findings, for a launcher that is about to use it.
+std::vector<std::string> sentences_of_hosts(const HardwareRecord& record, const RunPaths& paths,
+                                            std::int64_t now_us, std::int64_t window_ms);
+
+// HardwareFile is a record as it was read.
+struct HardwareFile {
+  HardwareRecord record = {};  // empty where there is no file, or a damaged one
+  std::string text = {};       // that counts as written; empty where the file has to be written anew
+  std::string damage = {};     // sentence; empty: none
+};
+// Reads RUN/hardware.json. A damaged file is no error: what it said is lost, and the record begins anew.
+HardwareFile read_hardware_record(Env& env, const RunPaths& paths);
+
+}  // namespace holdfast::inline run

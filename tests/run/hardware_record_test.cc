@@ -1,0 +1,128 @@
+// What a run remembers of its hardware: by device, within a window, and through a file that may be anything.
+#include "runtime/run/hardware_record.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/temporary_directory.h"
+
+namespace holdfast::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::int64_t of_second_us = 1'000'000, begin_us = 1'790'000'000 * of_second_us;
+constexpr std::int64_t minute_ms = 60'000;
+
+HardwareFinding finding(std::uint64_t step, std::int64_t seconds, const char* what = "once") {
+  return {.step = step, .time_us = begin_us + seconds * of_second_us, .what = what};
+}
+
+TEST(HardwareRecord, CountsByDeviceWithinTheWindow) {
+  HardwareRecord record;
+  record.add("b", "cpu", finding(8, 0));
+  record.add("a", "GPU-1", finding(9, 10));
+  record.add("b", "cpu", finding(12, 50, "memory"));
+  const auto recent = [&](const char* host, const char* device, std::int64_t seconds) {
+    return record.recent(host, device, begin_us + seconds * of_second_us, minute_ms);
+  };
+  EXPECT_EQ(recent("b", "cpu", 59).count, 2U);
+  EXPECT_EQ(recent("b", "cpu", 59).since_us, begin_us);
+  EXPECT_EQ(recent("b", "cpu", 60).count, 1U) << "the first one is a minute old";
+  EXPECT_EQ(recent("b", "cpu", 60).since_us, begin_us + 50 * of_second_us);
+  EXPECT_EQ(recent("b", "cpu", 110).count, 0U);
+  EXPECT_EQ(recent("b", "cpu", -100).count, 2U) << "clocks may differ";
+  EXPECT_EQ(recent("a", "GPU-1", 59).count, 1U);
+  EXPECT_EQ(recent("a", "cpu", 59).count, 0U);
+  EXPECT_EQ(record.recent("b", "cpu", begin_us, 0).count, 0U);
+}
+
+TEST(HardwareRecord, KeepsTheNewestFindings) {
+  HardwareRecord record;
+  for (int i = 0; i < 70; ++i) record.add("a", "cpu", finding(static_cast<std::uint64_t>(i), i));
+  ASSERT_EQ(record.devices[0].findings.size(), HardwareRecord::findings_max);
+  EXPECT_EQ(record.devices[0].findings.front().step, 6U);
+  EXPECT_EQ(record.devices[0].findings.back().step, 69U);
+  for (int i = 0; i < 1'100; ++i) record.add(fmt::format("host-{}", i), "cpu", finding(1, 100 + i));
+  EXPECT_EQ(record.devices.size(), HardwareRecord::devices_max);
+  EXPECT_EQ(record.recent("host-1099", "cpu", begin_us, minute_ms).count, 1U);
+  EXPECT_EQ(record.recent("a", "cpu", begin_us, minute_ms).count, 0U);
+}
+
+TEST(HardwareRecord, AFindingThatTwoRanksKnowCountsOnce) {
+  HardwareRecord one, other;
+  one.add("a", "cpu", finding(8, 0));
+  one.add("b", "cpu", finding(9, 1));
+  other.add("a", "cpu", finding(12, 5));
+  other.add("a", "cpu", finding(8, 0));
+  HardwareRecord reversed = other;
+  reversed.merge(one);
+  one.merge(other);
+  EXPECT_EQ(one, reversed);
+  EXPECT_THAT(one.devices[0].findings, ElementsAre(finding(8, 0), finding(12, 5)));
+}
+
+TEST(HardwareRecord, ComesBackFromItsText) {
+  HardwareRecord record;
+  record.add("b", "cpu", finding(8, 0, "lasts"));
+  record.add("a", "GPU-1", finding(9, 10));
+  const Result<HardwareRecord> read = HardwareRecord::from_text(record.text());
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(*read, record);
+  EXPECT_TRUE(HardwareRecord::from_text("{}")->devices.empty());
+  EXPECT_TRUE(HardwareRecord::from_text(R"({"devices":[{"host":"a","device":"cpu","findings":[]}]})")
+                  ->devices.empty());
+}
+
+TEST(HardwareRecord, RefusesOtherTexts) {
+  const auto problem = [](const char* text) {
+    const Result<HardwareRecord> read = HardwareRecord::from_text(text);
+    return read.ok() ? std::string() : read.error().message;
+  };
+  for (const char* text :
+       {"", "[1]", "null", R"({"devices":7})", R"({"devices":[7]})", "{\"devices\":[{\"fin"})
+    EXPECT_NE(problem(text), "") << text;
+  for (const char* time : {"-1", "9223372036854775807", "1.5", "\"1\""}) {
+    EXPECT_NE(problem(fmt::format(R"({{"devices":[{{"findings":[{{"time_us":{}}}]}}]}})", time).c_str()), "")
+        << time;
+  }
+}
+
+TEST(HardwareRecord, TellsALauncherWhichHostsGaveWrongNumbers) {
+  HardwareRecord record;
+  record.add("a", "GPU-1", finding(8, 0));
+  record.add("a", "GPU-2", finding(12, 30));
+  record.add("b", "cpu", finding(9, -100));
+  EXPECT_THAT(
+      sentences_of_hosts(record, {"run"}, begin_us + 40 * of_second_us, minute_ms),
+      ElementsAre(
+          "the hardware of host a gave wrong numbers 2 times in the last 1m, the last time at step 12 "
+          "on 2026-09-21 14:13:50 UTC; holdfast drain run a leaves the host"));
+}
+
+TEST(HardwareRecord, ADamagedFileIsToldAndBegunAnew) {
+  const TemporaryDirectory directory;
+  const RunPaths paths{directory.path()};
+  HardwareFile file = read_hardware_record(posix_env(), paths);
+  EXPECT_EQ(file.damage, "");
+  EXPECT_EQ(file.text, HardwareRecord().text()) << "an empty record needs no file";
+
+  HardwareRecord record;
+  record.add("a", "cpu", finding(8, 0));
+  ASSERT_TRUE(posix_env().replace_text(paths.hardware(), record.text()).ok());
+  file = read_hardware_record(posix_env(), paths);
+  EXPECT_EQ(file.record, record);
+  EXPECT_EQ(file.text, record.text());
+
+  ASSERT_TRUE(posix_env().replace_text(paths.hardware(), "{\"devices\":[{").ok());
+  file = read_hardware_record(posix_env(), paths);
+  EXPECT_THAT(file.record.devices, IsEmpty());
+  EXPECT_EQ(file.text, "");
+  EXPECT_THAT(file.damage, HasSubstr("hardware.json is damaged (it is not such a record): what was found"));
+}
+
+}  // namespace
+}  // namespace holdfast::test
