@@ -152,6 +152,7 @@ Result<ExitCode> Launcher::run() {
   stop_->on_save_request([this] { ask_for_save(); });
   HF_TRY_VOID(clean_up_before());
   forget_earlier_drains();
+  say_findings();
   const bool looks_at_hosts = launched_before_ || ranks_wanted().at_most || mpirun_uses_srun(*env_);
   Result<LaunchShape> first = looks_at_hosts ? shape_of_restart() : whole_shape();
   stop_->poll();

@@ -58,6 +58,7 @@ class Launcher {
   std::optional<Config> config_of_run() const;
   std::int64_t lanes_of_run() const;
   Result<void> clean_up_before();
+  void say_findings() const;
   void note_run_id();
   void ask_all_hosts(HostCommand duty, bool last);
   bool lives_elsewhere();

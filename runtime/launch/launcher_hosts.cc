@@ -10,6 +10,7 @@
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
+#include "runtime/run/hardware_record.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/save_requests.h"
 
@@ -116,6 +117,14 @@ void Launcher::read_hosts_again() {
                       source_of_hosts(options_)));
   }
   hosts_ = std::move(named).value();
+}
+
+// Says which hosts gave wrong numbers lately. They are used all the same. A damaged record is told by the ranks.
+void Launcher::say_findings() const {
+  const HardwareRecord record = read_hardware_record(*env_, paths_).record;
+  for (const std::string& sentence :
+       sentences_of_hosts(record, paths_, env_->wall_time_us(), config_.verdict.findings_window_ms))
+    say(sentence);
 }
 
 void Launcher::forget_earlier_drains() {
