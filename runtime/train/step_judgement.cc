@@ -253,6 +253,7 @@ Result<void> conclude(Worker& worker, const DoubtfulStep& step, JudgedStep& judg
   if (evicts(worker, blame, findings, judged.action)) {
     judged.action = VerdictAction::stop;
     judged.leaving_rank = blame.culprit;
+    judged.rollback.reset();  // the step is judged again without that rank
     report.what = verdict_values::corruption;
     report.action = verdict_values::evict;
   }

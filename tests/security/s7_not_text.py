@@ -11,7 +11,8 @@ def run_attack(scene):
     scene.train()
     id_ = (scene.run / "run_id").read_bytes()
     for name, content in (("run_id", NO_TEXT), ("run_id", id_ + b"\n"), ("run_place", id_ + b"\n" + NO_TEXT), ("launch/token", NO_TEXT),
-                          ("status.json", NO_TEXT), ("lineage.json", NO_TEXT), ("history.json", NO_TEXT)):
+                          ("status.json", NO_TEXT), ("lineage.json", NO_TEXT), ("history.json", NO_TEXT),
+                          ("hardware.json", NO_TEXT)):
         path = scene.run / name
         path.parent.mkdir(exist_ok=True)
         before = path.read_bytes() if path.exists() else None

@@ -1149,6 +1149,13 @@ class Errors(unittest.TestCase):
         (self.folder / "run" / "lineage.json").write_text("[1]")
         self.expect(self.train())
 
+    def test_hardware_record_damaged(self):
+        self.saved_run()
+        record = self.folder / "run" / "hardware.json"
+        record.write_text("[1]")
+        self.expect(self.train("--training.steps=5"))
+        self.assertEqual(json.loads(record.read_text()), {"devices": []})
+
     def test_run_id_damaged(self):
         self.saved_run()
         (self.folder / "run" / "run_id").write_text("x;reboot")

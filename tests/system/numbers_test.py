@@ -2,6 +2,7 @@
 
 tools/numbers_campaign makes such runs by hundreds; these are the ones that must come out the same each time.
 """
+import json
 import signal
 import unittest
 
@@ -182,6 +183,101 @@ class WrongRankTest(unittest.TestCase):
         run.start(2, faults=self.WRONG).expect_exit(20)
         run.start(2).expect_exit(0)
         self.assertEqual(run.digest(), clean.digest())
+
+
+def lane_flips(*steps, rank=1):
+    """Faults: a rank of two computes the first of its two lanes wrong, once at each of these steps, which are counted from the first of
+    the process. Lane 0 is audited at steps 1, 5, 9 ... of the run, lane 1 at 2, 6, 10 ...; each finding takes a second attempt."""
+    hits = [(step - 1) * 2 + 1 + 2 * index for index, step in enumerate(steps)]
+    return ",".join(f"step.before_reduce@{hit}:{rank}=flip:gradients:20" for hit in hits)
+
+
+class SecondFindingTest(unittest.TestCase):
+    """A rank that computes wrong numbers once is told, and leaves at the second finding about its device."""
+
+    LAYOUT = Layout(2)
+    SECOND = r"that rank leaves the run, which goes on without it"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(lanes=LANES)
+        cls.addClassCleanup(cls.scene.close)
+        cls.laboratory = wrong_numbers.Laboratory(cls.scene, steps=24)
+
+    def run_of(self, name, *options):
+        case = Case("lane gradients", self.LAYOUT, "fp32", 1, "step.before_reduce", "", 6)
+        return self.scene.run(name, [*self.laboratory.options, *case.overrides(), "--training.steps=24", *options])
+
+    def expect_verdicts(self, run, start, expected):
+        """And the bits of the undisturbed run."""
+        self.assertTrue(run.finished(), start.tail())
+        verdicts = run.events("verdict")
+        self.assertEqual([(each["step"], each["action"], each["rank"], each["device"], each["earlier_findings"]) for each in verdicts],
+                         expected, verdicts)
+        self.assertEqual(run.digest(), self.laboratory.undisturbed(self.LAYOUT, "fp32"))
+        return verdicts
+
+    def findings(self, run):
+        devices = json.loads((run.directory / "hardware.json").read_text())["devices"]
+        self.assertEqual([each["device"] for each in devices], ["cpu"])
+        return devices[0]["host"], [(each["step"], each["what"]) for each in devices[0]["findings"]]
+
+    def test_evicts(self):
+        run = self.run_of("twice")
+        start = run.start(2, faults=lane_flips(6, 10))
+        start.wait()
+        verdicts = self.expect_verdicts(run, start, [(6, "redo", 1, "cpu", 0), (10, "evict", 1, "cpu", 1)])
+        host = verdicts[0]["host"]
+        self.assertRegex(verdicts[1]["reason"], rf"this is the second finding about cpu of host {host} since \d{{4}}-.* UTC; {self.SECOND}$")
+        self.assertNotIn("second finding", verdicts[0]["reason"])
+        self.assertEqual(self.findings(run), (host, [(6, "once"), (10, "once")]))
+        summary = rf"hardware of rank 1 \(host {host}\) computed wrong numbers at steps 6, 10, evicted at step 10"
+        self.assertRegex(harness.program_output("status", run.directory), rf"(?m)^numbers   {summary}$")
+        self.assertRegex((run.directory / "report.html").read_text(), self.SECOND)
+
+        launched = harness.call_program("launch", "-np", 2, self.scene.config, f"--run.directory={run.directory}", *run.overrides)
+        self.assertEqual(launched.returncode, 0, launched.stdout)
+        self.assertRegex(launched.stdout, rf"holdfast launch: the hardware of host {host} gave wrong numbers 2 times in the last 1d, the last time at step 10")
+
+    def test_evicts_the_writer_of_the_record(self):
+        run = self.run_of("leader")
+        start = run.start(2, faults=lane_flips(5, 9, rank=0))
+        start.wait()
+        self.expect_verdicts(run, start, [(5, "redo", 0, "cpu", 0), (9, "evict", 0, "cpu", 1)])
+        self.assertEqual(self.findings(run)[1], [(5, "once"), (9, "once")])
+
+    def test_stays_where_the_window_is_over_or_nobody_can_replace_it(self):
+        for name, option, earlier in [("window", "--verdict.findings_window=0", 0), ("needed", "--elastic.min_data_parallel=2", 1)]:
+            with self.subTest(name):
+                run = self.run_of(name, option)
+                start = run.start(2, faults=lane_flips(6, 10))
+                start.expect_exit(0)
+                self.expect_verdicts(run, start, [(6, "redo", 1, "cpu", 0), (10, "redo", 1, "cpu", earlier)])
+                self.assertEqual(self.findings(run)[1], [(6, "once"), (10, "once")])
+
+    def test_another_start_knows_of_the_first(self):
+        run = self.run_of("resumed")
+        stopped = run.start(2, faults=f"{lane_flips(6)},{harness.slow_steps(8)}")
+        self.assertTrue(stopped.wait_for_step(8), stopped.tail())
+        stopped.signal(signal.SIGTERM)
+        stopped.wait()
+        self.assertFalse(run.finished(), stopped.tail())
+        self.assertEqual(self.findings(run)[1], [(6, "once")])
+        step = next(step for step in (10, 14, 18) if step > run.last_step())
+        start = run.start(2, faults=lane_flips(step - run.last_step()))
+        start.wait()
+        self.expect_verdicts(run, start, [(6, "redo", 1, "cpu", 0), (step, "evict", 1, "cpu", 1)])
+        self.assertEqual(self.findings(run)[1], [(6, "once"), (step, "once")])
+
+    def test_a_damaged_record_begins_anew(self):
+        run = self.run_of("damaged")
+        run.directory.mkdir()
+        (run.directory / "hardware.json").write_text('{"devices":[{')
+        start = run.start(2, faults=lane_flips(6))
+        start.expect_exit(0)
+        self.assertRegex(start.output(), r"hardware\.json is damaged \(.*\): what was found about the hardware of the run is forgotten")
+        self.expect_verdicts(run, start, [(6, "redo", 1, "cpu", 0)])
+        self.assertEqual(self.findings(run)[1], [(6, "once")])
 
 
 class ClassificationTest(unittest.TestCase):
