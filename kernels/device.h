@@ -27,6 +27,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/op.h"
 #include "kernels/op_inspector.h"
+#include "kernels/op_scope.h"
 #include "kernels/registry.h"
 #include "runtime/core/device_fault.h"
 #include "runtime/core/memory_plan.h"
@@ -62,6 +63,11 @@ class Device {
   // Makes `inspector` see every op that is launched from now on; null ends that. It outlives its use. Called
   // by the launching thread, neither inside repeat() nor by an inspector.
   void inspect_with(OpInspector* inspector) { inspector_ = inspector; }
+  // Returns the inspector that is set, or null.
+  OpInspector* inspector() const { return inspector_; }
+  // Says what is launched for, to inspectors. The launching thread keeps it up to date as far as they are to
+  // know it; nothing else depends on it.
+  OpScope& scope() { return scope_; }
 
   virtual Ticket ticket() = 0;
   virtual bool reached(Ticket ticket) const = 0;
@@ -149,6 +155,7 @@ class Device {
   }
 
   OpInspector* inspector_ = nullptr;
+  OpScope scope_;
 };
 
 // Allocates all memory of a plan.

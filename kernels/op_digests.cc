@@ -32,6 +32,7 @@ void OpDigests::launched(OpId id, const void* arguments) {
                       .op = id,
                       .output = index++,
                       .may_be_infinite = output.may_be_infinite,
+                      .scope = device_.scope(),
                       .words = {}});
   }
 }
@@ -48,9 +49,12 @@ std::vector<OpDigest> OpDigests::list() const {
 }
 
 std::optional<OpDigest> first_nonfinite(std::span<const OpDigest> digests) {
-  const auto found = std::ranges::find_if(
-      digests, [](const OpDigest& each) { return each.words.nonfinite > 0 && !each.may_be_infinite; });
-  return found == digests.end() ? std::nullopt : std::optional(*found);
+  const OpDigest* first = nullptr;
+  for (const OpDigest& each : digests) {
+    if (each.words.nonfinite == 0 || each.may_be_infinite) continue;
+    if (first == nullptr || is_computed_before(each.scope, first->scope)) first = &each;
+  }
+  return first == nullptr ? std::nullopt : std::optional(*first);
 }
 
 std::optional<std::size_t> first_difference(std::span<const OpDigest> one, std::span<const OpDigest> other) {

@@ -22,6 +22,7 @@
 #include "kernels/device.h"
 #include "kernels/digest.h"
 #include "kernels/op_inspector.h"
+#include "kernels/op_scope.h"
 
 namespace holdfast::inline kernels {
 
@@ -31,6 +32,7 @@ struct OpDigest {
   OpId op = OpId::count;
   int output = 0;                // index in outputs_of(op)
   bool may_be_infinite = false;  // as OpOutput has it
+  OpScope scope = {};            // what the op was launched for
   DigestWords words;
 
   bool operator==(const OpDigest&) const = default;
@@ -63,7 +65,8 @@ class OpDigests final : public OpInspector {
   std::int64_t left_out_ = 0;
 };
 
-// Returns the first digest of a tensor that has a NaN or an infinity, where there should be none.
+// Returns the digest of a tensor that has a NaN or an infinity, where there should be none: the first in the
+// order of is_computed_before(), and in a scope the first that was launched.
 std::optional<OpDigest> first_nonfinite(std::span<const OpDigest> digests);
 
 // Returns the index of the first element in which two lists differ, as far as both go; or none.

@@ -95,6 +95,8 @@ ReducedGradients LaneSum::reduced() const {
 // Adds one lane. A sum in place starts in the first lane's staging and moves to its place when this rank's
 // own lane, which is there, has its turn: a + b and b + a are the same bits.
 void LaneSum::add(int wave, int source, int bucket) {
+  const OpScopeGuard of_no_microbatch(device_->scope(),
+                                      {});  // it may be one of those that are being launched
   const auto count = static_cast<std::int64_t>(buckets_->gradient_range(bucket, rank_).size());
   float* const from = lane(wave, source, bucket);
   float* const to = result(bucket);
@@ -124,6 +126,7 @@ void LaneSum::add(int wave, int source, int bucket) {
 }
 
 void LaneSum::add_tied() {
+  const OpScopeGuard of_no_microbatch(device_->scope(), {});
   for (int bucket = 0; bucket < bucket_count_; ++bucket) {
     if (tied_[index(bucket)] >= 0) finish(bucket, result(tied_[index(bucket)]));
   }

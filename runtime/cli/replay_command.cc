@@ -117,7 +117,7 @@ void print_checks(const ReplayedStep& step) {
   for (std::size_t rank = 0; rank < step.checks.size(); ++rank) {
     const RankChecks& checks = step.checks[rank];
     const auto named = [](const CheckedOp& op) {
-      return fmt::format("op {} ({}), result {}", op.order, op.op, op.output);
+      return fmt::format("op {} ({}), result {}", op.order, describe(op), op.output);
     };
     std::string found = "all finite";
     if (const auto& first = checks.first_nonfinite; first.has_value())

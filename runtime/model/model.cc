@@ -22,6 +22,12 @@ const T& place(const std::vector<T>& ring, int microbatch) {
   return ring[static_cast<std::size_t>(microbatch) % ring.size()];
 }
 
+// Tells inspectors of the device which part of the model the next ops are of.
+void enter(Device& device, OpScope::Part part, std::int64_t layer = -1) {
+  device.scope().part = part;
+  device.scope().layer = static_cast<int>(layer);
+}
+
 }  // namespace
 
 // Counts the buckets of one backward pass; the order is backward_buckets()'s.
@@ -233,6 +239,7 @@ Result<void> Model::embed(Device& device, const TokenBatch& batch, int microbatc
 
 Result<void> Model::forward(Device& device, const TokenBatch& batch, int microbatch) const {
   if (stage_.part.has_embedding) {
+    enter(device, OpScope::Part::embedding);
     HF_TRY_VOID(wait_for_parameters(embedding_bucket_));
     HF_TRY_VOID(embed(device, batch, microbatch));
     if (after_embedding_) after_embedding_(microbatch);
@@ -240,8 +247,10 @@ Result<void> Model::forward(Device& device, const TokenBatch& batch, int microba
   const BlockRun run = run_of(device, batch);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const BlockActivations activations = block_activations(microbatch, i);
+    enter(device, OpScope::Part::attention, layer_of(i));
     HF_TRY_VOID(wait_for_parameters(block_buckets_[i].attention));
     HF_TRY_VOID(attention_forward(run, blocks_[i], activations));
+    enter(device, OpScope::Part::feed_forward, layer_of(i));
     HF_TRY_VOID(wait_for_parameters(block_buckets_[i].feed_forward));
     HF_TRY_VOID(feed_forward_forward(run, blocks_[i], activations, residual(microbatch, i + 1)));
   }
@@ -249,6 +258,7 @@ Result<void> Model::forward(Device& device, const TokenBatch& batch, int microba
 }
 
 Result<void> Model::run_final_norm(Device& device, const TokenBatch& batch, int microbatch) const {
+  enter(device, OpScope::Part::head);
   return gathered_norm(run_of(device, batch), final_norm_, residual(microbatch, blocks_.size()),
                        gradients(microbatch).final_NC, activations_.final_statistics);
 }
@@ -408,6 +418,7 @@ Result<void> Model::backward(Device& device, const TokenBatch& batch, int microb
 
 Result<void> Model::head_backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                                   const BackwardOptions& options, BucketCounter& bucket) const {
+  enter(device, OpScope::Part::head);
   if (options.pass().of_inputs()) HF_TRY_VOID(run_final_norm(device, batch, microbatch));
   const bool has_tied_bucket = spec_.tied_head && trains_head();  // of the head's gradient alone
   HF_TRY_VOID(bucket.wait_for_slots((has_tied_bucket ? 1 : 0) + (final_norm_.is_trained() ? 1 : 0)));
@@ -432,11 +443,13 @@ Result<void> Model::block_backward(Device& device, const TokenBatch& batch, int 
   const BlockGradients of_block = block_gradients(microbatch, index);
   const Recompute recompute = recompute_before(index, options);
   const bool is_trained = block.attention_norm.is_trained();  // or no tensor of the block is
+  enter(device, OpScope::Part::feed_forward, layer_of(index));
   HF_TRY_VOID(recompute_for_feed_forward(run, block, activations, recompute));
   if (is_trained) HF_TRY_VOID(bucket.wait_for_slots(1));
   HF_TRY_VOID(feed_forward_backward(run, block, activations, of_block, options.pass()));
   HF_TRY_VOID(complete(device, block.feed_forward_norm, options));
   if (is_trained) bucket.next();
+  enter(device, OpScope::Part::attention, layer_of(index));
   HF_TRY_VOID(recompute_for_attention(run, block, activations, recompute));
   if (is_trained) HF_TRY_VOID(bucket.wait_for_slots(1));
   HF_TRY_VOID(attention_backward(run, block, activations, of_block, options.pass()));
@@ -457,6 +470,7 @@ Recompute Model::recompute_before(std::size_t index, const BackwardOptions& opti
 
 Result<void> Model::embedding_backward(Device& device, const TokenBatch& batch, int microbatch,
                                        bool accumulate) const {
+  enter(device, OpScope::Part::embedding);
   HF_TRY(const void* const dx_NC, gather_gradient(run_of(device, batch), dresidual(microbatch, 0)));
   const std::int64_t row_bytes = spec_.width * static_cast<std::int64_t>(sizeof(float));
   if (!accumulate && spec_.positions > 0)

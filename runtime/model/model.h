@@ -138,6 +138,10 @@ class Model {
   bool trains_head() const { return head_.slices.front().weight_gradient != nullptr; }
   bool trains_embedding() const { return token_table_.slices.front().weight_gradient != nullptr; }
   Result<void> wait_for_parameters(int bucket) const;
+  // Returns the number of the stage's block `index` among the layers of the whole model.
+  std::int64_t layer_of(std::size_t index) const {
+    return stage_.part.first_layer + static_cast<std::int64_t>(index);
+  }
   // Returns the input (index 0) or an output (index i + 1: of the stage's block i) of a microbatch.
   void* residual(int microbatch, std::size_t index) const;
   BlockActivations block_activations(int microbatch, std::size_t index) const;

@@ -190,12 +190,10 @@ Result<void> Replay::check_data() const {
               there, here, request_.step);
 }
 
-// Makes the checks, which begin here so that their kernels are planned with those of the step.
 Result<void> Replay::make_checks() {
   Result<std::unique_ptr<StepChecks>> checks = StepChecks::make(*device_);
   HF_TRY_VOID(agree(outcome_of(checks)));
   checks_ = std::move(checks).value();
-  checks_->begin();
   return {};
 }
 
@@ -223,7 +221,6 @@ Result<void> Replay::make_worker() {
                       .nccl = transport_.nccl.get(),
                       .gpu = transport_.gpu,
                       .memory = {.timeout_ms = config_.elastic.memory_timeout_ms}});
-  if (checks_ != nullptr) checks_->end();
   HF_TRY_VOID(agree(outcome_of(worker)));
   worker_ = std::move(worker).value();
   result_.sources = config_.data.sources;

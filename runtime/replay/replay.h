@@ -17,8 +17,8 @@
 #include "runtime/os/fault_point.h"
 #include "runtime/replay/recorded_steps.h"
 #include "runtime/replay/replay_source.h"
-#include "runtime/replay/step_checks.h"
 #include "runtime/replay/step_samples.h"
+#include "runtime/train/step_checks.h"
 
 namespace holdfast::inline replay {
 

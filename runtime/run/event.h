@@ -328,6 +328,9 @@ struct VerdictEvent {
   std::optional<std::uint64_t> earlier_findings = {};
   std::optional<int> lane = {}, microbatch = {};
   std::optional<std::string> samples = {};
+  std::optional<std::string> op = {}, layer = {}, pass = {};
+  std::optional<std::string> tensor = {};
+  double share = no_number;
   std::string reason = {};
 
   static void visit_fields(auto& self, auto&& visit) {
@@ -354,6 +357,13 @@ struct VerdictEvent {
     visit("microbatch", self.microbatch, "", "That microbatch, within its lane");
     visit("samples", self.samples, "",
           "Its samples: path, number, first token in the file and first tokens of each");
+    visit("op", self.op, "", "First op of that microbatch whose result is not finite; of nonfinite");
+    visit("layer", self.layer, "",
+          "Part of the model that it is in: embedding, layers.N.attention, layers.N.feed_forward or head");
+    visit("pass", self.pass, "", "Its pass: forward or backward. Head and loss are computed in the backward");
+    visit("tensor", self.tensor, "",
+          "Tensor whose gradient has the largest share of the squared gradient norm; of spike");
+    visit("share", self.share, "", "That share, 0 to 1");
     visit("reason", self.reason, "", "Sentence");
   }
 };

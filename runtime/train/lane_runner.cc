@@ -53,6 +53,10 @@ SpanKind span_kind_of(BackwardPart part) {
                                          : SpanKind::backward;
 }
 
+OpScope::Pass scope_pass_of(BackwardPart part) {
+  return part == BackwardPart::weights ? OpScope::Pass::weights : OpScope::Pass::backward;
+}
+
 // Returns the range of buckets of each chunk. The buckets of the last chunk come first.
 std::vector<LaneRunner::BucketRange> buckets_of(const Workload& workload) {
   const std::span<const ModelPart> parts = workload.parts;
@@ -181,6 +185,13 @@ Span LaneRunner::span_of(SpanKind kind, StagePosition position) const {
           .microbatch = static_cast<std::int32_t>(slot(position))};
 }
 
+OpScope LaneRunner::scope_of(OpScope::Pass pass, StagePosition position) const {
+  const auto per_lane = static_cast<std::size_t>(parts_.workload.batch_shape.microbatches_per_lane);
+  return {.lane = audits() ? audit_lane_ : parts_.workload.rank_lanes[slot(position) / per_lane],
+          .microbatch = static_cast<int>(index_in_lane(position)),
+          .pass = pass};
+}
+
 const Model& LaneRunner::model(StagePosition position) const {
   return parts_.stage.model(position.chunk);
 }
@@ -291,6 +302,7 @@ Result<void> LaneRunner::launch_repeatedly(StagePosition position, Work work, co
 Result<void> LaneRunner::launch_forward(StagePosition position) {
   nan_sample_.reset();
   if (position.chunk == 0) load(position);
+  const OpScopeGuard scope(parts_.rank.device.scope(), scope_of(OpScope::Pass::forward, position));
   const DeviceSpan span(parts_.rank.spans, parts_.rank.device, span_of(SpanKind::forward, position));
   return launch_repeatedly(position, Work::forward, [&] {
     return model(position).forward(parts_.rank.device, tokens(position), position.microbatch);
@@ -334,6 +346,7 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
   };
   {
     const DeviceSpan span(parts_.rank.spans, parts_.rank.device, span_of(span_kind_of(part), position));
+    const OpScopeGuard scope(parts_.rank.device.scope(), scope_of(scope_pass_of(part), position));
     HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, backward.work, launch));
   }
   for (int i = 0; backward.completes_lane && !announces && i < buckets.count; ++i)

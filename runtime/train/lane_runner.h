@@ -115,6 +115,7 @@ class LaneRunner final : private StageWork {
   // Returns the slot of the microbatch within this rank's step.
   std::size_t slot(StagePosition position) const;
   Span span_of(SpanKind kind, StagePosition position) const;
+  OpScope scope_of(OpScope::Pass pass, StagePosition position) const;
   const Model& model(StagePosition position) const;
   TokenBatch tokens(StagePosition position) const;
   std::int64_t index_in_lane(StagePosition position) const;

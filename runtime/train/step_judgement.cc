@@ -12,6 +12,7 @@
 #include "runtime/train/audit_judgement.h"
 #include "runtime/train/damage_judgement.h"
 #include "runtime/train/hardware_findings.h"
+#include "runtime/train/numbers_origin.h"
 #include "runtime/train/sample_text.h"
 
 namespace holdfast::inline train {
@@ -140,8 +141,9 @@ struct DoubtfulStep {
   Verdict doubt = {};    // on the first attempt
   Verdict verdict = {};  // on the last attempt
   AttemptRecord record = {};
-  std::vector<AttemptBits> bits = {};  // of all attempts
-  bool restored_parameters = false;    // Attempt::restored_parameters, of any attempt
+  std::vector<AttemptBits> bits = {};             // of all attempts
+  bool restored_parameters = false;               // Attempt::restored_parameters, of any attempt
+  std::optional<CheckedOp> first_nonfinite = {};  // of this rank in the last attempt, if it was checked
 
   bool is_corruption() const { return verdict.kind == VerdictKind::fine || is_unrepeatable(record); }
   const Verdict& shown() const { return verdict.kind == VerdictKind::fine ? doubt : verdict; }
@@ -173,16 +175,20 @@ std::string cause_of(const DoubtfulStep& step, const VerdictEvent& report, bool 
       is_unrepeatable(step.record) ? "no two agree, so none can be trusted; " : "the two that agree count; ");
 }
 
-std::string consequence_of(const DoubtfulStep& step, const JudgedStep& judged, const Config& config) {
+std::string consequence_of(const DoubtfulStep& step, const JudgedStep& judged, const VerdictEvent& report,
+                           const Config& config) {
   if (is_unrepeatable(step.record))
     return "the update was not made. Find the faulty hardware, then start again";
   if (judged.leaving_rank.has_value()) return leaves_clause;
   switch (judged.action) {
     case VerdictAction::skip:
       return fmt::format(
-          "the update is not made and the run goes on with the next batch (at most {} times in {} steps); "
-          "holdfast replay {} --step {} --checks names the op",
-          config.verdict.skips_max, config.verdict.window_steps, config.run.directory, step.verdict.step);
+          "the update is not made and the run goes on with the next batch (at most {} times in {} steps){}",
+          config.verdict.skips_max, config.verdict.window_steps,
+          report.op.has_value() || report.tensor.has_value()
+              ? std::string()
+              : fmt::format("; holdfast replay {} --step {} --checks names the op", config.run.directory,
+                            step.verdict.step));
     case VerdictAction::clip:
       return fmt::format("the gradients are clipped to the usual norm, {:.4g}", judged.norm_limit);
     case VerdictAction::stop:
@@ -200,6 +206,18 @@ std::string consequence_of(const DoubtfulStep& step, const JudgedStep& judged, c
   return "the run goes on with these numbers";
 }
 
+// Returns a clause that says where the numbers arise; empty if it is not known.
+std::string origin_of(const VerdictEvent& report) {
+  if (report.op.has_value()) {
+    return fmt::format(", and the first result that is not finite is of {} {}", *report.op,
+                       report.layer.has_value() ? fmt::format("in {}, {}", *report.layer, *report.pass)
+                                                : std::string("where lanes are added"));
+  }
+  if (!report.tensor.has_value()) return "";
+  return fmt::format(", and {} has {:.0f} % of the squared gradient norm", *report.tensor,
+                     100.0 * report.share);
+}
+
 std::string sentence_of(Worker& worker, const DoubtfulStep& step, const JudgedStep& judged,
                         const VerdictEvent& report, bool by_parameters) {
   const Attempt& attempt = judged.attempt;
@@ -214,12 +232,32 @@ std::string sentence_of(Worker& worker, const DoubtfulStep& step, const JudgedSt
   } else {
     what = description_of(step.verdict, numbers_of(worker, attempt), worker.state().numbers);
   }
+  what += origin_of(report);
   if (report.lane.has_value())
     what += fmt::format(" ({} in lane {}, microbatch {}: {})",
                         step.verdict.kind == VerdictKind::nonfinite ? "first" : "largest loss", *report.lane,
                         *report.microbatch, report.samples.value_or(""));
   return fmt::format("step {}: {}; {}{}", report.step, what, cause_of(step, report, by_parameters),
-                     consequence_of(step, judged, worker.rank().config));
+                     consequence_of(step, judged, report, worker.rank().config));
+}
+
+// Numbers that two attempts have alike come from somewhere in the computation.
+Result<void> name_origin(Worker& worker, const DoubtfulStep& step, const Attempt& attempt,
+                         VerdictEvent& report) {
+  if (step.record.attempts == 1 || is_unrepeatable(step.record)) return {};
+  if (step.verdict.kind == VerdictKind::nonfinite) return name_first_op(worker, step.first_nonfinite, report);
+  if (step.verdict.kind == VerdictKind::spike) return name_largest_tensor(worker, attempt, report);
+  return {};
+}
+
+// Makes the step again, with checks of all ops where some attempt was not finite.
+Result<Attempt> make_again(Worker& worker, DoubtfulStep& step) {
+  step.first_nonfinite.reset();
+  if (step.doubt.kind != VerdictKind::nonfinite && step.verdict.kind != VerdictKind::nonfinite)
+    return attempt_again(worker, step.bits, step.record.attempts);
+  HF_TRY(CheckedAttempt checked, attempt_with_checks(worker, step.bits, step.record.attempts));
+  step.first_nonfinite = std::move(checked.first_nonfinite);
+  return std::move(checked.attempt);
 }
 
 // Returns whether a rank that computed wrong numbers, and did so before, leaves: the step is then made again
@@ -260,6 +298,7 @@ Result<void> conclude(Worker& worker, const DoubtfulStep& step, JudgedStep& judg
   const bool about_step =
       step.verdict.kind == VerdictKind::nonfinite || step.verdict.kind == VerdictKind::spike;
   if (about_step) name_microbatch(worker, findings, report);
+  HF_TRY_VOID(name_origin(worker, step, judged.attempt, report));
   report.reason = sentence_of(worker, step, judged, report, blame.by_parameters);
   if (blame.culprit.has_value()) {
     note_finding(worker.rank(), findings[static_cast<std::size_t>(*blame.culprit)].hardware,
@@ -352,7 +391,7 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
   const std::int64_t rollbacks = rollbacks_left(worker.state(), config);
   while ((judged.action = next_action(history, step.verdict, step.record, config, rollbacks)) ==
          VerdictAction::redo) {
-    HF_TRY(judged.attempt, attempt_again(worker, step.bits, step.record.attempts));
+    HF_TRY(judged.attempt, make_again(worker, step));
     step.restored_parameters |= judged.attempt.restored_parameters;
     step.bits.push_back(attempt_bits(worker, judged.attempt));
     step.verdict = judge(history, numbers_of(worker, judged.attempt), config);

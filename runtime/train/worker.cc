@@ -199,7 +199,16 @@ Result<void> Worker::prepare_kernels() {
   update_->optimizer.launch_publish(rank_.device);
   for (int bucket = 0; bucket < workload_.buckets.local_count(); ++bucket)
     lane_digests_->launch(LaneDigests::Of::owner, bucket);
+  StepChecks::plan(rank_.device);
   return rank_.device.end_planning();
+}
+
+StepChecks* Worker::checks() {
+  if (checks_ == nullptr) {
+    if (Result<std::unique_ptr<StepChecks>> made = StepChecks::make(rank_.device); made.ok())
+      checks_ = std::move(made).value();
+  }
+  return checks_.get();
 }
 
 std::unique_ptr<DataLoader> Worker::loader_of_lane(int lane) const {

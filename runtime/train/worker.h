@@ -33,6 +33,7 @@
 #include "runtime/train/lane_runner.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/stage_model.h"
+#include "runtime/train/step_checks.h"
 #include "runtime/train/workload.h"
 #include "watchdog/rank_watch.h"
 
@@ -101,6 +102,9 @@ class Worker {
   const LaneDigests& lane_digests() const { return *lane_digests_; }
   // Returns the ledger; null where samples are not logged, or another rank logs them for this one.
   SampleLog* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
+  // Returns checks of this rank's device. Their memory is allocated by the first call that finds some, and
+  // null is returned where there is none.
+  StepChecks* checks();
   RunState& state() { return state_; }
   const RunState& state() const { return state_; }
   const DataSet& data() const { return *inputs_.data; }
@@ -155,6 +159,7 @@ class Worker {
   std::unique_ptr<ShardedUpdate> update_;
   std::unique_ptr<LaneDigests> lane_digests_;
   std::unique_ptr<LaneRunner> lane_runner_;
+  std::unique_ptr<StepChecks> checks_;  // null until they are wanted
   std::unique_ptr<DataLoader> loader_;
   std::optional<std::uint64_t> first_step_;
   std::optional<StateView> state_view_;  // set by allocate()

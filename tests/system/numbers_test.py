@@ -74,13 +74,18 @@ class NumbersTest(unittest.TestCase):
 
     def expect_as_alone(self, kind, found):
         """The bits of a run with a bad sample depend on neither layout nor kills, and no rank is to blame."""
-        for layout, kill in [(Layout(2), ""), (Layout(4), f"step.after_vote@{SPOILED_STEP}:3"), (Layout(1), f"step.end@{SPOILED_STEP + 1}:0")]:
+        for layout, kill in [(Layout(2), ""), (Layout(4), f"step.after_vote@{SPOILED_STEP}:3"), (Layout(1, 2), ""),
+                             (Layout(1), f"step.end@{SPOILED_STEP + 1}:0")]:
             with self.subTest(layout=str(layout), kill=kill):
                 action = KINDS[kind].actions[0]
                 outcome = self.judge(kind, layout, "fp32", AUTO, "data.sample", action, SPOILED_STEP, sample=SPOILED, kill=kill)
                 self.assertEqual((outcome.same_bits, outcome.is_found, outcome.culprit), (True, found, ""), outcome)
                 for each in outcome.findings:
                     self.assertEqual((each["step"], each["action"], each["lane"]), (SPOILED_STEP, "skip", 2), outcome)
+                    # What reads the activations that the sample spoils, after the embedding.
+                    self.assertEqual((each["op"], each["layer"], each["pass"], each["attempts"]),
+                                     ("rmsnorm_forward", "layers.0.attention", "forward", 2), outcome)
+                    self.assertRegex(each["reason"], r"the first result that is not finite is of rmsnorm_forward in layers.0.attention")
         self.expect_as_alone_when_stopped(kind)
 
     def expect_as_alone_when_stopped(self, kind):

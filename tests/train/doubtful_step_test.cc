@@ -82,6 +82,7 @@ struct Disturbed {
   std::int64_t audit_every_steps = 0;
   int tensor = 1, pipeline = 1;
   std::int64_t findings_window_ms = 60'000;
+  std::function<void(Config&)> settings = [](Config&) {};
   // Called before each step.
   std::function<void(Spoiler&, Worker&, int step)> spoil = [](Spoiler&, Worker&, int) {};
 };
@@ -96,6 +97,7 @@ Outcome make_steps(const Disturbed& run) {
   config.parallel.tensor = run.tensor;
   config.parallel.tensor_lanes = 2;
   config.parallel.pipeline = run.pipeline;
+  run.settings(config);
   WorkerRig rig(config, run.ranks);
   rig.run_on([&] { return spoiler.device(); },
              [&](Worker& worker) -> Result<void> {
@@ -114,7 +116,8 @@ Outcome make_steps(const Disturbed& run) {
                }
                HF_TRY_VOID(worker.parameter_gather().finish());
                if (!first) return {};
-               const std::size_t bytes = worker.workload().buckets.parameter_elements() * sizeof(float);
+               const std::size_t bytes =
+                   worker.workload().buckets.parameter_elements() * bytes_of(worker.workload().spec.dtype);
                outcome.weights = digest_of(std::span(worker.stage().parameters(), bytes));
                outcome.loss = worker.state().loss_digest;
                outcome.skipped = worker.state().numbers.skipped();
@@ -262,6 +265,98 @@ TEST(DoubtfulStep, IsSkippedWhereAllAttemptsAreNotFinite) {
   EXPECT_THAT(found.skipped, testing::ElementsAre(3));
   const Outcome expected = undisturbed(1, 5);
   EXPECT_NE(found.weights, expected.weights);
+}
+
+// A layout, the rank whose products are wrong, and where the first of them is.
+struct Origin {
+  int ranks = 1, tensor = 1, pipeline = 1;
+  int wrong_rank = 0, lane = 0;
+  const char* layer = "layers.0.attention";
+};
+
+void expect_origin(const Origin& origin, const std::function<void(Config&)>& settings) {
+  SCOPED_TRACE(fmt::format("{} ranks, tensor {}, pipeline {}", origin.ranks, origin.tensor, origin.pipeline));
+  const Outcome found = make_steps({.ranks = origin.ranks,
+                                    .steps = 2,
+                                    .tensor = origin.tensor,
+                                    .pipeline = origin.pipeline,
+                                    .settings = settings,
+                                    .spoil = [&](Spoiler& spoiler, Worker& worker, int step) {
+                                      if (step == 2 && worker.rank().communicator.rank() == origin.wrong_rank)
+                                        spoiler.spoil(worker, all_products);
+                                    }});
+  ASSERT_EQ(found.verdicts.size(), 1);
+  const VerdictEvent& verdict = found.verdicts[0];
+  EXPECT_EQ(verdict.action, "skip") << verdict.reason;
+  EXPECT_EQ(verdict.attempts, 2) << "none is made for the checks alone";
+  EXPECT_EQ(verdict.op, "matmul") << verdict.reason;
+  EXPECT_EQ(verdict.layer, origin.layer);
+  EXPECT_EQ(verdict.pass, "forward");
+  EXPECT_EQ(verdict.lane, origin.lane);
+  EXPECT_EQ(verdict.microbatch, 0);
+  EXPECT_THAT(verdict.reason, testing::HasSubstr(fmt::format("the first result that is not finite is of "
+                                                             "matmul in {}, forward",
+                                                             origin.layer)));
+}
+
+TEST(DoubtfulStep, NamesTheFirstOpThatIsNotFinite) {
+  const Origin second_stage = {.ranks = 2, .pipeline = 2, .wrong_rank = 1, .layer = "layers.1.attention"};
+  const Origin second_replica = {.ranks = 2, .wrong_rank = 1, .lane = 1};
+  for (const Origin& origin :
+       {Origin{}, second_replica, second_stage, Origin{.ranks = 2, .tensor = 2, .wrong_rank = 1},
+        Origin{.ranks = 4, .pipeline = 2, .wrong_rank = 3, .lane = 1, .layer = "layers.1.attention"}})
+    expect_origin(origin, [](Config&) {});
+  expect_origin(second_stage, [](Config& config) { config.training.recompute = "full"; });
+  expect_origin(second_replica, [](Config& config) { config.training.precision = "bf16"; });
+}
+
+TEST(DoubtfulStep, NamesAnOpOfABackwardBeforeLaterLanes) {
+  constexpr int first_wrong = 30;  // product of a step; in the backward of lane 0
+  int products = 0, of_step = 0;
+  const auto change = [&](float value) {
+    const bool is_right = of_step == 0 || products++ % of_step < first_wrong;
+    if (of_step == 0) ++products;
+    return is_right ? value : std::numeric_limits<float>::quiet_NaN();
+  };
+  const Outcome found =
+      make_steps({.steps = 2, .change = change, .spoil = [&](Spoiler& spoiler, Worker& worker, int step) {
+                    if (step == 2) of_step = std::exchange(products, 0);
+                    spoiler.spoil(worker, all_products);
+                  }});
+  ASSERT_EQ(found.verdicts.size(), 1);
+  const VerdictEvent& verdict = found.verdicts[0];
+  EXPECT_EQ(verdict.of, "loss") << "that of lane 1 is not finite";
+  EXPECT_EQ(verdict.op, "matmul");
+  EXPECT_THAT(verdict.layer.value_or(""), testing::StartsWith("layers.1."));
+  EXPECT_EQ(verdict.pass, "backward");
+  EXPECT_EQ(verdict.lane, 0);
+}
+
+TEST(DoubtfulStep, NamesTheTensorOfASpike) {
+  constexpr int steps = 36;  // 32 of them are not judged
+  std::optional<std::string> tensor;
+  double share = 0.0;
+  for (const auto& [ranks, pipeline] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
+    const Outcome found =
+        make_steps({.ranks = ranks, .steps = steps, .pipeline = pipeline, .settings = [](Config& config) {
+                      config.optimizer.learning_rate = 1e-9;  // so that norms go up and down
+                      config.verdict.norm_score = 0.01;
+                    }});
+    ASSERT_FALSE(found.verdicts.empty());
+    const VerdictEvent& verdict = found.verdicts[0];
+    EXPECT_EQ(verdict.what, "spike");
+    EXPECT_EQ(verdict.attempts, 2);
+    ASSERT_TRUE(verdict.tensor.has_value());
+    EXPECT_GT(verdict.share, 0.0);
+    EXPECT_LE(verdict.share, 1.0);
+    EXPECT_THAT(verdict.reason, testing::HasSubstr(*verdict.tensor + " has "));
+    if (ranks > 1) {
+      EXPECT_EQ(verdict.tensor, tensor) << "in every layout";
+      EXPECT_EQ(verdict.share, share);
+    }
+    tensor = verdict.tensor;
+    share = verdict.share;
+  }
 }
 
 TEST(DoubtfulStep, EndsTheRunWhereTooManyWereSkipped) {

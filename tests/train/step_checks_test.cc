@@ -1,4 +1,4 @@
-#include "runtime/replay/step_checks.h"
+#include "runtime/train/step_checks.h"
 
 #include <gtest/gtest.h>
 
