@@ -25,6 +25,15 @@ std::string rate(double per_second) {
   return fmt::format("{:.0f}", per_second);
 }
 
+// Returns the number with so many decimals, or a dash where it is not finite.
+std::string decimal(double value, int decimals) {
+  return std::isfinite(value) ? fmt::format("{:.{}f}", value, decimals) : "-";
+}
+
+bool is_skipped(const StepOutcome& outcome) {
+  return outcome.verdict.has_value() && outcome.verdict->action == name_of(VerdictAction::skip);
+}
+
 }  // namespace
 
 Progress::Progress(Env& env, EventQueue& log, Setup setup, Role role)
@@ -78,9 +87,10 @@ std::string Progress::console_line(const StepOutcome& outcome, double duration_m
   const double share =
       setup_.peak_flops > 0.0 ? setup_.flops_per_token * tokens_per_sec / setup_.peak_flops : 0.0;
   return fmt::format(
-      "step {}/{}  {:.1f}%  loss {:.4f}  gn {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  mfu {:.0f}%  eta {}",
-      outcome.step, setup_.steps, 100.0 * done / static_cast<double>(setup_.steps), outcome.loss,
-      outcome.grad_norm, outcome.learning_rate, duration_ms, rate(tokens_per_sec), 100.0 * share,
+      "step {}/{}  {:.1f}%  loss {}{}  gn {}  lr {:.2e}  {:.0f} ms  {} tok/s  mfu {:.0f}%  eta {}",
+      outcome.step, setup_.steps, 100.0 * done / static_cast<double>(setup_.steps), decimal(outcome.loss, 4),
+      is_skipped(outcome) ? " (skipped)" : "", decimal(outcome.grad_norm, 3), outcome.learning_rate,
+      duration_ms, rate(tokens_per_sec), 100.0 * share,
       format_duration(static_cast<std::int64_t>(remaining_ms / 1000.0) * 1000));
 }
 

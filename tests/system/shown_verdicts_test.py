@@ -8,7 +8,8 @@ import harness
 
 STEPS = 16
 SKIPPED, DAMAGED = 5, 9
-SHORT = ["--checkpoint.every_steps=4", "--evaluation.every_steps=0", "--training.microbatch_size=1", "--training.microbatches_per_lane=1"]
+SHORT = ["--checkpoint.every_steps=4", "--evaluation.every_steps=0", "--training.microbatch_size=1", "--training.microbatches_per_lane=1",
+         "--log.every_steps=1"]
 SAMPLE = 4 * SKIPPED  # the last of that step, counted from 1: four lanes of one sample each
 RANK = r"memory of rank 1 \(host [^)]+\) changed by itself at step 9, evicted at step 9"
 
@@ -28,6 +29,8 @@ class ShownVerdictsTest(unittest.TestCase):
         self.assertEqual(verdicts, {(SKIPPED, "nonfinite", "skip"), (DAMAGED, "corruption", "evict")}, start.tail())
         self.assertEqual({event["step"] for event in run.events("step") if event["loss"] is None}, {SKIPPED})
 
+        self.assertRegex(start.output(), rf"(?m)^step {SKIPPED}/{STEPS} .* loss - \(skipped\)  gn -  lr ")
+        self.assertNotRegex(start.output(), r"(?m)^step .*\bnan\b")
         summary = rf"1 step skipped \({SKIPPED}\), {RANK}"
         self.assertRegex(start.output(), rf"(?m)^numbers: {summary}$")
         self.assertRegex(harness.program_output("status", run.directory), rf"(?m)^numbers   {summary}$")

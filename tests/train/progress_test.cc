@@ -1,4 +1,5 @@
-// What a run tells of its steps: a step is never shown above the rate of large products.
+// What a run tells of its steps: a step is never shown above the rate of large products, and one that was
+// skipped never as a number that it does not have.
 #include "runtime/train/progress.h"
 
 #include <gmock/gmock.h>
@@ -6,6 +7,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -21,9 +23,11 @@ using testing::Not;
 // Steps of 1 token and 1 FLOP each, beside a peak of 2 FLOP/s.
 class PeakTest : public testing::Test {
  protected:
-  std::string shown_after(std::int64_t step_ns) {
+  std::string shown_after(std::int64_t step_ns) { return shown({}, step_ns); }
+  std::string shown(StepOutcome outcome, std::int64_t step_ns = 1'000'000'000) {
     testing::internal::CaptureStdout();
-    progress_.stepped({.step = ++step_}, {}, step_ns);
+    outcome.step = ++step_;
+    progress_.stepped(outcome, {}, step_ns);
     return testing::internal::GetCapturedStdout();
   }
 
@@ -73,6 +77,16 @@ TEST_F(PeakTest, AStepThatBeatsItRaisesItOnce) {
   EXPECT_THAT(faster, HasSubstr(" mfu 100% "));
   EXPECT_THAT(faster, Not(HasSubstr("is now the most"))) << "it was said";
   EXPECT_THAT(beaten_, ElementsAre(4.0, 8.0));
+}
+
+TEST_F(PeakTest, AStepThatWasSkippedIsShownAsThat) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(shown({.loss = nan, .grad_norm = nan, .verdict = VerdictEvent{.action = "skip"}}),
+              HasSubstr("  loss - (skipped)  gn -  lr "));
+  EXPECT_THAT(shown({.loss = 2.5, .grad_norm = 7.0, .verdict = VerdictEvent{.action = "skip"}}),
+              HasSubstr("  loss 2.5000 (skipped)  gn 7.000  lr "));
+  EXPECT_THAT(shown({.loss = 2.5, .grad_norm = 7.0, .verdict = VerdictEvent{.action = "redo"}}),
+              HasSubstr("  loss 2.5000  gn 7.000  lr "));
 }
 
 }  // namespace
