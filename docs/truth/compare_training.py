@@ -69,6 +69,10 @@ def train_with_holdfast(precision):
                        "--optimizer.warmup_steps=0", "--checkpoint.compression=none")
     holdfast.train(WORK / "run.toml", *common, f"--run.initialize_from={start}")
     steps = {event["step"]: event for event in holdfast.read_events(run, "step")}  # the last counts
+    skipped = [str(i) for i in range(1, STEPS + 1) if steps[i]["loss"] is None or steps[i]["grad_norm"] is None]
+    if skipped:
+        sys.exit(f"compare_training: the run skipped step {', '.join(skipped)}, whose loss or gradient norm is not finite, so there "
+                 f"is nothing to compare; {run}/events.jsonl says why (event verdict)")
     return [steps[i]["loss"] for i in range(1, STEPS + 1)], [steps[i]["grad_norm"] for i in range(1, STEPS + 1)]
 
 

@@ -172,6 +172,14 @@ class PartsTest(unittest.TestCase):
         other = [one[0] | {"loss": 1.0000000000000002}]
         self.assertIn("step 1: loss 1.0 and 1.0000000000000002", training.first_difference(one, other))
 
+    def test_losses_that_are_not_finite_are_named(self):
+        steps = [{"step": step, "loss": loss, "grad_norm": loss, "data_digest": "a"} for step, loss in ((1, 2.5), (2, None))]
+        self.assertEqual(training.losses_of("tiny on cuda", steps[:1]), [2.5])
+        with self.assertRaisesRegex(Exception, "tiny on cuda: the loss of step 2 is not finite"):
+            training.losses_of("tiny on cuda", steps)
+        self.assertIsNone(training.first_difference(steps, steps))
+        self.assertIn("step 2: loss None and 1.0", training.first_difference(steps, [steps[0], steps[1] | {"loss": 1.0}]))
+
     def test_tables_of_ncu(self):
         output = ('==PROF== x\n"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
                   '"0","attend","Duration","us","1,234.5"\n')

@@ -26,6 +26,14 @@ def first_difference(first, second):
     return None
 
 
+def losses_of(name, steps):
+    """The loss of each step. Of a step that was skipped the log has none, and the others then say nothing about the device."""
+    skipped = [str(step["step"]) for step in steps if step["loss"] is None]
+    if skipped:
+        raise Failure(f"{name}: the loss of step {', '.join(skipped)} is not finite; the events verdict of the run say why")
+    return [step["loss"] for step in steps]
+
+
 def figures_of(session, start, steps, warmup):
     timed = steps[warmup:]
     if not timed:
@@ -180,7 +188,7 @@ def parity(session, record):
         found = {}
         for device in ("cuda", "cpu"):
             run = session.train_for_steps(f"parity-{model.name}-{device}", model, (), count, device)
-            found[device] = [step["loss"] for step in run.steps]
+            found[device] = losses_of(f"{model.name} on {device}", run.steps)
         farthest = max(abs(a - b) / abs(b) for a, b in zip(found["cuda"], found["cpu"]))
         record[model.name] = {"losses": found["cuda"], "cpu_losses": found["cpu"], "farthest_relative": farthest}
         record.setdefault("found", []).append(f"{model.name}: {count} losses are at most {farthest:.1e} away from the CPU's")
