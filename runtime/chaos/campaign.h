@@ -3,6 +3,7 @@
 //
 // Its directory has:
 //   undisturbed/, .digest   the undisturbed run and its digest from `holdfast digest`; used again
+//   twin/                   for a while: an undisturbed run with the spoiled sample of a seed
 //   seed-N/, seed-N.log     a run that went wrong, or all with `keep`
 //   chaos.json, .html       written anew after every run
 #pragma once
@@ -36,7 +37,7 @@ struct CampaignOptions {
   int ranks = 4;                          // maximum for a run
   std::vector<ChaosLayout> layouts = {};  // only these, with any number of ranks; empty: all
   std::int64_t limit_ms = 0;              // per run; 0: a minute plus ten times the undisturbed run
-  std::vector<ChaosFault> faults = {};    // faults to choose from; empty: all
+  std::vector<ChaosFault> faults = {};    // faults to choose from; empty: all but those of numbers
   int faults_max = 4;                     // maximum for a run
   std::string hostfile = {}, hosts = {};  // of `holdfast launch`; at most one
   HostCommands host_commands = {};
@@ -74,6 +75,8 @@ struct ChaosChoice {
 Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions& options,
                                   const ChaosMachine& machine);
 Error nothing_to_draw(const ChaosChoice& choice);
+// Returns the number of samples of one step of the whole run.
+std::int64_t samples_of_step(const Config& config);
 
 // Runs the campaign and prints progress. Returns true if every run ended with the right bits. `resolved`: the
 // config with everything that follows from it and from the data. Where permitted, this process has mounts of

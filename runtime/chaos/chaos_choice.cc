@@ -103,6 +103,16 @@ std::string why_no_host_fault(const HostFault& fault, const CampaignOptions& opt
                                                    : "";
 }
 
+std::string why_no_number_fault(ChaosFault fault, const Config& config) {
+  const bool is_product = fault == ChaosFault::wrong_product || fault == ChaosFault::wrong_product_always;
+  if (is_product && config.device == "cuda") return "a GPU makes no wrong products on purpose";
+  if (config.verdict.preset != "guard") return "verdict.preset is not guard, so nothing compares bits";
+  const bool of_weights = fault == ChaosFault::flip_weights || fault == ChaosFault::nan;
+  if (of_weights && !config.model.freeze.empty()) return "model.freeze: no update reads frozen weights";
+  const bool skips = config.verdict.skips_max > 0;
+  return fault == ChaosFault::bad_sample && !skips ? "verdict.skips_max is 0, so such a run ends" : "";
+}
+
 // Why this one cannot be made here; empty when it can.
 std::string why_not(ChaosFault fault, const Config& config, const CampaignOptions& options,
                     const ChaosMachine& machine) {
@@ -132,8 +142,17 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
       if (several_hosts) return "other hosts would not see a file system that is mounted here";
       return machine.no_stalling_disk;
     default:
-      return "";
+      return facts_of(fault).of_numbers ? why_no_number_fault(fault, config) : "";
   }
+}
+
+// Returns the override that lets as many faults of one lane as possible be found; empty: the options say how
+// often lanes are audited, or no key may be set.
+std::string audits_of(const CampaignOptions& options) {
+  constexpr std::string_view key = "--verdict.audit_every_steps=";
+  const bool is_set =
+      std::ranges::any_of(options.overrides, [&](const std::string& word) { return word.starts_with(key); });
+  return options.as_configured || is_set ? "" : std::string(key) + "1";
 }
 
 // Returns the overrides of checkpoint.ram_every_steps that seeds draw from; empty: as configured.
@@ -142,6 +161,10 @@ std::vector<std::string> savings_drawn() {
 }
 
 }  // namespace
+
+std::int64_t samples_of_step(const Config& config) {
+  return config.parallel.lanes * config.training.microbatches_per_lane * config.training.microbatch_size;
+}
 
 Error nothing_to_draw(const ChaosChoice& choice) {
   const auto& [fault, reason] = *choice.skipped.begin();
@@ -195,14 +218,17 @@ Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions&
   choice.limits = {.steps = static_cast<std::uint64_t>(resolved.training.steps),
                    .layouts = std::move(layouts),
                    .lanes = resolved.parallel.lanes,
+                   .samples_of_step = samples_of_step(resolved),
                    .points = points_of(resolved),
                    .savings = options.as_configured ? std::vector<std::string>{""} : savings_drawn(),
+                   .audits = audits_of(options),
                    .faults_max = options.faults_max,
                    .kills_only = options.kills_only};
   for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {
     const auto fault = static_cast<ChaosFault>(i);
-    const bool wanted =
-        options.faults.empty() || std::ranges::find(options.faults, fault) != options.faults.end();
+    const bool wanted = options.faults.empty()
+                            ? !facts_of(fault).of_numbers
+                            : std::ranges::find(options.faults, fault) != options.faults.end();
     if (!wanted) continue;
     if (const std::string reason = why_not(fault, resolved, options, machine); reason.empty()) {
       choice.limits.faults.push_back(fault);

@@ -6,7 +6,9 @@
 #include <array>
 #include <charconv>
 #include <csignal>
+#include <utility>
 
+#include "runtime/chaos/number_fault.h"
 #include "runtime/core/check.h"
 #include "runtime/core/random.h"
 
@@ -85,14 +87,17 @@ std::vector<std::string> points_in_step(const ChaosLimits& limits) {
   return points;
 }
 
+std::uint64_t lanes_of_rank(const ChaosLimits& limits, const ChaosLayout& layout) {
+  const std::int64_t copies = std::max(layout.data(), 1);
+  return static_cast<std::uint64_t>(std::max<std::int64_t>((limits.lanes + copies - 1) / copies, 1));
+}
+
 // The pass of a point of steps with which a rank that passes it from the first step on comes to `step`: once
 // a step, or once for each of its lanes.
 std::uint64_t pass_of_step(std::string_view point, std::uint64_t step, const ChaosLimits& limits,
                            const ChaosLayout& layout) {
   const bool of_lane = point == "step.before_backward" || point == "step.before_reduce";
-  const std::int64_t copies = std::max(layout.data(), 1);
-  const std::int64_t lanes = std::max<std::int64_t>((limits.lanes + copies - 1) / copies, 1);
-  return of_lane ? (step - 1) * static_cast<std::uint64_t>(lanes) + 1 : step;
+  return of_lane ? (step - 1) * lanes_of_rank(limits, layout) + 1 : step;
 }
 
 // Half of them inside a step.
@@ -127,12 +132,24 @@ std::string points_of_slow_rank(const ChaosLimits& limits, const ChaosLayout& la
   return points;
 }
 
+// Draws no more numbers than other faults do.
+std::string point_of_numbers(const ChaosLimits& limits, const ChaosLayout& layout,
+                             const ChaosInjection& injection) {
+  return number_fault_point(injection.fault,
+                            {.step = injection.step,
+                             .rank = injection.victim % (layout.ranks - layout.spares),
+                             .lanes_of_rank = lanes_of_rank(limits, layout),
+                             .samples_of_step = static_cast<std::uint64_t>(limits.samples_of_step),
+                             .draw = injection.place});
+}
+
 ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
                               ChaosFault fault, std::uint64_t step) {
   ChaosInjection injection{.fault = fault, .step = step, .delay_us = draw.between(0, delay_max_us)};
   injection.victim = static_cast<int>(draw.between(0, layout.ranks - 1));
   injection.other = static_cast<int>(draw.between(1, std::max(layout.ranks - 1, 1)));
   injection.place = draw.bits();
+  if (facts_of(fault).of_numbers) injection.point = point_of_numbers(limits, layout, injection);
   if (facts_of(fault).lasts) injection.lasts = static_cast<std::uint64_t>(draw.between(lasts_min, lasts_max));
   switch (fault) {
     case ChaosFault::two_kills:
@@ -169,12 +186,26 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
   return injection;
 }
 
+// Drops all injections of this fault but the first. A run has one spoiled sample, because its twin is a run of
+// its own, and one rank that is wrong for good: of two nobody can tell which one an audit has to blame.
+void keep_first(std::vector<ChaosInjection>& injections, ChaosFault fault) {
+  bool is_first = true;
+  std::erase_if(injections, [&](const ChaosInjection& injection) {
+    return injection.fault == fault && !std::exchange(is_first, false);
+  });
+}
+
 void plan_mixture(Draw& draw, const ChaosLimits& limits, ChaosPlan& plan) {
   const std::vector<ChaosFault> kinds = draw_kinds(draw, limits.faults);
   const auto count = static_cast<std::size_t>(draw.between(1, limits.faults_max));
   for (const std::uint64_t step : draw_steps(draw, limits.steps, count)) {
     plan.injections.push_back(draw_injection(draw, limits, plan.layout, draw.one_of(kinds), step));
   }
+  keep_first(plan.injections, ChaosFault::bad_sample);
+  keep_first(plan.injections, ChaosFault::wrong_product_always);
+  const bool of_numbers = std::ranges::any_of(
+      plan.injections, [](const ChaosInjection& injection) { return facts_of(injection.fault).of_numbers; });
+  if (of_numbers) plan.audits = limits.audits;
 }
 
 // Returns the deaths of one start, one after the other: until `left` ranks are dead, then all that remain.
@@ -233,40 +264,6 @@ std::string signal_name(int number) {
 
 }  // namespace
 
-const ChaosFaultFacts& facts_of(ChaosFault fault) {
-  static constexpr std::array<ChaosFaultFacts, chaos_fault_kinds> table = {{
-      {.name = "kill", .text = "kill -9 of a rank", .kills_rank = true},
-      {.name = "two_kills", .text = "kill -9 of two ranks at once", .kills_rank = true},
-      {.name = "kill_in_recovery",
-       .text = "kill -9 of a rank, and of others during recovery",
-       .kills_rank = true},
-      {.name = "all_killed", .text = "kill -9 of every rank", .kills_rank = true},
-      {.name = "kill_at_point", .text = "a rank dies at a named place of the program", .kills_rank = true},
-      {.name = "crash", .text = "a rank crashes", .kills_rank = true},
-      {.name = "hang", .text = "a rank is stopped and hangs", .kills_rank = true},
-      {.name = "livelock", .text = "a rank computes for ever", .kills_rank = true},
-      {.name = "slow_rank", .text = "a rank is late for three steps"},
-      {.name = "mpirun_killed", .text = "kill -9 of mpirun"},
-      {.name = "job_killed", .text = "kill -9 of the launcher", .ends_job = true},
-      {.name = "ram_lost", .text = "the whole job dies, and RAM snapshots are gone", .ends_job = true},
-      {.name = "damaged_checkpoint",
-       .text = "the whole job dies, and the newest checkpoint is damaged",
-       .ends_job = true},
-      {.name = "full_disk", .text = "the disk is full for a while", .lasts = true},
-      {.name = "lost_host", .text = "a host is lost", .lasts = true},
-      {.name = "cut_link", .text = "a host is cut off from the others", .lasts = true},
-      {.name = "stalled_disk", .text = "the disk stalls", .lasts = true},
-      {.name = "stalled_output", .text = "nobody reads the output", .lasts = true},
-      {.name = "host_killed", .text = "kill -9 of all ranks of a host", .kills_rank = true, .lasts = true},
-      {.name = "deaf_host", .text = "nothing reaches a host", .lasts = true},
-      {.name = "mute_host", .text = "nothing that a host sends arrives", .lasts = true},
-      {.name = "lossy_link", .text = "some of what a host sends and gets is lost", .lasts = true},
-      {.name = "slow_link", .text = "all that a host sends and gets is late", .lasts = true},
-      {.name = "replaced_host", .text = "a host is lost, and another one replaces it", .lasts = true},
-  }};
-  return table[static_cast<std::size_t>(fault)];
-}
-
 ChaosPlan plan_chaos(std::uint64_t seed, const ChaosLimits& limits) {
   HF_CHECK(!limits.layouts.empty() && !limits.faults.empty() && !limits.savings.empty());
   Draw draw(seed);
@@ -277,10 +274,11 @@ ChaosPlan plan_chaos(std::uint64_t seed, const ChaosLimits& limits) {
   return plan;
 }
 
-std::string fault_points_of(const ChaosPlan& plan) {
+std::string fault_points_of(const ChaosPlan& plan, bool only_of_data) {
   std::string text;
   for (const ChaosInjection& injection : plan.injections) {
-    if (injection.point.empty()) continue;
+    const bool is_left_out = only_of_data && injection.fault != ChaosFault::bad_sample;
+    if (injection.point.empty() || is_left_out) continue;
     if (!text.empty()) text += ",";
     text += injection.point;
   }
@@ -292,7 +290,9 @@ bool is_armed_by(const ChaosInjection& injection, std::string_view point, std::u
   const std::string place = hit == 1 && injection.point.find('@') == std::string::npos
                                 ? std::string(point)
                                 : fmt::format("{}@{}", point, hit);
-  return injection.point.find(fmt::format("{}:{}={}", place, rank, action)) != std::string::npos;
+  const std::string of_rank =
+      injection.fault == ChaosFault::bad_sample ? std::string() : fmt::format(":{}", rank);
+  return injection.point.find(fmt::format("{}{}={}", place, of_rank, action)) != std::string::npos;
 }
 
 std::string to_text(const ChaosLayout& layout) {
@@ -318,8 +318,9 @@ std::string to_text(const ChaosInjection& injection) {
 }
 
 std::vector<std::string> to_lines(const ChaosPlan& plan) {
-  std::vector<std::string> lines = {fmt::format("seed {}: {}{}{}", plan.seed, to_text(plan.layout),
-                                                plan.saving.empty() ? "" : ", ", plan.saving)};
+  std::vector<std::string> lines = {fmt::format("seed {}: {}", plan.seed, to_text(plan.layout))};
+  for (const std::string& word : {plan.saving, plan.audits})
+    if (!word.empty()) lines.front() += ", " + word;
   for (const ChaosInjection& injection : plan.injections) lines.push_back("  " + to_text(injection));
   return lines;
 }

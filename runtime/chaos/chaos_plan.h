@@ -11,55 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/chaos/chaos_fault.h"
+
 namespace holdfast::inline chaos {
-
-enum class ChaosFault : std::uint8_t {
-  kill,                // SIGKILL of a rank
-  two_kills,           // SIGKILL of two ranks at once
-  kill_in_recovery,    // SIGKILL of ranks, one after another, while the rest recover
-  all_killed,          // SIGKILL of every rank at once
-  kill_at_point,       // SIGKILL of a rank by itself, at a named fault point
-  crash,               // SIGSEGV or SIGABRT
-  hang,                // SIGSTOP: the process exists and does nothing
-  livelock,            // a rank computes for ever without progress
-  slow_rank,           // one rank is late for a few steps: nothing may happen
-  mpirun_killed,       // SIGKILL
-  job_killed,          // `holdfast launch` itself; the campaign launches the run again
-  ram_lost,            // the same, and the RAM snapshots are gone, as after a power cut
-  damaged_checkpoint,  // the same, and a byte of the newest checkpoint is another one, and there is no RAM
-                       // snapshot
-  full_disk,           // for a while nothing can be written to the run directory
-  lost_host,           // loss of a machine with all its ranks
-  cut_link,            // loss of the links between a machine and all others
-  stalled_disk,        // no write to the run directory returns for a while, and none fails
-  stalled_output,      // for a while the output of the launcher and its ranks is not read
-  host_killed,         // SIGKILL of all ranks of a machine
-  deaf_host,           // nothing that is sent to a machine reaches it
-  mute_host,           // nothing that a machine sends arrives
-  lossy_link,          // part of what a machine sends and receives is lost
-  slow_link,           // everything that a machine sends and receives arrives late
-  replaced_host,       // a machine is lost, and one with another name replaces it
-  count
-};
-inline constexpr std::size_t chaos_fault_kinds = static_cast<std::size_t>(ChaosFault::count);
-
-struct ChaosFaultFacts {
-  std::string_view name;  // in tables and chaos.json
-  std::string_view text;
-  bool kills_rank = false;  // kills at least one; a run survives a limited number of them in place
-  bool ends_job = false;    // the campaign launches the run again
-  bool lasts = false;       // for some steps, or some time
-};
-const ChaosFaultFacts& facts_of(ChaosFault fault);
-// Returns whether the fault ends by the clock, not by steps: the run may have made all of its steps
-// meanwhile.
-inline bool is_stall(ChaosFault fault) {
-  return fault == ChaosFault::stalled_disk || fault == ChaosFault::stalled_output;
-}
-// Returns whether the watchdog has to notice the fault.
-inline bool is_hang(ChaosFault fault) {
-  return fault == ChaosFault::hang || fault == ChaosFault::livelock;
-}
 
 struct ChaosLayout {
   int ranks = 1;
@@ -88,7 +42,8 @@ struct ChaosInjection {
   int signal = 0;           // signal of a crash
   std::string point =
       {};  // for HOLDFAST_FAULTS: it happens by itself, in every start of the plan's first launch
-  std::uint64_t place = 0;  // place of the damage: which file, and which byte of it
+  // Place of the damage: which file, and which byte of it. Of a number fault all that NumberPlace::draw says.
+  std::uint64_t place = 0;
 };
 
 struct ChaosPlan {
@@ -96,6 +51,7 @@ struct ChaosPlan {
   ChaosLayout layout;
   std::string saving =
       {};  // what the run keeps in RAM: an override of `holdfast train`, or empty: as configured
+  std::string audits = {};  // how often it audits lanes: another one, only where numbers become wrong
   std::vector<ChaosInjection> injections = {};  // by step
 };
 
@@ -104,8 +60,10 @@ struct ChaosLimits {
   std::vector<ChaosLayout> layouts = {};  // at least one
   std::vector<ChaosFault> faults = {};    // faults that are possible; at least one
   std::int64_t lanes = 0;                 // number of lanes of the run; 0: one for each copy
+  std::int64_t samples_of_step = 1;
   std::vector<std::string> points = {};   // fault points that a rank of such a run passes
   std::vector<std::string> savings = {};  // at least one
+  std::string audits = {};                // ChaosPlan::audits of runs with number faults
   int faults_max = 4;                     // maximum for a run
   // True for as many deaths as a run of `steps` has room for: start after start until no copy of the model is
   // left, more than a third of them while the others recover. The layouts are used in turn, seed by seed.
@@ -114,9 +72,10 @@ struct ChaosLimits {
 
 ChaosPlan plan_chaos(std::uint64_t seed, const ChaosLimits& limits);
 
-// Returns the value of HOLDFAST_FAULTS.
-std::string fault_points_of(const ChaosPlan& plan);
-// Returns whether the injection has armed this action of a launched rank at its `hit`-th pass of the point.
+// Returns the value of HOLDFAST_FAULTS. `only_of_data`: of spoiled samples, which every start reads again.
+std::string fault_points_of(const ChaosPlan& plan, bool only_of_data = false);
+// Returns whether the injection has armed this action of a launched rank at its `hit`-th pass of the point; a
+// spoiled sample is one whichever rank reads it.
 bool is_armed_by(const ChaosInjection& injection, std::string_view point, std::uint64_t hit, int rank,
                  std::string_view action);
 std::string to_text(const ChaosLayout& layout);        // "4 ranks = 2 copies x 2 stages x 1"

@@ -24,9 +24,20 @@ Json json_of(const CheckedLoss& checked) {
   return loss;
 }
 
+void add_number(Json& fault, const ChaosInjected& injected, const JudgedNumber& number) {
+  fault["step"] = injected.step;
+  fault["end"] = name_of(number.end);
+  fault["before_first_update"] = injected.before_first_update;
+  if (number.named.has_value()) fault["named"] = name_of(*number.named);
+  if (number.end != NumberEnd::found) return;
+  fault["verdict"] = number.verdict;
+  fault["latency_steps"] = number.latency_steps;
+}
+
 Json json_of(const ChaosRun& run) {
   Json faults = Json::array();
   const std::vector<JudgedFault> judged = judge(run);
+  const NumberJudgement numbers = judge_numbers(run);
   for (std::size_t i = 0; i < judged.size(); ++i) {
     const ChaosInjected& injected = run.injected[i];
     Json fault = {{"fault", facts_of(injected.fault).name},
@@ -38,6 +49,7 @@ Json json_of(const ChaosRun& run) {
     if (injected.rank >= 0) fault["rank"] = injected.rank;
     if (judged[i].named.has_value()) fault["named"] = name_of(*judged[i].named);
     if (judged[i].mend_ms >= 0.0) fault["mend_ms"] = judged[i].mend_ms;
+    if (numbers.each[i].has_value()) add_number(fault, injected, *numbers.each[i]);
     faults.push_back(std::move(fault));
   }
   Json verdicts = Json::array();
@@ -59,8 +71,10 @@ Json json_of(const ChaosRun& run) {
           {"lost_steps", run.ledger.lost_steps},
           {"effective_training_time", run.ledger.effective_ratio()},
           {"duration_ms", run.duration_ms},
-          {"right", run.wrong.empty()},
+          {"right", run.wrong.empty() && run.excuse.empty()},
           {"wrong", run.wrong},
+          {"excuse", run.excuse},
+          {"baseless_verdicts", Json(numbers.baseless)},
           {"faults", std::move(faults)},
           {"starts", std::move(starts)},
           {"verdicts", std::move(verdicts)},
@@ -79,6 +93,9 @@ std::string facts_section(const ChaosHeader& header, const ChaosSummary& summary
                  fmt::format("{} of {}", summary.count_of(NamedRank::right), summary.judged_hangs()),
                  "hangs and livelocks that had to be noticed");
   text += fact("Steps computed again", std::to_string(summary.lost_steps));
+  if (summary.excused > 0)
+    text +=
+        fact("Other bits", std::to_string(summary.excused), "runs with a wrong number that no check sees");
   if (summary.costs.promised > 0)
     text += fact("Cost promise held", fmt::format("{} of {}", summary.costs.held, summary.costs.promised),
                  "deaths after the run had said what one costs at most");
@@ -104,6 +121,28 @@ std::string faults_table(const ChaosHeader& header, const ChaosSummary& summary)
                         facts_of(fault).text, 2 + chaos_outcomes, escape_html(reason));
   }
   return card("Faults", "and what came of them", "", table(rows));
+}
+
+std::string numbers_table(const NumberTallies& tallies) {
+  if (tallies.kinds.empty()) return "";
+  std::string rows = "<tr><th>fault</th>";
+  for (const char* name : {"injected", "found", "harmless", "missed", "right rank", "another one", "nobody",
+                           "median", "max", "same bits"})
+    rows += number_head(name);
+  rows += "</tr>\n";
+  const auto cell_of = [](const std::optional<std::uint64_t>& steps) {
+    return number_cell(steps.has_value() ? std::to_string(*steps) : "");
+  };
+  for (const auto& [fault, tally] : tallies.kinds) {
+    rows +=
+        fmt::format("<tr><td>{}</td>", facts_of(fault).text) + number_cell(std::to_string(tally.injected));
+    for (const std::int64_t count : tally.ends) rows += number_cell(std::to_string(count));
+    for (const std::int64_t count : tally.named) rows += number_cell(std::to_string(count));
+    rows += cell_of(tally.median()) + cell_of(tally.longest()) +
+            number_cell(std::to_string(tally.same_bits)) + "</tr>\n";
+  }
+  return card("Wrong numbers", "whether a verdict found them, whom it named, and how many steps later", "",
+              table(rows));
 }
 
 std::string times_table(const ChaosSummary& summary) {
@@ -133,10 +172,11 @@ std::string runs_table(std::span<const ChaosRun> runs) {
     for (const CheckedLoss& checked : check_losses(run)) {
       if (!checked.held()) faults += "<br>more was lost than promised: " + to_text(checked);
     }
-    const std::string end = run.wrong.empty()
-                                ? "<span class=\"finished\">right bits</span>"
-                                : fmt::format("<span class=\"failed\">{}</span>, in {}",
-                                              escape_html(run.wrong), escape_html(run.directory));
+    std::string end = "<span class=\"finished\">right bits</span>";
+    if (!run.excuse.empty()) end = "other bits: " + escape_html(run.excuse);
+    if (!run.wrong.empty())
+      end = fmt::format("<span class=\"failed\">{}</span>, in {}", escape_html(run.wrong),
+                        escape_html(run.directory));
     rows += fmt::format("<tr>{}<td>{}</td><td class=\"details\">{}</td>{}{}<td>{}</td></tr>\n",
                         number_cell(std::to_string(run.plan.seed)), to_text(run.plan.layout), faults,
                         number_cell(std::to_string(run.ledger.lost_steps)),
@@ -156,6 +196,7 @@ std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs
                {"undisturbed", header.digest}};
   json["runs"] = summary.runs;
   json["right"] = summary.right;
+  json["excused"] = summary.excused;
   json["launches"] = {{"all", summary.launches},
                       {"launched_again", summary.launched_again},
                       {"ended_truthfully", summary.ended_truthfully}};
@@ -172,6 +213,7 @@ std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs
   json["hangs"] = {{"injected", summary.hangs}, {"baseless_verdicts", summary.baseless_verdicts}};
   for (const NamedRank named : {NamedRank::right, NamedRank::other, NamedRank::nobody})
     json["hangs"][std::string(name_of(named))] = summary.count_of(named);
+  json["numbers"] = to_json(summary.numbers);
   json["faults"] = Json::object();
   for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {
     const ChaosTally& tally = summary.tallies[i];
@@ -199,15 +241,15 @@ std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs
 
 std::string chaos_html(const ChaosHeader& header, std::span<const ChaosRun> runs,
                        const ChaosSummary& summary) {
-  const bool right = summary.right == summary.runs;
+  const bool right = summary.wrong_runs() == 0;
   std::string text = fmt::format("<header><h1>{}</h1><span class=\"badge {}\">{}</span></header>\n",
                                  escape_html(header.name), right ? "finished" : "failed",
-                                 right ? "all right" : fmt::format("{} wrong", summary.runs - summary.right));
+                                 right ? "all right" : fmt::format("{} wrong", summary.wrong_runs()));
   text += fmt::format(
       "<p>{} on {}. Every run is compared byte by byte with the undisturbed one.</p>\n<p>{}</p>\n",
       escape_html(header.program), escape_html(header.host), escape_html(header.command));
-  text += facts_section(header, summary) + faults_table(header, summary) + times_table(summary) +
-          runs_table(runs);
+  text += facts_section(header, summary) + faults_table(header, summary) + numbers_table(summary.numbers) +
+          times_table(summary) + runs_table(runs);
   return html_page(header.name, "", text);
 }
 

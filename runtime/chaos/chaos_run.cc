@@ -11,10 +11,14 @@
 #include "checkpoint/ram_tier.h"
 #include "runtime/chaos/lasting_fault.h"
 #include "runtime/chaos/left_out.h"
+#include "runtime/chaos/number_fault.h"
+#include "runtime/chaos/number_judgement.h"
 #include "runtime/chaos/run_watcher.h"
 #include "runtime/chaos/small_disk.h"
+#include "runtime/chaos/step_clock.h"
 #include "runtime/core/json.h"
 #include "runtime/launch/run_processes.h"
+#include "runtime/run/event_reading.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_history.h"
@@ -27,8 +31,7 @@ namespace {
 constexpr std::int64_t look_us = 3'000;
 constexpr std::int64_t recovery_look_us = 500;
 constexpr std::uint64_t steps_under_way_max = 3;  // begun after the death of an active rank
-constexpr std::int64_t job_death_limit_ms = 10'000;
-constexpr std::int64_t launches_after_end = 3;  // by the campaign, of a run that ended with exit code 76
+constexpr std::int64_t launches_after_end = 3;    // by the campaign, of a run that ended with exit code 76
 constexpr std::size_t last_words_bytes = 800;
 
 class Executor {
@@ -53,11 +56,11 @@ class Executor {
       HF_TRY_VOID(trouble_);
       on = on_resume();
     }
+    std::ranges::stable_sort(run_.injected, {}, &ChaosInjected::time_us);
     read_log();
     if (run_.wrong.empty()) check_end();
     run_.duration_ms = (env_->monotonic_ns() - begun_ns_) / 1'000'000;
     HF_TRY_VOID(env_->remove(points_log()));
-    std::ranges::stable_sort(run_.injected, {}, &ChaosInjected::time_us);
     run_.verdicts = watcher_.verdicts();
     std::ranges::stable_sort(run_.verdicts, {}, &ReportedVerdict::time_us);
     if (Result<IncidentLog> ledger = read_incident_log(*env_, paths_); ledger.ok())
@@ -103,15 +106,16 @@ class Executor {
   std::string output_path() const { return paths_.directory + ".output"; }
   std::string points_log() const { return paths_.directory + ".points"; }  // for as long as the run goes on
 
-  // Named places are armed in the first launch only: the others would pass them again and again.
+  // Named places are armed in the first launch only: the others would pass them again and again. Data stay
+  // what they are.
   Result<void> launch() {
-    ProcessStart start{
-        .arguments = launch_words(*setup_, run_.plan, paths_.directory),
-        .variables = {{"HOLDFAST_FAULTS", run_.launches.empty() ? fault_points_of(run_.plan) : ""},
-                      {"HOLDFAST_FAULTS_LOG", points_log()}},
-        .output = output_ != nullptr ? output_path() : log_path(),
-        .own_session = true,
-        .die_with_parent = true};
+    ProcessStart start{.arguments = launch_words(*setup_, run_.plan, paths_.directory),
+                       .variables = {{"HOLDFAST_FAULTS",
+                                      fault_points_of(run_.plan, /*only_of_data=*/!run_.launches.empty())},
+                                     {"HOLDFAST_FAULTS_LOG", points_log()}},
+                       .output = output_ != nullptr ? output_path() : log_path(),
+                       .own_session = true,
+                       .die_with_parent = true};
     job_ended_ = false;
     seen_before_ = watcher_.steps_seen();
     run_.launches.push_back({.begun_us = env_->wall_time_us()});
@@ -165,7 +169,10 @@ class Executor {
     const ChaosLaunch& launch = run_.launches.back();
     if (!run_.wrong.empty()) return false;
     if (job_ended_) return true;
-    const LaunchEnd end = end_of(launch, disk_was_full_);
+    const bool numbers_were_wrong = std::ranges::any_of(run_.injected, [](const ChaosInjected& injected) {
+      return facts_of(injected.fault).of_numbers && injected.fault != ChaosFault::bad_sample;
+    });
+    const LaunchEnd end = end_of(launch, disk_was_full_, numbers_were_wrong);
     if (end == LaunchEnd::done) return false;
     if (end == LaunchEnd::ended_truthfully && run_.ended_truthfully < launches_after_end) {
       ++run_.ended_truthfully;
@@ -184,12 +191,14 @@ class Executor {
         return is_armed_by(injection, point.name, point.hit, point.rank, point.action);
       });
       if (armed == injections.end()) continue;
-      // A slow rank is late for three steps; they count as one fault.
-      const bool slow = armed->fault == ChaosFault::slow_rank;
-      if (slow && !slow_noted_.insert(armed - injections.begin()).second) continue;
-      note(armed->fault, slow ? armed->point : fmt::format("rank {} at {}", point.rank, armed->point));
-      run_.injected.back().rank = point.rank;
+      // A slow rank is late for three steps, and a sample is read by several ranks, and again: one fault each.
+      const bool of_data = armed->fault == ChaosFault::bad_sample;
+      const bool is_one = armed->fault == ChaosFault::slow_rank || of_data;
+      if (is_one && !noted_.insert(armed - injections.begin()).second) continue;
+      note(armed->fault, is_one ? armed->point : fmt::format("rank {} at {}", point.rank, armed->point));
+      run_.injected.back().rank = of_data ? -1 : point.rank;
       run_.injected.back().time_us = point.time_us;
+      if (of_data) run_.injected.back().step = step_of_sample(point.hit, setup_->samples_of_step);
     }
   }
 
@@ -340,13 +349,19 @@ class Executor {
       run_.wrong = fmt::format("the launcher ended well, but the run says that it is {}", state);
     } else if (!digest.ok()) {
       run_.wrong = "its last checkpoint: " + digest.error().message;
-    } else if (*digest != setup_->digest) {
-      run_.wrong =
-          fmt::format("other bits than the undisturbed run:\n{}instead of\n{}", *digest, setup_->digest);
     } else {
-      run_.wrong = left_behind();
+      run_.same_bits = *digest == setup_->digest;
+      if (!run_.same_bits) run_.excuse = excuse_of(run_);
+      if (!run_.same_bits && run_.excuse.empty()) {
+        run_.wrong =
+            fmt::format("other bits than the undisturbed run:\n{}instead of\n{}", *digest, setup_->digest);
+      } else {
+        run_.wrong = left_behind();
+      }
     }
     if (run_.wrong.empty()) run_.wrong = host_left_out(run_, setup_->hosts, env_->host_name());
+    if (const auto baseless = judge_numbers(run_).baseless; run_.wrong.empty() && !baseless.empty())
+      run_.wrong = baseless.front();
   }
 
   std::string left_behind() const {
@@ -375,12 +390,18 @@ class Executor {
     const Result<LogReader> log = LogReader::open(*env_, paths_);
     if (!log.ok()) return;
     WorkLossReader reader;
+    StepClock steps;
     const auto take = [&](const Json& event) {
       reader.read(event);
+      steps.read(event);
+      if (auto verdict = event_as<VerdictEvent>(event)) run_.number_verdicts.push_back(*std::move(verdict));
       if (std::optional<HostRanks> start = ranks_of_start(event); start.has_value())
         run_.starts.push_back(std::move(*start));
     };
     if (log->for_each(take).ok()) run_.losses = std::move(reader).finish();
+    remove_usual(run_.number_verdicts, setup_->usual_verdicts);
+    for (ChaosInjected& injected : run_.injected)
+      if (facts_of(injected.fault).of_numbers) steps.place(injected);
   }
 
   std::string end_of_log() const {
@@ -407,57 +428,10 @@ class Executor {
   bool disk_was_full_ = false;                   // in this launch
   Result<void> trouble_;                         // that keeps the campaign from going on
   bool job_ended_ = false;
-  std::set<std::ptrdiff_t> slow_noted_;  // injections
+  std::set<std::ptrdiff_t> noted_;  // injections that count once
 };
 
-bool is_set_by_plan(const std::string& word) {
-  for (const char* key :
-       {"--run.directory=", "--parallel.lanes=", "--parallel.tensor_lanes=", "--parallel.data=",
-        "--parallel.pipeline=", "--parallel.tensor=", "--elastic.spares="}) {
-    if (word.starts_with(key)) return true;
-  }
-  return false;
-}
-
 }  // namespace
-
-std::vector<std::string> launch_words(const ChaosSetup& setup, const ChaosPlan& plan,
-                                      const std::string& directory) {
-  const ChaosLayout& layout = plan.layout;
-  const std::string saving_key = plan.saving.substr(0, plan.saving.find('=') + 1);
-  std::vector<std::string> words = {setup.program, "launch", "-np", std::to_string(layout.ranks)};
-  words.insert(words.end(), setup.host_options.begin(), setup.host_options.end());
-  words.push_back(setup.config);
-  for (const std::string& word : setup.overrides) {
-    const bool replaced = !saving_key.empty() && word.starts_with(saving_key);
-    if (!is_set_by_plan(word) && !replaced) words.push_back(word);
-  }
-  words.push_back("--run.directory=" + directory);
-  words.push_back(fmt::format("--parallel.lanes={}", setup.lanes));
-  words.push_back(fmt::format("--parallel.tensor_lanes={}", setup.tensor_lanes));
-  words.push_back(fmt::format("--parallel.data={}", layout.data()));
-  words.push_back(fmt::format("--parallel.pipeline={}", layout.pipeline));
-  words.push_back(fmt::format("--parallel.tensor={}", layout.tensor));
-  words.push_back(fmt::format("--elastic.spares={}", layout.spares));
-  if (!plan.saving.empty()) words.push_back(plan.saving);
-  return words;
-}
-
-LaunchEnd end_of(const ChaosLaunch& launch, bool disk_was_full) {
-  if (launch.killed) return LaunchEnd::wrong;
-  switch (static_cast<ExitCode>(launch.exit_code)) {
-    case ExitCode::done:
-      return LaunchEnd::done;
-    case ExitCode::communication:
-      return launch.last_words.empty() ? LaunchEnd::wrong : LaunchEnd::ended_truthfully;
-    case ExitCode::checkpoint: {
-      const bool says_so = launch.last_words.find("the disk is full") != std::string::npos;
-      return disk_was_full && says_so ? LaunchEnd::ended_truthfully : LaunchEnd::wrong;
-    }
-    default:
-      return LaunchEnd::wrong;
-  }
-}
 
 Result<ChaosRun> run_chaos(Env& env, const ChaosSetup& setup, const ChaosPlan& plan,
                            const std::string& directory, bool keep) {
@@ -469,25 +443,6 @@ Result<std::string> digest_of_run(Env& env, const std::string& directory) {
   if (!found.has_value()) return fail(ExitCode::checkpoint, "{} has no checkpoint", directory);
   HF_TRY(const StateDigest digest, digest_checkpoint(found->checkpoint));
   return to_text(digest);
-}
-
-bool kill_job(Env& env, Process& launcher, const std::string& directory) {
-  const std::string launch = RunPaths{directory}.launch();
-  const std::vector<std::string> names = starts_of_run(env, directory);
-  static_cast<void>(launcher.signal(SIGKILL).ok());
-  bool all_gone = launcher.wait_ended(job_death_limit_ms);
-  for (const std::string& name : names) {
-    const std::string start = launch + "/" + name;
-    const std::int64_t until_ns = env.monotonic_ns() + job_death_limit_ms * 1'000'000;
-    while (!processes_of_start(env, start).empty() && env.monotonic_ns() < until_ns) env.sleep_us(look_us);
-    all_gone = processes_of_start(env, start).empty() && all_gone;
-    static_cast<void>(end_processes_of_start(env, start, 0));
-    // The launcher would have removed this directory; the watcher looks only at the ranks of the current
-    // start.
-    static_cast<void>(env.remove_tree(start).ok());
-  }
-  remove_dead_boards(env);
-  return all_gone;
 }
 
 }  // namespace holdfast::inline chaos

@@ -3,19 +3,14 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "runtime/chaos/chaos_launch.h"
 #include "runtime/chaos/chaos_plan.h"
 #include "runtime/chaos/chaos_record.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
-#include "runtime/os/processes.h"
 
 namespace holdfast::inline chaos {
-
-// Returns the command line that launches such a run in `directory`.
-std::vector<std::string> launch_words(const ChaosSetup& setup, const ChaosPlan& plan,
-                                      const std::string& directory);
 
 // Runs until the run or its time ends; no process of it is left then. With `keep`, or when it went wrong, its
 // files are in the directory, also those of a small disk. Error: it could not be started, or a command of the
@@ -25,9 +20,5 @@ Result<ChaosRun> run_chaos(Env& env, const ChaosSetup& setup, const ChaosPlan& p
 
 // Returns what `holdfast digest` prints for the newest whole state.
 Result<std::string> digest_of_run(Env& env, const std::string& directory);
-
-// Sends SIGKILL to a launcher that is in a session of its own; all processes that it has started die with it.
-// Returns false if some processes of the run in `directory` still exist ten seconds later.
-bool kill_job(Env& env, Process& launcher, const std::string& directory);
 
 }  // namespace holdfast::inline chaos

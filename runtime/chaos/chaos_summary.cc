@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/run/numbers_log.h"
+
 namespace holdfast::inline chaos {
 namespace {
 
@@ -24,6 +26,23 @@ JudgedFault judge_full_disk(const ChaosRun& run, const ChaosInjected& injected) 
     judged.notice_ms = static_cast<double>(entry.time_us - injected.time_us) / 1e3;
     break;
   }
+  return judged;
+}
+
+// Wrong numbers are mended from the verdict on, if it takes a rank away or goes back to an older state.
+JudgedFault judge_number(const ChaosRun& run, const ChaosInjected& injected, const JudgedNumber& number) {
+  JudgedFault judged{.fault = injected.fault};
+  const bool ends_attempts = number.verdict.ends_with(verdict_values::evict) ||
+                             number.verdict.ends_with(verdict_values::rollback) ||
+                             number.verdict.ends_with(verdict_values::stop);
+  const FaultEntry* entry = ends_attempts ? entry_of(run.ledger, number.verdict_us) : nullptr;
+  if (entry != nullptr) {
+    if (entry->level == FaultLevel::in_place) judged.outcome = ChaosOutcome::in_place;
+    if (entry->level == FaultLevel::restart) judged.outcome = ChaosOutcome::restarted;
+    if (gave_up_between(run, number.verdict_us, entry->resumed_us))
+      judged.outcome = ChaosOutcome::ended_truthfully;
+  }
+  if (!run.wrong.empty()) judged.outcome = ChaosOutcome::wrong;
   return judged;
 }
 
@@ -151,8 +170,12 @@ std::string_view name_of(ChaosOutcome outcome) {
 std::vector<JudgedFault> judge(const ChaosRun& run) {
   std::vector<JudgedFault> judged;
   const Culprits culprits = find_culprits(run);
-  for (std::size_t i = 0; i < run.injected.size(); ++i)
-    judged.push_back(judge_one(run, run.injected[i], culprits.each[i]));
+  const NumberJudgement numbers = judge_numbers(run);
+  for (std::size_t i = 0; i < run.injected.size(); ++i) {
+    const ChaosInjected& injected = run.injected[i];
+    judged.push_back(numbers.each[i].has_value() ? judge_number(run, injected, *numbers.each[i])
+                                                 : judge_one(run, injected, culprits.each[i]));
+  }
   return judged;
 }
 
@@ -167,7 +190,9 @@ ChaosSummary summarize(std::span<const ChaosRun> runs) {
   ChaosSummary summary;
   for (const ChaosRun& run : runs) {
     ++summary.runs;
-    summary.right += run.wrong.empty() ? 1 : 0;
+    summary.right += run.wrong.empty() && run.excuse.empty() ? 1 : 0;
+    summary.excused += run.wrong.empty() && !run.excuse.empty() ? 1 : 0;
+    summary.numbers.add(run);
     const std::int64_t launches = std::ssize(run.launches);
     summary.launches += launches;
     summary.ended_truthfully += run.ended_truthfully;
@@ -202,6 +227,8 @@ std::string to_text(const ChaosSummary& summary) {
                         times.values_ms.size(), times.percentile(0.5), times.percentile(0.9),
                         times.percentile(0.99), times.percentile(1.0));
   }
+  if (!summary.numbers.kinds.empty() || summary.numbers.baseless > 0)
+    text += "\n\n" + to_text(summary.numbers);
   text += "\n\n" + sentence_of_launches(summary);
   if (summary.hangs > 0) text += "\n\n" + sentence_of_hangs(summary);
   if (summary.costs.losses > 0) text += "\n\n" + to_text(summary.costs);

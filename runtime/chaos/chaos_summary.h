@@ -13,6 +13,7 @@
 #include "runtime/chaos/chaos_run.h"
 #include "runtime/chaos/cost_promise.h"
 #include "runtime/chaos/culprits.h"
+#include "runtime/chaos/number_judgement.h"
 
 namespace holdfast::inline chaos {
 
@@ -55,6 +56,7 @@ struct ChaosDistribution {
 
 struct ChaosSummary {
   std::int64_t runs = 0, right = 0;
+  std::int64_t excused = 0;  // runs with other bits by a wrong number that no check sees
   // Counts of launches by the campaign: all, those after it had killed the launcher, and those after a run
   // had ended truthfully.
   std::int64_t launches = 0, launched_again = 0, ended_truthfully = 0;
@@ -66,11 +68,13 @@ struct ChaosSummary {
   std::int64_t baseless_verdicts = 0;
   std::uint64_t lost_steps = 0;
   CostTally costs = {};  // lost work compared with the promise
+  NumberTallies numbers = {};
   std::array<ChaosTally, chaos_fault_kinds> tallies = {};
   // Distributions of the time to detection, the parts of a recovery in place, and from fault to step by
   // outcome.
   std::vector<ChaosDistribution> times = {};
 
+  std::int64_t wrong_runs() const { return runs - right - excused; }
   std::int64_t count_of(NamedRank rank) const { return named[static_cast<std::size_t>(rank)]; }
   // Returns the hangs that had to be noticed; the others were over before.
   std::int64_t judged_hangs() const { return std::accumulate(named.begin(), named.end(), std::int64_t{0}); }

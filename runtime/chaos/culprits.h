@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/chaos/chaos_run.h"
+#include "runtime/chaos/chaos_record.h"
 
 namespace holdfast::inline chaos {
 

@@ -102,6 +102,8 @@ TEST(ChaosLaunches, EndTruthfullyOrWrongly) {
       EXPECT_EQ(end(code, full, disk_was_full), LaunchEnd::wrong) << static_cast<int>(code);
   }
   EXPECT_EQ(end_of({.killed = true, .exit_code = 9, .last_words = "words"}, false), LaunchEnd::wrong);
+  const ChaosLaunch numerics{.exit_code = static_cast<int>(ExitCode::numerics), .last_words = "step 9: bits"};
+  EXPECT_EQ(end_of(numerics, false, /*numbers_were_wrong=*/true), LaunchEnd::ended_truthfully);
 }
 
 TEST(ChaosLaunches, AreCountedByWhyAnotherOneFollowed) {

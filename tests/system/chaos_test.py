@@ -126,6 +126,41 @@ class ChaosTest(unittest.TestCase):
         self.assertIn("the undisturbed run ended with exit code 4", output)
         self.assertIn("missing.txt does not exist", output)
 
+    def expect_numbers(self, output):
+        """No verdict is baseless, and none that finds weights or moments that changed between updates names another rank. Returns the kinds with their counts."""
+        result = self.result()
+        self.assertEqual(result["right"] + result["excused"], result["runs"], output)
+        self.assertEqual(result["numbers"]["baseless_verdicts"], 0, output)
+        kinds = result["numbers"]["kinds"]
+        for each in result["each"]:
+            for fault in each["faults"]:
+                is_covered = fault["fault"] in ("flip_weights", "flip_moments") and not fault["before_first_update"]
+                if is_covered and fault["end"] == "found":
+                    self.assertEqual((fault["named"], fault["latency_steps"] <= 1), ("right", True), (fault, output))
+        return kinds
+
+    def test_wrong_numbers(self):
+        """Nothing but these faults happens to the runs, so that they repeat."""
+        output = self.chaos("--faults=numbers", "--faults-max=1", "--seeds=4..9", "--layouts=3x1x1,2x2x1,2x1x2", "--parallel.tensor_lanes=2",
+                            "--parallel.lanes=6", "--checkpoint.ram_every_steps=2")
+        kinds = self.expect_numbers(output)
+        self.assertEqual(set(kinds), {"flip_weights", "flip_moments", "flip_parameters", "nan", "bad_sample"}, output)
+        for name in ("flip_weights", "flip_moments", "nan"):
+            self.assertEqual((kinds[name]["found"], kinds[name]["same bits"]), (kinds[name]["injected"],) * 2, output)
+        self.assertEqual(kinds["bad_sample"]["same bits"], kinds["bad_sample"]["injected"], "those of the twin")
+        self.assertEqual(self.result()["launches"]["launched_again"], 0, output)
+        self.assertIn("Wrong numbers", (self.directory / "chaos.html").read_text())
+        self.assertFalse((self.directory / "twin").exists())
+
+    @harness.full
+    def test_wrong_numbers_between_deaths(self):
+        output = self.chaos("--faults=kill,kill_in_recovery,crash,job_killed,ram_lost,numbers", "--faults-max=3", "--seeds=1..40",
+                            "--layouts=2x1x1,3x1x1,4x1x1", "--training.steps=60", "--checkpoint.every_steps=5", "--parallel.lanes=4")
+        kinds = self.expect_numbers(output)
+        self.assertEqual(set(kinds), {"flip_weights", "flip_moments", "flip_parameters", "flip_gradients", "flip_activations", "nan",
+                                      "wrong_product", "wrong_product_always", "bad_sample"}, output)
+        self.assertGreater(self.result()["kills"], 10, output)
+
     @harness.full
     def test_hangs_that_take_another_start(self):
         """Nobody can go on without the rank that hung: the restart's fault begins with the verdict. A livelock that is armed in a rank

@@ -1,6 +1,6 @@
 // holdfast-chaos: the program that `holdfast chaos` runs. It turns the command line into the options of a
 // campaign.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>
@@ -13,7 +13,6 @@
 #include "runtime/cli/common/program.h"
 #include "runtime/cli/common/resolved_config.h"
 #include "runtime/config/loader.h"
-#include "runtime/core/suggest.h"
 
 namespace holdfast::inline cli {
 namespace {
@@ -37,7 +36,14 @@ constexpr const char* usage =
     "  --ranks N         of a run, at most; 4 when left out\n"
     "  --layouts LIST    only these: copies x stages x ranks that share a layer, and spares, as in "
     "2x2x1,4x1x2+1\n"
-    "  --faults LIST     only these, as in kill,crash; all when left out\n"
+    "  --faults LIST     only these, as in kill,crash; \"numbers\" stands for all that make numbers wrong, "
+    "\"all\" for\n"
+    "                    all others, which are taken when it is left out. Runs with wrong numbers audit a "
+    "lane "
+    "at every\n"
+    "                    step unless --verdict.audit_every_steps or --as-configured says otherwise. A wrong "
+    "number that\n"
+    "                    comes once in another lane is counted as missed, and its run is not wrong\n"
     "  --faults-max N    of a run, 4 when left out\n"
     "  --as-configured   sets no key of checkpoint.*: runs save as the config says, or by default\n"
     "  --kills-only      inject as many kills as the run can survive, more than a third of them during "
@@ -95,24 +101,6 @@ Result<void> read_seeds(const Arguments& parsed, CampaignOptions& options) {
   options.first_seed = from;
   options.runs = static_cast<std::int64_t>(to - from + 1);
   return {};
-}
-
-Result<std::vector<ChaosFault>> read_faults(const std::string& list) {
-  std::vector<ChaosFault> faults;
-  std::vector<std::string_view> names;
-  for (std::size_t i = 0; i < chaos_fault_kinds; ++i)
-    names.push_back(facts_of(static_cast<ChaosFault>(i)).name);
-  std::istringstream words(list);
-  for (std::string word; std::getline(words, word, ',');) {
-    const auto found = std::ranges::find(names, word);
-    if (found == names.end()) {
-      const std::string near = closest(word, names);
-      return fail(ExitCode::config, "chaos: there is no fault {}{}; there are {}", word,
-                  near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(names, ", "));
-    }
-    faults.push_back(static_cast<ChaosFault>(found - names.begin()));
-  }
-  return faults;
 }
 
 Result<std::vector<ChaosLayout>> read_layouts(const std::string& list) {
