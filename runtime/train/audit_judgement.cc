@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "parallel/comm/gather.h"
 #include "runtime/train/hardware_findings.h"
@@ -93,6 +95,18 @@ BlamedRanks blame_for_parameters(std::span<const AuditFinding> findings, const L
   return blamed;
 }
 
+// Returns all ranks of the copies of the model that the blamed ones are of: what one rank of a copy computes wrong
+// goes to the others, so its own gradients may be right and theirs wrong. None where that is more than one copy.
+BlamedRanks whole_copies(std::span<const AuditFinding> findings, BlamedRanks blamed) {
+  std::set<int> copies;
+  for (const int rank : blamed.ranks) copies.insert(findings[static_cast<std::size_t>(rank)].data);
+  blamed.ranks.clear();
+  if (copies.size() != 1) return blamed;
+  for (std::size_t rank = 0; rank < findings.size(); ++rank)
+    if (copies.contains(findings[rank].data)) blamed.ranks.push_back(static_cast<int>(rank));
+  return blamed;
+}
+
 BlamedRanks blame(std::span<const AuditFinding> findings, const std::array<LaneAudit, trials>& audits) {
   using Who = AuditBlame::Who;
   const auto pairs = trials_by_pair(findings, audits);
@@ -109,7 +123,7 @@ BlamedRanks blame(std::span<const AuditFinding> findings, const std::array<LaneA
     blamed.has_auditor |= is_auditor;
   }
   if (!is_known) blamed = {};
-  return blamed;
+  return whole_copies(findings, std::move(blamed));
 }
 
 // Returns the last step at which all ranks that may be to blame took part in audits that agreed, or, where some

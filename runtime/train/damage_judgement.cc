@@ -93,14 +93,14 @@ Result<DamagedState> judge_damage(Worker& worker, std::uint64_t read_by) {
     const DamageRecord& culprit = records[static_cast<std::size_t>(ranks[0])];
     damaged.report.rank = culprit.rank;
     damaged.report.host = culprit.host;
-    if (can_spare_a_replica(worker)) damaged.leaving_rank = ranks[0];
+    if (can_spare_a_replica(worker)) damaged.leaving_ranks = ranks;
   }
-  if (damaged.leaving_rank.has_value()) damaged.report.action = "evict";
+  if (!damaged.leaving_ranks.empty()) damaged.report.action = "evict";
   damaged.report.reason = fmt::format(
       "step {}: weights or moments changed in memory between two updates: {}; the run goes back to "
       "step {} or before{}",
       read_by, fmt::join(found, "; "), damaged.trusted_step,
-      damaged.leaving_rank.has_value() ? ", without that rank" : "");
+      !damaged.leaving_ranks.empty() ? ", without that rank" : "");
   note_findings(worker.rank(), records, damaged.report);
   return damaged;
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "runtime/core/result.h"
 #include "runtime/run/event.h"
@@ -14,9 +15,9 @@
 namespace holdfast::inline train {
 
 struct DamagedState {
-  std::uint64_t trusted_step = 0;        // newest step whose state is known to be sound
-  std::optional<int> leaving_rank = {};  // of the communicator
-  VerdictEvent report = {};              // without time_us
+  std::uint64_t trusted_step = 0;       // newest step whose state is known to be sound
+  std::vector<int> leaving_ranks = {};  // of the communicator
+  VerdictEvent report = {};             // without time_us
 };
 
 // Says what follows from damage that some rank found in the state that the update of step `read_by` reads. All

@@ -74,7 +74,7 @@ StepOutcome outcome_of(Worker& worker, const Attempt& first, const JudgedStep& j
           .saves = sums.saves,
           .verdict = judged.report,
           .ends_steps = judged.action == VerdictAction::stop || judged.action == VerdictAction::rollback,
-          .leaving_rank = judged.leaving_rank,
+          .leaving_ranks = judged.leaving_ranks,
           .rollback = judged.rollback};
 }
 

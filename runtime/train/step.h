@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "runtime/core/result.h"
 #include "runtime/run/event.h"
@@ -35,7 +36,7 @@ struct StepOutcome {
   // Finding of a step whose numbers were in doubt; absent where they were not.
   std::optional<VerdictEvent> verdict = {};
   bool ends_steps = false;                // by that verdict; nothing was changed
-  std::optional<int> leaving_rank = {};   // JudgedStep::leaving_rank
+  std::vector<int> leaving_ranks = {};    // JudgedStep::leaving_ranks
   std::optional<Rollback> rollback = {};  // JudgedStep::rollback
 };
 

@@ -179,7 +179,7 @@ std::string consequence_of(const DoubtfulStep& step, const JudgedStep& judged, c
                            const Config& config) {
   if (is_unrepeatable(step.record))
     return "the update was not made. Find the faulty hardware, then start again";
-  if (judged.leaving_rank.has_value()) return leaves_clause;
+  if (!judged.leaving_ranks.empty()) return leaves_clause;
   switch (judged.action) {
     case VerdictAction::skip:
       return fmt::format(
@@ -290,7 +290,7 @@ Result<void> conclude(Worker& worker, const DoubtfulStep& step, JudgedStep& judg
   const StepBlame blame = name_rank(findings, shape.pipeline * shape.tensor == 1, report);
   if (evicts(worker, blame, findings, judged.action)) {
     judged.action = VerdictAction::stop;
-    judged.leaving_rank = blame.culprit;
+    judged.leaving_ranks = {*blame.culprit};
     judged.rollback.reset();  // the step is judged again without that rank
     report.what = verdict_values::corruption;
     report.action = verdict_values::evict;
@@ -317,7 +317,7 @@ Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
   JudgedStep judged{.attempt = step.attempt};
   std::string consequence = "the numbers that both computed count";
   step.report.action = "redo";
-  const bool is_known = step.to_blame.size() == 1;
+  const bool is_known = !step.to_blame.empty();
   if (step.lasts) {
     judged.action = VerdictAction::stop;
     step.report.action = name_of(VerdictAction::stop);
@@ -327,9 +327,10 @@ Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
   }
   if (is_known && (step.lasts || step.is_repeated) && can_spare_a_replica(worker)) {
     judged.action = VerdictAction::stop;
-    judged.leaving_rank = step.to_blame[0];
+    judged.leaving_ranks = step.to_blame;
     step.report.action = verdict_values::evict;
-    consequence = leaves_clause;
+    consequence =
+        step.to_blame.size() == 1 ? leaves_clause : "they leave the run, which goes on without them";
   }
   if (judged.rollback.has_value()) {
     consequence += fmt::format(", from step {} or before", judged.rollback->trusted_step);
@@ -343,7 +344,7 @@ JudgedStep end_with(DamagedState damaged, const Attempt& attempt) {
   return {.attempt = attempt,
           .action = VerdictAction::stop,
           .report = std::move(damaged.report),
-          .leaving_rank = damaged.leaving_rank,
+          .leaving_ranks = std::move(damaged.leaving_ranks),
           .rollback = Rollback{.trusted_step = damaged.trusted_step}};
 }
 

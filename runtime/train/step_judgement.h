@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "runtime/core/result.h"
 #include "runtime/run/event.h"
@@ -27,9 +28,10 @@ struct JudgedStep {
   // Largest gradient norm of the update, where the verdict asks for a smaller one than the config; 0: none.
   double norm_limit = 0.0;
   std::optional<VerdictEvent> report = {};  // absent where the first attempt was fine; without time_us
-  // Rank of the communicator that computes wrong numbers for good, or whose memory does not keep them, and has
-  // to leave: the others make the step without it. Only with VerdictAction::stop.
-  std::optional<int> leaving_rank = {};
+  // Ranks of the communicator, ascending, that compute wrong numbers, or whose memory does not keep them, and have
+  // to leave: the others make the step without them. Where it is one of a copy of the model, and it is not known
+  // which, all of that copy. Only with VerdictAction::stop.
+  std::vector<int> leaving_ranks = {};
   // Set where no state since some step counts. Only with VerdictAction::stop and VerdictAction::rollback.
   std::optional<Rollback> rollback = {};
 };

@@ -318,7 +318,7 @@ Result<StepOutcome> Trainer::step() {
                                     .due = due});
   }());
   if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict);
-  if (outcome.ends_steps) return end_by_verdict(*outcome.verdict, outcome.leaving_rank, outcome.rollback);
+  if (outcome.ends_steps) return end_by_verdict(*outcome.verdict, outcome.leaving_ranks, outcome.rollback);
   if (parts_.starts_ranks_ns != nullptr)
     *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
@@ -345,7 +345,7 @@ Result<StepOutcome> Trainer::step() {
 // Returns the error by which a verdict ends the steps. Where a rank has to leave, the others lose it like one
 // that died; where the state cannot be trusted, all go back to one that can. Batches that are left out say
 // nothing against the saves under way.
-Error Trainer::end_by_verdict(const VerdictEvent& verdict, std::optional<int> leaving_rank,
+Error Trainer::end_by_verdict(const VerdictEvent& verdict, std::span<const int> leaving_ranks,
                               const std::optional<Rollback>& rollback) {
   rollback_ = rollback;
   const bool leaves_batches = rollback.has_value() && rollback->data_cursor.has_value();
@@ -357,7 +357,7 @@ Error Trainer::end_by_verdict(const VerdictEvent& verdict, std::optional<int> le
   Communicator& all = rank.communicator;
   goes_back_together_ = all.size() == 1;
   if (goes_back_together_) return fail(ExitCode::communication, "{}", verdict.reason);
-  has_to_leave_ = leaving_rank == all.rank();
+  has_to_leave_ = std::ranges::find(leaving_ranks, all.rank()) != leaving_ranks.end();
   // No rank gives up the group before all have the verdict. One that is given up here has it.
   static_cast<void>(barrier(all, rank.waiter).ok());
   all.abandon();
@@ -374,7 +374,7 @@ Result<void> Trainer::check_state(bool update_follows) {
   }
   if (!damaged.has_value()) return {};
   parts_.progress.judged(damaged->report);
-  return end_by_verdict(damaged->report, damaged->leaving_rank,
+  return end_by_verdict(damaged->report, damaged->leaving_ranks,
                         Rollback{.trusted_step = damaged->trusted_step});
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "checkpoint/store.h"
 #include "runtime/rank/train_inputs.h"
@@ -74,7 +75,7 @@ class Trainer {
   Result<bool> stops_before_a_step();
   bool evaluation_due(std::uint64_t step) const;
   Result<StepOutcome> step();
-  Error end_by_verdict(const VerdictEvent& verdict, std::optional<int> leaving_rank,
+  Error end_by_verdict(const VerdictEvent& verdict, std::span<const int> leaving_ranks,
                        const std::optional<Rollback>& rollback);
   void keep_what_is_needed();
   Result<void> check_state(bool update_follows);

@@ -181,6 +181,17 @@ class WrongRankTest(unittest.TestCase):
                 self.assertTrue(oldest <= resumed <= newest, resumed)
                 self.assertEqual(run.digest(), clean.digest())
 
+    def test_all_ranks_of_a_copy_leave_where_one_of_them_is_wrong(self):
+        options = [*self.OPTIONS, "--parallel.lanes=6", "--parallel.pipeline=2"]
+        clean = self.scene.run("clean", options)
+        clean.start(2).expect_exit(0)
+        run = self.scene.run("copy", options)
+        run.start(6, faults="step.begin@20:3=wrong_product_always").expect_exit(0)
+        evicted, = (event for event in run.events("verdict") if event["action"] == "evict")
+        self.assertIn("one of rank 2 (", evicted["reason"])
+        self.assertNotIn("rank", evicted)
+        self.assertEqual(run.digest(), clean.digest())
+
     def test_two_replicas_that_differ_go_back_at_the_next_start(self):
         clean = self.scene.run("clean", self.OPTIONS)
         clean.start(2).expect_exit(0)

@@ -71,7 +71,7 @@ struct Outcome {
   std::vector<std::uint64_t> skipped = {};
   std::vector<VerdictEvent> verdicts = {};
   std::uint64_t ended_at = 0;  // step whose verdict ended the run; 0: none
-  std::optional<int> leaving_rank = {};
+  std::vector<int> leaving_ranks = {};
   std::vector<HardwareRecord> hardware = {};  // by rank
 };
 
@@ -110,7 +110,7 @@ Outcome make_steps(const Disturbed& run) {
                  if (first && made.verdict.has_value()) outcome.verdicts.push_back(*made.verdict);
                  if (first && made.ends_steps) {
                    outcome.ended_at = made.step;
-                   outcome.leaving_rank = made.leaving_rank;
+                   outcome.leaving_ranks = made.leaving_ranks;
                  }
                  if (made.ends_steps) break;
                }
@@ -182,7 +182,7 @@ TEST(DoubtfulStep, SendsAwayARankAtTheSecondFindingAboutItsDevice) {
               testing::ContainsRegex("that rank leaves the run, which goes on without it; this is the second "
                                      "finding about cpu of host .* since .* UTC$"));
   EXPECT_EQ(found.ended_at, 5);
-  EXPECT_EQ(found.leaving_rank, 1);
+  EXPECT_THAT(found.leaving_ranks, testing::ElementsAre(1));
   EXPECT_EQ(found.weights, undisturbed(2, 4).weights);
   const std::vector<HardwareFinding> findings = findings_of(found);
   ASSERT_EQ(findings.size(), 2U);
@@ -415,7 +415,7 @@ TEST(LaneAudit, SendsAwayARankAtTheSecondFindingWithinTheWindow) {
   ASSERT_EQ(found.verdicts.size(), 2);
   EXPECT_EQ(found.verdicts[0].action, "redo");
   EXPECT_EQ(found.verdicts[1].action, "evict") << found.verdicts[1].reason;
-  EXPECT_EQ(found.leaving_rank, 1);
+  EXPECT_THAT(found.leaving_ranks, testing::ElementsAre(1));
   EXPECT_EQ(found.weights, undisturbed(2, 4).weights);
   EXPECT_EQ(findings_of(found).size(), 2U);
 
@@ -450,7 +450,7 @@ TEST(LaneAudit, FindsThatWeightsHaveChangedInMemory) {
   const Outcome found = make_steps({.ranks = 2, .steps = 6, .audit_every_steps = 3, .spoil = spoil});
   ASSERT_EQ(found.verdicts.size(), 1);
   EXPECT_EQ(found.verdicts[0].of, "state");
-  EXPECT_EQ(found.leaving_rank, 1);
+  EXPECT_THAT(found.leaving_ranks, testing::ElementsAre(1));
 }
 
 TEST(LaneAudit, SendsAwayAnAuditorWhoseNumbersAreWrongForGood) {
@@ -465,7 +465,7 @@ TEST(LaneAudit, SendsAwayAnAuditorWhoseNumbersAreWrongForGood) {
   EXPECT_EQ(found.verdicts[0].attempts, 3);
   EXPECT_EQ(found.verdicts[0].action, "evict") << found.verdicts[0].reason;
   EXPECT_THAT(found.verdicts[0].reason, testing::HasSubstr("weights may be wrong since step 0"));
-  EXPECT_EQ(found.leaving_rank, 1);
+  EXPECT_THAT(found.leaving_ranks, testing::ElementsAre(1));
   EXPECT_EQ(found.weights, undisturbed(4, 1).weights);
 }
 
@@ -478,7 +478,7 @@ TEST(LaneAudit, SendsAwayTheRankWhoseNumbersAreWrongForGood) {
   EXPECT_EQ(found.ended_at, 2);
   ASSERT_EQ(found.verdicts.size(), 1);
   EXPECT_EQ(found.verdicts[0].action, "evict") << found.verdicts[0].reason;
-  EXPECT_EQ(found.leaving_rank, 0);
+  EXPECT_THAT(found.leaving_ranks, testing::ElementsAre(0));
   EXPECT_EQ(found.weights, undisturbed(4, 1).weights);
 }
 
@@ -491,7 +491,7 @@ TEST(LaneAudit, EndsTheRunWhereNobodyKnowsWhoseNumbersAreRight) {
   EXPECT_EQ(found.ended_at, 2);
   ASSERT_EQ(found.verdicts.size(), 1);
   EXPECT_EQ(found.verdicts[0].action, "stop") << found.verdicts[0].reason;
-  EXPECT_FALSE(found.leaving_rank.has_value());
+  EXPECT_THAT(found.leaving_ranks, testing::IsEmpty());
 }
 
 }  // namespace
