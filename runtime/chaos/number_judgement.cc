@@ -18,12 +18,6 @@ bool is_of_state(const VerdictEvent& verdict) {
   return verdict.of == "state";
 }
 
-// Returns whether the updates that were made of wrong numbers stay. Such a verdict says so, and only it.
-bool admits_wrong_weights(const VerdictEvent& verdict) {
-  const bool gives_up = verdict.action == verdict_values::evict || verdict.action == verdict_values::stop;
-  return gives_up && !is_of_state(verdict) && verdict.reason.find("may be wrong") != std::string::npos;
-}
-
 // Returns whether other bits at a second attempt, or than those that an update left, led to the verdict.
 bool compares_bits(const VerdictEvent& verdict) {
   return is_of_hardware(verdict) || verdict.differing_ranks > 0;
@@ -62,7 +56,6 @@ class NumberJudge {
       if (facts_of(injected.fault).of_numbers) judged.emplace();
       judgement_.each.push_back(std::move(judged));
     }
-    admits_.resize(run.injected.size());
   }
 
   NumberJudgement judge() {
@@ -71,7 +64,7 @@ class NumberJudge {
       std::optional<JudgedNumber>& judged = judgement_.each[i];
       if (!judged.has_value()) continue;
       if (judged->verdict_us == 0 && run_->same_bits) judged->end = NumberEnd::harmless;
-      judged->is_healed = (judged->is_healed && !admits_[i]) || is_always_healed(run_->injected[i]);
+      judged->is_healed = judged->is_healed || is_always_healed(run_->injected[i]);
     }
     return std::move(judgement_);
   }
@@ -126,7 +119,6 @@ class NumberJudge {
     const ChaosInjected& injected = run_->injected[index];
     JudgedNumber& judged = judgement_.each[index].value();
     judged.is_healed = judged.is_healed || compares_bits(verdict);
-    admits_[index] = admits_[index] || admits_wrong_weights(verdict);
     if (judged.verdict_us != 0) return;
     judged.end = NumberEnd::found;
     judged.verdict_us = verdict.time_us;
@@ -137,7 +129,6 @@ class NumberJudge {
 
   const ChaosRun* run_;
   NumberJudgement judgement_;
-  std::vector<bool> admits_;
 };
 
 std::string cell_of(const std::optional<std::uint64_t>& number) {

@@ -43,8 +43,8 @@ struct NumberJudgement {
 // Judges by run.injected, run.number_verdicts and run.same_bits; both lists are in the order of time.
 NumberJudgement judge_numbers(const ChaosRun& run);
 
-// Returns the number fault by which a run may have other bits: one that came once where no check is, or one
-// whose verdict says itself that weights may be wrong. Empty: there is none.
+// Returns the number fault by which a run may have other bits: one that came where no check is. Empty: there is
+// none.
 std::string excuse_of(const ChaosRun& run);
 // Returns the line about a number fault: "found in the same step (corruption, evict), right rank".
 std::string to_text(const JudgedNumber& judged);
