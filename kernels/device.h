@@ -178,8 +178,4 @@ struct CpuDeviceOptions {
 // Makes a CPU device. The requests must be such that KernelRegistry::choose() accepts them.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 
-// Limits the instruction set of oneDNN, which is not configured by device. The limit holds for the whole
-// process and only works before oneDNN's first use: before the first device, and before any description().
-Result<void> limit_library_isa(CpuIsa isa);
-
 }  // namespace holdfast::inline kernels

@@ -1,8 +1,8 @@
-// The limit of oneDNN. It picks its instructions from the processor by itself, for the whole process.
+#include "kernels/cpu/library_isa.h"
+
 #include <oneapi/dnnl/dnnl.h>
 
 #include "kernels/cpu/matmul_cache.h"
-#include "kernels/device.h"
 
 namespace holdfast::inline kernels {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/device.h"
+#include "kernels/cpu/isa.h"
 
 namespace holdfast::inline kernels::cpu {
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/library_isa.h"
+
 namespace holdfast::inline rank {
 namespace {
 
