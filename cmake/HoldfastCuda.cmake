@@ -1,5 +1,5 @@
-# The CUDA device: kernels/cuda, compiled wherever nvcc is found so that it never rots, into a library that the program loads
-# when a GPU is asked for. (tests/cuda_emulator compiles the same files for the CPU.)
+# The CUDA device: runtime/device/cuda with kernels/cuda, compiled wherever nvcc is found so that it never rots, into a library
+# that the program loads when a GPU is asked for. (tests/cuda_emulator compiles the same files for the CPU.)
 set(HOLDFAST_CUDA AUTO CACHE STRING "CUDA device: ON, OFF, or AUTO (when there is nvcc)")
 set_property(CACHE HOLDFAST_CUDA PROPERTY STRINGS AUTO ON OFF)
 
@@ -26,13 +26,14 @@ if(HOLDFAST_CUDA_WANTED)
   endif()
 endif()
 
-# holdfast_cuda_module(NAME): bin/libNAME.so from kernels/cuda, where there is nvcc. With HF_NCCL it can use NCCL:
-# only the header is needed here, libnccl itself is loaded when the program asks for it.
+# holdfast_cuda_module(NAME): bin/libNAME.so from runtime/device/cuda and kernels/cuda, where there is nvcc. With HF_NCCL it can
+# use NCCL: only the header is needed here, libnccl itself is loaded when the program asks for it.
 function(holdfast_cuda_module name)
   if(NOT CMAKE_CUDA_COMPILER OR NOT HOLDFAST_CUDA_WANTED)
     return()
   endif()
-  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cc)
+  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cc
+    ${PROJECT_SOURCE_DIR}/runtime/device/cuda/*.cc)
   file(GLOB custom CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/custom/*.cu)
   # Kernels with instructions that compute capability 9.0 alone has, and only under the name sm_90a: beside sm_90, which
   # has everything else. The registry gives them to no other GPU (Implementation::needs_gpu).
@@ -60,7 +61,7 @@ function(holdfast_cuda_module name)
   holdfast_kernel_lists(hf_cuda FUNCTION custom_lists NAMESPACE cuda BUILDS custom SOURCES ${custom} ${custom_sm_90a})
   list(TRANSFORM architectures PREPEND "sm_" OUTPUT_VARIABLE built_for)
   list(JOIN built_for ", " built_for)
-  set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cuda/trial.cc PROPERTY COMPILE_DEFINITIONS HF_CUDA_BUILT_FOR="${built_for}")
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/runtime/device/cuda/trial.cc PROPERTY COMPILE_DEFINITIONS HF_CUDA_BUILT_FOR="${built_for}")
   # --fmad=false, as -ffp-contract=off for the host: products and sums are fused where the source says fmaf. By itself nvcc fuses
   # what inlining and unrolling happen to bring together, even 1 + e^x with the last product inside of expf(). That is the same
   # in every run of one build, but two instances of a template that must have the same bits (whole and ragged rows, forward and
@@ -73,15 +74,15 @@ function(holdfast_cuda_module name)
     target_compile_options(hf_cuda_sm_90a PRIVATE ${cuda_options})
     target_link_libraries(hf_cuda_sm_90a PRIVATE hf_flags hf_kernels CUDA::cudart_static)
     target_sources(hf_cuda PRIVATE $<TARGET_OBJECTS:hf_cuda_sm_90a>)
-    set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cuda/trial.cc APPEND PROPERTY COMPILE_DEFINITIONS HF_CUDA_SM_90A)
+    set_property(SOURCE ${PROJECT_SOURCE_DIR}/runtime/device/cuda/trial.cc APPEND PROPERTY COMPILE_DEFINITIONS HF_CUDA_SM_90A)
   endif()
-  target_link_libraries(hf_cuda PUBLIC hf_flags hf_kernels CUDA::cudart_static CUDA::cublasLt ${CMAKE_DL_LIBS})
+  target_link_libraries(hf_cuda PUBLIC hf_flags hf_kernels hf_device CUDA::cudart_static CUDA::cublasLt ${CMAKE_DL_LIBS})
   find_path(HOLDFAST_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   if(HOLDFAST_NCCL_INCLUDE)
-    set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cuda/nccl_loader.cc APPEND PROPERTY COMPILE_DEFINITIONS HF_NCCL)
+    set_property(SOURCE ${PROJECT_SOURCE_DIR}/runtime/device/cuda/nccl_loader.cc APPEND PROPERTY COMPILE_DEFINITIONS HF_NCCL)
     target_include_directories(hf_cuda SYSTEM PRIVATE ${HOLDFAST_NCCL_INCLUDE})
   endif()
-  holdfast_module(${name} LAYER cuda EXPORTS kernels/cuda/cuda_module.map)
+  holdfast_module(${name} LAYER cuda EXPORTS runtime/device/cuda/cuda_module.map)
   # cuBLASLt stays where the toolkit is, which the system's linker often does not know.
   set_property(TARGET ${name} APPEND PROPERTY INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
 endfunction()

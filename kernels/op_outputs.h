@@ -1,4 +1,4 @@
-// Tells which memory an op writes: what an inspector of ops (kernels/op_digests.h) looks at.
+// Tells which memory an op writes: what an inspector of ops (runtime/device/op_digests.h) looks at.
 //
 //   const OpOutputs outputs = outputs_of(id, arguments);
 //   for (const OpOutput& output : outputs) digest(output.values, output.dtype, output.count);

@@ -1,4 +1,4 @@
-// The first kernel that runs on a GPU (kernels/cuda/trial.h).
+// The first kernel that runs on a GPU (runtime/device/cuda/trial.h).
 #pragma once
 
 #include <cuda_runtime.h>

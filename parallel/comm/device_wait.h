@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "kernels/device.h"
 #include "parallel/comm/communicator.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::inline parallel {
 

@@ -30,12 +30,12 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/device.h"
 #include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
 #include "parallel/data/lane_sum.h"
 #include "parallel/data/lanes.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/device/device.h"
 #include "runtime/os/span_recorder.h"
 
 namespace holdfast::inline parallel {

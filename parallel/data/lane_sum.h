@@ -11,10 +11,10 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device.h"
 #include "parallel/data/buckets.h"
 #include "parallel/data/lanes.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::inline parallel {
 

@@ -23,9 +23,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device.h"
 #include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
+#include "runtime/device/device.h"
 #include "runtime/os/span_recorder.h"
 
 namespace holdfast::inline parallel {

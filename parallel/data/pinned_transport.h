@@ -11,10 +11,10 @@
 
 #include <vector>
 
-#include "kernels/device.h"
 #include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::inline parallel {
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include "kernels/cuda_error.h"
+#include "runtime/device/cuda_error.h"
 
 namespace holdfast::inline parallel {
 namespace {

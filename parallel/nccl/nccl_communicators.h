@@ -28,8 +28,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/nccl_library.h"
 #include "runtime/core/result.h"
+#include "runtime/device/nccl_library.h"
 #include "runtime/os/env.h"
 
 namespace holdfast::inline parallel {

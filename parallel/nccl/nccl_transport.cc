@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "kernels/cuda_error.h"
+#include "runtime/device/cuda_error.h"
 
 namespace holdfast::inline parallel {
 namespace {

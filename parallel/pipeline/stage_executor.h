@@ -22,9 +22,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device.h"
 #include "parallel/comm/transport.h"
 #include "parallel/pipeline/schedule.h"
+#include "runtime/device/device.h"
 #include "runtime/os/span_recorder.h"
 
 namespace holdfast::inline parallel {

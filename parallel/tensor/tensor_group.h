@@ -18,10 +18,10 @@
 #include <functional>
 #include <span>
 
-#include "kernels/device.h"
 #include "parallel/comm/transport.h"
 #include "parallel/tensor/tensor_share.h"
 #include "runtime/core/tensor.h"
+#include "runtime/device/device.h"
 #include "runtime/os/span_recorder.h"
 
 namespace holdfast::inline parallel {

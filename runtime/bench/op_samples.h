@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/device.h"
 #include "kernels/op.h"
+#include "runtime/device/device.h"
 #include "runtime/measure/op_memory.h"
 #include "runtime/model/block.h"
 #include "runtime/model/spec.h"

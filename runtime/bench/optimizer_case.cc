@@ -7,11 +7,11 @@
 #include <span>
 #include <vector>
 
-#include "kernels/host_access.h"
 #include "kernels/optimizer.h"
 #include "runtime/bench/op_samples.h"
 #include "runtime/config/presets.h"
 #include "runtime/core/text_table.h"
+#include "runtime/device/host_access.h"
 #include "runtime/measure/op_memory.h"
 #include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "kernels/device.h"
 #include "parallel/group/mpi_loader.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/cli/commands.h"
@@ -11,6 +10,7 @@
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/units.h"
+#include "runtime/device/device.h"
 #include "runtime/elastic/prepare.h"
 #include "runtime/launch/slurm.h"
 #include "runtime/model/activations.h"

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "kernels/counting_device.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/resolved_config.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/units.h"
+#include "runtime/device/counting_device.h"
 #include "runtime/os/available_memory.h"
 #include "runtime/os/shared_memory_facts.h"
 #include "runtime/plan/layout_search.h"

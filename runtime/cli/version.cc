@@ -1,9 +1,9 @@
 #include <fmt/core.h>
 
-#include "kernels/device.h"
 #include "parallel/group/mpi_loader.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/build_facts.h"
+#include "runtime/device/device.h"
 #include "runtime/rank/device_choice.h"
 
 namespace holdfast::inline cli {

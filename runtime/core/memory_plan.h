@@ -3,7 +3,7 @@
 //
 //   MemoryPlan plan;
 //   MemoryPlan::Slot logits = plan.reserve("head.logits", MemoryClass::activations, bytes);
-//   HF_TRY(MemoryArena arena, allocate_memory(device, plan));  // kernels/device.h
+//   HF_TRY(MemoryArena arena, allocate_memory(device, plan));  // runtime/device/device.h
 //   float* data = arena.at<float>(logits);
 #pragma once
 

@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 
-#include "kernels/device.h"
 #include "parallel/comm/collectives.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
+#include "runtime/device/device.h"
 #include "runtime/elastic/resume.h"
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/run_directory.h"

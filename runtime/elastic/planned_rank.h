@@ -16,9 +16,9 @@
 #include <string>
 #include <utility>
 
-#include "kernels/device.h"
 #include "kernels/registry.h"
 #include "parallel/comm/communicator.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::inline elastic {
 

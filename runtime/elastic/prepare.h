@@ -8,11 +8,11 @@
 #include <optional>
 #include <string>
 
-#include "kernels/device.h"
 #include "parallel/comm/collectives.h"
 #include "parallel/group/rank_assignment.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
+#include "runtime/device/device.h"
 #include "runtime/elastic/resume.h"
 #include "runtime/os/secret.h"
 #include "runtime/rank/train_inputs.h"

@@ -9,10 +9,10 @@
 #include <string>
 
 #include "checkpoint/store.h"
-#include "kernels/device.h"
-#include "kernels/host_access.h"
 #include "runtime/config/config.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/device/device.h"
+#include "runtime/device/host_access.h"
 #include "runtime/model/model.h"
 #include "runtime/os/env.h"
 #include "runtime/train/token_staging.h"

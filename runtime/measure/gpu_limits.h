@@ -3,8 +3,8 @@
 // GPU's cache holds come faster than any copy, so a small op may be above its limit.
 #pragma once
 
-#include "kernels/device.h"
 #include "runtime/core/json.h"
+#include "runtime/device/device.h"
 #include "runtime/measure/limits.h"
 #include "runtime/os/env.h"
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda_loader.h"
-#include "kernels/device.h"
 #include "runtime/core/json.h"
+#include "runtime/device/cuda_loader.h"
+#include "runtime/device/device.h"
 #include "runtime/measure/gpu_limits.h"
 #include "runtime/measure/limits.h"
 #include "runtime/measure/op_timer.h"

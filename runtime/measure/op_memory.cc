@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/host_access.h"
 #include "runtime/core/random.h"
+#include "runtime/device/host_access.h"
 
 namespace holdfast::inline measure {
 namespace {

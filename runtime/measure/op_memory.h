@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device.h"
 #include "kernels/optimizer.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::inline measure {
 

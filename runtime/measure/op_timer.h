@@ -12,10 +12,10 @@
 #include <map>
 #include <vector>
 
-#include "kernels/cuda_loader.h"
-#include "kernels/device.h"
-#include "kernels/host_access.h"
 #include "kernels/optimizer.h"
+#include "runtime/device/cuda_loader.h"
+#include "runtime/device/device.h"
+#include "runtime/device/host_access.h"
 #include "runtime/os/env.h"
 
 namespace holdfast::inline measure {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <span>
 
-#include "kernels/host_access.h"
+#include "runtime/device/host_access.h"
 
 namespace holdfast::inline model {
 namespace {

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/device.h"
 #include "parallel/tensor/tensor_group.h"
 #include "runtime/core/tensor.h"
+#include "runtime/device/device.h"
 #include "runtime/model/spec.h"
 
 namespace holdfast::inline model {

@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/device.h"
 #include "parallel/data/buckets.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/device/device.h"
 #include "runtime/model/activations.h"
 #include "runtime/model/block.h"
 #include "runtime/model/parameters.h"

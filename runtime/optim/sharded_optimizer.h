@@ -19,13 +19,13 @@
 #include <string>
 #include <vector>
 
-#include "kernels/device.h"
-#include "kernels/host_access.h"
 #include "kernels/optimizer.h"
 #include "parallel/data/buckets.h"
 #include "runtime/config/config.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"
+#include "runtime/device/device.h"
+#include "runtime/device/host_access.h"
 
 namespace holdfast::inline optim {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "kernels/device.h"
+#include "runtime/device/device.h"
 #include "runtime/plan/op_prices.h"
 
 namespace holdfast::inline plan {
@@ -33,8 +33,8 @@ struct PlannedMachine {
   std::optional<double> link_bytes_per_second = {}, host_link_bytes_per_second = {};
   // True if messages move while the rank computes. Processors that copy messages do nothing else meanwhile.
   bool overlaps_messages = false;
-  // Device that counts the workspace of kernels (kernels/counting_device.h), for one planner at a time;
-  // outlives this object. Null: the workspace is unknown.
+  // Device that counts the workspace of kernels (runtime/device/counting_device.h), for one planner at
+  // a time; outlives this object. Null: the workspace is unknown.
   Device* kernels = nullptr;
 
   // Returns how many of `ranks` share one host.

@@ -1,8 +1,8 @@
 // Chooses and makes the device that a run computes on, from `device` of its config and from what this machine
 // and this build have.
 //
-// The CUDA device is in a library of its own (kernels/cuda_loader.h) beside the program; an environment
-// variable can name another library (cuda_module_variable).
+// The CUDA device is in a library of its own (runtime/device/cuda_loader.h) beside the program; an
+// environment variable can name another library (cuda_module_variable).
 #pragma once
 
 #include <map>
@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda_loader.h"
-#include "kernels/device.h"
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
+#include "runtime/device/cuda_loader.h"
+#include "runtime/device/device.h"
 #include "runtime/os/env.h"
 
 namespace holdfast::inline rank {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/host_access.h"
 #include "runtime/core/random.h"
+#include "runtime/device/host_access.h"
 
 namespace holdfast::inline rank {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "kernels/device.h"
 #include "kernels/matmul.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"
+#include "runtime/device/device.h"
 #include "runtime/os/env.h"
 
 namespace holdfast::inline rank {

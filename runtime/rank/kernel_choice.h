@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/device.h"
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
+#include "runtime/device/device.h"
 #include "runtime/run/event.h"
 
 namespace holdfast::inline rank {

@@ -7,12 +7,12 @@
 #include <string>
 #include <utility>
 
-#include "kernels/device.h"
 #include "parallel/comm/collectives.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
+#include "runtime/device/device.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/sealed_network.h"

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/nccl_library.h"
 #include "parallel/comm/counted_communicator.h"
 #include "parallel/group/mesh.h"
 #include "parallel/nccl/nccl_session.h"
@@ -20,6 +19,7 @@
 #include "parallel/tensor/tensor_group.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
+#include "runtime/device/nccl_library.h"
 #include "runtime/os/env.h"
 #include "runtime/rank/nccl_connection.h"
 #include "runtime/rank/rank_transport.h"

@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/device.h"
 #include "parallel/comm/group_communicator.h"
 #include "parallel/comm/host_transport.h"
 #include "parallel/data/pinned_transport.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::inline rank {
 

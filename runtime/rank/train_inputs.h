@@ -7,11 +7,11 @@
 #include <memory>
 #include <string>
 
-#include "kernels/nccl_library.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/group/membership.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/result.h"
+#include "runtime/device/nccl_library.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 #include "watchdog/rank_watch.h"

@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/device.h"
-#include "kernels/nccl_library.h"
 #include "parallel/comm/collectives.h"
+#include "runtime/device/device.h"
+#include "runtime/device/nccl_library.h"
 #include "runtime/rank/train_inputs.h"
 
 namespace holdfast::inline rank {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "checkpoint/store.h"
-#include "kernels/host_access.h"
 #include "runtime/core/result.h"
+#include "runtime/device/host_access.h"
 #include "runtime/optim/sharded_optimizer.h"
 
 namespace holdfast::inline save {

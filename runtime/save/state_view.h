@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "kernels/host_access.h"
 #include "parallel/data/parameter_gather.h"
+#include "runtime/device/host_access.h"
 #include "runtime/model/spec.h"
 #include "runtime/optim/sharded_optimizer.h"
 #include "runtime/rank/rank_context.h"

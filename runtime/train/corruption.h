@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "kernels/host_access.h"
 #include "parallel/data/buckets.h"
 #include "parallel/data/lane_reduction.h"
 #include "parallel/data/parameter_gather.h"
 #include "runtime/core/corruption.h"
 #include "runtime/core/tensor.h"
+#include "runtime/device/host_access.h"
 #include "runtime/optim/sharded_optimizer.h"
 #include "runtime/train/lane_runner.h"
 #include "runtime/train/stage_model.h"

@@ -6,11 +6,11 @@
 #include <array>
 #include <span>
 
-#include "kernels/device.h"
 #include "kernels/digest.h"
 #include "parallel/data/buckets.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::inline train {
 

@@ -5,8 +5,8 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/device_span.h"
-#include "kernels/host_access.h"
+#include "runtime/device/device_span.h"
+#include "runtime/device/host_access.h"
 #include "runtime/rank/watch.h"
 
 namespace holdfast::inline train {

@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device.h"
 #include "parallel/data/parameter_gather.h"
 #include "parallel/tensor/tensor_group.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
+#include "runtime/device/device.h"
 #include "runtime/model/model.h"
 #include "runtime/rank/rank_context.h"
 #include "runtime/train/token_staging.h"

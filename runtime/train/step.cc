@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/device_span.h"
 #include "parallel/comm/device_wait.h"
+#include "runtime/device/device_span.h"
 #include "runtime/optim/schedule.h"
 #include "runtime/train/step_judgement.h"
 

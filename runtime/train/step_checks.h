@@ -1,4 +1,4 @@
-// Looks at every result of every op of a step on one rank (kernels/op_digests.h): which is the first that is
+// Looks at every result of every op of a step on one rank (runtime/device/op_digests.h): which is the first that is
 // not finite, and whether two computations of the step had the same results. `holdfast replay --checks` does it
 // for a whole step, and a run for a second attempt at a step whose numbers are not finite.
 #pragma once
@@ -8,10 +8,10 @@
 #include <optional>
 #include <string>
 
-#include "kernels/device.h"
-#include "kernels/op_digests.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
+#include "runtime/device/device.h"
+#include "runtime/device/op_digests.h"
 
 namespace holdfast::inline train {
 

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/device.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/device/device.h"
 #include "runtime/model/model.h"
 
 namespace holdfast::inline train {

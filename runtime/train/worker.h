@@ -8,9 +8,6 @@
 #include <vector>
 
 #include "checkpoint/slot_pool.h"
-#include "kernels/device.h"
-#include "kernels/host_access.h"
-#include "kernels/nccl_library.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/data/lane_reduction.h"
 #include "parallel/data/parameter_gather.h"
@@ -19,6 +16,9 @@
 #include "runtime/core/kept_memory.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/data/loader.h"
+#include "runtime/device/device.h"
+#include "runtime/device/host_access.h"
+#include "runtime/device/nccl_library.h"
 #include "runtime/optim/sharded_optimizer.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/sealed_network.h"

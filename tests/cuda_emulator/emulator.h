@@ -1,9 +1,9 @@
-// Runs CUDA kernels on the CPU, so that machines without a GPU can test them: the sources of kernels/cuda are
-// compiled as plain C++ against include/cuda_runtime.h of this folder, and each thread of a block becomes a
-// fiber. It shows that a kernel computes the right thing for every shape, that it never reads what another
-// thread may not have written yet (fibers run in several orders; the bits must be the same), that all threads
-// reach the same barriers, and that shared memory and grids stay within a device's limits. It says nothing
-// about speed, and its memory is sequentially consistent.
+// Runs CUDA kernels on the CPU, so that machines without a GPU can test them: the sources of kernels/cuda and
+// runtime/device/cuda are compiled as plain C++ against include/cuda_runtime.h of this folder, and each
+// thread of a block becomes a fiber. It shows that a kernel computes the right thing for every shape, that it
+// never reads what another thread may not have written yet (fibers run in several orders; the bits must be
+// the same), that all threads reach the same barriers, and that shared memory and grids stay within a
+// device's limits. It says nothing about speed, and its memory is sequentially consistent.
 //
 // This header is what the emulated intrinsics are made of; kernels never include it by name.
 #pragma once

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/elementwise.h"
-#include "kernels/op_digests.h"
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/device/op_digests.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/kernels/op_test.h"
 

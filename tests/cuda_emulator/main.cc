@@ -3,8 +3,8 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/table.h"
+#include "runtime/device/cuda/cuda_device.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/kernels/kernel_cases.h"
 

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
+#include "runtime/device/cuda/cuda_device.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/kernels/op_test.h"
 

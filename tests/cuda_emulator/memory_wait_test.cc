@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/matmul.h"
+#include "runtime/device/cuda/cuda_device.h"
 #include "tests/cuda_emulator/emulator.h"
 
 namespace holdfast::test {

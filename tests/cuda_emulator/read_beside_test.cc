@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/elementwise.h"
+#include "runtime/device/cuda/cuda_device.h"
 #include "tests/cuda_emulator/emulator.h"
 
 namespace holdfast::test {

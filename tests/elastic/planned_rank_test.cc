@@ -7,8 +7,8 @@
 
 #include <array>
 
-#include "kernels/counting_device.h"
-#include "kernels/cuda_loader.h"
+#include "runtime/device/counting_device.h"
+#include "runtime/device/cuda_loader.h"
 #include "tests/support/worker_rig.h"
 
 namespace holdfast::test {

@@ -21,8 +21,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/device.h"
 #include "kernels/registry.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::test {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/elementwise.h"
-#include "kernels/op_digests.h"
+#include "runtime/device/op_digests.h"
 
 namespace holdfast::test {
 namespace {

@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/device.h"
 #include "runtime/core/tensor.h"
+#include "runtime/device/device.h"
 #include "tests/kernels/kernel_cases.h"
 
 namespace holdfast::test {

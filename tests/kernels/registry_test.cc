@@ -9,8 +9,8 @@
 #include <span>
 
 #include "kernels/attention.h"
-#include "kernels/device.h"
 #include "kernels/matmul.h"
+#include "runtime/device/device.h"
 
 namespace holdfast {
 namespace {

@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/table.h"
-#include "kernels/cuda/trial.h"
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/device/cuda/trial.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/op_test.h"
 

@@ -7,8 +7,8 @@
 
 #include <memory>
 
-#include "kernels/cuda_loader.h"
-#include "kernels/nccl_library.h"
+#include "runtime/device/cuda_loader.h"
+#include "runtime/device/nccl_library.h"
 #include "tests/parallel/nccl/nccl_double.h"
 
 namespace holdfast::test {

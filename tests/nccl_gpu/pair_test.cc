@@ -5,10 +5,10 @@
 #include <array>
 #include <vector>
 
-#include "kernels/host_access.h"
 #include "parallel/comm/collectives.h"
 #include "parallel/local/local_communicator.h"
 #include "parallel/nccl/nccl_session.h"
+#include "runtime/device/host_access.h"
 #include "tests/nccl_gpu/nccl_setup.h"
 #include "tests/parallel/communicator_contract.h"
 

@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
-#include "kernels/cuda_error.h"
 #include "parallel/comm/collectives.h"
 #include "parallel/nccl/nccl_communicators.h"
+#include "runtime/device/cuda_error.h"
 #include "tests/nccl_gpu/nccl_setup.h"
 
 namespace holdfast {

@@ -9,11 +9,11 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 #include "parallel/data/lane_reduction.h"
 #include "parallel/data/parameter_gather.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::test {
 

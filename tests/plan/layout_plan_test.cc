@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "kernels/counting_device.h"
+#include "runtime/device/counting_device.h"
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
 #include "tests/support/worker_rig.h"

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/host_access.h"
 #include "parallel/comm/host_transport.h"
 #include "parallel/data/lane_reduction.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/exact_sum.h"
+#include "runtime/device/host_access.h"
 #include "runtime/optim/schedule.h"
 #include "runtime/optim/sharded_optimizer.h"
 #include "tests/support/golden.h"

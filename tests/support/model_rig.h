@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/device.h"
-#include "kernels/host_access.h"
 #include "parallel/data/buckets.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/random.h"
+#include "runtime/device/device.h"
+#include "runtime/device/host_access.h"
 #include "runtime/model/model.h"
 
 namespace holdfast::test {

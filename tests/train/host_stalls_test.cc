@@ -2,8 +2,8 @@
 // loss and the gradient norm: no matter how many lanes and microbatches, and how long the device takes.
 #include <gtest/gtest.h>
 
-#include "kernels/cuda_loader.h"
 #include "kernels/visit_op.h"
+#include "runtime/device/cuda_loader.h"
 #include "tests/support/worker_rig.h"
 
 namespace holdfast::test {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "kernels/device.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::test {
 

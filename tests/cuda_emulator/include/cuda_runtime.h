@@ -1,5 +1,5 @@
-// Stands in for CUDA's <cuda_runtime.h> when kernels/cuda is compiled for the CPU (tests/cuda_emulator): the
-// part of the language and of the runtime that the kernels and the device use, and no more.
+// Stands in for CUDA's <cuda_runtime.h> when kernels/cuda and runtime/device/cuda are compiled for the CPU
+// (tests/cuda_emulator): the part of the language and of the runtime that they use, and no more.
 #pragma once
 
 #include <algorithm>

@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/nccl_library.h"
+#include "runtime/device/nccl_library.h"
 
 namespace holdfast::test {
 

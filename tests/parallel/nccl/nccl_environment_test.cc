@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "kernels/nccl_library.h"
+#include "runtime/device/nccl_library.h"
 #include "tests/support/forwarding_env.h"
 
 namespace holdfast {

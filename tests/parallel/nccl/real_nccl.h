@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "kernels/cuda_loader.h"
 #include "parallel/nccl/nccl_environment.h"
+#include "runtime/device/cuda_loader.h"
 
 namespace holdfast::test {
 

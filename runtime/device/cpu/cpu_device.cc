@@ -1,0 +1,279 @@
+// The CPU device: a ring of launches, one thread that runs them in order, and its team.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/matmul_cache.h"
+#include "kernels/cpu/team.h"
+#include "runtime/device/counting_device.h"
+#include "runtime/device/cpu/wrong_product.h"
+#include "runtime/device/device.h"
+#include "runtime/os/env.h"
+
+namespace holdfast::inline kernels {
+
+namespace {
+
+// Action of the queue thread on a slot.
+enum class Action : std::uint8_t { run, prepare, begin_count, allocate, stamp, spoil, stop };
+
+struct Slot {
+  OpId id = OpId::count;
+  Action action = Action::run;
+  alignas(16) std::byte arguments[op_bytes_max];
+};
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(const CpuDeviceOptions& options, KernelTable kernels, bool counts_workspace)
+      : isa_(options.isa),
+        observer_(options.observer),
+        after_(options.after),
+        counts_workspace_(counts_workspace),
+        kernels_(std::move(kernels)),
+        slots_(options.queue_capacity),
+        team_(options.threads, cpu::use_one_thread_per_primitive),
+        scratch_(empty_scratch()),
+        matmuls_(options.threads),
+        context_(team_, scratch_, matmuls_),
+        queue_thread_([this] { serve(); }) {}
+
+  ~CpuDevice() override {
+    push(OpId::count, Action::stop, nullptr, 0);
+    queue_thread_.join();
+  }
+
+  Ticket ticket() override { return submitted_.load(std::memory_order_relaxed); }
+  void count_ops_in(std::atomic<std::uint64_t>& done) override { reported_ = &done; }
+  bool reached(Ticket ticket) const override { return completed_.load(std::memory_order_acquire) >= ticket; }
+  bool wait(Ticket ticket, std::int64_t timeout_us) override;
+
+  void stamp(Stamp& target) override {
+    Stamp* const pointer = &target;
+    push(OpId::count, Action::stamp, &pointer, sizeof(pointer));
+  }
+
+  void launch_fault(DeviceFault fault) override {
+    HF_CHECK(is_wrong_product(fault), "a fault of a GPU on a processor");
+    push(OpId::count, Action::spoil, &fault, sizeof(fault));
+  }
+
+  Result<OwnedMemory> allocate(MemoryKind kind, std::uint64_t bytes) override {
+    return host_memory(kind, bytes);
+  }
+  bool host_sees_memory() const override { return true; }
+  Result<void> status() override { return {}; }
+  bool lost() override { return false; }
+
+  void begin_planning() override;
+  Result<void> end_planning() override;
+  std::uint64_t workspace_bytes() const override { return workspace_bytes_.load(std::memory_order_relaxed); }
+
+  const KernelTable& kernels() const override { return kernels_; }
+  std::string description() const override;
+  std::string identity(DType precision) const override { return with_bits("cpu", precision); }
+  int threads() const override { return team_.threads(); }
+
+ private:
+  void submit(OpId id, const void* arguments, std::size_t bytes) override {
+    push(id, planning_ ? Action::prepare : Action::run, arguments, bytes);
+  }
+  void push(OpId id, Action action, const void* arguments, std::size_t bytes);
+  std::string with_bits(std::string_view name, DType precision) const;
+
+  // The queue thread.
+  void serve();
+  void await_submission(std::uint64_t done);
+  void execute(const Slot& slot);
+  void complete(std::uint64_t done);
+  bool allocate_scratch();
+  cpu::Scratch empty_scratch() const {
+    return cpu::Scratch(counts_workspace_ ? -team_.threads() : team_.threads());
+  }
+
+  const CpuIsa isa_;
+  const std::function<void(OpId)> observer_;
+  const std::function<void(OpId, const void*)> after_;
+  const bool counts_workspace_;
+  const KernelTable kernels_;
+  std::vector<Slot> slots_;
+  cpu::Team team_;
+  cpu::Scratch scratch_;
+  cpu::MatmulCache matmuls_;
+  cpu::Context context_;
+  cpu::WrongProduct wrong_product_;
+  bool planning_ = false;  // of the launching thread
+
+  // Sequentially consistent against sleeping_ and waiters_: who publishes looks for sleepers afterwards, who
+  // goes to sleep looks for news afterwards, so one of them sees the other.
+  alignas(64) std::atomic<std::uint64_t> submitted_{0};
+  alignas(64) std::atomic<std::uint64_t> completed_{0};
+  alignas(64) std::atomic<bool> sleeping_{false};               // the queue thread
+  std::atomic<std::atomic<std::uint64_t>*> reported_{nullptr};  // count_ops_in()
+  std::atomic<int> waiters_{0};                                 // threads inside wait()
+  std::atomic<bool> allocated_{true};  // whether the last allocation of scratch worked
+  std::atomic<std::uint64_t> workspace_bytes_{0};
+  std::mutex mutex_;
+  std::condition_variable work_arrived_;
+  std::condition_variable work_done_;
+  std::thread queue_thread_;  // last: it uses all of the above
+};
+
+void CpuDevice::push(OpId id, Action action, const void* arguments, std::size_t bytes) {
+  const std::uint64_t position = submitted_.load(std::memory_order_relaxed);
+  if (position >= slots_.size()) {
+    while (!wait(position - slots_.size() + 1, 1'000'000)) {
+    }
+  }
+  Slot& slot = slots_[position % slots_.size()];
+  slot.id = id;
+  slot.action = action;
+  if (bytes > 0) std::memcpy(slot.arguments, arguments, bytes);
+  submitted_.store(position + 1);
+  if (sleeping_.load()) {
+    const std::lock_guard lock(mutex_);
+    work_arrived_.notify_one();
+  }
+}
+
+bool CpuDevice::wait(Ticket ticket, std::int64_t timeout_us) {
+  if (reached(ticket)) return true;
+  if (timeout_us <= 0) return false;
+  waiters_.fetch_add(1);
+  std::unique_lock lock(mutex_);
+  const bool done = work_done_.wait_for(lock, std::chrono::microseconds(timeout_us),
+                                        [&] { return completed_.load() >= ticket; });
+  lock.unlock();
+  waiters_.fetch_sub(1);
+  return done;
+}
+
+// Names the widest instructions that own kernels are compiled for. A run in bf16 reaches every kernel.
+std::string CpuDevice::description() const {
+  return with_bits(fmt::format("cpu, {}", name_of(std::min(isa_, CpuIsa::avx512))), DType::bf16);
+}
+
+std::string CpuDevice::with_bits(std::string_view name, DType precision) const {
+  const std::string bits = bits_of(kernels_, precision);
+  return fmt::format("{}{}{}", name, bits.empty() ? "" : ", ", bits);
+}
+
+void CpuDevice::begin_planning() {
+  planning_ = true;
+  if (counts_workspace_) push(OpId::count, Action::begin_count, nullptr, 0);
+}
+
+Result<void> CpuDevice::end_planning() {
+  planning_ = false;
+  push(OpId::count, Action::allocate, nullptr, 0);
+  synchronize();
+  if (!allocated_.load(std::memory_order_relaxed)) {
+    return fail(
+        ExitCode::does_not_fit,
+        "the CPU device could not allocate its workspace of {} threads: expected enough free memory; use "
+        "fewer threads, a smaller microbatch or a shorter sequence",
+        threads());
+  }
+  return {};
+}
+
+void CpuDevice::await_submission(std::uint64_t done) {
+  const auto submitted = [&] { return submitted_.load() > done; };
+  if (cpu::spin_until(submitted)) return;
+  std::unique_lock lock(mutex_);
+  sleeping_.store(true);
+  work_arrived_.wait(lock, submitted);
+  sleeping_.store(false);
+}
+
+void CpuDevice::serve() {
+  cpu::use_one_thread_per_primitive();
+  for (std::uint64_t done = 0;; ++done) {
+    await_submission(done);
+    const Slot& slot = slots_[done % slots_.size()];
+    if (slot.action == Action::stop) return;
+    execute(slot);
+    complete(done + 1);
+  }
+}
+
+bool CpuDevice::allocate_scratch() {
+  if (scratch_.enough()) return true;
+  const bool allocated = scratch_.allocate();
+  workspace_bytes_.store(scratch_.bytes(), std::memory_order_relaxed);
+  return allocated;
+}
+
+void CpuDevice::execute(const Slot& slot) {
+  if (slot.action == Action::allocate) {
+    allocated_.store(allocate_scratch(), std::memory_order_relaxed);
+    return;
+  }
+  if (slot.action == Action::begin_count) {
+    scratch_ = empty_scratch();
+    workspace_bytes_.store(0, std::memory_order_relaxed);
+    return;
+  }
+  if (slot.action == Action::stamp) {
+    Stamp* target = nullptr;
+    std::memcpy(&target, slot.arguments, sizeof(target));
+    *target = {.time_ns = posix_env().monotonic_ns(), .worked_ns = posix_env().thread_processor_ns()};
+    return;
+  }
+  if (slot.action == Action::spoil) {
+    DeviceFault fault = DeviceFault::wrong_product;
+    std::memcpy(&fault, slot.arguments, sizeof(fault));
+    wrong_product_.begin(fault);
+    return;
+  }
+  HF_CHECK(slot.id < OpId::count, "launch of an unknown op {}", static_cast<int>(slot.id));
+  const Implementation& kernel = kernels_[static_cast<std::size_t>(slot.id)].of(slot.arguments);
+  if (kernel.prepare != nullptr) kernel.prepare(context_, slot.arguments);
+  if (slot.action == Action::prepare) return;
+  HF_CHECK(!counts_workspace_, "{} was launched on a device that only counts", name_of(slot.id));
+  HF_CHECK(allocate_scratch(), "no memory for the scratch of {}, which was not planned", name_of(slot.id));
+  if (observer_) observer_(slot.id);
+  kernel.run(context_, slot.arguments);
+  wrong_product_.after(slot.id, slot.arguments);
+  if (after_) after_(slot.id, slot.arguments);
+}
+
+void CpuDevice::complete(std::uint64_t done) {
+  completed_.store(done);
+  if (std::atomic<std::uint64_t>* const reported = reported_.load(std::memory_order_relaxed);
+      reported != nullptr)
+    reported->store(done, std::memory_order_relaxed);
+  if (waiters_.load() > 0) {
+    const std::lock_guard lock(mutex_);
+    work_done_.notify_all();
+  }
+}
+
+std::unique_ptr<Device> make_device(const CpuDeviceOptions& options, bool counts_workspace) {
+  HF_CHECK(options.threads >= 1, "a CPU device needs at least one thread, not {}", options.threads);
+  HF_CHECK(options.queue_capacity >= 1, "a CPU device needs room for at least one launch");
+  Result<KernelTable> kernels = options.registry->choose(options.isa, options.kernels);
+  HF_CHECK(kernels.ok(), "{}", kernels.error().message);
+  return std::make_unique<CpuDevice>(options, std::move(kernels).value(), counts_workspace);
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options) {
+  return make_device(options, /*counts_workspace=*/false);
+}
+
+std::unique_ptr<Device> make_counting_cpu_device(const CpuDeviceOptions& options) {
+  return make_device(options, /*counts_workspace=*/true);
+}
+
+}  // namespace holdfast::inline kernels
