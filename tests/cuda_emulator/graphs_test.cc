@@ -15,7 +15,7 @@ namespace {
 using cuda_emulator::made;
 
 std::unique_ptr<Device> device_with(CudaDeviceOptions options) {
-  return std::move(cuda::make_device(options)).value();
+  return std::move(make_cuda_device(options)).value();
 }
 
 // y = 2 y + x, in three launches.

@@ -17,7 +17,7 @@ Device& emulated(const Implementation& implementation, int variant) {
   static const Implementation* of = nullptr;
   if (of != &implementation) {
     Result<std::unique_ptr<Device>> made =
-        cuda::make_device({.kernels = {{implementation.op, implementation.name}}});
+        make_cuda_device({.kernels = {{implementation.op, implementation.name}}});
     HF_CHECK(made.ok(), "{}", made.error().message);
     device = std::move(made).value();
     of = &implementation;

@@ -28,7 +28,7 @@ Matmul weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k, DType dty
 }
 
 std::unique_ptr<Device> cuda_device() {
-  Result<std::unique_ptr<Device>> made = cuda::make_device({});
+  Result<std::unique_ptr<Device>> made = make_cuda_device({});
   HF_CHECK(made.ok(), "{}", made.error().message);
   return std::move(made).value();
 }

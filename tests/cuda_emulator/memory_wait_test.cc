@@ -21,7 +21,7 @@ class CudaMemoryWait : public testing::Test {
     cuda_emulator::resize_device(whole_);
   }
   static Result<void> allocate(std::uint64_t bytes, const MemoryWait& wait) {
-    const std::unique_ptr<Device> device = std::move(cuda::make_device({.memory_wait = wait})).value();
+    const std::unique_ptr<Device> device = std::move(make_cuda_device({.memory_wait = wait})).value();
     return outcome_of(device->allocate(MemoryKind::device, bytes));
   }
 
@@ -71,7 +71,7 @@ TEST_F(CudaMemoryWait, SaysAtItsEndThatTheRanksOfAGpuNeedTooMuch) {
 
 // Memory that this process holds itself is no reason to wait.
 TEST_F(CudaMemoryWait, IsNotForMemoryOfThisProcess) {
-  const std::unique_ptr<Device> device = std::move(cuda::make_device({})).value();
+  const std::unique_ptr<Device> device = std::move(make_cuda_device({})).value();
   const Result<OwnedMemory> arena = device->allocate(MemoryKind::device, 7 * unit);
   ASSERT_TRUE(arena.ok());
   const Result<OwnedMemory> more = device->allocate(MemoryKind::device, 2 * unit);
@@ -80,7 +80,7 @@ TEST_F(CudaMemoryWait, IsNotForMemoryOfThisProcess) {
 }
 
 TEST_F(CudaMemoryWait, CoversTheWorkspace) {
-  const std::unique_ptr<Device> device = std::move(cuda::make_device({})).value();
+  const std::unique_ptr<Device> device = std::move(make_cuda_device({})).value();
   const auto plan = [&] {
     device->begin_planning();
     device->launch(Matmul{.m = 32,

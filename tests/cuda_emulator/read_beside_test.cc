@@ -17,7 +17,7 @@ constexpr std::int64_t count = 1 << 14;
 constexpr std::size_t bytes = count * sizeof(float);
 
 struct Memory {
-  std::unique_ptr<Device> device = std::move(cuda::make_device({})).value();
+  std::unique_ptr<Device> device = std::move(make_cuda_device({})).value();
   OwnedMemory state = std::move(device->allocate(MemoryKind::device, bytes)).value();
   OwnedMemory other = std::move(device->allocate(MemoryKind::device, bytes)).value();
   OwnedMemory source = std::move(device->allocate(MemoryKind::host_visible, bytes)).value();

@@ -27,7 +27,7 @@ Device& device_for(const Implementation& implementation, int) {
   if (of != &implementation) {
     device.reset();
     Result<std::unique_ptr<Device>> made =
-        cuda::make_device({.kernels = {{implementation.op, implementation.name}}});
+        make_cuda_device({.kernels = {{implementation.op, implementation.name}}});
     HF_CHECK(made.ok(), "{}", made.error().message);
     device = std::move(made).value();
     of = &implementation;
@@ -60,7 +60,7 @@ std::string filter() {
 
 // sm_90a: instructions of one kind of GPU, for which the build has kernels of their own.
 TEST(OwnInstructions, GiveTheRightProduct) {
-  const Result<std::string> outcome = cuda::try_own_instructions(0);
+  const Result<std::string> outcome = try_own_instructions(0);
   ASSERT_TRUE(outcome.ok()) << outcome.error().message;
   if (outcome->empty()) GTEST_SKIP() << "this GPU has none that the build uses";
 }
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   test::register_kernel_tests(cuda::registry(), {}, device_for, /*long_too=*/true);
   if (!GTEST_FLAG_GET(list_tests)) {
-    const Result<std::vector<CudaFacts>> gpus = cuda::devices();
+    const Result<std::vector<CudaFacts>> gpus = cuda_devices();
     if (!gpus.ok()) {
       fmt::print("skipped: {}\n", gpus.error().message);
       return skipped;

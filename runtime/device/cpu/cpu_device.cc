@@ -19,7 +19,7 @@
 #include "runtime/device/device.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::inline device {
 
 namespace {
 
@@ -110,7 +110,7 @@ class CpuDevice final : public Device {
   cpu::Scratch scratch_;
   cpu::MatmulCache matmuls_;
   cpu::Context context_;
-  cpu::WrongProduct wrong_product_;
+  WrongProduct wrong_product_;
   bool planning_ = false;  // of the launching thread
 
   // Sequentially consistent against sleeping_ and waiters_: who publishes looks for sleepers afterwards, who
@@ -276,4 +276,4 @@ std::unique_ptr<Device> make_counting_cpu_device(const CpuDeviceOptions& options
   return make_device(options, /*counts_workspace=*/true);
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::inline device

@@ -5,7 +5,7 @@
 
 #include "kernels/reference/element.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::inline device {
 namespace {
 
 bool same_shape(const Matmul& a, const Matmul& b) {
@@ -46,4 +46,4 @@ void WrongProduct::after(OpId id, const void* arguments) {
   if (*fault_ == DeviceFault::wrong_product) fault_.reset();
 }
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::inline device

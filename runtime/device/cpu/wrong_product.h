@@ -9,7 +9,7 @@
 #include "kernels/matmul.h"
 #include "runtime/core/device_fault.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::inline device {
 
 // Adds an error to the elements of one tile of 16 x 16 of C, in the middle of it (less where C is smaller):
 // 2^8 times the first element of the tile that is finite and not 0, or 2^8 if there is none. The result is
@@ -31,4 +31,4 @@ class WrongProduct {
   std::optional<Matmul> of_shape_;  // the first product that was spoiled
 };
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::inline device

@@ -29,7 +29,7 @@
 #include "runtime/device/cuda/stamp_clock.h"
 #include "runtime/device/cuda_error.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
 namespace {
 
@@ -50,8 +50,8 @@ void free_pinned_memory(std::byte* base, std::uint64_t) {
 // again, so nothing is made in the loop once there are as many as are ever in flight.
 class CudaDevice final : public Device {
  public:
-  CudaDevice(CudaFacts facts, KernelTable kernels, std::unique_ptr<MatmulCache> matmuls, cudaStream_t stream,
-             const CudaDeviceOptions& options)
+  CudaDevice(CudaFacts facts, KernelTable kernels, std::unique_ptr<cuda::MatmulCache> matmuls,
+             cudaStream_t stream, const CudaDeviceOptions& options)
       : facts_(std::move(facts)),
         kernels_(std::move(kernels)),
         matmuls_(std::move(matmuls)),
@@ -105,12 +105,12 @@ class CudaDevice final : public Device {
 
   const CudaFacts facts_;
   const KernelTable kernels_;
-  const std::unique_ptr<MatmulCache> matmuls_;
+  const std::unique_ptr<cuda::MatmulCache> matmuls_;
   cudaStream_t stream_;
-  Context context_;
+  cuda::Context context_;
   CopyStreams copy_streams_;
   const MemoryWait memory_wait_;
-  SlowPaths slow_paths_;                // of the ops planned since begin_planning()
+  cuda::SlowPaths slow_paths_;          // of the ops planned since begin_planning()
   std::unique_ptr<OpClock> clock_;      // null unless somebody asks for times
   std::unique_ptr<StampClock> stamps_;  // null until somebody asks for one
   std::unique_ptr<Graphs> graphs_;      // null unless asked for
@@ -153,7 +153,7 @@ void CudaDevice::submit(OpId id, const void* arguments, std::size_t bytes) {
 
 void CudaDevice::launch_fault(DeviceFault fault) {
   HF_CHECK(graphs_ == nullptr || !graphs_->capturing(), "a device fault inside of what is repeated");
-  context_.note(launch_fault_kernel(stream_, fault), "cudaLaunchKernelEx");
+  context_.note(cuda::launch_fault_kernel(stream_, fault), "cudaLaunchKernelEx");
   ++submitted_;
 }
 
@@ -380,7 +380,7 @@ std::string no_gpu_sentence(cudaError_t found) {
 
 }  // namespace
 
-Result<CudaFacts> facts_of(int ordinal) {
+Result<CudaFacts> cuda_facts_of(int ordinal) {
   CudaFacts facts;
   cudaDeviceProp properties = {};
   HF_TRY_VOID(check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
@@ -398,7 +398,7 @@ Result<CudaFacts> facts_of(int ordinal) {
   return facts;
 }
 
-Result<std::vector<CudaFacts>> devices() {
+Result<std::vector<CudaFacts>> cuda_devices() {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
@@ -407,22 +407,22 @@ Result<std::vector<CudaFacts>> devices() {
   }
   std::vector<CudaFacts> all;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    HF_TRY(CudaFacts facts, facts_of(ordinal));
+    HF_TRY(CudaFacts facts, cuda_facts_of(ordinal));
     all.push_back(std::move(facts));
   }
   return all;
 }
 
-Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) {
-  HF_TRY_VOID(outcome_of(devices()));
+Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& options) {
+  HF_TRY_VOID(outcome_of(cuda_devices()));
   HF_TRY_VOID(check(cudaSetDevice(options.ordinal), "cudaSetDevice"));
-  HF_TRY(CudaFacts facts, facts_of(options.ordinal));
-  HF_TRY(KernelTable kernels, registry().choose(target_of(facts), options.kernels));
-  HF_TRY(std::unique_ptr<MatmulCache> matmuls, MatmulCache::make());
+  HF_TRY(CudaFacts facts, cuda_facts_of(options.ordinal));
+  HF_TRY(KernelTable kernels, cuda::registry().choose(target_of(facts), options.kernels));
+  HF_TRY(std::unique_ptr<cuda::MatmulCache> matmuls, cuda::MatmulCache::make());
   cudaStream_t stream = nullptr;
   HF_TRY_VOID(check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(facts), std::move(kernels),
                                                               std::move(matmuls), stream, options));
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

@@ -6,10 +6,10 @@
 
 #include "runtime/device/cuda_loader.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
-Result<std::vector<CudaFacts>> devices();
-Result<CudaFacts> facts_of(int ordinal);
-Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options);
+Result<std::vector<CudaFacts>> cuda_devices();
+Result<CudaFacts> cuda_facts_of(int ordinal);
+Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& options);
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

@@ -6,20 +6,20 @@
 #include "runtime/device/cuda/nccl_loader.h"
 #include "runtime/device/cuda/trial.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::inline device {
 
 extern "C" const CudaModule* holdfast_cuda_module();
 
 const CudaModule* holdfast_cuda_module() {
-  static constexpr CudaModule module = {.built_for = cuda::built_for,
+  static constexpr CudaModule module = {.built_for = cuda_built_for,
                                         .runtime_version = CUDART_VERSION,
                                         .registry = cuda::registry,
-                                        .devices = cuda::devices,
-                                        .try_device = cuda::try_device,
-                                        .try_own_instructions = cuda::try_own_instructions,
-                                        .make_device = cuda::make_device,
-                                        .load_nccl = cuda::load_nccl};
+                                        .devices = cuda_devices,
+                                        .try_device = try_device,
+                                        .try_own_instructions = try_own_instructions,
+                                        .make_device = make_cuda_device,
+                                        .load_nccl = load_nccl};
   return &module;
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::inline device

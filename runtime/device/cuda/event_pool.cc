@@ -1,12 +1,12 @@
 #include "runtime/device/cuda/event_pool.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
 EventPool::~EventPool() {
   for (const cudaEvent_t event : spare_) cudaEventDestroy(event);
 }
 
-cudaEvent_t EventPool::record(Context& context) {
+cudaEvent_t EventPool::record(cuda::Context& context) {
   cudaEvent_t event = nullptr;
   if (spare_.empty()) {
     context.note(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreate");
@@ -18,4 +18,4 @@ cudaEvent_t EventPool::record(Context& context) {
   return event;
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/context.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
 // Used by the launching thread only. The stream outlives the pool; the pool outlives its recorded events,
 // which their owner gives back or destroys.
@@ -19,11 +19,11 @@ class EventPool {
   EventPool& operator=(const EventPool&) = delete;
 
   // Records an event at the stream's present position. An error is noted in the context.
-  cudaEvent_t record(Context& context);
+  cudaEvent_t record(cuda::Context& context);
   void give_back(cudaEvent_t event) { spare_.push_back(event); }
 
  private:
   std::vector<cudaEvent_t> spare_;
 };
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

@@ -1,15 +1,15 @@
 #include "runtime/device/cuda/graphs.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
-bool Graphs::launch(Context& context, std::uint64_t key) {
+bool Graphs::launch(cuda::Context& context, std::uint64_t key) {
   const auto found = graphs_.find(key);
   if (found == graphs_.end() || found->second == nullptr) return false;
   context.note(cudaGraphLaunch(found->second, context.stream()), "cudaGraphLaunch");
   return true;
 }
 
-void Graphs::begin(Context& context, std::uint64_t key) {
+void Graphs::begin(cuda::Context& context, std::uint64_t key) {
   const bool first = graphs_.try_emplace(key, nullptr).second;
   if (first) return;
   // The capture covers this thread only: other threads allocate memory meanwhile.
@@ -19,7 +19,7 @@ void Graphs::begin(Context& context, std::uint64_t key) {
   failed_ = failed_ || !capturing_;
 }
 
-void Graphs::end(Context& context, std::uint64_t key) {
+void Graphs::end(cuda::Context& context, std::uint64_t key) {
   if (!capturing_) return;
   capturing_ = false;
   cudaGraph_t graph = nullptr;
@@ -45,4 +45,4 @@ void Graphs::clear() {
   graphs_.clear();
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/context.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
 // Used by the launching thread only. Errors go to the context.
 class Graphs {
@@ -23,11 +23,11 @@ class Graphs {
 
   // Puts the launches of `key` on the stream; returns false when they were not captured yet. Then they must
   // be launched between begin() and end().
-  bool launch(Context& context, std::uint64_t key);
+  bool launch(cuda::Context& context, std::uint64_t key);
   // Starts the capture of `key` if it has run before: from here to end() the stream runs nothing.
-  void begin(Context& context, std::uint64_t key);
+  void begin(cuda::Context& context, std::uint64_t key);
   // Launches what was captured meanwhile.
-  void end(Context& context, std::uint64_t key);
+  void end(cuda::Context& context, std::uint64_t key);
   bool capturing() const { return capturing_; }
   // Returns whether a capture has failed.
   bool failed() const { return failed_; }
@@ -40,4 +40,4 @@ class Graphs {
   std::unordered_map<std::uint64_t, cudaGraphExec_t> graphs_;  // null: its launches ran once
 };
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

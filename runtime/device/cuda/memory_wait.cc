@@ -9,7 +9,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 namespace {
 
 constexpr std::int64_t poll_interval_us = 200'000;
@@ -97,4 +97,4 @@ Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaErro
   }
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

@@ -10,7 +10,7 @@
 
 #include "runtime/device/cuda_loader.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
 struct MemoryClaim {
   const CudaFacts& gpu;
@@ -27,4 +27,4 @@ struct MemoryClaim {
 //   communication  others still hold it after MemoryWait::timeout_ms, or the device failed
 Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaError_t()>& attempt);
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

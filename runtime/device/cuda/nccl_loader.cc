@@ -15,7 +15,7 @@ static_assert(static_cast<int>(holdfast::NcclResult::in_progress) == ncclInProgr
 static_assert(sizeof(holdfast::NcclUniqueId) == sizeof(ncclUniqueId));
 static_assert(NCCL_VERSION_CODE >= holdfast::NcclLibrary::version_min, "NCCL 2.18 or newer is needed");
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 namespace {
 
 // The functions of the library, with the types of its header.
@@ -212,17 +212,17 @@ Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string& file) {
   return std::unique_ptr<NcclLibrary>(std::move(library));
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device
 
 #else
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
 Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string&) {
   return fail(ExitCode::config,
               "this holdfast was built without NCCL: build it where the CUDA toolkit and nccl.h are found");
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device
 
 #endif

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
 OpClock::~OpClock() {
   for (const Timing& timing : timings_) {
@@ -12,11 +12,11 @@ OpClock::~OpClock() {
   }
 }
 
-void OpClock::begin(Context& context) {
+void OpClock::begin(cuda::Context& context) {
   begin_ = events_.record(context);
 }
 
-void OpClock::end(Context& context, OpId id, const void* arguments, std::size_t bytes) {
+void OpClock::end(cuda::Context& context, OpId id, const void* arguments, std::size_t bytes) {
   Timing& timing = timings_.emplace_back(
       Timing{.begin = begin_, .end = events_.record(context), .id = id, .arguments = {}});
   std::memcpy(timing.arguments.data(), arguments, bytes);
@@ -34,4 +34,4 @@ void OpClock::tell() {
   }
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

@@ -13,7 +13,7 @@
 #include "runtime/device/cuda/event_pool.h"
 #include "runtime/device/cuda_loader.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
 // Used by the launching thread only. The stream outlives the clock.
 class OpClock {
@@ -23,8 +23,8 @@ class OpClock {
   OpClock(const OpClock&) = delete;
   OpClock& operator=(const OpClock&) = delete;
 
-  void begin(Context& context);
-  void end(Context& context, OpId id, const void* arguments, std::size_t bytes);
+  void begin(cuda::Context& context);
+  void end(cuda::Context& context, OpId id, const void* arguments, std::size_t bytes);
   // Reports the ops that have ended since, in their order. After an error of the device it reports none.
   void tell();
 
@@ -41,4 +41,4 @@ class OpClock {
   std::deque<Timing> timings_;   // not told yet, in order
 };
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

@@ -4,11 +4,11 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
 // Other work on the machine can keep this thread from looking for milliseconds: it looks at a few events, and
 // takes the one about which it knows best when the stream got there.
-StampClock::StampClock(Context& context) {
+StampClock::StampClock(cuda::Context& context) {
   constexpr int most = 16;
   constexpr std::int64_t close_ns = 20'000, patience_ns = 1'000'000'000;
   const std::int64_t end_ns = posix_env().monotonic_ns() + patience_ns;
@@ -24,7 +24,7 @@ StampClock::StampClock(Context& context) {
 
 // Records an event and looks until the stream is there, which it was between the last look in vain, or the
 // recording, and the first one that saw it. Not known: the stream has not got there at `end_ns`.
-StampClock::Origin StampClock::look_at_event(Context& context, std::int64_t end_ns) {
+StampClock::Origin StampClock::look_at_event(cuda::Context& context, std::int64_t end_ns) {
   constexpr std::int64_t spin_ns = 200'000;
   const std::int64_t begin_ns = posix_env().monotonic_ns();
   Origin origin{.event = events_.record(context)};
@@ -55,7 +55,7 @@ StampClock::~StampClock() {
   for (const Pending& pending : pending_) cudaEventDestroy(pending.event);
 }
 
-void StampClock::stamp(Context& context, Stamp& target) {
+void StampClock::stamp(cuda::Context& context, Stamp& target) {
   pending_.push_back({.event = events_.record(context), .target = &target});
 }
 
@@ -74,4 +74,4 @@ void StampClock::tell() {
   }
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

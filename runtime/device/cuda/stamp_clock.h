@@ -14,18 +14,18 @@
 #include "runtime/device/cuda/event_pool.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
 // Used by the launching thread only. The stream outlives the clock. Targets without a time when the clock is
 // destroyed are left unchanged.
 class StampClock {
  public:
-  explicit StampClock(Context& context);
+  explicit StampClock(cuda::Context& context);
   ~StampClock();
   StampClock(const StampClock&) = delete;
   StampClock& operator=(const StampClock&) = delete;
 
-  void stamp(Context& context, Stamp& target);
+  void stamp(cuda::Context& context, Stamp& target);
   // Writes the targets that the stream has reached. After an error of the device it writes none.
   void tell();
 
@@ -37,7 +37,7 @@ class StampClock {
     std::int64_t time_ns = 0;
     std::int64_t doubt_ns = 0;
   };
-  Origin look_at_event(Context& context, std::int64_t end_ns);
+  Origin look_at_event(cuda::Context& context, std::int64_t end_ns);
   bool find_origin();
 
   struct Pending {
@@ -52,4 +52,4 @@ class StampClock {
   std::deque<Pending> pending_;  // in order
 };
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

@@ -11,7 +11,7 @@
 #include "kernels/cuda/trial_kernel.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 namespace {
 
 // Holds memory that is freed at the end of its scope.
@@ -49,7 +49,7 @@ struct Outcome {
 
 using LaunchTrial = cudaError_t (*)(cudaStream_t stream, int* target);
 
-Outcome run_trial(LaunchTrial launch = launch_trial) {
+Outcome run_trial(LaunchTrial launch = cuda::launch_trial) {
   Trial trial;
   Outcome outcome;
   outcome.error = cudaStreamCreateWithFlags(&trial.stream, cudaStreamNonBlocking);
@@ -59,7 +59,7 @@ Outcome run_trial(LaunchTrial launch = launch_trial) {
   *trial.target = 0;
   outcome.error = launch(trial.stream, trial.target);
   if (outcome.good()) outcome.error = wait_for(trial.stream);
-  if (outcome.good()) outcome.right = *trial.target == trial_answer;
+  if (outcome.good()) outcome.right = *trial.target == cuda::trial_answer;
   if (outcome.error == cudaErrorNotReady) {  // what still runs keeps them, and freeing would wait for it
     trial.stream = nullptr;
     trial.target = nullptr;
@@ -95,12 +95,12 @@ std::string advice_for(const CudaFacts& gpu, const Outcome& outcome) {
 
 }  // namespace
 
-std::string built_for() {
+std::string cuda_built_for() {
   return HF_CUDA_BUILT_FOR;
 }
 
 Result<void> try_device(int ordinal, const MemoryWait& wait) {
-  HF_TRY(const CudaFacts gpu, facts_of(ordinal));
+  HF_TRY(const CudaFacts gpu, cuda_facts_of(ordinal));
   const std::string name = fmt::format("{} (GPU {}, compute capability {}.{})", gpu.name, gpu.ordinal,
                                        gpu.compute_major, gpu.compute_minor);
   constexpr int oldest_major = 8;  // bf16 in the matrix units
@@ -125,7 +125,7 @@ Result<void> try_device(int ordinal, const MemoryWait& wait) {
   return fail(
       ExitCode::config,
       "{} does not run the kernels of this build, which are for {} and CUDA {} (the driver's is {}): {}; {}",
-      name, built_for(), version_text(gpu.runtime_version), version_text(gpu.driver_version),
+      name, cuda_built_for(), version_text(gpu.runtime_version), version_text(gpu.driver_version),
       outcome.right ? sentence_of(outcome.error, outcome.operation)
                     : "the first kernel wrote something else than it was told to",
       advice_for(gpu, outcome));
@@ -133,11 +133,11 @@ Result<void> try_device(int ordinal, const MemoryWait& wait) {
 
 Result<std::string> try_own_instructions([[maybe_unused]] int ordinal) {
 #ifdef HF_CUDA_SM_90A
-  HF_TRY(const CudaFacts gpu, facts_of(ordinal));
+  HF_TRY(const CudaFacts gpu, cuda_facts_of(ordinal));
   constexpr int hopper = 90;
   if (target_of(gpu).gpu != hopper) return std::string();
   HF_TRY_VOID(check(cudaSetDevice(ordinal), "cudaSetDevice"));
-  const Outcome outcome = run_trial(launch_warpgroup_trial);
+  const Outcome outcome = run_trial(cuda::launch_warpgroup_trial);
   if (outcome.good()) return std::string("sm_90a: warpgroup products are right");
   cudaGetLastError();  // it is told here, not by the next call that looks
   return fail(
@@ -148,4 +148,4 @@ Result<std::string> try_own_instructions([[maybe_unused]] int ordinal) {
 #endif
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device

@@ -6,9 +6,9 @@
 
 #include "runtime/device/cuda_loader.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::inline device {
 
-std::string built_for();  // "sm_80, sm_90": what the kernels were compiled for
+std::string cuda_built_for();  // "sm_80, sm_90": what the kernels were compiled for
 
 // Runs one kernel of one thread and checks its result. ExitCode::config with a clause that names the GPU, its
 // compute capability and the targets that the kernels were compiled for; ExitCode::communication when others
@@ -18,4 +18,4 @@ Result<void> try_device(int ordinal, const MemoryWait& wait);
 // Implements CudaModule::try_own_instructions (runtime/device/cuda_loader.h).
 Result<std::string> try_own_instructions(int ordinal);
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::inline device
