@@ -70,7 +70,8 @@ class KillTest(unittest.TestCase):
         if point.startswith("replica."):  # which ranks with the same part of the model keep for each other, if there is time
             layout = layouts[0]
             faults += "," + harness.slow_steps(4, milliseconds=80)
-        start = run.start(2, "plain", layout.options(), faults)
+        keeps = ["--checkpoint.keep=1"] if point.startswith("retain.") else []  # else nothing old enough to go
+        start = run.start(2, "plain", [*layout.options(), *keeps], faults)
         start.expect_failure(kills.SETTLE_S)
         start.expect_faults()
         kills.check_after_kill(run, RESUME_STEP)

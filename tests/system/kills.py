@@ -82,12 +82,12 @@ def draw_kill(generator, points):
 
 # Points that such runs do not pass, or at which none dies; tests of recovery, growth, local directories, object stores and wrong
 # numbers do.
-ELSEWHERE = ("end.", "recover.", "grow.", "slot.", "generation.", "copy.", "download.", "upload.", "data.sample")
+ELSEWHERE = ("end.", "recover.", "grow.", "slot.", "generation.", "copy.", "download.", "upload.", "data.sample", "rollback.")
 
 
 def fault_points(scene):
     """Every name there is, as the program itself lists them, but for those that a start need not pass: of recovery, of growth, of slots
-    that are taken over, of generations."""
+    that are taken over, of generations, of roll-backs."""
     run = scene.run("names")
     output = run.start(1, faults="?=kill").expect_exit(2)
     listed = output.split("there are ", 1)[1].split(";", 1)[0]
