@@ -83,8 +83,10 @@ struct Lineage {
   // Adds to the jumps that a state knows those of generations after its own.
   void add_jumps_after(const ParentCheckpoint& state, std::vector<DataJump>& jumps) const;
   // Returns whether the run may begin anew where no state is left that counts: the current generation rolled
-  // back, and whatever it goes back to can be computed again from the start.
-  bool goes_back_to_start() const { return !generations.empty() && generations.back().is_rollback; }
+  // back and has published nothing, and whatever it goes back to can be computed again from the start.
+  bool goes_back_to_start() const {
+    return !generations.empty() && generations.back().is_rollback && !newest_checkpoint.has_value();
+  }
   // Begins a generation that goes back: states of the current one count up to `parent` only.
   void roll_back(Generation generation);
 };

@@ -329,6 +329,7 @@ struct VerdictEvent {
   std::optional<int> lane = {}, microbatch = {};
   std::optional<std::string> samples = {};
   std::optional<std::string> op = {}, layer = {}, pass = {};
+  std::optional<std::uint64_t> back_to_step = {};
   std::optional<std::string> tensor = {};
   double share = no_number;
   std::string reason = {};
@@ -338,8 +339,7 @@ struct VerdictEvent {
     visit("kind", self.what, "", "nonfinite, spike, drift, dead or corruption");
     visit("action", self.action, "",
           "none; redo: computed again, and kept; clip; skip: the update was not made; rollback: the run goes "
-          "back to "
-          "an older state; evict: a rank leaves; stop: the run ends");
+          "back to an older state; evict: a rank leaves; stop: the run ends");
     visit("of", self.of, "", "loss, grad_norm or state: what was judged");
     visit("value", self.value, "", "That number, of the attempt that counts");
     visit("score", self.score, "", "Robust deviations above the median of the window; of spike");
@@ -361,6 +361,8 @@ struct VerdictEvent {
     visit("layer", self.layer, "",
           "Part of the model that it is in: embedding, layers.N.attention, layers.N.feed_forward or head");
     visit("pass", self.pass, "", "Its pass: forward or backward. Head and loss are computed in the backward");
+    visit("back_to_step", self.back_to_step, "",
+          "Newest step whose state still counts; where the run goes back, now or at the next start");
     visit("tensor", self.tensor, "",
           "Tensor whose gradient has the largest share of the squared gradient norm; of spike");
     visit("share", self.share, "", "That share, 0 to 1");

@@ -41,6 +41,12 @@ std::map<std::string, std::vector<std::uint64_t>> kept_steps(const NumbersLog& n
   return steps;
 }
 
+// Returns whether the verdict stays when its step is computed again: it blames hardware, or took the run back, which
+// is why the step comes again.
+bool stays(const VerdictEvent& verdict) {
+  return is_of_hardware(verdict) || verdict.action == verdict_values::rollback;
+}
+
 std::string sentence_of(const BlamedHardware& record) {
   std::string who = "some rank";
   if (record.rank.has_value())
@@ -69,19 +75,22 @@ std::string rank_of(const VerdictEvent& verdict) {
                      verdict.host.has_value() ? " (host " + *verdict.host + ")" : "");
 }
 
+void NumbersLog::forget_after(std::uint64_t step) {
+  std::erase_if(verdicts, [step](const VerdictEvent& each) { return each.step > step && !stays(each); });
+}
+
 void NumbersLog::take(const Json& event) {
   if (const auto start = event_as<StartEvent>(event)) {
-    const std::uint64_t from = start->resumed_from_step.value.value_or(0);
-    std::erase_if(verdicts,
-                  [&](const VerdictEvent& each) { return each.step > from && !is_of_hardware(each); });
+    forget_after(start->resumed_from_step.value.value_or(0));
   }
   std::optional<VerdictEvent> verdict = event_as<VerdictEvent>(event);
   if (!verdict.has_value()) return;
   if (verdict->step <= largest_step_ && !is_of_hardware(*verdict)) {
-    std::erase_if(verdicts, [&](const VerdictEvent& each) {
-      return each.step == verdict->step && !is_of_hardware(each);
-    });
+    std::erase_if(verdicts,
+                  [&](const VerdictEvent& each) { return each.step == verdict->step && !stays(each); });
   }
+  // The steps behind that one come again, and are judged again.
+  if (verdict->back_to_step.has_value()) forget_after(*verdict->back_to_step);
   largest_step_ = std::max(largest_step_, verdict->step);
   verdicts.push_back(*std::move(verdict));
 }
@@ -140,6 +149,8 @@ std::string summary_of(const NumbersLog& numbers) {
   };
   add_steps(verdict_values::skip, "skipped");
   add_steps(verdict_values::clip, "clipped");
+  if (const std::vector<std::uint64_t> steps = numbers.steps_with(verdict_values::rollback); !steps.empty())
+    add(text, fmt::format("went back from {}", at_steps(steps)));
   for (const auto& [kind, steps] : kept_steps(numbers))
     add(text, fmt::format("{} judged {} and kept ({})", counted(steps.size(), "step"), kind, list_of(steps)));
   for (const BlamedHardware& record : numbers.hardware()) add(text, sentence_of(record));

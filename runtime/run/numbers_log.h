@@ -38,8 +38,8 @@ struct BlamedHardware {
 
 struct NumbersLog {
   // The verdicts are in the order of the log. Of a step that was computed again after a recovery the last one
-  // counts, and a start forgets those behind the step that it resumes from. Verdicts that blame hardware all
-  // stay.
+  // counts, and a start forgets those behind the step that it resumes from. Verdicts that blame hardware, or took
+  // the run back, all stay.
   std::vector<VerdictEvent> verdicts = {};
 
   // Takes the next event of the log. What is no start and no verdict changes nothing.
@@ -54,6 +54,7 @@ struct NumbersLog {
   std::vector<BlamedHardware> hardware() const;
 
  private:
+  void forget_after(std::uint64_t step);
   std::uint64_t largest_step_ = 0;
 };
 

@@ -25,8 +25,8 @@ std::string sentence_of(const RecoveryRecord& record) {
   const std::string steps_again =
       again == 0 ? "" : fmt::format("; {} step{} again", again, again == 1 ? "" : "s");
   if (record.goes_back && record.faults == 0)
-    return fmt::format("{} ranks go on from step {} {}{}", record.active_after, record.resumed_step, place,
-                       steps_again);
+    return fmt::format("{} rank{} on from step {} {}{}", record.active_after,
+                       record.active_after == 1 ? " goes" : "s go", record.resumed_step, place, steps_again);
   if (record.wanted > 0 || record.active_after > record.active_before) {
     return fmt::format("{} at step {}: {} ranks go on, {} before{}, from step {} {}", fault,
                        record.step_before + 1, record.active_after, record.active_before, spares,

@@ -317,7 +317,7 @@ Result<StepOutcome> Trainer::step() {
                                     .uploads = &uploads_,
                                     .due = due});
   }());
-  if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict);
+  if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict, outcome.rollback);
   if (outcome.ends_steps) return end_by_verdict(*outcome.verdict, outcome.leaving_ranks, outcome.rollback);
   if (parts_.starts_ranks_ns != nullptr)
     *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
@@ -373,9 +373,9 @@ Result<void> Trainer::check_state(bool update_follows) {
     HF_TRY(damaged, examine_state(parts_.worker));
   }
   if (!damaged.has_value()) return {};
-  parts_.progress.judged(damaged->report);
-  return end_by_verdict(damaged->report, damaged->leaving_ranks,
-                        Rollback{.trusted_step = damaged->trusted_step});
+  const Rollback rollback{.trusted_step = damaged->trusted_step};
+  parts_.progress.judged(damaged->report, rollback);
+  return end_by_verdict(damaged->report, damaged->leaving_ranks, rollback);
 }
 
 // Returns whether the run pauses for new ranks after the coming step, which is saved as `due` says.

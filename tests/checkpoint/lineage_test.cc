@@ -60,6 +60,9 @@ TEST(Lineage, ARollbackDiscardsWhatIsNewer) {
   EXPECT_TRUE(lineage.generations.back().is_rollback);
   EXPECT_TRUE(lineage.goes_back_to_start());
   EXPECT_FALSE(branched().goes_back_to_start());
+  Lineage goes_on = lineage;
+  goes_on.newest_checkpoint = {.generation = 4, .step = 115};
+  EXPECT_FALSE(goes_on.goes_back_to_start()) << "what it has published since is not given up";
   EXPECT_FALSE(lineage.discards({.generation = 3, .step = 110}));
   EXPECT_FALSE(lineage.discards({.generation = 1, .step = 110}));
   EXPECT_TRUE(lineage.discards({.generation = 1, .step = 111}));

@@ -100,6 +100,19 @@ TEST(NumbersLog, AStepCountsOnceAndHardwareAlways) {
   EXPECT_EQ(log.numbers().verdicts.size(), 2U);
 }
 
+// The steps behind the one that it goes back to come again, with other data; why they do stays known.
+TEST(NumbersLog, ARollbackForgetsWhatComesAgain) {
+  const VerdictEvent rollback{
+      .step = 41, .what = "spike", .action = "rollback", .of = "loss", .attempts = 2, .back_to_step = 35};
+  VerdictLines log;
+  log.verdict(skipped_step(30))
+      .verdict(skipped_step(38))
+      .verdict(rollback)
+      .verdict(skipped_step(41))
+      .start(36);
+  EXPECT_EQ(summary_of(log.numbers()), "1 step skipped (30), went back from step 41");
+}
+
 TEST(NumbersLog, SaysWhatBecameOfAllOtherSteps) {
   VerdictLines log;
   log.verdict({.step = 64, .what = "drift", .action = "none"});

@@ -138,7 +138,7 @@ class RollbackTest(unittest.TestCase):
     def test_bits_depend_on_neither_layout_nor_deaths(self):
         alone = self.train("alone", 1)
         verdicts = [event for event in alone.events("verdict") if event["action"] == "rollback"]
-        self.assertEqual([event["step"] for event in verdicts], [self.SPIKE])
+        self.assertEqual([(event["step"], event["back_to_step"]) for event in verdicts], [(self.SPIKE, 35)])
         recovery, = alone.events("recovery")
         self.assertEqual((recovery["reason"], recovery["resumed_from_step"], recovery["lost_steps"]), ("rollback", 35, 5))
         self.assertEqual(len({event["step"] for event in alone.events("step")}), 60)
