@@ -194,7 +194,9 @@ Result<void> record_rollback(Env& env, const std::string& run_directory, const s
 Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest) {
   HF_TRY(Lineage lineage, read_lineage(env, run_directory));
   if (lineage.run_id != manifest.run_id) lineage = {.run_id = manifest.run_id};
-  lineage.newest_checkpoint = {.generation = manifest.generation, .step = manifest.step};
+  const ParentCheckpoint published = state_of(manifest);
+  if (lineage.discards(published)) return {};  // a save that ended after the run went back
+  lineage.newest_checkpoint = published;
   return write_lineage(env, run_directory, lineage);
 }
 

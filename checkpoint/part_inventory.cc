@@ -52,6 +52,12 @@ Error different_futures(const PartInventory& one, const PartInventory& other, st
       one.host, other.host, generation);
 }
 
+// Returns whether two records of a generation lead to the same bits.
+bool is_same_future(const Generation& one, const Generation& other) {
+  return one.parent == other.parent && one.settings == other.settings &&
+         one.is_rollback == other.is_rollback && one.jump == other.jump;
+}
+
 }  // namespace
 
 std::string content_of(const std::vector<ShardFile>& shards) {
@@ -114,7 +120,7 @@ Result<Lineage> merge_lineages(std::span<const PartInventory> inventories) {
     if (each.lineage.run_id != run_of(*first)) continue;  // says nothing about this run
     for (const Generation& generation : each.lineage.generations) {
       const Generation* const known = merged.find(generation.number);
-      if (known != nullptr && (known->parent != generation.parent || known->settings != generation.settings))
+      if (known != nullptr && !is_same_future(*known, generation))
         return different_futures(*reporter.at(generation.number), each, generation.number);
       if (known != nullptr) continue;
       merged.generations.push_back(generation);

@@ -134,6 +134,11 @@ Result<StartPoint> start_at_path(Env& env, const Config& config, const std::opti
   };
   StartPoint start = with_lineage(found);
   HF_TRY(const bool begun, has_begun_at(env, start, config));
+  if (begun && start.lineage.discards(state_of(found.manifest))) {  // the run has rolled back to before it
+    StartPoint afresh;
+    afresh.lineage = lineage;
+    return own.has_value() ? with_lineage(*own) : afresh;
+  }
   if (begun) return own.has_value() && age(*own) > age(found) ? with_lineage(*own) : start;
   const bool outside = !real_path(found.directory).starts_with(real_path(config.run.directory) + "/");
   if (outside && own.has_value() && age(*own) > age(found)) return with_lineage(*own);
@@ -170,7 +175,8 @@ Result<StartPoint> choose_checkpoint(Env& env, const Config& config, const OwnSt
   }
   if (named) return start_at_path(env, config, own, states.lineage);
   const bool may_come = !config.checkpoint.download_command.empty();
-  if (resume == "must" && !own.has_value() && !may_come) return nothing_to_resume(directory);
+  if (resume == "must" && !own.has_value() && !may_come && !states.lineage.goes_back_to_start())
+    return nothing_to_resume(directory);
   StartPoint start = own.has_value() ? start_at(*own) : StartPoint{};
   if (!own.has_value() || states.lineage.run_id == own->manifest.run_id) start.lineage = states.lineage;
   return start;

@@ -325,6 +325,7 @@ Result<void> TrainRun::build_worker() {
                                                            .kept = &memory_.kept,
                                                            .slots = &memory_.slots,
                                                            .secret = setup_.secret,
+                                                           .sound_step = &recovery_.sound_step,
                                                            .hardware = &log_.hardware,
                                                            .hardware_name = device});
   // A rank may have waited for memory that a process which died still held.
@@ -360,6 +361,7 @@ Result<EpochEnd> TrainRun::train() {
   if (setup_.claim != nullptr)
     saves_.store->fence({.epoch = setup_.claim->epoch(), .check = setup_.claim->fence()});
   HF_TRY_VOID(make_tier());
+  begin_to_prove();
   if (const Result<void> begun = worker_->start_loader(); !begun.ok()) return refused(begun.error().message);
   saves_.store->keep_for_good(setup_.config.checkpoint.keep_every_steps);
   std::optional<Growth> growth = plan_growth();
@@ -371,23 +373,26 @@ Result<EpochEnd> TrainRun::train() {
     if (!begun.ok()) return refused(begun.error().message);
     requests = std::move(begun).value();
   }
-  Trainer trainer({.worker = *worker_,
-                   .store = *saves_.store,
-                   .progress = *log_.progress,
-                   .stop = launched_.stop,
-                   .held_out = setup_.held_out,
-                   .cadence = saves_.cadence,
-                   .tier = saves_.tier,
-                   .requests = requests.get(),
-                   .claim = setup_.claim.get(),
-                   .survives_host = saves_.survives_host,
-                   .writer = setup_.start.writer,
-                   .started_ns = launched_.started_ns,
-                   .resumed = setup_.start.snapshot,
-                   .failures = log_.failures.so_far(launched_.env.wall_time_us()),
-                   .saves_first = std::exchange(saves_.saves_first, false),
-                   .growth = growth.has_value() ? &*growth : nullptr,
-                   .starts_ranks_ns = &growth_.starts_ns});
+  Trainer trainer(
+      {.worker = *worker_,
+       .store = *saves_.store,
+       .progress = *log_.progress,
+       .stop = launched_.stop,
+       .held_out = setup_.held_out,
+       .cadence = saves_.cadence,
+       .tier = saves_.tier,
+       .requests = requests.get(),
+       .claim = setup_.claim.get(),
+       .survives_host = saves_.survives_host,
+       .writer = setup_.start.writer,
+       .started_ns = launched_.started_ns,
+       .resumed = setup_.start.snapshot,
+       .failures = log_.failures.so_far(launched_.env.wall_time_us()),
+       .saves_first = std::exchange(saves_.saves_first, false),
+       .growth = growth.has_value() ? &*growth : nullptr,
+       .record_rollback = [this](const Rollback& rollback,
+                                 const std::string& reason) { return decide_rollback(rollback, reason); },
+       .starts_ranks_ns = &growth_.starts_ns});
   const Result<ExitCode> end = trainer.run();
   if (!end.ok()) {  // noted first, because the end of the trainer may take a while
     recovery_.fault_ns = launched_.env.monotonic_ns();
@@ -395,37 +400,21 @@ Result<EpochEnd> TrainRun::train() {
     recovery_.is_evicted = trainer.has_to_leave();
     enter_recovery(launched_.watch, step(), setup_.config);
     saves_.given_up = trainer.give_up_saves();
-    if (trainer.rollback().has_value()) HF_TRY_VOID(distrust_state(*trainer.rollback(), end.error().message));
+    if (!trainer.rollback().has_value()) recovery_.rollback.reset();
+    if (trainer.rollback().has_value()) distrust_state(trainer.rollback()->trusted_step);
     if (!trainer.goes_back_together() || active().communicator.abandoned()) return end.error();
-    recovery_.rollback_reason = end.error().message;
     return EpochEnd{.rolls_back = true};
   }
   growth_.ends_for_another_start = trainer.ends_for_another_start();
   return EpochEnd{.code = *end, .grows = trainer.pauses_for_resize()};
 }
 
-// Makes the states of newer steps count for nothing, the live state, too. The saves of this rank end first, so
-// that none is sealed afterwards. Another generation begins where a newer checkpoint is visible, or batches are
-// left out, and is in the lineage before anything else happens: whoever dies now, the run goes back.
-Result<void> TrainRun::distrust_state(const Rollback& rollback, const std::string& reason) {
+// Makes the RAM snapshots of newer steps count for nothing, and the live state, too. The saves of this rank end
+// first, so that none is sealed afterwards.
+void TrainRun::distrust_state(std::uint64_t trusted_step) {
   wait_for_given_up_saves();
   saves_.unused_slot.reset();
-  const RunState& state = worker_->state();
-  unseal_snapshots_after(launched_.env, digest_of(state.shm_run_id), rollback.trusted_step);
-  if (!group_.writes) return {};
-  HF_TRY_VOID(check_claim());
-  const std::string& directory = setup_.config.run.directory;
-  HF_TRY(const Lineage lineage, read_lineage(launched_.env, directory));
-  const bool is_published =
-      lineage.newest_checkpoint.has_value() && lineage.newest_checkpoint->step > rollback.trusted_step;
-  if (!is_published && !rollback.data_cursor.has_value()) return {};
-  Generation generation{.parent = {.generation = state.generation, .step = rollback.trusted_step},
-                        .settings = numeric_settings(setup_.config),
-                        .reason = reason};
-  if (rollback.data_cursor.has_value())
-    generation.jump = DataJump{.at_step = rollback.trusted_step, .data_cursor = *rollback.data_cursor};
-  HF_FAULT_POINT(launched_.faults, "generation.before_publish");
-  return record_rollback(launched_.env, directory, state.run_id, generation);
+  unseal_snapshots_after(launched_.env, digest_of(worker_->state().shm_run_id), trusted_step);
 }
 
 // Uploads the last checkpoint of a run that was killed when only the upload was left to do.

@@ -1,7 +1,7 @@
 // TrainRun implements train_run.h: it holds the state of a rank from its start to its end, and carries out the
 // phases of its session (session.h). train_run.cc has the path to the first step and through the epochs,
 // train_run_state.cc the sources of their state, train_run_recovery.cc the path from a death to the next epoch,
-// train_run_growth.cc the joining of new ranks, train_run_log.cc the log, train_run_domains.cc the parts for a
+// train_run_growth.cc the joining of new ranks, train_run_log.cc the log, train_run_rollback.cc verdicts that take the run back, train_run_domains.cc the parts for a
 // run.directory that is local to each host. No other file includes it.
 #pragma once
 
@@ -111,7 +111,11 @@ class TrainRun {
   void drop_epoch();
   Result<void> rebuild_group();
   void wait_for_given_up_saves();
-  Result<void> distrust_state(const Rollback& rollback, const std::string& reason);
+  bool decide_rollback(const Rollback& rollback, const std::string& reason);
+  bool can_go_back(const Rollback& rollback) const;
+  Result<void> record_rollback();
+  void begin_to_prove();
+  void distrust_state(std::uint64_t trusted_step);
   Result<PhaseOutcome> roll_back();
   Result<PhaseOutcome> plan_epoch();
   void keep_live_state(const MembershipView& of_epoch);

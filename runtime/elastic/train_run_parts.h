@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/lineage.h"
 #include "checkpoint/slot_pool.h"
 #include "checkpoint/store.h"
 #include "runtime/core/kept_memory.h"
@@ -77,6 +78,12 @@ struct RunSaves {
   std::optional<int> unused_slot;        // of a trainer that met a fault; the state is at the worker's step
 };
 
+// DecidedRollback is a roll-back that all ranks have agreed on.
+struct DecidedRollback {
+  std::string run_id = {};
+  Generation generation = {};  // without its number
+};
+
 // RecoveryState holds what this rank knows when it recovers.
 struct RecoveryState {
   RecoveryInventory inventory;
@@ -88,8 +95,9 @@ struct RecoveryState {
   bool joins = false;                    // joiners have come, and take part in this phase
   bool system_refused = false;           // in the phase that ended last; most likely a thread
   bool is_evicted = false;               // a verdict says that this rank computes wrong numbers
-  std::string rollback_reason = {};      // why a verdict takes the run back, until that has begun
-  bool reported_lost_starter = false;    // RecoveryInventory::lost_starter was logged
+  std::optional<DecidedRollback> rollback = {};  // until it is certain to be in the lineage
+  std::optional<std::uint64_t> sound_step = {};  // Worker::sound_step() of this process
+  bool reported_lost_starter = false;            // RecoveryInventory::lost_starter was logged
 };
 
 // DeviceLoss is set when an agreement finds this rank's device lost.

@@ -190,6 +190,8 @@ void TrainRun::adopt_inventory(const RecoveryInventory& known) {
 
 // Finds the state to go on from, among all ranks that are left.
 Result<void> TrainRun::find_recovery_point() {
+  HF_TRY_VOID(agree_among(world(), recovery_.rollback.has_value() ? record_rollback() : Result<void>()));
+  recovery_.rollback.reset();
   HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
   HF_TRY(setup_.start, join_recovery_point(world(), waiter(), setup_.config, recovery_.inventory.shm_run_id,
                                            domains, claim_check()));
@@ -216,8 +218,10 @@ Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
 // Goes back to an older state with the same ranks: all have agreed that the newest ones do not count.
 Result<PhaseOutcome> TrainRun::roll_back() {
   recovery_.step = step();
-  begin_record(std::exchange(recovery_.rollback_reason, ""), group_.epoch->assignment().shape.active());
+  const std::string reason = recovery_.rollback.has_value() ? recovery_.rollback->generation.reason : "";
+  begin_record(reason, group_.epoch->assignment().shape.active());
   recovery_.record->goes_back = true;
+  recovery_.inventory.lost_some = false;
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_FAULT_POINT(launched_.faults, "rollback.begin");
   wait_for_given_up_saves();

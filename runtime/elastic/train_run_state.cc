@@ -74,10 +74,12 @@ Result<void> TrainRun::start_afresh() {
   if (!setup_.start.shm_run_id.empty())
     HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id)))));
   std::string run_id = recovery_.inventory.shm_run_id;  // the run had begun, and begins again
-  if (run_id.empty() && setup_.start.lineage.goes_back_to_start()) run_id = setup_.start.lineage.run_id;
   if (group_.leads && run_id.empty()) run_id = new_run_id(launched_.env);
   HF_TRY(const std::vector<std::string> ids, all_gather_text(active().communicator, waiter(), run_id));
-  worker_->state().run_id = recovery_.inventory.shm_run_id = ids.front();
+  recovery_.inventory.shm_run_id = ids.front();
+  // A run that goes back to its start is the same run.
+  const Lineage& lineage = setup_.start.lineage;
+  worker_->state().run_id = lineage.goes_back_to_start() ? lineage.run_id : ids.front();
   if (setup_.config.run.initialize_from.empty()) return initialize_weights(worker_->state_view());
   Result<std::optional<FoundCheckpoint>> found =
       find_checkpoint(launched_.env, setup_.config.run.initialize_from);

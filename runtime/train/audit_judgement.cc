@@ -24,6 +24,7 @@ struct AuditFinding {
   int data = 0, pipeline = 0, tensor = 0;  // coordinate
   std::array<std::string, trials> as_owner = {}, as_auditor = {};
   bool restored_parameters = false;  // Attempt::restored_parameters
+  std::uint64_t sound_step = 0;      // Worker::sound_step()
   OwnHardware hardware = {};
 
   static void visit_fields(auto& self, auto&& visit) {
@@ -35,6 +36,7 @@ struct AuditFinding {
     visit("as_owner", self.as_owner);
     visit("as_auditor", self.as_auditor);
     visit("restored_parameters", self.restored_parameters);
+    visit("sound_step", self.sound_step);
     visit("hardware", self.hardware);
   }
 };
@@ -51,6 +53,7 @@ AuditFinding finding_of(const Worker& worker, const Attempt& first, const Attemp
                        .pipeline = coordinate.pipeline,
                        .tensor = coordinate.tensor,
                        .restored_parameters = second.restored_parameters,
+                       .sound_step = worker.sound_step(),
                        .hardware = own_hardware(worker.rank())};
   const auto text = [](const std::optional<Digest>& digest) {
     return digest.has_value() ? to_hex(*digest) : std::string();
@@ -126,20 +129,15 @@ BlamedRanks blame(std::span<const AuditFinding> findings, const std::array<LaneA
   return whole_copies(findings, std::move(blamed));
 }
 
-// Returns the last step at which all ranks that may be to blame took part in audits that agreed, or, where some
-// of them has not since it began, the one before that all ranks had; 0: none.
+// Returns the newest step that no rank that may be to blame has computed wrong, as far as audits say.
 std::uint64_t last_sound_step(const Worker& worker, std::span<const int> to_blame,
                               std::span<const AuditFinding> findings, const LaneAudit& audit) {
-  std::vector<int> replicas = {audit.owner, audit.auditor};
+  std::set<int> replicas = {audit.owner, audit.auditor};
   if (!to_blame.empty()) replicas.clear();
-  for (const int rank : to_blame) replicas.push_back(findings[static_cast<std::size_t>(rank)].data);
-  const Workload& workload = worker.workload();
+  for (const int rank : to_blame) replicas.insert(findings[static_cast<std::size_t>(rank)].data);
   std::uint64_t sound = worker.state().step;
-  for (const int replica : replicas) {
-    const std::uint64_t last = last_audit_of(replica, worker.state().step + 1, workload.audit_every_steps,
-                                             workload.lanes.lanes(), workload.lanes.ranks());
-    sound = std::min(sound, last > worker.first_step() ? last : worker.state().audited_step);
-  }
+  for (const AuditFinding& finding : findings)
+    if (replicas.contains(finding.data)) sound = std::min(sound, finding.sound_step);
   return sound;
 }
 

@@ -48,7 +48,9 @@ void remember(NumbersHistory& history, const JudgedStep& judged, std::uint64_t s
 }
 
 // Notes up to which step the ranks have proved to compute right.
-void note_audit(Worker& worker) {
+void note_audit(Worker& worker, const LaneAudit& audit) {
+  const int replica = worker.rank().coordinate.data;
+  if (audit.owner == replica || audit.auditor == replica) worker.note_sound_step();
   const Workload& workload = worker.workload();
   RunState& state = worker.state();
   const std::uint64_t proved = proved_step(worker.first_step(), state.step, workload.audit_every_steps,
@@ -94,6 +96,8 @@ void launch_update(Worker& worker, const StepOutcome& outcome, const JudgedStep&
 
 Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   HF_FAULT_POINT(worker.rank().faults, "step.begin");
+  // A loader that could not begin returns its error with the first microbatch, and so to the vote.
+  if (take_jump(worker.state())) static_cast<void>(worker.start_loader().ok());
   HF_TRY(const Attempt first, attempt_step(worker, request));
   HF_TRY(const JudgedStep judged, judge_step(worker, first));
   StepOutcome outcome = outcome_of(worker, first, judged);
@@ -106,8 +110,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   }
   remember(worker.state().numbers, judged, outcome.step);
   advance(worker.state(), worker.workload().batch_shape, judged.attempt.sums.data, outcome);
-  if (judged.attempt.audit.has_value()) note_audit(worker);
-  if (take_jump(worker.state())) HF_TRY_VOID(worker.start_loader());
+  if (judged.attempt.audit.has_value()) note_audit(worker, *judged.attempt.audit);
   HF_FAULT_POINT(worker.rank().faults, "step.before_gather");
   if (updates) outcome.gathers = worker.parameter_gather().begin(ParameterGather::Which::trained);
   HF_FAULT_POINT(worker.rank().faults, "step.end");

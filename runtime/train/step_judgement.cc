@@ -206,7 +206,8 @@ Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
     judged.action = VerdictAction::stop;
     step.report.action = name_of(VerdictAction::stop);
     consequence = "the update was not made. Replace that hardware, or start again without it";
-    if (worker.rank().config.verdict.on_wrong_rank == "rollback")
+    const bool is_of_replicas = worker.workload().lanes.ranks() > 1;
+    if (is_of_replicas && worker.rank().config.verdict.on_wrong_rank == "rollback")
       judged.rollback = Rollback{.trusted_step = step.sound_step};
   }
   if (is_known && (step.lasts || step.is_repeated) && can_spare_a_replica(worker)) {

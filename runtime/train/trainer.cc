@@ -347,14 +347,23 @@ Result<StepOutcome> Trainer::step() {
 // nothing against the saves under way.
 Error Trainer::end_by_verdict(const VerdictEvent& verdict, std::span<const int> leaving_ranks,
                               const std::optional<Rollback>& rollback) {
-  rollback_ = rollback;
-  const bool leaves_batches = rollback.has_value() && rollback->data_cursor.has_value();
-  if (verdict.action == name_of(VerdictAction::stop) || leaves_batches) {
-    goes_back_together_ = leaves_batches;
-    return fail(ExitCode::numerics, "{}", verdict.reason);
-  }
   const RankContext& rank = parts_.worker.rank();
   Communicator& all = rank.communicator;
+  rollback_ = rollback;
+  const bool leaves_batches = rollback.has_value() && rollback->data_cursor.has_value();
+  const bool is_possible = record_rollback(verdict.reason);
+  if (!is_possible) {
+    rollback_.reset();
+    parts_.progress.say(fmt::format("no state of step {} or before is left, so the run does not go back",
+                                    rollback->trusted_step));
+  }
+  if (verdict.action == name_of(VerdictAction::stop) || leaves_batches) {
+    goes_back_together_ = leaves_batches && is_possible;
+    return fail(ExitCode::numerics, "{}{}", verdict.reason,
+                leaves_batches && !is_possible
+                    ? "; but no such state is left. Set verdict.on_spike = \"tell\" to go on from here"
+                    : "");
+  }
   goes_back_together_ = all.size() == 1;
   if (goes_back_together_) return fail(ExitCode::communication, "{}", verdict.reason);
   has_to_leave_ = std::ranges::find(leaving_ranks, all.rank()) != leaving_ranks.end();
@@ -362,6 +371,15 @@ Error Trainer::end_by_verdict(const VerdictEvent& verdict, std::span<const int> 
   static_cast<void>(barrier(all, rank.waiter).ok());
   all.abandon();
   return fail(ExitCode::communication, "{}", verdict.reason);
+}
+
+// Records a roll-back before anything else happens, so that whoever dies now the run goes back. Returns false,
+// on all ranks, where there is no state to go back to. What fails otherwise is tried again by the recovery.
+bool Trainer::record_rollback(const std::string& reason) {
+  if (!rollback_.has_value() || !parts_.record_rollback) return true;
+  std::array<std::int64_t, 1> refusals = {parts_.record_rollback(*rollback_, reason) ? 0 : 1};
+  const RankContext& rank = parts_.worker.rank();
+  return !all_reduce_sum(rank.communicator, rank.waiter, refusals).ok() || refusals[0] == 0;
 }
 
 // Looks for damage of the state before it is saved: what the last update found, and where no update follows all

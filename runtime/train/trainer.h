@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,6 +44,9 @@ class Trainer {
     FailureHistory failures = {};  // failures of the run so far, on the rank that chooses intervals
     bool saves_first = false;      // saves to the disk before the first step
     Growth* growth = nullptr;      // null: no new ranks are wanted, or another rank decides
+    // Records on this rank that the run goes back, and why; false: there is no state to go back to. Null: no record
+    // is kept.
+    std::function<bool(const Rollback&, const std::string&)> record_rollback = {};
     // Time of the vote that announced that the leader starts new ranks now, until the next vote; 0: no such
     // vote.
     std::int64_t* starts_ranks_ns = nullptr;
@@ -77,6 +81,7 @@ class Trainer {
   Result<StepOutcome> step();
   Error end_by_verdict(const VerdictEvent& verdict, std::span<const int> leaving_ranks,
                        const std::optional<Rollback>& rollback);
+  bool record_rollback(const std::string& reason);
   void keep_what_is_needed();
   Result<void> check_state(bool update_follows);
   Result<void> evaluate();

@@ -218,7 +218,11 @@ std::unique_ptr<DataLoader> Worker::loader_of_lane(int lane) const {
 }
 
 Result<void> Worker::start_loader() {
-  if (!first_step_.has_value()) first_step_ = state_.step;
+  if (!first_step_.has_value()) {
+    first_step_ = state_.step;
+    std::optional<std::uint64_t>& sound = own_or_given_sound_step();
+    sound = std::min(sound.value_or(state_.step), state_.step);
+  }
   loader_ = std::make_unique<DataLoader>(rank_.env, inputs_.data, rank_.config.run.seed,
                                          workload_.batch_shape, workload_.rank_lanes, state_.data_cursor,
                                          workload_.spec.vocabulary, rank_.config.data.prefetch_microbatches);

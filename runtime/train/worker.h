@@ -65,6 +65,8 @@ struct WorkerInputs {
   KeptMemory* kept = nullptr;  // the arena comes from it and goes back to it; null: allocated and freed
   SlotPool* slots = nullptr;   // shared slots come from it and go back to it; null: they are new
   std::optional<Secret> secret = {};  // secret of the connections between ranks; none: no connections
+  // Worker::sound_step() of this process, over all of its workers; null: of this worker alone.
+  std::optional<std::uint64_t>* sound_step = nullptr;
   // Record that findings about hardware are counted in, and the name of this rank's device in it
   // (hardware_name()); null: none is kept, and every finding is the first.
   HardwareRecord* hardware = nullptr;
@@ -112,6 +114,11 @@ class Worker {
   // Returns the step whose state this worker began with. Valid after start_loader().
   std::uint64_t first_step() const { return first_step_.value_or(0); }
 
+  // Returns the newest step up to which this rank has not computed wrong, as far as audits say: of the last one that
+  // it passed, else the one that it began with.
+  std::uint64_t sound_step() const { return own_or_given_sound_step().value_or(0); }
+  void note_sound_step() { own_or_given_sound_step() = state_.step; }
+
   // Starts the loader at state().data_cursor.
   Result<void> start_loader();
   // Returns a loader of one lane of the next step.
@@ -141,6 +148,9 @@ class Worker {
   explicit Worker(const WorkerInputs& inputs);
   Result<void> connect_nccl();
   void connect_faults();  // those that change numbers
+  std::optional<std::uint64_t>& own_or_given_sound_step() const {
+    return inputs_.sound_step != nullptr ? *inputs_.sound_step : own_sound_step_;
+  }
   void reserve();
   Result<void> agree_it_fits();
   Result<MemoryArena> make_arena();
@@ -162,7 +172,8 @@ class Worker {
   std::unique_ptr<StepChecks> checks_;  // null until they are wanted
   std::unique_ptr<DataLoader> loader_;
   std::optional<std::uint64_t> first_step_;
-  std::optional<StateView> state_view_;  // set by allocate()
+  mutable std::optional<std::uint64_t> own_sound_step_;  // where the inputs have none
+  std::optional<StateView> state_view_;                  // set by allocate()
 };
 
 }  // namespace holdfast::inline train

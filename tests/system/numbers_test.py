@@ -181,6 +181,17 @@ class WrongRankTest(unittest.TestCase):
                 self.assertTrue(oldest <= resumed <= newest, resumed)
                 self.assertEqual(run.digest(), clean.digest())
 
+    def test_a_writer_that_dies_before_it_has_recorded_the_decision(self):
+        clean = self.scene.run("clean", self.OPTIONS)
+        clean.start(2).expect_exit(0)
+        for rank in (1, 0):  # that is wrong; the writer itself, too
+            with self.subTest(rank=rank):
+                run = self.scene.run(f"writer-{rank}", [*self.OPTIONS, "--checkpoint.every_steps=4", "--checkpoint.keep=2"])
+                start = run.start(4, faults=f"step.begin@20:{rank}=wrong_product_always,generation.before_publish:0=kill")
+                start.expect_exit(0)
+                start.expect_passed("generation.before_publish")
+                self.assertEqual(run.digest(), clean.digest())
+
     def test_all_ranks_of_a_copy_leave_where_one_of_them_is_wrong(self):
         options = [*self.OPTIONS, "--parallel.lanes=6", "--parallel.pipeline=2"]
         clean = self.scene.run("clean", options)

@@ -77,9 +77,10 @@ PRESET_MODEL = '[model]\npreset = "llama-15m"\n'
 
 
 def write_case(folder, case, steps, threads, ranks):
-    """The config of one of the two models that the costs of a run are measured with ("small", "llama-15m"), on made-up tokens,
-    with nothing saved or evaluated before the end."""
-    model, vocabulary, length, batch = {"small": (SMALL_MODEL, 256, 64, 4), "llama-15m": (PRESET_MODEL, 32_000, 256, 2)}[case]
+    """The config of one of the models that the costs of a run are measured with ("small", "llama-15m", "gpt2-124m"), on made-up
+    tokens, with nothing saved or evaluated before the end."""
+    model, vocabulary, length, batch = {"small": (SMALL_MODEL, 256, 64, 4), "llama-15m": (PRESET_MODEL, 32_000, 256, 2),
+                                        "gpt2-124m": (PRESET_MODEL.replace("llama-15m", "gpt2-124m"), 50_257, 256, 2)}[case]
     tokens = folder / f"{case}.bin"
     write_tokens(tokens, 400_000, vocabulary)
     config = folder / f"{case}.toml"

@@ -21,7 +21,7 @@ from _common import cost_parser, cost_row, events, fail, on_processors, side_by_
 
 # steps of a run, and the step behind which time counts: the first snapshots of a process meet cold memory, and the run tries
 # out what one costs
-CASES = {"small": (1000, 100), "llama-15m": (100, 10)}
+CASES = {"small": (1000, 100), "llama-15m": (100, 10), "gpt2-124m": (16, 3)}
 SIDES = {"without": ["--watchdog.guard=false", "--checkpoint.ram_every_steps=0", "--verdict.preset=off"],
          "with": ["--checkpoint.ram_every_steps=auto", "--checkpoint.replicas=on"]}
 
