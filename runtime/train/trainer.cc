@@ -317,8 +317,8 @@ Result<StepOutcome> Trainer::step() {
                                     .uploads = &uploads_,
                                     .due = due});
   }());
-  if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict, outcome.rollback);
   if (outcome.ends_steps) return end_by_verdict(*outcome.verdict, outcome.leaving_ranks, outcome.rollback);
+  if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict, {});
   if (parts_.starts_ranks_ns != nullptr)
     *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
@@ -345,25 +345,26 @@ Result<StepOutcome> Trainer::step() {
 // Returns the error by which a verdict ends the steps. Where a rank has to leave, the others lose it like one
 // that died; where the state cannot be trusted, all go back to one that can. Batches that are left out say
 // nothing against the saves under way.
-Error Trainer::end_by_verdict(const VerdictEvent& verdict, std::span<const int> leaving_ranks,
+Error Trainer::end_by_verdict(VerdictEvent verdict, std::span<const int> leaving_ranks,
                               const std::optional<Rollback>& rollback) {
   const RankContext& rank = parts_.worker.rank();
   Communicator& all = rank.communicator;
   rollback_ = rollback;
   const bool leaves_batches = rollback.has_value() && rollback->data_cursor.has_value();
-  const bool is_possible = record_rollback(verdict.reason);
-  if (!is_possible) {
+  if (!record_rollback(verdict.reason)) {
     rollback_.reset();
-    parts_.progress.say(fmt::format("no state of step {} or before is left, so the run does not go back",
-                                    rollback->trusted_step));
+    if (leaves_batches) {
+      verdict.action = name_of(VerdictAction::stop);
+      verdict.reason += "; but no such state is left. Set verdict.on_spike = \"tell\" to go on from here";
+    } else {
+      verdict.reason += fmt::format("; but no state of step {} or before is left, so the newest one counts",
+                                    rollback->trusted_step);
+    }
   }
-  if (verdict.action == name_of(VerdictAction::stop) || leaves_batches) {
-    goes_back_together_ = leaves_batches && is_possible;
-    return fail(ExitCode::numerics, "{}{}", verdict.reason,
-                leaves_batches && !is_possible
-                    ? "; but no such state is left. Set verdict.on_spike = \"tell\" to go on from here"
-                    : "");
-  }
+  parts_.progress.judged(verdict, rollback_);
+  goes_back_together_ = rollback_.has_value() && leaves_batches;
+  if (goes_back_together_ || verdict.action == name_of(VerdictAction::stop))
+    return fail(ExitCode::numerics, "{}", verdict.reason);
   goes_back_together_ = all.size() == 1;
   if (goes_back_together_) return fail(ExitCode::communication, "{}", verdict.reason);
   has_to_leave_ = std::ranges::find(leaving_ranks, all.rank()) != leaving_ranks.end();
@@ -391,9 +392,8 @@ Result<void> Trainer::check_state(bool update_follows) {
     HF_TRY(damaged, examine_state(parts_.worker));
   }
   if (!damaged.has_value()) return {};
-  const Rollback rollback{.trusted_step = damaged->trusted_step};
-  parts_.progress.judged(damaged->report, rollback);
-  return end_by_verdict(damaged->report, damaged->leaving_ranks, rollback);
+  return end_by_verdict(damaged->report, damaged->leaving_ranks,
+                        Rollback{.trusted_step = damaged->trusted_step});
 }
 
 // Returns whether the run pauses for new ranks after the coming step, which is saved as `due` says.

@@ -79,7 +79,7 @@ class Trainer {
   Result<bool> stops_before_a_step();
   bool evaluation_due(std::uint64_t step) const;
   Result<StepOutcome> step();
-  Error end_by_verdict(const VerdictEvent& verdict, std::span<const int> leaving_ranks,
+  Error end_by_verdict(VerdictEvent verdict, std::span<const int> leaving_ranks,
                        const std::optional<Rollback>& rollback);
   bool record_rollback(const std::string& reason);
   void keep_what_is_needed();

@@ -1616,6 +1616,13 @@ class Errors(unittest.TestCase):
                                               .replace("lanes = 2", "lanes = 65536"))
         self.expect_nothing_made(self.train())
 
+    def test_nothing_to_go_back_to(self):
+        kept = ["--checkpoint.every_steps=38", "--checkpoint.keep=1", "--optimizer.schedule=constant"]
+        self.assertEqual(self.train("--training.steps=38", *kept).returncode, 0)
+        spoiled = ",".join(f"data.sample@{sample}=scramble" for sample in range(160, 164))
+        self.expect(self.train("--training.steps=60", *kept, "--verdict.on_spike=rollback", "--verdict.rollback_steps=5",
+                               "--verdict.norm_score=1", "--verdict.drift_steps=0", environment={"HOLDFAST_FAULTS": spoiled}))
+
     def test_not_finite(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--optimizer.learning_rate=100", "--optimizer.gradient_clip=0",
                                 "--training.steps=50"))
