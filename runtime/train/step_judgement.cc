@@ -249,18 +249,8 @@ Rollback leave_out_batches(const Worker& worker) {
           .data_cursor = state.data_cursor + worker.workload().batch_shape.samples_per_step()};
 }
 
-}  // namespace
-
-Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
-  if (first.sums.damaged > 0) {
-    HF_TRY(DamagedState damaged, judge_damage(worker, worker.state().step));
-    return end_with(std::move(damaged), first);
-  }
-  if (first.audit_failed()) {
-    HF_TRY(std::optional<DamagedState> damaged, examine_state(worker));
-    if (damaged.has_value()) return end_with(std::move(*damaged), first);
-    return judge_failed_audit(worker, first);
-  }
+// Judges the numbers of an attempt, and makes the step again while there is doubt.
+Result<JudgedStep> judge_numbers(Worker& worker, const Attempt& first) {
   const VerdictConfig& config = worker.rank().config.verdict;
   NumbersHistory& history = worker.state().numbers;
   history.set_window(config.window_steps);
@@ -289,6 +279,39 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
   if (judged.action == VerdictAction::rollback) judged.rollback = leave_out_batches(worker);
   HF_TRY_VOID(conclude(worker, step, judged));
   return judged;
+}
+
+// Judges the numbers that came out right at the second time as well: the step may have a bad sample besides.
+Result<JudgedStep> judge_after_audit(Worker& worker, JudgedStep audited) {
+  if (audited.action != VerdictAction::commit) return audited;
+  HF_TRY(JudgedStep judged, judge_numbers(worker, audited.attempt));
+  if (!judged.report.has_value()) {
+    judged.report = std::move(audited.report);
+    return judged;
+  }
+  VerdictEvent& report = *judged.report;
+  report.reason = audited.report->reason + "; then " + report.reason;
+  report.attempts += audited.report->attempts;
+  if (!report.rank.has_value()) {
+    report.rank = audited.report->rank;
+    report.host = audited.report->host;
+    report.device = audited.report->device;
+  }
+  return judged;
+}
+
+}  // namespace
+
+Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
+  if (first.sums.damaged > 0) {
+    HF_TRY(DamagedState damaged, judge_damage(worker, worker.state().step));
+    return end_with(std::move(damaged), first);
+  }
+  if (!first.audit_failed()) return judge_numbers(worker, first);
+  HF_TRY(std::optional<DamagedState> damaged, examine_state(worker));
+  if (damaged.has_value()) return end_with(std::move(*damaged), first);
+  HF_TRY(JudgedStep audited, judge_failed_audit(worker, first));
+  return judge_after_audit(worker, std::move(audited));
 }
 
 }  // namespace holdfast::inline train

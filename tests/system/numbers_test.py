@@ -282,6 +282,17 @@ class SecondFindingTest(unittest.TestCase):
                 self.expect_verdicts(run, start, [(6, "redo", 1, "cpu", 0), (10, "redo", 1, "cpu", earlier)])
                 self.assertEqual(self.findings(run)[1], [(6, "once"), (10, "once")])
 
+    def test_a_bad_sample_besides_is_skipped(self):
+        """In the same step, which is not committed because its audit agrees at the second time."""
+        bad = f"data.sample@{SAMPLES * 5 + 6}=nan"
+        alone = self.run_of("bad")
+        alone.start(2, faults=bad).expect_exit(0)
+        both = self.run_of("both")
+        both.start(2, faults=f"{bad},{lane_flips(6)}").expect_exit(0)
+        verdict, = both.events("verdict")
+        self.assertEqual((verdict["step"], verdict["action"], verdict["rank"], verdict["lane"]), (6, "skip", 1, 2))
+        self.assertEqual(both.digest(), alone.digest())
+
     def test_another_start_knows_of_the_first(self):
         run = self.run_of("resumed")
         stopped = run.start(2, faults=f"{lane_flips(6)},{harness.slow_steps(8)}")
