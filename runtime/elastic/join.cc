@@ -247,6 +247,30 @@ Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const
   return std::optional(std::move(held_out).value());
 }
 
+namespace {
+
+// Refuses verdicts that may leave out more samples at once than there are: the run would meet the bad ones again.
+Result<void> check_left_out(const Config& config, const DataSet& data) {
+  const VerdictConfig& verdict = config.verdict;
+  const bool rolls_back = verdict.on_spike == "rollback";
+  if (!rolls_back && verdict.on_spike != "skip") return {};
+  const auto steps = static_cast<std::uint64_t>(rolls_back ? 2 * verdict.rollback_steps : verdict.skips_max);
+  const BatchShape batch{.microbatch_size = config.training.microbatch_size,
+                         .microbatches_per_lane = config.training.microbatches_per_lane,
+                         .lanes = config.parallel.lanes};
+  const std::uint64_t samples = steps * batch.samples_per_step();
+  if (samples <= data.sample_count()) return {};
+  return fail(
+      ExitCode::config,
+      "{} may leave out the {} samples of {} steps, and the data have {}: the samples that are left out "
+      "would come again. Lower it, or set verdict.on_spike = \"tell\"",
+      rolls_back ? fmt::format("verdict.rollback_steps = {}", verdict.rollback_steps)
+                 : fmt::format("verdict.skips_max = {}", verdict.skips_max),
+      samples, steps, data.sample_count());
+}
+
+}  // namespace
+
 Result<void> resolve_shape_with_data(Config& config, const DataSet& data) {
   if (config.model.vocabulary == 0 && config.model.preset.empty()) {
     HF_TRY(config.model.vocabulary, data.vocabulary_of_format());
@@ -256,6 +280,7 @@ Result<void> resolve_shape_with_data(Config& config, const DataSet& data) {
 
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
   HF_TRY_VOID(resolve_shape_with_data(config, data));
+  HF_TRY_VOID(check_left_out(config, data));
   return check_layout(config, ranks, config.elastic.spares);
 }
 

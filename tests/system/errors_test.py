@@ -613,6 +613,9 @@ class Errors(unittest.TestCase):
     def test_window_too_small(self):
         self.expect_nothing_made(self.train("--verdict.window_steps=32"))
 
+    def test_leaves_out_everything(self):
+        self.expect_nothing_made(self.train("--verdict.on_spike=rollback"))
+
     def test_skips_everything(self):
         self.expect_nothing_made(self.train("--verdict.skips_max=129"))
 
