@@ -33,6 +33,13 @@ bool TrainRun::wants_ranks() const {
          world().communicator.size() < group_.launched_ranks;
 }
 
+// Returns whether a new rank on this host would get hardware that computes wrong. It would be found out, and leave,
+// again and again, and what the run has done since with it each time.
+bool TrainRun::host_computes_wrong() const {
+  return log_.hardware.computes_wrong(launched_.env.host_name(), launched_.env.wall_time_us(),
+                                      setup_.config.verdict.findings_window_ms);
+}
+
 // Returns when the leader may ask for new ranks, in a run on one host that wants some; 0: never. On several
 // hosts Open MPI 5.0 starts them wherever it likes, and cannot connect them on a host that has lost all of
 // its ranks (open-mpi/ompi #13427). PRRTE, up to 3.0.14, spoils the memory of mpirun and of its daemons when
@@ -56,6 +63,14 @@ std::optional<Growth> TrainRun::plan_growth() {
         world().communicator.size(), group_.launched_ranks);
   }
   const std::int64_t at_ns = grow_at_ns();
+  if (at_ns != 0 && host_computes_wrong()) {
+    if (group_.leads && !std::exchange(growth_.explained, true)) {
+      print_message(
+          "no new ranks are started on host {}, whose hardware computed wrong numbers again and again ({})",
+          launched_.env.host_name(), RunPaths{setup_.config.run.directory}.hardware());
+    }
+    return std::nullopt;
+  }
   const bool starts_ahead = group_.epoch->assignment().coordinate_of(0) >= 0;
   const bool decides = starts_ahead ? world().communicator.rank() == 0 : group_.leads;
   if (at_ns == 0 || !decides) return std::nullopt;

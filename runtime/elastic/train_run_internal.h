@@ -126,6 +126,7 @@ class TrainRun {
   // Functions for growing back (train_run_growth.cc).
   bool is_joiner() const { return launched_.membership != nullptr && launched_.membership->is_joiner(); }
   bool wants_ranks() const;
+  bool host_computes_wrong() const;
   std::int64_t grow_at_ns() const;
   std::optional<Growth> plan_growth();
   std::uint64_t bytes_given_back(const NewRankTask& planned) const;

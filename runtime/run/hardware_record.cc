@@ -63,6 +63,15 @@ void HardwareRecord::merge(const HardwareRecord& other) {
   limit_devices(devices);
 }
 
+bool HardwareRecord::computes_wrong(std::string_view host, std::int64_t now_us,
+                                    std::int64_t window_ms) const {
+  return std::ranges::any_of(devices, [&](const DeviceFindings& device) {
+    return device.host == host && std::ranges::any_of(device.findings, [&](const HardwareFinding& finding) {
+             return finding.what == finding_kinds::lasts && finding.time_us > now_us - window_ms * us_per_ms;
+           });
+  });
+}
+
 RecentFindings HardwareRecord::recent(std::string_view host, std::string_view device, std::int64_t now_us,
                                       std::int64_t window_ms) const {
   RecentFindings found;

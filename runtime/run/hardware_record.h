@@ -73,6 +73,9 @@ struct HardwareRecord {
   RecentFindings recent(std::string_view host, std::string_view device, std::int64_t now_us,
                         std::int64_t window_ms) const;
 
+  // Returns whether some device of the host computed wrong numbers again and again, by recent findings.
+  bool computes_wrong(std::string_view host, std::int64_t now_us, std::int64_t window_ms) const;
+
   // Formats the record as the file has it. Equal records have equal texts.
   std::string text() const;
   // Parses text that may be anything. Errors: ExitCode::data, a clause.

@@ -190,7 +190,14 @@ Result<AuditedStep> judge_audit(Worker& worker, const Attempt& first) {
                  .differing_ranks = static_cast<int>(step.to_blame.size()),
                  .lane = audits[0].lane};
   step.report.reason = sentence_of(step, findings, audits[0], blamed.by_parameters);
-  if (step.to_blame.size() != 1) return step;
+  if (step.to_blame.size() != 1) {
+    for (const int rank : step.to_blame) {
+      const AuditFinding& one = findings[static_cast<std::size_t>(rank)];
+      if (step.lasts)
+        note_finding(worker.rank(), one.host, one.hardware, finding_kinds::lasts, step.report.step);
+    }
+    return step;
+  }
   const AuditFinding& culprit = findings[static_cast<std::size_t>(step.to_blame[0])];
   step.report.rank = culprit.rank;
   step.report.host = culprit.host;

@@ -40,6 +40,20 @@ TEST(HardwareRecord, CountsByDeviceWithinTheWindow) {
   EXPECT_EQ(record.recent("b", "cpu", begin_us, 0).count, 0U);
 }
 
+TEST(HardwareRecord, KnowsTheHostThatComputesWrongAgainAndAgain) {
+  HardwareRecord record;
+  record.add("a", "cpu", finding(8, 0, "memory"));
+  record.add("b", "cpu", finding(8, 0, "once"));
+  record.add("b", "GPU-1", finding(9, 10, "lasts"));
+  const auto wrong = [&](const char* host, std::int64_t seconds) {
+    return record.computes_wrong(host, begin_us + seconds * of_second_us, minute_ms);
+  };
+  EXPECT_FALSE(wrong("a", 20));
+  EXPECT_TRUE(wrong("b", 69));
+  EXPECT_FALSE(wrong("b", 70)) << "a minute later";
+  EXPECT_FALSE(record.computes_wrong("b", begin_us + 20 * of_second_us, 0));
+}
+
 TEST(HardwareRecord, KeepsTheNewestFindings) {
   HardwareRecord record;
   for (int i = 0; i < 70; ++i) record.add("a", "cpu", finding(static_cast<std::uint64_t>(i), i));

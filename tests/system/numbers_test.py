@@ -174,9 +174,11 @@ class WrongRankTest(unittest.TestCase):
                                               ("start", ["--checkpoint.every_steps=16", "--checkpoint.ram_every_steps=0"], 0, 0)]:
             with self.subTest(name=name):
                 run = self.scene.run(name, [*self.OPTIONS, *options])
-                run.start(4, faults=self.WRONG).expect_exit(0)
+                start = run.start(4, faults=self.WRONG)
+                start.expect_exit(0)
                 evicted, = (event for event in run.events("verdict") if event["action"] == "evict")
                 self.assertEqual((evicted["step"], evicted["rank"]), (42, 1))
+                self.assertEqual(start.output().count("no new ranks are started on host"), 1, start.tail())
                 resumed = run.events("recovery")[0]["resumed_from_step"]
                 self.assertTrue(oldest <= resumed <= newest, resumed)
                 self.assertEqual(run.digest(), clean.digest())
