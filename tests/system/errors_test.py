@@ -1626,6 +1626,10 @@ class Errors(unittest.TestCase):
         self.expect(self.train("--training.steps=60", *kept, "--verdict.on_spike=rollback", "--verdict.rollback_steps=5",
                                "--verdict.norm_score=1", "--verdict.drift_steps=0", environment={"HOLDFAST_FAULTS": spoiled}))
 
+    def test_host_computes_wrong(self):
+        self.expect(self.mpirun(3, "train", "run.toml", "--parallel.lanes=3", "--training.steps=20", "--verdict.audit_every_steps=1",
+                                environment={"HOLDFAST_FAULTS": "step.begin@5:1=wrong_product_always"}))
+
     def test_not_finite(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--optimizer.learning_rate=100", "--optimizer.gradient_clip=0",
                                 "--training.steps=50"))
