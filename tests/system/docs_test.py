@@ -32,7 +32,7 @@ class DocsTest(unittest.TestCase):
     def test_events_have_all_that_is_documented(self):
         options = ["--checkpoint.every_steps=4", "--checkpoint.ram_every_steps=2", "--checkpoint.replicas=on", "--evaluation.every_steps=5",
                    "--data.validation_fraction=0.1"]
-        with harness.Scene(steps=10) as scene:
+        with harness.Scene(steps=60) as scene:  # so that a replica is there before the end, whatever else runs
             mine = scene.run("mine", options)
             mine.start(2).expect_exit(0)
             events = mine.events()
