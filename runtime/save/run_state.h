@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ struct RunState {
   // Newest step at which all replicas had taken part in a lane audit that agreed, by what this rank knows; 0:
   // none. Not the same in other layouts.
   std::uint64_t audited_step = 0;
+  // Of this rank, and not saved: the step that its worker began with, and Worker::sound_step() where the worker is
+  // given no other place for it.
+  std::optional<std::uint64_t> first_step = {}, sound_step = {};
 };
 
 // Goes on in the data where the jump at the state's step says. Returns whether there is one: a loader that

@@ -218,9 +218,9 @@ std::unique_ptr<DataLoader> Worker::loader_of_lane(int lane) const {
 }
 
 Result<void> Worker::start_loader() {
-  if (!first_step_.has_value()) {
-    first_step_ = state_.step;
-    std::optional<std::uint64_t>& sound = own_or_given_sound_step();
+  if (!state_.first_step.has_value()) {
+    state_.first_step = state_.step;
+    std::optional<std::uint64_t>& sound = own_sound_step();
     sound = std::min(sound.value_or(state_.step), state_.step);
   }
   loader_ = std::make_unique<DataLoader>(rank_.env, inputs_.data, rank_.config.run.seed,

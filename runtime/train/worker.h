@@ -112,12 +112,14 @@ class Worker {
   const DataSet& data() const { return *inputs_.data; }
 
   // Returns the step whose state this worker began with. Valid after start_loader().
-  std::uint64_t first_step() const { return first_step_.value_or(0); }
+  std::uint64_t first_step() const { return state_.first_step.value_or(0); }
 
   // Returns the newest step up to which this rank has not computed wrong, as far as audits say: of the last one that
   // it passed, else the one that it began with.
-  std::uint64_t sound_step() const { return own_or_given_sound_step().value_or(0); }
-  void note_sound_step() { own_or_given_sound_step() = state_.step; }
+  std::uint64_t sound_step() const {
+    return (inputs_.sound_step != nullptr ? *inputs_.sound_step : state_.sound_step).value_or(0);
+  }
+  void note_sound_step() { own_sound_step() = state_.step; }
 
   // Starts the loader at state().data_cursor.
   Result<void> start_loader();
@@ -148,8 +150,8 @@ class Worker {
   explicit Worker(const WorkerInputs& inputs);
   Result<void> connect_nccl();
   void connect_faults();  // those that change numbers
-  std::optional<std::uint64_t>& own_or_given_sound_step() const {
-    return inputs_.sound_step != nullptr ? *inputs_.sound_step : own_sound_step_;
+  std::optional<std::uint64_t>& own_sound_step() {
+    return inputs_.sound_step != nullptr ? *inputs_.sound_step : state_.sound_step;
   }
   void reserve();
   Result<void> agree_it_fits();
@@ -171,9 +173,7 @@ class Worker {
   std::unique_ptr<LaneRunner> lane_runner_;
   std::unique_ptr<StepChecks> checks_;  // null until they are wanted
   std::unique_ptr<DataLoader> loader_;
-  std::optional<std::uint64_t> first_step_;
-  mutable std::optional<std::uint64_t> own_sound_step_;  // where the inputs have none
-  std::optional<StateView> state_view_;                  // set by allocate()
+  std::optional<StateView> state_view_;  // set by allocate()
 };
 
 }  // namespace holdfast::inline train
