@@ -54,8 +54,8 @@ struct Generation {
   }
 };
 
-// Adds a jump that was decided on later than `jumps`: those after its step are of a future that was left, and
-// their number counts in `times`.
+// Adds a jump that was decided on later than `jumps`: those at its step or after it are of a future that was left,
+// and their number counts in `times`.
 void add_jump(std::vector<DataJump>& jumps, DataJump jump);
 
 struct Lineage {

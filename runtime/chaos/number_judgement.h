@@ -26,7 +26,7 @@ std::string_view name_of(NumberEnd end);
 
 struct JudgedNumber {
   NumberEnd end = NumberEnd::missed;
-  // Whom the first verdict named. None: there is none, or the fault is a bad sample, which is nobody's.
+  // Rank that the first verdict named. None: there is none, or the fault is a bad sample, which is nobody's.
   std::optional<NamedRank> named = {};
   std::uint64_t latency_steps = 0;  // to the first verdict
   std::int64_t verdict_us = 0;      // of it; 0: there is none

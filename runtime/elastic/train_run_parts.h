@@ -78,9 +78,9 @@ struct RunSaves {
   std::optional<int> unused_slot;        // of a trainer that met a fault; the state is at the worker's step
 };
 
-// DecidedRollback is a roll-back that all ranks have agreed on.
+// DecidedRollback is a roll-back that all ranks have agreed on, as the lineage is to have it.
 struct DecidedRollback {
-  std::string run_id = {};
+  std::string run_id = {};     // of the lineage
   Generation generation = {};  // without its number
 };
 

@@ -1,5 +1,5 @@
 // RunState is the state of a run apart from tensor bytes. It is equal on all ranks after every step, except
-// for the times in `recent_steps`. The manifest carries it.
+// for the times in `recent_steps` and what its members say is of one rank. The manifest carries it.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ struct RunState {
   // Newest step at which all replicas had taken part in a lane audit that agreed, by what this rank knows; 0:
   // none. Not the same in other layouts.
   std::uint64_t audited_step = 0;
-  // Of this rank, and not saved: the step that its worker began with, and Worker::sound_step() where the worker is
-  // given no other place for it.
+  // Holds what concerns this rank alone, and is not saved: the step that its worker began with, and
+  // Worker::sound_step() where the worker is given no other place for it.
   std::optional<std::uint64_t> first_step = {}, sound_step = {};
 };
 

@@ -1,5 +1,5 @@
-// What a rank knows of its own hardware when a step is in doubt, and what all ranks note when they have found out
-// whose hardware it was (HardwareRecord).
+// Says what a rank knows of its own hardware when a step is in doubt, and notes on all ranks whose hardware it was
+// when they have found out (HardwareRecord).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What each rank knows about a step in doubt, and who and what is to blame by all of that: the microbatch whose loss
-// is the worst, the rank whose bits differ.
+// Finds what is to blame for a step in doubt, from what each rank knows about it: the microbatch whose loss is the
+// worst, the rank whose bits differ.
 #pragma once
 
 #include <optional>

@@ -79,7 +79,7 @@ TEST(NumberJudgement, AVerdictThatNothingExplainsIsBaseless) {
   const NumberJudgement other = judge_numbers(numbers_run({flip}, {verdict_on(12, 0, "state", "evict")}));
   EXPECT_THAT(other.baseless, ElementsAre(HasSubstr("names rank 0, whose numbers were right")));
   EXPECT_EQ(other.each[0]->named, NamedRank::other);
-  // Of what follows from a fault that is known, nothing is baseless.
+  // Nothing that follows from a known fault is baseless.
   EXPECT_THAT(
       judge_numbers(numbers_run({flip}, {verdict_on(12, 1, "state"), verdict_on(12, 1), spike_on(20)}))
           .baseless,
@@ -99,7 +99,7 @@ TEST(NumberJudgement, EachVerdictHasTheFaultThatFitsIt) {
       {verdict_on(30, 1)}, /*same_bits=*/false);
   EXPECT_EQ(judge_numbers(run).each[0]->latency_steps, 25U);
   EXPECT_EQ(judge_numbers(run).each[1]->end, NumberEnd::missed);
-  // Of two ranks the one that is named.
+  // The one of two ranks that is named counts.
   run = numbers_run(
       {wrong_number(ChaosFault::flip_weights, 10, 0), wrong_number(ChaosFault::flip_weights, 10, 2)},
       {verdict_on(10, 2, "state"), verdict_on(10, 0, "state")});

@@ -1,4 +1,4 @@
-// What a run remembers of its hardware: by device, within a window, and through a file that may be anything.
+// Tests what a run remembers of its hardware: by device, within a window, and through a file that may be anything.
 #include "runtime/run/hardware_record.h"
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// What a run tells of its steps: a step is never shown above the rate of large products, and one that was
+// Tests what a run tells of its steps: a step is never shown above the rate of large products, and one that was
 // skipped never as a number that it does not have.
 #include "runtime/train/progress.h"
 

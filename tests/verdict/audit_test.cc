@@ -37,7 +37,7 @@ TEST(AuditPlan, ARetryHasAnotherAuditorWhereThereIsOne) {
 }
 
 TEST(AuditPlan, ProofTakesAnAuditOfEachRank) {
-  // Of four ranks with a lane each: (0, 1) at step 10, (1, 2) at 20, (2, 3) at 30, (3, 0) at 40, then (0, 2).
+  // The pairs of four ranks with a lane each: (0, 1) at step 10, (1, 2) at 20, (2, 3) at 30, (3, 0) at 40, then (0, 2).
   const auto proved = [](std::uint64_t since, std::uint64_t step) {
     return proved_step(since, step, 10, 4, 4);
   };
