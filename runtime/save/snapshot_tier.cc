@@ -20,6 +20,11 @@ void SnapshotTier::cancel() {
   replication_.replicas.reset();  // does not wait for other ranks; its threads read slots
 }
 
+void SnapshotTier::finish_making_slots() {
+  cancelled_ = true;  // no wait for room
+  cleanup_.wait();
+}
+
 SnapshotTier::~SnapshotTier() {
   cancel();
   cleanup_.wait();  // it uses the pool, to which all slots return

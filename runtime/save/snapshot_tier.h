@@ -42,6 +42,8 @@ class SnapshotTier {
   SnapshotTier(StateView& view, std::uint64_t writer);
   // Ends transfers to buddies and the making of slots.
   void cancel();
+  // Waits until no slot is being made, so that snapshots that are removed from now on stay removed.
+  void finish_making_slots();
   // Waits for its threads. Snapshots in shared memory remain.
   ~SnapshotTier();
   SnapshotTier(const SnapshotTier&) = delete;

@@ -87,6 +87,9 @@ class StateSaver {
   // buddy, so that a slot is free.
   Result<void> finish();
   Result<void> finish_with_replicas();
+  // Waits until no slot is being made, so that snapshots that are removed from now on stay removed. Nothing is
+  // saved after it.
+  void finish_making_slots() { snapshots_.finish_making_slots(); }
 
   // Returns whether a snapshot is being copied or sent to the buddies; is_saving() returns whether a save is
   // neither visible nor abandoned yet. Equal on all ranks.

@@ -261,6 +261,7 @@ Result<ExitCode> Trainer::end(ExitCode code) {
   HF_TRY_VOID(agree_on_outcome(worker.rank().communicator, worker.rank().waiter, trouble_,
                                worker.rank().env.host_name()));
   // The complete state is on the disk, so the RAM snapshots can go.
+  if (saver_) saver_->finish_making_slots();
   if (const Result<SharedSnapshots> removed =
           remove_snapshots(worker.rank().env, digest_of(worker.state().shm_run_id));
       !removed.ok()) {

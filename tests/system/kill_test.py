@@ -34,6 +34,15 @@ class KillTest(unittest.TestCase):
     def test_more_random_kills_and_every_fault_point_of_the_other_rank(self):
         self.kill(SEEDS[QUICK_SEEDS:], [(point, 1) for point in self.points if point not in PUBLISHER_ONLY])
 
+    def test_a_slot_that_is_made_while_the_run_ends(self):
+        run = self.scene.run("late_slot", kills.RUN_OPTIONS)
+        start = run.start(2, "plain", faults=f"step.begin@{harness.STEPS - 8}:0=kill")
+        start.expect_failure(kills.SETTLE_S)
+        # The fourth slot that a rank takes over is its last one, in the background, while it makes the last steps.
+        run.start(2, "plain", faults="slot.before_rename@4:1=sleep:2000").expect_exit(0)
+        self.assertEqual(run.digest(), self.reference)
+        harness.expect_no_snapshots(run)
+
     def kill(self, seeds, places):
         """Side by side: a start under mpirun waits more than it computes."""
         self.assertGreater(len(self.points), 10, self.points)
