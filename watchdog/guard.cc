@@ -220,7 +220,10 @@ class Guard {
           break;
         case GuardAction::Kind::report_end:
           if (settings_.on_end != nullptr)
-            settings_.on_end(action.rank, watched_[action.slot].identity.id, action.text);
+            settings_.on_end({.rank = action.rank,
+                              .process = watched_[action.slot].identity.id,
+                              .cause = action.text,
+                              .step = action.step});
           break;
       }
     }

@@ -20,6 +20,14 @@
 
 namespace holdfast::inline watchdog {
 
+// How the process of a rank ended.
+struct RankDeath {
+  int rank = -1;  // launched
+  std::int64_t process = 0;
+  std::string cause = {};  // "signal 9 (SIGKILL)"
+  std::uint64_t step = 0;  // newest step that the rank had completed
+};
+
 struct GuardSettings {
   std::string board;
   GuardMindSettings mind = {};
@@ -28,9 +36,9 @@ struct GuardSettings {
   std::string start_variable = {};
   // Called when `rank` (launched; -1: all of this host) has been ended, with the reason; may be null.
   std::function<void(int rank, const std::string& sentence)> on_verdict = {};
-  // Called when the process of `rank` (launched) has ended without saying that it would, and not by this
-  // guard, with how it ended ("signal 9 (SIGKILL)"), where the system tells; may be null.
-  std::function<void(int rank, std::int64_t process, const std::string& cause)> on_end = {};
+  // Called when the process of a rank has ended without saying that it would, and not by this guard, where the
+  // system tells how; may be null.
+  std::function<void(const RankDeath& death)> on_end = {};
 };
 
 // Runs the guard until the last rank has gone. Error: the board cannot be opened.

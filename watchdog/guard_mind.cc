@@ -16,6 +16,11 @@ constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t report_for_ns = 500 * ms, distant_look_ns = 500 * ms;
 constexpr char stopped = 'T';
 
+// Returns the newest step that a rank had completed.
+std::uint64_t completed_step(const SlotView& slot) {
+  return slot.phase == Phase::step && slot.step > 0 ? slot.step - 1 : slot.step;
+}
+
 }  // namespace
 
 GuardMind::GuardMind(const GuardMindSettings& settings, std::string host, std::size_t slots)
@@ -66,7 +71,8 @@ void GuardMind::look_at(std::size_t index, const SlotLook& look) {
   if (watched.killed_ns != 0) return;
   deaths_.push_back({.slot = static_cast<std::uint32_t>(index),
                      .rank = slot.launched_rank,
-                     .cause = look.end.has_value() ? text_of(*look.end) : ""});
+                     .cause = look.end.has_value() ? text_of(*look.end) : "",
+                     .step = completed_step(slot)});
 }
 
 // Tells of all in one sentence for each cause. The console hears of those whose cause is known; of the others
@@ -92,8 +98,11 @@ GuardActions GuardMind::report_deaths(std::span<const Death> deaths) const {
   if (!known.empty()) actions.push_back({.kind = Kind::say, .text = known});
   for (const Death& death : deaths) {
     if (death.cause.empty()) continue;
-    actions.push_back(
-        {.kind = Kind::report_end, .slot = death.slot, .rank = death.rank, .text = death.cause});
+    actions.push_back({.kind = Kind::report_end,
+                       .slot = death.slot,
+                       .rank = death.rank,
+                       .text = death.cause,
+                       .step = death.step});
   }
   return actions;
 }

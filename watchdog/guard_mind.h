@@ -56,6 +56,7 @@ struct GuardAction {
   std::uint32_t slot = 0;
   int rank = -1;  // launched; -1: all of this host
   std::string text = {};
+  std::uint64_t step = 0;  // of report_end: the newest step that the rank had completed
   bool operator==(const GuardAction&) const = default;
 };
 using GuardActions = std::vector<GuardAction>;
@@ -127,6 +128,7 @@ class GuardMind {
     std::uint32_t slot = 0;
     int rank = -1;           // launched
     std::string cause = {};  // "signal 9 (SIGKILL)"; empty: not known
+    std::uint64_t step = 0;  // newest that it had completed
   };
   struct Suspicion {
     HangVerdict::Kind kind = HangVerdict::Kind::none;

@@ -33,8 +33,9 @@ Result<void> guard(const std::vector<std::string>& words) {
                                        report_verdict_to_launcher(posix_env(), rank, sentence);
                                      },
                                  .on_end =
-                                     [](int rank, std::int64_t process, const std::string& cause) {
-                                       report_death_to_launcher(posix_env(), rank, process, cause);
+                                     [](const RankDeath& death) {
+                                       report_death_to_launcher(posix_env(), death.rank, death.process,
+                                                                death.cause, death.step);
                                      }});
 }
 

@@ -217,6 +217,8 @@ void Job::pass_on_request() {
 
 StartEnd Job::end_of_start(std::uint64_t step_before) const {
   StartEnd end{.step_before = step_before, .step = newest_step(*env_, plan_.paths)};
+  // The log of a leader that died lacks the lines that waited in its memory.
+  for (const LaunchedRank& rank : ranks_) end.step = std::max(end.step, rank.step_at_death);
   const RunStatus last = read_status(*env_, plan_.paths);
   const auto ended_with = [&](ExitCode code) {
     return std::ranges::any_of(ranks_, [&](const LaunchedRank& rank) { return rank.end == code; });

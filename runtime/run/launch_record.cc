@@ -131,9 +131,10 @@ void report_verdict_to_launcher(Env& env, int rank, const std::string& sentence)
                         .ok());
 }
 
-void report_death_to_launcher(Env& env, int rank, std::int64_t process, const std::string& cause) {
+void report_death_to_launcher(Env& env, int rank, std::int64_t process, const std::string& cause,
+                              std::uint64_t step) {
   static_cast<void>(write_fact(env, fmt::format("{}{}", guard_prefix, env.host_id()),
-                               {{"rank", rank}, {"process", process}, {"ended", cause}})
+                               {{"rank", rank}, {"process", process}, {"ended", cause}, {"step", step}})
                         .ok());
 }
 
@@ -158,7 +159,10 @@ std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& direc
     for (LaunchedRank& rank : ranks) {
       const bool is_of_rank = rank.host_id == host_id && rank.rank == whole_number_of(fact, "rank") &&
                               rank.process == whole_number_of(fact, "process");
-      if (is_of_rank) rank.cause = text_of(fact, "ended");
+      if (!is_of_rank || !fact.contains("ended")) continue;
+      rank.cause = text_of(fact, "ended");
+      rank.step_at_death =
+          static_cast<std::uint64_t>(std::max<std::int64_t>(whole_number_of(fact, "step"), 0));
     }
   });
   return ranks;

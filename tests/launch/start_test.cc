@@ -82,18 +82,20 @@ TEST(LaunchRecord, GuardsTellHowARankDied) {
   const TemporaryDirectory directory;
   VariablesEnv env({{launch_variable, directory.path()}});
   report_ready_to_launcher(env, 2);
-  report_death_to_launcher(env, 2, getpid() + 1, "signal 6 (SIGABRT)");
-  report_death_to_launcher(env, 1, getpid(), "signal 6 (SIGABRT)");
+  report_death_to_launcher(env, 2, getpid() + 1, "signal 6 (SIGABRT)", 4);
+  report_death_to_launcher(env, 1, getpid(), "signal 6 (SIGABRT)", 4);
   const std::string of_another_host =
       fmt::format("{{\"rank\":2,\"process\":{},\"ended\":\"exit code 1\"}}\n", getpid());
   ASSERT_TRUE(env.append_line(directory / "guard-other", of_another_host).ok());
   std::vector<LaunchedRank> ranks = read_launched_ranks(env, directory.path());
   ASSERT_EQ(ranks.size(), 1u);
   EXPECT_EQ(ranks[0].cause, "") << "other processes";
-  report_death_to_launcher(env, 2, getpid(), "signal 9 (SIGKILL)");
+  EXPECT_EQ(ranks[0].step_at_death, 0u);
+  report_death_to_launcher(env, 2, getpid(), "signal 9 (SIGKILL)", 5);
   ranks = read_launched_ranks(env, directory.path());
   ASSERT_EQ(ranks.size(), 1u);
   EXPECT_EQ(ranks[0].cause, "signal 9 (SIGKILL)");
+  EXPECT_EQ(ranks[0].step_at_death, 5u);
   EXPECT_TRUE(read_reported_verdicts(env, directory.path()).empty()) << "that is no verdict";
 }
 

@@ -36,9 +36,10 @@ class GuardTest : public testing::Test {
     settings.on_verdict = [this](int rank, const std::string& sentence) {
       static_cast<void>(env.append_line(directory / "told", fmt::format("{} {}", rank, sentence)).ok());
     };
-    settings.on_end = [this](int rank, std::int64_t process, const std::string& cause) {
+    settings.on_end = [this](const RankDeath& death) {
       static_cast<void>(
-          env.append_line(directory / "ends", fmt::format("{} {} {}", rank, process, cause)).ok());
+          env.append_line(directory / "ends", fmt::format("{} {} {}", death.rank, death.process, death.cause))
+              .ok());
     };
   }
   ~GuardTest() override {

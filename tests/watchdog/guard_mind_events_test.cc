@@ -61,6 +61,12 @@ TEST(GuardMind, TellsHowTheyDiedAsFarAsItIsKnown) {
   const ProcessEnd killed = {.killed = true, .code = 9}, left = {.killed = false, .code = 3};
   MindHost host(6);
   host.pass(100);
+  host.slot(0).step = 12;
+  host.slot(2).step = 12;
+  host.slot(0).phase = Phase::step;
+  host.slot(2).phase = Phase::save;
+  host.slot(3).step = 4;
+  host.slot(3).phase = Phase::step;
   host.dies(0, killed);
   host.dies(1);
   host.dies(2, left);
@@ -79,9 +85,11 @@ TEST(GuardMind, TellsHowTheyDiedAsFarAsItIsKnown) {
                           "rank 0, rank 3 (host a) died: signal 9 (SIGKILL); rank 1 (host a) died; rank 2 "
                           "(host a) died: exit code 3"},
           GuardAction{.kind = Kind::say, .text = known},
-          GuardAction{.kind = Kind::report_end, .slot = 0, .rank = 0, .text = "signal 9 (SIGKILL)"},
-          GuardAction{.kind = Kind::report_end, .slot = 2, .rank = 2, .text = "exit code 3"},
-          GuardAction{.kind = Kind::report_end, .slot = 3, .rank = 3, .text = "signal 9 (SIGKILL)"}));
+          GuardAction{
+              .kind = Kind::report_end, .slot = 0, .rank = 0, .text = "signal 9 (SIGKILL)", .step = 11},
+          GuardAction{.kind = Kind::report_end, .slot = 2, .rank = 2, .text = "exit code 3", .step = 12},
+          GuardAction{
+              .kind = Kind::report_end, .slot = 3, .rank = 3, .text = "signal 9 (SIGKILL)", .step = 3}));
 }
 
 TEST(GuardMind, OfTheOneThatItKillsItSaysNoSecondTime) {
