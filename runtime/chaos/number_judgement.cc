@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t soon_steps = 2;  // a fault that comes once is found within so many, or not at all
 
 bool is_of_state(const VerdictEvent& verdict) {
-  return verdict.of == "state";
+  return verdict.of == verdict_values::state;
 }
 
 // Returns whether other bits at a second attempt, or than those that an update left, led to the verdict.

@@ -78,33 +78,43 @@ BFloat16* ShardedOptimizer::working_copy(const Segment& segment) const {
   return reinterpret_cast<BFloat16*>(parameters_) + segment.parameter_offset;
 }
 
-void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalars) {
+UpdateFactors update_factors(const OptimizerConfig& config, const UpdateScalars& scalars) {
   // The kernel averages with the betas as fp32 rounds them; the corrections must undo exactly those.
-  const auto beta1 = static_cast<float>(config_.beta1);
-  const auto beta2 = static_cast<float>(config_.beta2);
-  const auto correction = [&](float beta) {
-    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), static_cast<double>(scalars.step)));
+  const auto correction = [&](double beta) {
+    return static_cast<float>(
+        1.0 - std::pow(static_cast<double>(static_cast<float>(beta)), static_cast<double>(scalars.step)));
   };
-  device.launch(AdamW{
-      .tensors = table_,
-      .tensor_count = static_cast<std::int64_t>(segments_.size()),
-      .block_count = static_cast<std::int64_t>(block_count_),
-      .learning_rate = static_cast<float>(scalars.learning_rate * std::exchange(next_rate_factor_, 1.0)),
-      .beta1 = beta1,
-      .beta2 = beta2,
-      .epsilon = static_cast<float>(config_.epsilon),
-      .correction1 = correction(beta1),
-      .correction2 = correction(beta2),
-      .gradient_scale = static_cast<float>(scalars.gradient_scale),
-      .block_digests = digests_,
-      .checks_digests = has_digests_,
-      .damage = damage_});
+  return {.learning_rate = static_cast<float>(scalars.learning_rate),
+          .correction1 = correction(config.beta1),
+          .correction2 = correction(config.beta2),
+          .gradient_scale = static_cast<float>(scalars.gradient_scale)};
+}
+
+void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalars) {
+  UpdateFactors factors = update_factors(config_, scalars);
+  if (const std::optional<double> factor = std::exchange(next_rate_factor_, std::nullopt))
+    factors.learning_rate = static_cast<float>(scalars.learning_rate * *factor);
+  device.launch(AdamW{.tensors = table_,
+                      .tensor_count = static_cast<std::int64_t>(segments_.size()),
+                      .block_count = static_cast<std::int64_t>(block_count_),
+                      .learning_rate = factors.learning_rate,
+                      .beta1 = static_cast<float>(config_.beta1),
+                      .beta2 = static_cast<float>(config_.beta2),
+                      .epsilon = static_cast<float>(config_.epsilon),
+                      .correction1 = factors.correction1,
+                      .correction2 = factors.correction2,
+                      .gradient_scale = factors.gradient_scale,
+                      .block_digests = digests_,
+                      .checks_digests = has_digests_,
+                      .damage = damage_});
   has_compared_ = has_digests_;
   has_digests_ = checks_state_;
+  if (checks_state_) last_update_ = {.scalars = scalars, .factors = factors};
 }
 
 void ShardedOptimizer::forget_digests() {
   has_digests_ = has_compared_ = false;
+  last_update_.reset();
 }
 
 std::optional<StateFinding> ShardedOptimizer::finding() const {

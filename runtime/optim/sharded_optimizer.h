@@ -35,6 +35,14 @@ struct UpdateScalars {
   double gradient_scale = 1.0;  // factor from clipping
 };
 
+// What an update takes from the host, as the device gets it.
+struct UpdateFactors {
+  float learning_rate = 0.0F, correction1 = 1.0F, correction2 = 1.0F, gradient_scale = 1.0F;
+  bool operator==(const UpdateFactors&) const = default;
+};
+// Returns the factors of an update. Pure.
+UpdateFactors update_factors(const OptimizerConfig& config, const UpdateScalars& scalars);
+
 // One owned segment of one kind of state in device memory, which checkpoints read and write.
 struct OwnedState {
   ShardSpec spec;  // kind: "weight", "moment1", "moment2"
@@ -61,6 +69,13 @@ class ShardedOptimizer {
 
   const std::vector<Segment>& segments() const { return segments_; }  // those that are trained
   void launch_update(Device& device, const UpdateScalars& scalars);
+  struct LaunchedUpdate {
+    UpdateScalars scalars;
+    UpdateFactors factors;
+  };
+  // Returns the last update, as it was asked for and as it was launched; nothing where the state was made or
+  // loaded since, or updates compute no digests.
+  const std::optional<LaunchedUpdate>& last_update() const { return last_update_; }
   // Multiplies the learning rate of the next update, for tests (runtime/os/fault_point.h).
   void scale_next_rate(double factor) { next_rate_factor_ = factor; }
   // Rounds the owned master weights into the parameter buffer in bf16 runs. It is called whenever the state
@@ -95,10 +110,11 @@ class ShardedOptimizer {
   std::vector<bool> weight_decay_;           // one per segment
   std::vector<std::uint64_t> first_blocks_;  // number of blocks in the segments before, by segment
   std::uint64_t block_count_ = 0;
-  double next_rate_factor_ = 1.0;
+  std::optional<double> next_rate_factor_;
   bool checks_state_;
   bool has_digests_ = false;   // the last update left them
   bool has_compared_ = false;  // the last update compared those of the update before
+  std::optional<LaunchedUpdate> last_update_;
   MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, table_slot_, digests_slot_, damage_slot_;
   float* master_ = nullptr;
   float* moment1_ = nullptr;

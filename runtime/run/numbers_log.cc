@@ -118,9 +118,8 @@ std::vector<BlamedHardware> NumbersLog::hardware() const {
     BlamedHardware& record = records[{host, verdict.rank}];
     record.host = host;
     record.rank = verdict.rank;
-    const bool is_computed =
-        verdict.of == field_name(&StepEvent::loss) || verdict.of == field_name(&StepEvent::grad_norm);
-    (is_computed ? record.computed_steps : record.memory_steps).push_back(verdict.step);
+    const bool is_of_memory = verdict.of == verdict_values::state;
+    (is_of_memory ? record.memory_steps : record.computed_steps).push_back(verdict.step);
     if (verdict.action == verdict_values::evict) record.evicted_steps.push_back(verdict.step);
   }
   std::vector<BlamedHardware> sorted;

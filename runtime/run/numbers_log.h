@@ -18,6 +18,7 @@ namespace verdict_values {
 inline constexpr std::string_view corruption = "corruption";                    // kind
 inline constexpr std::string_view none = "none", redo = "redo", clip = "clip";  // action
 inline constexpr std::string_view skip = "skip", rollback = "rollback", evict = "evict", stop = "stop";
+inline constexpr std::string_view state = "state", update = "update";  // of, beside fields of StepEvent
 }  // namespace verdict_values
 
 // Returns whether the verdict blames hardware: the same numbers were not the same again.

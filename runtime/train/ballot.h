@@ -28,7 +28,7 @@ struct Ballot {
   SaveVotes saves = {};
   // Set by a rank whose bits of this attempt at the step differ from those of its last and its first one.
   std::int64_t differs_from_last = 0, differs_from_first = 0;
-  // Set by a rank whose last update found damage of its state at rest (ShardedOptimizer::finding()).
+  // Set by a rank whose last update found damage of its state at rest, or was wrong (finds_damage()).
   std::int64_t damaged = 0;
   // Digests of the audited lane's gradients, added by the ranks that run the lane in any case, taken off by
   // those that compute it once more: 0 where they are the same.

@@ -1,7 +1,7 @@
-// Judges damage of the state at rest: some rank's update has read weights or moments that are not what the
-// update before had written (ShardedOptimizer::finding()). Nothing of that step can be kept, so the ranks go
-// back to a state that is older than the damage, and the rank whose memory it was leaves where the others can
-// go on without it.
+// Judges damage of the state: some rank's update has read weights or moments that are not what the update
+// before had written (ShardedOptimizer::finding()), or was made with another learning rate than the step has.
+// Nothing of that step can be kept, so the ranks go back to a state that is older than the damage, and the
+// rank whose state it was leaves where the others can go on without it.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,10 @@ struct DamagedState {
   std::vector<int> leaving_ranks = {};  // of the communicator
   VerdictEvent report = {};             // without time_us
 };
+
+// Returns whether the last update of this rank found damage, or was itself not the one that its step has. The
+// device has run what was launched.
+bool finds_damage(Worker& worker);
 
 // Says what follows from damage that some rank found in the state that the update of step `read_by` reads. All
 // ranks call it together, between two updates.

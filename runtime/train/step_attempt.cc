@@ -8,6 +8,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"
+#include "runtime/train/damage_judgement.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -114,7 +115,7 @@ Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<
                         Ballot ballot) {
   const AuditDigests digests = digests_of(worker, audit);
   ballot.audit = audit_term(digests);
-  ballot.damaged = worker.optimizer().finding().has_value() ? 1 : 0;
+  ballot.damaged = finds_damage(worker) ? 1 : 0;
   Result<void>& failure = lanes.failure;
   if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);
   sum_blocks(worker, lanes, ballot);

@@ -107,10 +107,11 @@ class NumbersTest(unittest.TestCase):
         """Its loss is not that of a spike: before the 32nd step there is none."""
         self.expect_as_alone("sample scramble", found=False)
 
-    def test_a_wrong_rate_of_one_rank_is_not_found(self):
-        """No check covers what an update computes from right numbers, so the run has other bits and does not know it."""
+    def test_a_wrong_rate_of_one_rank_is_found_by_the_next_step(self):
         outcome = self.judge("rate of a rank", Layout(2), "fp32", 1, "step.before_update", "scale_rate:2", 9, 1)
-        self.assertEqual((outcome.result, outcome.exits), ("missed", [0]), outcome)
+        self.assertEqual((outcome.result, outcome.culprit, outcome.exits), ("found", "right", [0]), outcome)
+        self.assertTrue(outcome.same_bits, outcome)
+        self.assertIn("the learning rate was", outcome.findings[0]["reason"])
 
 
 class RollbackTest(unittest.TestCase):

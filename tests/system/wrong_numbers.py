@@ -200,7 +200,7 @@ class Outcome:
             found.append("nobody named for state at rest")
         if self.case.must_be_audited() and not self.is_found:
             found.append("lasting fault missed")
-        if not self.same_bits and (which.of_data or (self.is_found and not which.actions == ("scale_rate",))):
+        if not self.same_bits and (which.of_data or self.is_found):
             found.append("other bits than its twin" if which.of_data else "found, but other bits")
         return found
 
@@ -208,8 +208,9 @@ class Outcome:
 class Laboratory:
     """Makes the runs of cases in a scene, and the undisturbed ones that they are compared with."""
 
-    def __init__(self, scene, options=tuple(OPTIONS), steps=STEPS, config=None):
+    def __init__(self, scene, options=tuple(OPTIONS), steps=STEPS, config=None, start_timeout_s=harness.HANG_S):
         self.scene, self.options, self.steps, self.config = scene, list(options), steps, config
+        self.start_timeout_s = start_timeout_s
         self.digests = {}
         self.clean_steps = self.clean_alarms = 0
         self.numbers = itertools.count(1)  # of runs; cases may be judged side by side
@@ -246,7 +247,7 @@ class Laboratory:
         starts = []
         while len(starts) < STARTS_MOST and not run.finished():
             starts.append(self.start(run, case.layout.ranks, later if starts else first))
-            starts[-1].code = starts[-1].wait()
+            starts[-1].code = starts[-1].wait(self.start_timeout_s)
         return run, starts
 
     def start(self, run, ranks, faults):

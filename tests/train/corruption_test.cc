@@ -315,6 +315,32 @@ TEST_F(GuardedTest, DamageThatOnlyTheLastUpdateReadsIsFoundBeforeTheEnd) {
   }
 }
 
+// The rank whose update it was is named by the next step, or before the last save; all ranks go back.
+TEST_F(GuardedTest, AnUpdateWithAnotherRateIsTakenBack) {
+  ASSERT_EQ(train_guarded({.run = "clean"}).code, ExitCode::done);
+  for (const int ranks : {1, 2}) {
+    for (const int step : {6, 12}) {
+      const std::string run = fmt::format("run{}", ++runs_);
+      const Launch launch{.run = run,
+                          .ranks = ranks,
+                          .overrides = {"checkpoint.every_steps=1", "elastic.min_data_parallel=2"},
+                          .faults = fmt::format("step.before_update@{}:{}=scale_rate:1.5", step, ranks - 1)};
+      const RunEnd end = train_guarded(launch);
+      EXPECT_EQ(end.code, ranks == 1 ? ExitCode::done : ExitCode::communication) << end.message;
+      if (ranks > 1) {
+        EXPECT_EQ(train_guarded({.run = run, .ranks = ranks}).code, ExitCode::done);
+      }
+      ASSERT_EQ(verdicts(run).size(), 1U) << run;
+      EXPECT_EQ(verdicts(run)[0]["kind"], "corruption");
+      EXPECT_EQ(verdicts(run)[0]["of"], "update");
+      EXPECT_EQ(verdicts(run)[0]["rank"], ranks - 1);
+      EXPECT_THAT(verdicts(run)[0]["reason"].get<std::string>(), testing::HasSubstr("the learning rate was"));
+      EXPECT_LT(resumed_step(run), step);
+      EXPECT_EQ(digest(run), digest("clean")) << run;
+    }
+  }
+}
+
 TEST_F(GuardedTest, ABadSampleIsSkippedAlikeInEveryLayoutAndAfterAStop) {
   const struct {
     int ranks, stop_after_steps;
