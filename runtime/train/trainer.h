@@ -1,5 +1,6 @@
 // Trainer is the training loop of one rank on a worker that is ready: steps, evaluation, saves, and the ways
-// to end.
+// to end. Its parts are trainer.cc (the steps), trainer_saves.cc, trainer_verdict.cc, and trainer_pause.cc (the
+// state is sealed for a resized run or for another start).
 #pragma once
 
 #include <cstdint>
