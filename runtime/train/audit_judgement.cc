@@ -11,6 +11,7 @@
 
 #include "parallel/comm/gather.h"
 #include "runtime/train/hardware_findings.h"
+#include "runtime/train/product_judgement.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -174,6 +175,10 @@ Result<AuditedStep> judge_audit(Worker& worker, const Attempt& first) {
   BlamedRanks blamed = blame_for_parameters(findings, audits[0]);
   if (step.lasts || blamed.ranks.empty()) blamed = blame(findings, audits);
   step.to_blame = blamed.ranks;
+  // Of two replicas that differ for good, a product with a known result may say which one is wrong.
+  if (step.lasts && step.to_blame.empty()) {
+    HF_TRY(step.to_blame, ranks_with_wrong_products(worker));
+  }
   int attempts = 2;
   if (!step.lasts && blamed.has_auditor && audits[1].auditor != audits[0].auditor) {
     bits.push_back(attempt_bits(worker, step.attempt));

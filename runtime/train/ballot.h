@@ -30,6 +30,8 @@ struct Ballot {
   std::int64_t differs_from_last = 0, differs_from_first = 0;
   // Set by a rank whose last update found damage of its state at rest, or was wrong (finds_damage()).
   std::int64_t damaged = 0;
+  // Set by a rank whose device computed a product with a known result wrong (product_test.h).
+  std::int64_t wrong_products = 0;
   // Digests of the audited lane's gradients, added by the ranks that run the lane in any case, taken off by
   // those that compute it once more: 0 where they are the same.
   Digest audit = {};
@@ -52,6 +54,7 @@ struct Ballot {
     visit(self.differs_from_last);
     visit(self.differs_from_first);
     visit(self.damaged);
+    visit(self.wrong_products);
     visit(self.audit);
   }
 };

@@ -151,7 +151,8 @@ Result<Attempt> attempt_step(Worker& worker, const StepRequest& request) {
                 .starts_ranks = request.starts_ranks ? 1 : 0,
                 .restarts = request.restart.wanted ? 1 : 0,
                 .hosts_leaving = std::clamp(request.restart.hosts_leaving, 0, 2),
-                .due_asked_for = request.due.asked_for ? 1 : 0};
+                .due_asked_for = request.due.asked_for ? 1 : 0,
+                .wrong_products = worker.product_test().finding().has_value() ? 1 : 0};
   if (worker.rank().communicator.rank() == 0) {
     ballot.due_to_disk = request.due.to_disk ? 1 : 0;
     ballot.due_to_ram = request.due.to_ram ? 1 : 0;

@@ -12,6 +12,7 @@
 #include "runtime/train/damage_judgement.h"
 #include "runtime/train/hardware_findings.h"
 #include "runtime/train/numbers_origin.h"
+#include "runtime/train/product_judgement.h"
 #include "runtime/train/step_finding.h"
 
 namespace holdfast::inline train {
@@ -195,19 +196,16 @@ Result<void> conclude(Worker& worker, const DoubtfulStep& step, JudgedStep& judg
   return {};
 }
 
-// Decides what follows from a lane audit that failed. Numbers that came out right at the second time count.
-Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
-  HF_TRY(AuditedStep step, judge_audit(worker, first));
+// Decides what follows from a check of hardware that failed, with `step.report.action` and `consequence` where
+// nothing has to.
+JudgedStep follow(const Worker& worker, AuditedStep step, std::string consequence, bool may_go_back) {
   JudgedStep judged{.attempt = step.attempt};
-  std::string consequence = "the numbers that both computed count";
-  step.report.action = "redo";
   const bool is_known = !step.to_blame.empty();
   if (step.lasts) {
     judged.action = VerdictAction::stop;
     step.report.action = name_of(VerdictAction::stop);
     consequence = "the update was not made. Replace that hardware, or start again without it";
-    const bool is_of_replicas = worker.workload().lanes.ranks() > 1;
-    if (is_of_replicas && worker.rank().config.verdict.on_wrong_rank == "rollback")
+    if (may_go_back && worker.rank().config.verdict.on_wrong_rank == "rollback")
       judged.rollback = Rollback{.trusted_step = step.sound_step};
   }
   if (is_known && (step.lasts || step.is_repeated) && can_spare_a_replica(worker)) {
@@ -223,6 +221,21 @@ Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
   step.report.reason += "; " + consequence;
   judged.report = std::move(step.report);
   return judged;
+}
+
+// Numbers of an audit that came out right at the second time count.
+Result<JudgedStep> judge_failed_audit(Worker& worker, const Attempt& first) {
+  HF_TRY(AuditedStep step, judge_audit(worker, first));
+  step.report.action = "redo";
+  // A replica that audits itself does not know since when it computes wrong.
+  const bool is_of_replicas = worker.workload().lanes.ranks() > 1;
+  return follow(worker, std::move(step), "the numbers that both computed count", is_of_replicas);
+}
+
+Result<JudgedStep> judge_wrong_products(Worker& worker, const Attempt& first) {
+  HF_TRY(AuditedStep step, judge_products(worker, first));
+  step.report.action = "none";
+  return follow(worker, std::move(step), "nothing was computed with that product", /*may_go_back=*/true);
 }
 
 JudgedStep end_with(DamagedState damaged, const Attempt& attempt) {
@@ -306,6 +319,10 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
   if (first.sums.damaged > 0) {
     HF_TRY(DamagedState damaged, judge_damage(worker, worker.state().step));
     return end_with(std::move(damaged), first);
+  }
+  if (first.sums.wrong_products > 0) {
+    HF_TRY(JudgedStep tested, judge_wrong_products(worker, first));
+    return judge_after_audit(worker, std::move(tested));
   }
   if (!first.audit_failed()) return judge_numbers(worker, first);
   HF_TRY(std::optional<DamagedState> damaged, examine_state(worker));

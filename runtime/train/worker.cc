@@ -194,13 +194,26 @@ Result<void> Worker::allocate() {
 
 Result<void> Worker::prepare_kernels() {
   rank_.device.begin_planning();
-  HF_TRY_VOID(stage_->launch_all_kinds(rank_.device));
+  rank_.device.inspect_with(&product_test_);
+  const Result<void> launched = stage_->launch_all_kinds(rank_.device);
+  rank_.device.inspect_with(nullptr);
+  HF_TRY_VOID(launched);
+  if (workload_.audit_every_steps > 0) product_test_.plan(rank_.device);
   update_->optimizer.launch_update(rank_.device, {});
   update_->optimizer.launch_publish(rank_.device);
   for (int bucket = 0; bucket < workload_.buckets.local_count(); ++bucket)
     lane_digests_->launch(LaneDigests::Of::owner, bucket);
   StepChecks::plan(rank_.device);
   return rank_.device.end_planning();
+}
+
+void Worker::test_products() {
+  const std::uint64_t bytes = workload_.buckets.gradient_elements() * sizeof(float);
+  product_test_.run({.device = rank_.device,
+                     .access = *memory_.host_access,
+                     .scratch = {reinterpret_cast<std::byte*>(stage_->gradients()), bytes},
+                     .wait = [this] { wait_for_device(rank_.device, rank_.communicator); }},
+                    state_.step, [this] { mark(inputs_.watch); });
 }
 
 StepChecks* Worker::checks() {

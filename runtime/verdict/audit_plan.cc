@@ -43,7 +43,7 @@ std::uint64_t proved_step(std::uint64_t since, std::uint64_t step, std::int64_t 
 }
 
 std::int64_t affordable_audit_interval(int waves) {
-  constexpr std::int64_t steps_of_one_wave = 667;  // 1 / 0.15 %
+  constexpr std::int64_t steps_of_one_wave = 1334;  // 2 / 0.15 %
   return std::max<std::int64_t>(1, (steps_of_one_wave + waves - 1) / waves);
 }
 

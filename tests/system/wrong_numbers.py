@@ -119,9 +119,8 @@ class Case:
         return f"{self.point}@{self.hit()}{rank}={self.action}"
 
     def must_be_audited(self):
-        """Whether a fault that lasts meets an audit of its rank by another one before the run ends."""
-        return (KINDS[self.kind].lasts and self.layout.data > 1 and self.audit_every != AUTO
-                and self.step + LANES * self.audit_every <= STEPS)
+        """Whether a fault that lasts meets the known products of an audit before the run ends."""
+        return KINDS[self.kind].lasts and self.audit_every != AUTO and self.step + self.audit_every < STEPS
 
     def overrides(self):
         audits = [] if self.audit_every == AUTO else [f"--verdict.audit_every_steps={self.audit_every}"]

@@ -341,6 +341,29 @@ TEST_F(GuardedTest, AnUpdateWithAnotherRateIsTakenBack) {
   }
 }
 
+// A rank alone finds with products of known results that its hardware is broken for good, and the next start
+// goes back to before that.
+TEST_F(GuardedTest, ARankAloneFindsThatItsProductsAreWrong) {
+  for (const char* const precision : {"fp32", "bf16"}) {
+    const std::string run = fmt::format("run{}", ++runs_), clean = fmt::format("clean_{}", precision);
+    const std::vector<std::string> overrides = {"training.steps=30", "checkpoint.every_steps=1",
+                                                "checkpoint.keep=100", "verdict.audit_every_steps=1",
+                                                fmt::format("training.precision={}", precision)};
+    ASSERT_EQ(train_guarded({.run = clean, .overrides = overrides}).code, ExitCode::done);
+    const RunEnd end =
+        train_guarded({.run = run, .overrides = overrides, .faults = "step.begin@3:0=wrong_product_always"});
+    EXPECT_EQ(end.code, ExitCode::numerics) << end.message;
+    ASSERT_EQ(verdicts(run).size(), 1U) << run;
+    EXPECT_EQ(verdicts(run)[0]["kind"], "corruption");
+    EXPECT_EQ(verdicts(run)[0]["action"], "stop");
+    EXPECT_EQ(verdicts(run)[0]["rank"], 0);
+    EXPECT_EQ(verdicts(run)[0]["op"], "matmul");
+    EXPECT_THAT(end.message, testing::HasSubstr("whose result is known, and again when it was made again"));
+    EXPECT_EQ(train_guarded({.run = run, .overrides = overrides}).code, ExitCode::done);
+    EXPECT_EQ(digest(run), digest(clean)) << run;
+  }
+}
+
 TEST_F(GuardedTest, ABadSampleIsSkippedAlikeInEveryLayoutAndAfterAStop) {
   const struct {
     int ranks, stop_after_steps;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -52,6 +53,11 @@ float not_a_number(float) {
 // A wrong number that no verdict on loss and norm notices.
 float slightly_more(float value) {
   return value * 1.001F + 1e-6F;
+}
+
+// The same, from a unit that computes the integers of known products right.
+float fractions_slightly_more(float value) {
+  return std::abs(value - std::round(value)) > 0.0F ? slightly_more(value) : value;
 }
 
 Config two_layers(int lanes) {
@@ -482,12 +488,24 @@ TEST(LaneAudit, SendsAwayTheRankWhoseNumbersAreWrongForGood) {
   EXPECT_EQ(found.weights, undisturbed(4, 1).weights);
 }
 
-TEST(LaneAudit, EndsTheRunWhereNobodyKnowsWhoseNumbersAreRight) {
+TEST(LaneAudit, KnownProductsSayWhichOfTwoReplicasIsWrong) {
   const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
     if (step >= 2 && worker.rank().communicator.rank() == 0) spoiler.spoil(worker, all_products);
   };
   const Outcome found =
       make_steps({.ranks = 2, .steps = 6, .change = slightly_more, .audit_every_steps = 2, .spoil = spoil});
+  EXPECT_EQ(found.ended_at, 2);
+  ASSERT_EQ(found.verdicts.size(), 1);
+  EXPECT_EQ(found.verdicts[0].action, "evict") << found.verdicts[0].reason;
+  EXPECT_THAT(found.leaving_ranks, testing::ElementsAre(0));
+}
+
+TEST(LaneAudit, EndsTheRunWhereNobodyKnowsWhoseNumbersAreRight) {
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if (step >= 2 && worker.rank().communicator.rank() == 0) spoiler.spoil(worker, all_products);
+  };
+  const Outcome found = make_steps(
+      {.ranks = 2, .steps = 6, .change = fractions_slightly_more, .audit_every_steps = 2, .spoil = spoil});
   EXPECT_EQ(found.ended_at, 2);
   ASSERT_EQ(found.verdicts.size(), 1);
   EXPECT_EQ(found.verdicts[0].action, "stop") << found.verdicts[0].reason;

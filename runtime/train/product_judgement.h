@@ -1,0 +1,22 @@
+// Judges a matrix product with a known result that some rank computed wrong (product_test.h). Unlike an audit, it
+// says which rank that was without another one to compare with.
+#pragma once
+
+#include <vector>
+
+#include "runtime/core/result.h"
+#include "runtime/train/audit_judgement.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast::inline train {
+
+// Says what is known after an attempt in whose vote some rank had a finding, which is forgotten. All ranks call it
+// together.
+Result<AuditedStep> judge_products(Worker& worker, const Attempt& attempt);
+
+// Makes all known products on all ranks, and returns those of the copy of the model in which some are wrong for
+// good, ascending; none: there is no such copy, or more than one. All ranks call it together, when the
+// gradients in memory are not needed any more.
+Result<std::vector<int>> ranks_with_wrong_products(Worker& worker);
+
+}  // namespace holdfast::inline train
