@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "parallel/comm/device_wait.h"
 
 namespace holdfast::inline parallel {
@@ -16,13 +18,18 @@ LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, T
       ranks_(transport.size()),
       bucket_count_(static_cast<std::size_t>(buckets.local_count())),
       slots_(static_cast<std::size_t>(buckets.gradient_slots())),
-      sum_(buckets, schedule, transport.rank(), device, plan) {
+      sum_(buckets, schedule, transport.rank(), device, plan),
+      links_(transport, device, plan) {
   HF_CHECK(buckets.ranks() == ranks_ && schedule_.ranks() == ranks_);
   HF_CHECK(ranks_ > 1 || !buckets.shares_gradient_memory(), "a rank alone sums where its gradients lie");
   for (int r = 0; r < ranks_; ++r) {
+    std::uint64_t before = 0;
     for (std::size_t b = 0; b < bucket_count_; ++b) {
       ranges_.push_back(buckets.gradient_range(static_cast<int>(b), r));
+      elements_before_.push_back(before);
+      before += ranges_.back().size();
     }
+    elements_before_.push_back(before);
   }
   wave_.tickets.reserve(bucket_count_);
   wave_.next_add.resize(bucket_count_);
@@ -38,11 +45,19 @@ LaneReduction::~LaneReduction() {
 
 void LaneReduction::bind(const MemoryArena& arena, float* gradients) {
   sum_.bind(arena, gradients);
+  links_.bind(arena);
   gradients_ = gradients;
 }
 
-void LaneReduction::begin_step() {
+void LaneReduction::plan_digests() {
+  std::uint64_t largest = 0;
+  for (const ElementRange& range : ranges_) largest = std::max(largest, range.size());
+  links_.plan(largest);
+}
+
+void LaneReduction::begin_step(bool digests_links) {
   HF_CHECK(!wave_.under_way);
+  links_.begin_step(digests_links);
   next_wave_ = 0;
 }
 
@@ -59,14 +74,40 @@ bool LaneReduction::has_added(std::size_t bucket) const {
   return owned(rank_, bucket).size() == 0 || wave_.next_add[bucket] == wave_.active;
 }
 
-std::span<const std::byte> LaneReduction::to_send(int target, std::size_t bucket) const {
+std::span<const float> LaneReduction::to_send(int target, std::size_t bucket) const {
   const ElementRange& range = owned(target, bucket);
-  return std::as_bytes(std::span(gradients_ + range.begin, range.size()));
+  return {gradients_ + range.begin, range.size()};
+}
+
+std::span<float> LaneReduction::received_lane(int source, std::size_t bucket) const {
+  return {sum_.lane(wave_.number, source, static_cast<int>(bucket)), owned(rank_, bucket).size()};
 }
 
 std::span<std::byte> LaneReduction::to_receive(int source, std::size_t bucket) const {
-  float* const lane = sum_.lane(wave_.number, source, static_cast<int>(bucket));
-  return std::as_writable_bytes(std::span(lane, owned(rank_, bucket).size()));
+  return std::as_writable_bytes(received_lane(source, bucket));
+}
+
+// Returns the index of a bucket's first element in all that one rank sends to its owner in the step.
+std::uint64_t LaneReduction::first_index(int owner, std::size_t bucket) const {
+  const std::uint64_t* const before =
+      elements_before_.data() + static_cast<std::size_t>(owner) * (bucket_count_ + 1);
+  return static_cast<std::uint64_t>(wave_.number) * before[bucket_count_] + before[bucket];
+}
+
+void LaneReduction::digest_sent(std::size_t bucket) {
+  if (!links_.wanted()) return;
+  for (int target = 0; target < ranks_; ++target) {
+    if (target != rank_ && owned(target, bucket).size() > 0)
+      links_.launch_sent(target, to_send(target, bucket), first_index(target, bucket));
+  }
+}
+
+// Takes a lane that has arrived from another rank, before it is added.
+void LaneReduction::take_received(int source, std::size_t bucket) {
+  const std::span<float> lane = received_lane(source, bucket);
+  last_received_ = {.values = lane, .source = transport_->global_rank(source)};
+  if (faults_ != nullptr) HF_FAULT_POINT(*faults_, "reduce.received");
+  links_.launch_received(source, lane, first_index(rank_, bucket));
 }
 
 Result<void> LaneReduction::begin_wave(int wave) {
@@ -105,6 +146,7 @@ void LaneReduction::bucket_launched(int bucket, Device::Ticket ticket) {
   HF_CHECK(wave_.under_way && wave_.has_lane && index < bucket_count_ && index == wave_.tickets.size(),
            "bucket {} was launched after {} others", bucket, wave_.tickets.size());
   wave_.tickets.push_back(ticket);
+  digest_sent(index);
   launch_adds(index);
 }
 
@@ -125,6 +167,7 @@ void LaneReduction::launch_adds(std::size_t bucket) {
                           ? bucket < wave_.tickets.size()
                           : bucket < wave_.opened && transport_->received(wave_.first + bucket, source);
     if (!here) return;
+    if (source != rank_) take_received(source, bucket);
     sum_.add(wave_.number, source, static_cast<int>(bucket));
     wave_.last_add = wave_.add_tickets[bucket] = device_->ticket();
     --wave_.adds_left;
@@ -203,7 +246,7 @@ Result<void> LaneReduction::send(std::size_t bucket) {
   const std::uint64_t sent_before = counts_.bytes_sent;
   for (int step = 1; step < ranks_; ++step) {  // every rank starts with a different peer
     const int target = (rank_ + step) % ranks_;
-    const std::span<const std::byte> bytes = to_send(target, bucket);
+    const std::span<const std::byte> bytes = std::as_bytes(to_send(target, bucket));
     if (bytes.empty()) continue;
     wave_.outgoing.push_back({.source = bytes, .peer = target});
     counts_.bytes_sent += bytes.size();

@@ -34,8 +34,10 @@
 #include "parallel/data/buckets.h"
 #include "parallel/data/lane_sum.h"
 #include "parallel/data/lanes.h"
+#include "parallel/data/link_digests.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/device/device.h"
+#include "runtime/os/fault_point.h"
 #include "runtime/os/span_recorder.h"
 
 namespace holdfast::inline parallel {
@@ -51,7 +53,7 @@ struct LaneReductionCounts {
 
 class LaneReduction {
  public:
-  // Reserves the memory of LaneSum in `plan`. Everything passed by reference except `plan` and `waiter`
+  // Reserves the memory of LaneSum and LinkDigests in `plan`. Everything passed by reference except `plan` and `waiter`
   // outlives this object.
   LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Transport& transport, Device& device,
                 const Waiter& waiter, MemoryPlan& plan);
@@ -66,8 +68,15 @@ class LaneReduction {
   void set_background(Background background) { background_ = std::move(background); }
   // Records waves, waits and buckets in `spans` from the next step on; `spans` outlives this object.
   void record(SpanRecorder& spans) { recorded_.spans = &spans; }
+  // Passes the point reduce.received at each message that has arrived, before it is used; `faults` outlives this
+  // object.
+  void use_faults(FaultPoints& faults) { faults_ = &faults; }
 
-  void begin_step();
+  // Launches the kinds of digests of links() while the device plans (Device::begin_planning()).
+  void plan_digests();
+
+  // `digests_links`: links() has digests of this step.
+  void begin_step(bool digests_links = false);
   Result<void> begin_wave(int wave);
   // Waits until the gradients of this bucket may be written. It is called before the operations that write
   // them are launched, and returns at once where every bucket has a slot of its own.
@@ -93,6 +102,13 @@ class LaneReduction {
   // Returns the sums of squares of reduced(), one for each block of BucketPlan::segments(), in their order.
   std::span<const double> square_sums() const { return sum_.square_sums(); }
   LaneReductionCounts counts() const { return counts_; }
+  const LinkDigests& links() const { return links_; }
+  // Message of a lane that arrived last, for fault points.
+  struct Received {
+    std::span<float> values;
+    int source = -1;  // Transport::global_rank()
+  };
+  const Received& last_received() const { return last_received_; }
 
  private:
   // State of one wave of the step, and of the exchanges of its buckets.
@@ -132,8 +148,12 @@ class LaneReduction {
   bool wave_is_whole() const;
   bool has_added(std::size_t bucket) const;
   bool slot_is_free(std::size_t bucket) const;
-  std::span<const std::byte> to_send(int target, std::size_t bucket) const;
+  std::span<const float> to_send(int target, std::size_t bucket) const;
   std::span<std::byte> to_receive(int source, std::size_t bucket) const;
+  std::span<float> received_lane(int source, std::size_t bucket) const;
+  std::uint64_t first_index(int owner, std::size_t bucket) const;
+  void digest_sent(std::size_t bucket);
+  void take_received(int source, std::size_t bucket);
   Result<void> open_wave(int wave);
   Result<bool> open_exchanges();
   void launch_adds(std::size_t bucket);
@@ -158,7 +178,12 @@ class LaneReduction {
   std::size_t slots_;  // number of slots that buckets share
   Background background_;
   std::vector<ElementRange> ranges_;  // [rank * buckets + bucket]
+  // [rank * (buckets + 1) + bucket]: elements that the rank owns of all buckets before this one
+  std::vector<std::uint64_t> elements_before_;
   LaneSum sum_;
+  LinkDigests links_;
+  FaultPoints* faults_ = nullptr;
+  Received last_received_;
   float* gradients_ = nullptr;
   LaneReductionCounts counts_;
   int next_wave_ = 0;

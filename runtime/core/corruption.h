@@ -9,13 +9,14 @@
 namespace holdfast::inline core {
 
 enum class NumberMemory : std::uint8_t {
-  weights,           // owned master weights, frozen ones included
-  moment1,           // owned first moments
-  moment2,           // owned second moments
-  parameters,        // parameters that the model of this rank computes with, those of other owners included
-  lane_gradients,    // gradients of one lane of this rank, before they are reduced
-  summed_gradients,  // owned gradients, summed over all lanes, which the update reads
-  activations,       // an activation at the boundary of the stage, between forward and backward
+  weights,             // owned master weights, frozen ones included
+  moment1,             // owned first moments
+  moment2,             // owned second moments
+  parameters,          // parameters that the model of this rank computes with, those of other owners included
+  lane_gradients,      // gradients of one lane of this rank, before they are reduced
+  received_gradients,  // gradients of a lane of another rank that have just arrived, before they are added
+  summed_gradients,    // owned gradients, summed over all lanes, which the update reads
+  activations,         // an activation at the boundary of the stage, between forward and backward
 };
 
 struct Corruption {

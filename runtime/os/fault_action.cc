@@ -30,7 +30,7 @@ constexpr NamedMemory memories[] = {
     {"gradients", NumberMemory::lane_gradients}, {"activations", NumberMemory::activations}};
 
 constexpr std::string_view rate_point = "step.before_update", lane_point = "step.before_reduce",
-                           activation_point = "step.before_backward";
+                           activation_point = "step.before_backward", message_point = "reduce.received";
 constexpr std::string_view sum_points[] = {"step.before_vote", "step.after_vote", rate_point};
 
 Error clause(std::string text) {
@@ -62,10 +62,13 @@ Result<NumberMemory> memory_at(std::string_view target, std::string_view point) 
   }
   if (found->memory == NumberMemory::activations && point != activation_point)
     return clause(fmt::format("nothing reads activations at {}, only at {}", point, activation_point));
-  if (found->memory != NumberMemory::lane_gradients || point == lane_point) return found->memory;
+  const bool are_gradients = found->memory == NumberMemory::lane_gradients;
+  if (are_gradients && point == message_point) return NumberMemory::received_gradients;
+  if (!are_gradients || point == lane_point) return found->memory;
   if (std::ranges::find(sum_points, point) != std::end(sum_points)) return NumberMemory::summed_gradients;
-  return clause(fmt::format("nothing reads gradients at {}, only at {} (of a lane) and {} (their sums)",
-                            point, lane_point, fmt::join(sum_points, ", ")));
+  return clause(fmt::format(
+      "nothing reads gradients at {}, only at {} (of a lane), {} (of other ranks) and {} (their sums)", point,
+      lane_point, message_point, fmt::join(sum_points, ", ")));
 }
 
 // Parses `flip:MEMORY[:BIT[:ELEMENT]]` and `nan:MEMORY[:ELEMENT]`.
@@ -76,8 +79,9 @@ Result<Corruption> parse_corruption(const std::vector<std::string_view>& words, 
     return clause(fmt::format(
         "'{}' needs {}", words[0],
         corruption.to_nan ? "MEMORY or MEMORY:ELEMENT" : "MEMORY, MEMORY:BIT or MEMORY:BIT:ELEMENT"));
-  HF_TRY_VOID(expect_step(words[0], point, "whose memory it changes"));
   HF_TRY(corruption.memory, memory_at(words[1], point));
+  if (corruption.memory != NumberMemory::received_gradients)
+    HF_TRY_VOID(expect_step(words[0], point, "whose memory it changes"));
   for (std::size_t i = 2; i < words.size(); ++i) {
     const std::optional<std::int64_t> number = parse_fault_number(words[i]);
     if (!number.has_value()) return clause(fmt::format("'{}' is not a number", words[i]));

@@ -103,6 +103,7 @@ const std::vector<std::string_view>& FaultPoints::names() {
                                                      "recover.before_load",
                                                      "recover.before_resume",
                                                      "recover.begin",
+                                                     "reduce.received",
                                                      "replica.after_seal",
                                                      "replica.after_send",
                                                      "replica.before_receive",

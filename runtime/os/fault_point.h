@@ -10,7 +10,8 @@
 //   step.begin@7=touch:500           touches fresh memory for 500 ms, as if all pages of the process were new
 //   step.before_reduce@7=gpu_trap    breaks the rank's GPU by a kernel; others: `gpu_endless`, and
 //                                    `gpu_illegal_address`; at points of a step alone
-// Actions that make numbers wrong instead of ending something, at points of a step alone:
+// Actions that make numbers wrong instead of ending something, at points of a step alone (and of memory at
+// reduce.received):
 //   step.begin@3:1=flip:weights:22:5 flips bit 22 of element 5 of the memory `weights` of rank 1. Memories:
 //                                    `weights`, `moment1`, `moment2` (what the rank owns), `parameters` (what
 //                                    its model computes with), `gradients` and `activations`; bit and element
@@ -23,7 +24,8 @@
 //   step.before_update@3=scale_rate:1000  multiplies the learning rate of this update on the rank
 // `gradients` are those of the lane at step.before_reduce, before any of them is sent (where buckets share
 // memory, optimizer.shard_gradients, they may have been sent), and the owned sums over all lanes, whose norm
-// is already known, at step.before_vote, step.after_vote and step.before_update. `activations` belong to
+// is already known, at step.before_vote, step.after_vote and step.before_update. At reduce.received, which is passed
+// for each bucket of a lane that arrives from another rank, they are what has arrived. `activations` belong to
 // step.before_backward: the output of the stage with the head, the input of the others. At step.begin and
 // step.end a change of weights or parameters first waits until all parameters have arrived; at
 // step.before_gather changed weights of an fp32 run reach all ranks.

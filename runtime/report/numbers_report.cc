@@ -79,16 +79,20 @@ std::string hardware_table(const std::vector<BlamedHardware>& records) {
   std::string rows;
   for (const BlamedHardware& record : records) {
     fmt::format_to(std::back_inserter(rows),
-                   "<tr><td class=\"name\">{}</td>{}{}<td>{}</td><td>{}</td></tr>\n",
+                   "<tr><td class=\"name\">{}</td>{}{}<td>{}</td><td>{}</td><td>{}</td></tr>\n",
                    record.host.empty() ? "not known" : escape_html(record.host),
                    number_cell(record.rank.has_value() ? std::to_string(*record.rank) : "–"),
                    number_cell(std::to_string(record.findings())),
                    record.computed_steps.empty() ? "–" : list_of(record.computed_steps),
-                   record.memory_steps.empty() ? "–" : list_of(record.memory_steps));
+                   record.memory_steps.empty() ? "–" : list_of(record.memory_steps),
+                   record.link_steps.empty() ? "–" : list_of(record.link_steps));
   }
   return "<div class=\"hardware\">" +
          table("<tr><th>host</th>" + number_head("rank") + number_head("findings of hardware") +
-               "<th>computed wrong numbers at step</th><th>memory changed at step</th></tr>\n" + rows) +
+               "<th>computed wrong numbers at step</th><th>memory changed at step</th><th>links changed "
+               "gradients at "
+               "step</th></tr>\n" +
+               rows) +
          "</div>\n";
 }
 

@@ -340,7 +340,7 @@ struct VerdictEvent {
     visit("action", self.action, "",
           "none; redo: computed again, and kept; clip; skip: the update was not made; rollback: the run goes "
           "back to an older state; evict: a rank leaves; stop: the run ends");
-    visit("of", self.of, "", "loss, grad_norm, state or update: what was judged");
+    visit("of", self.of, "", "loss, grad_norm, state, update or links: what was judged");
     visit("value", self.value, "", "That number, of the attempt that counts");
     visit("score", self.score, "", "Robust deviations above the median of the window; of spike");
     visit("median", self.median, "", "Median of the window, or of its part, that it was compared with");

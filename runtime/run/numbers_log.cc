@@ -59,6 +59,10 @@ std::string sentence_of(const BlamedHardware& record) {
   }
   if (!record.memory_steps.empty())
     add(text, fmt::format("memory of {} changed by itself at {}", who, at_steps(record.memory_steps)));
+  if (!record.link_steps.empty()) {
+    add(text, fmt::format("links {} {} changed gradients at {}", record.rank.has_value() ? "of" : "between",
+                          record.rank.has_value() ? who : "ranks", at_steps(record.link_steps)));
+  }
   if (!record.evicted_steps.empty()) add(text, fmt::format("evicted at {}", at_steps(record.evicted_steps)));
   return text;
 }
@@ -118,14 +122,17 @@ std::vector<BlamedHardware> NumbersLog::hardware() const {
     BlamedHardware& record = records[{host, verdict.rank}];
     record.host = host;
     record.rank = verdict.rank;
-    const bool is_of_memory = verdict.of == verdict_values::state;
-    (is_of_memory ? record.memory_steps : record.computed_steps).push_back(verdict.step);
+    (verdict.of == verdict_values::state   ? record.memory_steps
+     : verdict.of == verdict_values::links ? record.link_steps
+                                           : record.computed_steps)
+        .push_back(verdict.step);
     if (verdict.action == verdict_values::evict) record.evicted_steps.push_back(verdict.step);
   }
   std::vector<BlamedHardware> sorted;
   for (auto& [who, record] : records) {
     std::ranges::sort(record.computed_steps);
     std::ranges::sort(record.memory_steps);
+    std::ranges::sort(record.link_steps);
     std::ranges::sort(record.evicted_steps);
     sorted.push_back(std::move(record));
   }

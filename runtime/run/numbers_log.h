@@ -17,8 +17,9 @@ namespace holdfast::inline run {
 namespace verdict_values {
 inline constexpr std::string_view corruption = "corruption";                    // kind
 inline constexpr std::string_view none = "none", redo = "redo", clip = "clip";  // action
+inline constexpr std::string_view state = "state", update = "update",
+                                  links = "links";  // of, beside fields of StepEvent
 inline constexpr std::string_view skip = "skip", rollback = "rollback", evict = "evict", stop = "stop";
-inline constexpr std::string_view state = "state", update = "update";  // of, beside fields of StepEvent
 }  // namespace verdict_values
 
 // Returns whether the verdict blames hardware: the same numbers were not the same again.
@@ -32,9 +33,11 @@ struct BlamedHardware {
   std::optional<int> rank = {};                    // absent: not known which
   std::vector<std::uint64_t> computed_steps = {};  // whose numbers it computed wrong, ascending
   std::vector<std::uint64_t> memory_steps = {};    // after which its memory had changed by itself, ascending
-  std::vector<std::uint64_t> evicted_steps = {};   // of these, at which it had to leave, ascending
+  // At which links changed gradients between ranks, ascending; where there is a rank, all of them were its links.
+  std::vector<std::uint64_t> link_steps = {};
+  std::vector<std::uint64_t> evicted_steps = {};  // of these, at which it had to leave, ascending
 
-  std::size_t findings() const { return computed_steps.size() + memory_steps.size(); }
+  std::size_t findings() const { return computed_steps.size() + memory_steps.size() + link_steps.size(); }
 };
 
 struct NumbersLog {

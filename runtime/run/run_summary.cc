@@ -132,6 +132,7 @@ Json json_of(const NumbersLog& numbers) {
     if (record.rank.has_value()) each["rank"] = *record.rank;
     each["computed_steps"] = Json(record.computed_steps);
     each["memory_steps"] = Json(record.memory_steps);
+    each["link_steps"] = Json(record.link_steps);
     each["evicted_steps"] = Json(record.evicted_steps);
     hardware.push_back(std::move(each));
   }

@@ -35,6 +35,8 @@ struct Ballot {
   // Digests of the audited lane's gradients, added by the ranks that run the lane in any case, taken off by
   // those that compute it once more: 0 where they are the same.
   Digest audit = {};
+  // LinkDigests::balance(): 0 where every link between replicas delivered the gradients that were sent.
+  Digest links = {};
 
   static constexpr void visit_words(auto& self, auto&& visit) {
     visit(self.loss);
@@ -56,6 +58,7 @@ struct Ballot {
     visit(self.damaged);
     visit(self.wrong_products);
     visit(self.audit);
+    visit(self.links);
   }
 };
 

@@ -68,6 +68,13 @@ std::vector<NumberRegion> lane_gradients(const CorruptibleParts& parts) {
   return regions;
 }
 
+std::vector<NumberRegion> received_gradients(const CorruptibleParts& parts) {
+  const LaneReduction::Received& received = parts.reduction.last_received();
+  return {{.tensor = fmt::format("gradients from rank {}", received.source),
+           .memory = reinterpret_cast<std::byte*>(received.values.data()),
+           .elements = received.values.size()}};
+}
+
 std::vector<NumberRegion> summed_gradients(const CorruptibleParts& parts) {
   std::vector<NumberRegion> regions;
   const ReducedGradients reduced = parts.reduction.reduced();
@@ -89,6 +96,8 @@ std::vector<NumberRegion> regions_of(NumberMemory memory, const CorruptibleParts
       return parameters(parts);
     case NumberMemory::lane_gradients:
       return lane_gradients(parts);
+    case NumberMemory::received_gradients:
+      return received_gradients(parts);
     case NumberMemory::summed_gradients:
       return summed_gradients(parts);
     case NumberMemory::activations:

@@ -29,7 +29,7 @@ Result<void> run_lanes(Worker& worker, const std::optional<LaneAudit>& audit, La
     wait_for_device(worker.rank().device, worker.rank().communicator);  // it reads the slots of the tokens
   }
   const bool owns = audit.has_value() && audit->owner == replica;
-  worker.reduction().begin_step();
+  worker.reduction().begin_step(/*digests_links=*/audit.has_value());
   HF_TRY_VOID(worker.lane_runner().run(lanes, owns ? audit->lane : LaneRunner::no_lane));
   HF_TRY_VOID(worker.join_tied_gradients());
   const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_device});
@@ -115,6 +115,7 @@ Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<
                         Ballot ballot) {
   const AuditDigests digests = digests_of(worker, audit);
   ballot.audit = audit_term(digests);
+  ballot.links = worker.reduction().links().balance();
   ballot.damaged = finds_damage(worker) ? 1 : 0;
   Result<void>& failure = lanes.failure;
   if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);

@@ -45,6 +45,7 @@ struct Attempt {
   bool restored_parameters = false;
 
   bool audit_failed() const { return sums.audit != Digest{}; }
+  bool links_failed() const { return sums.links != Digest{}; }
 };
 
 // Makes the first attempt at the next step. Errors: trouble or a loader error of some rank (agreed: all ranks

@@ -11,6 +11,7 @@
 #include "runtime/train/audit_judgement.h"
 #include "runtime/train/damage_judgement.h"
 #include "runtime/train/hardware_findings.h"
+#include "runtime/train/link_judgement.h"
 #include "runtime/train/numbers_origin.h"
 #include "runtime/train/product_judgement.h"
 #include "runtime/train/step_finding.h"
@@ -294,23 +295,52 @@ Result<JudgedStep> judge_numbers(Worker& worker, const Attempt& first) {
   return judged;
 }
 
-// Judges the numbers that came out right at the second time as well: the step may have a bad sample besides.
-Result<JudgedStep> judge_after_audit(Worker& worker, JudgedStep audited) {
-  if (audited.action != VerdictAction::commit) return audited;
-  HF_TRY(JudgedStep judged, judge_numbers(worker, audited.attempt));
+// Decides what follows from links that delivered other gradients than were sent.
+Result<JudgedStep> judge_failed_links(Worker& worker, const Attempt& first) {
+  HF_TRY(LinkedStep step, judge_links(worker, first));
+  JudgedStep judged{.attempt = step.attempt,
+                    .action = step.action,
+                    .report = std::move(step.report),
+                    .leaving_ranks = std::move(step.leaving_ranks)};
+  if (step.trusted_step.has_value()) judged.rollback = Rollback{.trusted_step = *step.trusted_step};
+  return judged;
+}
+
+using Judge = Result<JudgedStep> (*)(Worker& worker, const Attempt& first);
+
+// Judges what came out right at the second time further: the step may have a bad sample besides.
+Result<JudgedStep> judge_further(Worker& worker, JudgedStep before, Judge judge) {
+  if (before.action != VerdictAction::commit) return before;
+  HF_TRY(JudgedStep judged, judge(worker, before.attempt));
   if (!judged.report.has_value()) {
-    judged.report = std::move(audited.report);
+    judged.report = std::move(before.report);
     return judged;
   }
   VerdictEvent& report = *judged.report;
-  report.reason = audited.report->reason + "; then " + report.reason;
-  report.attempts += audited.report->attempts;
+  report.reason = before.report->reason + "; then " + report.reason;
+  report.attempts += before.report->attempts;
   if (!report.rank.has_value()) {
-    report.rank = audited.report->rank;
-    report.host = audited.report->host;
-    report.device = audited.report->device;
+    report.rank = before.report->rank;
+    report.host = before.report->host;
+    report.device = before.report->device;
   }
   return judged;
+}
+
+// Judges a step whose gradients arrived as they were sent.
+Result<JudgedStep> judge_computation(Worker& worker, const Attempt& first) {
+  if (!first.audit_failed()) return judge_numbers(worker, first);
+  HF_TRY(std::optional<DamagedState> damaged, examine_state(worker));
+  if (damaged.has_value()) return end_with(std::move(*damaged), first);
+  HF_TRY(JudgedStep audited, judge_failed_audit(worker, first));
+  return judge_further(worker, std::move(audited), judge_numbers);
+}
+
+// Links first: numbers that are computed from what they changed are not the ranks' fault.
+Result<JudgedStep> judge_attempt(Worker& worker, const Attempt& first) {
+  if (!first.links_failed()) return judge_computation(worker, first);
+  HF_TRY(JudgedStep linked, judge_failed_links(worker, first));
+  return judge_further(worker, std::move(linked), judge_computation);
 }
 
 }  // namespace
@@ -320,15 +350,9 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
     HF_TRY(DamagedState damaged, judge_damage(worker, worker.state().step));
     return end_with(std::move(damaged), first);
   }
-  if (first.sums.wrong_products > 0) {
-    HF_TRY(JudgedStep tested, judge_wrong_products(worker, first));
-    return judge_after_audit(worker, std::move(tested));
-  }
-  if (!first.audit_failed()) return judge_numbers(worker, first);
-  HF_TRY(std::optional<DamagedState> damaged, examine_state(worker));
-  if (damaged.has_value()) return end_with(std::move(*damaged), first);
-  HF_TRY(JudgedStep audited, judge_failed_audit(worker, first));
-  return judge_after_audit(worker, std::move(audited));
+  if (first.sums.wrong_products == 0) return judge_attempt(worker, first);
+  HF_TRY(JudgedStep tested, judge_wrong_products(worker, first));
+  return judge_further(worker, std::move(tested), judge_attempt);
 }
 
 }  // namespace holdfast::inline train

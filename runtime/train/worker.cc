@@ -121,6 +121,7 @@ void Worker::reserve() {
       .gather = ParameterGather(buckets, links_.data(), rank_.device, waiter_, bytes_of(dtype))});
   update_->reduction.record(spans_);
   update_->gather.record(spans_);
+  update_->reduction.use_faults(rank_.faults);
   links_.tensor_group().record(spans_);
   if (Transport* const tied = links_.pipeline().tied(); tied != nullptr) update_->gather.connect_tied(*tied);
   lane_digests_ = std::make_unique<LaneDigests>(buckets, rank_.device, plan);
@@ -203,6 +204,7 @@ Result<void> Worker::prepare_kernels() {
   update_->optimizer.launch_publish(rank_.device);
   for (int bucket = 0; bucket < workload_.buckets.local_count(); ++bucket)
     lane_digests_->launch(LaneDigests::Of::owner, bucket);
+  update_->reduction.plan_digests();
   StepChecks::plan(rank_.device);
   return rank_.device.end_planning();
 }

@@ -27,6 +27,7 @@ TEST(FaultAction, CorruptionsOfMemory) {
       {"flip:gradients:22:3",
        "step.before_reduce",
        {.memory = NumberMemory::lane_gradients, .bit = 22, .element = 3}},
+      {"flip:gradients:20", "reduce.received", {.memory = NumberMemory::received_gradients, .bit = 20}},
       {"flip:gradients", "step.before_vote", {.memory = NumberMemory::summed_gradients}},
       {"nan:gradients", "step.after_vote", {.memory = NumberMemory::summed_gradients, .to_nan = true}},
       {"flip:gradients", "step.before_update", {.memory = NumberMemory::summed_gradients}},
@@ -73,7 +74,10 @@ TEST(FaultAction, ErrorsSayWhatIsExpected) {
       {"flip:activations", "step.begin",
        "nothing reads activations at step.begin, only at step.before_backward"},
       {"flip:gradients", "step.before_backward",
-       "nothing reads gradients at step.before_backward, only at step.before_reduce"},
+       "nothing reads gradients at step.before_backward, only at step.before_reduce (of a lane), "
+       "reduce.received "
+       "(of other ranks) and step.before_vote, step.after_vote, step.before_update (their sums)"},
+      {"flip:weights", "reduce.received", "'flip' belongs to a point of a step, whose memory it changes"},
       {"scale_rate", "step.before_update", "'scale_rate' needs a factor"},
       {"scale_rate:fast", "step.before_update", "'fast' is not a factor"},
       {"scale_rate:inf", "step.before_update", "'inf' is not a factor"},

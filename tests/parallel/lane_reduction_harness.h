@@ -117,8 +117,8 @@ class ReducingRank {
   }
 
   // lanes[w]: the gradients of this rank's lane in wave w, empty where it has none.
-  Result<void> step(const std::vector<std::vector<float>>& lanes) {
-    const Result<void> outcome = launch_step(lanes);
+  Result<void> step(const std::vector<std::vector<float>>& lanes, bool digests_links = false) {
+    const Result<void> outcome = launch_step(lanes, digests_links);
     device_->synchronize();  // after an error, too: what was launched still reads `lanes`
     return outcome;
   }
@@ -167,8 +167,8 @@ class ReducingRank {
   std::uint64_t gradient_bytes() const { return memory_.total_bytes(MemoryClass::gradients); }
 
  private:
-  Result<void> launch_step(const std::vector<std::vector<float>>& lanes) {
-    reduction_.begin_step();
+  Result<void> launch_step(const std::vector<std::vector<float>>& lanes, bool digests_links) {
+    reduction_.begin_step(digests_links);
     for (int wave = 0; wave < schedule_.waves(); ++wave) {
       HF_TRY_VOID(reduction_.begin_wave(wave));
       if (schedule_.lane_of(wave, rank_) >= 0)

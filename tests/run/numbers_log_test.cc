@@ -66,20 +66,26 @@ TEST(NumbersLog, CountsHardwareByHostAndRank) {
   VerdictLines log;
   log.hardware(30, "loss", 1, "b").hardware(20, "grad_norm", 1, "b").hardware(25, "state", 1, "b");
   log.hardware(40, "state", 0, "a")
-      .verdict({.step = 9, .what = "corruption", .action = "redo", .of = "loss"});
+      .verdict({.step = 9, .what = "corruption", .action = "redo", .of = "loss"})
+      .verdict({.step = 12, .what = "corruption", .action = "redo", .of = "links"})
+      .hardware(35, "links", 1, "b");
   const std::vector<BlamedHardware> records = log.numbers().hardware();
   ASSERT_EQ(records.size(), 3U);
   EXPECT_FALSE(records[0].rank.has_value());
   EXPECT_EQ(records[1].host, "a");
   EXPECT_EQ(records[2].host, "b");
-  EXPECT_EQ(records[2].findings(), 3U);
+  EXPECT_EQ(records[2].findings(), 4U);
   EXPECT_THAT(records[2].computed_steps, ElementsAre(20, 30));
   EXPECT_THAT(records[2].memory_steps, ElementsAre(25));
+  EXPECT_THAT(records[2].link_steps, ElementsAre(35));
   EXPECT_EQ(
       summary_of(log.numbers()),
-      "hardware: some rank computed wrong numbers at step 9, memory of rank 0 (host a) changed by itself "
+      "hardware: some rank computed wrong numbers at step 9, links between ranks changed gradients at "
+      "step 12, memory of rank 0 (host a) changed by itself "
       "at step 40, evicted at step 40, hardware of rank 1 (host b) computed wrong numbers at steps 20, 30, "
-      "memory of rank 1 (host b) changed by itself at step 25, evicted at steps 20, 25, 30");
+      "memory of rank 1 (host b) changed by itself at step 25, links of rank 1 (host b) changed gradients at "
+      "step "
+      "35, evicted at steps 20, 25, 30, 35");
 }
 
 // A recovery computes steps again and judges them as before; another future of the run judges others.

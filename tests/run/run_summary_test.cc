@@ -85,8 +85,9 @@ TEST(RunSummary, SaysWhichNumbersWereWrong) {
   EXPECT_EQ(numbers["verdicts"].get<int>(), 2);
   EXPECT_EQ(numbers["compared_steps"].get<int>(), 2);
   EXPECT_EQ(numbers["skipped_steps"].dump(), "[21]");
-  EXPECT_EQ(numbers["hardware"].dump(),
-            R"([{"host":"a","rank":1,"computed_steps":[20],"memory_steps":[],"evicted_steps":[20]}])");
+  EXPECT_EQ(
+      numbers["hardware"].dump(),
+      R"([{"host":"a","rank":1,"computed_steps":[20],"memory_steps":[],"link_steps":[],"evicted_steps":[20]}])");
 }
 
 TEST(RunSummary, WhoMayNotLookAtTheLockLearnsThat) {

@@ -40,6 +40,8 @@ class WorkerRig {
   }
 
   const Config& config() const { return config_; }
+  // Arms fault points, as HOLDFAST_FAULTS does.
+  void arm(std::string faults) { faults_ = std::move(faults); }
   // Findings of the steps that run() makes, as each rank has noted them.
   const std::vector<HardwareRecord>& hardware() const { return hardware_; }
 
@@ -53,7 +55,8 @@ class WorkerRig {
   void run_on(const std::function<std::unique_ptr<Device>()>& make_device, const Body& body,
               const Nccl& make_nccl = {}) {
     const Result<void> outcome = run_local_ranks(ranks_, [&](Communicator& communicator) -> Result<void> {
-      FaultPoints faults;
+      HF_TRY(const std::unique_ptr<FaultPoints> faults,
+             FaultPoints::parse(faults_, communicator.rank(), env_));
       HF_TRY(std::shared_ptr<DataSet> data,
              DataSet::open(posix_env(), config_.data.sources, config_.training.sequence_length));
       const std::unique_ptr<Device> device = make_device();
@@ -61,7 +64,7 @@ class WorkerRig {
       SampleLog ledger(env_, RunPaths{config_.run.directory}.ledger(communicator.rank()));
       HF_TRY(const std::unique_ptr<Worker> worker,
              Worker::create({.env = env_,
-                             .faults = faults,
+                             .faults = *faults,
                              .communicator = communicator,
                              .device = *device,
                              .config = config_,
@@ -86,6 +89,7 @@ class WorkerRig {
   TemporaryDirectory directory_;
   Config config_;
   int ranks_;
+  std::string faults_;
   std::vector<HardwareRecord> hardware_;  // by rank
 };
 

@@ -1630,6 +1630,11 @@ class Errors(unittest.TestCase):
         self.expect(self.mpirun(3, "train", "run.toml", "--parallel.lanes=3", "--training.steps=20", "--verdict.audit_every_steps=1",
                                 environment={"HOLDFAST_FAULTS": "step.begin@5:1=wrong_product_always"}))
 
+    def test_link_changes_gradients(self):
+        faults = ",".join(f"reduce.received@{hit}:1=flip:gradients:20" for hit in range(60, 300))
+        self.expect(self.mpirun(2, "train", "run.toml", "--training.steps=50", "--verdict.audit_every_steps=1",
+                                environment={"HOLDFAST_FAULTS": faults}))
+
     def test_not_finite(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--optimizer.learning_rate=100", "--optimizer.gradient_clip=0",
                                 "--training.steps=50"))

@@ -76,8 +76,9 @@ class KillTest(unittest.TestCase):
         layouts = (kills.Layout(2), kills.Layout(2, stages=2), kills.Layout(2, tensor=2))  # in turn
         layout = layouts[self.points.index(point) % len(layouts)]
         faults = f"{point}@{hit}:{rank}=kill"
-        if point.startswith("replica."):  # which ranks with the same part of the model keep for each other, if there is time
+        if point.startswith(("replica.", "reduce.")):  # between ranks with the same part of the model
             layout = layouts[0]
+        if point.startswith("replica."):  # which they keep for each other, if there is time
             faults += "," + harness.slow_steps(4, milliseconds=80)
         keeps = ["--checkpoint.keep=1"] if point.startswith("retain.") else []  # else nothing old enough to go
         start = run.start(2, "plain", [*layout.options(), *keeps], faults)

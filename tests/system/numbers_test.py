@@ -321,6 +321,44 @@ class SecondFindingTest(unittest.TestCase):
         self.assertEqual(self.findings(run)[1], [(6, "once")])
 
 
+class LinkTest(unittest.TestCase):
+    """A link between two replicas changes gradients on their way."""
+
+    LAYOUT = Layout(2)
+    LINK = r"the link from rank 0 \(host [^)]*\) to rank 1 \(host [^)]*\) delivered other gradients than were sent"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(lanes=LANES)
+        cls.addClassCleanup(cls.scene.close)
+        cls.laboratory = wrong_numbers.Laboratory(cls.scene, steps=24)
+
+    def run_of(self, name, *options):
+        case = Case("lane gradients", self.LAYOUT, "fp32", 1, "reduce.received", "", 6)
+        return self.scene.run(name, [*self.laboratory.options, *case.overrides(), "--training.steps=24", *options])
+
+    def test_gradients_that_changed_once_are_sent_again(self):
+        run = self.run_of("once")
+        run.start(2, faults="reduce.received@100:1=flip:gradients:20").expect_exit(0)
+        verdict, = run.events("verdict")
+        self.assertEqual((verdict["kind"], verdict["action"], verdict["of"], verdict["attempts"]), ("corruption", "redo", "links", 2))
+        self.assertNotIn("rank", verdict)
+        self.assertRegex(verdict["reason"], rf"^step {verdict['step']}: {self.LINK}, but the right ones when they were sent again; ")
+        self.assertEqual(run.digest(), self.laboratory.undisturbed(self.LAYOUT, "fp32"))
+        self.assertRegex(harness.program_output("status", run.directory),
+                         rf"(?m)^numbers   links between ranks changed gradients at step {verdict['step']}$")
+        self.assertRegex((run.directory / "report.html").read_text(), "the link from rank 0")
+
+    def test_a_link_that_changes_them_for_good_ends_the_run(self):
+        """The next start, without it, has the bits of the undisturbed run."""
+        run = self.run_of("lasts")
+        start = run.start(2, faults=",".join(f"reduce.received@{hit}:1=flip:gradients:20" for hit in range(100, 400)))
+        start.expect_exit(20)
+        self.assertRegex(start.output(), rf"{self.LINK}, and so when they were sent again; .*Test the cables")
+        run.start(2).expect_exit(0)
+        self.assertEqual(run.digest(), self.laboratory.undisturbed(self.LAYOUT, "fp32"))
+
+
 class ClassificationTest(unittest.TestCase):
     CASE = Case("moment1", Layout(2), "fp32", 1, "step.begin", "flip:moment1:3", 8, 1)
 

@@ -142,6 +142,7 @@ TEST_F(CorruptionTest, EveryMemoryIsHit) {
         "step.before_update@3:0=flip:gradients:22:40", "step.before_backward@3:0=flip:activations:22:40"}) {
     for (const int ranks : {1, 2}) expect_hit(fault, ranks);
   }
+  expect_hit("reduce.received@3:0=flip:gradients:22:40", 2);  // a rank alone receives none
 }
 
 TEST_F(CorruptionTest, EveryMemoryOfAPipelineAndOfSlicesIsHit) {

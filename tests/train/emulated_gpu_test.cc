@@ -173,6 +173,24 @@ TEST_F(EmulatedGpu, StateLongerThanTheHostsBuffer) {
   EXPECT_NEAR(losses("initial").front(), losses("whole").front(), 1e-5) << "of the same initial weights";
 }
 
+// The digests of what is sent and received are made on the device, which alone sees it.
+TEST_F(EmulatedGpu, GradientsThatChangedOnTheirWayAreSentAgain) {
+  const std::vector<std::string> what = {"verdict.audit_every_steps=1", "training.steps=3"};
+  expect_done({.run = "clean", .ranks = 2, .overrides = what});
+  expect_done(
+      {.run = "changed", .ranks = 2, .overrides = what, .faults = "reduce.received@9:1=flip:gradients:20:3"});
+  EXPECT_EQ(digest("changed"), digest("clean"));
+  const auto verdicts = [&](const std::string& run) {
+    const std::string events = posix_env().read_text(run_directory(run) + "/events.jsonl").value();
+    int count = 0;
+    for (std::size_t at = 0; (at = events.find("the link from rank 0", at)) != std::string::npos; ++at)
+      ++count;
+    return count;
+  };
+  EXPECT_EQ(verdicts("clean"), 0);
+  EXPECT_EQ(verdicts("changed"), 1);
+}
+
 TEST_F(EmulatedGpu, TheDeviceOfARunStays) {
   ASSERT_EQ(train_small({.run = "cpu", .stop_after_steps = 1}, "cpu").code, ExitCode::saved);
   const RunEnd other = train_small({.run = "cpu"}, "cuda");

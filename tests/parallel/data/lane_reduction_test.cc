@@ -219,7 +219,7 @@ TEST(LaneReduction, StepsAllocateNothing) {
       HF_TRY_VOID(barrier(c, patient()));
       if (step == 1) before = test::allocation_count();
       HF_TRY_VOID(barrier(c, patient()));
-      HF_TRY_VOID(reducing.step(lanes));
+      HF_TRY_VOID(reducing.step(lanes, /*digests_links=*/true));
       HF_TRY_VOID(gather.begin(ParameterGather::Which::trained));
       HF_TRY_VOID(gather.finish());
       HF_TRY_VOID(barrier(c, patient()));
