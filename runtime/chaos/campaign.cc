@@ -314,7 +314,7 @@ class Campaign {
 }  // namespace
 
 Result<bool> run_campaign(Env& env, Mounts& mounts, const CampaignOptions& options, Config resolved) {
-  HF_TRY(const ChaosMachine machine, look_around(env, mounts, options));
+  HF_TRY(const ChaosMachine machine, look_around(env, mounts, options, resolved));
   HF_TRY(ChaosChoice choice, choose_limits(resolved, options, machine));
   if (!options.only_plans)
     return Campaign(env, mounts, options, machine, std::move(resolved), std::move(choice)).run();

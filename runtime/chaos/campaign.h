@@ -56,6 +56,7 @@ struct ChaosMachine {
   std::string no_stalling_disk = {};   // reason why none that can stall can be mounted; empty: it can
   std::vector<LaunchHost> hosts = {};  // hosts that the options name
   std::vector<std::string> other_hosts = {};  // all of `hosts` except this one
+  bool auto_is_gpu = false;  // device = "auto" takes a GPU of this host; false where nothing depends on it
 };
 
 // Returns the hosts that the options name now: a hostfile may be written anew while the campaign goes on.
@@ -63,8 +64,9 @@ Result<std::vector<LaunchHost>> hosts_of(Env& env, const CampaignOptions& option
 // Returns the names of all hosts except this one.
 std::vector<std::string> others_of(Env& env, const std::vector<LaunchHost>& hosts);
 
-// Asks for mounts of its own where the options may need them.
-Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions& options);
+// Asks for mounts of its own, and looks for a GPU, where the options and the config may need them.
+Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions& options,
+                                 const Config& resolved);
 
 // Faults and layouts that can be drawn for this config on this machine, and those that cannot, with the
 // reason. Pure. ExitCode::config: no layout of so many ranks can run it.

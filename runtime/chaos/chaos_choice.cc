@@ -7,6 +7,7 @@
 #include "runtime/launch/launch_options.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/rank/device_choice.h"
 #include "runtime/run/run_layout.h"
 
 namespace holdfast::inline chaos {
@@ -103,9 +104,15 @@ std::string why_no_host_fault(const HostFault& fault, const CampaignOptions& opt
                                                    : "";
 }
 
-std::string why_no_number_fault(ChaosFault fault, const Config& config) {
-  const bool is_product = fault == ChaosFault::wrong_product || fault == ChaosFault::wrong_product_always;
-  if (is_product && config.device == "cuda") return "a GPU makes no wrong products on purpose";
+// Returns whether only the CPU device can make this fault.
+bool is_of_cpu(ChaosFault fault) {
+  return fault == ChaosFault::wrong_product || fault == ChaosFault::wrong_product_always;
+}
+
+std::string why_no_number_fault(ChaosFault fault, const Config& config, const ChaosMachine& machine) {
+  const bool on_gpu = config.device == "cuda" || (config.device == "auto" && machine.auto_is_gpu);
+  if (is_of_cpu(fault) && on_gpu)
+    return "a GPU makes no wrong products on purpose; device = \"cpu\" makes some";
   if (config.verdict.preset != "guard") return "verdict.preset is not guard, so nothing compares bits";
   const bool of_weights = fault == ChaosFault::flip_weights || fault == ChaosFault::nan;
   if (of_weights && !config.model.freeze.empty()) return "model.freeze: no update reads frozen weights";
@@ -142,7 +149,7 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
       if (several_hosts) return "other hosts would not see a file system that is mounted here";
       return machine.no_stalling_disk;
     default:
-      return facts_of(fault).of_numbers ? why_no_number_fault(fault, config) : "";
+      return facts_of(fault).of_numbers ? why_no_number_fault(fault, config, machine) : "";
   }
 }
 
@@ -192,10 +199,14 @@ std::vector<std::string> others_of(Env& env, const std::vector<LaunchHost>& host
   return others;
 }
 
-Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions& options) {
+Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions& options,
+                                 const Config& resolved) {
   ChaosMachine machine;
   HF_TRY(machine.hosts, hosts_of(env, options));
   machine.other_hosts = others_of(env, machine.hosts);
+  // The GPU is not tried out, as a rank does: that would hold memory of it during the campaign.
+  if (resolved.device == "auto" && std::ranges::any_of(options.faults, is_of_cpu))
+    machine.auto_is_gpu = may_have_gpu(env) && find_cuda(env).ok();
   const auto may_draw = [&](ChaosFault fault) {
     return !options.kills_only && machine.hosts.size() < 2 &&
            (options.faults.empty() || std::ranges::find(options.faults, fault) != options.faults.end());

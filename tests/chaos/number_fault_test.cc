@@ -176,8 +176,14 @@ TEST(NumberFault, ThoseThatNothingWouldFindAreLeftOut) {
   EXPECT_EQ(skipped_of(config).size(), number_faults().size());
   config = number_config();
   config.device = "cuda";
-  EXPECT_THAT(skipped_of(config), ElementsAre(testing::Key(ChaosFault::wrong_product),
-                                              testing::Key(ChaosFault::wrong_product_always)));
+  const auto products =
+      ElementsAre(testing::Key(ChaosFault::wrong_product), testing::Key(ChaosFault::wrong_product_always));
+  EXPECT_THAT(skipped_of(config), products);
+  config.device = "auto";
+  EXPECT_TRUE(skipped_of(config).empty());
+  EXPECT_THAT(choose_limits(config, options, {.auto_is_gpu = true})->skipped, products);
+  config.device = "cpu";
+  EXPECT_TRUE(choose_limits(config, options, {.auto_is_gpu = true})->skipped.empty());
   config = number_config();
   config.model.freeze = {"token_embedding"};
   EXPECT_THAT(skipped_of(config),
