@@ -233,6 +233,20 @@ std::vector<std::string> CheckpointStore::kept_around(std::span<const Checkpoint
   return kept;
 }
 
+// Returns the newest whole checkpoint of a future that was left, if the run has none of its step or beyond; else an
+// empty text.
+std::string CheckpointStore::newest_ahead(std::span<const CheckpointCandidate> candidates) const {
+  std::optional<std::uint64_t> reached;
+  for (const CheckpointCandidate& candidate : candidates) {  // newest first, discarded ones last
+    const bool is_ahead = candidate.discarded && candidate.step > reached.value_or(0);
+    const bool matters = is_ahead || (!candidate.discarded && !reached.has_value());
+    if (!matters || !candidate.manifest.ok() || !open_own(candidate.directory).ok()) continue;
+    if (candidate.discarded) return candidate.directory;
+    reached = candidate.step;
+  }
+  return {};
+}
+
 bool CheckpointStore::stays(const CheckpointCandidate& candidate) {
   if (!candidate.manifest.ok()) return false;
   if (good_every_steps_ > 0 && candidate.step % good_every_steps_ == 0) return true;
@@ -261,12 +275,16 @@ Result<void> CheckpointStore::retain(std::int64_t keep) {
   HF_TRY(std::vector<CheckpointCandidate> candidates, list_candidates(*env_, run_directory_));
   std::erase_if(candidates, [this](const CheckpointCandidate& candidate) { return is_beyond(candidate); });
   if (std::ssize(candidates) <= keep) return {};
+  constexpr std::int64_t keep_with_one_ahead = 3;  // two at least are of the run
+  const std::string ahead = keep >= keep_with_one_ahead ? newest_ahead(candidates) : "";
+  if (!ahead.empty()) --keep;
   const auto stay = std::span(candidates).first(static_cast<std::size_t>(keep));
   bool one_is_known =
       std::ranges::any_of(stay, [this](const CheckpointCandidate& one) { return is_known_whole(one); });
   std::int64_t whole = 0;
   const std::vector<std::string> kept = kept_around(candidates);
   for (const CheckpointCandidate& candidate : candidates) {
+    if (candidate.directory == ahead) continue;
     if (whole >= keep) {
       if (stays(candidate) || std::ranges::find(kept, candidate.directory) != kept.end()) continue;
       HF_TRY_VOID(remove_directory(candidate.directory));

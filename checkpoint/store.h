@@ -76,6 +76,8 @@ class CheckpointStore {
   // anything, this object has read one of those that stay to the last byte: the newest whole one, and again
   // when that one is about to be removed. In a directory of parts, those beyond what is known to be on all
   // hosts stay and do not count; before anything is known nothing is removed.
+  // With `keep` >= 3 the newest whole discarded one has one of these places until the run has a whole one of its
+  // step or a later one: whoever went back may have been wrong, and may name it to go on from there.
   Result<void> retain(std::int64_t keep);
   // Makes retain() keep the checkpoints of steps that are multiples of `every_steps`; 0: of none.
   void keep_for_good(std::int64_t every_steps);
@@ -99,6 +101,7 @@ class CheckpointStore {
   std::optional<ParentCheckpoint> parent_of(const Manifest& manifest) const;
   bool stays(const CheckpointCandidate& candidate);
   std::vector<std::string> kept_around(std::span<const CheckpointCandidate> candidates);
+  std::string newest_ahead(std::span<const CheckpointCandidate> candidates) const;
   bool is_beyond(const CheckpointCandidate& candidate) const;
   bool is_known_whole(const CheckpointCandidate& candidate) const;
   Result<void> remove_directory(const std::string& directory);

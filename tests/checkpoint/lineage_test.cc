@@ -170,11 +170,57 @@ TEST_F(LineageStoreTest, ADiscardedOneOfTheSameStepIsReplaced) {
 // Those of the run come first; what `keep` leaves free stays.
 TEST_F(LineageStoreTest, RetentionRemovesDiscardedOnesFirst) {
   go_back();
+  HF_ASSERT_OK(store.retain(2));
+  EXPECT_THAT(visible(), ElementsAre("step-00000010", "step-00000020"));
+}
+
+TEST_F(LineageStoreTest, RetentionLeavesTheNewestDiscardedOneUntilTheRunIsThere) {
+  go_back();
   HF_ASSERT_OK(store.retain(3));
   EXPECT_THAT(visible(), ElementsAre("step-00000010", "step-00000020", "step-00000040"));
-  save_step(1, 25);
+  for (const std::uint64_t step : {25, 35}) {
+    save_step(1, step);
+    HF_ASSERT_OK(store.retain(3));
+  }
+  EXPECT_THAT(visible(), ElementsAre("step-00000025", "step-00000035", "step-00000040"));
+  EXPECT_EQ(found_step(), 35U);
+  save_step(1, 45);
   HF_ASSERT_OK(store.retain(3));
-  EXPECT_THAT(visible(), ElementsAre("step-00000010", "step-00000020", "step-00000025"));
+  EXPECT_THAT(visible(), ElementsAre("step-00000025", "step-00000035", "step-00000045"));
+}
+
+TEST_F(LineageStoreTest, RetentionLeavesNoDiscardedOneThatIsDamaged) {
+  go_back();
+  fs::remove(store.checkpoint_directory(40) + "/shard-00000.hfs");
+  HF_ASSERT_OK(store.retain(3));
+  EXPECT_THAT(visible(), ElementsAre("step-00000010", "step-00000020", "step-00000030"));
+  for (const std::uint64_t step : {22, 24}) {
+    save_step(1, step);
+    HF_ASSERT_OK(store.retain(3));
+  }
+  EXPECT_THAT(visible(), ElementsAre("step-00000022", "step-00000024", "step-00000030"));
+}
+
+// One that is damaged has not brought the run to where it was.
+TEST_F(LineageStoreTest, RetentionLeavesTheNewestDiscardedOneBesideADamagedOne) {
+  go_back();
+  save_step(1, 25);
+  save_step(1, 45);
+  fs::remove(store.checkpoint_directory(45) + "/shard-00000.hfs");
+  HF_ASSERT_OK(store.retain(3));
+  EXPECT_THAT(visible(), ElementsAre("step-00000020", "step-00000025", "step-00000040", "step-00000045"));
+}
+
+// Each left future had its newest one; the last that was left is the one to look at.
+TEST_F(LineageStoreTest, RetentionLeavesTheNewestOfTheFutureThatWasLeftLast) {
+  go_back();
+  save_step(1, 35);
+  Lineage lineage = read_lineage(posix_env(), run()).value();
+  lineage.generations.push_back({.number = 2, .parent = {.generation = 0, .step = 10}});
+  HF_ASSERT_OK(write_lineage(posix_env(), run(), lineage));
+  for (const std::uint64_t step : {12, 14}) save_step(2, step);
+  HF_ASSERT_OK(store.retain(3));
+  EXPECT_THAT(visible(), ElementsAre("step-00000012", "step-00000014", "step-00000035"));
 }
 
 TEST_F(LineageStoreTest, DiscardedOnesAloneAreNothingToGoOnFrom) {
