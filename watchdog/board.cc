@@ -18,7 +18,7 @@ constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
 constexpr const char* table_end = "-hosts";  // of the name of a PeerHostTable
-constexpr std::uint32_t layout_version = 7;  // since then guards are told what they share
+constexpr std::uint32_t layout_version = 8;  // since then a slot has the floor of its deadlines
 constexpr std::uint32_t max_slots = 1'024, max_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
 constexpr std::int64_t look_us = 1'000;
@@ -58,7 +58,7 @@ void clear(BoardSlot& slot) {
   slot.step = slot.epoch = 0;
   slot.members = 0;
   slot.kind = 0;
-  slot.begun_ns = slot.deadline_ns = slot.ceiling_ns = slot.median_ns = slot.heartbeat_ns = 0;
+  slot.begun_ns = slot.deadline_ns = slot.ceiling_ns = slot.median_ns = slot.floor_ns = slot.heartbeat_ns = 0;
   slot.wait_begun_ns = slot.storage_begun_ns = 0;
   slot.wait_peer = -1;
   slot.wait_number = 0;
@@ -92,6 +92,7 @@ SlotView read_once(const BoardSlot& slot) {
   view.deadline_ns = plausible_time(slot.deadline_ns.load(order));
   view.ceiling_ns = plausible_time(slot.ceiling_ns.load(order));
   view.median_ns = plausible_time(slot.median_ns.load(order));
+  view.floor_ns = plausible_time(slot.floor_ns.load(order));
   view.heartbeat_ns = plausible_time(slot.heartbeat_ns.load(order));
   view.wait_begun_ns = plausible_time(slot.wait_begun_ns.load(order));
   view.wait_peer = slot.wait_peer.load(order);

@@ -64,6 +64,7 @@ struct alignas(64) BoardSlot {
   std::atomic<std::int64_t> deadline_ns{0};   // longest time without a sign of life; 0: no limit
   std::atomic<std::int64_t> ceiling_ns{0};    // longest duration with signs of life; 0: as the deadline
   std::atomic<std::int64_t> median_ns{0};     // usual duration; 0: not known
+  std::atomic<std::int64_t> floor_ns{0};      // minimum deadline of all phases; 0: not known
   std::atomic<std::int64_t> heartbeat_ns{0};  // last sign of life of the training thread
   // Current wait for another rank. `wait_begun_ns` is 0 while the rank does not wait. A rank that waits
   // writes heartbeat_ns at every poll, so a rank that is marked as waiting and has no recent heartbeat is the
@@ -184,7 +185,7 @@ struct SlotView {
   std::uint64_t step = 0, epoch = 0;
   std::uint32_t members = 0;
   WorkKind kind = WorkKind::usual;
-  std::int64_t begun_ns = 0, deadline_ns = 0, ceiling_ns = 0, median_ns = 0, heartbeat_ns = 0;
+  std::int64_t begun_ns = 0, deadline_ns = 0, ceiling_ns = 0, median_ns = 0, floor_ns = 0, heartbeat_ns = 0;
   std::int64_t wait_begun_ns = 0;
   int wait_peer = -1;
   std::uint32_t wait_number = 0;

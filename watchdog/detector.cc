@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 namespace holdfast::inline watchdog {
@@ -45,17 +46,28 @@ std::int64_t over_ceiling_ns(const WatchedRank& rank, std::int64_t now_ns) {
   return now_ns - begun_of(rank) - ceiling_of(rank.slot);
 }
 
-// Counts a spare by its beats, and all others by their signs of life. That a rank has just got what it waited
-// for is one: those that it waited for may have taken longer than its own deadline.
-std::int64_t over_ns(const WatchedRank& rank, std::int64_t now_ns) {
+// Returns how much longer than it may the rank has been stopped; negative where it is not.
+std::int64_t over_stopped_ns(const WatchedRank& rank, std::int64_t now_ns) {
+  if (rank.stopped_since_ns <= 0 || rank.slot.floor_ns <= 0) return std::numeric_limits<std::int64_t>::min();
+  return now_ns - std::max(rank.stopped_since_ns, begun_of(rank)) - rank.slot.floor_ns;
+}
+
+// Returns how much longer than its deadline or its ceiling the rank has taken. Counts a spare by its beats, and all
+// others by their signs of life. That a rank has just got what it waited for is one: those that it waited for may
+// have taken longer than its own deadline.
+std::int64_t over_phase_ns(const WatchedRank& rank, std::int64_t now_ns) {
   const SlotView& slot = rank.slot;
-  if (slot.deadline_ns <= 0) return 0;
   if (slot.phase == Phase::spare) return now_ns - beat_of(rank) - slot.deadline_ns;
   const std::int64_t past_ceiling_ns = over_ceiling_ns(rank, now_ns);
   if (waits_for_storage(rank)) return past_ceiling_ns;
   const std::int64_t since_ns =
       std::max(slot.wait_begun_ns > 0 ? begun_of(rank) : beat_of(rank), slot.life_ns);
   return std::max(past_ceiling_ns, now_ns - since_ns - slot.deadline_ns);
+}
+
+std::int64_t over_ns(const WatchedRank& rank, std::int64_t now_ns) {
+  if (rank.slot.deadline_ns <= 0) return 0;
+  return std::max(over_phase_ns(rank, now_ns), over_stopped_ns(rank, now_ns));
 }
 
 Condition condition_of(const WatchedRank& rank, std::int64_t now_ns, std::int64_t silent_ns) {
@@ -115,6 +127,8 @@ std::string culprit_sentence(const WatchedRank& rank, std::int64_t now_ns) {
                                  duration(now_ns - begun_of(rank)), measure_of(slot));
   text += life_clause(rank, now_ns);
   if (rank.stopped) text += "; it is stopped";
+  if (rank.stopped && over_phase_ns(rank, now_ns) <= 0 && over_stopped_ns(rank, now_ns) > 0)
+    text += fmt::format(", which it may be for {}", duration(slot.floor_ns));
   if (slot.wait_begun_ns > 0) {
     text += fmt::format("; it waits for {}", awaited(slot));
     if (!rank.stopped) text += fmt::format(" and has not looked for {}", duration(now_ns - beat_of(rank)));

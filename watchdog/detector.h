@@ -3,7 +3,8 @@
 // A rank is over its time when it has shown no sign of life (signs_of_life.h) for as long as its deadline,
 // and in any case when its phase takes longer than the ceiling. For a spare, the time without a heartbeat
 // counts. A rank that waits for storage has until the ceiling: ending it would not help, as the next one
-// would wait there, too.
+// would wait there, too. One that is stopped does not wait for storage, and has no more than the floor of all
+// deadlines from when it was seen to be stopped, however long its phase may take.
 //
 // Most ranks over their time only wait for another one. The culprit is a sink of the wait-for graph: a rank
 // over its time that does not wait, or is marked as waiting and has not polled for a while. A rank within its
@@ -25,6 +26,7 @@ struct WatchedRank {
   std::string host;
   bool own_host = true;                // this guard can end only ranks of its own host
   bool stopped = false;                // state T of /proc
+  std::int64_t stopped_since_ns = 0;   // since when it was seen to be so; 0: not known, or not
   bool ended = false;                  // its process has ended: it counts as seen, and is never the culprit
   std::int64_t evidence_since_ns = 0;  // earlier behaviour is no evidence against it
 };

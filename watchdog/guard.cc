@@ -251,7 +251,8 @@ class Guard {
     return ProcessWork{.minor_faults = facts->minor_faults,
                        .major_faults = facts->major_faults,
                        .resident_bytes = facts->resident_bytes,
-                       .io_bytes = io_bytes_of(process)};
+                       .io_bytes = io_bytes_of(process),
+                       .stopped = facts->state == 'T'};
   }
 
   // Returns the number of bytes read from and written to anything, and read from disks for pages of files. 0

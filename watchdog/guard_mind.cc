@@ -62,7 +62,7 @@ void GuardMind::look_at(std::size_t index, const SlotLook& look) {
   if (!watched.is_of(slot)) watched = {.identity = slot.identity()};
   if (!watched.lives()) return;
   watched.life.look_at_board(slot, now_ns_);
-  if (look.work.has_value()) watched.life.look_at_process(*look.work, now_ns_);
+  if (look.work.has_value()) watched.life.look_at_process(*look.work, now_ns_, slot.wait_begun_ns > 0);
   if (!look.ended) return;
   watched.ended = true;
   if (slot.left) return;
@@ -145,6 +145,7 @@ WatchedRank GuardMind::evidence_of(std::size_t index, const SlotView& slot) cons
   return {.slot = slot,
           .host = host_,
           .own_host = true,
+          .stopped_since_ns = watched_[index].life.stopped_since_ns(),
           .ended = watched_[index].ended,
           .evidence_since_ns = watched_[index].evidence_since_ns};
 }
@@ -245,6 +246,7 @@ void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
     if (watched_[index].identity.id == 0) continue;
     ranks.push_back(evidence_of(index, evidence.slots[index]));
     ranks.back().stopped = evidence.processes[index].state == stopped;
+    if (!ranks.back().stopped) ranks.back().stopped_since_ns = 0;  // it was let go on after that look
     slots.push_back(index);
   }
   for (const WatchedRank& rank : evidence.distant) {

@@ -144,6 +144,7 @@ void RankWatch::put_deadline() {
   put(slot.kind, kind_);
   put(slot.deadline_ns, deadline());
   put(slot.ceiling_ns, fixed_.ceiling_ns > 0 ? fixed_.ceiling_ns : deadlines_.limits().ceiling_ns);
+  put(slot.floor_ns, deadlines_.limits().floor_ns);
   put(slot.median_ns, phase_ == Phase::spare ? 0 : deadlines_.usual(phase_, kind_));
 }
 

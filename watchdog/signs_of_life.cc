@@ -32,17 +32,24 @@ void SignsOfLife::look_at_board(const SlotView& slot, std::int64_t now_ns) {
 }
 
 bool SignsOfLife::wants_process_look(const SlotView& slot, std::int64_t now_ns) const {
-  if (slot.deadline_ns <= 0 || slot.phase == Phase::spare || slot.wait_begun_ns > 0) return false;
+  if (slot.deadline_ns <= 0 || slot.phase == Phase::spare) return false;
   const std::int64_t quiet_ns = now_ns - std::max(slot.begun_ns, last_ns_);
-  const bool is_quiet = quiet_ns > slot.deadline_ns / 2 ||
-                        (slot.storage_begun_ns > 0 && now_ns - slot.storage_begun_ns > late_sample_ns);
-  return is_quiet && now_ns - process_look_ns_ >= std::min(sample_ns, slot.deadline_ns / looks_per_deadline);
+  const bool waits = slot.wait_begun_ns > 0;
+  const std::int64_t unseen_ns = waits ? std::min(quiet_ns, now_ns - slot.heartbeat_ns) : quiet_ns;
+  const bool may_be_stopped = slot.floor_ns > 0 && unseen_ns > slot.floor_ns;
+  const bool may_work =
+      !waits && (quiet_ns > slot.deadline_ns / 2 ||
+                 (slot.storage_begun_ns > 0 && now_ns - slot.storage_begun_ns > late_sample_ns));
+  return (may_be_stopped || may_work) &&
+         now_ns - process_look_ns_ >= std::min(sample_ns, slot.deadline_ns / looks_per_deadline);
 }
 
-void SignsOfLife::look_at_process(const ProcessWork& work, std::int64_t now_ns) {
+void SignsOfLife::look_at_process(const ProcessWork& work, std::int64_t now_ns, bool waits) {
   const ProcessWork before = std::exchange(process_, work);
   const std::int64_t since_ns = std::exchange(process_look_ns_, now_ns);
-  if (since_ns == 0 || now_ns - since_ns > late_sample_ns) return;
+  const bool late = since_ns == 0 || now_ns - since_ns > late_sample_ns;
+  if (!work.stopped || !before.stopped || late) stopped_since_ns_ = work.stopped ? now_ns : 0;
+  if (late || waits) return;
   const bool moved = work.minor_faults >= before.minor_faults + faults_min ||
                      work.major_faults > before.major_faults ||
                      work.resident_bytes >= before.resident_bytes + resident_min ||

@@ -68,7 +68,12 @@ class MindHost {
   }
   void stops(int number) {
     rank(number).process.state = 'T';
+    rank(number).work.stopped = true;
     rank(number).looks = false;
+  }
+  void continues(int number) {
+    rank(number).process.state = 'S';
+    rank(number).work.stopped = false;
   }
   void dies(int number, std::optional<ProcessEnd> end = {}) {
     rank(number).process = {};

@@ -92,6 +92,52 @@ TEST(GuardMind, EndsAStoppedOneAlthoughItSaysThatItWaits) {
   EXPECT_THAT(host.texts(GuardAction::Kind::say)[0], HasSubstr("it is stopped"));
 }
 
+// Returns a host whose only rank saves, for which it has no less than the ceiling, with a floor of 1 s.
+MindHost host_that_saves() {
+  MindHost host(1);
+  SlotView& slot = host.slot(0);
+  host.computes(0, 600'000);
+  slot.phase = Phase::save;
+  slot.ceiling_ns = slot.deadline_ns;
+  slot.floor_ns = 1'000 * ms;
+  return host;
+}
+
+TEST(GuardMind, HowLongAPhaseMayTakeExcusesNobodyWhoIsStopped) {
+  constexpr std::int64_t seen_ms = 1'025, ended_ms = seen_ms + 1'000 + 2 * tick_ms;
+  MindHost saves = host_that_saves(), waits = host_that_saves(), reads = host_that_saves();
+  waits.slot(0).wait_begun_ns = waits.now_ns();
+  reads.slot(0).storage_begun_ns = reads.now_ns();
+  for (MindHost* const host : {&saves, &waits, &reads}) {
+    host->stops(0);
+    host->pass(10'000);
+    ASSERT_EQ(host->killed_ms(0), ended_ms);
+    EXPECT_THAT(host->texts(GuardAction::Kind::say)[0],
+                HasSubstr("it is stopped, which it may be for 1.0 s"));
+  }
+}
+
+TEST(GuardMind, OneThatIsLetGoOnInTimeHasTheTimeOfItsPhase) {
+  MindHost host = host_that_saves();
+  for (int again = 0; again < 10; ++again) {
+    host.stops(0);
+    host.pass(900);
+    host.continues(0);
+    host.pass(500);
+  }
+  host.pass(500'000);
+  EXPECT_THAT(host.done, IsEmpty());
+}
+
+TEST(GuardMind, OneThatWaitsAndLooksIsNotAskedForItsState) {
+  MindHost host = host_that_saves();
+  host.slot(0).wait_begun_ns = host.now_ns();
+  host.rank(0).looks = true;
+  host.pass(60'000);
+  EXPECT_EQ(host.work_looks, 0);
+  EXPECT_EQ(host.process_looks, 0);
+}
+
 TEST(GuardMind, EndsAllThatAreStoppedOneAfterTheOther) {
   MindHost host(3);
   for (int each = 0; each < 3; ++each) {

@@ -61,6 +61,20 @@ TEST_F(GuardVerdictTest, EndsAStoppedOneAlthoughItSaysThatItWaitsAndLooks) {
   EXPECT_TRUE(alive(0) && alive(2));
 }
 
+TEST_F(GuardVerdictTest, EndsAStoppedOneInAPhaseThatMayTakeLong) {
+  add_ranks(1);
+  computes(0, for_ever_ms);
+  slot(0).phase = static_cast<std::uint32_t>(Phase::save);
+  slot(0).ceiling_ns = for_ever_ms * ms;
+  slot(0).floor_ns = 50 * ms;
+  ASSERT_TRUE(rank(0).signal(SIGSTOP).ok());
+  start_guard();
+  ASSERT_TRUE(rank(0).wait_ended(soon_ms));
+  EXPECT_THAT(newest_notice(board->header().verdicts).sentence, HasSubstr("hangs: save, step 9 for "));
+  EXPECT_THAT(newest_notice(board->header().verdicts).sentence,
+              HasSubstr("it is stopped, which it may be for 50 ms"));
+}
+
 TEST_F(GuardVerdictTest, EndsAllWhoWaitForEachOther) {
   add_ranks(3);
   for (int each = 0; each < 3; ++each) waits(each, 50);

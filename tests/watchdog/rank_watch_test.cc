@@ -229,6 +229,7 @@ TEST_F(RankWatchTest, SaysWhatItWaitsForAndThatItLooks) {
   watch->on_wait(env.now_ns, env.now_ns, awaited);
   watch->enter(Phase::save, 3);
   EXPECT_EQ(view().wait_begun_ns, 0) << "a phase ends what was waited for";
+  EXPECT_EQ(view().floor_ns, 50 * ms);
 }
 
 TEST_F(RankWatchTest, SaysWhatDrains) {

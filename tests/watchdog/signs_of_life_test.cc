@@ -77,6 +77,27 @@ TEST(SignsOfLife, ALookThatComesLateOnlyKnowsWhereTheyStand) {
   EXPECT_EQ(signs.last_ns(), 5'250 * ms);
 }
 
+TEST(SignsOfLife, SinceWhenItIsStoppedIsWhatLooksInARowHaveSeen) {
+  SignsOfLife signs;
+  signs.look_at_process({.stopped = true}, 3'000 * ms);
+  signs.look_at_process({.stopped = true}, 3'250 * ms);
+  EXPECT_EQ(signs.stopped_since_ns(), 3'000 * ms);
+  signs.look_at_process({}, 3'500 * ms);
+  EXPECT_EQ(signs.stopped_since_ns(), 0);
+  signs.look_at_process({.stopped = true}, 3'750 * ms);
+  EXPECT_EQ(signs.stopped_since_ns(), 3'750 * ms);
+  signs.look_at_process({.stopped = true}, 5'000 * ms);
+  EXPECT_EQ(signs.stopped_since_ns(), 5'000 * ms) << "nobody knows what it did in between";
+}
+
+TEST(SignsOfLife, OfOneThatWaitsOnlyTheStateCounts) {
+  SignsOfLife signs;
+  signs.look_at_process({.minor_faults = 100}, 3'000 * ms, /*waits=*/true);
+  signs.look_at_process({.minor_faults = 900, .stopped = true}, 3'250 * ms, /*waits=*/true);
+  EXPECT_EQ(signs.last_ns(), 0);
+  EXPECT_EQ(signs.stopped_since_ns(), 3'250 * ms);
+}
+
 TEST(SignsOfLife, TheKernelIsAskedOnlyWhereTheBoardIsQuiet) {
   const SlotView slot = slot_of(7, 8, 9);
   SignsOfLife signs;
