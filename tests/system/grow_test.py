@@ -14,6 +14,7 @@ STEPS = 40
 SETTLE_S = 50
 TENSOR_LANES = ["--parallel.tensor_lanes=2"]  # of every start, and of the reference
 RAM = "--checkpoint.ram_every_steps=1"
+STOPPED_FOR_LONG = "--watchdog.floor=60s"  # a rank may be, until the test ends it
 
 
 class GrowTest(unittest.TestCase):
@@ -191,6 +192,12 @@ class GrowTest(unittest.TestCase):
         stand_in.chmod(0o755)
         return start
 
+    def kill_stopped(self, pid, start):
+        """Kills a rank when a fault has stopped it, for which the others wait: no growth begins before."""
+        stopped = harness.wait_until(lambda: harness.state_of(pid) == "T", SETTLE_S, lambda: not start.alive(), "the rank did not stop", start.tail)
+        self.assertTrue(stopped, start.tail())
+        harness.kill(pid, signal.SIGKILL)
+
     @harness.full
     def test_a_start_of_new_ranks_that_takes_long(self):
         """The leader waits for them, within the limit of that; the rank that shares its layers waits for the leader for longer than a
@@ -226,8 +233,9 @@ class GrowTest(unittest.TestCase):
 
     def test_a_start_that_never_ends(self):
         """MPI cannot give it up. The rank that waits for it is lost, and nobody else: no other tries it again."""
-        start = self.start_with_later("never", 4, "exec sleep 300", "--elastic.recovery_timeout=4s", "--elastic.grow_after=100ms",
-                                      faults=f"step.begin@3:3=kill,{harness.slow_steps(8, count=20)}")
+        start = self.start_with_later("never", 4, "exec sleep 300", STOPPED_FOR_LONG, "--elastic.recovery_timeout=4s", "--elastic.grow_after=100ms",
+                                      faults=f"step.begin@3:3=stop,{harness.slow_steps(8, count=20)}")
+        self.kill_stopped(self.launched.pop(3), start)  # before that nobody dies, so nobody starts what was there before
         self.assertTrue(harness.wait_until(self.run_.finished, 2 * SETTLE_S, lambda: not start.alive(), "the run did not end", start.tail),
                         start.tail())
         start.kill_all()  # with the new rank, for which mpirun waits
@@ -249,12 +257,13 @@ class GrowTest(unittest.TestCase):
         for library in harness.PROGRAM.parent.glob("lib*.so"):
             (self.scene.directory / library.name).symlink_to(library)
         self.run_ = self.scene.run("gone", TENSOR_LANES)
-        arguments = harness.command("ft", 3) + [str(program), *self.run_.train_arguments(RAM, "--elastic.grow_after=100ms")[1:]]
-        # The program is gone before the fault, and the run lasts until it wants to grow.
-        faults = f"{harness.slow_steps(2, count=3)},step.begin@5:2=kill,{harness.slow_steps(6, count=15)}"
+        arguments = harness.command("ft", 3) + [str(program), *self.run_.train_arguments(RAM, STOPPED_FOR_LONG, "--elastic.grow_after=100ms")[1:]]
+        # The program is gone before a rank dies, and the run lasts until it wants to grow.
+        faults = f"step.begin@5:2=stop,{harness.slow_steps(6, count=15)}"
         start = self.run_.start_command(arguments, faults)
         self.assertTrue(start.wait_for_step(1), start.tail())
         program.unlink()
+        self.kill_stopped(start.rank_pid(2), start)
         start.wait(SETTLE_S)
         self.assertIn("no new ranks", start.output())
         self.assertFalse(self.growths())

@@ -454,12 +454,15 @@ def executable_of(pid):
         return ""
 
 
-def describe(pid):
+def state_of(pid):
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
-        state = "gone"
-    return f"{executable_of(pid)} {pid} ({state})"
+        return "gone"
+
+
+def describe(pid):
+    return f"{executable_of(pid)} {pid} ({state_of(pid)})"
 
 
 def kill(pid, number):

@@ -55,13 +55,6 @@ def guards_of(boards):
     return found
 
 
-def state_of(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return "gone"
-
-
 class WatchdogTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -390,7 +383,7 @@ class WatchdogTest(unittest.TestCase):
         for pid in [*ranks, guard]:
             harness.kill(pid, signal.SIGSTOP)
         time.sleep(3 * FLOOR_S)
-        self.assertEqual({state_of(pid) for pid in [*ranks, guard]}, {"T"})
+        self.assertEqual({harness.state_of(pid) for pid in [*ranks, guard]}, {"T"})
         for pid in [*ranks, guard]:
             harness.kill(pid, signal.SIGCONT)
         output = start.expect_exit(0, SETTLE_S)
