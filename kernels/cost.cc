@@ -1,5 +1,7 @@
 #include "kernels/cost.h"
 
+#include <algorithm>
+
 #include "kernels/visit_op.h"
 #include "runtime/core/shard_spec.h"
 
@@ -188,6 +190,23 @@ OpCost cost(const AdamW& op) {
   if (op.block_digests == nullptr) return result;
   return add_output(result, static_cast<std::uint64_t>(op.block_count) * sizeof(std::uint64_t),
                     op.checks_digests);
+}
+
+// Counts the blocks of the range alone: a table has more.
+OpCost cost(const OptimizerDigest& op) {
+  OpCost result;
+  for (std::int64_t i = 0; i < op.tensor_count; ++i) {
+    const AdamWTensor& tensor = op.tensors[i];
+    constexpr auto block = static_cast<std::int64_t>(block_elements);
+    const std::int64_t begin =
+        std::clamp((op.first_block - tensor.first_block) * block, std::int64_t{0}, tensor.count);
+    const std::int64_t end = std::clamp((op.first_block + op.block_count - tensor.first_block) * block,
+                                        std::int64_t{0}, tensor.count);
+    result.bytes_read += floats((tensor.moment1 == nullptr ? 1 : 3) * (end - begin));
+  }
+  const std::uint64_t digest_bytes = static_cast<std::uint64_t>(op.block_count) * sizeof(std::uint64_t);
+  (op.checks_digests ? result.bytes_read : result.bytes_written) += digest_bytes;
+  return result;
 }
 
 std::int64_t blocks(std::int64_t count) {

@@ -39,7 +39,8 @@ namespace holdfast::inline kernels {
   X(cast)                   \
   X(fill_zero)              \
   X(copy)                   \
-  X(digest)
+  X(digest)                 \
+  X(optimizer_digest)
 
 enum class OpId : std::uint16_t {
 #define HF_OP_ID(op) op,

@@ -154,6 +154,7 @@ void list(OpOutputs& outputs, const Cast& op) {
 void list(OpOutputs&, const FillZero&) {}
 void list(OpOutputs&, const Copy&) {}
 void list(OpOutputs&, const TensorDigest&) {}
+void list(OpOutputs&, const OptimizerDigest&) {}
 
 }  // namespace
 

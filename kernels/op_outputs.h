@@ -50,7 +50,7 @@ class OpOutputs {
 
 // Returns what an op writes. `arguments` is the struct of `id`; memory is not read. Left out are:
 //   - scratch memory: delta of AttentionBackward, which some implementations do not use;
-//   - the digests of TensorDigest, which are integers;
+//   - the digests of TensorDigest and OptimizerDigest, which are integers;
 //   - the targets of FillZero and Copy, which have no type and may be memory that only the host reaches;
 //   - table_gradient of EmbeddingBackward where it is that of the whole table: the op does not know its size;
 //   - all of AdamW, whose table of tensors the host may not be able to read: see outputs_of(AdamWTensor).

@@ -1,4 +1,5 @@
-// AdamW (Loshchilov & Hutter 2019) with fp32 master weights, and the block sums of the global gradient norm.
+// AdamW (Loshchilov & Hutter 2019) with fp32 master weights, the digests of its state, and the block sums of the
+// global gradient norm.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace holdfast::inline kernels {
 
-// One tensor, or the part of it that a rank owns. All arrays have `count` elements.
+// One tensor, or the part of it that a rank owns. All arrays have `count` elements. Of a frozen tensor, which only
+// OptimizerDigest takes, moments and gradient are null.
 struct AdamWTensor {
   float* weight = nullptr;
   float* moment1 = nullptr;
@@ -42,13 +44,30 @@ struct AdamW {
   float gradient_scale = 1;                // of clipping
   // Digests by block of the table, in device memory; null: none are computed.
   std::uint64_t* block_digests = nullptr;
-  // False for the first update after the state was loaded or made: the digests are written, not compared.
+  // False where nothing has left digests of what the update reads: they are written, not compared.
   bool checks_digests = false;
   // Result of the comparison, in host_visible memory: set by every update, also where nothing is compared. May
   // be null where nothing is compared.
   StateDamage* damage = nullptr;
 };
 void reference(const AdamW& op);
+
+// Computes the digests of blocks of optimizer state as it is, by the table of AdamW: of state that was loaded, made,
+// or is to be examined without an update. A tensor without moments has the digests of its weight alone, as if
+// they were zeros.
+struct OptimizerDigest {
+  static constexpr OpId id = OpId::optimizer_digest;
+  const AdamWTensor* tensors = nullptr;  // device memory; their gradients and copies are not used
+  std::int64_t tensor_count = 0;
+  // Range of blocks, counted over all tensors of the table.
+  std::int64_t first_block = 0, block_count = 0;
+  std::uint64_t* block_digests = nullptr;  // by block of the table, in device memory
+  bool checks_digests = false;             // compares the digests with those in memory, and writes none
+  // Result of the comparison, in host_visible memory: set by every op, also where nothing is compared. May be
+  // null where nothing is compared.
+  StateDamage* damage = nullptr;
+};
+void reference(const OptimizerDigest& op);
 
 // Computes sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside
 // the block: the same on every device.

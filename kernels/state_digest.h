@@ -1,5 +1,6 @@
 // Defines the digest of a block of optimizer state, which AdamW carries from update to update: a bit that
-// flips at rest, between two updates, makes the next one read other values than the last one wrote.
+// flips at rest, between two updates, makes the next one read other values than the last one wrote. The op
+// OptimizerDigest makes the first ones.
 //
 //   digest = sum over the arrays a (0 = weight, 1 = moment1, 2 = moment2) of array_weight(a) *
 //            sum over the elements i of the block of element_weight(i) * bits of element i
@@ -36,11 +37,12 @@ consteval std::uint32_t digest_power(std::uint64_t exponent) {
 inline constexpr std::uint64_t digest_of_moment1 = digest_power(block_elements);
 inline constexpr std::uint64_t digest_of_moment2 = digest_power(2 * block_elements);
 
-// Returns the digest of a block of `count` elements: the definition above, one element after another.
+// Returns the digest of a block of `count` elements: the definition above, one element after another. Moments
+// that are null count as zeros.
 std::uint64_t state_digest(const float* weight, const float* moment1, const float* moment2,
                            std::int64_t count);
 
-// Result of comparing the blocks that an update read with the digests that the update before left.
+// Result of comparing the blocks that an op read with the digests that an op before left.
 struct StateDamage {
   static constexpr std::uint64_t no_block = ~std::uint64_t{0};
   std::uint64_t block_count = 0;         // number of blocks that differ

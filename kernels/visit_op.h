@@ -58,6 +58,7 @@ auto visit_op(OpId id, const void* arguments, const Visitor& visitor) {
     HF_VISIT(FillZero);
     HF_VISIT(Copy);
     HF_VISIT(TensorDigest);
+    HF_VISIT(OptimizerDigest);
     case OpId::count:
       break;
   }

@@ -115,17 +115,40 @@ __device__ bool aligned(const AdamWTensor& tensor) {
   return all % 16 == 0 && of(tensor.copy) % 8 == 0;
 }
 
+// Adds a block to the damage.
+__device__ void note_damage(StateDamage* damage, std::int64_t of_block) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(&damage->block_count), 1ULL);
+  atomicMin(reinterpret_cast<unsigned long long*>(&damage->first_block),
+            static_cast<unsigned long long>(of_block));
+}
+
 // Compares the digest of what the thread block read, and leaves that of what it wrote. All threads call.
 __device__ void carry_digest(const Digests& of, const BlockDigests& mine) {
   const std::uint64_t read = block_reduce(mine.read, Sum{}), written = block_reduce(mine.written, Sum{});
   if (threadIdx.x != 0) return;
   std::uint64_t& digest = of.blocks[blockIdx.x];
-  if (of.checks && digest != read) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(&of.damage->block_count), 1ULL);
-    atomicMin(reinterpret_cast<unsigned long long*>(&of.damage->first_block),
-              static_cast<unsigned long long>(blockIdx.x));
-  }
+  if (of.checks && digest != read) note_damage(of.damage, blockIdx.x);
   digest = written;
+}
+
+// Returns what this thread adds to the digest of a part of a block [begin, end), of which it takes `size`
+// neighbouring elements at a time.
+template <int size>
+__device__ std::uint64_t digest_of_part(const AdamWTensor& tensor, std::int64_t begin, std::int64_t end,
+                                        std::uint32_t index) {
+  std::uint64_t digest = 0;
+  std::uint32_t weight = digest_weight(index + threadIdx.x * size);
+  for (std::int64_t i = begin + threadIdx.x * size; i < end; i += adamw_threads * size) {
+    float w[size], m[size] = {}, v[size] = {};
+    load<size>(tensor.weight + i, w);
+    if (tensor.moment1 != nullptr) {
+      load<size>(tensor.moment1 + i, m);
+      load<size>(tensor.moment2 + i, v);
+    }
+    digest += digest_part<size>(weight, w, m, v);
+    weight *= size == 1 ? digest_step : digest_step_packed;
+  }
+  return digest;
 }
 
 // A thread block updates a block of elements.
@@ -141,6 +164,26 @@ __global__ void adamw(const AdamWTensor* tensors, std::int64_t tensor_count, Coe
   update_part<1, with_digests>(by, tensor, packed_end, end, static_cast<std::uint32_t>(packed_end - begin),
                                mine);
   if constexpr (with_digests) carry_digest(digests, mine);
+}
+
+// A thread block computes the digest of a block of elements.
+__global__ void state_digests(const AdamWTensor* tensors, std::int64_t tensor_count, std::int64_t first_block,
+                              Digests digests) {
+  const std::int64_t index = first_block + blockIdx.x;
+  const AdamWTensor tensor = tensor_of_block(tensors, tensor_count, index);
+  const std::int64_t begin = (index - tensor.first_block) * block;
+  const std::int64_t end = min(begin + block, tensor.count);
+  const std::int64_t packed_end = aligned(tensor) ? begin + (end - begin) / packed * packed : begin;
+  const std::uint64_t digest = block_reduce(
+      digest_of_part<packed>(tensor, begin, packed_end, 0) +
+          digest_of_part<1>(tensor, packed_end, end, static_cast<std::uint32_t>(packed_end - begin)),
+      Sum{});
+  if (threadIdx.x != 0) return;
+  if (!digests.checks) {
+    digests.blocks[index] = digest;
+  } else if (digests.blocks[index] != digest) {
+    note_damage(digests.damage, index);
+  }
 }
 
 __global__ void clear_damage(StateDamage* damage) {
@@ -165,6 +208,14 @@ void run_adamw(Context& context, const void* arguments) {
   if (op.damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, op.damage);
   launch(context, op.block_digests != nullptr ? adamw<true> : adamw<false>, grid, op.tensors, op.tensor_count,
          by, digests);
+}
+
+void run_optimizer_digest(Context& context, const void* arguments) {
+  const OptimizerDigest& op = *static_cast<const OptimizerDigest*>(arguments);
+  const Digests digests = {.blocks = op.block_digests, .checks = op.checks_digests, .damage = op.damage};
+  const Grid grid = {.blocks = blocks_for(op.block_count, 1), .threads = adamw_threads};
+  if (op.damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, op.damage);
+  launch(context, state_digests, grid, op.tensors, op.tensor_count, op.first_block, digests);
 }
 
 void run_square_sum(Context& context, const void* arguments) {

@@ -81,6 +81,7 @@ constexpr Implementation implementations[] = {
     with_bits_of_cpu(kernel(OpId::fill_zero, run_fill_zero)),
     with_bits_of_cpu(kernel(OpId::copy, run_copy)),
     with_bits_of_cpu(kernel(OpId::digest, run_digest, prepare_digest)),
+    with_bits_of_cpu(kernel(OpId::optimizer_digest, run_optimizer_digest)),
 };
 
 std::vector<ImplementationList> all_lists() {

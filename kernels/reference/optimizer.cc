@@ -29,17 +29,24 @@ void update(const AdamW& op, const AdamWTensor& tensor) {
   }
 }
 
-// Calls body(digest entry, digest of the memory, index in the table) for each block of a tensor.
-template <typename Body>
-void for_digests(const AdamW& op, const AdamWTensor& tensor, const Body& body) {
-  constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
-  for (std::int64_t first = 0; first < tensor.count; first += block) {
-    const std::int64_t index = tensor.first_block + first / block;
-    body(op.block_digests[index],
-         state_digest(tensor.weight + first, tensor.moment1 + first, tensor.moment2 + first,
-                      std::min(block, tensor.count - first)),
-         static_cast<std::uint64_t>(index));
-  }
+constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
+
+// Returns the digest of the memory of a tensor's block, which is counted over all tensors of the table.
+std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t index) {
+  const std::int64_t first = (index - tensor.first_block) * block;
+  const bool is_frozen = tensor.moment1 == nullptr;
+  return state_digest(tensor.weight + first, is_frozen ? nullptr : tensor.moment1 + first,
+                      is_frozen ? nullptr : tensor.moment2 + first, std::min(block, tensor.count - first));
+}
+
+std::int64_t end_block(const AdamWTensor& tensor) {
+  return tensor.first_block + (tensor.count + block - 1) / block;
+}
+
+void compare(StateDamage& damage, std::uint64_t kept, std::uint64_t read, std::int64_t index) {
+  if (kept == read) return;
+  ++damage.block_count;
+  damage.first_block = std::min(damage.first_block, static_cast<std::uint64_t>(index));
 }
 
 }  // namespace
@@ -50,8 +57,10 @@ std::uint64_t state_digest(const float* weight, const float* moment1, const floa
   std::uint32_t element_weight = 1;
   for (std::int64_t i = 0; i < count; ++i) {
     sums[0] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(weight[i]);
-    sums[1] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(moment1[i]);
-    sums[2] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(moment2[i]);
+    if (moment1 != nullptr)
+      sums[1] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(moment1[i]);
+    if (moment2 != nullptr)
+      sums[2] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(moment2[i]);
     element_weight *= digest_generator;
   }
   return sums[0] + digest_of_moment1 * sums[1] + digest_of_moment2 * sums[2];
@@ -61,24 +70,33 @@ void reference(const AdamW& op) {
   StateDamage damage;
   for (std::int64_t t = 0; t < op.tensor_count; ++t) {
     const AdamWTensor& tensor = op.tensors[t];
-    if (op.block_digests != nullptr && op.checks_digests) {
-      for_digests(op, tensor, [&](std::uint64_t kept, std::uint64_t read, std::uint64_t index) {
-        if (kept == read) return;
-        ++damage.block_count;
-        damage.first_block = std::min(damage.first_block, index);
-      });
-    }
+    const std::int64_t end = op.block_digests != nullptr ? end_block(tensor) : tensor.first_block;
+    for (std::int64_t b = tensor.first_block; op.checks_digests && b < end; ++b)
+      compare(damage, op.block_digests[b], digest_of(tensor, b), b);
     update(op, tensor);
-    if (op.block_digests != nullptr) {
-      for_digests(op, tensor,
-                  [](std::uint64_t& kept, std::uint64_t written, std::uint64_t) { kept = written; });
+    for (std::int64_t b = tensor.first_block; b < end; ++b) op.block_digests[b] = digest_of(tensor, b);
+  }
+  if (op.damage != nullptr) *op.damage = damage;
+}
+
+void reference(const OptimizerDigest& op) {
+  StateDamage damage;
+  for (std::int64_t t = 0; t < op.tensor_count; ++t) {
+    const AdamWTensor& tensor = op.tensors[t];
+    const std::int64_t end = std::min(end_block(tensor), op.first_block + op.block_count);
+    for (std::int64_t b = std::max(tensor.first_block, op.first_block); b < end; ++b) {
+      const std::uint64_t digest = digest_of(tensor, b);
+      if (op.checks_digests) {
+        compare(damage, op.block_digests[b], digest, b);
+      } else {
+        op.block_digests[b] = digest;
+      }
     }
   }
   if (op.damage != nullptr) *op.damage = damage;
 }
 
 void reference(const SquareSum& op) {
-  constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
   for (std::int64_t first = 0; first < op.count; first += block) {
     double sum = 0;
     for (std::int64_t i = first; i < op.count && i < first + block; ++i) {

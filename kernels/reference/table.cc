@@ -55,7 +55,8 @@ constexpr Implementation implementations[] = {reference_of<Matmul>(),
                                               reference_of<Cast>(),
                                               reference_of<FillZero>(),
                                               reference_of<Copy>(),
-                                              reference_of<TensorDigest>()};
+                                              reference_of<TensorDigest>(),
+                                              reference_of<OptimizerDigest>()};
 
 }  // namespace
 

@@ -48,6 +48,7 @@ Samples samples_of(OpId id, const SampleSource& source) {
     case FillZero::id:
     case Copy::id:
     case TensorDigest::id:
+    case OptimizerDigest::id:
       return parameter_samples(id, source);
     case OpId::count:
       break;

@@ -51,6 +51,17 @@ Samples parameter_samples(OpId id, const SampleSource& source) {
                                        .count = count,
                                        .result = reinterpret_cast<DigestWords*>(memory.doubles(words))});
           }
+          if (id == OptimizerDigest::id) {
+            const AdamWTensor tensor{.weight = memory.floats(count),
+                                     .moment1 = memory.floats(count),
+                                     .moment2 = memory.positive_floats(count),
+                                     .count = count};
+            return OpCall(
+                OptimizerDigest{.tensors = memory.table({tensor}),
+                                .tensor_count = 1,
+                                .block_count = blocks,
+                                .block_digests = reinterpret_cast<std::uint64_t*>(memory.doubles(blocks))});
+          }
           return OpCall(FillZero{.target = memory.floats(count), .bytes = bytes});
         }};
   };

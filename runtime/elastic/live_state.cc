@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "checkpoint/ram_tier.h"
+#include "runtime/rank/watch.h"
 #include "runtime/save/snapshot.h"
 
 namespace holdfast::inline elastic {
@@ -25,6 +26,17 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
     return fail(ExitCode::checkpoint, "{} has become smaller than a snapshot", name);
   worker.links().abort_nccl(
       "another rank is gone");  // the copies come after NCCL's work in the device's queue
+  ShardedOptimizer& optimizer = worker.optimizer();
+  Device& device = worker.rank().device;
+  device.synchronize();
+  if (!optimizer.finding().has_value()) {  // what the last update found is forgotten by a check
+    optimizer.check_state(device, worker.state().step, [&] {
+      device.synchronize();
+      mark(worker.rank().watch);
+    });
+  }
+  if (optimizer.finding().has_value())
+    return fail(ExitCode::checkpoint, "weights or moments of this rank have changed in memory");
   Snapshot snapshot(worker.state_view(), memory->bytes(), writer);
   snapshot.begin();
   if (!snapshot.complete()) return worker.state_view().device_outcome();

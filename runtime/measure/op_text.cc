@@ -55,10 +55,17 @@ std::string text(const BiasGradient& op) {
   return fmt::format("{}x{}{}{}", op.rows, op.columns, op.accumulate ? " accumulate" : "", suffix(op.dtype));
 }
 
-std::string text(const AdamW& op) {
+template <typename Op>
+std::string table_text(const Op& op) {
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < op.tensor_count; ++i) count += op.tensors[i].count;
   return fmt::format("{} in {} tensors", count, op.tensor_count);
+}
+std::string text(const AdamW& op) {
+  return table_text(op);
+}
+std::string text(const OptimizerDigest& op) {
+  return table_text(op);
 }
 
 template <typename Rows>
@@ -135,6 +142,7 @@ OpClass class_of(OpId id) {
     case BiasGradient::id:
       return OpClass::bias_gradient;
     case AdamW::id:
+    case OptimizerDigest::id:
     case SquareSum::id:
     case Cast::id:
       return OpClass::optimizer;

@@ -30,17 +30,19 @@ void OpTimer::finished(OpId id, const void* arguments, std::int64_t duration_ns)
 
 void OpTimer::fetch_tables(HostAccess& device_memory) {
   const std::size_t recorded = records_.size();
-  for (std::size_t i = 0; i < recorded; ++i) {
-    if (records_[i].id != AdamW::id) continue;
-    AdamW op;
-    std::memcpy(&op, records_[i].arguments.data(), sizeof(op));
+  const auto fetch = [&]<typename Op>(Record& record, Op op) {
+    std::memcpy(&op, record.arguments.data(), sizeof(op));
     const std::span table(op.tensors, static_cast<std::size_t>(op.tensor_count));
-    const auto [found, fresh] = tables_.try_emplace(op.tensors, table.size());
+    const auto [found, fresh] = tables_.try_emplace({op.tensors, table.size()}, table.size());
     if (fresh)
       std::ranges::copy(device_memory.to_read(std::as_bytes(table)),
                         std::as_writable_bytes(std::span(found->second)).begin());
     op.tensors = found->second.data();
-    std::memcpy(records_[i].arguments.data(), &op, sizeof(op));
+    std::memcpy(record.arguments.data(), &op, sizeof(op));
+  };
+  for (std::size_t i = 0; i < recorded; ++i) {
+    if (records_[i].id == AdamW::id) fetch(records_[i], AdamW{});
+    if (records_[i].id == OptimizerDigest::id) fetch(records_[i], OptimizerDigest{});
   }
   records_.resize(recorded);
 }

@@ -46,7 +46,8 @@ class OpTimer {
   Env* env_;
   std::int64_t begin_ns_ = 0;
   std::vector<Record> records_;
-  std::map<const AdamWTensor*, std::vector<AdamWTensor>> tables_;  // by where the device has them
+  // By where the device has them, and how many tensors of them an op takes.
+  std::map<std::pair<const AdamWTensor*, std::size_t>, std::vector<AdamWTensor>> tables_;
 };
 
 }  // namespace holdfast::inline measure

@@ -1,15 +1,26 @@
 #include "runtime/optim/sharded_optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstring>
 #include <span>
 #include <utility>
 
 #include "kernels/elementwise.h"
-#include "kernels/state_digest.h"
+#include "runtime/device/host_access.h"
 
 namespace holdfast::inline optim {
+namespace {
+
+// Number of blocks that are compared at a time: 200 MB, a fraction of a second.
+constexpr std::uint64_t blocks_at_once = 4096;
+
+void add(StateDamage& damage, const StateDamage& other) {
+  damage.block_count += other.block_count;
+  damage.first_block = std::min(damage.first_block, other.first_block);
+}
+
+}  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype,
                                    const OptimizerConfig& config, MemoryPlan& plan, bool checks_state)
@@ -29,16 +40,19 @@ ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dt
   for (const Segment& segment : segments_) {
     const Bucket& bucket = buckets.buckets()[static_cast<std::size_t>(segment.bucket)];
     weight_decay_.push_back(bucket.tensors[static_cast<std::size_t>(segment.tensor)].weight_decay);
-    first_blocks_.push_back(block_count_);
-    block_count_ += segment.block_count;
+    first_blocks_.push_back(trained_blocks_);
+    trained_blocks_ += segment.block_count;
   }
-  table_slot_ =
-      plan.reserve("optimizer.table", MemoryClass::workspace, segments_.size() * sizeof(AdamWTensor));
+  for (const Segment& segment : frozen_) {
+    first_blocks_.push_back(trained_blocks_ + frozen_blocks_);
+    frozen_blocks_ += segment.block_count;
+  }
+  table_slot_ = plan.reserve("optimizer.table", MemoryClass::workspace, specs_.size() * sizeof(AdamWTensor));
   if (!checks_state_) return;
-  digests_slot_ =
-      plan.reserve("optimizer.digests", MemoryClass::workspace, block_count_ * sizeof(std::uint64_t));
-  damage_slot_ =
-      plan.reserve("optimizer.damage", MemoryClass::workspace, sizeof(StateDamage), MemoryKind::host_visible);
+  digests_slot_ = plan.reserve("optimizer.digests", MemoryClass::workspace,
+                               (trained_blocks_ + frozen_blocks_) * sizeof(std::uint64_t));
+  damage_slot_ = plan.reserve("optimizer.damage", MemoryClass::workspace, 2 * sizeof(StateDamage),
+                              MemoryKind::host_visible);
 }
 
 void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte* parameters,
@@ -60,6 +74,11 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
         .first_block = static_cast<std::int64_t>(first_blocks_[i]),
         .weight_decay = weight_decay_[i] ? static_cast<float>(config_.weight_decay) : 0.0F,
     });
+  }
+  for (std::size_t i = 0; i < frozen_.size(); ++i) {
+    table.push_back({.weight = master(frozen_[i]),
+                     .count = static_cast<std::int64_t>(frozen_[i].elements),
+                     .first_block = static_cast<std::int64_t>(first_blocks_[segments_.size() + i])});
   }
   if (checks_state_) {
     digests_ = arena.at<std::uint64_t>(digests_slot_);
@@ -96,7 +115,7 @@ void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalar
     factors.learning_rate = static_cast<float>(scalars.learning_rate * *factor);
   device.launch(AdamW{.tensors = table_,
                       .tensor_count = static_cast<std::int64_t>(segments_.size()),
-                      .block_count = static_cast<std::int64_t>(block_count_),
+                      .block_count = static_cast<std::int64_t>(trained_blocks_),
                       .learning_rate = factors.learning_rate,
                       .beta1 = static_cast<float>(config_.beta1),
                       .beta2 = static_cast<float>(config_.beta2),
@@ -115,57 +134,81 @@ void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalar
 void ShardedOptimizer::forget_digests() {
   has_digests_ = has_compared_ = false;
   last_update_.reset();
+  frozen_check_.reset();
+  frozen_check_before_ = 0;
+}
+
+// Leaves digests of the state as it is.
+void ShardedOptimizer::launch_digests(Device& device) {
+  forget_digests();
+  if (!checks_state_) return;
+  device.launch(OptimizerDigest{.tensors = table_,
+                                .tensor_count = static_cast<std::int64_t>(specs_.size()),
+                                .block_count = static_cast<std::int64_t>(trained_blocks_ + frozen_blocks_),
+                                .block_digests = digests_});
+  has_digests_ = true;
+}
+
+void ShardedOptimizer::launch_comparison(Device& device, std::uint64_t first_block, std::uint64_t block_count,
+                                         StateDamage* damage) {
+  device.launch(OptimizerDigest{.tensors = table_,
+                                .tensor_count = static_cast<std::int64_t>(specs_.size()),
+                                .first_block = static_cast<std::int64_t>(first_block),
+                                .block_count = static_cast<std::int64_t>(block_count),
+                                .block_digests = digests_,
+                                .checks_digests = true,
+                                .damage = damage});
 }
 
 std::optional<StateFinding> ShardedOptimizer::finding() const {
-  if (!has_compared_ || damage_->block_count == 0) return std::nullopt;
-  const auto after = std::ranges::upper_bound(first_blocks_, damage_->first_block);
+  StateDamage damage;
+  if (has_compared_) add(damage, damage_[0]);
+  if (frozen_check_.has_value()) add(damage, damage_[1]);
+  if (damage.block_count == 0) return std::nullopt;
+  const auto after = std::ranges::upper_bound(first_blocks_, damage.first_block);
   const auto segment = static_cast<std::size_t>(after - first_blocks_.begin() - 1);
-  StateFinding finding{.block_count = damage_->block_count, .first_block = specs_[segment]};
+  StateFinding finding{.block_count = damage.block_count, .first_block = specs_[segment]};
   finding.first_block.kind.clear();
-  finding.first_block.first_block += damage_->first_block - first_blocks_[segment];
+  finding.first_block.first_block += damage.first_block - first_blocks_[segment];
   finding.first_block.block_count = 1;
+  if (frozen_check_.has_value() && damage_[1].block_count > 0)
+    finding.frozen_sound_step = frozen_check_before_;
   return finding;
 }
 
-void ShardedOptimizer::check_state(HostAccess& access, const std::function<void()>& pace) {
+void ShardedOptimizer::check_state(Device& device, std::uint64_t step, const std::function<void()>& wait) {
   has_compared_ = has_digests_;
   if (!has_digests_) return;
-  *damage_ = {};
-  constexpr std::uint64_t chunk = HostAccess::buffer_bytes / sizeof(float) / block_elements * block_elements;
-  const auto read = [&access]<typename Number>(const Number* source, std::uint64_t count) {
-    std::vector<Number> copy(count);
-    std::memcpy(copy.data(), access.to_read(std::as_bytes(std::span(source, count))).data(),
-                count * sizeof(Number));
-    return copy;
-  };
-  for (std::size_t i = 0; i < segments_.size(); ++i) {
-    const Segment& segment = segments_[i];
-    for (std::uint64_t begin = 0; begin < segment.elements; begin += chunk) {
-      const std::uint64_t count = std::min(chunk, segment.elements - begin);
-      const std::uint64_t shard = segment.shard_offset + begin;
-      const std::vector<float> weight = read(master(segment) + begin, count);
-      const std::vector<float> moment1 = read(moment1_ + shard, count),
-                               moment2 = read(moment2_ + shard, count);
-      const std::uint64_t first_block = first_blocks_[i] + begin / block_elements;
-      const std::vector<std::uint64_t> digests =
-          read(digests_ + first_block, (count + block_elements - 1) / block_elements);
-      for (std::uint64_t block = 0; block < digests.size(); ++block) {
-        const std::uint64_t at = block * block_elements;
-        const std::uint64_t digest =
-            state_digest(&weight[at], &moment1[at], &moment2[at],
-                         static_cast<std::int64_t>(std::min<std::uint64_t>(block_elements, count - at)));
-        if (digest == digests[block]) continue;
-        ++damage_->block_count;
-        damage_->first_block = std::min(damage_->first_block, first_block + block);
-      }
-      pace();
+  const auto compare = [&](std::uint64_t first_block, std::uint64_t block_count) {
+    StateDamage all;
+    for (std::uint64_t begin = 0; begin < block_count; begin += blocks_at_once) {
+      launch_comparison(device, first_block + begin, std::min(blocks_at_once, block_count - begin), damage_);
+      wait();
+      add(all, *damage_);
     }
-  }
+    return all;
+  };
+  const std::array<StateDamage, 2> found = {compare(0, trained_blocks_),
+                                            compare(trained_blocks_, frozen_blocks_)};
+  std::ranges::copy(found, damage_);
+  begin_frozen_check(step);
+}
+
+void ShardedOptimizer::launch_frozen_check(Device& device, std::uint64_t step) {
+  if (!has_digests_ || frozen_blocks_ == 0) return;
+  launch_comparison(device, trained_blocks_, frozen_blocks_, &damage_[1]);
+  begin_frozen_check(step);
+}
+
+// Notes that a comparison of frozen tensors has replaced the one before, which found nothing: else the run would
+// have gone back.
+void ShardedOptimizer::begin_frozen_check(std::uint64_t step) {
+  frozen_check_before_ = frozen_check_.value_or(0);
+  frozen_check_ = step;
 }
 
 void ShardedOptimizer::launch_publish(Device& device) {
-  forget_digests();
+  launch_digests(device);
   launch_copies(device);
 }
 

@@ -9,8 +9,9 @@
 // value, too.
 //
 // Every update carries digests of the owned weights and moments to the next one (kernels/state_digest.h),
-// which finds bits that flipped in between. Frozen tensors are not covered, because no update reads them, and
-// neither are the bf16 copies.
+// which finds bits that flipped in between. Where the state was loaded or made, the first digests are those of
+// what is there. No update reads frozen tensors, so theirs are compared by ops of their own. The bf16 copies
+// have none.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,6 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
-#include "runtime/device/host_access.h"
 
 namespace holdfast::inline optim {
 
@@ -50,12 +50,15 @@ struct OwnedState {
 };
 
 // Damage of the state at rest: blocks that an update read with other values than the update before had
-// written. The update has been made of the damaged values.
+// written, or was loaded. The update has been made of the damaged values.
 struct StateFinding {
   std::uint64_t block_count = 0;  // number of damaged blocks
   // The first of them: its tensor, slice and range of elements. The kind is empty, because a digest covers the
   // weight and both moments.
   ShardSpec first_block;
+  // Step at which frozen blocks that are damaged were sound, or 0: since they were loaded. None: no frozen block
+  // is damaged.
+  std::optional<std::uint64_t> frozen_sound_step = {};
 };
 
 class ShardedOptimizer {
@@ -78,8 +81,8 @@ class ShardedOptimizer {
   const std::optional<LaunchedUpdate>& last_update() const { return last_update_; }
   // Multiplies the learning rate of the next update, for tests (runtime/os/fault_point.h).
   void scale_next_rate(double factor) { next_rate_factor_ = factor; }
-  // Rounds the owned master weights into the parameter buffer in bf16 runs. It is called whenever the state
-  // was made or loaded, and forgets the digests.
+  // Rounds the owned master weights into the parameter buffer in bf16 runs, and leaves digests of the state as
+  // it is. It is called whenever the state was made or loaded.
   void launch_publish(Device& device);
   // Rounds the same again where the masters have not changed: the digests stay.
   void launch_copies(Device& device);
@@ -89,39 +92,51 @@ class ShardedOptimizer {
   void forget_digests();
   bool checks_state() const { return checks_state_; }
   // Returns what the last update found; nothing where it compared nothing. The device was waited for since.
-  // Reading resets nothing: the next update does.
+  // Reading resets nothing: the next update does, and launch_publish().
   std::optional<StateFinding> finding() const;
-  // Compares the state with the digests of the last update, as the next update would; finding() says what
-  // came out. It reads all of the state through the host, so it is for steps that are in doubt. The device has
-  // run what was launched. `pace` is called after every few million elements.
-  void check_state(HostAccess& access, const std::function<void()>& pace);
+  // Compares the state, frozen tensors included, with the digests of the last update, as the next update would;
+  // finding() says what came out. `step`: the one that the state is of. `wait` waits for the device; it is called
+  // for every few million elements. The device has run what was launched before.
+  void check_state(Device& device, std::uint64_t step, const std::function<void()>& wait);
+  // Compares the frozen tensors with what was loaded, in the queue of the device; finding() includes what comes
+  // out, until the next comparison of them. It is called at steps that increase, after the update of `step`.
+  void launch_frozen_check(Device& device, std::uint64_t step);
 
   // Returns the weights of all segments, the frozen ones last, and then the moments of the trained ones.
   std::vector<OwnedState> state();
 
  private:
+  void launch_digests(Device& device);
+  void launch_comparison(Device& device, std::uint64_t first_block, std::uint64_t block_count,
+                         StateDamage* damage);
+  void begin_frozen_check(std::uint64_t step);
   float* master(const Segment& segment) const;
   BFloat16* working_copy(const Segment& segment) const;  // bf16 runs: where other ranks and the model see it
 
   OptimizerConfig config_;
   DType dtype_;
   std::vector<Segment> segments_, frozen_;
-  std::vector<ShardSpec> specs_;             // of kind "weight", one per segment, then one per frozen segment
-  std::vector<bool> weight_decay_;           // one per segment
-  std::vector<std::uint64_t> first_blocks_;  // number of blocks in the segments before, by segment
-  std::uint64_t block_count_ = 0;
+  std::vector<ShardSpec> specs_;    // of kind "weight", one per segment, then one per frozen segment
+  std::vector<bool> weight_decay_;  // one per segment
+  // Number of blocks in the segments before, by segment, the frozen ones last.
+  std::vector<std::uint64_t> first_blocks_;
+  std::uint64_t trained_blocks_ = 0, frozen_blocks_ = 0;
   std::optional<double> next_rate_factor_;
   bool checks_state_;
-  bool has_digests_ = false;   // the last update left them
-  bool has_compared_ = false;  // the last update compared those of the update before
+  bool has_digests_ = false;   // the last update left them, or launch_publish()
+  bool has_compared_ = false;  // the last update compared those that were left before it
   std::optional<LaunchedUpdate> last_update_;
+  // Steps of the last comparison of frozen tensors, if there was one since they were loaded, and of the one before.
+  std::optional<std::uint64_t> frozen_check_;
+  std::uint64_t frozen_check_before_ = 0;
   MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, table_slot_, digests_slot_, damage_slot_;
   float* master_ = nullptr;
   float* moment1_ = nullptr;
   float* moment2_ = nullptr;
-  const AdamWTensor* table_ = nullptr;  // one per segment
+  const AdamWTensor* table_ = nullptr;  // one per segment, the frozen ones last
   std::uint64_t* digests_ = nullptr;    // one per block, or null
-  StateDamage* damage_ = nullptr;       // in host_visible memory, or null
+  // Of trained tensors, and of frozen ones after it, in host_visible memory, or null.
+  StateDamage* damage_ = nullptr;
   std::byte* parameters_ = nullptr;
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ struct DamageRecord {
   std::uint64_t first_element = 0, elements = 0;
   bool is_of_update = false;
   double used_rate = 0.0, right_rate = 0.0;  // is_of_update
+  bool has_frozen = false;                   // some of them are of frozen tensors,
+  std::uint64_t frozen_sound_step = 0;       // which were sound at this step
   OwnHardware hardware = {};
 
   bool is_damage() const { return blocks > 0 || is_of_update; }
@@ -40,6 +43,8 @@ struct DamageRecord {
     visit("is_of_update", self.is_of_update);
     visit("used_rate", self.used_rate);
     visit("right_rate", self.right_rate);
+    visit("has_frozen", self.has_frozen);
+    visit("frozen_sound_step", self.frozen_sound_step);
     visit("hardware", self.hardware);
   }
 };
@@ -73,6 +78,8 @@ DamageRecord record_of(Worker& worker) {
   record.tensor = finding->first_block.tensor;
   record.first_element = finding->first_block.first_element();
   record.elements = finding->first_block.element_count();
+  record.has_frozen = finding->frozen_sound_step.has_value();
+  record.frozen_sound_step = finding->frozen_sound_step.value_or(0);
   return record;
 }
 
@@ -98,6 +105,19 @@ void note_findings(const RankContext& rank, std::span<const DamageRecord> record
   }
 }
 
+// Returns the newest step whose state is sound. The update of step n has read the state of step n - 1, and that of
+// step n - 2 was read, and found sound, by the update before. Frozen tensors that were sound at step n may have
+// changed while the state of step n was saved. What was loaded was sound.
+std::uint64_t trusted_step(std::uint64_t read_by, std::span<const DamageRecord> records,
+                           std::uint64_t loaded) {
+  std::uint64_t trusted = read_by > 2 ? read_by - 2 : 0;
+  for (const DamageRecord& record : records) {
+    if (record.has_frozen)
+      trusted = std::min(trusted, std::max<std::uint64_t>(1, record.frozen_sound_step) - 1);
+  }
+  return std::max(trusted, loaded);
+}
+
 }  // namespace
 
 bool finds_damage(Worker& worker) {
@@ -108,12 +128,10 @@ bool can_spare_a_replica(const Worker& worker) {
   return worker.workload().lanes.ranks() > worker.rank().config.elastic.min_data_parallel;
 }
 
-// The update of step n has read the state of step n - 1. That of step n - 2 was read, and found sound, by the
-// update before.
 Result<DamagedState> judge_damage(Worker& worker, std::uint64_t read_by) {
   HF_TRY(const std::vector<DamageRecord> records,
          gather(worker.rank().communicator, worker.rank().waiter, record_of(worker)));
-  DamagedState damaged{.trusted_step = read_by > 2 ? read_by - 2 : 0};
+  DamagedState damaged{.trusted_step = trusted_step(read_by, records, worker.first_step())};
   std::vector<std::string> found;
   std::vector<int> ranks;
   bool is_of_memory = false;
@@ -135,12 +153,11 @@ Result<DamagedState> judge_damage(Worker& worker, std::uint64_t read_by) {
     if (can_spare_a_replica(worker)) damaged.leaving_ranks = ranks;
   }
   if (!damaged.leaving_ranks.empty()) damaged.report.action = "evict";
-  damaged.report.reason =
-      fmt::format("step {}: {}: {}; the run goes back to step {} or before{}", read_by,
-                  is_of_memory ? "weights or moments changed in memory between two updates"
-                               : "an update was not the one that its step has",
-                  fmt::join(found, "; "), damaged.trusted_step,
-                  !damaged.leaving_ranks.empty() ? ", without that rank" : "");
+  damaged.report.reason = fmt::format(
+      "step {}: {}: {}; the run goes back to step {} or before{}", read_by,
+      is_of_memory ? "weights or moments changed in memory" : "an update was not the one that its step has",
+      fmt::join(found, "; "), damaged.trusted_step,
+      !damaged.leaving_ranks.empty() ? ", without that rank" : "");
   note_findings(worker.rank(), records, damaged.report);
   return damaged;
 }
@@ -159,15 +176,22 @@ Result<std::optional<DamagedState>> gather_findings(Worker& worker, std::uint64_
 }  // namespace
 
 Result<std::optional<DamagedState>> look_for_damage(Worker& worker) {
-  wait_for_device(worker.rank().device, worker.rank().communicator);
+  const RankContext& rank = worker.rank();
+  wait_for_device(rank.device, rank.communicator);
+  if (!worker.optimizer().finding().has_value()) {
+    worker.optimizer().launch_frozen_check(rank.device, worker.state().step);
+    wait_for_device(rank.device, rank.communicator);
+  }
   return gather_findings(worker, worker.state().step);
 }
 
 Result<std::optional<DamagedState>> examine_state(Worker& worker) {
-  wait_for_device(worker.rank().device, worker.rank().communicator);
-  // A large shard takes seconds, which is no hang.
-  RankWatch* const watch = worker.rank().watch;
-  worker.optimizer().check_state(worker.state_view().host_access, [watch] { mark(watch); });
+  const RankContext& rank = worker.rank();
+  wait_for_device(rank.device, rank.communicator);
+  worker.optimizer().check_state(rank.device, worker.state().step, [&rank] {
+    wait_for_device(rank.device, rank.communicator);
+    mark(rank.watch);  // a large shard takes seconds, which is no hang
+  });
   return gather_findings(worker, worker.state().step + 1);
 }
 

@@ -1,7 +1,7 @@
 // Judges damage of the state: some rank's update has read weights or moments that are not what the update
-// before had written (ShardedOptimizer::finding()), or was made with another learning rate than the step has.
-// Nothing of that step can be kept, so the ranks go back to a state that is older than the damage, and the
-// rank whose state it was leaves where the others can go on without it.
+// before had written, or what was loaded (ShardedOptimizer::finding()), or was made with another learning rate
+// than the step has. Nothing of that step can be kept, so the ranks go back to a state that is older than the
+// damage, and the rank whose state it was leaves where the others can go on without it.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ Result<DamagedState> judge_damage(Worker& worker, std::uint64_t read_by);
 // found any.
 Result<std::optional<DamagedState>> look_for_damage(Worker& worker);
 
-// Compares the state in memory with the digests of the last update, on the host: that a step in doubt begins
+// Compares the state in memory with the digests of the last update, or of what was loaded: that a step in doubt begins
 // from, or before a save that no update follows. All ranks call it together, before the step's update; none:
 // nobody found damage.
 Result<std::optional<DamagedState>> examine_state(Worker& worker);

@@ -92,6 +92,8 @@ void launch_update(Worker& worker, const StepOutcome& outcome, const JudgedStep&
       {.step = static_cast<std::int64_t>(outcome.step),
        .learning_rate = outcome.learning_rate,
        .gradient_scale = judged.attempt.gradient_factor * clip_scale(largest_norm, outcome.grad_norm)});
+  if (judged.attempt.audit.has_value())
+    worker.optimizer().launch_frozen_check(worker.rank().device, outcome.step);
 }
 
 }  // namespace

@@ -206,6 +206,7 @@ Result<void> Worker::prepare_kernels() {
     lane_digests_->launch(LaneDigests::Of::owner, bucket);
   update_->reduction.plan_digests();
   StepChecks::plan(rank_.device);
+  update_->optimizer.forget_digests();  // nothing has run
   return rank_.device.end_planning();
 }
 

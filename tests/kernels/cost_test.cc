@@ -111,7 +111,10 @@ std::vector<Row> head_rows() {
 std::vector<Row> flat_rows() {
   double sums[2];
   std::uint64_t digests[1];
+  float moments[1];
   const AdamWTensor tensors[] = {{.count = 10}, {.copy = half_memory, .count = 3}};
+  const AdamWTensor states[] = {{.moment1 = moments, .moment2 = moments, .count = 4106},
+                                {.count = 10, .first_block = 2}};  // frozen
   return {
       {"adamw", cost_of(AdamW{.tensors = tensors, .tensor_count = 1}), 0, 160, 120, 120},
       {"adamw with a bf16 copy", cost_of(AdamW{.tensors = tensors, .tensor_count = 2}), 0, 208, 162, 156},
@@ -125,6 +128,18 @@ std::vector<Row> flat_rows() {
                      .block_digests = digests,
                      .checks_digests = true}),
        0, 168, 128, 128},
+      {"optimizer_digest",
+       cost_of(
+           OptimizerDigest{.tensors = states, .tensor_count = 2, .block_count = 3, .block_digests = digests}),
+       0, 12 * 4106 + 4 * 10, 24, 0},
+      {"optimizer_digest that checks a range",
+       cost_of(OptimizerDigest{.tensors = states,
+                               .tensor_count = 2,
+                               .first_block = 1,
+                               .block_count = 1,
+                               .block_digests = digests,
+                               .checks_digests = true}),
+       0, 12 * 10 + 8, 0, 0},
       {"square_sum", cost_of(SquareSum{.count = 4097}), 0, 4 * 4097, 16, 0},
       {"add", cost_of(Add{.count = 3, .dtype = DType::bf16}), 0, 12, 6, 0},
       {"add in place", cost_of(Add{.a = memory, .y = memory, .count = 3}), 0, 24, 12, 12},

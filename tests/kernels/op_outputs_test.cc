@@ -338,6 +338,9 @@ void OpOutputsTest::unnamed() {
   expect_none(AdamW{.tensors = &tensor, .tensor_count = 1, .block_count = 1});
   expect_none(FillZero{.target = values.data(), .bytes = 8});
   expect_none(Copy{.source = values.data(), .target = values.data(), .bytes = 8});
+  std::uint64_t digests[1];
+  expect_none(
+      OptimizerDigest{.tensors = &tensor, .tensor_count = 1, .block_count = 1, .block_digests = digests});
   expect_none(TensorDigest{.values = values.data(), .count = 8, .result = &words});
 }
 

@@ -212,6 +212,169 @@ KERNEL_CASES(AdamWNamesTheFirstDamagedBlock, OpId::adamw) {
   EXPECT_EQ(update.damage().first_block, 5U);
 }
 
+// The op on the tensors above, of which every third piece is frozen where `some_frozen` says so. The damage is that
+// of the run before.
+class StateExamination {
+ public:
+  StateExamination(std::vector<std::int64_t> counts, bool some_frozen)
+      : counts_(std::move(counts)), some_frozen_(some_frozen) {}
+  StateExamination& checking(bool checks) {
+    checks_ = checks;
+    return *this;
+  }
+  // Takes the blocks [first, first + count) alone.
+  StateExamination& range(std::int64_t first, std::int64_t count) {
+    first_block_ = first;
+    block_count_ = count;
+    return *this;
+  }
+  OptimizerDigest operator()(Tensors& t) const {
+    table_.clear();
+    std::int64_t first = 0, blocks = 0;
+    for (const std::int64_t count : counts_) {
+      const bool frozen = is_frozen(table_.size());
+      table_.push_back({.weight = t[0].as<float>() + first,
+                        .moment1 = frozen ? nullptr : t[1].as<float>() + first,
+                        .moment2 = frozen ? nullptr : t[2].as<float>() + first,
+                        .count = count,
+                        .first_block = blocks});
+      first += count;
+      blocks += (count + 4095) / 4096;
+    }
+    return {.tensors = table_.data(),
+            .tensor_count = static_cast<std::int64_t>(table_.size()),
+            .first_block = first_block_,
+            .block_count = block_count_ < 0 ? blocks : block_count_,
+            .block_digests = t[5].as<std::uint64_t>(),
+            .checks_digests = checks_,
+            .damage = damage_.data()};
+  }
+  const StateDamage& damage() const { return damage_.front(); }
+  Tensors tensors() const { return DigestedUpdate(counts_, false).tensors(); }
+  // By the definition, of what the tensors hold now.
+  std::vector<std::uint64_t> digests_of(Tensors& t) const {
+    std::vector<std::uint64_t> digests;
+    std::int64_t first = 0;
+    for (std::size_t piece = 0; piece < counts_.size(); first += counts_[piece++]) {
+      const bool frozen = is_frozen(piece);
+      for (std::int64_t begin = 0; begin < counts_[piece]; begin += 4096) {
+        const std::int64_t at = first + begin;
+        digests.push_back(state_digest(t[0].as<float>() + at, frozen ? nullptr : t[1].as<float>() + at,
+                                       frozen ? nullptr : t[2].as<float>() + at,
+                                       std::min<std::int64_t>(4096, counts_[piece] - begin)));
+      }
+    }
+    return digests;
+  }
+
+ private:
+  bool is_frozen(std::size_t piece) const { return some_frozen_ && piece % 3 == 1; }
+
+  std::vector<std::int64_t> counts_;
+  bool some_frozen_;
+  bool checks_ = false;
+  std::int64_t first_block_ = 0, block_count_ = -1;
+  mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
+  mutable std::vector<StateDamage, TensorAllocator<StateDamage>> damage_{1};
+};
+
+KERNEL_CASES(OptimizerDigestsAreThoseOfTheDefinition, OpId::optimizer_digest) {
+  const std::vector<std::vector<std::int64_t>> tables = {
+      {1}, {15}, {16}, {17}, {4095}, {4096}, {4097}, {20'011}, {1, 4096, 4097, 16, 30'000, 3, 8192, 20'001}};
+  for (const std::vector<std::int64_t>& counts : tables) {
+    for (const bool some_frozen : {false, true}) {
+      SCOPED_TRACE(testing::Message() << counts.front() << " of " << counts.size());
+      StateExamination examination(counts, some_frozen);
+      const Tensors tensors = examination.tensors();
+      for (const int threads : under_test()->thread_counts()) {
+        const auto made = run_under_test(tensors, examination.checking(false), threads);
+        if (!made) return;
+        Tensors written = *made;
+        EXPECT_EQ(DigestedUpdate::kept_digests(written), examination.digests_of(written));
+        for (std::size_t t = 0; t < tensors.size(); ++t) {
+          EXPECT_TRUE(written[t].guard_intact()) << "tensor " << t;
+          EXPECT_TRUE(t == 5 || written[t].same_bits(tensors[t])) << "tensor " << t;
+        }
+        const Tensors compared = *run_under_test(written, examination.checking(true), threads);
+        EXPECT_TRUE(compared[5].same_bits(written[5])) << "a comparison writes none";
+        EXPECT_EQ(examination.damage().block_count, 0U);
+        EXPECT_EQ(examination.damage().first_block, StateDamage::no_block);
+      }
+    }
+  }
+}
+
+KERNEL_CASES(OptimizerDigestsAreThoseThatAnUpdateCompares, OpId::optimizer_digest) {
+  const std::vector<std::int64_t> counts = {4097, 21, 8192};
+  StateExamination examination(counts, false);
+  DigestedUpdate update(counts, true);
+  const auto written = run_under_test(examination.tensors(), examination.checking(false), 2);
+  if (!written) return;
+  const Tensors updated = run_op(*written, update.checking(true), 2, best_cpu_isa());
+  EXPECT_EQ(update.damage().block_count, 0U);
+  run_under_test(updated, examination.checking(true), 2);
+  EXPECT_EQ(examination.damage().block_count, 0U);
+}
+
+KERNEL_CASES(OptimizerDigestTakesARangeOfBlocks, OpId::optimizer_digest) {
+  const std::vector<std::int64_t> counts = {4096, 70, 4096 * 40 + 5, 9000};  // blocks 0, 1, 2 to 42, 43 to 45
+  StateExamination examination(counts, true);
+  Tensors tensors = examination.tensors();
+  const auto of_range = run_under_test(tensors, examination.range(1, 41), 3);
+  if (!of_range) return;
+  Tensors written = *of_range;
+  const std::vector<std::uint64_t> before = DigestedUpdate::kept_digests(tensors),
+                                   expected = examination.digests_of(tensors),
+                                   kept = DigestedUpdate::kept_digests(written);
+  for (std::size_t b = 0; b < kept.size(); ++b)
+    EXPECT_EQ(kept[b], b >= 1 && b < 42 ? expected[b] : before[b]) << b;
+  written = *run_under_test(written, examination.range(0, 46), 2);
+  flip_bit(written[0], 4096 + 3, 31);                      // block 1, which is frozen
+  flip_bit(written[1], 4096 + 5, 0);                       // of no meaning: it has no moments
+  flip_bit(written[2], 4096 + 70 + 4096 * 40 + 4, 0);      // block 42
+  flip_bit(written[1], 4096 + 70 + 4096 * 21 + 4095, 30);  // block 23
+  const struct {
+    std::int64_t first, count;
+    std::uint64_t damaged, first_damaged;
+  } ranges[] = {{0, 46, 3, 1},
+                {0, 1, 0, StateDamage::no_block},
+                {1, 1, 1, 1},
+                {2, 40, 1, 23},
+                {23, 20, 2, 23},
+                {43, 3, 0, StateDamage::no_block},
+                {5, 0, 0, StateDamage::no_block}};
+  for (const auto& each : ranges) {
+    for (const int threads : under_test()->thread_counts()) {
+      run_under_test(written, examination.checking(true).range(each.first, each.count), threads);
+      EXPECT_EQ(examination.damage().block_count, each.damaged) << each.first;
+      EXPECT_EQ(examination.damage().first_block, each.first_damaged) << each.first;
+    }
+  }
+}
+
+KERNEL_CASES(OptimizerDigestFindsEveryFlippedBit, OpId::optimizer_digest) {
+  constexpr std::int64_t count = 21;  // a vector and a rest
+  constexpr std::size_t arrays = 3, bits = 32;
+  constexpr std::size_t flips = arrays * bits * count;
+  StateExamination examination(std::vector<std::int64_t>(flips, count), false);
+  const auto written = run_under_test(examination.tensors(), examination.checking(false), 2);
+  if (!written) return;
+  Tensors damaged = *written;
+  for (std::size_t flip = 0; flip < flips; ++flip) {
+    const auto element = static_cast<std::int64_t>(flip / (arrays * bits));
+    flip_bit(damaged[flip % arrays], static_cast<std::int64_t>(flip) * count + element,
+             static_cast<int>(flip / arrays % bits));
+  }
+  run_under_test(damaged, examination.checking(true), 2);
+  EXPECT_EQ(examination.damage().block_count, flips);
+  EXPECT_EQ(examination.damage().first_block, 0U);
+}
+
+KERNEL_CASES(OptimizerDigestIsTheSameAnywhere, OpId::optimizer_digest) {
+  const StateExamination examination({4099, 21, 5000}, true);
+  expect_same_bits_anywhere(examination.tensors(), examination);
+}
+
 // The digest is linear modulo 2^64, so digests of single ones are the weights, and these two properties make
 // it notice every flipped bit and every exchange of two elements (kernels/state_digest.h).
 TEST(StateDigest, WeightsAreOddAndDifferInTheirLowHalves) {

@@ -19,7 +19,13 @@ namespace {
 
 using Tensors = std::map<std::string, std::vector<float>>;
 
-// Matrices of several blocks and vectors of less than one, in two buckets.
+// Matrices of several blocks and vectors of less than one, in two buckets, and a frozen one.
+std::vector<Bucket> with_frozen(std::vector<Bucket> buckets) {
+  buckets.push_back({.tensors = {{.name = "frozen.weight", .shape = {60, 150}, .is_frozen = true},
+                                 {.name = "frozen.bias", .shape = {50}, .is_frozen = true}}});
+  return buckets;
+}
+
 std::vector<Bucket> two_buckets() {
   Bucket first, second;
   first.tensors = {{.name = "late.weight", .shape = {70, 130}, .weight_decay = true},
@@ -46,18 +52,17 @@ float value_at(const std::string& tensor, std::uint64_t element, std::uint64_t s
 // element, seed).
 class Rank {
  public:
-  Rank(int rank, int ranks, DType dtype, bool checks_state = true)
+  Rank(int rank, int ranks, DType dtype, bool checks_state = true,
+       std::vector<Bucket> buckets = two_buckets())
       : device_(make_cpu_device({.threads = 2})),
-        buckets_(two_buckets(), ranks),
+        buckets_(std::move(buckets), ranks),
         rank_(rank),
-        optimizer_(buckets_, rank, dtype, adamw(), plan_, checks_state),
-        access_(*device_, plan_) {
+        optimizer_(buckets_, rank, dtype, adamw(), plan_, checks_state) {
     parameters_ =
         plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * bytes_of(dtype));
     accumulator_ = plan_.reserve("accumulator", MemoryClass::gradients,
                                  buckets_.accumulator_elements(rank) * sizeof(float));
     arena_ = allocate_memory(*device_, plan_).value();
-    access_.bind(arena_);
     optimizer_.bind(*device_, arena_, parameters(), {.values = arena_.at<float>(accumulator_)});
     for (const OwnedState& piece : optimizer_.state()) {
       if (piece.spec.kind != "weight") continue;
@@ -106,7 +111,12 @@ class Rank {
     device_->synchronize();
   }
   std::optional<StateFinding> check_state() {
-    optimizer_.check_state(access_, [] {});
+    optimizer_.check_state(*device_, 1, [this] { device_->synchronize(); });
+    return optimizer_.finding();
+  }
+  std::optional<StateFinding> check_frozen(std::uint64_t step) {
+    optimizer_.launch_frozen_check(*device_, step);
+    device_->synchronize();
     return optimizer_.finding();
   }
   ShardedOptimizer& optimizer() { return optimizer_; }
@@ -149,7 +159,6 @@ class Rank {
   BucketPlan buckets_;
   int rank_;
   ShardedOptimizer optimizer_;
-  HostAccess access_;
   MemoryPlan::Slot parameters_, accumulator_;
 };
 
@@ -248,8 +257,9 @@ TEST_P(ShardedOptimizerTest, ARankLeavesTheOthersParametersAlone) {
 TEST_P(ShardedOptimizerTest, AFlippedBitIsFoundWithoutAnUpdate) {
   for (const char* kind : {"weight", "moment1", "moment2"}) {
     Rank rank(0, 2, GetParam());
+    EXPECT_FALSE(rank.check_state());
     rank.flip_bit(kind, "late.weight", 5, 30);
-    EXPECT_FALSE(rank.check_state()) << "no update has written it";
+    EXPECT_TRUE(rank.check_state()) << "no update has written it, but it was published";
     rank.flip_bit(kind, "late.weight", 5, 30);
     rank.update_with_gradients_of(1);
     EXPECT_FALSE(rank.check_state());
@@ -275,7 +285,7 @@ TEST_P(ShardedOptimizerTest, AFlippedBitIsFoundByTheNextUpdate) {
   for (const char* kind : {"weight", "moment1", "moment2"}) {
     Rank rank(0, 2, GetParam());
     rank.update_with_gradients_of(1);
-    EXPECT_FALSE(rank.optimizer().finding()) << "the first update has nothing to compare with";
+    EXPECT_FALSE(rank.optimizer().finding());
     rank.update_with_gradients_of(2);
     EXPECT_FALSE(rank.optimizer().finding());
     rank.flip_bit(kind, "late.weight", 4096 + 123, 0);
@@ -292,6 +302,56 @@ TEST_P(ShardedOptimizerTest, AFlippedBitIsFoundByTheNextUpdate) {
     rank.update_with_gradients_of(4);
     EXPECT_FALSE(rank.optimizer().finding()) << "the update before has left digests of what it wrote";
   }
+}
+
+TEST_P(ShardedOptimizerTest, AFlippedBitIsFoundByTheFirstUpdate) {
+  for (const char* kind : {"weight", "moment1", "moment2"}) {
+    Rank rank(0, 2, GetParam());
+    rank.flip_bit(kind, "late.weight", 4096 + 123, 0);
+    EXPECT_FALSE(rank.optimizer().finding()) << "no update has read it";
+    rank.update_with_gradients_of(1);
+    const std::optional<StateFinding> finding = rank.optimizer().finding();
+    ASSERT_TRUE(finding) << kind;
+    EXPECT_EQ(finding->block_count, 1U);
+    EXPECT_EQ(finding->first_block.tensor, "late.weight");
+    EXPECT_EQ(finding->first_block.first_element(), 4096U);
+    EXPECT_FALSE(finding->frozen_sound_step);
+  }
+}
+
+TEST_P(ShardedOptimizerTest, FrozenWeightsAreComparedWithWhatWasLoaded) {
+  for (const int ranks : {1, 2}) {
+    Rank rank(0, ranks, GetParam(), true, with_frozen(two_buckets()));
+    EXPECT_FALSE(rank.check_frozen(10));
+    rank.update_with_gradients_of(11);
+    rank.flip_bit("weight", "frozen.weight", 4000, 3);
+    rank.update_with_gradients_of(12);
+    EXPECT_FALSE(rank.optimizer().finding()) << "no update reads it";
+    const std::optional<StateFinding> finding = rank.check_frozen(15);
+    ASSERT_TRUE(finding);
+    EXPECT_EQ(finding->block_count, 1U);
+    EXPECT_EQ(finding->first_block.tensor, "frozen.weight");
+    EXPECT_EQ(finding->first_block.first_element(), 0U);
+    EXPECT_EQ(finding->frozen_sound_step, 10U);
+    EXPECT_TRUE(rank.check_state()) << "which compares all that is owned";
+    rank.flip_bit("weight", "late.weight", 1, 3);
+    EXPECT_EQ(rank.check_state()->block_count, 2U);
+    EXPECT_EQ(rank.check_state()->first_block.tensor, "late.weight");
+    rank.publish();
+    EXPECT_FALSE(rank.optimizer().finding()) << "it counts as loaded";
+    rank.flip_bit("weight", "frozen.weight", 4000, 3);
+    EXPECT_EQ(rank.check_frozen(20)->frozen_sound_step, 0U);
+  }
+}
+
+TEST_P(ShardedOptimizerTest, FrozenWeightsAreLeftAlone) {
+  Rank rank(1, 2, GetParam(), true, with_frozen(two_buckets()));
+  Tensors before, after;
+  rank.collect("weight", before);
+  for (const std::int64_t step : {1, 2}) rank.update_with_gradients_of(step);
+  rank.collect("weight", after);
+  EXPECT_EQ(after.at("frozen.bias"), before.at("frozen.bias"));
+  EXPECT_NE(after.at("early.weight"), before.at("early.weight"));
 }
 
 // The second rank's blocks do not begin where a tensor does.

@@ -50,6 +50,13 @@ class NumbersTest(unittest.TestCase):
                 outcome = self.expect_healed(action, kind, layout, precision, AUTO, point, f"flip:{kind}:0", 8, rank)
                 self.assertEqual(outcome.findings[0]["of"], "state")
 
+    def test_state_that_changes_before_the_first_update_is_found_by_it(self):
+        for action, layout, precision, rank, kind in [("evict", Layout(2), "bf16", 1, "weights"), ("rollback", Layout(1, 2), "fp32", 1, "moment1"),
+                                                      ("rollback", Layout(1), "bf16", 0, "moment2")]:
+            with self.subTest(layout=str(layout), kind=kind):
+                outcome = self.expect_healed(action, kind, layout, precision, AUTO, "step.begin", f"flip:{kind}:0", 1, rank, latency=0)
+                self.assertEqual(outcome.findings[0]["of"], "state")
+
     def test_a_broken_unit_is_found_by_an_audit(self):
         """At this step the rank's own lane is audited, so no update has been made of wrong numbers yet."""
         outcome = self.expect_healed("evict", "product always", Layout(4), "fp32", 1, "step.begin", "wrong_product_always", 7, 2)

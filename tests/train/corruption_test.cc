@@ -304,6 +304,63 @@ TEST_F(GuardedTest, DamagedStateIsFoundAndReachesNoCheckpoint) {
   }
 }
 
+// What was loaded or made has digests, too.
+TEST_F(GuardedTest, DamageBeforeTheFirstUpdateIsFoundByIt) {
+  ASSERT_EQ(train_guarded({.run = "clean"}).code, ExitCode::done);
+  for (const char* const memory : {"weights", "moment1", "moment2"}) {
+    const std::string run = memory;
+    Launch launch{.run = run,
+                  .stop_after_steps = 8,
+                  .overrides = {"checkpoint.every_steps=1"},
+                  .faults = fmt::format("step.begin@1=flip:{}:3:40", memory)};
+    ASSERT_EQ(train_guarded(launch).code, ExitCode::saved);
+    ASSERT_EQ(verdicts(run).size(), 1U) << run;
+    EXPECT_EQ(verdicts(run)[0]["step"], 1);
+    EXPECT_EQ(verdicts(run)[0]["rank"], 0);
+    EXPECT_EQ(resumed_step(run), 0);
+    launch.stop_after_steps = 0;  // and once more, after a resume
+    ASSERT_EQ(train_guarded(launch).code, ExitCode::done);
+    ASSERT_EQ(verdicts(run).size(), 2U) << run;
+    const Json verdict = verdicts(run)[1];
+    EXPECT_EQ(verdict["kind"], "corruption");
+    EXPECT_EQ(verdict["of"], "state");
+    EXPECT_EQ(verdict["step"].get<int>(), verdict["back_to_step"].get<int>() + 1)
+        << "the checkpoint that it was resumed from is sound";
+    EXPECT_NE(verdict["reason"].get<std::string>().find("elements 0 to "), std::string::npos);
+    EXPECT_EQ(events(run, "recovery").back()["resumed_from_step"], verdict["back_to_step"]);
+    EXPECT_EQ(digest(run), digest("clean")) << run;
+  }
+}
+
+TEST_F(GuardedTest, DamageOfFrozenWeightsIsFoundByAnAuditAndBeforeASave) {
+  const std::string frozen = "model.freeze=[\"embedding\", \"layer 0\"]";
+  ASSERT_EQ(train_guarded({.run = "clean", .overrides = {frozen}}).code, ExitCode::done);
+  const struct {
+    const char* point;
+    int audit_every_steps, save_every_steps, step, back_to_step, resumed_step;
+  } cases[] = {{"step.begin@7", 3, 0, 9, 5, 0},          // sound at step 6, when an audit looked
+               {"step.before_gather@5", 4, 2, 6, 3, 2},  // the save of step 4 looked
+               {"step.begin@2", 1000, 4, 4, 0, 0},       // the first save found it
+               {"step.end@12", 1000, 4, 12, 7, 4}};
+  for (const auto& each : cases) {
+    const std::string run = fmt::format("run{}", ++runs_);
+    // The last owned weights are the frozen ones.
+    const RunEnd end = train_guarded(
+        {.run = run,
+         .overrides = {frozen, fmt::format("verdict.audit_every_steps={}", each.audit_every_steps),
+                       fmt::format("checkpoint.every_steps={}", each.save_every_steps)},
+         .faults = fmt::format("{}=flip:weights:1:20000", each.point)});
+    ASSERT_EQ(end.code, ExitCode::done) << end.message;
+    ASSERT_EQ(verdicts(run).size(), 1U) << each.point;
+    const Json verdict = verdicts(run)[0];
+    EXPECT_EQ(verdict["kind"], "corruption");
+    EXPECT_EQ(verdict["step"], each.step) << each.point;
+    EXPECT_EQ(verdict["back_to_step"], each.back_to_step) << each.point;
+    EXPECT_EQ(resumed_step(run), each.resumed_step) << each.point;
+    EXPECT_EQ(digest(run), digest("clean")) << each.point;
+  }
+}
+
 TEST_F(GuardedTest, DamageThatOnlyTheLastUpdateReadsIsFoundBeforeTheEnd) {
   ASSERT_EQ(train_guarded({.run = "clean"}).code, ExitCode::done);
   for (const char* const point : {"step.begin@12", "step.end@12"}) {

@@ -74,8 +74,8 @@ SMOKE = ["matmul.cublaslt", "attention_forward.cuda*", "attention_backward.cuda*
 # All but attention, which is an item of its own; what takes most of a step first.
 OPS = ("matmul", "layernorm_backward", "gelu_backward", "cross_entropy", "layernorm_forward", "gelu_forward", "add", "bias_gradient",
        "embedding_backward", "embedding_forward", "rmsnorm_backward", "rmsnorm_forward", "swiglu_backward", "swiglu_forward", "rotary",
-       "adamw", "square_sum", "accumulate", "loss_sum", "tree_sum", "cast", "fill_zero", "copy", "digest", "cross_entropy_slice",
-       "cross_entropy_join", "cross_entropy_gradient")
+       "adamw", "square_sum", "accumulate", "loss_sum", "tree_sum", "cast", "fill_zero", "copy", "digest", "optimizer_digest",
+       "cross_entropy_slice", "cross_entropy_join", "cross_entropy_gradient")
 FAULTS = ("gpu_trap", "gpu_illegal_address", "gpu_endless")
 
 

@@ -91,7 +91,7 @@ def norm_backward(call, device):
 
 
 @kernels_of("layernorm_forward", "rmsnorm_forward", "add", "accumulate", "tree_sum", "cast", "square_sum", "adamw", "digest",
-            "cross_entropy_join")
+            "optimizer_digest", "cross_entropy_join")
 def streaming(call, device):
     """norm_forward.cu, elementwise.cu, tree_sum.cu, square_sum.h, optimizer.cu, digest.cu: one kernel, every operand once."""
     return [Pass(call.bytes_moved)]

@@ -41,6 +41,7 @@ HF_DECLARE_RUN(cast);
 HF_DECLARE_RUN(fill_zero);
 HF_DECLARE_RUN(copy);
 HF_DECLARE_RUN(digest);
+HF_DECLARE_RUN(optimizer_digest);
 
 HF_DECLARE_PREPARE(gemm);
 HF_DECLARE_PREPARE(onednn_matmul);

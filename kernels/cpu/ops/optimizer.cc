@@ -15,18 +15,20 @@ constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
 constexpr std::int64_t adamw_chunk_blocks = 16;
 constexpr std::int64_t adamw_prefetch_elements = 512;
 
-// Compares the digest of what was read from a block, and leaves that of what was written. Blocks are updated by
-// several threads.
+// Adds a block to the damage. Blocks are read by several threads.
+void note_damage(StateDamage& damage, std::int64_t of_block) {
+  const auto damaged = static_cast<std::uint64_t>(of_block);
+  __atomic_fetch_add(&damage.block_count, 1, __ATOMIC_RELAXED);
+  std::uint64_t lowest = __atomic_load_n(&damage.first_block, __ATOMIC_RELAXED);
+  while (damaged < lowest && !__atomic_compare_exchange_n(&damage.first_block, &lowest, damaged, true,
+                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+// Compares the digest of what was read from a block, and leaves that of what was written.
 void carry_digest(const AdamW& op, std::int64_t of_block, std::uint64_t read, std::uint64_t written) {
   std::uint64_t& digest = op.block_digests[of_block];
-  if (op.checks_digests && digest != read) {
-    const auto damaged = static_cast<std::uint64_t>(of_block);
-    __atomic_fetch_add(&op.damage->block_count, 1, __ATOMIC_RELAXED);
-    std::uint64_t lowest = __atomic_load_n(&op.damage->first_block, __ATOMIC_RELAXED);
-    while (damaged < lowest && !__atomic_compare_exchange_n(&op.damage->first_block, &lowest, damaged, true,
-                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
-  }
+  if (op.checks_digests && digest != read) note_damage(*op.damage, of_block);
   digest = written;
 }
 
@@ -107,27 +109,64 @@ void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std:
 }
 
 // The tensor that holds a block: the last one that starts at or before it.
-std::int64_t tensor_of_block(const AdamW& op, std::int64_t wanted) {
+std::int64_t tensor_of_block(const AdamWTensor* tensors, std::int64_t tensor_count, std::int64_t wanted) {
   std::int64_t low = 0;
-  for (std::int64_t high = op.tensor_count; high - low > 1;) {
+  for (std::int64_t high = tensor_count; high - low > 1;) {
     const std::int64_t middle = low + (high - low) / 2;
-    (op.tensors[middle].first_block <= wanted ? low : high) = middle;
+    (tensors[middle].first_block <= wanted ? low : high) = middle;
   }
   return low;
 }
 
-// Blocks [begin, end) of the table, which may belong to several tensors.
-void update_blocks(const AdamW& op, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t t = tensor_of_block(op, begin); begin < end; ++t) {
+// Calls body(tensor, first element, elements) for the parts of tensors that blocks [begin, end) of the table are.
+template <typename Op, typename Body>
+HF_INLINE void for_tensors(const Op& op, std::int64_t begin, std::int64_t end, const Body& body) {
+  for (std::int64_t t = tensor_of_block(op.tensors, op.tensor_count, begin); begin < end; ++t) {
     const AdamWTensor& tensor = op.tensors[t];
     const std::int64_t first = (begin - tensor.first_block) * block;
     const std::int64_t last = smaller((end - tensor.first_block) * block, tensor.count);
-    if (op.block_digests != nullptr) {
-      update<true>(op, tensor, first, last - first);
-    } else {
-      update<false>(op, tensor, first, last - first);
-    }
+    body(tensor, first, last - first);
     begin = tensor.first_block + ceil_divide(last, block);
+  }
+}
+
+// Returns the digest of `size` elements of a tensor from the first of a block on.
+template <bool with_moments>
+std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+  const float* const weight = tensor.weight + first;
+  const float* const moment1 = with_moments ? tensor.moment1 + first : nullptr;
+  const float* const moment2 = with_moments ? tensor.moment2 + first : nullptr;
+  BlockDigest digest;
+  DigestWeights weights;
+  for_lanes(
+      size, [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
+        prefetch(weight + i + adamw_prefetch_elements);
+        const f32x16 w = load(weight + i, lanes);
+        if constexpr (with_moments) {
+          prefetch(moment1 + i + adamw_prefetch_elements);
+          prefetch(moment2 + i + adamw_prefetch_elements);
+          digest.add(weights, w, load(moment1 + i, lanes), load(moment2 + i, lanes));
+        } else {
+          digest.add(weights, w);
+        }
+        weights.advance();
+      });
+  return digest.value();
+}
+
+// Compares or leaves the digests of the blocks in `size` elements of a tensor from the first of a block on.
+void digest_blocks(const OptimizerDigest& op, const AdamWTensor& tensor, std::int64_t first,
+                   std::int64_t size) {
+  for (std::int64_t begin = first; begin < first + size; begin += block) {
+    const std::int64_t of_block = tensor.first_block + begin / block;
+    const std::int64_t count = smaller(block, first + size - begin);
+    const std::uint64_t digest = tensor.moment1 != nullptr ? digest_of<true>(tensor, begin, count)
+                                                           : digest_of<false>(tensor, begin, count);
+    if (!op.checks_digests) {
+      op.block_digests[of_block] = digest;
+    } else if (op.block_digests[of_block] != digest) {
+      note_damage(*op.damage, of_block);
+    }
   }
 }
 
@@ -136,8 +175,27 @@ void update_blocks(const AdamW& op, std::int64_t begin, std::int64_t end) {
 void run_adamw(const Context& context, const void* arguments) {
   const AdamW& op = *static_cast<const AdamW*>(arguments);
   if (op.damage != nullptr) *op.damage = StateDamage{};
-  for_chunks(context, op.block_count, adamw_chunk_blocks,
-             [&](std::int64_t first, std::int64_t size) { update_blocks(op, first, first + size); });
+  for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
+    for_tensors(op, begin, begin + blocks,
+                [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+                  if (op.block_digests != nullptr) {
+                    update<true>(op, tensor, first, size);
+                  } else {
+                    update<false>(op, tensor, first, size);
+                  }
+                });
+  });
+}
+
+void run_optimizer_digest(const Context& context, const void* arguments) {
+  const OptimizerDigest& op = *static_cast<const OptimizerDigest*>(arguments);
+  if (op.damage != nullptr) *op.damage = StateDamage{};
+  for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
+    for_tensors(op, op.first_block + begin, op.first_block + begin + blocks,
+                [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+                  digest_blocks(op, tensor, first, size);
+                });
+  });
 }
 
 void run_square_sum(const Context& context, const void* arguments) {

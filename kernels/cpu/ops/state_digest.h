@@ -31,22 +31,27 @@ class DigestWeights {
 };
 
 // Sums of one block, by lane.
-struct BlockDigest {
+class BlockDigest {
+ public:
   u64x8 weight = zero_u64(), moment1 = zero_u64(), moment2 = zero_u64();
 
   // Adds sixteen elements of each array.
   HF_INLINE void add(const DigestWeights& by, f32x16 w, f32x16 m, f32x16 v) {
-    const auto weighted = [&](f32x16 values) __attribute__((always_inline)) {
-      const u64x8 bits = bits_of(values);
-      return low_product(bits, by.even) + low_product(high_of(bits), by.odd);
-    };
-    weight = weight + weighted(w);
-    moment1 = moment1 + weighted(m);
-    moment2 = moment2 + weighted(v);
+    add(by, w);
+    moment1 = moment1 + weighted(by, m);
+    moment2 = moment2 + weighted(by, v);
   }
+  // Adds sixteen elements of a weight without moments.
+  HF_INLINE void add(const DigestWeights& by, f32x16 w) { weight = weight + weighted(by, w); }
   HF_INLINE std::uint64_t value() const {
     return reduce_add(weight) + digest_of_moment1 * reduce_add(moment1) +
            digest_of_moment2 * reduce_add(moment2);
+  }
+
+ private:
+  HF_INLINE static u64x8 weighted(const DigestWeights& by, f32x16 values) {
+    const u64x8 bits = bits_of(values);
+    return low_product(bits, by.even) + low_product(high_of(bits), by.odd);
   }
 };
 

@@ -72,6 +72,7 @@ constexpr Implementation implementations[] = {
     kernel(OpId::fill_zero, run_fill_zero),
     kernel(OpId::copy, run_copy),
     kernel(OpId::digest, run_digest),
+    kernel(OpId::optimizer_digest, run_optimizer_digest),
 };
 
 }  // namespace
