@@ -102,6 +102,24 @@ TEST_F(RecoveryTest, TellsWhatHappened) {
   }
 }
 
+// The live state of rank 0 has another bit than its last update left, so the last snapshot counts.
+TEST_F(RecoveryTest, AStepIsNotRedoneFromStateThatHasChangedInMemory) {
+  const std::string end = reference();
+  for (const char* const memory : {"weights", "moment2"}) {
+    const std::string run = fmt::format("changed-{}", memory);
+    EXPECT_EQ(
+        survive({.run = run,
+                 .ranks = 2,
+                 .overrides = {"checkpoint.ram_every_steps=7", "parallel.timeout=1s"},
+                 .faults = fmt::format("step.begin@13:0=flip:{}:2:40,step.begin@13:1=sleep:2000", memory)}),
+        0);
+    EXPECT_EQ(digest(run), end);
+    std::set<int> from_steps;
+    for (const Json& one : events(run, "recovery")) from_steps.insert(one["resumed_from_step"].get<int>());
+    EXPECT_THAT(from_steps, Contains(7));
+  }
+}
+
 // A rank that is late for longer than the others wait takes nothing with it, whatever it was about to do: the
 // step is redone, although the last snapshot is old.
 TEST_F(RecoveryTest, WhereNobodyIsLostTheStepIsRedone) {
