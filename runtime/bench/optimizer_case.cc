@@ -65,12 +65,22 @@ class Updates {
   const std::vector<OpTimer::Record>& update(std::int64_t step) {
     return timed([&] {
       optimizer_.launch_update(*device_, {.step = step, .learning_rate = 1e-4, .gradient_scale = 1.0});
+      device_->synchronize();
+      std::memcpy(&launched_, timer_.records().back().arguments.data(), sizeof(launched_));
     });
   }
   // Makes the update again without digests of the state.
   const std::vector<OpTimer::Record>& update_without_digests() {
     AdamW op = launched_;
     op.block_digests = nullptr;
+    return timed([&] { device_->launch(op); });
+  }
+  // Computes the digests of all of the state, as a start does.
+  const std::vector<OpTimer::Record>& digests() {
+    const OptimizerDigest op{.tensors = launched_.tensors,
+                             .tensor_count = launched_.tensor_count,
+                             .block_count = launched_.block_count,
+                             .block_digests = launched_.block_digests};
     return timed([&] { device_->launch(op); });
   }
   // Makes an update that is not timed, and whose digests the next one compares.
@@ -96,8 +106,6 @@ class Updates {
     launch();
     device_->synchronize();
     pass_seconds_ = static_cast<double>(env_.monotonic_ns() - begin_ns) * 1e-9;
-    if (timer_.records().back().id == AdamW::id)
-      std::memcpy(&launched_, timer_.records().back().arguments.data(), sizeof(launched_));
     timer_.fetch_tables(*host_access_);
     return timer_.records();
   }
@@ -147,10 +155,11 @@ Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
   Pass update{.name = "adamw", .cost = cost_of(updates.update(2)), .seconds = {}};
   Pass bare{
       .name = "adamw_without_digests", .cost = cost_of(updates.update_without_digests()), .seconds = {}};
+  Pass digests{.name = "optimizer_digest", .cost = cost_of(updates.digests()), .seconds = {}};
   Pass sums{.name = "square_sum", .cost = cost_of(updates.square_sums()), .seconds = {}};
   for (std::int64_t i = 0; i < options.updates; ++i) {
     if (i == options.updates / 2) {
-      for (Pass* const pass : {&update, &bare, &sums}) {
+      for (Pass* const pass : {&update, &bare, &digests, &sums}) {
         HF_TRY(pass->limit_seconds, limits->stream_seconds(pass->cost));
       }
     }
@@ -161,6 +170,8 @@ Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
     update.seconds.push_back(updates.pass_seconds());
     updates.update_without_digests();
     bare.seconds.push_back(updates.pass_seconds());
+    updates.digests();
+    digests.seconds.push_back(updates.pass_seconds());
   }
   HF_TRY_VOID(updates.outcome());
   fmt::print("{}\n{}: {} parameters, {}{}, median of {} updates\n\n", bench.line(), options.preset,
@@ -171,7 +182,7 @@ Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
               {"dtype", name_of(options.dtype)},
               {"device", updates.device().description()}};
   bench.describe(result);
-  for (const Pass& pass : {update, bare, sums}) {
+  for (const Pass& pass : {update, bare, digests, sums}) {
     const double seconds = median(pass.seconds);
     table.add({pass.name, std::to_string(pass.cost.bytes_moved()), digits(seconds * 1e3),
                rate_text(pass.cost, seconds), digits(pass.limit_seconds * 1e3),

@@ -69,6 +69,8 @@ TEST(OptimizerCase, MeasuresUpdatesAndSums) {
   EXPECT_EQ((*figures)["adamw"]["bytes_written"].get<std::uint64_t>(), 14 * elements + digests);
   EXPECT_EQ((*figures)["adamw_without_digests"]["bytes_written"].get<std::uint64_t>(), 14 * elements);
   EXPECT_GT((*figures)["adamw_without_digests"]["ms"], 0.0);
+  EXPECT_EQ((*figures)["optimizer_digest"]["bytes_read"].get<std::uint64_t>(), 12 * elements);
+  EXPECT_EQ((*figures)["optimizer_digest"]["bytes_written"].get<std::uint64_t>(), digests);
   EXPECT_GT((*figures)["adamw"]["ms"], 0.0);
   EXPECT_GT((*figures)["adamw"]["limit_ms"], 0.0);
 }
