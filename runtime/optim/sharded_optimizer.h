@@ -11,7 +11,7 @@
 // Every update carries digests of the owned weights and moments to the next one (kernels/state_digest.h),
 // which finds bits that flipped in between. Where the state was loaded or made, the first digests are those of
 // what is there. No update reads frozen tensors, so theirs are compared by ops of their own. The bf16 copies
-// have none.
+// have none: lane audits compare those (runtime/train/parameter_digests.h).
 #pragma once
 
 #include <cstdint>
@@ -91,6 +91,7 @@ class ShardedOptimizer {
   // whoever writes through state() calls this, or launch_publish(), before the next update.
   void forget_digests();
   bool checks_state() const { return checks_state_; }
+  bool has_digests() const { return has_digests_; }  // the last update has left some
   // Returns what the last update found; nothing where it compared nothing. The device was waited for since.
   // Reading resets nothing: the next update does, and launch_publish().
   std::optional<StateFinding> finding() const;

@@ -37,6 +37,8 @@ struct Ballot {
   Digest audit = {};
   // LinkDigests::balance(): 0 where every link between replicas delivered the gradients that were sent.
   Digest links = {};
+  // Terms of ParameterDigests at the steps of audits: 0 where all ranks hold the parameters that they must.
+  Digest parameters = {};
 
   static constexpr void visit_words(auto& self, auto&& visit) {
     visit(self.loss);
@@ -59,6 +61,7 @@ struct Ballot {
     visit(self.wrong_products);
     visit(self.audit);
     visit(self.links);
+    visit(self.parameters);
   }
 };
 

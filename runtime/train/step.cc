@@ -53,6 +53,7 @@ void note_audit(Worker& worker, const LaneAudit& audit) {
   // A rank that audits itself does not find a unit that gives the same wrong numbers every time.
   if (audit.owner != audit.auditor && (audit.owner == replica || audit.auditor == replica))
     worker.note_sound_step();
+  worker.parameter_digests().note_sound_step(worker.state().step);
   const Workload& workload = worker.workload();
   RunState& state = worker.state();
   const std::uint64_t proved = proved_step(worker.first_step(), state.step, workload.audit_every_steps,

@@ -20,6 +20,20 @@ std::optional<LaneAudit> audit_of(const Worker& worker, int attempt) {
                   workload.lanes.ranks(), attempt);
 }
 
+// Launches the digests of the parameters that the lanes have been computed with, in a step of an audit, and in the
+// first step of a run that has frozen ones.
+Result<void> launch_parameter_digests(Worker& worker, bool audits) {
+  const bool must_remember =
+      worker.workload().audit_every_steps > 0 && worker.parameter_digests().must_remember();
+  if (!audits && !must_remember) return {};
+  HF_TRY_VOID(worker.parameter_gather().finish());  // of a rank without lanes it may be under way
+  worker.parameter_digests().launch();
+  if (!must_remember) return {};
+  wait_for_device(worker.rank().device, worker.rank().communicator);
+  worker.parameter_digests().remember();
+  return {};
+}
+
 // Runs all lanes, the audited one first where this rank audits: it uses the memory of the gradients.
 Result<void> run_lanes(Worker& worker, const std::optional<LaneAudit>& audit, LaneOutcome& lanes) {
   const int replica = worker.rank().coordinate.data;
@@ -34,6 +48,7 @@ Result<void> run_lanes(Worker& worker, const std::optional<LaneAudit>& audit, La
   HF_TRY_VOID(worker.join_tied_gradients());
   const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_device});
   worker.reduction().finish_step();
+  HF_TRY_VOID(launch_parameter_digests(worker, audit.has_value()));
   wait_for_device(worker.rank().device, worker.rank().communicator);
   return {};
 }
@@ -116,6 +131,7 @@ Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<
   const AuditDigests digests = digests_of(worker, audit);
   ballot.audit = audit_term(digests);
   ballot.links = worker.reduction().links().balance();
+  if (audit.has_value()) ballot.parameters = worker.parameter_digests().term();
   ballot.damaged = finds_damage(worker) ? 1 : 0;
   Result<void>& failure = lanes.failure;
   if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);

@@ -13,6 +13,7 @@
 #include "runtime/train/hardware_findings.h"
 #include "runtime/train/link_judgement.h"
 #include "runtime/train/numbers_origin.h"
+#include "runtime/train/parameter_judgement.h"
 #include "runtime/train/product_judgement.h"
 #include "runtime/train/step_finding.h"
 
@@ -306,33 +307,53 @@ Result<JudgedStep> judge_failed_links(Worker& worker, const Attempt& first) {
   return judged;
 }
 
+// Adds what was reported of the same step before.
+void put_before(VerdictEvent earlier, JudgedStep& judged) {
+  if (!judged.report.has_value()) {
+    judged.report = std::move(earlier);
+    return;
+  }
+  VerdictEvent& report = *judged.report;
+  report.reason = earlier.reason + "; then " + report.reason;
+  report.attempts += earlier.attempts;
+  if (!report.rank.has_value()) {
+    report.rank = earlier.rank;
+    report.host = earlier.host;
+    report.device = earlier.device;
+  }
+}
+
 using Judge = Result<JudgedStep> (*)(Worker& worker, const Attempt& first);
 
 // Judges what came out right at the second time further: the step may have a bad sample besides.
 Result<JudgedStep> judge_further(Worker& worker, JudgedStep before, Judge judge) {
   if (before.action != VerdictAction::commit) return before;
   HF_TRY(JudgedStep judged, judge(worker, before.attempt));
-  if (!judged.report.has_value()) {
-    judged.report = std::move(before.report);
-    return judged;
-  }
-  VerdictEvent& report = *judged.report;
-  report.reason = before.report->reason + "; then " + report.reason;
-  report.attempts += before.report->attempts;
-  if (!report.rank.has_value()) {
-    report.rank = before.report->rank;
-    report.host = before.report->host;
-    report.device = before.report->device;
-  }
+  put_before(std::move(*before.report), judged);
   return judged;
+}
+
+// Decides what follows where ranks hold other parameters than they must. Their lane may fail its audit besides.
+Result<JudgedStep> judge_held_parameters(Worker& worker, const Attempt& first) {
+  HF_TRY(JudgedParameters step, judge_parameters(worker, first));
+  JudgedStep judged{.attempt = step.attempt,
+                    .action = step.ends_step ? VerdictAction::stop : VerdictAction::commit,
+                    .report = std::move(step.report),
+                    .leaving_ranks = std::move(step.leaving_ranks)};
+  if (step.trusted_step.has_value()) judged.rollback = Rollback{.trusted_step = *step.trusted_step};
+  if (step.ends_step || !step.attempt.audit_failed()) return judged;
+  HF_TRY(JudgedStep audited, judge_failed_audit(worker, step.attempt));
+  put_before(std::move(*judged.report), audited);
+  return audited;
 }
 
 // Judges a step whose gradients arrived as they were sent.
 Result<JudgedStep> judge_computation(Worker& worker, const Attempt& first) {
-  if (!first.audit_failed()) return judge_numbers(worker, first);
+  if (!first.audit_failed() && !first.parameters_differ()) return judge_numbers(worker, first);
   HF_TRY(std::optional<DamagedState> damaged, examine_state(worker));
   if (damaged.has_value()) return end_with(std::move(*damaged), first);
-  HF_TRY(JudgedStep audited, judge_failed_audit(worker, first));
+  HF_TRY(JudgedStep audited, first.parameters_differ() ? judge_held_parameters(worker, first)
+                                                       : judge_failed_audit(worker, first));
   return judge_further(worker, std::move(audited), judge_numbers);
 }
 

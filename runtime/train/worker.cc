@@ -125,6 +125,13 @@ void Worker::reserve() {
   links_.tensor_group().record(spans_);
   if (Transport* const tied = links_.pipeline().tied(); tied != nullptr) update_->gather.connect_tied(*tied);
   lane_digests_ = std::make_unique<LaneDigests>(buckets, rank_.device, plan);
+  parameter_digests_ =
+      std::make_unique<ParameterDigests>(ParameterDigests::Parts{.buckets = buckets,
+                                                                 .device = rank_.device,
+                                                                 .shape = rank_.mesh.shape(),
+                                                                 .coordinate = rank_.coordinate,
+                                                                 .dtype = dtype},
+                                         plan);
   lane_runner_ = std::make_unique<LaneRunner>(StageParts{.rank = rank_,
                                                          .state = state_,
                                                          .workload = workload_,
@@ -182,6 +189,7 @@ Result<void> Worker::allocate() {
   lane_digests_->bind(memory_.arena, stage_->gradients());
   gather.bind(stage_->parameters());
   optimizer.bind(rank_.device, memory_.arena, stage_->parameters(), reduction.reduced());
+  parameter_digests_->bind(memory_.arena, stage_->parameters(), optimizer);
   state_view_.emplace(StateView{.rank = rank_,
                                 .spec = workload_.spec,
                                 .state = state_,
@@ -205,6 +213,7 @@ Result<void> Worker::prepare_kernels() {
   for (int bucket = 0; bucket < workload_.buckets.local_count(); ++bucket)
     lane_digests_->launch(LaneDigests::Of::owner, bucket);
   update_->reduction.plan_digests();
+  parameter_digests_->launch_all_kinds();
   StepChecks::plan(rank_.device);
   update_->optimizer.forget_digests();  // nothing has run
   return rank_.device.end_planning();

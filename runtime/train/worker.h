@@ -31,6 +31,7 @@
 #include "runtime/save/snapshot_plan.h"
 #include "runtime/save/state_view.h"
 #include "runtime/train/lane_runner.h"
+#include "runtime/train/parameter_digests.h"
 #include "runtime/train/product_test.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/stage_model.h"
@@ -106,6 +107,8 @@ class Worker {
   ProductTest& product_test() { return product_test_; }
   // Runs it between two steps: in the memory of the gradients.
   void test_products();
+  ParameterDigests& parameter_digests() { return *parameter_digests_; }
+  const ParameterDigests& parameter_digests() const { return *parameter_digests_; }
   // Returns the ledger; null where samples are not logged, or another rank logs them for this one.
   SampleLog* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
   // Returns checks of this rank's device. Their memory is allocated by the first call that finds some, and
@@ -175,6 +178,7 @@ class Worker {
   std::unique_ptr<ShardedUpdate> update_;
   std::unique_ptr<LaneDigests> lane_digests_;
   ProductTest product_test_;
+  std::unique_ptr<ParameterDigests> parameter_digests_;
   std::unique_ptr<LaneRunner> lane_runner_;
   std::unique_ptr<StepChecks> checks_;  // null until they are wanted
   std::unique_ptr<DataLoader> loader_;

@@ -31,7 +31,8 @@ std::uint64_t proved_step(std::uint64_t since, std::uint64_t step, std::int64_t 
                           int data_ranks);
 
 // Returns the interval at which audits take at most 0.15 % of the time of steps with so many waves of lanes:
-// the lane and the known products of an audit (runtime/train/product_test.h) take the time of up to two waves.
+// the lane and the known products of an audit (runtime/train/product_test.h) take the time of up to two waves, and
+// the digests of parameters a few hundredths of one.
 std::int64_t affordable_audit_interval(int waves);
 
 }  // namespace holdfast::inline verdict

@@ -158,6 +158,24 @@ TEST_F(EmulatedGpu, LossesAreThoseOfTheCpu) {
   for (std::size_t i = 1; i < gpu.size(); ++i) EXPECT_NEAR(gpu[i], cpu[i], 1e-4 * cpu[i]);
 }
 
+// The device digests the parameters of every rank, and those of one have changed.
+TEST_F(EmulatedGpu, ParametersThatChangedAreFoundByAnAudit) {
+  for (const char* const precision : {"fp32", "bf16"}) {
+    const std::string whole = fmt::format("whole-{}", precision),
+                      changed = fmt::format("changed-{}", precision);
+    const std::vector<std::string> what = {"verdict.audit_every_steps=3",
+                                           fmt::format("training.precision={}", precision)};
+    expect_done({.run = whole, .ranks = 2, .overrides = what});
+    // Rank 0 owns element 0.
+    expect_done(
+        {.run = changed, .ranks = 2, .overrides = what, .faults = "step.begin@3:1=flip:parameters:0:0"});
+    EXPECT_EQ(digest(changed), digest(whole)) << precision;
+    const std::string events = posix_env().read_text(run_directory(changed) + "/events.jsonl").value();
+    EXPECT_NE(events.find("computed with parameters that had changed in its memory: "), std::string::npos)
+        << events;
+  }
+}
+
 // Tensors longer than the buffer through which the host fills, saves and loads them.
 TEST_F(EmulatedGpu, StateLongerThanTheHostsBuffer) {
   const std::vector<std::string> what = {"model.vocabulary=70000",     "model.layers=1",
