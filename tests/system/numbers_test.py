@@ -3,6 +3,7 @@
 tools/numbers_campaign makes such runs by hundreds; these are the ones that must come out the same each time.
 """
 import json
+import re
 import signal
 import unittest
 
@@ -62,6 +63,15 @@ class NumbersTest(unittest.TestCase):
         outcome = self.expect_healed("evict", "product always", Layout(4), "fp32", 1, "step.begin", "wrong_product_always", 7, 2)
         self.assertEqual((outcome.exits, outcome.latency), ([0], 0))
 
+    def test_a_copy_of_a_parameter_that_changed_on_any_rank(self):
+        """Rank 3 of four has no part in the lane audit of that step."""
+        for layout, rank in [(Layout(4), 3), (Layout(2), 0), (Layout(2, 2), 3)]:
+            with self.subTest(layout=str(layout)):
+                outcome = self.expect_healed("redo", "parameters", layout, "bf16", 5, "step.begin", "flip:parameters:3", 10, rank, latency=0)
+                finding, = outcome.findings
+                self.assertEqual((finding["of"], finding["attempts"]), ("state", 2))
+                self.assertIn(f"in its memory: {outcome.changed['tensor'].split('.')[0]}", finding["reason"])
+
     def test_a_nan_in_weights_or_parameters_is_no_fault_of_the_data(self):
         """Attempts agree on it, because they read the same memory."""
         for action, kind, layout, precision, rank in [("rollback", "nan:weights", Layout(1), "fp32", 0),
@@ -119,6 +129,33 @@ class NumbersTest(unittest.TestCase):
         self.assertEqual((outcome.result, outcome.culprit, outcome.exits), ("found", "right", [0]), outcome)
         self.assertTrue(outcome.same_bits, outcome)
         self.assertIn("the learning rate was", outcome.findings[0]["reason"])
+
+
+class FrozenTest(unittest.TestCase):
+    """A frozen tensor that changes in the memory of a rank is found by the next audit, and the run goes back to the one before."""
+    OPTIONS = ["--training.steps=24", "--training.sequence_length=64", "--parallel.lanes=4", "--checkpoint.every_steps=4",
+               "--verdict.audit_every_steps=6", '--model.freeze=["layers 0-0"]', "--evaluation.every_steps=0"]
+
+    def test_goes_back_to_the_last_audit(self):
+        scene = harness.Scene(lanes=LANES)
+        self.addCleanup(scene.close)
+        for precision in ("fp32", "bf16"):
+            options = [*self.OPTIONS, f"--training.precision={precision}"]
+            clean = scene.run(f"clean-{precision}", options)
+            start = clean.start(1)
+            start.expect_exit(0)
+            self.assertEqual(clean.events("verdict"), [])
+            last = int(re.search(r"(?m)^(\d+) parameters", start.output())[1]) - 1  # the buckets of frozen tensors come last
+            for ranks, action in [(1, "rollback"), (2, "evict")]:
+                with self.subTest(precision=precision, ranks=ranks):
+                    run = scene.run(f"{precision}-{ranks}", options)
+                    start = run.start(ranks, faults=f"step.begin@9:{ranks - 1}=flip:parameters:3:{last}")
+                    start.expect_exit(0)
+                    verdict, = run.events("verdict")
+                    self.assertEqual((verdict["step"], verdict["action"], verdict["rank"], verdict["back_to_step"]), (12, action, ranks - 1, 6))
+                    self.assertRegex(verdict["reason"], r"frozen parameters have changed in memory: rank \d \(host .*\) .* layers\.0\.")
+                    self.assertLessEqual(run.events("recovery")[0]["resumed_from_step"], 6)
+                    self.assertEqual(run.digest(), clean.digest())
 
 
 class RollbackTest(unittest.TestCase):
