@@ -91,7 +91,6 @@ class ShardedOptimizer {
   // whoever writes through state() calls this, or launch_publish(), before the next update.
   void forget_digests();
   bool checks_state() const { return checks_state_; }
-  bool has_digests() const { return has_digests_; }  // the last update has left some
   // Returns what the last update found; nothing where it compared nothing. The device was waited for since.
   // Reading resets nothing: the next update does, and launch_publish().
   std::optional<StateFinding> finding() const;

@@ -12,6 +12,7 @@
 #include "parallel/comm/gather.h"
 #include "runtime/train/hardware_findings.h"
 #include "runtime/train/product_judgement.h"
+#include "runtime/verdict/audit_blame.h"
 
 namespace holdfast::inline train {
 namespace {

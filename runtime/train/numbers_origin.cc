@@ -79,7 +79,7 @@ std::string largest_tensor(std::span<const LargestParts> of_ranks) {
 
 Result<CheckedAttempt> attempt_with_checks(Worker& worker, std::span<const AttemptBits> earlier,
                                            int audit_retry) {
-  StepChecks* const checks = worker.checks();
+  StepChecks* const checks = worker.checks().ops_on(worker.rank().device);
   if (checks != nullptr) checks->begin();
   Result<Attempt> attempt = attempt_again(worker, earlier, audit_retry);
   if (checks != nullptr) checks->end();

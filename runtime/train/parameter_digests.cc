@@ -1,4 +1,3 @@
-// Digests of the parameters that a rank computes with, and their terms in the vote.
 #include "runtime/train/parameter_digests.h"
 
 #include <fmt/core.h>
@@ -66,7 +65,7 @@ Digest agreement_term(const AgreementPlace& place, const Digest& digest) {
 }
 
 ParameterDigests::ParameterDigests(const Parts& parts, MemoryPlan& plan)
-    : parts_(parts), count_(2 * parts.buckets.buckets().size() + 1) {
+    : parts_(parts), count_(2 * parts.buckets.buckets().size()) {
   slot_ = plan.reserve("parameter_digests", MemoryClass::workspace, count_ * sizeof(DigestWords),
                        MemoryKind::host_visible);
   for (std::size_t bucket = 0; bucket < parts.buckets.buckets().size(); ++bucket)
@@ -74,16 +73,9 @@ ParameterDigests::ParameterDigests(const Parts& parts, MemoryPlan& plan)
   if (has_frozen_) remembered_.reserve(count_);
 }
 
-void ParameterDigests::bind(const MemoryArena& arena, const std::byte* parameters,
-                            ShardedOptimizer& optimizer) {
+void ParameterDigests::bind(const MemoryArena& arena, const std::byte* parameters) {
   words_ = arena.at<DigestWords>(slot_);
   parameters_ = parameters;
-  if (!has_frozen_ || parts_.dtype != DType::bf16) return;
-  const std::vector<OwnedState> state = optimizer.state();
-  for (std::size_t i = optimizer.segments().size(); i < state.size() && state[i].spec.kind == "weight"; ++i)
-    frozen_weights_.push_back({.values = state[i].data,
-                               .count = static_cast<std::int64_t>(state[i].spec.element_count()),
-                               .tensor = state[i].spec.tensor});
 }
 
 void ParameterDigests::launch() {
@@ -109,25 +101,11 @@ void ParameterDigests::launch_all_kinds() {
       first[replicated] += count;
     }
   }
-  launch_frozen_weights();
-}
-
-void ParameterDigests::launch_frozen_weights() {
-  std::int64_t first = 0;
-  for (const FrozenWeights& piece : frozen_weights_) {
-    parts_.device.launch(TensorDigest{.values = piece.values,
-                                      .dtype = DType::fp32,
-                                      .count = piece.count,
-                                      .result = &words_[count_ - 1],
-                                      .first_index = first,
-                                      .accumulate = first > 0});
-    first += piece.count;
-  }
 }
 
 Digest ParameterDigests::total(ParameterSet set) const {
   Digest total;
-  for (std::size_t bucket = 0; 2 * bucket + 1 < count_; ++bucket) {
+  for (std::size_t bucket = 0; 2 * bucket < count_; ++bucket) {
     if (!has_parameters(bucket) || is_frozen_bucket(bucket) != is_frozen(set)) continue;
     total += times(digest_of_words(words(bucket, is_replicated(set))), weight_of_bucket(bucket));
   }
@@ -139,7 +117,7 @@ Digest ParameterDigests::frozen_change() const {
   Digest change;
   if (remembered_.empty()) return change;
   for (std::size_t i = 0; i < count_; ++i) {
-    if (i + 1 < count_ && !is_frozen_bucket(i / 2)) continue;
+    if (!is_frozen_bucket(i / 2)) continue;
     const DigestWords &now = words_[i], &before = remembered_[i];
     change += times({.high = now.sum - before.sum, .low = now.weighted - before.weighted}, 2 * i + 1);
   }
@@ -160,7 +138,7 @@ Digest ParameterDigests::term() const {
 
 std::vector<HeldBucket> ParameterDigests::held() const {
   std::vector<HeldBucket> all;
-  for (std::size_t bucket = 0; 2 * bucket + 1 < count_; ++bucket) {
+  for (std::size_t bucket = 0; 2 * bucket < count_; ++bucket) {
     HeldBucket& held = all.emplace_back();
     if (!has_parameters(bucket)) continue;
     for (const bool replicated : {false, true}) {
@@ -173,12 +151,10 @@ std::vector<HeldBucket> ParameterDigests::held() const {
 
 std::string ParameterDigests::changed_frozen_tensors() const {
   if (remembered_.empty()) return "";
-  for (std::size_t i = 0; i + 1 < count_; ++i) {
+  for (std::size_t i = 0; i < count_; ++i) {
     if (is_frozen_bucket(i / 2) && words_[i] != remembered_[i])
       return names_of(parts_.buckets.buckets()[i / 2], /*replicated=*/i % 2 == 1);
   }
-  if (words_[count_ - 1] != remembered_[count_ - 1])
-    return first_of(frozen_weights_.front().tensor, frozen_weights_.size());
   return "";
 }
 

@@ -4,8 +4,8 @@
 //
 // What is sliced over a tensor group is the same at one stage and slice of all copies of the model; what is
 // replicated is the same on all ranks of a stage. Frozen tensors never change, so each rank also compares its copy
-// of them with what that was in the first step that it made: no other check reads them, and no gather heals them.
-// In bf16 runs it does so with the fp32 weights of those that it owns, too.
+// of them with what that was in the first step that it made, because no gather heals them. (ShardedOptimizer
+// compares the weights that a rank owns.)
 //
 // Threads: one. Nothing is allocated by launch(), term() and remember().
 #pragma once
@@ -23,7 +23,6 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
-#include "runtime/optim/sharded_optimizer.h"
 
 namespace holdfast::inline train {
 
@@ -72,8 +71,8 @@ class ParameterDigests {
   };
   // Reserves its memory in `plan`. What `parts` refers to outlives this object.
   ParameterDigests(const Parts& parts, MemoryPlan& plan);
-  // Binds the memory, once. `optimizer` is bound.
-  void bind(const MemoryArena& arena, const std::byte* parameters, ShardedOptimizer& optimizer);
+  // Binds the memory, once.
+  void bind(const MemoryArena& arena, const std::byte* parameters);
 
   // Launches the digests of all parameters. They have arrived (ParameterGather::finish()).
   void launch();
@@ -100,12 +99,6 @@ class ParameterDigests {
   std::optional<std::uint64_t> sound_step() const { return sound_step_; }
 
  private:
-  struct FrozenWeights {
-    const float* values = nullptr;
-    std::int64_t count = 0;
-    std::string tensor = {};
-  };
-
   const DigestWords& words(std::size_t bucket, bool replicated) const {
     return words_[2 * bucket + (replicated ? 1 : 0)];
   }
@@ -113,17 +106,15 @@ class ParameterDigests {
   bool is_frozen_bucket(std::size_t bucket) const {
     return has_parameters(bucket) && parts_.buckets.buckets()[bucket].is_frozen();
   }
-  void launch_frozen_weights();
   Digest frozen_change() const;
 
   Parts parts_;
   MemoryPlan::Slot slot_;
-  std::size_t count_ = 0;  // of words: two for each bucket, and one for the frozen fp32 weights
+  std::size_t count_ = 0;  // of words: two for each bucket
   bool has_frozen_ = false;
   DigestWords* words_ = nullptr;
   const std::byte* parameters_ = nullptr;
-  std::vector<FrozenWeights> frozen_weights_;  // owned; only in bf16 runs, where they are not the parameters
-  std::vector<DigestWords> remembered_;        // as words_; empty: nothing yet
+  std::vector<DigestWords> remembered_;  // as words_; empty: nothing yet
   std::optional<std::uint64_t> sound_step_;
 };
 

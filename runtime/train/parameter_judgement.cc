@@ -1,4 +1,3 @@
-// Says which rank's parameters have changed, and what follows.
 #include "runtime/train/parameter_judgement.h"
 
 #include <fmt/ranges.h>
@@ -37,14 +36,13 @@ const ParameterRecord& at(Records records, int rank) {
 
 ParameterRecord held_parameters_of(Worker& worker) {
   const RankContext& rank = worker.rank();
-  const ParameterDigests& digests = worker.parameter_digests();
+  const ParameterDigests& digests = worker.checks().parameters;
   ParameterRecord record{.host = rank.env.host_name(),
                          .rank = rank.communicator.global_rank(rank.communicator.rank()),
                          .data = rank.coordinate.data,
                          .pipeline = rank.coordinate.pipeline,
                          .tensor = rank.coordinate.tensor,
                          .frozen_changed = !digests.changed_frozen_tensors().empty(),
-                         .owns_sound = worker.optimizer().has_digests(),
                          .sound_step = digests.sound_step().value_or(worker.first_step()),
                          .hardware = own_hardware(rank)};
   for (std::size_t i = 0; i < parameter_set_count; ++i)
@@ -202,14 +200,11 @@ void note_findings(const Worker& worker, bool lasts, std::span<const int> to_bla
 
 Result<JudgedParameters> judge_parameters(Worker& worker, const Attempt& first) {
   const RankContext& rank = worker.rank();
-  const ParameterDigests& digests = worker.parameter_digests();
+  const ParameterDigests& digests = worker.checks().parameters;
   HF_TRY(const std::vector<ParameterRecord> records,
          gather(rank.communicator, rank.waiter, held_parameters_of(worker)));
   const ParameterDissent dissent = dissent_of(records);
-  const bool has_unsound =
-      std::ranges::any_of(records, [](const ParameterRecord& each) { return !each.owns_sound; });
-  const bool is_lost = dissent.in_frozen || has_unsound;
-
+  const bool is_lost = dissent.in_frozen;
   ParameterDetail detail;
   if (std::ranges::binary_search(dissent.affected, rank.communicator.rank()))
     detail = {.changed = digests.changed_frozen_tensors(), .held = digests.held()};
@@ -225,12 +220,9 @@ Result<JudgedParameters> judge_parameters(Worker& worker, const Attempt& first) 
     if (details[each].restored) to_blame.push_back(static_cast<int>(each));
   if (to_blame.empty()) to_blame = dissent.to_blame;
 
-  // Parameters that updates change were gathered after the last one.
   judged.trusted_step = worker.state().step;
-  if (dissent.in_frozen || !is_lost) {
-    for (const ParameterRecord& each : records)
-      judged.trusted_step = std::min(*judged.trusted_step, each.sound_step);
-  }
+  for (const ParameterRecord& each : records)
+    judged.trusted_step = std::min(*judged.trusted_step, each.sound_step);
   judged.report = {.step = worker.state().step + 1,
                    .what = std::string(verdict_values::corruption),
                    .of = "state",

@@ -3,8 +3,7 @@
 //
 // Copies of trained parameters are made those of their owners again, whose state has been compared with the digests
 // of its last update before, and the step is computed again. The rank whose copy that changed is to blame. Frozen
-// tensors have changed at some step since they were last compared, so the run goes back to then; so it does where
-// no update has left digests yet, since nobody knows that the owners' parameters are right.
+// tensors have changed at some step since they were last compared, so the run goes back to then.
 #pragma once
 
 #include <array>
@@ -30,7 +29,6 @@ struct ParameterRecord {
   int data = 0, pipeline = 0, tensor = 0;                  // coordinate
   std::array<std::string, parameter_set_count> sets = {};  // digests by ParameterSet
   bool frozen_changed = false;                             // its frozen tensors are not what they were
-  bool owns_sound = false;  // the parameters that it owns are those that its last update has left
   std::uint64_t sound_step = 0;
   OwnHardware hardware = {};
 
@@ -42,7 +40,6 @@ struct ParameterRecord {
     visit("tensor", self.tensor);
     visit("sets", self.sets);
     visit("frozen_changed", self.frozen_changed);
-    visit("owns_sound", self.owns_sound);
     visit("sound_step", self.sound_step);
     visit("hardware", self.hardware);
   }

@@ -7,7 +7,9 @@
 #include <span>
 #include <string>
 
+#include "parallel/comm/device_wait.h"
 #include "parallel/comm/gather.h"
+#include "runtime/rank/watch.h"
 #include "runtime/train/hardware_findings.h"
 
 namespace holdfast::inline train {
@@ -41,12 +43,12 @@ Result<std::vector<ProductRecord>> gather_records(Worker& worker) {
                        .rank = all.global_rank(all.rank()),
                        .data = worker.rank().coordinate.data,
                        .hardware = own_hardware(worker.rank())};
-  if (const std::optional<WrongProduct>& found = worker.product_test().finding()) {
+  if (const std::optional<WrongProduct>& found = worker.checks().products.finding()) {
     record.shape = found->shape;
     record.lasts = found->lasts;
     record.sound_step = std::max(worker.sound_step(), found->right_step);
   }
-  worker.product_test().forget();
+  worker.checks().products.forget();
   return gather(worker.rank().communicator, worker.rank().waiter, record);
 }
 
@@ -62,6 +64,16 @@ std::vector<int> copies_to_blame(std::span<const ProductRecord> records) {
 }
 
 }  // namespace
+
+void test_products(Worker& worker) {
+  const RankContext& rank = worker.rank();
+  const std::uint64_t bytes = worker.workload().buckets.gradient_elements() * sizeof(float);
+  worker.checks().products.run({.device = rank.device,
+                                .access = worker.state_view().host_access,
+                                .scratch = {reinterpret_cast<std::byte*>(worker.stage().gradients()), bytes},
+                                .wait = [&rank] { wait_for_device(rank.device, rank.communicator); }},
+                               worker.state().step, [&rank] { mark(rank.watch); });
+}
 
 Result<AuditedStep> judge_products(Worker& worker, const Attempt& attempt) {
   HF_TRY(const std::vector<ProductRecord> records, gather_records(worker));
@@ -103,7 +115,7 @@ Result<AuditedStep> judge_products(Worker& worker, const Attempt& attempt) {
 }
 
 Result<std::vector<int>> ranks_with_wrong_products(Worker& worker) {
-  worker.test_products();
+  test_products(worker);
   HF_TRY(const std::vector<ProductRecord> records, gather_records(worker));
   return copies_to_blame(records);
 }

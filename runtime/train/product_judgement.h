@@ -5,10 +5,13 @@
 #include <vector>
 
 #include "runtime/core/result.h"
-#include "runtime/train/audit_judgement.h"
+#include "runtime/train/audited_step.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast::inline train {
+
+// Makes the known products of this rank, in the memory of the gradients, which are not needed any more.
+void test_products(Worker& worker);
 
 // Says what is known after an attempt in whose vote some rank had a finding, which is forgotten. All ranks call it
 // together.

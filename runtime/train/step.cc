@@ -6,6 +6,7 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/device/device_span.h"
 #include "runtime/optim/schedule.h"
+#include "runtime/train/product_judgement.h"
 #include "runtime/train/step_judgement.h"
 
 namespace holdfast::inline train {
@@ -53,7 +54,7 @@ void note_audit(Worker& worker, const LaneAudit& audit) {
   // A rank that audits itself does not find a unit that gives the same wrong numbers every time.
   if (audit.owner != audit.auditor && (audit.owner == replica || audit.auditor == replica))
     worker.note_sound_step();
-  worker.parameter_digests().note_sound_step(worker.state().step);
+  worker.checks().parameters.note_sound_step(worker.state().step);
   const Workload& workload = worker.workload();
   RunState& state = worker.state();
   const std::uint64_t proved = proved_step(worker.first_step(), state.step, workload.audit_every_steps,
@@ -118,7 +119,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   if (judged.attempt.audit.has_value()) note_audit(worker, *judged.attempt.audit);
   HF_FAULT_POINT(worker.rank().faults, "step.before_gather");
   if (updates) outcome.gathers = worker.parameter_gather().begin(ParameterGather::Which::trained);
-  if (judged.attempt.audit.has_value()) worker.test_products();
+  if (judged.attempt.audit.has_value()) test_products(worker);
   HF_FAULT_POINT(worker.rank().faults, "step.end");
   return outcome;
 }

@@ -24,13 +24,13 @@ std::optional<LaneAudit> audit_of(const Worker& worker, int attempt) {
 // first step of a run that has frozen ones.
 Result<void> launch_parameter_digests(Worker& worker, bool audits) {
   const bool must_remember =
-      worker.workload().audit_every_steps > 0 && worker.parameter_digests().must_remember();
+      worker.workload().audit_every_steps > 0 && worker.checks().parameters.must_remember();
   if (!audits && !must_remember) return {};
   HF_TRY_VOID(worker.parameter_gather().finish());  // of a rank without lanes it may be under way
-  worker.parameter_digests().launch();
+  worker.checks().parameters.launch();
   if (!must_remember) return {};
   wait_for_device(worker.rank().device, worker.rank().communicator);
-  worker.parameter_digests().remember();
+  worker.checks().parameters.remember();
   return {};
 }
 
@@ -57,8 +57,8 @@ AuditDigests digests_of(const Worker& worker, const std::optional<LaneAudit>& au
   AuditDigests digests;
   if (!audit.has_value()) return digests;
   const int replica = worker.rank().coordinate.data;
-  if (audit->owner == replica) digests.as_owner = worker.lane_digests().total(LaneDigests::Of::owner);
-  if (audit->auditor == replica) digests.as_auditor = worker.lane_digests().total(LaneDigests::Of::auditor);
+  if (audit->owner == replica) digests.as_owner = worker.checks().lanes.total(LaneDigests::Of::owner);
+  if (audit->auditor == replica) digests.as_auditor = worker.checks().lanes.total(LaneDigests::Of::auditor);
   return digests;
 }
 
@@ -131,7 +131,7 @@ Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<
   const AuditDigests digests = digests_of(worker, audit);
   ballot.audit = audit_term(digests);
   ballot.links = worker.reduction().links().balance();
-  if (audit.has_value()) ballot.parameters = worker.parameter_digests().term();
+  if (audit.has_value()) ballot.parameters = worker.checks().parameters.term();
   ballot.damaged = finds_damage(worker) ? 1 : 0;
   Result<void>& failure = lanes.failure;
   if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);
@@ -169,7 +169,7 @@ Result<Attempt> attempt_step(Worker& worker, const StepRequest& request) {
                 .restarts = request.restart.wanted ? 1 : 0,
                 .hosts_leaving = std::clamp(request.restart.hosts_leaving, 0, 2),
                 .due_asked_for = request.due.asked_for ? 1 : 0,
-                .wrong_products = worker.product_test().finding().has_value() ? 1 : 0};
+                .wrong_products = worker.checks().products.finding().has_value() ? 1 : 0};
   if (worker.rank().communicator.rank() == 0) {
     ballot.due_to_disk = request.due.to_disk ? 1 : 0;
     ballot.due_to_ram = request.due.to_ram ? 1 : 0;

@@ -78,7 +78,7 @@ void Trainer::keep_what_is_needed() {
       worker.workload().audit_every_steps > 0 && worker.workload().lanes.ranks() > 1;
   if (compares_replicas && verdict.on_wrong_rank == "rollback") needed = std::min(needed, state.audited_step);
   // Frozen tensors are compared at audits alone.
-  const ParameterDigests& parameters = worker.parameter_digests();
+  const ParameterDigests& parameters = worker.checks().parameters;
   if (worker.workload().audit_every_steps > 0 && parameters.has_frozen())
     needed = std::min(needed, parameters.sound_step().value_or(worker.first_step()));
   if (needed < state.step) parts_.store.keep_around(needed);

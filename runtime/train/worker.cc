@@ -124,14 +124,13 @@ void Worker::reserve() {
   update_->reduction.use_faults(rank_.faults);
   links_.tensor_group().record(spans_);
   if (Transport* const tied = links_.pipeline().tied(); tied != nullptr) update_->gather.connect_tied(*tied);
-  lane_digests_ = std::make_unique<LaneDigests>(buckets, rank_.device, plan);
-  parameter_digests_ =
-      std::make_unique<ParameterDigests>(ParameterDigests::Parts{.buckets = buckets,
-                                                                 .device = rank_.device,
-                                                                 .shape = rank_.mesh.shape(),
-                                                                 .coordinate = rank_.coordinate,
-                                                                 .dtype = dtype},
-                                         plan);
+  checks_.reset(new HardwareChecks{.lanes = LaneDigests(buckets, rank_.device, plan),
+                                   .parameters = ParameterDigests({.buckets = buckets,
+                                                                   .device = rank_.device,
+                                                                   .shape = rank_.mesh.shape(),
+                                                                   .coordinate = rank_.coordinate,
+                                                                   .dtype = dtype},
+                                                                  plan)});
   lane_runner_ = std::make_unique<LaneRunner>(StageParts{.rank = rank_,
                                                          .state = state_,
                                                          .workload = workload_,
@@ -139,7 +138,7 @@ void Worker::reserve() {
                                                          .tensor_group = links_.tensor_group(),
                                                          .reduction = update_->reduction,
                                                          .parameter_gather = update_->gather,
-                                                         .digests = *lane_digests_,
+                                                         .digests = checks_->lanes,
                                                          .loader = loader_,
                                                          .ledger = ledger(),
                                                          .counts_samples = counts_samples()},
@@ -186,10 +185,10 @@ Result<void> Worker::allocate() {
   auto& [optimizer, reduction, gather] = *update_;
   stage_->bind(rank_.device, memory_.arena, links_.tensor_group(), gather);
   reduction.bind(memory_.arena, stage_->gradients());
-  lane_digests_->bind(memory_.arena, stage_->gradients());
+  checks_->lanes.bind(memory_.arena, stage_->gradients());
   gather.bind(stage_->parameters());
   optimizer.bind(rank_.device, memory_.arena, stage_->parameters(), reduction.reduced());
-  parameter_digests_->bind(memory_.arena, stage_->parameters(), optimizer);
+  checks_->parameters.bind(memory_.arena, stage_->parameters());
   state_view_.emplace(StateView{.rank = rank_,
                                 .spec = workload_.spec,
                                 .state = state_,
@@ -203,37 +202,20 @@ Result<void> Worker::allocate() {
 
 Result<void> Worker::prepare_kernels() {
   rank_.device.begin_planning();
-  rank_.device.inspect_with(&product_test_);
+  rank_.device.inspect_with(&checks_->products);
   const Result<void> launched = stage_->launch_all_kinds(rank_.device);
   rank_.device.inspect_with(nullptr);
   HF_TRY_VOID(launched);
-  if (workload_.audit_every_steps > 0) product_test_.plan(rank_.device);
+  if (workload_.audit_every_steps > 0) checks_->products.plan(rank_.device);
   update_->optimizer.launch_update(rank_.device, {});
   update_->optimizer.launch_publish(rank_.device);
   for (int bucket = 0; bucket < workload_.buckets.local_count(); ++bucket)
-    lane_digests_->launch(LaneDigests::Of::owner, bucket);
+    checks_->lanes.launch(LaneDigests::Of::owner, bucket);
   update_->reduction.plan_digests();
-  parameter_digests_->launch_all_kinds();
+  checks_->parameters.launch_all_kinds();
   StepChecks::plan(rank_.device);
   update_->optimizer.forget_digests();  // nothing has run
   return rank_.device.end_planning();
-}
-
-void Worker::test_products() {
-  const std::uint64_t bytes = workload_.buckets.gradient_elements() * sizeof(float);
-  product_test_.run({.device = rank_.device,
-                     .access = *memory_.host_access,
-                     .scratch = {reinterpret_cast<std::byte*>(stage_->gradients()), bytes},
-                     .wait = [this] { wait_for_device(rank_.device, rank_.communicator); }},
-                    state_.step, [this] { mark(inputs_.watch); });
-}
-
-StepChecks* Worker::checks() {
-  if (checks_ == nullptr) {
-    if (Result<std::unique_ptr<StepChecks>> made = StepChecks::make(rank_.device); made.ok())
-      checks_ = std::move(made).value();
-  }
-  return checks_.get();
 }
 
 std::unique_ptr<DataLoader> Worker::loader_of_lane(int lane) const {

@@ -30,12 +30,10 @@
 #include "runtime/save/run_state.h"
 #include "runtime/save/snapshot_plan.h"
 #include "runtime/save/state_view.h"
+#include "runtime/train/hardware_checks.h"
 #include "runtime/train/lane_runner.h"
-#include "runtime/train/parameter_digests.h"
-#include "runtime/train/product_test.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/stage_model.h"
-#include "runtime/train/step_checks.h"
 #include "runtime/train/workload.h"
 #include "watchdog/rank_watch.h"
 
@@ -103,17 +101,10 @@ class Worker {
   // the forwards of the next step.
   ParameterGather& parameter_gather() { return update_->gather; }
   LaneRunner& lane_runner() { return *lane_runner_; }
-  const LaneDigests& lane_digests() const { return *lane_digests_; }
-  ProductTest& product_test() { return product_test_; }
-  // Runs it between two steps: in the memory of the gradients.
-  void test_products();
-  ParameterDigests& parameter_digests() { return *parameter_digests_; }
-  const ParameterDigests& parameter_digests() const { return *parameter_digests_; }
+  HardwareChecks& checks() { return *checks_; }
+  const HardwareChecks& checks() const { return *checks_; }
   // Returns the ledger; null where samples are not logged, or another rank logs them for this one.
   SampleLog* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
-  // Returns checks of this rank's device. Their memory is allocated by the first call that finds some, and
-  // null is returned where there is none.
-  StepChecks* checks();
   RunState& state() { return state_; }
   const RunState& state() const { return state_; }
   const DataSet& data() const { return *inputs_.data; }
@@ -176,11 +167,8 @@ class Worker {
   PlannedMemory memory_;
   std::unique_ptr<StageModel> stage_;
   std::unique_ptr<ShardedUpdate> update_;
-  std::unique_ptr<LaneDigests> lane_digests_;
-  ProductTest product_test_;
-  std::unique_ptr<ParameterDigests> parameter_digests_;
+  std::unique_ptr<HardwareChecks> checks_;
   std::unique_ptr<LaneRunner> lane_runner_;
-  std::unique_ptr<StepChecks> checks_;  // null until they are wanted
   std::unique_ptr<DataLoader> loader_;
   std::optional<StateView> state_view_;  // set by allocate()
 };

@@ -224,7 +224,7 @@ TEST_F(LocalDirectoriesTest, ACheckpointThatWasBeingReplacedCounts) {
 // A run on one host may have saved shards that refer to files of older saves: these go to the new host, too.
 TEST_F(LocalDirectoriesTest, BaseFilesComeWithTheShards) {
   const std::vector<std::string> still = {no_copies, "checkpoint.every_steps=1", "model.freeze=embedding",
-                                          "checkpoint.keep=1"};
+                                          "checkpoint.keep=1", "verdict.audit_every_steps=0"};
   ASSERT_EQ(
       train({.run = "run", .stop_after_steps = 3, .overrides = still, .hosts = {"n0"}, .disks = {"n0"}}).code,
       ExitCode::saved);
