@@ -121,6 +121,16 @@ Result<void> CheckpointStore::begin_save(std::uint64_t step) {
   return as_checkpoint_result(env_->make_directories(pending_directory(step)));
 }
 
+Result<void> CheckpointStore::record_rollback(const std::string& run_id, const Generation& generation) {
+  const std::scoped_lock lock(lineage_mutex_);
+  return checkpoint::record_rollback(*env_, run_directory_, run_id, generation);
+}
+
+Result<void> CheckpointStore::replace_lineage(const Lineage& lineage) {
+  const std::scoped_lock lock(lineage_mutex_);
+  return write_lineage(*env_, run_directory_, lineage);
+}
+
 Result<void> CheckpointStore::abandon_save(std::uint64_t step) {
   return env_->remove_tree(pending_directory(step));
 }
@@ -197,7 +207,10 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   HF_TRY_VOID(env_->sync_directory(run_directory_));
   // The record serves only to notice that a checkpoint was removed from outside later, so a failure is
   // ignored.
-  static_cast<void>(record_newest_checkpoint(*env_, run_directory_, manifest).ok());
+  {
+    const std::scoped_lock lock(lineage_mutex_);
+    static_cast<void>(record_newest_checkpoint(*env_, run_directory_, manifest).ok());
+  }
   // The save is done; what cannot be removed now is removed by the next writer.
   if (occupied.exists) static_cast<void>(env_->remove_tree(aside).ok());
   return {};

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/lineage.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/shard_file.h"
 #include "runtime/os/env.h"
@@ -65,6 +66,10 @@ class CheckpointStore {
   // stays; one of other content counts until the new one is in its place. On error the pending directory is
   // removed; the fence's error stays what it is.
   Result<void> publish(const Manifest& manifest);
+  // Records a roll-back in the lineage of the run, and replaces all of the lineage. publish(), which records the
+  // newest checkpoint there on another thread, does not undo that. Thread: any.
+  Result<void> record_rollback(const std::string& run_id, const Generation& generation);
+  Result<void> replace_lineage(const Lineage& lineage);
   // Frees the disk space of a save after a shard could not be written.
   Result<void> abandon_save(std::uint64_t step);
   // Removes the checkpoint of this step: out of sight by one rename, then file by file. The fence's error
@@ -120,6 +125,7 @@ class CheckpointStore {
   std::mutex mutex_;             // guards the members below
   std::vector<std::uint64_t> steps_in_use_;
   std::optional<std::uint64_t> around_;  // keep_around()
+  std::mutex lineage_mutex_;             // guards the file between reading and writing it
 };
 
 }  // namespace holdfast::inline checkpoint

@@ -69,7 +69,7 @@ Result<void> TrainRun::record_rollback() {
       lineage.run_id == decided.run_id && lineage.current() > decided.generation.parent.generation;
   if (is_recorded) return {};
   HF_FAULT_POINT(launched_.faults, "generation.before_publish");
-  return holdfast::checkpoint::record_rollback(launched_.env, directory, decided.run_id, decided.generation);
+  return saves_.store.value().record_rollback(decided.run_id, decided.generation);
 }
 
 }  // namespace holdfast::inline elastic

@@ -56,8 +56,12 @@ Result<void> TrainRun::enter_generation() {
   if (!choice.begins) return {};
   HF_FAULT_POINT(launched_.faults, "generation.before_publish");
   Result<void> published = check_claim();
-  if (group_.writes && published.ok())
-    published = write_lineage(launched_.env, setup_.config.run.directory, choice.lineage);
+  if (group_.writes && published.ok()) {
+    // A save of the epoch before may still be published by a thread of its store.
+    published = saves_.store.has_value()
+                    ? saves_.store->replace_lineage(choice.lineage)
+                    : write_lineage(launched_.env, setup_.config.run.directory, choice.lineage);
+  }
   HF_TRY_VOID(agree(published));
   HF_FAULT_POINT(launched_.faults, "generation.after_publish");
   setup_.start.lineage = std::move(choice.lineage);

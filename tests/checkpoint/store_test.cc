@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <thread>
+
 #include "checkpoint/find_checkpoint.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/temporary_directory.h"
@@ -247,6 +250,28 @@ TEST_F(StoreTest, AMissingPieceIsNotWhole) {
   const auto found = find_checkpoint(posix_env(), run());
   ASSERT_FALSE(found.ok());
   EXPECT_THAT(found.error().message, HasSubstr("embedding.weight"));
+}
+
+// The checkpoint that is published records itself in the same file.
+TEST_F(StoreTest, ARollbackStaysThatIsRecordedWhileAnotherThreadPublishes) {
+  save_step(1);
+  const std::string run_id = manifest_of_step(1).run_id;
+  std::atomic<bool> ended = false;
+  std::thread publisher([&] {
+    for (std::uint64_t step = 2; step <= 150; ++step) save_step(step);
+    ended = true;
+  });
+  std::uint64_t recorded = 0;
+  for (; !ended; ++recorded) {
+    posix_env().sleep_us(300);  // the other thread gets its turn
+    const Generation generation = {.parent = {.generation = recorded, .step = 1'000}, .reason = "a test"};
+    HF_ASSERT_OK(store.record_rollback(run_id, generation));
+  }
+  publisher.join();
+  const Result<Lineage> lineage = read_lineage(posix_env(), run());
+  HF_ASSERT_OK(lineage);
+  EXPECT_EQ(lineage->current(), recorded);
+  EXPECT_EQ(lineage->newest_checkpoint.value().step, 150U);
 }
 
 TEST_F(StoreTest, RetentionKeepsTheNewest) {
