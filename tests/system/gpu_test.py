@@ -22,6 +22,7 @@ class Size:
     killed_in_step: int
     curve_steps: int
     patience_s: int
+    seeds: tuple = (1,)  # of the runs whose losses are compared: few steps of one run say little about the noise
 
 
 FULL = Size(model=["--model.layers=2", "--model.width=256", "--training.sequence_length=256", "--training.microbatch_size=4",
@@ -33,7 +34,7 @@ FULL = Size(model=["--model.layers=2", "--model.width=256", "--training.sequence
 SMALL = Size(model=["--model.layers=1", "--model.heads=1", "--model.kv_heads=1", "--model.width=64",
                     "--training.sequence_length=16", "--training.microbatch_size=2", "--training.microbatches_per_lane=1",
                     "--parallel.lanes=2"],
-             resumed_steps=6, checkpoint_every=2, killed_in_step=5, curve_steps=12, patience_s=120)
+             resumed_steps=6, checkpoint_every=2, killed_in_step=5, curve_steps=12, patience_s=120, seeds=tuple(range(1, 9)))
 SIZE = SMALL if EMULATED else FULL
 
 # Of two bf16 runs that round in other places, each as far from fp32 as the noise and in its own direction, the difference
@@ -67,10 +68,13 @@ class GpuTest(unittest.TestCase):
         return self.scene.run(f"{name}-{precision}", settings)
 
     def losses(self, name, device, precision):
-        run = self.run_of(name, device, precision, SIZE.curve_steps)
-        run.start(1, overrides=["--checkpoint.every_steps=1000"]).expect_exit(0, SIZE.patience_s)
-        losses = [event["loss"] for event in run.events("step")]
-        self.assertEqual(len(losses), SIZE.curve_steps)
+        """Of all steps, for each seed one run after the other."""
+        losses = []
+        for seed in SIZE.seeds:
+            run = self.run_of(f"{name}-{seed}", device, precision, SIZE.curve_steps)
+            run.start(1, overrides=["--checkpoint.every_steps=1000", f"--run.seed={seed}"]).expect_exit(0, SIZE.patience_s)
+            losses += [event["loss"] for event in run.events("step")]
+        self.assertEqual(len(losses), SIZE.curve_steps * len(SIZE.seeds))
         return losses
 
     def test_same_bits_twice_and_after_a_kill(self):
