@@ -52,15 +52,17 @@ Result<std::vector<ProductRecord>> gather_records(Worker& worker) {
   return gather(worker.rank().communicator, worker.rank().waiter, record);
 }
 
-// Returns all ranks of the copies of the model in which a rank has a finding that lasts.
-std::vector<int> copies_to_blame(std::span<const ProductRecord> records) {
+// Returns the ranks whose finding lasts; none where they are of more than one copy of the model, without which the
+// run may not be able to go on.
+std::vector<int> ranks_to_blame(std::span<const ProductRecord> records) {
   std::set<int> copies;
-  for (const ProductRecord& record : records)
-    if (record.is_wrong() && record.lasts) copies.insert(record.data);
   std::vector<int> ranks;
-  for (std::size_t rank = 0; rank < records.size(); ++rank)
-    if (copies.size() == 1 && copies.contains(records[rank].data)) ranks.push_back(static_cast<int>(rank));
-  return ranks;
+  for (std::size_t rank = 0; rank < records.size(); ++rank) {
+    if (!records[rank].is_wrong() || !records[rank].lasts) continue;
+    copies.insert(records[rank].data);
+    ranks.push_back(static_cast<int>(rank));
+  }
+  return copies.size() == 1 ? ranks : std::vector<int>();
 }
 
 }  // namespace
@@ -78,7 +80,7 @@ void test_products(Worker& worker) {
 Result<AuditedStep> judge_products(Worker& worker, const Attempt& attempt) {
   HF_TRY(const std::vector<ProductRecord> records, gather_records(worker));
   AuditedStep step{
-      .attempt = attempt, .sound_step = worker.state().step, .to_blame = copies_to_blame(records)};
+      .attempt = attempt, .sound_step = worker.state().step, .to_blame = ranks_to_blame(records)};
   const ProductRecord* worst = nullptr;
   std::vector<std::string> names;
   for (const ProductRecord& record : records) {
@@ -117,7 +119,7 @@ Result<AuditedStep> judge_products(Worker& worker, const Attempt& attempt) {
 Result<std::vector<int>> ranks_with_wrong_products(Worker& worker) {
   test_products(worker);
   HF_TRY(const std::vector<ProductRecord> records, gather_records(worker));
-  return copies_to_blame(records);
+  return ranks_to_blame(records);
 }
 
 }  // namespace holdfast::inline train

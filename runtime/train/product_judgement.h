@@ -17,9 +17,9 @@ void test_products(Worker& worker);
 // together.
 Result<AuditedStep> judge_products(Worker& worker, const Attempt& attempt);
 
-// Makes all known products on all ranks, and returns those of the copy of the model in which some are wrong for
-// good, ascending; none: there is no such copy, or more than one. All ranks call it together, when the
-// gradients in memory are not needed any more.
+// Makes all known products on all ranks, and returns those that computed one wrong for good, ascending; none: there
+// is no such rank, or they are of more than one copy of the model. All ranks call it together, when the gradients
+// in memory are not needed any more.
 Result<std::vector<int>> ranks_with_wrong_products(Worker& worker);
 
 }  // namespace holdfast::inline train

@@ -146,15 +146,17 @@ class FrozenTest(unittest.TestCase):
             start.expect_exit(0)
             self.assertEqual(clean.events("verdict"), [])
             last = int(re.search(r"(?m)^(\d+) parameters", start.output())[1]) - 1  # the buckets of frozen tensors come last
+            # In fp32 it is the weight itself, which was compared at the save of step 8, too; in bf16 a copy.
+            back_to, what = (7, "weights or moments") if precision == "fp32" else (6, "frozen parameters")
             for ranks, action in [(1, "rollback"), (2, "evict")]:
                 with self.subTest(precision=precision, ranks=ranks):
                     run = scene.run(f"{precision}-{ranks}", options)
                     start = run.start(ranks, faults=f"step.begin@9:{ranks - 1}=flip:parameters:3:{last}")
                     start.expect_exit(0)
                     verdict, = run.events("verdict")
-                    self.assertEqual((verdict["step"], verdict["action"], verdict["rank"], verdict["back_to_step"]), (12, action, ranks - 1, 6))
-                    self.assertRegex(verdict["reason"], r"frozen parameters have changed in memory: rank \d \(host .*\) .* layers\.0\.")
-                    self.assertLessEqual(run.events("recovery")[0]["resumed_from_step"], 6)
+                    self.assertEqual((verdict["step"], verdict["action"], verdict["rank"], verdict["back_to_step"]), (12, action, ranks - 1, back_to))
+                    self.assertRegex(verdict["reason"], what + r" .*changed in memory: rank \d \(host .*\).* layers\.0\.")
+                    self.assertLessEqual(run.events("recovery")[0]["resumed_from_step"], back_to)
                     self.assertEqual(run.digest(), clean.digest())
 
 
@@ -212,17 +214,18 @@ class WrongRankTest(unittest.TestCase):
         self.scene = harness.Scene(lanes=LANES)
         self.addCleanup(self.scene.close)
 
-    def test_the_run_goes_back_to_before_its_last_good_audit(self):
+    def test_the_run_goes_back_to_before_its_last_good_products(self):
+        """The known products of step 14 were right, those of step 21 are not, and the vote of step 22 says so."""
         clean = self.scene.run("clean", self.OPTIONS)
         clean.start(2).expect_exit(0)
-        for name, options, oldest, newest in [("disk", ["--checkpoint.every_steps=4", "--checkpoint.keep=2"], 4, 12),
+        for name, options, oldest, newest in [("disk", ["--checkpoint.every_steps=4", "--checkpoint.keep=2"], 4, 14),
                                               ("start", ["--checkpoint.every_steps=16", "--checkpoint.ram_every_steps=0"], 0, 0)]:
             with self.subTest(name=name):
                 run = self.scene.run(name, [*self.OPTIONS, *options])
                 start = run.start(4, faults=self.WRONG)
                 start.expect_exit(0)
                 evicted, = (event for event in run.events("verdict") if event["action"] == "evict")
-                self.assertEqual((evicted["step"], evicted["rank"]), (42, 1))
+                self.assertEqual((evicted["step"], evicted["rank"], evicted["back_to_step"]), (22, 1, 14))
                 self.assertEqual(start.output().count("no new ranks are started on host"), 1, start.tail())
                 resumed = run.events("recovery")[0]["resumed_from_step"]
                 self.assertTrue(oldest <= resumed <= newest, resumed)
@@ -239,21 +242,20 @@ class WrongRankTest(unittest.TestCase):
                 start.expect_passed("generation.before_publish")
                 self.assertEqual(run.digest(), clean.digest())
 
-    def test_all_ranks_of_a_copy_leave_where_one_of_them_is_wrong(self):
+    def test_the_rank_of_a_copy_that_is_wrong_leaves(self):
         options = [*self.OPTIONS, "--parallel.lanes=6", "--parallel.pipeline=2"]
         clean = self.scene.run("clean", options)
         clean.start(2).expect_exit(0)
         run = self.scene.run("copy", options)
         run.start(6, faults="step.begin@20:3=wrong_product_always").expect_exit(0)
         evicted, = (event for event in run.events("verdict") if event["action"] == "evict")
-        self.assertIn("one of rank 2 (", evicted["reason"])
-        self.assertNotIn("rank", evicted)
+        self.assertEqual((evicted["step"], evicted["rank"], evicted["op"]), (22, 3, "matmul"))
         self.assertEqual(run.digest(), clean.digest())
 
-    def test_two_replicas_that_differ_go_back_at_the_next_start(self):
+    def test_where_both_replicas_must_stay_the_next_start_goes_back(self):
         clean = self.scene.run("clean", self.OPTIONS)
         clean.start(2).expect_exit(0)
-        run = self.scene.run("two", [*self.OPTIONS, "--checkpoint.every_steps=4"])
+        run = self.scene.run("two", [*self.OPTIONS, "--checkpoint.every_steps=4", "--elastic.min_data_parallel=2"])
         run.start(2, faults=self.WRONG).expect_exit(20)
         run.start(2).expect_exit(0)
         self.assertEqual(run.digest(), clean.digest())
