@@ -68,6 +68,7 @@ const ChaosFaultFacts& facts_of(ChaosFault fault) {
       {.name = "wrong_product", .text = "a matrix product is wrong once", .of_numbers = true},
       {.name = "wrong_product_always", .text = "a matrix product is wrong from then on", .of_numbers = true},
       {.name = "bad_sample", .text = "a sample is spoiled", .of_numbers = true},
+      {.name = "wrong_rate", .text = "a rank updates with a wrong learning rate", .of_numbers = true},
   }};
   return table[static_cast<std::size_t>(fault)];
 }

@@ -47,6 +47,7 @@ enum class ChaosFault : std::uint8_t {
   wrong_product,         // an error in one tile of one matrix product
   wrong_product_always,  // the same in every later product of that shape, too
   bad_sample,            // a sample that gives a NaN, or has only one token, whoever reads it
+  wrong_rate,            // a learning rate of an update of one rank that is many times too high
   count
 };
 inline constexpr std::size_t chaos_fault_kinds = static_cast<std::size_t>(ChaosFault::count);

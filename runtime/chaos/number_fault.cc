@@ -36,6 +36,7 @@ constexpr std::array<std::string_view, 2> moments = {"moment1", "moment2"};
 constexpr std::array<std::string_view, 5> memories_of_nan = {"weights", "moment1", "parameters", "gradients",
                                                              "activations"};
 constexpr std::array<std::string_view, 2> sample_actions = {"nan", "scramble"};
+constexpr std::array<std::string_view, 3> rate_factors = {"10", "100", "1000"};
 
 // Returns the only point of lanes at which this memory can be changed; empty: it belongs to the rank.
 std::string_view lane_point_of(std::string_view memory) {
@@ -72,6 +73,7 @@ NumberPromise promise_of(ChaosFault fault) {
     case ChaosFault::flip_weights:
     case ChaosFault::flip_moments:
     case ChaosFault::nan:
+    case ChaosFault::wrong_rate:
       return NumberPromise::healed;
     case ChaosFault::bad_sample:
       return NumberPromise::same_as_twin;
@@ -103,6 +105,10 @@ std::string number_fault_point(ChaosFault fault, const NumberPlace& place) {
       const std::uint64_t sample =
           (place.step - 1) * place.samples_of_step + 1 + choices.below(place.samples_of_step);
       return fmt::format("data.sample@{}={}", sample, choices.one_of(sample_actions));
+    }
+    case ChaosFault::wrong_rate: {
+      const std::string point = at_step("step.before_update", /*of_lane=*/false, place, choices);
+      return fmt::format("{}=scale_rate:{}", point, choices.one_of(rate_factors));
     }
     default:
       break;

@@ -11,7 +11,7 @@ namespace holdfast::inline chaos {
 
 // Says which bits the finished run must have.
 enum class NumberPromise : std::uint8_t {
-  healed,           // those of the undisturbed run: every update compares this memory, or no NaN is used
+  healed,           // those of the undisturbed run: every update compares this, or no NaN is used
   healed_if_found,  // the same if a verdict found it: a wrong number that comes once may be where no check is
   same_as_twin,     // those of a run that reads the same spoiled sample, and that nothing else happens to
 };

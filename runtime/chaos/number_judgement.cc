@@ -34,6 +34,8 @@ bool fits_state(ChaosFault fault) {
 }
 
 bool fits(ChaosFault fault, const VerdictEvent& verdict) {
+  if (verdict.of == verdict_values::update || fault == ChaosFault::wrong_rate)
+    return verdict.of == verdict_values::update && fault == ChaosFault::wrong_rate;
   return is_of_state(verdict) ? fits_state(fault) : fault != ChaosFault::flip_moments;
 }
 

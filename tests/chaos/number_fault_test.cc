@@ -46,6 +46,7 @@ TEST(NumberFault, EachIsWhatTheProgramUnderstands) {
   EXPECT_THAT(actions[ChaosFault::wrong_product], ElementsAre("wrong_product"));
   EXPECT_THAT(actions[ChaosFault::wrong_product_always], ElementsAre("wrong_product_always"));
   EXPECT_THAT(actions[ChaosFault::bad_sample], ElementsAre("nan", "scramble"));
+  EXPECT_THAT(actions[ChaosFault::wrong_rate], ElementsAre("scale_rate"));
 }
 
 TEST(NumberFault, AllPlacesOfAKindComeUp) {

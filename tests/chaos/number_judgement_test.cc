@@ -99,6 +99,12 @@ TEST(NumberJudgement, EachVerdictHasTheFaultThatFitsIt) {
       {verdict_on(30, 1)}, /*same_bits=*/false);
   EXPECT_EQ(judge_numbers(run).each[0]->latency_steps, 25U);
   EXPECT_EQ(judge_numbers(run).each[1]->end, NumberEnd::missed);
+  // An update is wrong by its rate.
+  run = numbers_run(
+      {wrong_number(ChaosFault::wrong_rate, 10, 1), wrong_number(ChaosFault::flip_activations, 10, 1)},
+      {verdict_on(11, 1, "update", "evict")});
+  EXPECT_EQ(judge_numbers(run).each[0]->latency_steps, 1U);
+  EXPECT_EQ(judge_numbers(run).each[1]->end, NumberEnd::harmless);
   // The one of two ranks that is named counts.
   run = numbers_run(
       {wrong_number(ChaosFault::flip_weights, 10, 0), wrong_number(ChaosFault::flip_weights, 10, 2)},
@@ -136,7 +142,7 @@ TEST(NumberJudgement, WhatExcusesOtherBits) {
     EXPECT_THAT(excuse(fault, {spike_on(13)}), HasSubstr("spike")) << "a spike is told, and heals nothing";
   }
   for (const ChaosFault fault : {ChaosFault::flip_weights, ChaosFault::flip_moments, ChaosFault::nan,
-                                 ChaosFault::bad_sample, ChaosFault::kill})
+                                 ChaosFault::wrong_rate, ChaosFault::bad_sample, ChaosFault::kill})
     EXPECT_EQ(excuse(fault, {}), "");
 }
 

@@ -141,7 +141,8 @@ class ChaosTest(unittest.TestCase):
 
     def test_wrong_numbers(self):
         """Nothing but these faults happens to the runs, so that they repeat."""
-        output = self.chaos("--faults=numbers", "--faults-max=1", "--seeds=4..9", "--layouts=3x1x1,2x2x1,2x1x2", "--parallel.tensor_lanes=2",
+        kinds = "flip_weights,flip_moments,flip_parameters,flip_gradients,flip_activations,nan,wrong_product,wrong_product_always,bad_sample"
+        output = self.chaos(f"--faults={kinds}", "--faults-max=1", "--seeds=4..9", "--layouts=3x1x1,2x2x1,2x1x2", "--parallel.tensor_lanes=2",
                             "--parallel.lanes=6", "--checkpoint.ram_every_steps=2")
         kinds = self.expect_numbers(output)
         self.assertEqual(set(kinds), {"flip_weights", "flip_moments", "flip_parameters", "nan", "bad_sample"}, output)
@@ -158,7 +159,7 @@ class ChaosTest(unittest.TestCase):
                             "--layouts=2x1x1,3x1x1,4x1x1", "--training.steps=60", "--checkpoint.every_steps=5", "--parallel.lanes=4")
         kinds = self.expect_numbers(output)
         self.assertEqual(set(kinds), {"flip_weights", "flip_moments", "flip_parameters", "flip_gradients", "flip_activations", "nan",
-                                      "wrong_product", "wrong_product_always", "bad_sample"}, output)
+                                      "wrong_product", "wrong_product_always", "bad_sample", "wrong_rate"}, output)
         self.assertGreater(self.result()["kills"], 10, output)
 
     @harness.full
