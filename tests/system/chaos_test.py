@@ -93,7 +93,7 @@ class ChaosTest(unittest.TestCase):
     @harness.full
     def test_a_hang_of_the_run_is_found(self):
         """A run that takes longer than its limit is wrong, and nothing of it is left."""
-        output = self.chaos("--seeds=1..1", "--faults=kill", "--limit=1", code=1)
+        output = self.chaos("--seeds=1..1", "--faults=kill", "--limit=1", "--training.steps=1000", code=1)
         self.assertIn("no end within 1 s: a hang", output)
         run = harness.Run(self.scene, "campaign/seed-1", [])
         harness.expect_no_processes(run)
