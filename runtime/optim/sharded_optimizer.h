@@ -35,7 +35,7 @@ struct UpdateScalars {
   double gradient_scale = 1.0;  // factor from clipping
 };
 
-// What an update takes from the host, as the device gets it.
+// UpdateFactors holds what an update takes from the host, as the device gets it.
 struct UpdateFactors {
   float learning_rate = 0.0F, correction1 = 1.0F, correction2 = 1.0F, gradient_scale = 1.0F;
   bool operator==(const UpdateFactors&) const = default;
@@ -135,7 +135,7 @@ class ShardedOptimizer {
   float* moment2_ = nullptr;
   const AdamWTensor* table_ = nullptr;  // one per segment, the frozen ones last
   std::uint64_t* digests_ = nullptr;    // one per block, or null
-  // Of trained tensors, and of frozen ones after it, in host_visible memory, or null.
+  // Points to the damage of trained tensors and then of frozen ones, in host_visible memory; or null.
   StateDamage* damage_ = nullptr;
   std::byte* parameters_ = nullptr;
 };

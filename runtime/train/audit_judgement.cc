@@ -176,7 +176,7 @@ Result<AuditedStep> judge_audit(Worker& worker, const Attempt& first) {
   BlamedRanks blamed = blame_for_parameters(findings, audits[0]);
   if (step.lasts || blamed.ranks.empty()) blamed = blame(findings, audits);
   step.to_blame = blamed.ranks;
-  // Of two replicas that differ for good, a product with a known result may say which one is wrong.
+  // A product with a known result may say which of two replicas that differ for good is wrong.
   if (step.lasts && step.to_blame.empty()) {
     HF_TRY(step.to_blame, ranks_with_wrong_products(worker));
   }

@@ -2,7 +2,7 @@
 // (verdict/audit_plan.h) the device of every rank digests the parameters that the rank has computed with, and the
 // rank adds a term to the vote (Ballot::parameters). The sum of all terms is 0 where all agree.
 //
-// What is sliced over a tensor group is the same at one stage and slice of all copies of the model; what is
+// A tensor that is sliced over a tensor group is the same at one stage and slice of all copies of the model; what is
 // replicated is the same on all ranks of a stage. Frozen tensors never change, so each rank also compares its copy
 // of them with what that was in the first step that it made, because no gather heals them. (ShardedOptimizer
 // compares the weights that a rank owns.)

@@ -304,7 +304,7 @@ TEST_F(GuardedTest, DamagedStateIsFoundAndReachesNoCheckpoint) {
   }
 }
 
-// What was loaded or made has digests, too.
+// State that was loaded or made has digests, too.
 TEST_F(GuardedTest, DamageBeforeTheFirstUpdateIsFoundByIt) {
   ASSERT_EQ(train_guarded({.run = "clean"}).code, ExitCode::done);
   for (const char* const memory : {"weights", "moment1", "moment2"}) {

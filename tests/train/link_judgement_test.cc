@@ -1,4 +1,4 @@
-// What becomes of a step in which a link between replicas changes gradients, once or for good.
+// Tests what becomes of a step in which a link between replicas changes gradients, once or for good.
 #include "runtime/train/link_judgement.h"
 
 #include <gmock/gmock.h>

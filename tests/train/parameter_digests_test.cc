@@ -324,7 +324,7 @@ TEST(HeldParameters, OfARankThatIsFoundTwiceMakeItLeave) {
   EXPECT_FALSE(found.trusted_step.has_value());
 }
 
-// What the owner holds is compared with what was made or loaded, before a gather could spread it.
+// The weights of the owner are compared with what was made or loaded, before a gather could spread them.
 TEST(HeldParameters, ThatTheirOwnerHasChangedBeforeTheFirstUpdateTakeTheRunBackToItsBegin) {
   for (const int ranks : {2, 3}) {
     const HeldOutcome found =

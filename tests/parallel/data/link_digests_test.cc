@@ -36,7 +36,7 @@ TEST(LinkWeight, IsOddAndAnotherOneForEachDirectionOfEachLink) {
 
 using Link = std::pair<int, int>;  // source, target
 
-// What the ranks found in a step.
+// Holds what the ranks found in a step.
 struct Found {
   Digest balance = {};  // over all ranks
   std::map<Link, DigestWords> sent = {}, received = {};
