@@ -13,7 +13,7 @@ namespace {
 namespace names = checkpoint_names;
 
 Error as_checkpoint_error(const Error& error) {
-  return Error{ExitCode::checkpoint, error.message};
+  return with_code(ExitCode::checkpoint, error);
 }
 
 // Names in a directory; none when it does not exist.

@@ -23,7 +23,7 @@ std::string last_part(const std::string& path) {
 }
 
 Error in_directory(const std::string& directory, const Error& error) {
-  return fail(ExitCode::checkpoint, "{}: {}", directory, error.message);
+  return fail_because(error, ExitCode::checkpoint, "{}: {}", directory, error.message);
 }
 
 Error on_other_hosts(const std::string& directory, const ShardFile& shard) {
@@ -62,8 +62,9 @@ Result<Manifest> read_manifest(Env& env, const std::string& directory) {
   const std::string path = directory + "/" + names::manifest;
   Result<std::string> text = read_text_within(env, path, text_limits::manifest);
   if (!text.ok()) {
-    return fail(ExitCode::checkpoint, "{}; without it the directory is no checkpoint; use another checkpoint",
-                text.error().message);
+    return fail_because(text.error(), ExitCode::checkpoint,
+                        "{}; without it the directory is no checkpoint; use another checkpoint",
+                        text.error().message);
   }
   HF_TRY(Manifest manifest, decode_manifest(*text, path));
   const std::optional<std::uint64_t> named_step = names::step_of(last_part(directory));

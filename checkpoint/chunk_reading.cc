@@ -80,7 +80,7 @@ class ChunkReading {
 
   Result<std::span<const std::byte>> checked(std::size_t job, const IoCompletion& completion,
                                              std::span<const std::byte> buffer, ChunkScratch& scratch) const {
-    if (!completion.bytes.ok()) return Error{ExitCode::checkpoint, completion.bytes.error().message};
+    if (!completion.bytes.ok()) return with_code(ExitCode::checkpoint, completion.bytes.error());
     return jobs_[job].shard->check_chunk(jobs_[job].piece, jobs_[job].chunk,
                                          buffer.first(completion.bytes.value()), scratch);
   }

@@ -71,7 +71,7 @@ Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::stri
   const Result<FileStatus> status = env.status(path);
   const Result<FileStatus> manifest = env.status(path + "/" + names::manifest);
   if (!status.ok() || !manifest.ok()) {
-    return Error{ExitCode::checkpoint, status.ok() ? manifest.error().message : status.error().message};
+    return with_code(ExitCode::checkpoint, status.ok() ? manifest.error() : status.error());
   }
   if (!status.value().exists) return std::optional<FoundCheckpoint>();
   if (!status.value().directory) {

@@ -12,7 +12,7 @@ constexpr std::string_view incoming_prefix = "incoming-";
 
 Result<void> as_incoming_result(const Result<void>& result) {
   if (result.ok()) return {};
-  return Error{ExitCode::checkpoint, result.error().message};
+  return with_code(ExitCode::checkpoint, result.error());
 }
 
 void remove_older(Env& env, const std::string& pending) {

@@ -167,10 +167,10 @@ Result<Lineage> decode_lineage(std::string_view text, const std::string& place) 
 Result<Lineage> read_lineage(Env& env, const std::string& run_directory) {
   const std::string path = checkpoint_names::lineage(run_directory);
   const Result<FileStatus> status = env.status(path);
-  if (!status.ok()) return Error{ExitCode::checkpoint, status.error().message};
+  if (!status.ok()) return with_code(ExitCode::checkpoint, status.error());
   if (!status->exists) return Lineage{};
   const Result<std::string> text = read_text_within(env, path, text_limits::lineage);
-  if (!text.ok()) return Error{ExitCode::checkpoint, text.error().message};
+  if (!text.ok()) return with_code(ExitCode::checkpoint, text.error());
   return decode_lineage(*text, path);
 }
 

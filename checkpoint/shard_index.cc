@@ -358,7 +358,7 @@ Error damaged_shard(const std::string& path, std::string_view what) {
 
 Result<void> read_shard_bytes(File& file, std::uint64_t offset, std::span<std::byte> target) {
   Result<void> result = file.read_at(offset, target);
-  if (!result.ok()) return Error{ExitCode::checkpoint, result.error().message};
+  if (!result.ok()) return with_code(ExitCode::checkpoint, result.error());
   return {};
 }
 
@@ -388,7 +388,7 @@ Result<ShardIndex> read_shard_index(File& file, const ShardFile& expected, std::
                                     const std::string& run_id) {
   const std::string& path = file.path();
   Result<std::uint64_t> size = file.size();
-  if (!size.ok()) return Error{ExitCode::checkpoint, size.error().message};
+  if (!size.ok()) return with_code(ExitCode::checkpoint, size.error());
   if (*size != expected.bytes)
     return damaged_shard(path,
                          fmt::format("it is {} bytes long, the manifest says {}", *size, expected.bytes));

@@ -12,13 +12,14 @@ using namespace shard_format;
 Result<std::unique_ptr<File>> open_named(Env& env, const std::string& path, std::string_view naming) {
   Result<std::unique_ptr<File>> file = env.open(path, OpenMode::read_direct);
   if (file.ok()) return file;
-  return fail(ExitCode::checkpoint, "{}; {} names this file; use another checkpoint or a copy of this file",
-              file.error().message, naming);
+  return fail_because(file.error(), ExitCode::checkpoint,
+                      "{}; {} names this file; use another checkpoint or a copy of this file",
+                      file.error().message, naming);
 }
 
 Result<void> check_size(File& file, std::uint64_t expected_bytes, const std::string& naming) {
   Result<std::uint64_t> size = file.size();
-  if (!size.ok()) return Error{ExitCode::checkpoint, size.error().message};
+  if (!size.ok()) return with_code(ExitCode::checkpoint, size.error());
   if (*size == expected_bytes) return {};
   return damaged_shard(file.path(),
                        fmt::format("it is {} bytes long, {} says {}", *size, naming, expected_bytes));

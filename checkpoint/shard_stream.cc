@@ -18,7 +18,9 @@ constexpr std::uint64_t pinned_file_bytes = 4 * ShardStream::buffer_count * Shar
 Result<std::unique_ptr<ShardStream>> ShardStream::make(Env& env, File& file, IoBackend backend,
                                                        std::uint64_t expected_bytes, Measured measured) {
   Result<std::unique_ptr<IoQueue>> queue = env.make_io_queue({.depth = depth, .backend = backend});
-  if (!queue.ok()) return fail(queue.error().code, "cannot write {}: {}", file.path(), queue.error().message);
+  if (!queue.ok())
+    return fail_because(queue.error(), queue.error().code, "cannot write {}: {}", file.path(),
+                        queue.error().message);
   return std::unique_ptr<ShardStream>(new ShardStream(env, file, std::move(measured),
                                                       std::move(queue).value(),
                                                       /*pins_buffers=*/expected_bytes >= pinned_file_bytes));

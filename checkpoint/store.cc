@@ -84,7 +84,7 @@ bool is_already_there(const Result<Checkpoint>& existing, const Manifest& manife
 
 // Turns every error into ExitCode::checkpoint, whatever the system calls it.
 Result<void> as_checkpoint_result(Result<void> result) {
-  if (!result.ok()) return Error{ExitCode::checkpoint, result.error().message};
+  if (!result.ok()) return with_code(ExitCode::checkpoint, result.error());
   return {};
 }
 
@@ -142,8 +142,9 @@ Result<void> CheckpointStore::publish(const Manifest& manifest) {
     // the one to tell.
     static_cast<void>(abandon_save(manifest.step).ok());
     if (published.error().code == ExitCode::communication) return published;
-    return fail(ExitCode::checkpoint, "the checkpoint of step {} could not be published: {}", manifest.step,
-                published.error().message);
+    return fail_because(published.error(), ExitCode::checkpoint,
+                        "the checkpoint of step {} could not be published: {}", manifest.step,
+                        published.error().message);
   }
   return {};
 }

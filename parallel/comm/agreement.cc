@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "parallel/comm/gather.h"
+
 namespace holdfast::inline parallel {
 namespace {
 
@@ -72,6 +74,37 @@ Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter,
   return {};
 }
 
+namespace {
+
+struct RankFailure {
+  bool failed = false;
+  int code = 0;
+  int reach = 0;
+  std::string host = {};
+  std::string message = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("failed", self.failed);
+    visit("code", self.code);
+    visit("reach", self.reach);
+    visit("host", self.host);
+    visit("message", self.message);
+  }
+};
+
+// Returns the reach that an agreed error has for the rank whose own outcome is `mine`.
+Reach agreed_reach(const std::vector<RankFailure>& all, const RankFailure& mine) {
+  const auto reaches = [](Reach reach) {
+    return [reach](const RankFailure& one) { return one.failed && one.reach == static_cast<int>(reach); };
+  };
+  if (std::ranges::any_of(all, reaches(Reach::run))) return Reach::run;
+  const bool some_are_fit = !std::ranges::all_of(all, &RankFailure::failed);
+  if (some_are_fit) return mine.failed ? static_cast<Reach>(mine.reach) : Reach::peers;
+  return std::ranges::any_of(all, reaches(Reach::minute)) ? Reach::minute : Reach::everywhere;
+}
+
+}  // namespace
+
 Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
                               const std::string& host) {
   // A rank that has lost a peer cannot agree on anything any more; the error that reports the loss is the one
@@ -80,28 +113,30 @@ Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, 
   std::array<std::int64_t, 1> failures = {mine.ok() ? 0 : 1};
   HF_TRY_VOID(all_reduce_sum(communicator, waiter, failures));
   if (failures[0] == 0) return {};
-  std::string text;
+  RankFailure own;
   if (!mine.ok()) {
-    put_field(text, std::to_string(static_cast<int>(mine.error().code)));
-    put_field(text, host);
-    put_field(text, mine.error().message);
+    own = {.failed = true,
+           .code = static_cast<int>(mine.error().code),
+           .reach = static_cast<int>(mine.error().reach),
+           .host = host,
+           .message = mine.error().message};
   }
-  HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, text));
-  std::vector<std::vector<std::string>> all;  // per rank: code, host, message; empty: it succeeded
-  for (const std::string& each : texts) all.push_back(split_fields(each));
+  HF_TRY(const std::vector<RankFailure> all, gather(communicator, waiter, own));
+  const Reach reach = agreed_reach(all, own);
   // An error that is the same on all ranks is not attributed to one of them.
-  const bool alike = std::ranges::all_of(all, [&](const std::vector<std::string>& fields) {
-    return !fields.empty() && !all[0].empty() && fields[0] == all[0][0] && fields[2] == all[0][2];
+  const bool alike = std::ranges::all_of(all, [&](const RankFailure& one) {
+    return one.failed && one.code == all[0].code && one.message == all[0].message;
   });
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const std::vector<std::string>& fields = all[rank];
-    if (fields.empty()) continue;
-    const auto code = static_cast<ExitCode>(std::stoi(fields[0]));
-    if (alike) return Error{code, fields[2]};
-    return fail(code, "rank {} ({}): {}", communicator.global_rank(static_cast<int>(rank)), fields[1],
-                fields[2]);
-  }
-  return {};
+  const auto counts = [&](const RankFailure& one) {
+    return one.failed && (reach != Reach::run || one.reach == static_cast<int>(Reach::run));
+  };
+  const auto first = std::ranges::find_if(all, counts);
+  HF_CHECK(first != all.end(), "some rank failed");
+  const auto code = static_cast<ExitCode>(first->code);
+  if (alike) return Error{code, first->message, reach};
+  return with_reach(
+      reach, fail(code, "rank {} ({}): {}", communicator.global_rank(static_cast<int>(first - all.begin())),
+                  first->host, first->message));
 }
 
 }  // namespace holdfast::inline parallel

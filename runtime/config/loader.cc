@@ -328,8 +328,8 @@ Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const
 Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::vector<Override>& overrides) {
   const Result<std::string> text = read_text_within(env, path, text_limits::config);
   if (!text) {
-    return fail(ExitCode::config, "the config cannot be read: {}; give the path of a TOML file",
-                text.error().message);
+    return fail_because(text.error(), ExitCode::config,
+                        "the config cannot be read: {}; give the path of a TOML file", text.error().message);
   }
   return load_config_text(env, *text, path, overrides);
 }

@@ -118,8 +118,8 @@ Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan, const MemorySo
     Result<OwnedMemory> memory = source(kind, bytes);
     if (!memory.ok() && memory.error().code != ExitCode::does_not_fit) return memory.error();
     if (!memory.ok()) {
-      return fail(
-          ExitCode::does_not_fit,
+      return fail_because(
+          memory.error(), ExitCode::does_not_fit,
           "the memory plan of {} does not fit: {}; reduce the model, training.microbatch_size or "
           "training.sequence_length, set training.recompute, or use more hosts. The plan of a rank:{}",
           format_bytes(plan.total_bytes()), memory.error().message, table_of(plan));

@@ -1,9 +1,21 @@
 #include "runtime/core/result.h"
 
+#include <utility>
+
 namespace holdfast::inline core {
 
 void value_of_error(const Error& error) {
   check_failed_as(__FILE__, __LINE__, "ok()", "value() of an error: {}", error.message);
+}
+
+Error with_code(ExitCode code, Error error) {
+  error.code = code;
+  return error;
+}
+
+Error with_reach(Reach reach, Error error) {
+  error.reach = reach;
+  return error;
 }
 
 Error fail_with(ExitCode code, fmt::string_view format, fmt::format_args values) {

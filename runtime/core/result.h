@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,11 +31,27 @@ enum class ExitCode : int {
   communication = 76,
 };
 
+// Reach says where and when the same attempt would fail as well. It decides whether a fault ends a run, leaves a
+// host out, or is waited for: an exit code is final only if the run's own inputs are wrong everywhere.
+enum class Reach : std::uint8_t {
+  run,     // always: the config, the model or the data are wrong
+  host,    // on this host: its device, mount, program, disk or memory is unfit
+  minute,  // now: storage or a link does not respond, or the system is short of something
+  // The other two follow from an agreement of all ranks (parallel/comm/agreement.h).
+  everywhere,  // on all hosts, each of which is unfit by itself: what all of them lack may come back
+  peers,       // on other hosts: this rank is fit
+};
+
 // An error with one sentence for a person: what happened, where, what was expected, what to do.
 struct Error {
   ExitCode code = ExitCode::config;
   std::string message;
+  Reach reach = Reach::run;
 };
+
+// Return the same error with another exit code, and with another reach.
+Error with_code(ExitCode code, Error error);
+Error with_reach(Reach reach, Error error);
 
 // Ends the program: out of line, because every type of a Result checks three times.
 [[noreturn]] void value_of_error(const Error& error);
@@ -106,6 +123,13 @@ Error fail_with(ExitCode code, fmt::string_view format, fmt::format_args values)
 template <typename... Values>
 Error fail(ExitCode code, fmt::format_string<Values...> format, Values&&... values) {
   return fail_with(code, format, fmt::make_format_args(values...));
+}
+
+// Makes an error whose cause is another one, which it quotes, and whose reach it has.
+template <typename... Values>
+Error fail_because(const Error& cause, ExitCode code, fmt::format_string<Values...> format,
+                   Values&&... values) {
+  return with_reach(cause.reach, fail_with(code, format, fmt::make_format_args(values...)));
 }
 
 }  // namespace holdfast::inline core

@@ -108,8 +108,8 @@ class Download {
         {{"HOLDFAST_DOWNLOAD", directory_}, {"HOLDFAST_RUN", lineage.ok() ? lineage->run_id : ""}},
         cancelled_);
     if (done.outcome.ok()) return {};
-    return fail(
-        ExitCode::communication,
+    return fail_because(
+        done.outcome.error(), ExitCode::communication,
         "{}. It is not known whether there is a checkpoint elsewhere, so nothing is begun: start again "
         "when the place can be reached, or set run.resume = \"never\" to start from the beginning",
         done.outcome.error().message);

@@ -52,7 +52,7 @@ Result<void> check_has_state(const OwnCheckpoint& found) {
 
 Result<Config> stored_config(Env& env, const StartPoint& start) {
   Result<LoadedConfig> loaded = load_stored_config(env, start.config, name_of(start) + " (stored config)");
-  if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
+  if (!loaded.ok()) return with_code(ExitCode::checkpoint, loaded.error());
   return loaded->config;
 }
 
@@ -205,7 +205,7 @@ Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory
     const std::string directory =
         checkpoint_names::checkpoints(run_directory) + "/" + checkpoint_names::step_name(newest->step);
     const Result<FileStatus> status = env.status(directory);
-    if (!status.ok()) return Error{ExitCode::checkpoint, status.error().message};
+    if (!status.ok()) return with_code(ExitCode::checkpoint, status.error());
     own.has_newest_recorded = status->exists;
   }
   HF_TRY(const RunIdentity identity, identify_run(env, {run_directory}));

@@ -108,7 +108,7 @@ Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
   const StoredConfig of =
       manifest.values.contains(imported_from_key) ? StoredConfig::of_weights : StoredConfig::of_run;
   Result<LoadedConfig> loaded = load_stored_config(env, manifest.config, name, of);
-  if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
+  if (!loaded.ok()) return with_code(ExitCode::checkpoint, loaded.error());
   return std::move(loaded->config);
 }
 

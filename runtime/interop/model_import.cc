@@ -29,7 +29,7 @@ Result<Config> config_of(Env& env, const ForeignShape& shape, const std::string&
       std::clamp<std::int64_t>(shape.longest_sequence, 1, usual_sequence_length);
   const Result<LoadedConfig> loaded = load_stored_config(
       env, dump_config(config), place + " (as keys of a config)", StoredConfig::of_weights);
-  if (!loaded.ok()) return Error{ExitCode::data, loaded.error().message};
+  if (!loaded.ok()) return with_code(ExitCode::data, loaded.error());
   config = loaded->config;
   constexpr std::int64_t says_itself = 0;
   if (const Result<void> resolved = resolve_config(config, says_itself); !resolved.ok())

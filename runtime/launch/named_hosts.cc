@@ -57,7 +57,8 @@ Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& optio
     hosts = hosts_of_file(text);
   } else if (!options.hostfile.empty()) {
     const Result<std::string> text = read_text_within(env, options.hostfile, text_limits::hostfile);
-    if (!text.ok()) return fail(ExitCode::config, "launch: the hostfile: {}", text.error().message);
+    if (!text.ok())
+      return fail_because(text.error(), ExitCode::config, "launch: the hostfile: {}", text.error().message);
     hosts = hosts_of_file(*text);
   } else {
     HF_TRY(hosts, hosts_of_allocation(env, options));

@@ -35,7 +35,7 @@ Result<void> LineLog::append(std::string_view line) {
 Result<void> LineLog::insist(std::string_view line) {
   Result<void> written = write_waiting();
   if (written.ok()) written = write(line);
-  if (!written.ok()) return fail(ExitCode::checkpoint, "{}", written.error().message);
+  if (!written.ok()) return with_code(ExitCode::checkpoint, written.error());
   if (failing_) end_outage();
   return {};
 }
@@ -44,8 +44,8 @@ Result<void> LineLog::flush() {
   if (const Result<void> written = write_waiting(); !written.ok()) {
     owner_knows_ = true;
     const std::uint64_t missing = waiting_.size() + dropped_of_outage_;
-    return fail(ExitCode::checkpoint, "{}; {} {} not in it", written.error().message, count_of_lines(missing),
-                missing == 1 ? "is" : "are");
+    return fail_because(written.error(), ExitCode::checkpoint, "{}; {} {} not in it", written.error().message,
+                        count_of_lines(missing), missing == 1 ? "is" : "are");
   }
   if (failing_) end_outage();
   return {};

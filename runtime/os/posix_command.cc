@@ -51,7 +51,7 @@ Result<CommandEnd> run_posix_command(Env& env, const Command& command) {
                                .output_descriptor = to->value(),
                                .own_session = true,
                                .die_with_parent = true});
-  if (!started.ok()) return Error{ExitCode::checkpoint, started.error().message};
+  if (!started.ok()) return with_code(ExitCode::checkpoint, started.error());
   Process& shell = **started;
   to.reset();
   const std::int64_t deadline_ns = env.monotonic_ns() + command.timeout_ms * 1'000'000;

@@ -15,24 +15,21 @@
 #include <utility>
 
 #include "runtime/os/aligned_buffer.h"
+#include "runtime/os/errno_reason.h"
 
 namespace holdfast::inline os {
 namespace {
 
 constexpr std::size_t largest_transfer_bytes = std::size_t{1} << 30;  // the kernel stops short of 2 GiB
 
-std::string text_of_errno(int reason) {
-  std::array<char, 256> buffer{};
-  return strerror_r(reason, buffer.data(), buffer.size());
-}
-
 Error os_error(ExitCode code, std::string_view action, const std::string& path, int reason) {
-  const std::string text = text_of_errno(reason);
-  if (reason == ENOSPC || reason == EDQUOT) {
-    return fail(code, "cannot {} {}: the disk is full ({}); free space there and start again", action, path,
-                text);
-  }
-  return fail(code, "cannot {} {}: {}", action, path, text);
+  const std::string text = reason_text(reason);
+  const bool is_full = reason == ENOSPC || reason == EDQUOT;
+  return with_reach(reach_of_reason(reason),
+                    is_full
+                        ? fail(code, "cannot {} {}: the disk is full ({}); free space there and start again",
+                               action, path, text)
+                        : fail(code, "cannot {} {}: {}", action, path, text));
 }
 
 // A second descriptor of an open file, for direct I/O, or why there is none.
@@ -64,7 +61,7 @@ std::string alignment_refusal(int descriptor) {
 DirectDescriptor open_direct(int descriptor, int flags) {
   Descriptor direct = open_descriptor(fmt::format("/proc/self/fd/{}", descriptor), flags | O_DIRECT);
   if (direct.value() < 0)
-    return {.refusal = fmt::format("the file system refuses direct I/O ({})", text_of_errno(errno))};
+    return {.refusal = fmt::format("the file system refuses direct I/O ({})", reason_text(errno))};
   std::string refusal = alignment_refusal(direct.value());
   if (!refusal.empty()) return {.refusal = std::move(refusal)};
   return {.descriptor = std::move(direct), .refusal = ""};
@@ -162,7 +159,7 @@ class PosixFile final : public File {
   std::string buffered_reason() const override {
     const int reason = stopped_by_;
     if (reason == 0) return direct_.refusal;
-    return fmt::format("the file system refused a direct operation ({})", text_of_errno(reason));
+    return fmt::format("the file system refused a direct operation ({})", reason_text(reason));
   }
 
   const std::string& path() const override { return path_; }

@@ -18,6 +18,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/os/env.h"
+#include "runtime/os/errno_reason.h"
 #include "runtime/os/network.h"
 #include "runtime/os/posix_file.h"
 
@@ -25,11 +26,6 @@ namespace holdfast::inline os {
 namespace {
 
 constexpr std::int64_t ns_per_ms = 1'000'000;
-
-std::string reason_text(int reason) {
-  std::array<char, 256> buffer{};
-  return strerror_r(reason, buffer.data(), buffer.size());
-}
 
 // The sockets API takes every family's address as the same pointer.
 struct Address {

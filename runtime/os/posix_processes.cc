@@ -22,6 +22,7 @@ extern "C" {  // which the header of glibc 2.36 forgets
 #include <sys/pidfd.h>
 }
 
+#include "runtime/os/errno_reason.h"
 #include "runtime/os/posix_file.h"
 #include "runtime/os/process_identity.h"
 
@@ -31,7 +32,8 @@ namespace holdfast::inline os {
 namespace {
 
 Error cannot(const std::string& what, int reason) {
-  return fail(ExitCode::communication, "cannot {}: {}", what, std::strerror(reason));
+  return with_reach(reach_of_reason(reason),
+                    fail(ExitCode::communication, "cannot {}: {}", what, reason_text(reason)));
 }
 
 int milliseconds_left(std::chrono::steady_clock::time_point deadline) {

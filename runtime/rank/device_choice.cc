@@ -22,8 +22,8 @@ std::string module_path(Env& env) {
 template <typename Found>
 Result<Found> needed(Result<Found> found) {
   if (found.ok()) return found;
-  return fail(found.error().code, "device = \"cuda\", but {}, or use \"cpu\" or \"auto\"",
-              found.error().message);
+  return fail_because(found.error(), found.error().code,
+                      "device = \"cuda\", but {}, or use \"cpu\" or \"auto\"", found.error().message);
 }
 
 // UsableGpu is the GPU of a rank, which has been seen to run a kernel. The ranks of one host take its GPUs in

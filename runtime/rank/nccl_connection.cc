@@ -13,8 +13,8 @@ Result<void> connect_group(NcclSession& session, CountedCommunicator& run, Env& 
   if (control.size() == 1) return {};
   Result<std::unique_ptr<Transport>> connected = session.connect(control, group.name);
   if (!connected.ok()) {
-    return fail(connected.error().code, "{}. parallel.exchange = \"host\" does without NCCL",
-                connected.error().message);
+    return fail_because(connected.error(), connected.error().code,
+                        "{}. parallel.exchange = \"host\" does without NCCL", connected.error().message);
   }
   group.transport->use(std::make_unique<GuardedTransport>(std::move(connected).value(), control, env,
                                                           run.traffic().of(group.axis)));

@@ -60,7 +60,7 @@ Result<ListenAddress> listen_address(Env& env, const Config& config, bool one_ho
     // without that host.
     const Result<FileStatus> begun = env.status(RunPaths{config.run.directory}.config());
     const bool has_begun = begun.ok() && begun->exists;
-    return fail(has_begun ? ExitCode::communication : ExitCode::config, "{}", addresses.error().message);
+    return with_code(has_begun ? ExitCode::communication : ExitCode::config, addresses.error());
   }
   if (config.network.interface.empty()) return ListenAddress{.address = {}, .reported = *addresses};
   return ListenAddress{.address = addresses->front(), .reported = {addresses->front()}};

@@ -56,8 +56,9 @@ struct Claim::State {
     if (!text.ok()) {
       const Result<FileStatus> status = env->status(path);
       if (status.ok() && !status->exists) return {};  // somebody removed it, and nobody has claimed it since
-      return fail(ExitCode::checkpoint, "it cannot be seen whether another start writes {} now: {}",
-                  directory_of(path), text.error().message);
+      return fail_because(text.error(), ExitCode::checkpoint,
+                          "it cannot be seen whether another start writes {} now: {}", directory_of(path),
+                          text.error().message);
     }
     const ClaimRecord now = claim_record_of(*text);
     const std::lock_guard guard(mutex);

@@ -9,7 +9,8 @@ namespace holdfast::inline save {
 Result<std::string> check_checkpoint_io(Env& env, const CheckpointConfig& config) {
   const auto queue = env.make_io_queue({.depth = 1, .backend = io_backend_of(config.io)});
   if (!queue.ok())
-    return fail(queue.error().code, "checkpoint.io = \"{}\": {}", config.io, queue.error().message);
+    return fail_because(queue.error(), queue.error().code, "checkpoint.io = \"{}\": {}", config.io,
+                        queue.error().message);
   const std::string& reason = (*queue)->fallback_reason();
   if (reason.empty()) return std::string();
   return fmt::format("checkpoints go through threads, because io_uring cannot be used: {}", reason);

@@ -90,7 +90,7 @@ Result<ShardFile> DiskSaver::drain(Save& save) {
   const std::string directory = store_->pending_directory(state.step);
   HF_FAULT_POINT(faults, "save.before_shard");
   if (const Result<void> made = env.make_directories(directory); !made.ok())
-    return Error{ExitCode::checkpoint, made.error().message};
+    return with_code(ExitCode::checkpoint, made.error());
   ShardWriteOptions options = shard_options(*view_, *store_);
   // Compression is left out because processors that train do not compute while they compress.
   if (view_->rank.device.host_sees_memory() && options.compression == Compression::automatic)

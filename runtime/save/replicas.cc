@@ -202,8 +202,9 @@ void Replicas::send(const SnapshotStep& step, std::span<const std::byte> slot,
     view_->rank.env.lower_thread_priority();
     Result<std::uint64_t> sent = deliver(slot, confirmed);
     if (sent.ok()) return sent;
-    return fail(sent.error().code, "its buddy, rank {} (host {}), could not be given it: {}", target_.rank,
-                target_.host, sent.error().message);
+    return fail_because(sent.error(), sent.error().code,
+                        "its buddy, rank {} (host {}), could not be given it: {}", target_.rank, target_.host,
+                        sent.error().message);
   });
 }
 

@@ -108,7 +108,7 @@ Result<void> read_weights(StateView& view, const std::string& directory) {
 Result<Config> config_of(StateView& view, const Manifest& manifest, const std::string& place) {
   Result<LoadedConfig> loaded =
       load_stored_config(view.rank.env, manifest.config, place + " (stored config)");
-  if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
+  if (!loaded.ok()) return with_code(ExitCode::checkpoint, loaded.error());
   return loaded->config;
 }
 

@@ -129,8 +129,9 @@ Result<void> ShardCopies::send(std::uint64_t step, const std::string& directory,
                                const Pace& pace) {
   if (keeper_ < 0) return {};
   const auto reported = [&](const Error& error) -> Result<void> {
-    return fail(ExitCode::checkpoint, "rank {} (host {}), which keeps its copy, could not be given it: {}",
-                keeper_, keeper_host_, error.message);
+    return fail_because(error, ExitCode::checkpoint,
+                        "rank {} (host {}), which keeps its copy, could not be given it: {}", keeper_,
+                        keeper_host_, error.message);
   };
   Result<std::unique_ptr<Connection>> connection = connect();
   if (!connection.ok()) return reported(connection.error());

@@ -117,7 +117,7 @@ Result<void> TraceRecording::write() {
   for (std::uint64_t i = 0; i < spans.kept(); ++i) trace.spans.push_back(spans.at(i));
   const RunPaths paths{worker_->rank().config.run.directory};
   if (const Result<void> made = worker_->rank().env.make_directories(paths.trace()); !made.ok())
-    return Error{ExitCode::checkpoint, made.error().message};
+    return with_code(ExitCode::checkpoint, made.error());
   return worker_->rank().env.replace_text(paths.trace(header_.rank), to_text(trace));
 }
 

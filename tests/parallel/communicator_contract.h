@@ -137,6 +137,24 @@ inline Result<void> check_collectives(Communicator& communicator, const Waiter& 
   return {};
 }
 
+// Rank 0 is fit in the first of these agreements alone; the last rank fails in all of them.
+inline Result<void> agree_on_reaches(Communicator& communicator, const Waiter& waiter) {
+  const int rank = communicator.rank(), last = communicator.size() - 1;
+  const auto reach_of = [&](const std::optional<Reach>& mine) {
+    const Result<void> outcome = agree_on_outcome(
+        communicator, waiter,
+        mine.has_value() ? with_reach(*mine, fail(ExitCode::data, "unfit")) : Result<void>(), "h");
+    return outcome.ok() ? std::optional<Reach>() : outcome.error().reach;
+  };
+  const auto fails_with = [](Reach reach) { return std::optional(reach); };
+  const std::optional<Reach> some = rank == last ? fails_with(Reach::host) : std::nullopt;
+  EXPECT_EQ(reach_of(some), rank == last ? Reach::host : Reach::peers);
+  EXPECT_EQ(reach_of(fails_with(Reach::host)), Reach::everywhere);
+  EXPECT_EQ(reach_of(fails_with(rank == last ? Reach::minute : Reach::host)), Reach::minute);
+  EXPECT_EQ(reach_of(fails_with(rank == last ? Reach::run : Reach::host)), Reach::run);
+  return {};
+}
+
 inline Result<void> check_agreement(Communicator& communicator, const Waiter& waiter) {
   const int rank = communicator.rank(), last = communicator.size() - 1;
   HF_TRY_VOID(agree_on_facts(communicator, waiter, {{"binary", "b1"}, {"config", "c1"}}));
@@ -165,8 +183,9 @@ inline Result<void> check_agreement(Communicator& communicator, const Waiter& wa
   if (!outcome.ok()) {
     EXPECT_EQ(outcome.error().code, ExitCode::data);
     EXPECT_EQ(outcome.error().message, fmt::format("rank {} (node{}): train.bin: not found", last, last));
+    EXPECT_EQ(outcome.error().reach, Reach::run);
   }
-  return {};
+  return agree_on_reaches(communicator, waiter);
 }
 
 // Everything that a communicator does from its end on, as seen by the rank that has got the error.
