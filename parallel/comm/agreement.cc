@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "parallel/comm/gather.h"
 
@@ -42,8 +43,29 @@ std::string name_ranks(const std::vector<std::size_t>& ranks) {
 
 }  // namespace
 
-Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter,
-                            const std::vector<Fact>& facts) {
+namespace {
+
+// FactTexts holds what one rank says: its host, then the name and the value of each fact in turn.
+using FactTexts = std::vector<std::string>;
+
+bool is_same_fact(const FactTexts& one, const FactTexts& other, std::size_t at) {
+  return one.size() == other.size() && one[at] == other[at] && one[at + 1] == other[at + 1];
+}
+
+// Returns a rank that has the same value as more than half of all; none if there is no such value.
+std::optional<std::size_t> rank_of_most(const std::vector<FactTexts>& all, std::size_t at) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto alike =
+        std::ranges::count_if(all, [&](const FactTexts& one) { return is_same_fact(one, all[rank], at); });
+    if (2 * static_cast<std::size_t>(alike) > all.size()) return rank;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter, const std::vector<Fact>& facts,
+                            Difference difference) {
   std::string mine;
   put_field(mine, waiter.env().host_name());
   for (const Fact& fact : facts) {
@@ -51,25 +73,31 @@ Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter,
     put_field(mine, fact.value);
   }
   HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, mine));
-  std::vector<std::vector<std::string>> all;  // per rank: host, then name and value alternately
+  std::vector<FactTexts> all;
   for (const std::string& text : texts) all.push_back(split_fields(text));
 
-  const std::vector<std::string>& first = all.front();
-  for (std::size_t i = 1; i + 1 < first.size(); i += 2) {
+  for (std::size_t i = 1; i + 1 < all.front().size(); i += 2) {
+    const std::optional<std::size_t> most =
+        difference == Difference::most_go_on ? rank_of_most(all, i) : std::nullopt;
+    const std::size_t right = most.value_or(0);
+    const FactTexts& expected = all[right];
     std::vector<std::size_t> others;
-    for (std::size_t rank = 1; rank < all.size(); ++rank) {
-      const bool same =
-          all[rank].size() == first.size() && all[rank][i] == first[i] && all[rank][i + 1] == first[i + 1];
-      if (!same) others.push_back(rank);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (!is_same_fact(all[rank], expected, i)) others.push_back(rank);
     }
     if (others.empty()) continue;
-    const std::vector<std::string>& other = all[others.front()];
-    const bool comparable = other.size() == first.size() && other[i] == first[i];
-    return fail(ExitCode::config,
-                "{} (host {}) {} another {} than rank 0 (host {}): {} instead of {}; all ranks of a run must "
-                "have the same one: make it equal on every host, then start again",
-                name_ranks(others), other[0], others.size() == 1 ? "has" : "have", first[i], first[0],
-                comparable ? other[i + 1] : "no such fact (another version of the program)", first[i + 1]);
+    const FactTexts& other = all[others.front()];
+    const bool comparable = other.size() == expected.size() && other[i] == expected[i];
+    const Error error = fail(
+        ExitCode::config,
+        "{} (host {}) {} another {} than rank {} (host {}): {} instead of {}; all ranks of a run must "
+        "have the same one: make it equal on every host, then start again",
+        name_ranks(others), other[0], others.size() == 1 ? "has" : "have", expected[i], right, expected[0],
+        comparable ? other[i + 1] : "no such fact (another version of the program)", expected[i + 1]);
+    if (!most.has_value()) return error;
+    const bool is_other =
+        std::ranges::find(others, static_cast<std::size_t>(communicator.rank())) != others.end();
+    return with_reach(is_other ? Reach::host : Reach::peers, error);
   }
   return {};
 }
@@ -92,27 +120,26 @@ struct RankFailure {
   }
 };
 
-// Returns the reach that an agreed error has for the rank whose own outcome is `mine`.
-Reach agreed_reach(const std::vector<RankFailure>& all, const RankFailure& mine) {
-  const auto reaches = [](Reach reach) {
-    return [reach](const RankFailure& one) { return one.failed && one.reach == static_cast<int>(reach); };
-  };
-  if (std::ranges::any_of(all, reaches(Reach::run))) return Reach::run;
-  const bool some_are_fit = !std::ranges::all_of(all, &RankFailure::failed);
-  if (some_are_fit) return mine.failed ? static_cast<Reach>(mine.reach) : Reach::peers;
-  return std::ranges::any_of(all, reaches(Reach::minute)) ? Reach::minute : Reach::everywhere;
+bool has_reach(const RankFailure& one, Reach reach) {
+  return one.failed && one.reach == static_cast<int>(reach);
 }
 
-}  // namespace
+// Returns the reach of an error that concerns all ranks.
+Reach reach_for_all(const std::vector<RankFailure>& all) {
+  for (const Reach reach : {Reach::run, Reach::minute}) {
+    if (std::ranges::any_of(all, [&](const RankFailure& one) { return has_reach(one, reach); })) return reach;
+  }
+  return Reach::everywhere;
+}
 
-Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
-                              const std::string& host) {
-  // A rank that has lost a peer cannot agree on anything any more; the error that reports the loss is the one
-  // to keep.
-  if (!mine.ok() && communicator.abandoned()) return mine;
+// Gathers the failures of all ranks; none if all have succeeded. A rank that has lost a peer cannot agree on
+// anything any more; the error that reports the loss is the one to keep.
+Result<std::vector<RankFailure>> gather_failures(Communicator& communicator, const Waiter& waiter,
+                                                 const Result<void>& mine, const std::string& host) {
+  if (!mine.ok() && communicator.abandoned()) return mine.error();
   std::array<std::int64_t, 1> failures = {mine.ok() ? 0 : 1};
   HF_TRY_VOID(all_reduce_sum(communicator, waiter, failures));
-  if (failures[0] == 0) return {};
+  if (failures[0] == 0) return std::vector<RankFailure>();
   RankFailure own;
   if (!mine.ok()) {
     own = {.failed = true,
@@ -121,22 +148,45 @@ Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, 
            .host = host,
            .message = mine.error().message};
   }
-  HF_TRY(const std::vector<RankFailure> all, gather(communicator, waiter, own));
-  const Reach reach = agreed_reach(all, own);
+  return gather(communicator, waiter, own);
+}
+
+// Returns the error of the first failure that decides: where the run is wrong, the first of those that say so.
+Error error_of(const Communicator& communicator, const std::vector<RankFailure>& all, Reach reach) {
   // An error that is the same on all ranks is not attributed to one of them.
   const bool alike = std::ranges::all_of(all, [&](const RankFailure& one) {
     return one.failed && one.code == all[0].code && one.message == all[0].message;
   });
-  const auto counts = [&](const RankFailure& one) {
-    return one.failed && (reach != Reach::run || one.reach == static_cast<int>(Reach::run));
-  };
-  const auto first = std::ranges::find_if(all, counts);
+  const auto first = std::ranges::find_if(all, [&](const RankFailure& one) {
+    return one.failed && (reach != Reach::run || has_reach(one, Reach::run));
+  });
   HF_CHECK(first != all.end(), "some rank failed");
   const auto code = static_cast<ExitCode>(first->code);
   if (alike) return Error{code, first->message, reach};
   return with_reach(
       reach, fail(code, "rank {} ({}): {}", communicator.global_rank(static_cast<int>(first - all.begin())),
                   first->host, first->message));
+}
+
+}  // namespace
+
+Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
+                              const std::string& host) {
+  HF_TRY(const std::vector<RankFailure> all, gather_failures(communicator, waiter, mine, host));
+  if (all.empty()) return {};
+  return error_of(communicator, all, reach_for_all(all));
+}
+
+Result<void> agree_on_fitness(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
+                              const std::string& host, Examined examined) {
+  HF_TRY(const std::vector<RankFailure> all, gather_failures(communicator, waiter, mine, host));
+  if (all.empty()) return {};
+  const bool all_failed = std::ranges::all_of(all, &RankFailure::failed);
+  const Reach for_all = reach_for_all(all);
+  if (all_failed || (for_all == Reach::run && examined == Examined::own))
+    return error_of(communicator, all, for_all);
+  if (mine.ok()) return error_of(communicator, all, Reach::peers);
+  return with_reach(Reach::host, mine.error());  // what this rank says when it leaves is about itself
 }
 
 }  // namespace holdfast::inline parallel

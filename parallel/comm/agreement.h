@@ -2,6 +2,7 @@
 // differs or failed.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,18 +15,33 @@ struct Fact {
   std::string value;  // compared as text
 };
 
-// Compares facts across all ranks; every rank passes the same names. When a value differs from rank 0's, all
-// ranks get the same error (ExitCode::config), which names the fact, the ranks that differ and both values.
-Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter, const std::vector<Fact>& facts);
+// Says what follows where ranks have different facts.
+enum class Difference : std::uint8_t {
+  ends_run,  // all get the same error, as at a first start, which a person watches
+  most_go_on,  // ranks that differ from more than half of all are unfit (agree_on_fitness()), if there are so many
+};
 
-// Combines the outcomes of all ranks. All get ok, or an error with the code and the sentence of the lowest failing
-// rank, prefixed "rank 2 (host): " unless all ranks failed with the same sentence. Its reach tells each rank what
-// follows:
-//   run                 the run ends; some rank failed for a reason that every start would meet
-//   everywhere, minute  all ranks failed, each because of its host, or some of them because of this minute
-//   host, minute        this rank is unfit and others are fit: they go on if it leaves
-//   peers               this rank is fit and others are not
+// Compares facts across all ranks; every rank passes the same names. When values differ, the error
+// (ExitCode::config) names the fact, the ranks that differ from rank 0, or from most ranks, and both values.
+Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter, const std::vector<Fact>& facts,
+                            Difference difference = Difference::ends_run);
+
+// Combine the outcomes of all ranks. All get ok, or an error with the code and the sentence of the lowest failing
+// rank, prefixed "rank 2 (host): " unless all ranks failed with the same sentence. They differ in who an error
+// concerns, and so in the reach of the error that each rank gets:
+//
+// agree_on_outcome() is for what some ranks do for all: the error is everybody's. Reach::run if it is that of some
+// rank; else Reach::minute if it may be over at the next attempt; else Reach::everywhere.
+//
+// agree_on_fitness() is for what each rank does for itself. Where some ranks succeed, the others are unfit: those get
+// Reach::host, and the fit ones get Reach::peers and can go on once the unfit ranks have left. Where all fail, the
+// reach is that of agree_on_outcome(). An error with Reach::run is everybody's if each rank has examined something of
+// its own (Examined::own: its samples, its device); where all have examined the same input (Examined::same), a rank
+// that alone finds it wrong is unfit.
+enum class Examined : std::uint8_t { own, same };
 Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
                               const std::string& host);
+Result<void> agree_on_fitness(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
+                              const std::string& host, Examined examined);
 
 }  // namespace holdfast::inline parallel

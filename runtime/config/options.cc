@@ -211,6 +211,11 @@ std::vector<Option> elastic_options() {
           "killed gives it back only after some seconds. Past it there are fewer snapshots in memory, then "
           "fewer ranks as far as elastic.min_data_parallel allows, and else the run ends with 76, to be "
           "started again"),
+      duration(
+          "elastic.input_timeout", HF_FIELD(elastic.input_timeout_ms), {0, kDay_ms}, kSafe,
+          "How long a start waits for what the run has read before and no host can read now: its data, its "
+          "run directory, its devices. Past it the run ends with 76, to be started again. What is missing at "
+          "the first start of a run ends it at once"),
       choice(
           "elastic.grow", HF_FIELD(elastic.grow), {"auto", "off"}, kSafe,
           "A run that lost ranks: auto = gets new ones between two steps, until it has the copies that were "

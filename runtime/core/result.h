@@ -38,8 +38,8 @@ enum class Reach : std::uint8_t {
   host,    // on this host: its device, mount, program, disk or memory is unfit
   minute,  // now: storage or a link does not respond, or the system is short of something
   // The other two follow from an agreement of all ranks (parallel/comm/agreement.h).
-  everywhere,  // on all hosts, each of which is unfit by itself: what all of them lack may come back
-  peers,       // on other hosts: this rank is fit
+  everywhere,  // on all hosts, each of which lacks it: it may come back
+  peers,       // on other hosts alone: this rank is fit
 };
 
 // An error with one sentence for a person: what happened, where, what was expected, what to do.

@@ -57,7 +57,11 @@ Result<std::shared_ptr<DataSet>> DataSet::open(Env& env, const std::vector<Sourc
   data->sequence_length_ = sequence_length;
   data->options_ = options;
   std::string problems;
-  const auto note = [&](const Error& error) { problems += (problems.empty() ? "" : "\n") + error.message; };
+  Reach reach = Reach::minute;  // of what is worst
+  const auto note = [&](const Error& error) {
+    problems += (problems.empty() ? "" : "\n") + error.message;
+    reach = std::min(reach, error.reach);
+  };
   if (const Result<void> weights = check_weights(sources); !weights.ok()) note(weights.error());
   for (const SourceConfig& config : sources) {
     Result<std::unique_ptr<TokenSource>> source =
@@ -80,7 +84,7 @@ Result<std::shared_ptr<DataSet>> DataSet::open(Env& env, const std::vector<Sourc
     }
     data->sources_.push_back({.tokens = std::move(source).value(), .samples = used, .weight = config.weight});
   }
-  if (!problems.empty()) return Error{ExitCode::data, problems};
+  if (!problems.empty()) return Error{ExitCode::data, problems, reach};
   return data;
 }
 

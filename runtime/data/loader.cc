@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "runtime/os/retry.h"
 #include "runtime/os/thread.h"
 
 namespace holdfast::inline data {
@@ -40,6 +41,7 @@ struct DataLoader::State {
     Digest digest;
   };
 
+  Env* env;
   std::shared_ptr<DataSet> data;
   SampleOrder order;
   BatchShape shape;
@@ -125,7 +127,12 @@ Result<void> DataLoader::State::fill_sample(std::uint64_t index, std::size_t row
   const std::uint64_t position = position_in_step(index, &step);
   const SampleId id = next_sample(index);
   const std::span<std::int32_t> tokens = std::span(sample_buffer).subspan(digest_head_tokens);
-  HF_TRY_VOID(data->read(id, tokens, vocabulary));
+  HF_TRY_VOID(retry_storage(
+      *env, [&] { return data->read(id, tokens, vocabulary); },
+      [&] {
+        const std::scoped_lock guard(mutex);
+        return stopping;
+      }));
   const DigestHead head = {.position_in_step = position, .source = id.source, .sample = id.sample};
   std::memcpy(sample_buffer.data(), &head, sizeof(head));
   slot.digest += digest_of(std::as_bytes(std::span(sample_buffer)));
@@ -154,7 +161,8 @@ DataLoader::DataLoader(Env& env, std::shared_ptr<DataSet> data, std::uint64_t se
       .counted_targets = 0,
       .digest = {}};
   state_.reset(
-      new State{.data = std::move(data),
+      new State{.env = &env,
+                .data = std::move(data),
                 .order = std::move(order),
                 .shape = shape,
                 .rank_lanes = std::move(rank_lanes),

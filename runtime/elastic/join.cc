@@ -1,6 +1,7 @@
 #include "runtime/elastic/join.h"
 
 #include <algorithm>
+#include <set>
 
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/gather.h"
@@ -12,6 +13,7 @@
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/model/spec.h"
 #include "runtime/os/console.h"
+#include "runtime/os/retry.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/save/checkpoint_io.h"
@@ -21,6 +23,42 @@ namespace {
 
 Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine) {
   return agree_on_outcome(inputs.communicator, waiter, mine, inputs.env.host_name());
+}
+
+// Agrees on what each rank has examined for itself: the same input on all of them, but for its device.
+Result<void> agree_on_own(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine,
+                          Examined examined = Examined::same) {
+  return agree_on_fitness(inputs.communicator, waiter, mine, inputs.env.host_name(), examined);
+}
+
+// EarlierStarts holds what the host of a rank shows of earlier starts of the run.
+struct EarlierStarts {
+  bool knows_directory = false;  // the config of this rank names one
+  bool sees_run = false, is_local = false;
+  std::string host = {};  // Env::host_id()
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("knows_directory", self.knows_directory);
+    visit("sees_run", self.sees_run);
+    visit("is_local", self.is_local);
+    visit("host", self.host);
+  }
+};
+
+Result<EarlierStarts> earlier_starts(const TrainInputs& inputs) {
+  EarlierStarts seen{.host = inputs.env.host_id()};
+  if (!inputs.config.ok()) return seen;
+  const RunPaths paths{inputs.config->config.run.directory};
+  seen.knows_directory = true;
+  const auto exists = [&](const std::string& path) {
+    return retry_storage(inputs.env, [&]() -> Result<bool> {
+      HF_TRY(const FileStatus status, inputs.env.status(path));
+      return status.exists;
+    });
+  };
+  HF_TRY(seen.sees_run, exists(paths.config()));
+  HF_TRY(seen.is_local, exists(paths.place_name()));
+  return seen;
 }
 
 // A snapshot on the host of a rank: SnapshotIdentity without what all of them have in common.
@@ -105,7 +143,7 @@ Result<OwnStates> join_domains(const TrainInputs& inputs, const Waiter& waiter, 
   HF_TRY_VOID(check_fits_parts(config));
   Result<void> claimed;
   if (domains.leads(inputs.communicator.rank()) && inputs.communicator.rank() != 0)
-    claimed = claim_directory(inputs.env, config, claim);
+    claimed = retry_storage(inputs.env, [&] { return claim_directory(inputs.env, config, claim); });
   HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
   HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, domains,
                                    claim == nullptr ? ClaimCheck() : claim->fence()));
@@ -146,9 +184,37 @@ Result<bool> describe_snapshot(const TrainInputs& inputs, const Waiter& waiter, 
 
 }  // namespace
 
-Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
+Result<bool> join_earlier_starts(const TrainInputs& inputs, const Waiter& waiter) {
+  const Result<EarlierStarts> mine = earlier_starts(inputs);
+  HF_TRY_VOID(agree_on_own(inputs, waiter, outcome_of(mine)));
+  HF_TRY(const std::vector<EarlierStarts> all, gather(inputs.communicator, waiter, *mine));
+  const bool has_begun = std::ranges::any_of(all, &EarlierStarts::sees_run);
+  // A directory that ranks of several hosts see, and that is not local to each, is shared by all. One that is seen on a
+  // single host alone may be local to it.
+  std::set<std::string> hosts;
+  for (const EarlierStarts& one : all) {
+    if (one.sees_run && !one.is_local) hosts.insert(one.host);
+  }
+  const bool is_shared = hosts.size() > 1;
+  Result<void> sees;
+  if (is_shared && mine->knows_directory && !mine->sees_run) {
+    sees = with_reach(Reach::host, fail(ExitCode::checkpoint,
+                                        "run.directory {} is not on this host what it is on others: it has "
+                                        "no config.toml of this run; mount "
+                                        "it here, as on the other hosts",
+                                        inputs.config->config.run.directory));
+  }
+  HF_TRY_VOID(agree_on_own(inputs, waiter, sees));
+  return has_begun;
+}
+
+Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter, Difference difference) {
   HF_FAULT_POINT(inputs.faults, "start.before_join");
-  HF_TRY_VOID(agree(inputs, waiter, outcome_of(inputs.config)));
+  if (difference == Difference::most_go_on) {
+    HF_TRY_VOID(agree_on_own(inputs, waiter, outcome_of(inputs.config)));
+  } else {
+    HF_TRY_VOID(agree(inputs, waiter, outcome_of(inputs.config)));
+  }
   const Config& config = inputs.config->config;
   std::vector<Fact> facts = {{"program", inputs.build}};
   for (const Option& option : option_registry()) {
@@ -157,7 +223,7 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
         is_command(option.key) ? "a command of digest " + to_hex(digest_of(value)) : value;
     facts.push_back({std::string(option.key), reported});
   }
-  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts, difference));
   HF_FAULT_POINT(inputs.faults, "start.after_join");
   return config;
 }
@@ -167,7 +233,9 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
   const bool first = inputs.communicator.rank() == 0;
   Env& env = inputs.env;
   const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
-  HF_TRY_VOID(agree(inputs, patient, first ? claim_directory(env, config, claim) : Result<void>()));
+  HF_TRY_VOID(agree(
+      inputs, patient,
+      first ? retry_storage(env, [&] { return claim_directory(env, config, claim); }) : Result<void>()));
   HF_TRY(const std::optional<StorageDomains> domains,
          find_storage_domains(inputs, waiter, config.run.directory));
   OwnStates own;
@@ -176,8 +244,10 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
   }
   Result<StartPoint> chosen = StartPoint{};
   if (first) {
-    chosen =
-        domains.has_value() ? choose_start(env, config, own, /*in_place=*/false) : choose_start(env, config);
+    chosen = retry_storage(env, [&] {
+      return domains.has_value() ? choose_start(env, config, own, /*in_place=*/false)
+                                 : choose_start(env, config);
+    });
     const bool follows_own = config.run.resume == "auto" || config.run.resume == "must";
     if (!own.newest.ok() && follows_own && !own.shm_run_id.empty()) {
       chosen = StartPoint{
@@ -223,27 +293,32 @@ Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter,
                                 bool says) {
   const bool first = inputs.communicator.rank() == 0;
   const Result<std::string> io = check_checkpoint_io(inputs.env, config.checkpoint);
-  HF_TRY_VOID(agree(inputs, waiter, outcome_of(io)));
+  HF_TRY_VOID(agree_on_own(inputs, waiter, outcome_of(io), Examined::own));
   if (first && says) say_note(*io);
   return {};
 }
 
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
-                                           const Config& config) {
-  Result<std::shared_ptr<DataSet>> data = DataSet::open(
-      inputs.env, config.data.sources, config.training.sequence_length, data_options(config.data));
-  HF_TRY_VOID(agree(inputs, waiter, outcome_of(data)));
-  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, {{"data", to_hex((*data)->fingerprint())}}));
+                                           const Config& config, Difference difference) {
+  Result<std::shared_ptr<DataSet>> data = retry_storage(inputs.env, [&] {
+    return DataSet::open(inputs.env, config.data.sources, config.training.sequence_length,
+                         data_options(config.data));
+  });
+  HF_TRY_VOID(agree_on_own(inputs, waiter, outcome_of(data)));
+  HF_TRY_VOID(
+      agree_on_facts(inputs.communicator, waiter, {{"data", to_hex((*data)->fingerprint())}}, difference));
   return data;
 }
 
 Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const Waiter& waiter,
-                                                const Config& config, const DataSet& training) {
+                                                const Config& config, const DataSet& training,
+                                                Difference difference) {
   if (config.evaluation.every_steps == 0) return std::optional<HeldOutSet>();
-  Result<HeldOutSet> held_out = HeldOutSet::open(inputs.env, config, training);
-  HF_TRY_VOID(agree(inputs, waiter, outcome_of(held_out)));
-  HF_TRY_VOID(
-      agree_on_facts(inputs.communicator, waiter, {{"held-out data", to_hex(held_out->fingerprint())}}));
+  Result<HeldOutSet> held_out =
+      retry_storage(inputs.env, [&] { return HeldOutSet::open(inputs.env, config, training); });
+  HF_TRY_VOID(agree_on_own(inputs, waiter, outcome_of(held_out)));
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter,
+                             {{"held-out data", to_hex(held_out->fingerprint())}}, difference));
   return std::optional(std::move(held_out).value());
 }
 
@@ -306,11 +381,11 @@ Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, 
     mine = fail(ExitCode::config,
                 "HOLDFAST_FAULTS breaks a GPU, but device = \"cpu\"; take an action without gpu_, or a GPU");
   }
-  return agree(inputs, waiter, mine);
+  return agree_on_own(inputs, waiter, mine, Examined::own);
 }
 
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
-                                            const Config& config, Device* existing) {
+                                            const Config& config, Difference difference, Device* existing) {
   HF_TRY_VOID(join_device_check(inputs, waiter, config));
   Result<std::unique_ptr<Device>> device = std::unique_ptr<Device>();
   if (existing == nullptr) {
@@ -319,11 +394,11 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
                           .rank_on_host = inputs.rank_on_host,
                           .ranks_on_host = inputs.ranks_on_host});
   }
-  HF_TRY_VOID(agree(inputs, waiter, outcome_of(device)));
+  HF_TRY_VOID(agree_on_own(inputs, waiter, outcome_of(device), Examined::own));
   Device& joined = existing == nullptr ? **device : *existing;
   std::vector<Fact> facts = {{"device", joined.identity(precision_of(config))}};
   if (config.device == "cuda") facts.push_back({"CUDA library", cuda_module_digest(inputs.env)});
-  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts, difference));
   if (inputs.faults.breaks_device() || inputs.faults.makes_wrong_products())
     inputs.faults.connect_device([&joined](DeviceFault fault) { joined.launch_fault(fault); });
   return device;

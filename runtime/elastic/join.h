@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "parallel/comm/agreement.h"
 #include "parallel/comm/collectives.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
@@ -19,8 +20,15 @@
 
 namespace holdfast::inline elastic {
 
-// Checks that config and binary are the same on all ranks. Returns the config.
-Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
+// Returns whether some rank sees that the run has begun before: its directory holds the config of its first start.
+// Ranks that do not see it, though ranks of several other hosts share it, have not mounted it: they get an error with
+// Reach::host (agree_on_fitness()).
+Result<bool> join_earlier_starts(const TrainInputs& inputs, const Waiter& waiter);
+
+// Checks that config and binary are the same on all ranks. Returns the config. `difference`: whether most ranks go on
+// without those that differ, or have no config.
+Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter,
+                           Difference difference = Difference::ends_run);
 
 struct JoinedStart {
   StartPoint start = {};
@@ -49,11 +57,13 @@ Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter,
 
 // Opens the data on all ranks and compares its fingerprint.
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
-                                           const Config& config);
+                                           const Config& config,
+                                           Difference difference = Difference::ends_run);
 
 // Does the same for the held-out data; none unless evaluation.every_steps asks for it.
 Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const Waiter& waiter,
-                                                const Config& config, const DataSet& training);
+                                                const Config& config, const DataSet& training,
+                                                Difference difference = Difference::ends_run);
 
 // Runs resolve_config() with the vocabulary of the data.
 Result<void> resolve_shape_with_data(Config& config, const DataSet& data);
@@ -74,6 +84,8 @@ Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, 
 // same library, on all ranks. A rank that has a device passes it as `existing`, takes part with that, and
 // gets null.
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
-                                            const Config& config, Device* existing = nullptr);
+                                            const Config& config,
+                                            Difference difference = Difference::ends_run,
+                                            Device* existing = nullptr);
 
 }  // namespace holdfast::inline elastic

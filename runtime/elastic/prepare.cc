@@ -1,9 +1,11 @@
 #include "runtime/elastic/prepare.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "parallel/comm/agreement.h"
+#include "runtime/core/units.h"
 #include "runtime/elastic/download.h"
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/recover.h"
@@ -52,6 +54,7 @@ class PrepareSteps {
       Result<void> (PrepareSteps::*take)();
     };
     static constexpr Entry list[] = {
+        {PrepareStep::earlier_starts, &PrepareSteps::look_for_earlier_starts},
         {PrepareStep::config, &PrepareSteps::agree_on_config},
         {PrepareStep::hosts, &PrepareSteps::connect_hosts},
         {PrepareStep::data, &PrepareSteps::open_data},
@@ -81,13 +84,22 @@ class PrepareSteps {
     return agree_on_outcome(inputs_.communicator, waiter(), mine, inputs_.env.host_name());
   }
 
+  // A first start, which a person watches, ends where ranks differ; a later one goes on with those that are alike.
+  Difference difference() const { return setup_.has_begun ? Difference::most_go_on : Difference::ends_run; }
+
+  Result<void> look_for_earlier_starts() {
+    if (terms_.mode == PrepareMode::rejoin) return {};
+    HF_TRY(setup_.has_begun, join_earlier_starts(inputs_, waiter()));
+    return {};
+  }
+
   // Waits as long as this rank's own config says until all have agreed on one.
   Result<void> agree_on_config() {
     if (inputs_.config.ok()) {
       setup_.config.parallel.timeout_ms = inputs_.config->config.parallel.timeout_ms;
       setup_.config.elastic.recovery_timeout_ms = inputs_.config->config.elastic.recovery_timeout_ms;
     }
-    HF_TRY(setup_.config, join_config(inputs_, waiter()));
+    HF_TRY(setup_.config, join_config(inputs_, waiter(), difference()));
     return {};
   }
 
@@ -100,7 +112,7 @@ class PrepareSteps {
   }
 
   Result<void> open_data() {
-    HF_TRY(setup_.data, join_data(inputs_, waiter(), setup_.config));
+    HF_TRY(setup_.data, join_data(inputs_, waiter(), setup_.config, difference()));
     return {};
   }
 
@@ -161,7 +173,7 @@ class PrepareSteps {
     if (starts() && is_first() && !choice.empty()) print_line("{}", choice);
     if (checks()) return {};
     setup_.device.reset();  // from a start in which a rank died
-    HF_TRY(setup_.device, join_device(inputs_, waiter(), setup_.config, terms_.device));
+    HF_TRY(setup_.device, join_device(inputs_, waiter(), setup_.config, difference(), terms_.device));
     return {};
   }
 
@@ -181,7 +193,7 @@ class PrepareSteps {
   }
 
   Result<void> open_held_out() {
-    HF_TRY(setup_.held_out, join_held_out(inputs_, waiter(), setup_.config, *setup_.data));
+    HF_TRY(setup_.held_out, join_held_out(inputs_, waiter(), setup_.config, *setup_.data, difference()));
     return {};
   }
 
@@ -190,10 +202,57 @@ class PrepareSteps {
   RunSetup& setup_;
 };
 
+// InputWait repeats the preparation of a run that has begun before while no rank can read its inputs.
+class InputWait {
+ public:
+  explicit InputWait(const TrainInputs& inputs) : inputs_(inputs), begun_ns_(inputs.env.monotonic_ns()) {}
+
+  // Waits, and returns whether to try again. Collective: all ranks got the same kind of error.
+  Result<bool> again(const RunSetup& setup, const Waiter& waiter, const Error& error) {
+    const std::int64_t limit_ms = setup.config.elastic.input_timeout_ms;
+    const bool is_over = inputs_.env.monotonic_ns() - begun_ns_ >= limit_ms * 1'000'000;
+    if (inputs_.communicator.rank() == 0 && !std::exchange(said_, true) && !is_over) {
+      print_message(
+          "{}. The run has read this before, so it waits until it is there again, at most {} "
+          "(elastic.input_timeout)",
+          error.message, format_duration(limit_ms));
+    }
+    enter(inputs_.watch, Phase::start_up, 0);
+    std::array<std::int64_t, 1> ends = {is_over || inputs_.stop.stop_requested() ? 1 : 0};
+    HF_TRY_VOID(all_reduce_sum(inputs_.communicator, waiter, ends));
+    if (ends[0] == 0) inputs_.env.sleep_us(pause_us);
+    return ends[0] == 0;
+  }
+
+ private:
+  static constexpr std::int64_t pause_us = 250'000;
+  const TrainInputs& inputs_;
+  std::int64_t begun_ns_;
+  bool said_ = false;
+};
+
 }  // namespace
 
+const char* name_of(PrepareStep step) {
+  static constexpr std::array names = {"run directory",  "config",        "hosts",        "data",   "device",
+                                       "checkpoint I/O", "start point",   "stored shape", "device", "layout",
+                                       "changes",        "held-out data", "done"};
+  static_assert(names.size() == static_cast<std::size_t>(PrepareStep::done) + 1);
+  return names[static_cast<std::size_t>(step)];
+}
+
 Result<void> prepare(const TrainInputs& inputs, const PrepareTerms& terms, RunSetup& setup) {
-  return PrepareSteps(inputs, terms, setup).run();
+  InputWait wait(inputs);
+  while (true) {
+    const Result<void> outcome = PrepareSteps(inputs, terms, setup).run();
+    const bool may_come_back =
+        !outcome.ok() && !inputs.communicator.abandoned() && setup.has_begun &&
+        (outcome.error().reach == Reach::everywhere || outcome.error().reach == Reach::minute);
+    if (!may_come_back || terms.mode != PrepareMode::start) return outcome;
+    HF_TRY(const bool again,
+           wait.again(setup, waiter_for(inputs, setup.config, terms.recovers), outcome.error()));
+    if (!again) return with_code(ExitCode::communication, outcome.error());
+  }
 }
 
 Waiter waiter_for(const TrainInputs& inputs, const Config& config, bool recovers) {

@@ -30,19 +30,23 @@ enum class PrepareMode {
 
 // PrepareStep names the entries of the list, in their order.
 enum class PrepareStep {
-  config,         // the same program and config
-  hosts,          // secret, guards of other hosts, run directory of the guard
-  data,           // the same data
-  device_check,   // each rank can have its device
-  checkpoint_io,  // each rank can have the wanted I/O
-  start_point,    // claim of the run directory, and the newest state to go on from
-  stored_shape,   // lanes and shapes that the run has had since its first start
-  device,         // a device of the same kind on all ranks
-  layout,         // the resolved config, and whether so many ranks can run it
-  changes,        // what differs from the stored config
-  held_out,       // the same held-out data
+  earlier_starts,  // whether the run has begun before, and that all hosts see its directory
+  config,          // the same program and config
+  hosts,           // secret, guards of other hosts, run directory of the guard
+  data,            // the same data
+  device_check,    // each rank can have its device
+  checkpoint_io,   // each rank can have the wanted I/O
+  start_point,     // claim of the run directory, and the newest state to go on from
+  stored_shape,    // lanes and shapes that the run has had since its first start
+  device,          // a device of the same kind on all ranks
+  layout,          // the resolved config, and whether so many ranks can run it
+  changes,         // what differs from the stored config
+  held_out,        // the same held-out data
   done,
 };
+
+// Returns the name of a step for people: "data".
+const char* name_of(PrepareStep step);
 
 struct PrepareTerms {
   PrepareMode mode = PrepareMode::start;
@@ -66,11 +70,16 @@ struct RunSetup {
   AssignmentRequest request = {};  // for the ranks at the start, however many are left
   ResumeChanges changes = {};
   std::optional<HeldOutSet> held_out = {};
-  PrepareStep step = PrepareStep::config;  // the step that failed, or done
+  bool has_begun = false;                          // an earlier start of the run has trained
+  PrepareStep step = PrepareStep::earlier_starts;  // the step that failed, or done
 };
 
 // Takes all steps. It is collective, and all ranks get the same outcome. After an error `setup` holds what was agreed
 // on before. `setup.secret` and `setup.claim`: from an earlier try, if there was one.
+//
+// A start of a run that has begun before waits for inputs that no rank can read now, for elastic.input_timeout, and
+// then fails with ExitCode::communication: they were right once. The reach of other errors says what follows
+// (parallel/comm/agreement.h): with Reach::host this rank is to leave, with Reach::peers others will.
 Result<void> prepare(const TrainInputs& inputs, const PrepareTerms& terms, RunSetup& setup);
 
 // Returns how long a rank waits for its peers, as the config says. `recovers`: as in PrepareTerms.

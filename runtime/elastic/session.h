@@ -56,6 +56,7 @@ struct FaultFacts {
   bool device_lost = false;       // no call into the driver of this rank's device is certain to return
   bool device_failed = false;     // the device reports an error
   bool system_refused = false;    // the system refused something, most likely a thread
+  bool unfit = false;             // this rank is unfit, and others are fit (Reach::host)
   bool joins = false;             // in a step that joiners take part in
   bool has_device = false;        // false: this rank is a joiner itself, or has not begun
 };

@@ -79,8 +79,11 @@ Result<ExitCode> TrainRun::run() {
   bool has_finished = false;
   while (phase != SessionPhase::end) {
     const Result<PhaseOutcome> ended = run_guarded(phase, fault);
-    if (!ended.ok()) fault = ended.error();
-    const PhaseOutcome outcome = ended.ok() ? *ended : outcome_of_fault(fault_facts());
+    if (!ended.ok()) {
+      fault = ended.error();
+      follow_unfit_peers(fault);
+    }
+    const PhaseOutcome outcome = ended.ok() ? *ended : outcome_of_fault(fault_facts(fault));
     has_finished = outcome == PhaseOutcome::finished;
     const std::optional<SessionPhase> next = next_phase(phase, outcome);
     HF_CHECK(next.has_value(), "phase {} of a session cannot end with outcome {}", static_cast<int>(phase),
@@ -88,7 +91,21 @@ Result<ExitCode> TrainRun::run() {
     phase = *next;
   }
   if (has_finished) return exit_code_;
-  return fault;
+  report_if_unfit(fault);
+  return error_of_run(fault);
+}
+
+// Has this rank, which is fit, go on without those that are not: they leave, as ranks that die.
+void TrainRun::follow_unfit_peers(const Error& fault) {
+  if (fault.reach == Reach::peers && launched_.membership != nullptr && !recovery_.joins)
+    world().communicator.abandon();
+}
+
+// Returns the error that the run ends with. What is unfit on some hosts, or now, is no fault of the run's own inputs:
+// another start, on other hosts or later, may go on.
+Error TrainRun::error_of_run(const Error& fault) const {
+  const bool is_own = fault.reach == Reach::run || (fault.reach == Reach::everywhere && !setup_.has_begun);
+  return is_own ? fault : with_code(ExitCode::communication, fault);
 }
 
 Waiter TrainRun::waiter() const {
@@ -210,6 +227,7 @@ Result<PhaseOutcome> TrainRun::run_epoch() {
     memory_.slots.forget();
   }
   const Result<EpochEnd> end = is_active ? run_active() : group_.epoch->wait_for_end(waiter());
+  if (!end.ok()) follow_unfit_peers(end.error());
   if (device_loss_.leaving.has_value()) return end.error();
   // A spare that dies now changes nothing.
   if (is_active && !world().communicator.abandoned())

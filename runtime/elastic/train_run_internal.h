@@ -52,7 +52,10 @@ class TrainRun {
   Error refused(const std::string& what);
   Result<PhaseOutcome> run_phase(SessionPhase phase, const Error& fault);
   bool others_can_go_on() const;
-  FaultFacts fault_facts() const;
+  FaultFacts fault_facts(const Error& fault) const;
+  void report_if_unfit(const Error& error) const;
+  void follow_unfit_peers(const Error& fault);
+  Error error_of_run(const Error& fault) const;
   void leave_run(const Error& error);
 
   void record_end(const RunPaths& paths, const RunEnd& end);

@@ -6,6 +6,7 @@
 #include "runtime/elastic/live_state.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/watch.h"
+#include "runtime/run/launch_record.h"
 
 namespace holdfast::inline elastic {
 
@@ -14,7 +15,7 @@ bool TrainRun::others_can_go_on() const {
          world().communicator.size() > 1;
 }
 
-FaultFacts TrainRun::fault_facts() const {
+FaultFacts TrainRun::fault_facts(const Error& fault) const {
   FaultFacts facts = {.has_membership = launched_.membership != nullptr,
                       .group_lost = world().communicator.abandoned(),
                       .recovery_failed = recovery_.failed,
@@ -22,6 +23,7 @@ FaultFacts TrainRun::fault_facts() const {
                       .evicted = recovery_.is_evicted,
                       .device_lost = device_loss_.leaving.has_value(),
                       .system_refused = recovery_.system_refused,
+                      .unfit = fault.reach == Reach::host && world().communicator.size() > 1,
                       .joins = recovery_.joins,
                       .has_device = setup_.device != nullptr};
   const bool asks_device = facts.has_membership && facts.group_lost && !facts.recovery_failed;
@@ -29,13 +31,21 @@ FaultFacts TrainRun::fault_facts() const {
   return facts;
 }
 
+// Tells the launcher that this rank, and so its host, is unfit.
+void TrainRun::report_if_unfit(const Error& error) const {
+  if (error.reach != Reach::host) return;
+  const Communicator& ranks = launched_.communicator;
+  report_unfit_to_launcher(launched_.env, ranks.global_rank(ranks.rank()), name_of(setup_.step), error);
+}
+
 // Ends this process by SIGKILL, and does not return. The others can go on without this rank, so it ends like
 // a rank that died: an exit code other than 0 would end them, too.
 void TrainRun::leave_run(const Error& error) {
   flush_log();
+  report_if_unfit(error);
   if (device_loss_.leaving.has_value()) {
     end_without_device(*device_loss_.leaving, error);
-  } else if (setup_.device == nullptr) {  // a joiner
+  } else if (is_joiner() && setup_.device == nullptr) {
     print_message("new ranks cannot take part: {}", error.message);
   } else {
     print_message("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(),

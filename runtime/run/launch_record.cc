@@ -46,6 +46,13 @@ std::int64_t whole_number_of(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_number_integer() ? json[key].get<std::int64_t>() : -1;
 }
 
+Reach reach_of(std::int64_t number) {
+  for (const Reach reach : {Reach::run, Reach::minute, Reach::everywhere, Reach::peers}) {
+    if (static_cast<int>(reach) == number) return reach;
+  }
+  return Reach::host;
+}
+
 // The lines that are whole. The newest first line counts: a process that the launcher of MPI started again
 // under the same rank appends to the same file.
 std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
@@ -63,6 +70,13 @@ std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
     }
     if (!found.has_value()) continue;
     if (json.contains("exit_code")) found->end = exit_code_of(whole_number_of(json, "exit_code"));
+    if (json.contains("unfit")) {
+      found->unfit =
+          UnfitReport{.code = exit_code_of(whole_number_of(json, "code")).value_or(ExitCode::config),
+                      .reach = reach_of(whole_number_of(json, "reach")),
+                      .step = text_of(json, "step"),
+                      .sentence = text_of(json, "unfit")};
+    }
     if (json.contains("signal")) found->signal = static_cast<int>(whole_number_of(json, "signal"));
   }
   return found;
@@ -122,6 +136,14 @@ void report_signal_to_launcher(Env& env, int rank, int signal) {
 
 void report_end_to_launcher(Env& env, int rank, ExitCode code, int signal) {
   report_rank(env, rank, {{"exit_code", static_cast<int>(code)}, {"signal", signal}});
+}
+
+void report_unfit_to_launcher(Env& env, int rank, const std::string& step, const Error& error) {
+  report_rank(env, rank,
+              {{"unfit", error.message},
+               {"step", step},
+               {"code", static_cast<int>(error.code)},
+               {"reach", static_cast<int>(error.reach)}});
 }
 
 // A failure is not reported: there may be no reader of the guard's own stream any more.

@@ -37,12 +37,23 @@ void report_signal_to_launcher(Env& env, int rank, int signal);
 // none, it stopped for the others.
 void report_end_to_launcher(Env& env, int rank, ExitCode code, int signal = 0);
 
+// Reports that this rank is unfit (Reach::host), so that it leaves, or that the start fails because of it. `step`:
+// what it was about to do.
+void report_unfit_to_launcher(Env& env, int rank, const std::string& step, const Error& error);
+
 // Reports, for a guard, that it has ended `rank` (launched; -1: all of its host), and why.
 void report_verdict_to_launcher(Env& env, int rank, const std::string& sentence);
 
 // Reports, for a guard, how the process of `rank` ended: "signal 9 (SIGKILL)", after it had completed `step`.
 void report_death_to_launcher(Env& env, int rank, std::int64_t process, const std::string& cause,
                               std::uint64_t step);
+
+struct UnfitReport {
+  ExitCode code = ExitCode::config;
+  Reach reach = Reach::host;
+  std::string step = {};
+  std::string sentence = {};
+};
 
 struct LaunchedRank {
   int rank = 0;
@@ -52,8 +63,9 @@ struct LaunchedRank {
   std::int64_t started_ticks = 0;    // of the process (ProcessFacts)
   std::optional<ExitCode> end = {};  // none: it has not said so far, or it died
   int signal = 0;
-  std::string cause = {};           // how it died, as the guard of its host saw it; empty: it did not see it
-  std::uint64_t step_at_death = 0;  // newest step that it had completed then, if the guard saw it
+  std::string cause = {};  // how it died, as the guard of its host saw it; empty: it did not see it
+  std::optional<UnfitReport> unfit = {};  // why it left, or why the start failed because of it
+  std::uint64_t step_at_death = 0;        // newest step that it had completed then, if the guard saw it
 
   ProcessIdentity identity() const { return {.id = process, .started_ticks = started_ticks}; }
 };

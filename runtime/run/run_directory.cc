@@ -28,11 +28,13 @@ Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
 Error run_directory_error(const Error& reason) {
   if (reason.code == ExitCode::communication) return reason;
   if (reason.code == ExitCode::config) {
-    return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
-                reason.message);
+    return fail_because(reason, ExitCode::config,
+                        "run.directory cannot be used: {}. Give a directory that can be written",
+                        reason.message);
   }
-  return fail(ExitCode::communication,
-              "run.directory cannot be used now: {}. Start the run again when that is over", reason.message);
+  return fail_because(reason, ExitCode::communication,
+                      "run.directory cannot be used now: {}. Start the run again when that is over",
+                      reason.message);
 }
 
 Result<std::unique_ptr<Claim>> claim_run_directory(Env& env, const RunPaths& paths, const LeaseTerms& terms) {
@@ -57,7 +59,7 @@ Result<std::unique_ptr<Claim>> claim_run_directory(Env& env, const RunPaths& pat
   Result<std::unique_ptr<Claim>> claim = Claim::take(env, paths.lock(), in_use, terms);
   if (!claim.ok()) return run_directory_error(claim.error());
   if (const Result<void> removed = remove_temporaries(env, paths); !removed.ok())
-    return run_directory_error({ExitCode::checkpoint, removed.error().message});
+    return run_directory_error(with_code(ExitCode::checkpoint, removed.error()));
   return claim;
 }
 

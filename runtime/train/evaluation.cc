@@ -171,8 +171,8 @@ Result<double> HeldOutSet::loss(Worker& worker) {
   ExactSum& sum = forwards.sum;
   std::int64_t& counted = forwards.counted;
   const Result<void>& outcome = forwards.failure;
-  HF_TRY_VOID(agree_on_outcome(worker.rank().communicator, worker.rank().waiter, outcome,
-                               worker.rank().env.host_name()));
+  HF_TRY_VOID(agree_on_fitness(worker.rank().communicator, worker.rank().waiter, outcome,
+                               worker.rank().env.host_name(), Examined::own));
   sum.normalise();
   HF_TRY_VOID(all_reduce_sum(worker.rank().communicator, worker.rank().waiter, sum.words()));
   HF_TRY_VOID(all_reduce_sum(worker.rank().communicator, worker.rank().waiter, std::span(&counted, 1)));

@@ -143,8 +143,8 @@ Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<
   HF_TRY_VOID(vote(worker, ballot));
   HF_FAULT_POINT(worker.rank().faults, "step.after_vote");
   if (ballot.failures > 0) {
-    HF_TRY_VOID(agree_on_outcome(worker.rank().communicator, worker.rank().waiter, failure,
-                                 worker.rank().env.host_name()));
+    HF_TRY_VOID(agree_on_fitness(worker.rank().communicator, worker.rank().waiter, failure,
+                                 worker.rank().env.host_name(), Examined::own));
   }
   const double factor = mean_factor(worker, ballot);
   return Attempt{

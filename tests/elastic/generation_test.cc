@@ -119,7 +119,7 @@ class GenerationTest : public RecoveryTest {
                               .hosts = hosts_,
                               .data_ends_in_step = step});
     static_cast<void>(testing::internal::GetCapturedStderr());
-    ASSERT_EQ(end.code, ExitCode::data) << end.message;
+    ASSERT_EQ(end.code, ExitCode::communication) << end.message;
   }
   // To its end; how it has resumed.
   std::string resume(const std::string& run, std::vector<std::string> overrides) {

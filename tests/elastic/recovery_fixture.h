@@ -65,6 +65,7 @@ struct Trouble {
   std::function<Result<std::unique_ptr<NcclLibrary>>(int rank)> load_nccl = {};
   std::string newcomers_change = {};  // an override of theirs alone
   Env* machine = &posix_env();        // that all ranks are on
+  std::map<int, Env*> host_of = {};   // of ranks that are on one of their own
 };
 
 class RecoveryTest : public TrainingTest {
@@ -115,9 +116,11 @@ class RecoveryTest : public TrainingTest {
 
   RunEnd train_rank(const Launch& launch, const Trouble& trouble, const std::vector<Override>& overrides,
                     ShrinkingWorld& world, int rank) {
-    MortalEnv env(*trouble.machine, trouble.damages_snapshots && rank == 0, [&] {
-      if (trouble.before_death) trouble.before_death(rank);
-    });
+    const auto host = trouble.host_of.find(rank);
+    MortalEnv env(host == trouble.host_of.end() ? *trouble.machine : *host->second,
+                  trouble.damages_snapshots && rank == 0, [&] {
+                    if (trouble.before_death) trouble.before_death(rank);
+                  });
     const Result<std::unique_ptr<FaultPoints>> faults = FaultPoints::parse(launch.faults, rank, env);
     EXPECT_TRUE(faults.ok()) << faults.error().message;
     Mishap stop([&](int asked) {

@@ -64,7 +64,7 @@ class RecutTest : public RecoveryTest {
          .hosts = {"a", "b"},
          .data_ends_in_step = 11});
     static_cast<void>(testing::internal::GetCapturedStderr());
-    ASSERT_EQ(end.code, ExitCode::data);
+    ASSERT_EQ(end.code, ExitCode::communication);
   }
   // The samples of all steps, each as often as it was used; of a step that was computed again the last line.
   std::multiset<std::string> samples(const std::string& run) const {

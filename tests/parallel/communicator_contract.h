@@ -137,21 +137,48 @@ inline Result<void> check_collectives(Communicator& communicator, const Waiter& 
   return {};
 }
 
-// Rank 0 is fit in the first of these agreements alone; the last rank fails in all of them.
+// The last rank has another fact than all others, which are most of all ranks where there are three.
+inline Result<void> agree_on_facts_of_most(Communicator& communicator, const Waiter& waiter) {
+  const bool is_last = communicator.rank() == communicator.size() - 1;
+  const Result<void> facts =
+      agree_on_facts(communicator, waiter, {{"data", is_last ? "d2" : "d1"}}, Difference::most_go_on);
+  if (communicator.size() == 1) return facts;
+  EXPECT_FALSE(facts.ok());
+  const Reach of_most = is_last ? Reach::host : Reach::peers;
+  EXPECT_EQ(facts.error().reach, communicator.size() == 2 ? Reach::run : of_most);
+  return {};
+}
+
+// The last rank fails in all of these agreements, the others in some.
 inline Result<void> agree_on_reaches(Communicator& communicator, const Waiter& waiter) {
-  const int rank = communicator.rank(), last = communicator.size() - 1;
-  const auto reach_of = [&](const std::optional<Reach>& mine) {
-    const Result<void> outcome = agree_on_outcome(
-        communicator, waiter,
-        mine.has_value() ? with_reach(*mine, fail(ExitCode::data, "unfit")) : Result<void>(), "h");
-    return outcome.ok() ? std::optional<Reach>() : outcome.error().reach;
+  const bool is_last = communicator.rank() == communicator.size() - 1;
+  using Mine = std::optional<Reach>;
+  const auto reach_of = [&](auto agree, const Mine& mine) {
+    const Result<void> outcome =
+        agree(communicator, waiter,
+              mine.has_value() ? with_reach(*mine, fail(ExitCode::data, "unfit")) : Result<void>(),
+              std::string("h"));
+    return outcome.ok() ? Mine() : Mine(outcome.error().reach);
   };
-  const auto fails_with = [](Reach reach) { return std::optional(reach); };
-  const std::optional<Reach> some = rank == last ? fails_with(Reach::host) : std::nullopt;
-  EXPECT_EQ(reach_of(some), rank == last ? Reach::host : Reach::peers);
-  EXPECT_EQ(reach_of(fails_with(Reach::host)), Reach::everywhere);
-  EXPECT_EQ(reach_of(fails_with(rank == last ? Reach::minute : Reach::host)), Reach::minute);
-  EXPECT_EQ(reach_of(fails_with(rank == last ? Reach::run : Reach::host)), Reach::run);
+  const auto of_last = [&](Reach reach, Mine others = {}) { return is_last ? Mine(reach) : others; };
+  const auto fitness_of = [](Examined examined) {
+    return [examined](Communicator& c, const Waiter& w, const Result<void>& mine, const std::string& host) {
+      return agree_on_fitness(c, w, mine, host, examined);
+    };
+  };
+  const auto same = fitness_of(Examined::same), own = fitness_of(Examined::own);
+  for (const Reach reach : {Reach::run, Reach::host, Reach::minute}) {
+    EXPECT_EQ(reach_of(same, of_last(reach)), is_last ? Reach::host : Reach::peers);
+    if (reach == Reach::run) continue;
+    EXPECT_EQ(reach_of(own, of_last(reach)), is_last ? Reach::host : Reach::peers);
+  }
+  EXPECT_EQ(reach_of(own, of_last(Reach::run)), Reach::run);
+  EXPECT_EQ(reach_of(agree_on_outcome, of_last(Reach::host)), Reach::everywhere);
+  EXPECT_EQ(reach_of(agree_on_outcome, of_last(Reach::minute)), Reach::minute);
+  EXPECT_EQ(reach_of(agree_on_outcome, of_last(Reach::run)), Reach::run);
+  EXPECT_EQ(reach_of(same, Mine(Reach::host)), Reach::everywhere);
+  EXPECT_EQ(reach_of(same, of_last(Reach::minute, Reach::host)), Reach::minute);
+  EXPECT_EQ(reach_of(same, of_last(Reach::run, Reach::host)), Reach::run);
   return {};
 }
 
@@ -185,6 +212,7 @@ inline Result<void> check_agreement(Communicator& communicator, const Waiter& wa
     EXPECT_EQ(outcome.error().message, fmt::format("rank {} (node{}): train.bin: not found", last, last));
     EXPECT_EQ(outcome.error().reach, Reach::run);
   }
+  HF_TRY_VOID(agree_on_facts_of_most(communicator, waiter));
   return agree_on_reaches(communicator, waiter);
 }
 

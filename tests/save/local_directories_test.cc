@@ -115,7 +115,7 @@ TEST_F(LocalDirectoriesTest, TheLineageForgetsPartsThatWereNeverWhole) {
   never_published("n1", 5, 0);
   Launch fails = on_two_hosts(0, {no_copies});
   fails.data_ends_in_step = 2;
-  ASSERT_EQ(train(fails).code, ExitCode::data);
+  ASSERT_EQ(train(fails).code, ExitCode::communication);
   for (const char* name : {"n0", "n1"}) {
     EXPECT_THAT(names_in(disk(name) + "/checkpoints"), ElementsAre());
     EXPECT_FALSE(fs::exists(disk(name) + "/lineage.json"));
@@ -129,7 +129,7 @@ TEST_F(LocalDirectoriesTest, ANewerPartThatWasNeverWholeGoes) {
   never_published("n1", 4, 2);
   Launch fails = on_two_hosts(0, {no_copies});
   fails.data_ends_in_step = 2;
-  ASSERT_EQ(train(fails).code, ExitCode::data);
+  ASSERT_EQ(train(fails).code, ExitCode::communication);
   EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(2));
   EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000002"));
   EXPECT_EQ(train(on_two_hosts(3, {no_copies})).code, ExitCode::saved);
@@ -185,7 +185,7 @@ TEST_F(LocalDirectoriesTest, WhatIsInRamCountsWhereNoCheckpointIsWhole) {
                                           "checkpoint.ram_every_steps=1"};
   Launch fails = on_two_hosts(0, often);
   fails.data_ends_in_step = 5;
-  ASSERT_EQ(train(fails).code, ExitCode::data);
+  ASSERT_EQ(train(fails).code, ExitCode::communication);
   for (const std::string& step : names_in(disk("n1") + "/checkpoints"))
     fs::remove(disk("n1") + "/checkpoints/" + step + "/shard-00001.hfs");
   EXPECT_EQ(train(on_two_hosts(0, often)).code, ExitCode::done);
@@ -200,7 +200,7 @@ TEST_F(LocalDirectoriesTest, RetentionCountsWhatAllHostsHave) {
   Launch fails = on_two_hosts(
       0, {no_copies, "checkpoint.every_steps=8", "checkpoint.keep=1", "verdict.on_wrong_rank=continue"});
   fails.data_ends_in_step = 4;
-  ASSERT_EQ(train(fails).code, ExitCode::data);
+  ASSERT_EQ(train(fails).code, ExitCode::communication);
   for (const char* name : {"n0", "n1"}) {
     EXPECT_THAT(names_in(disk(name) + "/checkpoints"),
                 ElementsAre("step-00000004", "step-00000006", "step-00000008"));

@@ -35,7 +35,7 @@ class RamResumeTest : public TrainingTest {
     testing::internal::CaptureStderr();
     const RunEnd end = train(launch);
     static_cast<void>(testing::internal::GetCapturedStderr());
-    ASSERT_EQ(end.code, ExitCode::data);
+    ASSERT_EQ(end.code, ExitCode::communication);
   }
   // To its end; how it says that it has resumed.
   std::string resume(Launch launch, Env& machine = posix_env()) {

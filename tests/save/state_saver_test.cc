@@ -213,7 +213,7 @@ TEST_F(StateSaverTest, ADiskThatStaysFullEndsTheRunAtItsEnd) {
   const RunEnd run_end =
       train({.run = "full", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, machine);
   const std::string reported = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(run_end.code, ExitCode::checkpoint);
+  EXPECT_EQ(run_end.code, ExitCode::communication);
   EXPECT_THAT(run_end.message, testing::HasSubstr("the disk is full"));
   EXPECT_EQ(events("full", "fault").size(), 3u);
   EXPECT_EQ(events("full", "step").size(), static_cast<std::size_t>(steps));
@@ -273,7 +273,7 @@ TEST_F(StateSaverTest, ALogThatCannotBeWrittenEndsARunAtItsEndAndAtItsStart) {
     testing::internal::CaptureStderr();
     const RunEnd run_end = train(launch, machine);
     static_cast<void>(testing::internal::GetCapturedStderr());
-    EXPECT_EQ(run_end.code, ExitCode::checkpoint);
+    EXPECT_EQ(run_end.code, ExitCode::communication);
     EXPECT_THAT(run_end.message, testing::ContainsRegex("cannot append to .*: Input/output error; "
                                                         "[0-9]+ lines are not in it"));
     EXPECT_THAT(run_end.message, testing::HasSubstr(file));
@@ -300,7 +300,7 @@ TEST_F(StateSaverTest, ARunThatEndsWithAnErrorFinishesItsSaves) {
                                 .overrides = {"checkpoint.every_steps=5"},
                                 .faults = "save.before_shard:1=sleep:200",
                                 .data_ends_in_step = 7});
-  EXPECT_EQ(run_end.code, ExitCode::data);
+  EXPECT_EQ(run_end.code, ExitCode::communication);
   EXPECT_EQ(events("troubled", "step").size(), 6u);
   EXPECT_EQ(digest("troubled"), middle);
 }

@@ -44,8 +44,11 @@ class EndingDataEnv final : public ForwardingEnv {
       : ForwardingEnv(inner), files_(files), samples_(samples) {}
   Result<void> append_line(const std::string& path, std::string_view line) override {
     if (line.starts_with("{\"event\":\"start\"")) {
-      files_.inject(
-          {.operation = Operation::read, .path_contains = "train.txt", .at = samples_ + 1, .for_ever = true});
+      files_.inject({.operation = Operation::read,
+                     .path_contains = "train.txt",
+                     .at = samples_ + 1,
+                     .for_ever = true,
+                     .reason = EACCES});
     }
     return inner().append_line(path, line);
   }
