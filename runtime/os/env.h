@@ -74,10 +74,14 @@ inline bool is_read(OpenMode mode) {
   return mode == OpenMode::read || mode == OpenMode::read_direct;
 }
 
+// What a name stands for. Of a link all but `link` is that of the file that it leads to.
 struct FileStatus {
   bool exists = false;
   bool directory = false;
   std::uint64_t bytes = 0;
+  bool link = false;              // the name is a symbolic link, whether or not it leads to something
+  bool group_may_write = false;   // users of its group other than its owner
+  bool others_may_write = false;  // every user of the host
 };
 
 // A lock that is held for as long as the object lives; the kernel releases it when the process dies.

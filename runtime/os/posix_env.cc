@@ -59,13 +59,20 @@ class PosixEnv final : public Env {
 
   Result<FileStatus> status(const std::string& path) override {
     struct stat info {};
-    if (stat(path.c_str(), &info) != 0) {
-      if (errno == ENOENT || errno == ENOTDIR) return FileStatus{};
+    int failed = lstat(path.c_str(), &info);
+    const bool link = failed == 0 && S_ISLNK(info.st_mode);
+    if (link) failed = stat(path.c_str(), &info);
+    if (failed != 0) {
+      if (errno == ENOENT || errno == ENOTDIR) return FileStatus{.link = link};
       return read_error("look at", path, errno);
     }
+    // A group that has the number of the owner is usually his alone.
     return FileStatus{.exists = true,
                       .directory = S_ISDIR(info.st_mode),
-                      .bytes = static_cast<std::uint64_t>(info.st_size)};
+                      .bytes = static_cast<std::uint64_t>(info.st_size),
+                      .link = link,
+                      .group_may_write = (info.st_mode & S_IWGRP) != 0 && info.st_gid != info.st_uid,
+                      .others_may_write = (info.st_mode & S_IWOTH) != 0};
   }
 
   Result<std::vector<std::string>> list(const std::string& directory) override {
