@@ -101,6 +101,15 @@ Result<Checkpoint> Checkpoint::open(Env& env, const std::string& directory, Shar
   return checkpoint;
 }
 
+std::vector<std::string> Checkpoint::file_names() const {
+  std::vector<std::string> all = {names::manifest};
+  for (const ShardFile& shard : manifest_.shards) all.push_back(shard.name);
+  for (const ShardReader& shard : shards_) {
+    for (const BaseFile& base : shard.bases()) all.push_back(base.name);
+  }
+  return all;
+}
+
 std::vector<ShardSpec> Checkpoint::pieces() const {
   std::vector<ShardSpec> all;
   for (const ShardReader& shard : shards_) {

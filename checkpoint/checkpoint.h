@@ -30,6 +30,8 @@ class Checkpoint {
   const std::vector<std::string>& missing() const { return missing_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& directory() const { return directory_; }
+  // Returns the names of the files in the directory that belong to it: manifest, shards and base files.
+  std::vector<std::string> file_names() const;
   std::vector<ShardSpec> pieces() const;   // pieces of all shards, concatenated
   std::vector<ShardSpec> tensors() const;  // every slice of every tensor and kind, whole
   // Fills `target` (spec.byte_count() bytes each) for every wanted spec, in whatever layout it was written.

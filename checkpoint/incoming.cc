@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "checkpoint/names.h"
 #include "runtime/os/durable_directory.h"
 
@@ -46,6 +49,19 @@ Result<void> make_visible(Env& env, FaultPoints& faults, const std::string& run_
   return env.sync_directory(visible);
 }
 
+// Removes files that neither the manifest nor a shard names, and returns their names.
+Result<std::vector<std::string>> remove_unnamed(Env& env, const Checkpoint& checkpoint) {
+  const std::vector<std::string> named = checkpoint.file_names();
+  std::vector<std::string> removed;
+  HF_TRY(const std::vector<std::string> names, env.list(checkpoint.directory()));
+  for (const std::string& name : names) {
+    if (std::ranges::find(named, name) != named.end()) continue;
+    HF_TRY_VOID(env.remove_tree(checkpoint.directory() + "/" + name));
+    removed.push_back(name);
+  }
+  return removed;
+}
+
 }  // namespace
 
 Result<std::string> make_incoming_directory(Env& env, const std::string& run_directory) {
@@ -69,12 +85,30 @@ IncomingSize size_of_incoming(Env& env, const std::string& directory) {
   return size;
 }
 
-Result<std::string> publish_incoming(Env& env, FaultPoints& faults, const std::string& run_directory,
-                                     const Checkpoint& checkpoint) {
+Result<std::vector<std::string>> remove_all_but_files(Env& env, const std::string& directory) {
+  std::vector<std::string> removed;
+  HF_TRY(const std::vector<std::string> names, env.list(directory));
+  for (const std::string& name : names) {
+    const std::string path = directory + "/" + name;
+    HF_TRY(const FileStatus status, env.status(path));
+    if (!status.link && !status.directory) continue;
+    HF_TRY_VOID(status.link ? env.remove(path) : env.remove_tree(path));
+    removed.push_back(fmt::format("{} ({})", name, status.link ? "a link" : "a directory"));
+  }
+  return removed;
+}
+
+Result<PublishedIncoming> publish_incoming(Env& env, FaultPoints& faults, const std::string& run_directory,
+                                           const Checkpoint& checkpoint) {
   const std::string name = checkpoint_names::step_name(checkpoint.manifest().step);
-  std::string target = checkpoint_names::checkpoints(run_directory) + "/" + name;
-  HF_TRY_VOID(as_incoming_result(make_visible(env, faults, run_directory, checkpoint.directory(), target)));
-  return target;
+  PublishedIncoming published{.directory = checkpoint_names::checkpoints(run_directory) + "/" + name,
+                              .left_out = {}};
+  Result<std::vector<std::string>> removed = remove_unnamed(env, checkpoint);
+  if (!removed.ok()) return with_code(ExitCode::checkpoint, removed.error());
+  published.left_out = std::move(removed).value();
+  HF_TRY_VOID(as_incoming_result(
+      make_visible(env, faults, run_directory, checkpoint.directory(), published.directory)));
+  return published;
 }
 
 }  // namespace holdfast::inline checkpoint

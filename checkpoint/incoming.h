@@ -4,14 +4,16 @@
 //
 //   HF_TRY(const std::string directory, make_incoming_directory(env, run_directory));
 //   ... the caller puts manifest.json and the files beside it there ...
+//   HF_TRY(const std::vector<std::string> left_out, remove_all_but_files(env, directory));
 //   HF_TRY(const Checkpoint checkpoint, open_verified(env, directory));
-//   HF_TRY(const std::string visible, publish_incoming(env, faults, run_directory, checkpoint));
+//   HF_TRY(const PublishedIncoming published, publish_incoming(env, faults, run_directory, checkpoint));
 //
 // The caller holds the run directory's lock. Threads: any, one at a time. Errors: ExitCode::checkpoint.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "checkpoint/store.h"
 #include "runtime/os/env.h"
@@ -30,9 +32,18 @@ struct IncomingSize {
 // Counts what is in `directory` now, without what is in directories below it.
 IncomingSize size_of_incoming(Env& env, const std::string& directory);
 
-// Makes the files durable, then the checkpoint visible; returns its new path. `checkpoint` was opened in its
-// incoming directory and verified. On error nothing is visible, and the directory stays where it was.
-Result<std::string> publish_incoming(Env& env, FaultPoints& faults, const std::string& run_directory,
-                                     const Checkpoint& checkpoint);
+// Removes links and directories, before anything is opened there: whoever reads or uploads the checkpoint would
+// follow them out of it. Returns a text for each that was there, such as "latest (a link)".
+Result<std::vector<std::string>> remove_all_but_files(Env& env, const std::string& directory);
+
+struct PublishedIncoming {
+  std::string directory;
+  std::vector<std::string> left_out;  // names of files that no part of the checkpoint names, which are gone
+};
+// Makes the files of the checkpoint durable, then the checkpoint visible, without anything else that is beside
+// them. `checkpoint` was opened in its incoming directory and verified. On error nothing is visible, and the
+// directory stays where it was.
+Result<PublishedIncoming> publish_incoming(Env& env, FaultPoints& faults, const std::string& run_directory,
+                                           const Checkpoint& checkpoint);
 
 }  // namespace holdfast::inline checkpoint

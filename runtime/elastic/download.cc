@@ -15,6 +15,7 @@
 #include "runtime/interop/model_import.h"
 #include "runtime/os/background_job.h"
 #include "runtime/os/console.h"
+#include "runtime/os/foreign_text.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/user_command.h"
 
@@ -130,15 +131,25 @@ class Download {
     HF_FAULT_POINT(*faults_, "download.after_command");
     const IncomingSize size = size_of_incoming(*env_, directory_);
     if (size.files == 0) return false;
+    HF_TRY(const std::vector<std::string> odd, remove_all_but_files(*env_, directory_));
+    for (const std::string& what : odd) say_left_out(what);
     verifies_ = true;
     const Result<Checkpoint> checkpoint = open_verified(*env_, directory_);
     if (!checkpoint.ok()) return not_kept(checkpoint.error().message);
     HF_TRY_VOID(check_is_of_run(*env_, *config_, *data_, *checkpoint));
     if (fence_) HF_TRY_VOID(fence_());
-    HF_TRY_VOID(outcome_of(publish_incoming(*env_, *faults_, config_->run.directory, *checkpoint)));
+    HF_TRY(const PublishedIncoming published,
+           publish_incoming(*env_, *faults_, config_->run.directory, *checkpoint));
+    for (const std::string& name : published.left_out) say_left_out(name);
     print_line("downloaded the checkpoint of step {}: {} in {} files, every byte checked",
                checkpoint->manifest().step, format_bytes(size.bytes), size.files);
     return true;
+  }
+
+  static void say_left_out(const std::string& what) {
+    print_message(
+        "checkpoint.download_command also brought {}, which is no file of the checkpoint: it is left out",
+        printable(what));
   }
 
   Env* env_;

@@ -114,6 +114,8 @@ Result<int> ShardUploads::send_manifest(std::uint64_t step) {
 CommandAttempts ShardUploads::send(const Manifest& manifest, const std::string& directory,
                                    const std::string& file) {
   if (cancelled_) return {.outcome = fail(ExitCode::checkpoint, "the run ends")};
+  if (const Result<void> own = check_no_link(*env_, directory + "/" + file); !own.ok())
+    return {.outcome = own.error()};
   return run_user_command(*env_, settings_.command,
                           {{"HOLDFAST_CHECKPOINT", directory},
                            {"HOLDFAST_FILE", directory + "/" + file},

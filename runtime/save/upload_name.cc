@@ -24,6 +24,18 @@ void record_upload(Env& env, const std::string& path, const Manifest& manifest, 
   if (!path.empty()) static_cast<void>(env.replace_text(path, upload_record(manifest, command)).ok());
 }
 
+Result<void> check_no_link(Env& env, const std::string& path) {
+  HF_TRY(const FileStatus status, env.status(path));
+  if (!status.link) return {};
+  return fail(ExitCode::checkpoint, "{} is a link, and a file that is sent must be there itself", path);
+}
+
+Result<void> check_no_links_in(Env& env, const std::string& directory) {
+  HF_TRY(const std::vector<std::string> names, env.list(directory));
+  for (const std::string& name : names) HF_TRY_VOID(check_no_link(env, directory + "/" + name));
+  return {};
+}
+
 Result<std::vector<std::string>> files_to_send(Env& env, const std::string& directory,
                                                const Manifest& manifest, int rank, int ranks) {
   std::vector<std::string> files;

@@ -21,6 +21,11 @@ std::string upload_record(const Manifest& manifest, const std::string& command);
 // `path` is empty.
 void record_upload(Env& env, const std::string& path, const Manifest& manifest, const std::string& command);
 
+// Checks that a file, or each file of a directory, is no link, which an upload command may follow to what is no
+// part of the checkpoint. Whoever may write the directory can put one there. Error: checkpoint.
+Result<void> check_no_link(Env& env, const std::string& path);
+Result<void> check_no_links_in(Env& env, const std::string& directory);
+
 // Returns the names of the files that this rank of `ranks` sends: its own shard where this layout wrote the
 // checkpoint, every `ranks`-th one where another did, and the base files of each (FORMAT.md), each name once.
 // The manifest is not among the names of any rank.

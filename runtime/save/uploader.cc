@@ -89,10 +89,9 @@ UploadReport Uploader::upload(std::uint64_t step) {
   const std::string directory = store_->checkpoint_directory(step);
   UploadReport report{.step = step, .outcome = {}};
   const Result<Manifest> manifest = read_manifest(*env_, directory);
-  if (!manifest.ok()) {
-    report.outcome = manifest.error();
-    return report;
-  }
+  report.outcome = outcome_of(manifest);
+  if (report.outcome.ok()) report.outcome = check_no_links_in(*env_, directory);
+  if (!report.outcome.ok()) return report;
   CommandAttempts done = run_user_command(*env_, settings_.command,
                                           {{"HOLDFAST_CHECKPOINT", directory},
                                            {"HOLDFAST_NAME", upload_name(*manifest)},

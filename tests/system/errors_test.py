@@ -1225,6 +1225,17 @@ class Errors(unittest.TestCase):
     def test_download_foreign(self):
         self.expect_not_kept(self.train(self.fetching(), "--run.seed=7"))
 
+    def test_download_more(self):
+        fetching = self.fetching()
+        (newest(self.folder / "elsewhere") / "latest").symlink_to("/etc/hostname")
+        self.expect(self.train(fetching.replace("=cp ", "=cp -a ")))
+        self.assertEqual([], [*self.run_directory.glob("checkpoints/*/latest")])
+
+    def test_upload_link(self):
+        self.saved_run()
+        (newest(self.run_directory) / "notes").symlink_to("/etc/hostname")
+        self.expect(self.train("--checkpoint.upload_command=true"))
+
     def test_download_failed(self):
         self.expect_not_kept(self.mpirun(2, "train", "run.toml", "--checkpoint.download_command=echo no route to host; exit 6"))
 

@@ -38,6 +38,9 @@ class SecurityTest(unittest.TestCase):
     def test_secrets(self):
         self.attack("tests/security/s9_secrets.py")
 
+    def test_links_in_checkpoints(self):
+        self.attack("tests/security/s12_links.py")
+
     def test_hosts_of_chaos(self):
         self.attack("tests/security/s11_chaos_hosts.py")
 
