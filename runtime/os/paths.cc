@@ -41,4 +41,8 @@ std::string real_path(const std::string& path) {
   return resolved == nullptr ? "" : resolved.get();
 }
 
+bool is_stream_path(std::string_view path) {
+  return path.starts_with("/dev/") || path.starts_with("/proc/");
+}
+
 }  // namespace holdfast::inline os

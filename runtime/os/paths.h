@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace holdfast::inline os {
 
@@ -17,5 +18,9 @@ std::string home_of_user();
 // Returns the absolute path, without symbolic links, . and .., which does not depend on the current
 // directory; empty when there is no such file or directory.
 std::string real_path(const std::string& path);
+
+// Returns whether a path is below /dev or /proc, where the names are those of streams and devices, which are
+// read as they are. Only who started the program may name one: opening a device can have effects. Pure.
+bool is_stream_path(std::string_view path);
 
 }  // namespace holdfast::inline os

@@ -16,6 +16,7 @@
 
 #include "runtime/os/aligned_buffer.h"
 #include "runtime/os/errno_reason.h"
+#include "runtime/os/paths.h"
 
 namespace holdfast::inline os {
 namespace {
@@ -236,20 +237,26 @@ Result<std::vector<std::string>> names_in(Descriptor directory, const std::strin
   return names;
 }
 
-// A stream that the user names himself, as in a shell's <(command), is taken as it is.
+// A stream that the user names himself, as in a shell's <(command), is taken as it is. Anything else is looked
+// at before it is opened, because opening alone has effects on some devices.
 Result<Descriptor> open_to_read(const std::string& path, int flags) {
-  const bool is_stream = path.starts_with("/dev/") || path.starts_with("/proc/");
-  Descriptor descriptor = open_descriptor(path, O_RDONLY | (is_stream ? 0 : O_NONBLOCK) | flags);
-  const int reason = errno;
+  const bool is_stream = is_stream_path(path);
+  struct stat info {};
+  const auto is_file_or_directory = [&] { return S_ISREG(info.st_mode) || S_ISDIR(info.st_mode); };
   const auto is_no_file = [&] {
     return fail(ExitCode::data, "cannot open {}: it is a pipe, a device or a socket, expected a file", path);
   };
+  const int as_link = (flags & O_NOFOLLOW) != 0 ? AT_SYMLINK_NOFOLLOW : 0;
+  if (!is_stream && fstatat(AT_FDCWD, path.c_str(), &info, as_link) == 0 && !S_ISLNK(info.st_mode) &&
+      !is_file_or_directory())
+    return is_no_file();
+  Descriptor descriptor = open_descriptor(path, O_RDONLY | (is_stream ? 0 : O_NONBLOCK) | flags);
+  const int reason = errno;
   if (descriptor.value() < 0 && reason == ENXIO) return is_no_file();  // a socket
   if (descriptor.value() < 0) return read_error("open", path, reason);
   if (is_stream) return descriptor;
-  struct stat info {};
   if (fstat(descriptor.value(), &info) != 0) return read_error("look at", path, errno);
-  if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return is_no_file();
+  if (!is_file_or_directory()) return is_no_file();
   // Reads block from here on: io_uring may give up at once where a descriptor has O_NONBLOCK.
   if (fcntl(descriptor.value(), F_SETFL, 0) != 0) return read_error("open", path, errno);
   return descriptor;

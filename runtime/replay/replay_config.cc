@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "runtime/config/document.h"
+#include "runtime/os/paths.h"
 
 namespace holdfast::inline replay {
 namespace {
@@ -33,6 +34,22 @@ Result<void> check_overrides(const Config& run, const Config& given) {
               "Leave them out; the layout (parallel.data, tensor, pipeline), threads and the paths of "
               "data.sources may be given",
               refused);
+}
+
+// The config of a run comes with its directory, which somebody else may have written. Whoever replays it has
+// not read it.
+Result<void> check_sources(const Config& run, const std::string& place,
+                           const std::vector<Override>& overrides) {
+  if (are_given(overrides, {"data.sources"})) return {};
+  for (const SourceConfig& source : run.data.sources) {
+    if (!is_stream_path(source.path)) continue;
+    return fail(
+        ExitCode::config,
+        "{} names {} as training data, a stream or a device, which replay opens only where the command "
+        "line names it; give the place of the data with --data.sources",
+        place, source.path);
+  }
+  return {};
 }
 
 // Switches off all that a run writes or keeps beside its steps.
@@ -68,6 +85,7 @@ Result<LoadedConfig> replay_config(Env& env, const ReplaySource& source, const s
   HF_TRY(LoadedConfig given,
          load_stored_config(env, dump_config(run.config), source.config_place, overrides));
   HF_TRY_VOID(check_overrides(run.config, given.config));
+  HF_TRY_VOID(check_sources(run.config, source.config_place, overrides));
   given.config.run.directory = run_directory;
   write_nothing(given.config);
   return given;

@@ -1239,6 +1239,12 @@ class Errors(unittest.TestCase):
     def test_download_failed(self):
         self.expect_not_kept(self.mpirun(2, "train", "run.toml", "--checkpoint.download_command=echo no route to host; exit 6"))
 
+    def test_replay_stream(self):
+        self.saved_run()
+        config = self.run_directory / "config.toml"
+        config.write_text(re.sub(r'path = "[^"]*"', 'path = "/dev/zero"', config.read_text()))
+        self.expect(self.holdfast("replay", "run", "--step", "3"))
+
     def test_resume_never(self):
         self.saved_run()
         self.expect(self.train("--run.resume=never"))

@@ -41,6 +41,9 @@ class SecurityTest(unittest.TestCase):
     def test_links_in_checkpoints(self):
         self.attack("tests/security/s12_links.py")
 
+    def test_devices_in_replay(self):
+        self.attack("tests/security/s13_replay.py")
+
     def test_hosts_of_chaos(self):
         self.attack("tests/security/s11_chaos_hosts.py")
 
