@@ -30,7 +30,7 @@ std::vector<std::string> launch_words(const ChaosSetup& setup, const ChaosPlan& 
                                       const std::string& directory) {
   const ChaosLayout& layout = plan.layout;
   const std::string saving_key = plan.saving.substr(0, plan.saving.find('=') + 1);
-  std::vector<std::string> words = {setup.program, "launch", "-np", std::to_string(layout.ranks)};
+  std::vector<std::string> words = {setup.program, "launch", "--faults", "-np", std::to_string(layout.ranks)};
   words.insert(words.end(), setup.host_options.begin(), setup.host_options.end());
   words.push_back(setup.config);
   for (const std::string& word : setup.overrides) {

@@ -15,8 +15,8 @@ namespace {
 
 constexpr const char* launch_usage =
     "usage: holdfast launch -np N|MIN:MAX [--hostfile F | --host-command CMD | --host LIST] [--tune F]\n"
-    "                       [--notice SECONDS] [--wait-for-hosts SECONDS] [--dry-run] RUN.toml\n"
-    "                       [--section.key=value ...]\n"
+    "                       [--notice SECONDS] [--wait-for-hosts SECONDS] [--dry-run] [--faults]\n"
+    "                       RUN.toml [--section.key=value ...]\n"
     "\n"
     "Trains the model that RUN.toml describes on N ranks under mpirun, and stays with it until it is done: "
     "starts\n"
@@ -44,6 +44,10 @@ constexpr const char* launch_usage =
     "  --wait-for-hosts SECONDS\n"
     "                    how long a start waits for hosts while too few are left, 1800 when left out\n"
     "  --dry-run         print the line that starts mpirun, and do nothing\n"
+    "  --faults          the faults of HOLDFAST_FAULTS are meant; without this word a start with that "
+    "variable "
+    "is\n"
+    "                    refused\n"
     "\n"
     "The exit codes are those of docs/errors.md; docs/launch.md says more.\n";
 
@@ -52,6 +56,7 @@ Result<ExitCode> launch(const std::vector<std::string>& words, std::optional<Out
   // Watches signals first, so that none is lost from here on.
   HF_TRY(const std::unique_ptr<SignalWatcher> signals, StopRequest::watch());
   HF_TRY(const LaunchOptions options, parse_launch_options(words));
+  HF_TRY_VOID(check_faults_meant(env, options));
   StopRequest stop(env, *signals, options.notice_ms);
   HF_TRY(Launcher launcher, Launcher::create(env, stop, options));
   if (!options.dry_run) {

@@ -44,6 +44,7 @@ class TrainRun {
 
   // Writes what status.json, the event log and the report say about the end. Only the writer of the run
   // directory does so.
+  void warn_of_doors(const RunPaths& paths) const;
   void write_final_status(const RunEnd& end);
   bool ends_for_another_start() const { return growth_.ends_for_another_start; }
 

@@ -9,6 +9,7 @@
 #include "runtime/config/document.h"
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
+#include "runtime/os/foreign_text.h"
 #include "runtime/rank/gemm_peak.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
@@ -83,6 +84,7 @@ Result<void> TrainRun::open_log() {
                           },
                       .logged_step = log_.newest_step,
                       .directory = setup_.config.run.directory,
+                      .faults = launched_.faults.specification(),
                       .first_step = step(),
                       .first_tokens = worker_->state().data_cursor *
                                       static_cast<std::uint64_t>(setup_.config.training.sequence_length),
@@ -201,7 +203,18 @@ Result<void> TrainRun::begin_log() {
   if (!whole.empty()) log_.progress->say(whole);
   for (const std::string& line : kernel_summary(setup_.device->kernels()))
     log_.progress->say("kernels: " + line);
+  warn_of_doors(paths);
   return {};
+}
+
+// Says what the user may not know: a variable left from a test, and who else can write the run.
+void TrainRun::warn_of_doors(const RunPaths& paths) const {
+  if (!group_.leads) return;
+  if (const std::string& faults = launched_.faults.specification(); !faults.empty()) {
+    print_message(
+        "HOLDFAST_FAULTS is set, so this run makes these faults itself: {}. Unset it, unless this is a test",
+        printable(faults));
+  }
 }
 
 namespace {

@@ -77,7 +77,7 @@ std::string_view option_name(std::string_view word) {
 
 Error unknown_option(std::string_view word) {
   const std::string name(word.substr(0, word.find('=')));
-  std::vector<std::string_view> known = {"dry-run"};
+  std::vector<std::string_view> known = {"dry-run", "faults"};
   known.insert(known.end(), names_with_value.begin(), names_with_value.end());
   const std::string near = closest(name.substr(std::min(name.find_first_not_of('-'), name.size())), known);
   return fail(ExitCode::config, "launch has no option {}{}; holdfast launch --help lists them", name,
@@ -128,6 +128,8 @@ Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words
           set_option(options, name, equals == std::string::npos ? words[++i] : word.substr(equals + 1)));
     } else if (word == "--dry-run") {
       options.dry_run = true;
+    } else if (word == "--faults") {
+      options.faults = true;
     } else if (word.starts_with("--") && word.substr(0, equals).find('.') != std::string::npos) {
       options.overrides.push_back(word);
     } else if (word.starts_with("--") && equals != std::string::npos && !options.config.empty()) {
@@ -142,6 +144,15 @@ Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words
   }
   HF_TRY_VOID(check(options));
   return options;
+}
+
+Result<void> check_faults_meant(Env& env, const LaunchOptions& options) {
+  const std::string faults = env.variable("HOLDFAST_FAULTS");
+  if (options.faults || faults.empty()) return {};
+  return fail(ExitCode::config,
+              "launch: HOLDFAST_FAULTS is set, so the ranks would make these faults: {}. Unset it, or give "
+              "--faults if that is meant",
+              printable(faults));
 }
 
 std::vector<LaunchHost> hosts_of_file(const std::string& text) {

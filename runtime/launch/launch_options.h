@@ -23,6 +23,7 @@ struct LaunchOptions {
   // Time that a start waits for hosts while too few are left.
   std::int64_t wait_for_hosts_ms = 1'800'000;
   bool dry_run = false;
+  bool faults = false;                      // the ranks are meant to make the faults of HOLDFAST_FAULTS
   std::string config = {};                  // RUN.toml
   std::vector<std::string> overrides = {};  // --section.key=value, for `holdfast train` as they are
 };
@@ -30,6 +31,9 @@ struct LaunchOptions {
 // Parses the options; ExitCode::config with a sentence for a word that is no option of launch, or that has no
 // value or a wrong one.
 Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words);
+
+// Checks that faults are meant: a variable left from a test ends ranks and changes numbers. Error: config.
+Result<void> check_faults_meant(Env& env, const LaunchOptions& options);
 
 // Return the hosts of a hostfile's text ("name slots=4", '#' begins a comment) and of a LIST ("a:4,b:4", each
 // entry without a number is one slot), each name once, in their order. Pure.

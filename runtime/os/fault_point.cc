@@ -146,6 +146,7 @@ const std::vector<std::string_view>& FaultPoints::names() {
 Result<std::unique_ptr<FaultPoints>> FaultPoints::parse(std::string_view specification, int rank, Env& env) {
   auto faults = std::make_unique<FaultPoints>();
   faults->env_ = &env;
+  faults->specification_ = specification;
   if (specification.empty()) return faults;
   std::size_t position = 0;
   while (position <= specification.size()) {

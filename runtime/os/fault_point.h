@@ -86,6 +86,8 @@ class FaultPoints {
   static Result<std::unique_ptr<FaultPoints>> parse(std::string_view specification, int rank, Env& env);
 
   bool armed() const { return armed_; }
+  // Returns the specification, whose actions may all be those of other ranks; empty: there is none.
+  const std::string& specification() const { return specification_; }
   // Returns whether an action breaks a GPU, or makes a wrong product, which a CPU does alone: then the run
   // needs such a device, and must call connect_device() before it passes a point.
   bool breaks_device() const;
@@ -125,6 +127,7 @@ class FaultPoints {
   bool any_device_fault(bool of_products) const;
   void act(const Rule& rule);
   bool armed_ = false;
+  std::string specification_;
   std::function<void(DeviceFault)> break_device_ = {};
   CorruptMemory corrupt_memory_ = {};
   std::function<void(double)> scale_rate_ = {};

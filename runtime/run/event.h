@@ -60,6 +60,7 @@ struct StartEvent {
   std::string exchange = {};
   std::optional<std::string> device_plan = {};
   std::vector<EventKernel> kernels = {};
+  std::optional<std::string> faults = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("run", self.run, "", "Id of the run");
@@ -82,6 +83,7 @@ struct StartEvent {
     visit("exchange", self.exchange, "", "What moves device memory between ranks, and why");
     visit("device_plan", self.device_plan, "", "What was measured on the device to choose by; on a GPU");
     visit("kernels", self.kernels, "", "By op: name of the implementation that runs it, and why");
+    visit("faults", self.faults, "", "HOLDFAST_FAULTS, by which a run is made to fail; where it is set");
   }
 };
 

@@ -72,6 +72,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::m
                    .exchange = std::string(transport),
                    .kernels = kernels_in_use(device.kernels())};
   if (!hosts.empty()) event.hosts = hosts;
+  if (!setup_.faults.empty()) event.faults = setup_.faults;
   if (!resumed_from.empty()) {
     event.resumed_from_step = {state.step};
     event.resumed_from = resumed_from;

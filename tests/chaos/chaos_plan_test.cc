@@ -196,10 +196,10 @@ TEST(ChaosRun, WhatThePlanSetsIsNotSetTwice) {
                        .layout = {.ranks = 5, .pipeline = 2, .spares = 1},
                        .saving = "--checkpoint.ram_every_steps=1"};
   EXPECT_THAT(launch_words(setup, plan, "d"),
-              ElementsAre("holdfast", "launch", "-np", "5", "run.toml", "--run.seed=7", "--run.directory=d",
-                          "--parallel.lanes=4", "--parallel.tensor_lanes=1", "--parallel.data=2",
-                          "--parallel.pipeline=2", "--parallel.tensor=1", "--elastic.spares=1",
-                          "--checkpoint.ram_every_steps=1"));
+              ElementsAre("holdfast", "launch", "--faults", "-np", "5", "run.toml", "--run.seed=7",
+                          "--run.directory=d", "--parallel.lanes=4", "--parallel.tensor_lanes=1",
+                          "--parallel.data=2", "--parallel.pipeline=2", "--parallel.tensor=1",
+                          "--elastic.spares=1", "--checkpoint.ram_every_steps=1"));
 }
 
 Config small_config() {

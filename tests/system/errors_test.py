@@ -437,8 +437,16 @@ class Errors(unittest.TestCase):
             self.expect_nothing_made(self.holdfast("launch", "--on-host", *words))
         self.assertEqual(self.holdfast("launch", "--on-host", "look", token).returncode, 0)
 
+    def test_launch_faults(self):
+        self.expect_nothing_made(self.holdfast("launch", "-np", "1", "run.toml", environment={"HOLDFAST_FAULTS": "step.begin@9=kill"}))
+
+    def test_faults_set(self):
+        self.expect(self.train(environment={"HOLDFAST_FAULTS": "step.begin@2=sleep:1"}))
+        events = [json.loads(line) for line in (self.run_directory / "events.jsonl").read_text().splitlines()]
+        self.assertEqual([event.get("faults") for event in events if event["event"] == "start"], ["step.begin@2=sleep:1"])
+
     def test_launch_same_fault(self):
-        self.expect(self.holdfast("launch", "-np", "1", "run.toml", "--checkpoint.every_steps=1000",
+        self.expect(self.holdfast("launch", "--faults", "-np", "1", "run.toml", "--checkpoint.every_steps=1000",
                                   environment={"HOLDFAST_FAULTS": "step.begin@2=kill"}))
 
     def test_output_lost(self):
@@ -455,7 +463,7 @@ class Errors(unittest.TestCase):
     @harness.full
     def test_launch_no_progress(self):
         """Nobody comes to a step, because mpirun is killed again and again."""
-        start = begin([PROGRAM, "launch", "-np", "1", "run.toml"], self.folder,
+        start = begin([PROGRAM, "launch", "--faults", "-np", "1", "run.toml"], self.folder,
                       {"HOLDFAST_FAULTS": f"step.begin=sleep:{PATIENCE_S * 1000}"})
         ended = threading.Event()
         killer = threading.Thread(target=kill_every_mpirun_of, args=(start.pid, ended))

@@ -221,6 +221,7 @@ class Run:
         environment = dict(environment or self.scene.environment)
         if faults:
             environment["HOLDFAST_FAULTS"] = faults
+        arguments = meaning_faults(arguments, environment)
         return (kind or Start)(self, arguments, log, environment, cwd)
 
     def digest(self):
@@ -276,6 +277,14 @@ class Run:
         for kind in ("log", "points"):
             for path in self.scene.directory.glob(f"{self.directory.name}.*.{kind}"):
                 path.unlink()
+
+
+def meaning_faults(arguments, environment):
+    """The arguments of a command, with the word for `holdfast launch` that its faults are meant."""
+    if not environment.get("HOLDFAST_FAULTS") or "launch" not in arguments or "--faults" in arguments:
+        return arguments
+    behind = arguments.index("launch") + 1
+    return [*arguments[:behind], "--faults", *arguments[behind:]]
 
 
 class Start:

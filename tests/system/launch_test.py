@@ -112,7 +112,7 @@ class LaunchTest(unittest.TestCase):
             f"--tune {harness.ROOT}/configs/mpi/one_host.conf -np 3 {harness.PROGRAM} train {config} --run.seed=7\n"))
         self.assertEqual(done.stderr, "")
         self.assertFalse((self.scene.directory / "runs").exists(), "a dry run makes nothing")
-        armed = subprocess.run(words, env={**environment, "HOLDFAST_FAULTS": "step.end=kill"}, cwd=self.scene.directory,
+        armed = subprocess.run([*words, "--faults"], env={**environment, "HOLDFAST_FAULTS": "step.end=kill"}, cwd=self.scene.directory,
                                capture_output=True, text=True, check=True)
         self.assertIn(" -np 3 -x HOLDFAST_FAULTS ", armed.stdout)
 

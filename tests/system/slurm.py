@@ -122,6 +122,8 @@ class Slurm(hosts.Cluster):
     def sbatch(self, run, options, script, *arguments, **variables):
         """A batch job, whose output is that of the start. The start ends with the job, some seconds later."""
         log = run.scene.directory / f"{run.directory.name}.{run.starts + 1}.log"
+        if variables.get("HOLDFAST_FAULTS"):
+            arguments = ["--faults", *arguments]  # for holdfast launch, which the script runs
         return self.submit(run, ["sbatch", "--wait", "--open-mode=append", f"--output={log}", *options, str(script), *arguments],
                            **variables)
 

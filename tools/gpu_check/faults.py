@@ -86,7 +86,7 @@ def disturbed(session, name, fault, ranks, settings=()):
     begun = time.time()
     try:
         code, _ = session.runner.outcome(
-            name, [session.program(), "launch", "-np", str(ranks), config, f"--run.directory={directory}", *words],
+            name, [session.program(), "launch", "--faults", "-np", str(ranks), config, f"--run.directory={directory}", *words],
             seconds=drill.patience_s, more_environment={"HOLDFAST_FAULTS": fault, "HOLDFAST_FAULTS_LOG": str(told)})
         result = story(session, bench_common.events(directory), lines_of(told), begun)
         result["exit_code"] = code
