@@ -215,6 +215,8 @@ void TrainRun::warn_of_doors(const RunPaths& paths) const {
         "HOLDFAST_FAULTS is set, so this run makes these faults itself: {}. Unset it, unless this is a test",
         printable(faults));
   }
+  if (const std::string note = who_else_may_write(launched_.env, paths); !note.empty())
+    print_message("{}", note);
 }
 
 namespace {

@@ -116,4 +116,17 @@ Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& stat
   return env.replace_text(paths.status(), json.dump_any(1) + "\n");
 }
 
+std::string who_else_may_write(Env& env, const RunPaths& paths) {
+  for (const std::string& path : {paths.directory, paths.requests()}) {
+    const Result<FileStatus> status = env.status(path);
+    if (!status.ok() || !(status->group_may_write || status->others_may_write)) continue;
+    return fmt::format(
+        "{} may be written by {}, who can stop, drain and restart this run{}; chmod {} {} if they are not to",
+        path, status->others_may_write ? "every user of its hosts" : "the users of its group",
+        path == paths.directory ? ", and replace its checkpoints" : "",
+        status->others_may_write ? "go-w" : "g-w", path);
+  }
+  return "";
+}
+
 }  // namespace holdfast::inline run

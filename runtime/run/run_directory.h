@@ -50,6 +50,9 @@ struct RunPaths {
 // more ranks or without a host: its state is sealed, in RAM where it has snapshots there.
 inline constexpr const char* another_start_reason = "sealed for another start";
 
+// Returns a sentence where other users may write the run directory or its requests; empty: nobody else may.
+std::string who_else_may_write(Env& env, const RunPaths& paths);
+
 struct RunStatus {
   std::string state = "unknown";  // "running", "saved", "finished", "failed"
   std::uint64_t step = 0;

@@ -445,6 +445,13 @@ class Errors(unittest.TestCase):
         events = [json.loads(line) for line in (self.run_directory / "events.jsonl").read_text().splitlines()]
         self.assertEqual([event.get("faults") for event in events if event["event"] == "start"], ["step.begin@2=sleep:1"])
 
+    def test_run_open_to_others(self):
+        self.run_directory.mkdir()
+        self.run_directory.chmod(0o777)
+        self.expect(self.train())
+        self.run_directory.chmod(0o755)
+        self.assertNotIn("may be written by", self.train("--training.steps=6").stdout)
+
     def test_launch_same_fault(self):
         self.expect(self.holdfast("launch", "--faults", "-np", "1", "run.toml", "--checkpoint.every_steps=1000",
                                   environment={"HOLDFAST_FAULTS": "step.begin@2=kill"}))
