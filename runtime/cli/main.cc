@@ -12,6 +12,8 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/program.h"
 #include "runtime/core/suggest.h"
+#include "runtime/os/env.h"
+#include "runtime/os/processes.h"
 
 namespace {
 
@@ -101,5 +103,6 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (holdfast::posix_env().variable("HOLDFAST_CORE_FILES") != "1") holdfast::forbid_core_files();
   return holdfast::run_program(argc, argv, run);
 }

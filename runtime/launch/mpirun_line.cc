@@ -58,7 +58,8 @@ std::string tune_file(Env& env, const std::string& name) {
 // forward.
 std::vector<std::string> variables_of_ranks() {
   std::vector<std::string> names = environment_names();
-  names.insert(names.end(), {cuda_module_variable, "HOLDFAST_FAULTS", "HOLDFAST_FAULTS_LOG"});
+  names.insert(names.end(),
+               {cuda_module_variable, "HOLDFAST_CORE_FILES", "HOLDFAST_FAULTS", "HOLDFAST_FAULTS_LOG"});
   return names;
 }
 

@@ -440,6 +440,13 @@ void raise_descriptor_limit() {
   static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
 }
 
+void forbid_core_files() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_CORE, &limit) != 0) return;
+  limit.rlim_cur = 0;
+  static_cast<void>(::setrlimit(RLIMIT_CORE, &limit));
+}
+
 Processes& posix_processes() {
   static PosixProcesses processes;  // stateless
   return processes;

@@ -115,6 +115,10 @@ Result<void> become_program(const std::string& path, const std::vector<std::stri
 // Child processes inherit the limit.
 void raise_descriptor_limit();
 
+// Keeps the kernel from writing core files of this process and its children: memory holds weights, data and the
+// secret of the run. The hard limit stays, so that a person can raise it for a process that is there.
+void forbid_core_files();
+
 // Returns the object that Env::processes() of the real operating system returns.
 Processes& posix_processes();
 

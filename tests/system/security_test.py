@@ -44,6 +44,9 @@ class SecurityTest(unittest.TestCase):
     def test_devices_in_replay(self):
         self.attack("tests/security/s13_replay.py")
 
+    def test_core_files(self):
+        self.attack("tests/security/s14_cores.py")
+
     def test_hosts_of_chaos(self):
         self.attack("tests/security/s11_chaos_hosts.py")
 
