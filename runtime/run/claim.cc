@@ -44,14 +44,20 @@ struct Claim::State {
     {
       const std::lock_guard guard(mutex);
       if (lost.has_value()) return false;
-      if (checked_ns != 0 && env->monotonic_ns() - checked_ns < fresh_ns) return true;
+      if (checked_ns != 0 && is_fresh()) return true;
     }
     const Result<void> checked = check();
     return checked.ok() || checked.error().code != ExitCode::communication;
   }
+  // Asks both clocks: that of a virtual machine which is stopped for a while, or moved, may stand still, and the wall
+  // clock may be set. With `mutex` held.
+  bool is_fresh() const {
+    const std::int64_t wall_ns = (env->wall_time_us() - checked_wall_us) * 1000;
+    return env->monotonic_ns() - checked_ns < fresh_ns && wall_ns >= 0 && wall_ns < fresh_ns;
+  }
   Result<void> check() {
     HF_TRY_VOID(still_held());
-    const std::int64_t begin_ns = env->monotonic_ns();
+    const std::int64_t begin_ns = env->monotonic_ns(), begin_wall_us = env->wall_time_us();
     const Result<std::string> text = env->read_text_within(path, text_limits::identity);
     if (!text.ok()) {
       const Result<FileStatus> status = env->status(path);
@@ -64,6 +70,7 @@ struct Claim::State {
     const std::lock_guard guard(mutex);
     if (now.id == mine.id) {
       checked_ns = begin_ns;
+      checked_wall_us = begin_wall_us;
       return {};
     }
     lost = fail(ExitCode::communication,
@@ -79,7 +86,7 @@ struct Claim::State {
   const ClaimRecord mine;  // as it was claimed
   std::mutex mutex;        // of what follows
   std::optional<Error> lost;
-  std::int64_t checked_ns = 0;
+  std::int64_t checked_ns = 0, checked_wall_us = 0;
 };
 
 struct Claim::Held {

@@ -57,8 +57,8 @@ class Claim {
   Result<void> still_held() const;
   // Returns check() as a function, for callers that may outlive this object.
   ClaimCheck fence() const;
-  // Returns whether the claim may be written for, for frequent callers: a check that is a second old counts,
-  // and so does a claim whose file cannot be read.
+  // Returns whether the claim may be written for, for frequent callers: a check that is a second old by both
+  // clocks counts, and so does a claim whose file cannot be read.
   std::function<bool()> loose_fence() const;
   // Checks, and writes the next renewal.
   Result<void> renew();

@@ -283,6 +283,16 @@ TEST_F(TwoHosts, TheOneThatWasReplacedWritesNoLine) {
   EXPECT_EQ(files_.text_or_empty(claimed_run.events()), "{\"event\":\"step\",\"time_us\":1}\n");
 }
 
+// The monotonic clock of a virtual machine may stand still while it is stopped.
+TEST_F(TwoHosts, AHostThatWasStoppedWithItsClockWritesNoLine) {
+  const std::unique_ptr<Claim> old_claim = claim(old_host_).value();
+  const std::function<bool()> may_write = old_claim->loose_fence();
+  ASSERT_TRUE(may_write());
+  const std::unique_ptr<Claim> new_claim = claim(new_host_).value();
+  old_host_.wall_shift_us = 60'000'000;
+  EXPECT_FALSE(may_write());
+}
+
 TEST_F(TwoHosts, AFileThatCannotBeReadReplacesNobody) {
   const std::unique_ptr<Claim> old_claim = claim(old_host_).value();
   const std::function<bool()> may_write = old_claim->loose_fence();

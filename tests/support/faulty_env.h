@@ -74,6 +74,7 @@ class FaultyEnv final : public ForwardingEnv {
   using ForwardingEnv::ForwardingEnv;
 
   std::int64_t clock_shift_ns = 0;  // of the monotonic clock, as on another host
+  std::int64_t wall_shift_us = 0;   // of the wall clock
 
   void inject(InjectedFault fault) {
     const std::lock_guard guard(mutex_);
@@ -218,6 +219,7 @@ class FaultyEnv final : public ForwardingEnv {
     return inner().make_shared_directory(name);
   }
 
+  std::int64_t wall_time_us() override { return inner().wall_time_us() + wall_shift_us; }
   std::int64_t monotonic_ns() override { return inner().monotonic_ns() + clock_shift_ns; }
   std::string host_name() override { return host_name_.empty() ? inner().host_name() : host_name_; }
   std::string machine_id() override { return machine_id_.empty() ? inner().machine_id() : machine_id_; }
