@@ -66,7 +66,8 @@ function(holdfast_cuda_module name)
   # what inlining and unrolling happen to bring together, even 1 + e^x with the last product inside of expf(). That is the same
   # in every run of one build, but two instances of a template that must have the same bits (whole and ragged rows, forward and
   # its recomputation), two toolkits, and the emulator may then differ. Sums of products say fmaf, so no inner loop gets longer.
-  set(cuda_options $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings --fmad=false -lineinfo --ptxas-options=-v --threads=2>)
+  set(cuda_warnings $<$<BOOL:${HOLDFAST_WARNINGS_AS_ERRORS}>:--Werror=all-warnings>)
+  set(cuda_options $<$<COMPILE_LANGUAGE:CUDA>:${cuda_warnings} --fmad=false -lineinfo --ptxas-options=-v --threads=2>)
   target_compile_options(hf_cuda PRIVATE ${cuda_options})
   if(has_sm_90a)
     add_library(hf_cuda_sm_90a OBJECT ${sm_90a} ${custom_sm_90a})

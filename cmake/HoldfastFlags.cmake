@@ -26,7 +26,7 @@ endif()
 
 add_library(hf_flags INTERFACE)
 target_compile_options(hf_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
-  -Wall -Wextra ${shadow} -Wfloat-equal -Wold-style-cast -Wconversion -Werror
+  -Wall -Wextra ${shadow} -Wfloat-equal -Wold-style-cast -Wconversion $<$<BOOL:${HOLDFAST_WARNINGS_AS_ERRORS}>:-Werror>
   -fno-fast-math -ffp-contract=off>)
 # GCC 12 sees an overlap in std::string assignment that is not there (GCC bug 105651), and, where headers are precompiled and
 # their lines no longer count as a system's, the same in other words.

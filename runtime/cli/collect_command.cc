@@ -9,6 +9,7 @@
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
+#include "checkpoint/store.h"
 #include "runtime/cli/collect_source.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"

@@ -7,6 +7,7 @@
 #include "runtime/cli/device_option.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/inference/sampler.h"
+#include "runtime/os/console.h"
 
 namespace holdfast::inline cli {
 namespace {

@@ -97,7 +97,11 @@ bool field_from_json(const Json& json, T& field, std::string& problem) {
     return is_read;
   } else if constexpr (is_optional_field<T>) {
     field.reset();
-    return json.is_null() || field_from_json(json, field.emplace(), problem);
+    if (json.is_null()) return true;
+    typename T::value_type value{};
+    const bool is_read = field_from_json(json, value, problem);
+    if (is_read) field = std::move(value);
+    return is_read;
   } else if constexpr (std::is_enum_v<T>) {
     std::underlying_type_t<T> number = 0;
     if (!number_from_json(json, number)) return false;

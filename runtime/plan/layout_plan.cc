@@ -378,9 +378,9 @@ std::uint64_t tokens_per_step(const Config& config) {
 
 std::optional<double> LayoutPlan::model_flops_utilization(const PlannedMachine& machine) const {
   if (!time.has_value() || machine.prices == nullptr) return std::nullopt;
-  const int ranks = shape.ranks(), on_host = machine.ranks_on_host(ranks);
+  const int on_host = machine.ranks_on_host(shape.ranks());
   const double at_once = machine.ranks_at_once > 0 ? std::min(on_host, machine.ranks_at_once) : on_host;
-  const double peak = machine.prices->flops_per_second() * ranks * at_once / on_host;
+  const double peak = machine.prices->flops_per_second() * shape.ranks() * at_once / on_host;
   const double flops = flops_per_token(make_model_spec(config), config.training.sequence_length) *
                        static_cast<double>(tokens_per_step());
   return peak > 0.0 ? std::optional(flops / peak / time->seconds()) : std::nullopt;

@@ -6,6 +6,7 @@
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/train/ballot.h"
+#include "runtime/train/worker.h"
 
 namespace holdfast::inline plan {
 namespace {
