@@ -338,10 +338,12 @@ namespace {
 
 // Takes as `value` the word that follows the key, or VALUE where there is none.
 std::string missing_value_sentence(const std::string& key, const std::string& value) {
-  const bool is_known =
-      std::ranges::any_of(option_registry(), [&](const Option& option) { return option.key == key; });
-  const std::string near = is_known ? key : suggest_key(key);
-  return fmt::format("has no value: write --{}={}", near.empty() ? key : near, value);
+  const std::string near = find_option(key) != nullptr ? key : suggest_key(key);
+  if (!near.empty()) return fmt::format("has no value: write --{}={}", near, value);
+  const std::size_t equals = value.find('=');
+  const bool is_assignment = equals != std::string::npos && find_option(value.substr(0, equals)) != nullptr;
+  return fmt::format("is no key: options are written --section.key=value, as in --{}",
+                     is_assignment ? value : "training.steps=5");
 }
 
 }  // namespace

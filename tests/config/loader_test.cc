@@ -346,5 +346,15 @@ TEST(ParseOverrides, EverythingElseIsASentence) {
             "4 errors");
 }
 
+TEST(ParseOverrides, AWordOfOtherProgramsIsNotGivenAValue) {
+  const auto sentence_of = [](const std::vector<std::string>& words) {
+    return parse_overrides(words).error().message;
+  };
+  const std::string no_key = "is no key: options are written --section.key=value, as in ";
+  EXPECT_EQ(sentence_of({"--override", "training.steps=7"}),
+            "--override  error  " + no_key + "--training.steps=7\n1 error");
+  EXPECT_EQ(sentence_of({"--overrides"}), "--overrides  error  " + no_key + "--training.steps=5\n1 error");
+}
+
 }  // namespace
 }  // namespace holdfast::config_tests

@@ -536,6 +536,9 @@ class Errors(unittest.TestCase):
     def test_override_without_value(self):
         self.expect_nothing_made(self.train("--training.steps"))
 
+    def test_override_that_is_no_key(self):
+        self.expect_nothing_made(self.train("--override", "training.steps=5"))
+
     # The config
 
     def test_config_missing(self):
