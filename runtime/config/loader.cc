@@ -68,6 +68,7 @@ class Loader {
   void assign_text(const Option& option, const std::string& text, const std::string& place,
                    const std::string& origin);
   std::string unknown_key(const std::string& key);
+  std::string unknown_variable(const std::string& name);
   void name_defaults();
   Result<LoadedConfig> loaded_or_problems(const std::string& name);
 
@@ -206,25 +207,24 @@ void Loader::assign_text(const Option& option, const std::string& text, const st
   for (ValueProblem& problem : found) problems_.push_back({place, std::move(problem.message)});
 }
 
-std::string environment_name(const Option& option) {
-  std::string name = fmt::format("HOLDFAST_{}", option.key);
-  for (char& c : name) {
-    if (c == '.') c = '_';
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  }
-  return name;
+std::string Loader::unknown_variable(const std::string& name) {
+  if (name == "HOLDFAST_NETWORK")
+    return "is read no more: set network.interface, or HOLDFAST_NETWORK_INTERFACE, instead";
+  const std::string near = suggest_key_of_variable(name);
+  if (near.empty())
+    return "is the variable of no key: `holdfast config docs` lists every key; unset it, or give it a name "
+           "that does not begin with HOLDFAST_";
+  suggested_.insert(near);
+  return fmt::format("is the variable of no key, did you mean {} ({})?", environment_name(near), near);
 }
 
 void Loader::load_environment() {
   for (const Option& option : option_registry()) {
-    const std::string name = environment_name(option);
+    const std::string name = environment_name(option.key);
     const std::string text = env_.variable(name);
     if (!text.empty()) assign_text(option, text, name, fmt::format("environment {}", name));
   }
-  const std::string former = "HOLDFAST_NETWORK";
-  if (!env_.variable(former).empty())
-    problems_.push_back(
-        {former, "is read no more: set network.interface, or HOLDFAST_NETWORK_INTERFACE, instead"});
+  for (const std::string& name : unknown_variables(env_)) problems_.push_back({name, unknown_variable(name)});
 }
 
 void Loader::load_override(const Override& given) {
@@ -284,12 +284,6 @@ Result<LoadedConfig> Loader::loaded_or_problems(const std::string& name) {
 }
 
 }  // namespace
-
-std::vector<std::string> environment_names() {
-  std::vector<std::string> names;
-  for (const Option& option : option_registry()) names.push_back(environment_name(option));
-  return names;
-}
 
 std::string format_problems(const std::vector<ConfigProblem>& problems) {
   std::size_t width = 0;

@@ -2,8 +2,8 @@
 //
 // Precedence: default < include < file < environment (HOLDFAST_SECTION_KEY) < command line
 // (--section.key=value). `include = "base.toml"` (or a list) is relative to the including file. Arrays
-// replace, never merge. Unknown keys are errors with a suggestion. All errors are collected; each has
-// file:line:column (or the flag).
+// replace, never merge. Unknown keys are errors with a suggestion, in the environment too. All errors are
+// collected; each has file:line:column (or the flag, or the variable).
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/config/config.h"
+#include "runtime/config/environment.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
@@ -54,12 +55,6 @@ Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const
 // Does the same for the config of a run, with overrides.
 Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
                                         const std::vector<Override>& overrides);
-
-// Returns the names of the environment variables for all keys, set or not.
-std::vector<std::string> environment_names();
-
-// Names another library for the CUDA device than the one beside the program (runtime/rank/device_choice.h).
-inline constexpr const char* cuda_module_variable = "HOLDFAST_CUDA_MODULE";
 
 // Splits "--section.key=value" arguments; anything else is an error with a message.
 Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& arguments);

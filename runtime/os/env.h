@@ -200,6 +200,8 @@ class Env {
   // Returns a unique name of this host: "NAME@MACHINE". Messages for people use host_name().
   std::string host_id() { return host_name() + "@" + machine_id(); }
   virtual std::string variable(const std::string& name) = 0;  // empty when unset
+  // Returns the names of the variables that begin with `prefix`, in ascending order.
+  virtual std::vector<std::string> variable_names(const std::string& prefix) = 0;
   virtual std::uint64_t random_u64() = 0;  // from the kernel; never for anything that decides bits
   // Makes the kernel send SIGKILL to this process when its parent dies; checks that the parent has not died
   // already.

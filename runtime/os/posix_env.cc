@@ -247,6 +247,16 @@ class PosixEnv final : public Env {
     return value == nullptr ? "" : value;
   }
 
+  std::vector<std::string> variable_names(const std::string& prefix) override {
+    std::vector<std::string> names;
+    for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+      const std::string_view text(*entry);
+      if (text.starts_with(prefix)) names.emplace_back(text.substr(0, text.find('=')));
+    }
+    std::ranges::sort(names);
+    return names;
+  }
+
   std::uint64_t random_u64() override {
     std::uint64_t value = 0;
     // Up to 256 bytes come whole or not at all, once the kernel's pool is ready.

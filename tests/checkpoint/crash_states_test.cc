@@ -4,9 +4,9 @@
 //
 // tools/test --long goes on until a million different states were checked, in as many slices as it takes:
 //
-//   HOLDFAST_CRASH_STATES=N         different states, of all slices together, instead of 10,000
-//   HOLDFAST_CRASH_RECORD=FILE      what earlier slices have checked, and this one after them
-//   HOLDFAST_CRASH_MINUTES=M        this slice ends after so many minutes
+//   HOLDFAST_TEST_CRASH_STATES=N         different states, of all slices together, instead of 10,000
+//   HOLDFAST_TEST_CRASH_RECORD=FILE      what earlier slices have checked, and this one after them
+//   HOLDFAST_TEST_CRASH_MINUTES=M        this slice ends after so many minutes
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -216,9 +216,9 @@ Result<void> write_record(const std::string& path, std::uint64_t script_digest, 
 }
 
 TEST(CrashStates, OldOrNewIsFoundWholeInEveryOne) {
-  const std::size_t wanted = std::stoull(variable("HOLDFAST_CRASH_STATES", "10000"));
-  const std::string minutes = variable("HOLDFAST_CRASH_MINUTES", "");
-  const std::string record = variable("HOLDFAST_CRASH_RECORD", "");
+  const std::size_t wanted = std::stoull(variable("HOLDFAST_TEST_CRASH_STATES", "10000"));
+  const std::string minutes = variable("HOLDFAST_TEST_CRASH_MINUTES", "");
+  const std::string record = variable("HOLDFAST_TEST_CRASH_RECORD", "");
   const std::vector<RecordedOperation> operations = record_script();
   Checked checked = read_record(record, digest_of_script(operations));
   const std::size_t before = checked.states.size();

@@ -2,6 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+
 #include "runtime/config/document.h"
 #include "tests/config/config_fixture.h"
 
@@ -226,6 +231,58 @@ TEST(Loader, KeysOfManyPartsAreRefusedBeforeTheyAreParsed) {
   EXPECT_EQ(failure(load("list = [\n{ " + key + " = 1 } ]\n", {})), deep);
   // An earlier error says more: this is no TOML at all.
   EXPECT_THAT(failure(load("\x7f\n\n" + key + "\n", {})), testing::StartsWith("run.toml:1:"));
+}
+
+TEST(Loader, AVariableOfNoKeyIsAnErrorWithASuggestion) {
+  const auto problem_of = [](const std::string& name) {
+    const ScopedVariable variable(name, "5");
+    return failure(load(kCompleteText, {}));
+  };
+  const auto near = [](const std::string& name, const std::string& variable, const std::string& key) {
+    return name + "  error  is the variable of no key, did you mean " + variable + " (" + key + ")?\n1 error";
+  };
+  EXPECT_EQ(problem_of("HOLDFAST_TRAINING_STEP"),
+            near("HOLDFAST_TRAINING_STEP", "HOLDFAST_TRAINING_STEPS", "training.steps"));
+  EXPECT_EQ(problem_of("HOLDFAST_TRIANING_STEPS"),
+            near("HOLDFAST_TRIANING_STEPS", "HOLDFAST_TRAINING_STEPS", "training.steps"));
+  EXPECT_EQ(problem_of("HOLDFAST_OPTIMIZER_LR"),
+            near("HOLDFAST_OPTIMIZER_LR", "HOLDFAST_OPTIMIZER_LEARNING_RATE", "optimizer.learning_rate"));
+  EXPECT_EQ(
+      problem_of("HOLDFAST_HOME"),
+      "HOLDFAST_HOME  error  is the variable of no key: `holdfast config docs` lists every key; unset it, "
+      "or give it a name that does not begin with HOLDFAST_\n1 error");
+  EXPECT_EQ(problem_of("HOLDFAST_NETWORK"),
+            "HOLDFAST_NETWORK  error  is read no more: set network.interface, or HOLDFAST_NETWORK_INTERFACE, "
+            "instead\n1 error");
+  const ScopedVariable empty("HOLDFAST_TRAINING_STEP", "");
+  EXPECT_TRUE(load(kCompleteText, {}).ok()) << "an empty variable counts as one that is not set";
+}
+
+// Whatever the program, the tests and the tools call by such a name, no run may take it for a typing error.
+TEST(Loader, KnowsEveryVariableThatTheTreeNames) {
+  const std::regex quoted("[\"$]\\{?(HOLDFAST_[A-Z0-9_]+)[\"}]");
+  const std::set<std::string> shown = {"HOLDFAST_NETWORK", "HOLDFAST_TRAINING_STEP",
+                                       "HOLDFAST_TRIANING_STEPS", "HOLDFAST_OPTIMIZER_LR",
+                                       "HOLDFAST_HOME"};  // wrong on purpose
+  std::set<std::string> names;
+  for (const char* folder : {"runtime", "checkpoint", "watchdog", "parallel", "kernels", "tests", "tools"}) {
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(std::string(HF_SOURCE_DIR "/") + folder)) {
+      const std::string kind = entry.path().extension();
+      if (!entry.is_regular_file() || (kind != "" && kind != ".cc" && kind != ".h" && kind != ".py"))
+        continue;
+      std::ifstream file(entry.path());
+      const std::string text(std::istreambuf_iterator<char>(file), {});
+      for (std::sregex_iterator found(text.begin(), text.end(), quoted), end; found != end; ++found)
+        names.insert((*found)[1]);
+    }
+  }
+  EXPECT_TRUE(names.contains("HOLDFAST_FAULTS_LOG") && names.contains("HOLDFAST_TEST_TIER"));
+  for (const std::string& name : names) {
+    if (shown.contains(name)) continue;
+    const ScopedVariable variable(name, "5");
+    EXPECT_THAT(unknown_variables(posix_env()), testing::IsEmpty());
+  }
 }
 
 TEST(Loader, AllProblemsComeTogetherInFileOrder) {

@@ -36,6 +36,7 @@ class FuzzEnv final : private FilesOfRun, public ForwardingEnv {
   }
 
   std::string variable(const std::string&) override { return ""; }
+  std::vector<std::string> variable_names(const std::string&) override { return {}; }
   std::string host_name() override { return "host"; }
   std::string machine_id() override { return "machine"; }
   std::int64_t monotonic_ns() override { return now_ns; }

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "tests/support/forwarding_env.h"
 
@@ -15,6 +16,13 @@ class VariablesEnv final : public ForwardingEnv {
   std::string variable(const std::string& name) override {
     const auto found = variables_.find(name);
     return found == variables_.end() ? "" : found->second;
+  }
+  std::vector<std::string> variable_names(const std::string& prefix) override {
+    std::vector<std::string> names;
+    for (const auto& [name, text] : variables_) {
+      if (name.starts_with(prefix)) names.push_back(name);
+    }
+    return names;
   }
 
  private:

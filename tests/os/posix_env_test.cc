@@ -60,6 +60,15 @@ TEST_F(PosixEnvTest, ReadPastTheEndNamesFileAndPlace) {
   EXPECT_THAT(read.error().message, HasSubstr("the file ends at 5"));
 }
 
+TEST_F(PosixEnvTest, NamesOfVariablesAreThoseWithThePrefix) {
+  ASSERT_EQ(setenv("HOLDFAST_TEST_B", "text", 1) + setenv("HOLDFAST_TEST_A", "", 1), 0);
+  EXPECT_EQ(env.variable_names("HOLDFAST_TEST_"),
+            (std::vector<std::string>{"HOLDFAST_TEST_A", "HOLDFAST_TEST_B"}));
+  unsetenv("HOLDFAST_TEST_A");
+  unsetenv("HOLDFAST_TEST_B");
+  EXPECT_EQ(env.variable_names("HOLDFAST_TEST_"), std::vector<std::string>());
+}
+
 TEST_F(PosixEnvTest, CreateNeverOverwrites) {
   const std::string path = directory / "file";
   ASSERT_TRUE(env.replace_text(path, "old").ok());

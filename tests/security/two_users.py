@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 VICTIM, OTHER = 64000, 65534  # the users who train and who attack
-INSIDE = "HOLDFAST_ATTACK_INSIDE"
+INSIDE = "HOLDFAST_TEST_ATTACK_INSIDE"
 
 CONFIG = """[run]
 directory = "run"

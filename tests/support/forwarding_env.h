@@ -101,6 +101,9 @@ class ForwardingEnv : public Env {
   std::string host_name() override { return inner_->host_name(); }
   std::string machine_id() override { return inner_->machine_id(); }
   std::string variable(const std::string& name) override { return inner_->variable(name); }
+  std::vector<std::string> variable_names(const std::string& prefix) override {
+    return inner_->variable_names(prefix);
+  }
   std::uint64_t random_u64() override { return inner_->random_u64(); }
   Result<void> die_with_parent() override { return inner_->die_with_parent(); }
   [[noreturn]] void kill_self() override {

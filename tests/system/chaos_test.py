@@ -2,8 +2,8 @@
 and words that it does not understand get a sentence. A disk that is full for a while, hosts that are lost and cut off. And a
 campaign of kills alone.
 
-HOLDFAST_CHAOS_KILLS: how many kills (tools/test --long sets it); 300 when left out.
-HOLDFAST_CHAOS_PRESET, _PRESET_RUNS, _PRESET_RECORD: a campaign of so many runs with configs/chaos/PRESET.toml, half of them of kills
+HOLDFAST_TEST_CHAOS_KILLS: how many kills (tools/test --long sets it); 300 when left out.
+HOLDFAST_TEST_CHAOS_PRESET, _PRESET_RUNS, _PRESET_RECORD: a campaign of so many runs with configs/chaos/PRESET.toml, half of them of kills
 alone, instead of a short one with llama-15m; the seeds go on behind those that the file has, and a line for each run is added to it.
 """
 import concurrent.futures
@@ -21,11 +21,11 @@ import harness
 import host_campaign
 import hosts
 
-KILLS = int(os.environ.get("HOLDFAST_CHAOS_KILLS") or 300)
+KILLS = int(os.environ.get("HOLDFAST_TEST_CHAOS_KILLS") or 300)
 CONFIGS = harness.ROOT / "configs/chaos"
-PRESET = os.environ.get("HOLDFAST_CHAOS_PRESET", "")
-PRESET_RUNS = int(os.environ.get("HOLDFAST_CHAOS_PRESET_RUNS") or 2)
-PRESET_RECORD = os.environ.get("HOLDFAST_CHAOS_PRESET_RECORD", "")
+PRESET = os.environ.get("HOLDFAST_TEST_CHAOS_PRESET", "")
+PRESET_RUNS = int(os.environ.get("HOLDFAST_TEST_CHAOS_PRESET_RUNS") or 2)
+PRESET_RECORD = os.environ.get("HOLDFAST_TEST_CHAOS_PRESET_RECORD", "")
 # By config: its layouts. The first is that of the undisturbed run.
 PRESET_LAYOUTS = {"llama-15m": "3x1x1,2x1x1+1,2x2x1", "gpt2-124m": "3x1x1,2x1x1+1", "gpt2-355m": "2x1x1"}
 PRESET_FAULTS = "kill,two_kills,kill_in_recovery,all_killed,job_killed,ram_lost,hang"

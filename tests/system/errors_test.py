@@ -590,6 +590,9 @@ class Errors(unittest.TestCase):
     def test_former_variable(self):
         self.expect_nothing_made(self.start([PROGRAM, "train", "run.toml"], self.folder, {"HOLDFAST_NETWORK": "eth0"}))
 
+    def test_unknown_variable(self):
+        self.expect_nothing_made(self.train(environment={"HOLDFAST_TRAINING_STEP": "5"}))
+
     def test_bad_environment(self):
         self.expect_nothing_made(self.train(environment={"HOLDFAST_TRAINING_STEPS": "many"}))
 

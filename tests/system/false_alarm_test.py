@@ -2,12 +2,12 @@
 are late now and then, ends without a fault; and where ranks are killed, held to a part of a processor and of a disk, nobody is
 ended but those.
 
-HOLDFAST_FALSE_ALARM_STEPS: so many steps in all (10,000 when left out), in runs of at most 10,000; HOLDFAST_FALSE_ALARM_FROM:
+HOLDFAST_TEST_FALSE_ALARM_STEPS: so many steps in all (10,000 when left out), in runs of at most 10,000; HOLDFAST_TEST_FALSE_ALARM_FROM:
 from this one on (0 when left out), which goes on with an earlier time: every run has other ranks late at other places.
 
-HOLDFAST_FALSE_ALARM_PRESET, _PRESET_RANKS, _PRESET_STEPS, _PRESET_KILLS: runs of that preset in the default config, with so many
+HOLDFAST_TEST_FALSE_ALARM_PRESET, _PRESET_RANKS, _PRESET_STEPS, _PRESET_KILLS: runs of that preset in the default config, with so many
 steps and kills in all, instead of one run of a tiny model; _PRESET_RUN_STEPS (100 when left out) in each run, _PRESET_SEQUENCE (64)
-tokens in a sequence. HOLDFAST_FALSE_ALARM_DISK_MIBS: what the disk of those may write in a second (8 when left out); a rank that was
+tokens in a sequence. HOLDFAST_TEST_FALSE_ALARM_DISK_MIBS: what the disk of those may write in a second (8 when left out); a rank that was
 killed is made up for when a save has got there.
 """
 import contextlib
@@ -21,8 +21,8 @@ from pathlib import Path
 
 import harness
 
-STEPS = int(os.environ.get("HOLDFAST_FALSE_ALARM_STEPS", "10000"))
-FROM = int(os.environ.get("HOLDFAST_FALSE_ALARM_FROM", "0"))
+STEPS = int(os.environ.get("HOLDFAST_TEST_FALSE_ALARM_STEPS", "10000"))
+FROM = int(os.environ.get("HOLDFAST_TEST_FALSE_ALARM_FROM", "0"))
 RUN_STEPS = 10_000
 RUN_LIMIT_S = 900
 MOST_RANKS = 8
@@ -37,12 +37,12 @@ OPTIONS = ["--model.layers=1", "--model.heads=1", "--model.kv_heads=1", "--model
            "--evaluation.every_steps=1000", f"--watchdog.floor={FLOOR_MS}ms"]
 
 
-PRESET = os.environ.get("HOLDFAST_FALSE_ALARM_PRESET", "")
-PRESET_RANKS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_RANKS", "3"))
-PRESET_STEPS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_STEPS", "100"))
-PRESET_KILLS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_KILLS", "4"))
-PRESET_RUN_STEPS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_RUN_STEPS", "100"))
-PRESET_SEQUENCE = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_SEQUENCE", "64"))
+PRESET = os.environ.get("HOLDFAST_TEST_FALSE_ALARM_PRESET", "")
+PRESET_RANKS = int(os.environ.get("HOLDFAST_TEST_FALSE_ALARM_PRESET_RANKS", "3"))
+PRESET_STEPS = int(os.environ.get("HOLDFAST_TEST_FALSE_ALARM_PRESET_STEPS", "100"))
+PRESET_KILLS = int(os.environ.get("HOLDFAST_TEST_FALSE_ALARM_PRESET_KILLS", "4"))
+PRESET_RUN_STEPS = int(os.environ.get("HOLDFAST_TEST_FALSE_ALARM_PRESET_RUN_STEPS", "100"))
+PRESET_SEQUENCE = int(os.environ.get("HOLDFAST_TEST_FALSE_ALARM_PRESET_SEQUENCE", "64"))
 # No key that has to do with safety.
 DEFAULT = """\
 [run]
@@ -65,7 +65,7 @@ lanes = {lanes}
 def limited(directory):
     """Holds processes to half of the machine's processors together, and to so many bytes of the disk a second, where this process
     may make groups (cgroup v1). Gives a function that puts all processes of `directory` there, new ones too, and what is held."""
-    disk_mibs = int(os.environ.get("HOLDFAST_FALSE_ALARM_DISK_MIBS", "8"))
+    disk_mibs = int(os.environ.get("HOLDFAST_TEST_FALSE_ALARM_DISK_MIBS", "8"))
     device = os.stat(directory).st_dev
     disk = f"{os.major(device)}:{os.minor(device) & ~15} {disk_mibs << 20}"  # of the whole disk
     groups, said = [], []

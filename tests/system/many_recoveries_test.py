@@ -7,7 +7,7 @@ it was about to receive when the TCP connection of a dead process ended: as many
 that came without a rendezvous. So the same calls and messages are made without Holdfast (tests/parallel/mpi/growth_memory.h), and
 what that costs for each growth and death is allowed.
 
-HOLDFAST_MANY_RECOVERIES: how many deaths, each with its growth (tools/test --long sets more).
+HOLDFAST_TEST_MANY_RECOVERIES: how many deaths, each with its growth (tools/test --long sets more).
 """
 import os
 import re
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import harness
 
-DEATHS = int(os.environ.get("HOLDFAST_MANY_RECOVERIES") or 20)
+DEATHS = int(os.environ.get("HOLDFAST_TEST_MANY_RECOVERIES") or 20)
 WARM_UP = max(3, DEATHS // 10)
 OWN_BYTES = 20_000         # of a recovery, over what Open MPI keeps
 LATE_BYTES = 5e6           # what a short run meets for the first time after WARM_UP: a pool of TCP buffers has 4.2 MB

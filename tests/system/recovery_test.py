@@ -2,7 +2,7 @@
 run that nothing disturbed. In layouts with copies, pipelines and tensor groups, with snapshots in RAM and without, one
 death, two at once, one after another, one during recovery, rank 0 too, at random times and at every fault point of a step.
 
-HOLDFAST_RECOVERY_SEEDS: how many random kills (tools/test --long sets more).
+HOLDFAST_TEST_RECOVERY_SEEDS: how many random kills (tools/test --long sets more).
 """
 import dataclasses
 import os
@@ -15,7 +15,7 @@ import unittest
 
 import harness
 
-SEEDS = int(os.environ.get("HOLDFAST_RECOVERY_SEEDS") or 6)
+SEEDS = int(os.environ.get("HOLDFAST_TEST_RECOVERY_SEEDS") or 6)
 STEPS = 30
 SETTLE_S = 160 if harness.SANITIZED else 40
 RAM = {"every step": ["--checkpoint.ram_every_steps=1"], "every 3": ["--checkpoint.ram_every_steps=3"], "disk": []}
