@@ -89,9 +89,10 @@ class PosixFile final : public File {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return read_error("read", path_, errno);
       if (got == 0) {
+        const Result<std::uint64_t> now = size();  // which may be far before the place
         return fail(ExitCode::data,
                     "cannot read {} bytes at offset {} of {}: the file ends at {}; it is incomplete",
-                    target.size(), offset, path_, offset + done);
+                    target.size(), offset, path_, now.ok() ? std::min(*now, offset + done) : offset + done);
       }
       done += static_cast<std::size_t>(got);
     }

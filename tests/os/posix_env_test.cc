@@ -58,6 +58,9 @@ TEST_F(PosixEnvTest, ReadPastTheEndNamesFileAndPlace) {
   EXPECT_EQ(read.error().code, ExitCode::data);
   EXPECT_THAT(read.error().message, HasSubstr(path));
   EXPECT_THAT(read.error().message, HasSubstr("the file ends at 5"));
+  // It was cut far before the place.
+  ASSERT_EQ(::truncate(path.c_str(), 2), 0);
+  EXPECT_THAT(file->read_at(3, target).error().message, HasSubstr("the file ends at 2"));
 }
 
 TEST_F(PosixEnvTest, NamesOfVariablesAreThoseWithThePrefix) {
