@@ -6,6 +6,7 @@ pages. The same files on the machine give the same bytes: files are chosen by a 
 order, and every fiftieth (by the same hash) is for validation. An existing corpus is left alone, so that the data of a
 run does not change when software is installed.
 """
+import argparse
 import gzip
 import hashlib
 import os
@@ -85,9 +86,10 @@ def write_atomically(path, parts):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    directory = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(prog="tools/corpus.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", metavar="DIRECTORY", type=Path)
+    directory = parser.parse_args().directory
     train, valid = directory / "train.txt", directory / "valid.txt"
     if train.exists() and valid.exists():
         print(f"corpus: {train} is there ({train.stat().st_size / 1e6:.1f} MB).")
