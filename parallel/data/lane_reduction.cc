@@ -285,8 +285,9 @@ Result<bool> LaneReduction::move_on() {
   const auto note = [this](bool happened, std::int64_t& first_seen_ns) {
     if (happened && first_seen_ns < 0) first_seen_ns = waiter_.env().monotonic_ns();
   };
+  const bool whole = wave_is_whole();  // asked first: what ends meanwhile has ended in both
   note(backward_ended(), wave_.backward_ended_ns);
-  note(wave_is_whole(), wave_.done_ns);
+  note(whole, wave_.done_ns);
   note_ended();
   return sending || moved || opening;
 }
@@ -326,7 +327,7 @@ Result<void> LaneReduction::poll_until_whole() {
   PollBackoff backoff(waiter_);
   while (true) {
     HF_TRY(const bool moved, move_on());
-    if (wave_is_whole()) break;
+    if (wave_.done_ns >= 0) break;  // not if it has become whole since move_on(), which takes the time
     if (moved || !backward_ended()) backoff.reset();
     if (wave_.ready < wave_.tickets.size()) {
       device_->wait(wave_.tickets[wave_.ready], device_poll_us);

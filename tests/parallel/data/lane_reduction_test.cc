@@ -20,6 +20,34 @@ namespace {
 
 using test::ReducingRank;
 
+// A transport that says now and then what it said before, as one that is asked a moment earlier.
+class LateTransport final : public Transport {
+ public:
+  explicit LateTransport(Communicator& communicator) : inner_(communicator) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  bool can_open() const override { return inner_.can_open(); }
+  Result<Number> open(std::span<const Incoming> incoming) override { return inner_.open(incoming); }
+  Result<void> send(Number number, std::span<const Outgoing> outgoing) override {
+    return inner_.send(number, outgoing);
+  }
+  Result<bool> advance() override { return inner_.advance(); }
+  bool received(Number number, int peer) const override { return inner_.received(number, peer); }
+  Number oldest() const override {
+    random_ = random_ * 6364136223846793005U + 1442695040888963407U;
+    if (random_ >> 63 != 0) said_ = inner_.oldest();
+    return said_;
+  }
+  Awaited awaited() const override { return inner_.awaited(); }
+  void abandon() override { inner_.abandon(); }
+  bool abandoned() override { return inner_.abandoned(); }
+
+ private:
+  HostTransport inner_;
+  mutable std::uint64_t random_ = 1;
+  mutable Number said_ = 0;
+};
+
 TEST(LaneSchedule, WavesTakeLanesInIncreasingOrder) {
   for (int lanes = 1; lanes <= 9; ++lanes) {
     for (int ranks = 1; ranks <= lanes; ++ranks) {
@@ -70,6 +98,27 @@ INSTANTIATE_TEST_SUITE_P(All, SharedBucketMemoryBits,
                          testing::Values(Shape(2, 2), Shape(3, 3), Shape(2, 5), Shape(3, 5), Shape(4, 5),
                                          Shape(5, 5), Shape(2, 8), Shape(3, 8), Shape(4, 8), Shape(5, 8),
                                          Shape(8, 8)));
+
+// A wave may become whole between any two looks at it.
+TEST(LaneReductionTime, ThatIsExposedIsNeverNegativeNorLongerThanTheStep) {
+  HF_EXPECT_OK(run_local_ranks(2, [](Communicator& c) -> Result<void> {
+    LateTransport transport(c);
+    ReducingRank rank(transport, patient(), 2, test::uneven_buckets());
+    const std::vector<float> lane = test::lane_gradients(rank.plan(), 0, c.rank());
+    std::int64_t before_us = 0;
+    for (int step = 0; step < 100; ++step) {
+      const auto begin = std::chrono::steady_clock::now();
+      HF_TRY_VOID(rank.step({lane}));
+      const auto step_us =
+          std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin);
+      const std::int64_t exposed_us = rank.reduction().counts().exposed_us - before_us;
+      before_us += exposed_us;
+      EXPECT_GE(exposed_us, 0) << "step " << step;
+      EXPECT_LE(exposed_us, step_us.count()) << "step " << step;
+    }
+    return {};
+  }));
+}
 
 // The gradients of these tests tell a sum in lane order from any other: what a reduction in order of arrival,
 // or a library's tree, would give has other bits.
