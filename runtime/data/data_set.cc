@@ -127,6 +127,11 @@ Result<std::int64_t> DataSet::vocabulary_of_format() const {
   return first.vocabulary_of_format();
 }
 
+Result<void> DataSet::check_document_tokens(std::int64_t vocabulary) const {
+  for (const Source& source : sources_) HF_TRY_VOID(source.tokens->check_document_tokens(vocabulary));
+  return {};
+}
+
 Digest DataSet::fingerprint() const {
   DigestStream stream;
   for (const Source& source : sources_) {

@@ -33,6 +33,8 @@ class DataSet {
   // Returns the vocabulary to use when model.vocabulary is left out: the one that the formats of all sources
   // agree on. Fails with ExitCode::config when they disagree or one does not say.
   Result<std::int64_t> vocabulary_of_format() const;
+  // Fails with ExitCode::config if a token that marks documents for the mask is not one of the vocabulary.
+  Result<void> check_document_tokens(std::int64_t vocabulary) const;
   Digest fingerprint() const;
   std::uint64_t sample_count() const;           // samples in this part
   std::uint64_t token_count() const;            // tokens in the files

@@ -20,10 +20,30 @@ Result<std::optional<Documents>> Documents::of(TokenFile& file, const DocumentRu
   } else if (by_rule) {
     documents.begin_token_ = rule.begin_token;
     documents.end_token_ = rule.end_token;
+    documents.by_rule_ = true;
   } else {
     documents.begin_token_ = file.document_begin;
   }
   return std::optional(std::move(documents));
+}
+
+Result<void> Documents::check_tokens(std::int64_t vocabulary, const std::string& path) const {
+  if (starts_.has_value()) return {};
+  if (!by_rule_ && begin_token_ >= vocabulary) {
+    return fail(ExitCode::config,
+                "data.document_mask = true would mask nothing: the tools of the format of {} begin documents "
+                "with token {}, and the vocabulary has {} entries; set data.document_begin or "
+                "data.document_end to the token of your tokenizer",
+                path, begin_token_, vocabulary);
+  }
+  for (const auto& [key, token] : {std::pair("begin", begin_token_), std::pair("end", end_token_)}) {
+    if (token < vocabulary) continue;
+    return fail(ExitCode::config,
+                "data.document_{} = {} is no token: the vocabulary has {} entries (largest token {}); set it "
+                "to the token that stands between documents",
+                key, token, vocabulary, vocabulary - 1);
+  }
+  return {};
 }
 
 void Documents::first_keys(std::uint64_t first_token, std::span<const std::int32_t> tokens,

@@ -27,6 +27,10 @@ class Documents {
   // is needed.
   static Result<std::optional<Documents>> of(TokenFile& file, const DocumentRule& rule);
 
+  // Fails with ExitCode::config if a token that marks documents is not one of the vocabulary: the mask would
+  // find no document. `path` is for the message.
+  Result<void> check_tokens(std::int64_t vocabulary, const std::string& path) const;
+
   // Computes first_key[t] for the window that starts at `first_token`: the index in the window where the
   // document of tokens[t] begins, or 0 if that is before the window (first_key in kernels/attention.h). Both
   // spans have the same length.
@@ -37,6 +41,7 @@ class Documents {
   Documents() = default;
   std::optional<std::vector<std::uint64_t>> starts_;  // ascending token positions
   std::int64_t begin_token_ = -1, end_token_ = -1;
+  bool by_rule_ = false;
 };
 
 }  // namespace holdfast::inline data

@@ -67,6 +67,9 @@ class TokenSource {
   Digest fingerprint() const { return fingerprint_; }
   const std::string& path() const { return file_.file->path(); }
   bool masks_documents() const { return documents_.has_value(); }  // rows have first keys
+  Result<void> check_document_tokens(std::int64_t vocabulary) const {
+    return documents_.has_value() ? documents_->check_tokens(vocabulary, path()) : Result<void>();
+  }
 
   // Reads tokens [first, first + target.size()). A token below 0 or >= vocabulary is an error that names file
   // and position. vocabulary = 0: unknown, every token below 2^31 is accepted.

@@ -350,7 +350,8 @@ Result<void> resolve_shape_with_data(Config& config, const DataSet& data) {
   if (config.model.vocabulary == 0 && config.model.preset.empty()) {
     HF_TRY(config.model.vocabulary, data.vocabulary_of_format());
   }
-  return resolve_config(config, data.vocabulary_needed());
+  HF_TRY_VOID(resolve_config(config, data.vocabulary_needed()));
+  return data.check_document_tokens(config.model.vocabulary);
 }
 
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {

@@ -49,6 +49,23 @@ TEST_F(DocumentsTest, AnEndTokenBelongsToItsOwnDocument) {
               ElementsAre(0, 0, 0, 3, 4, 4));
 }
 
+TEST_F(DocumentsTest, ATokenThatTheVocabularyLacksWouldMaskNothing) {
+  const std::string path = write_bytes(directory / "shard", llmc_v1({1, 2, 3, 4, 5, 6, 7, 8}));
+  const auto checked = [&](std::int64_t vocabulary, const DocumentRule& rule) {
+    const auto source = TokenSource::open(posix_env(), {.path = path, .format = "llmc"}, 6, rule);
+    EXPECT_TRUE(source.ok());
+    const Result<void> result = (*source)->check_document_tokens(vocabulary);
+    return result.ok() ? std::string() : result.error().message;
+  };
+  EXPECT_EQ(checked(50257, {.mask = true}), "");
+  EXPECT_EQ(checked(4000, {.mask = false}), "");
+  EXPECT_THAT(checked(4000, {.mask = true}),
+              HasSubstr("begin documents with token 50256, and the vocabulary"));
+  EXPECT_EQ(checked(4000, {.mask = true, .begin_token = 0, .end_token = 3999}), "");
+  EXPECT_THAT(checked(4000, {.mask = true, .end_token = 4000}),
+              HasSubstr("data.document_end = 4000 is no token: the vocabulary has 4000 entries"));
+}
+
 // By document_indices, not by sequences: the first document has two of them, the third is empty.
 TEST_F(DocumentsTest, AMegatronIndexSaysWhereDocumentsBegin) {
   MegatronIndex index = megatron_index(8, 2, {2, 1, 4, 5});

@@ -820,6 +820,15 @@ class Errors(unittest.TestCase):
     def test_no_documents(self):
         self.expect_nothing_made(self.train("--data.document_mask=true"))
 
+    def test_documents_of_another_tokenizer(self):
+        token_file(self.folder / "tokens.bin", range(1000))
+        words = ['--data.sources=[{path = "tokens.bin", format = "llmc"}]', "--model.vocabulary=4000", "--data.document_mask=true"]
+        self.expect_nothing_made(self.train(*words))
+        self.expect(self.holdfast("check", "run.toml", *words))
+
+    def test_document_token_too_large(self):
+        self.expect_nothing_made(self.train("--data.document_mask=true", "--data.document_begin=9999999"))
+
     def test_validation_too_small(self):
         self.expect_nothing_made(self.train("--data.validation_fraction=0.001", "--evaluation.every_steps=2"))
 
