@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include "checkpoint/ram_runs.h"
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/store.h"
 #include "runtime/cli/commands.h"
@@ -15,13 +16,19 @@ namespace {
 
 constexpr const char* clean_usage =
     "usage: holdfast clean RUN\n"
+    "       holdfast clean --list\n"
+    "       holdfast clean --orphans\n"
     "\n"
     "Removes what killed starts of the run in the run directory RUN left on this host: its snapshots in "
     "shared "
     "memory, and\n"
     "saves that were not finished. The next start would use a snapshot that is newer than the newest "
     "checkpoint; without it\n"
-    "the steps since are computed again, with the same bits. Refused while the run is going on.\n";
+    "the steps since are computed again, with the same bits. Refused while the run is going on.\n"
+    "  --list      the runs of this user that have snapshots in the shared memory of this host\n"
+    "  --orphans   removes those of runs whose directory is gone (removed, or moved to another place) and "
+    "that no\n"
+    "              process uses; where directories are mounted that may be away now, look at --list first\n";
 
 Result<void> clean(Env& env, const std::string& directory) {
   const RunPaths paths{directory};
@@ -52,6 +59,63 @@ Result<void> clean(Env& env, const std::string& directory) {
   return {};
 }
 
+// Returns whether the directory that the run's snapshots name is still that of the run.
+bool has_directory(Env& env, const RunInMemory& run) {
+  const Result<std::string> id = read_run_id(env, RunPaths{run.directory});
+  return id.ok() && digest_of(*id) == run.run;
+}
+
+// Snapshots of which none is sealed are of use to nobody but the process that writes them. Others that name no
+// directory were made by a program of before.
+bool is_orphan(Env& env, const RunInMemory& run) {
+  if (run.in_use) return false;
+  return run.sealed == 0 || (!run.directory.empty() && !has_directory(env, run));
+}
+
+std::string described(Env& env, const RunInMemory& run) {
+  const std::string where = run.directory.empty() ? "an unknown directory" : printable(run.directory);
+  const char* const state = run.in_use              ? "in use"
+                            : is_orphan(env, run)   ? "orphaned"
+                            : run.directory.empty() ? "not in use"
+                                                    : "the directory is there";
+  return fmt::format("{}: {} snapshots, {}{}, of {}: {}", to_hex(run.run), run.snapshots.count,
+                     format_bytes(run.snapshots.bytes),
+                     run.sealed > 0 ? fmt::format(", newest step {}", run.newest_step) : "", where, state);
+}
+
+void list_runs(Env& env) {
+  const std::vector<RunInMemory> runs = list_runs_in_memory(env);
+  for (const RunInMemory& run : runs) fmt::print("{}\n", described(env, run));
+  if (runs.empty()) fmt::print("no run has snapshots in shared memory here\n");
+}
+
+Result<void> remove_orphans(Env& env) {
+  SharedSnapshots all;
+  for (const RunInMemory& run : list_runs_in_memory(env)) {
+    if (!is_orphan(env, run)) continue;
+    fmt::print("{}\n", described(env, run));
+    HF_TRY(const SharedSnapshots removed, remove_snapshots(env, run.run));
+    all.count += removed.count;
+    all.bytes += removed.bytes;
+  }
+  remove_dead_boards(env);
+  fmt::print("{} snapshots removed from shared memory, {}\n", all.count, format_bytes(all.bytes));
+  return {};
+}
+
+Result<void> clean_as_told(Env& env, const std::vector<std::string>& words) {
+  const bool names_run = words.empty() || !words.front().starts_with("--");
+  if (names_run && words.size() != 1)
+    return fail(ExitCode::config, "clean needs RUN, --list or --orphans, and nothing else\n{}", clean_usage);
+  if (names_run) return clean(env, words.front());
+  HF_TRY(const Arguments arguments, Arguments::parse("clean", words, {}, {}, {"list", "orphans"}));
+  if (arguments.has("list") == arguments.has("orphans"))
+    return fail(ExitCode::config, "clean takes one of --list and --orphans\n{}", clean_usage);
+  if (arguments.has("orphans")) return remove_orphans(env);
+  list_runs(env);
+  return {};
+}
+
 }  // namespace
 
 int run_clean_command(const std::vector<std::string>& arguments) {
@@ -59,9 +123,7 @@ int run_clean_command(const std::vector<std::string>& arguments) {
     fmt::print("{}", clean_usage);
     return 0;
   }
-  if (arguments.size() != 1)
-    return complain(fail(ExitCode::config, "clean needs RUN, and nothing else\n{}", clean_usage));
-  const Result<void> cleaned = clean(posix_env(), arguments.front());
+  const Result<void> cleaned = clean_as_told(posix_env(), arguments);
   return cleaned.ok() ? 0 : complain(cleaned.error());
 }
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 
+#include "checkpoint/ram_runs.h"
 #include "runtime/os/background_job.h"
+#include "runtime/os/paths.h"
 #include "runtime/save/checkpoint_parts.h"
 
 namespace holdfast::inline save {
@@ -29,6 +31,7 @@ Snapshot::Snapshot(StateView& view, std::span<std::byte> memory, std::uint64_t w
       parts_.push_back({piece, offset, bytes.subspan(offset, part_bytes)});
     }
   }
+  run_directory_ = real_path(view.rank.config.run.directory);
   identity_.run = digest_of(view.state.shm_run_id);
   identity_.host = digest_of(view.rank.env.host_id());
   identity_.writer = writer;
@@ -41,6 +44,7 @@ void Snapshot::begin() {
   identity_.generation = state_.generation;
   identity_.step = state_.step;
   manifest_ = make_manifest(*view_, state_, {});
+  if (!run_directory_.empty()) manifest_.values[run_directory_key] = run_directory_;
   slot_.begin();
   updated_ = view_->rank.device.ticket();
   sound_ = view_->rank.device.status().ok();  // a copy can succeed though the update was never launched

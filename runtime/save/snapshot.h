@@ -47,6 +47,7 @@ class Snapshot {
   Device::Ticket updated_ = 0;  // ticket that is reached when the device has that state
   bool sound_ = false;          // everything that computes the state could be launched
   SnapshotIdentity identity_;
+  std::string run_directory_;  // absolute; empty where it cannot be told
   struct Part {
     std::size_t piece = 0;
     std::uint64_t offset = 0;

@@ -1,5 +1,6 @@
 """Snapshots of a killed run whose slots are lost or damaged: the replicas that its ranks kept for each other stand for them,
 and the run that is started again ends with the bits of the run that was never disturbed."""
+import os
 import re
 import shutil
 import signal
@@ -109,6 +110,38 @@ class ReplicasTest(unittest.TestCase):
         removed = int(re.search(r"(\d+) snapshots removed", printed).group(1))
         self.assertEqual(removed, 6 + len(replicas), "three slots of each rank, two replicas of each")
         self.assertEqual([path for path in replicas if path.exists()], [])
+
+    @harness.needs(os.geteuid() == 0 and shutil.which("unshare"), "it takes root and unshare to mount another /dev/shm")
+    def test_orphans_are_found_without_their_directory(self):
+        """In a /dev/shm of its own with copies of the snapshots, because others may run beside this."""
+        gone, _ = self.killed("gone")
+        there, _ = self.killed("there")
+        memory = self.scene.directory / "memory"
+        shutil.copytree(harness.shared_memory(), memory / harness.shared_memory().name,
+                        ignore=lambda _, names: [name for name in names if not name.startswith(tuple(self.prefixes(gone, there)))])
+        shutil.rmtree(gone.directory)
+
+        def clean(*words):
+            line = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /dev/shm && exec "$@"', memory, harness.PROGRAM, "clean", *words]
+            return subprocess.run([str(word) for word in line], check=True, capture_output=True, text=True).stdout
+        count = len(list(memory.glob("*/*")))
+        listed = clean("--list")
+        self.assertRegex(listed, rf"\d+ snapshots, .*, newest step \d+, of {re.escape(str(gone.directory))}: orphaned\n")
+        self.assertRegex(listed, rf"\d+ snapshots, .*, newest step \d+, of {re.escape(str(there.directory))}: the directory is there\n")
+        self.assertEqual(len(listed.splitlines()), 2, listed)
+        self.assertIn(f"{count // 2} snapshots removed from shared memory", clean("--orphans"))
+        self.assertEqual(len(list(memory.glob("*/*"))), count - count // 2)
+        self.assertNotIn("orphaned", clean("--list"))
+        harness.program_output("clean", there.directory)
+        for path in self.paths_of(gone):
+            path.unlink()
+
+    def prefixes(self, *runs):
+        digests = {path.name.split("-")[1] for path in harness.shared_memory().glob("holdfast-*-00000-0")}
+        return [f"holdfast-{digest}-" for digest in digests if any(self.is_of(digest, run) for run in runs)]
+
+    def paths_of(self, run):
+        return [path for prefix in self.prefixes(run) for path in harness.shared_memory().glob(prefix + "*")]
 
     def all_slots(self, run):
         return [path for rank in (0, 1) for replicas in (False, True) for path in self.slots(run, rank, replicas)]
