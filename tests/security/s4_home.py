@@ -12,12 +12,18 @@ import attack
 SHOWN = "shown-by-open-mpi"
 INSIDE = """
 set -e
+mkdir "$3"
+mount --bind "$2" "$3"
 mount -t tmpfs none /tmp
+if [ ! -e "$2" ]; then # the tree itself is below /tmp
+  mkdir -p "$2"
+  mount --bind "$3" "$2"
+fi
 mkdir -p /tmp/.openmpi /tmp/.prte /tmp/.pmix
 echo 'mpi_show_mca_params = all
 mpi_show_mca_params_file = '"$1" > /tmp/.openmpi/mca-params.conf
 chmod -R a+rX /tmp/.openmpi
-shift
+shift 3
 unset HOME
 exec "$@"
 """
@@ -53,7 +59,7 @@ def attack_from(scene):
         ways["holdfast launch of a user without a home"] = [*as_nobody, *launch]
     for index, (way, words) in enumerate(ways.items()):
         shown.unlink(missing_ok=True)
-        done = scene.call(["unshare", "-m", "sh", "-c", INSIDE, "sh", shown, *words, f"--run.directory=run-{index}"],
+        done = scene.call(["unshare", "-m", "sh", "-c", INSIDE, "sh", shown, attack.ROOT, scene.folder / f"tree-{index}", *words, f"--run.directory=run-{index}"],
                           TMPDIR=str(scratch), PRTE_MCA_prte_tmpdir_base=None)
         scene.expect(shown.exists(), f"{way}: Open MPI wrote {shown}, as the settings in /tmp told it to",
                      f"{way}: the settings in /tmp were not read; {attack.last_line(done)}")

@@ -1,8 +1,12 @@
 """The attacks of tests/security on texts and commands, each of which has to fail (docs/security.md). What they share is
 tests/security/attack.py."""
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 
 import harness
 
@@ -10,8 +14,9 @@ CANNOT = 77
 
 
 class SecurityTest(unittest.TestCase):
-    def attack(self, name):
-        done = subprocess.run([sys.executable, harness.ROOT / name, "--holdfast", harness.PROGRAM], capture_output=True, text=True,
+    def attack(self, name, root=harness.ROOT, within=()):
+        program = harness.PROGRAM if root == harness.ROOT else root / harness.PROGRAM.relative_to(harness.ROOT)
+        done = subprocess.run([*within, sys.executable, root / name, "--holdfast", program], capture_output=True, text=True,
                               errors="replace", timeout=600, check=False)
         if done.returncode == CANNOT:
             harness.skip(done.stdout.strip())
@@ -28,6 +33,14 @@ class SecurityTest(unittest.TestCase):
 
     def test_home(self):
         self.attack("tests/security/s4_home.py")
+
+    @harness.needs(os.geteuid() == 0 and shutil.which("unshare"), "it takes root and unshare to show the tree in another place")
+    def test_home_of_a_tree_below_tmp(self):
+        """The attacker's /tmp hides neither the program nor its libraries."""
+        root = Path(tempfile.mkdtemp(prefix="holdfast-tree-", dir="/tmp"))
+        self.addCleanup(root.rmdir)
+        self.attack("tests/security/s4_home.py", root, ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"',
+                                                        harness.ROOT, root])
 
     def test_files(self):
         self.attack("tests/security/s6_files.py")
