@@ -20,6 +20,7 @@
 #include "runtime/run/run_history.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/run/save_requests.h"
+#include "runtime/run/unused_directory.h"
 
 namespace holdfast::inline elastic {
 
@@ -219,29 +220,9 @@ void TrainRun::warn_of_doors(const RunPaths& paths) const {
     print_message("{}", note);
 }
 
-namespace {
-
-// Returns whether another start of the same command would be refused, too.
-bool is_refusal(ExitCode code) {
-  return code == ExitCode::config || code == ExitCode::does_not_fit || code == ExitCode::data ||
-         code == ExitCode::checkpoint;
-}
-
-// Returns whether the directory has nothing but what a start makes before its first step.
-bool holds_no_run(Env& env, const std::string& directory) {
-  const Result<std::vector<std::string>> names = env.list(directory);
-  return names.ok() && std::ranges::all_of(*names, [](const std::string& name) {
-           return name == "lock" || name == "place_name" || name == "lineage.json" ||
-                  name.starts_with("ledger-");
-         });
-}
-
-}  // namespace
-
 // A start that is refused leaves nothing: neither a record of its end, nor the run directory that it has made.
 void TrainRun::remove_new_directory(const RunPaths& paths) {
-  if (!setup_.makes_directory || !holds_no_run(launched_.env, paths.directory)) return;
-  if (launched_.env.remove_tree(paths.directory).ok()) setup_.claim.reset();
+  if (setup_.makes_directory && remove_unused_directory(launched_.env, paths)) setup_.claim.reset();
 }
 
 void TrainRun::write_final_status(const RunEnd& end) {

@@ -19,6 +19,7 @@
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/run/save_requests.h"
+#include "runtime/run/unused_directory.h"
 
 namespace holdfast::inline launch {
 namespace {
@@ -148,6 +149,8 @@ bool Launcher::wait_ms(std::int64_t duration_ms) {
 }
 
 Result<ExitCode> Launcher::run() {
+  const Result<FileStatus> before = env_->status(paths_.directory);
+  const bool makes_directory = before.ok() && !before->exists;
   HF_TRY(claim_, claim_launch(*env_, paths_));
   stop_->on_save_request([this] { ask_for_save(); });
   HF_TRY_VOID(clean_up_before());
@@ -178,6 +181,8 @@ Result<ExitCode> Launcher::run() {
     clean_up_after(starts_.back(), !verdict.restart);
     if (!verdict.restart) {
       if (verdict.code != ExitCode::done) say(verdict.sentence);
+      const bool refused = makes_directory && is_refusal(verdict.code);
+      if (refused && remove_unused_directory(*env_, paths_)) claim_.reset();
       return verdict.code;
     }
     failed_ns_ = env_->monotonic_ns();
