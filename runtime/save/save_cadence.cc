@@ -1,8 +1,12 @@
 #include "runtime/save/save_cadence.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
+
+#include "runtime/core/units.h"
 
 namespace holdfast::inline save {
 namespace {
@@ -197,6 +201,24 @@ double SaveCadence::mtbf_seconds() const {
   return stated_mtbf_seconds_ > 0.0 ? stated_mtbf_seconds_ : measured_mtbf_seconds(history_);
 }
 
+std::string describe(const IntervalChoice& choice) {
+  std::string why = fmt::format("one costs {}, a step takes {}", format_seconds(choice.times.cost_seconds),
+                                format_seconds(choice.times.step_seconds));
+  if (choice.to_disk) {
+    constexpr double hour_s = 3600.0;
+    const bool is_assumed = !choice.mtbf_stated && !choice.had_failures;
+    // An assumption is no measurement, and not said as exactly.
+    const double shown_s =
+        is_assumed ? std::round(choice.mtbf_seconds / hour_s) * hour_s : choice.mtbf_seconds;
+    why += fmt::format(", a failure is expected every {} ({})", format_duration(std::llround(shown_s) * 1000),
+                       choice.mtbf_stated ? "checkpoint.mtbf"
+                       : is_assumed       ? "assumed: the run has had none"
+                                          : "from the run's history");
+  }
+  return fmt::format("{} every {} steps: {}", choice.to_disk ? "checkpoints" : "RAM snapshots",
+                     choice.every_steps, why);
+}
+
 std::optional<IntervalChoice> SaveCadence::take_choice() {
   for (Tier* tier : {&ram_, &disk_}) {
     if (tier->chosen_steps == 0) continue;
@@ -209,7 +231,8 @@ std::optional<IntervalChoice> SaveCadence::take_choice() {
                           .every_steps = tier->chosen_steps,
                           .times = times_of(*tier),
                           .mtbf_seconds = to_disk ? mtbf_seconds() : 0.0,
-                          .mtbf_stated = stated_mtbf_seconds_ > 0.0};
+                          .mtbf_stated = stated_mtbf_seconds_ > 0.0,
+                          .had_failures = history_.failures > 0};
   }
   return std::nullopt;
 }

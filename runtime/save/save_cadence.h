@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "runtime/config/config.h"
 #include "runtime/run/save_interval.h"
@@ -55,7 +56,9 @@ struct IntervalChoice {
   SaveTimes times;
   double mtbf_seconds = 0.0;  // for saves to disk
   bool mtbf_stated = false;
+  bool had_failures = false;  // the run so far; else an MTBF that is not stated is assumed
 };
+std::string describe(const IntervalChoice& choice);  // for the console
 
 // FailureCost is the most work that is lost, in seconds of training, when a process dies, a host with its
 // memory, or all hosts of the job. None: all work since the beginning of the run.

@@ -174,15 +174,7 @@ void Progress::saved(const SaveReport& report, const std::string& directory) {
 void Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) {
   if (!speaks_) return;
   const SaveTimes& times = choice.times;
-  std::string why = fmt::format("one costs {}, a step takes {}", format_seconds(times.cost_seconds),
-                                format_seconds(times.step_seconds));
-  if (choice.to_disk) {
-    why += fmt::format(", a failure is expected every {} ({})",
-                       format_duration(std::llround(choice.mtbf_seconds) * 1000),
-                       choice.mtbf_stated ? "checkpoint.mtbf" : "from the run's history");
-  }
-  say(fmt::format("{} every {} steps: {}", choice.to_disk ? "checkpoints" : "RAM snapshots",
-                  choice.every_steps, why));
+  say(describe(choice));
   IntervalEvent event{.time_us = env_->wall_time_us(),
                       .step = step,
                       .tier = choice.to_disk ? "disk" : "ram",

@@ -228,6 +228,21 @@ TEST(SaveCadence, TheHistoryCountsWhereNothingIsStated) {
   ASSERT_FALSE(stormy.choices.empty());
   EXPECT_FALSE(stormy.choices[0].mtbf_stated);
   EXPECT_NEAR(stormy.choices[0].mtbf_seconds, 1146.0, 30.0);
+  EXPECT_TRUE(stormy.choices[0].had_failures);
+  EXPECT_FALSE(calm.choices[0].had_failures);
+}
+
+TEST(IntervalChoice, SaysWhereItsTimeBetweenFailuresIsFrom) {
+  IntervalChoice choice{.to_disk = true,
+                        .every_steps = 131,
+                        .times = {.step_seconds = 2.54, .cost_seconds = 0.61},
+                        .mtbf_seconds = 86'404.0};
+  const std::string begin = "checkpoints every 131 steps: one costs 0.61 s, a step takes 2.54 s, ";
+  EXPECT_EQ(describe(choice), begin + "a failure is expected every 1d (assumed: the run has had none)");
+  choice.had_failures = true;
+  EXPECT_EQ(describe(choice), begin + "a failure is expected every 1d4s (from the run's history)");
+  choice.mtbf_stated = true;
+  EXPECT_EQ(describe(choice), begin + "a failure is expected every 1d4s (checkpoint.mtbf)");
 }
 
 // What a process measures of its steps and snapshots, one epoch after another.
