@@ -32,6 +32,8 @@ target_compile_options(hf_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
 # their lines no longer count as a system's, the same in other words.
 target_compile_options(hf_flags INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread>)
+# Clang 19 blames a call of std::stable_sort for what GCC 12's library does in it.
+target_compile_options(hf_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations>)
 if(CCACHE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(hf_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
