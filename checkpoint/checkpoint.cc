@@ -131,8 +131,8 @@ Result<void> Checkpoint::read(std::span<const Wanted> wanted, int threads) {
   return noted(read_wanted(wanted, threads));
 }
 
-Result<void> Checkpoint::verify(int threads) {
-  return noted(verify_rest(threads));
+Result<void> Checkpoint::verify(int threads, const Pace& pace) {
+  return noted(verify_rest(threads, pace));
 }
 
 char& Checkpoint::read_mark(const ChunkJob& job) {
@@ -201,13 +201,29 @@ std::vector<ChunkJob> Checkpoint::jobs_of(std::vector<PiecePart> parts) const {
   return jobs;
 }
 
-Result<void> Checkpoint::verify_rest(int threads) {
-  HF_TRY_VOID(read_chunks(*env_, unread_chunks(), threads));
+Result<void> Checkpoint::verify_rest(int threads, const Pace& pace) {
+  HF_TRY_VOID(read_chunks(*env_, unread_chunks(), threads, pace));
+  return complete();
+}
+
+Result<void> Checkpoint::complete() const {
   if (!missing_.empty()) return {};
   const std::vector<ShardSpec> existing = pieces();
   const Result<std::vector<ShardCopy>> copies = plan_copies(existing, tensors());
   if (!copies.ok()) return in_directory(directory_, copies.error());
   return {};
+}
+
+Result<void> verify_shard(Env& env, const std::string& directory, const ShardFile& shard,
+                          const ParentCheckpoint& state, const std::string& run_id, int threads,
+                          const Pace& pace) {
+  HF_TRY(const ShardReader reader, ShardReader::open(env, directory, shard, state.step, run_id));
+  std::vector<ChunkJob> chunks;
+  for (std::size_t piece = 0; piece < reader.pieces().size(); ++piece) {
+    for (std::size_t chunk = 0; chunk < reader.pieces()[piece].chunks.size(); ++chunk)
+      chunks.push_back({.shard = &reader, .piece = piece, .chunk = chunk, .parts = {}});
+  }
+  return read_chunks(env, chunks, threads, pace);
 }
 
 }  // namespace holdfast::inline checkpoint

@@ -42,8 +42,10 @@ class Checkpoint {
   // Reads only the chunks that are needed, on `threads` threads, each whole and against its checksum.
   Result<void> read(std::span<const Wanted> wanted, int threads = 1);
   // Verifies every byte of every chunk against its checksum, except the chunks that read() of this object has
-  // read, and the completeness of every tensor and kind.
-  Result<void> verify(int threads = 1);
+  // read, and the completeness of every tensor and kind. `pace`: as for read_chunks().
+  Result<void> verify(int threads = 1, const Pace& pace = {});
+  // Verifies the completeness alone, for a caller whose peers verify the shards (verify_shard).
+  Result<void> check_complete() { return noted(complete()); }
   // Returns the damage that read() or verify() found first.
   const std::optional<Error>& damage() const { return damage_; }
   const std::vector<ShardReader>& shards() const { return shards_; }  // as the manifest lists those there
@@ -57,7 +59,8 @@ class Checkpoint {
   std::vector<ChunkJob> jobs_of(std::vector<PiecePart> parts) const;
   std::vector<ChunkJob> unread_chunks() const;
   Result<void> read_wanted(std::span<const Wanted> wanted, int threads);
-  Result<void> verify_rest(int threads);
+  Result<void> verify_rest(int threads, const Pace& pace);
+  Result<void> complete() const;
   Result<void> noted(Result<void> outcome);
   char& read_mark(const ChunkJob& job);
   Env* env_ = nullptr;
@@ -68,5 +71,11 @@ class Checkpoint {
   std::vector<std::vector<std::vector<char>>> read_;  // whether a chunk was read, by shard, piece and chunk
   std::optional<Error> damage_;
 };
+
+// Reads every chunk of one shard of the checkpoint in `directory` against its checksum, on `threads` threads.
+// `state`, `run_id`: those of its manifest; `pace`: as for read_chunks().
+Result<void> verify_shard(Env& env, const std::string& directory, const ShardFile& shard,
+                          const ParentCheckpoint& state, const std::string& run_id, int threads,
+                          const Pace& pace = {});
 
 }  // namespace holdfast::inline checkpoint

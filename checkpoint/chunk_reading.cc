@@ -23,14 +23,16 @@ class ChunkReading {
       : env_(&env), jobs_(jobs), failed_job_(jobs.size()) {}
 
   // Runs on each thread until no job is left.
-  void work() {
+  void work(const Pace& pace = {}) {
     if (jobs_.size() >= fewest_queued_jobs) {
       const Result<std::unique_ptr<IoQueue>> queue = env_->make_io_queue({.depth = read_depth});
-      if (queue.ok()) return work_through(*queue.value());
+      if (queue.ok()) return work_through(*queue.value(), pace);
     }
     ChunkScratch scratch;
-    for (std::size_t job = take(); job < jobs_.size(); job = take())
+    for (std::size_t job = take(); job < jobs_.size(); job = take()) {
       deliver(job, jobs_[job].shard->read_chunk(jobs_[job].piece, jobs_[job].chunk, scratch));
+      if (pace) pace(chunk_of(job).stored_bytes);
+    }
   }
 
   Result<void> outcome() const {
@@ -46,7 +48,7 @@ class ChunkReading {
   }
 
   // While one chunk is checked and copied, the next ones are on their way.
-  void work_through(IoQueue& queue) {
+  void work_through(IoQueue& queue, const Pace& pace) {
     std::vector<AlignedBuffer> buffers;
     std::vector<std::size_t> free_buffers, job_of(read_depth);
     for (std::size_t i = 0; i < read_depth; ++i) {
@@ -71,6 +73,7 @@ class ChunkReading {
       const std::size_t job = job_of[completion.tag];
       deliver(job, checked(job, completion, buffers[completion.tag].bytes(), scratch));
       free_buffers.push_back(completion.tag);
+      if (pace) pace(chunk_of(job).stored_bytes);
     }
   }
 
@@ -108,14 +111,14 @@ class ChunkReading {
 
 }  // namespace
 
-Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads) {
+Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads, const Pace& pace) {
   ChunkReading reading(env, jobs);
   {
     // A thread for a chunk or two costs more than it brings.
     const std::size_t count =
         std::min<std::size_t>(static_cast<std::size_t>(std::max(threads, 1)), jobs.size() / 2);
     const BackgroundHelpers others(env, "chunk reader", static_cast<int>(count) - 1, [&] { reading.work(); });
-    reading.work();
+    reading.work(pace);
   }
   return reading.outcome();
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "checkpoint/paced.h"
 #include "checkpoint/shard_file.h"
 
 namespace holdfast::inline checkpoint {
@@ -31,7 +32,7 @@ inline constexpr int read_depth = 8;
 // Does all jobs, in about their order, on the calling thread and at most threads - 1 others. Each has an
 // IoQueue of its own and needs read_depth MiB and the memory of a ChunkScratch. The targets do not overlap.
 // After an error their content is undefined; the error is that of the first job in the list that has one,
-// whatever the order of the threads.
-Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads);
+// whatever the order of the threads. `pace`: called on the calling thread, for each chunk that it has read itself.
+Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads, const Pace& pace = {});
 
 }  // namespace holdfast::inline checkpoint

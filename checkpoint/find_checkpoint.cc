@@ -11,8 +11,6 @@ namespace {
 
 namespace names = checkpoint_names;
 
-using CheckpointUse = std::function<Result<void>(Checkpoint&)>;
-
 Result<Checkpoint> open_and_use(Env& env, const std::string& directory, const CheckpointUse& use) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(env, directory));
   HF_TRY_VOID(use(checkpoint));

@@ -12,6 +12,9 @@
 
 namespace holdfast::inline checkpoint {
 
+// Verifies a checkpoint that is opened and not verified. An error means that this one is damaged.
+using CheckpointUse = std::function<Result<void>(Checkpoint&)>;
+
 struct FoundCheckpoint {
   Checkpoint checkpoint;
   std::vector<std::string> skipped;  // one sentence for each damaged checkpoint that is newer
@@ -23,9 +26,8 @@ struct FoundCheckpoint {
 // is damaged. A run that rolled back to before its first checkpoint has none.
 Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path);
 // The same for a caller that reads the whole checkpoint anyway: `use` gets one that is opened and not
-// verified, and must verify what it has not read before it uses what it has. An error of `use` means that
-// this one is damaged.
+// verified, and must verify what it has not read before it uses what it has.
 Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path,
-                                                       const std::function<Result<void>(Checkpoint&)>& use);
+                                                       const CheckpointUse& use);
 
 }  // namespace holdfast::inline checkpoint

@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "checkpoint/candidates.h"
-#include "checkpoint/chunk_reading.h"
 #include "checkpoint/names.h"
 #include "runtime/core/digest.h"
 
@@ -137,17 +136,6 @@ Result<Lineage> merge_lineages(std::span<const PartInventory> inventories) {
   if (merged.newest_checkpoint.has_value() && merged.discards(*merged.newest_checkpoint))
     merged.newest_checkpoint.reset();
   return merged;
-}
-
-Result<void> verify_shard(Env& env, const std::string& directory, const FoundParts& parts,
-                          const ShardFile& shard) {
-  HF_TRY(const ShardReader reader, ShardReader::open(env, directory, shard, parts.state.step, parts.run_id));
-  std::vector<ChunkJob> chunks;
-  for (std::size_t piece = 0; piece < reader.pieces().size(); ++piece) {
-    for (std::size_t chunk = 0; chunk < reader.pieces()[piece].chunks.size(); ++chunk)
-      chunks.push_back({.shard = &reader, .piece = piece, .chunk = chunk, .parts = {}});
-  }
-  return read_chunks(env, chunks, env.processor_count());
 }
 
 std::vector<std::string> FoundParts::missing() const {

@@ -107,9 +107,6 @@ struct FoundParts {
   // Returns the shards that no inventory has.
   std::vector<std::string> missing() const;
 };
-// Reads every chunk of one shard in the checkpoint directory against its checksum.
-Result<void> verify_shard(Env& env, const std::string& directory, const FoundParts& parts,
-                          const ShardFile& shard);
 // Returns the checkpoints that `lineage` does not discard, the newest first, whole or not.
 std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, const Lineage& lineage);
 // Says why a checkpoint that is not whole cannot be used: which shard is missing, and which host has it.

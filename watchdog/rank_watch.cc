@@ -165,6 +165,16 @@ void RankWatch::waits_for_storage(const char* what) {
   put(slot.storage_begun_ns, std::max<std::int64_t>(now_ns, 1));
 }
 
+// What is learned of the phase still counts from its own begin.
+void RankWatch::renew_limits() {
+  BoardSlot& slot = this->slot();
+  const std::int64_t now_ns = std::max<std::int64_t>(env_->monotonic_ns(), 1);
+  const Together together(slot);
+  put(slot.begun_ns, now_ns);
+  if (slot.storage_begun_ns.load(std::memory_order_relaxed) != 0) put(slot.storage_begun_ns, now_ns);
+  put(slot.heartbeat_ns, now_ns);
+}
+
 void RankWatch::storage_answers() {
   BoardSlot& slot = this->slot();
   const Together together(slot);

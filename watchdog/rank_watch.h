@@ -65,6 +65,8 @@ class RankWatch final : public WaitListener {
   // Says that the rank reads or locks something on a file system, in a call that may block, until
   // storage_answers().
   void waits_for_storage(const char* what);
+  // Lets the limits of the phase begin anew, and learns nothing: others took the time, or storage answers in parts.
+  void renew_limits();
   void storage_answers();
   // Counts a sign of life, from any thread: bytes that were copied, loaded or saved.
   void moved(std::uint64_t bytes) { slot().moved_bytes.fetch_add(bytes, std::memory_order_relaxed); }

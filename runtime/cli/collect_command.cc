@@ -146,7 +146,8 @@ class Collection {
           for (const BaseFile& base : *bases) HF_TRY_VOID(copy_of(parts, holder, base.name, staging));
         }
       }
-      const Result<void> sound = verify_shard(env_, is_here ? directory_of(parts) : staging, parts, shard);
+      const Result<void> sound = verify_shard(env_, is_here ? directory_of(parts) : staging, shard,
+                                              parts.state, parts.run_id, env_.processor_count());
       if (sound.ok()) {
         copied_ += is_here ? 0 : 1;
         return {};

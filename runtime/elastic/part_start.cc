@@ -12,6 +12,7 @@
 #include "parallel/comm/gather.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/rank/watch.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_identity.h"
 
@@ -40,6 +41,7 @@ class PartsOfHosts {
         domains_(domains),
         leads_(domains.leads(communicator_.rank())),
         check_(check),
+        watch_(inputs.watch),
         store_(inputs.env, inputs.faults, run_directory) {
     store_.fence({.epoch = 0, .check = check});
   }
@@ -88,8 +90,12 @@ class PartsOfHosts {
 
   // Gathers the inventories by storage domain, in the order of their leaders.
   Result<void> gather() {
-    HF_TRY_VOID(agree(leads_ ? store_.restore_replaced() : Result<void>()));
-    Result<PartInventory> own = leads_ ? own_inventory() : PartInventory{};
+    Result<PartInventory> own = PartInventory{};
+    if (leads_) {
+      const StorageWait storage(watch_, "the checkpoints");
+      const Result<void> restored = store_.restore_replaced();
+      own = restored.ok() ? own_inventory() : restored.error();
+    }
     HF_TRY_VOID(agree(outcome_of(own)));
     HF_TRY(std::vector<PartInventory> all, parallel::gather(communicator_, waiter_, *own));
     for (const int leader : domains_.leaders())
@@ -197,6 +203,7 @@ class PartsOfHosts {
     VerifiedShards mine;
     std::vector<std::string> damaged;
     if (has_manifest_of(parts)) {
+      const StorageWait storage(watch_, "the checkpoint");
       for (const ShardFile& shard : parts.named) {
         const auto holders = parts.holders.find(shard.name);
         const bool is_here =
@@ -204,7 +211,9 @@ class PartsOfHosts {
             std::ranges::find(holders->second, static_cast<std::size_t>(index_of_domain())) !=
                 holders->second.end();
         if (!is_here) continue;
-        const Result<void> verified = verify_shard(env_, directory_of(parts), parts, shard);
+        const Result<void> verified =
+            verify_shard(env_, directory_of(parts), shard, parts.state, parts.run_id, env_.processor_count(),
+                         [&](std::uint64_t bytes) { storage.progress(bytes); });
         if (verified.ok()) {
           mine.sound.push_back(shard.name);
           continue;
@@ -253,6 +262,7 @@ class PartsOfHosts {
   const StorageDomains& domains_;
   bool leads_;
   ClaimCheck check_;
+  RankWatch* watch_;
   CheckpointStore store_;  // store of this host
   std::vector<PartInventory> inventories_;
 };

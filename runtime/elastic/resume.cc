@@ -114,9 +114,10 @@ Result<void> check_same_run(Env& env, const std::string& run_directory, const st
 // Chooses the start for a path. `own`: the checkpoint that the run directory itself would go on from; none
 // also if nothing in it can be used.
 Result<StartPoint> start_at_path(Env& env, const Config& config, const std::optional<OwnCheckpoint>& own,
-                                 const Lineage& lineage) {
+                                 const Lineage& lineage, const Pace& pace) {
   const std::string& path = config.run.resume;
-  HF_TRY(const std::optional<FoundCheckpoint> at_path, find_checkpoint(env, path));
+  const auto verify = [&](Checkpoint& checkpoint) { return checkpoint.verify(env.processor_count(), pace); };
+  HF_TRY(const std::optional<FoundCheckpoint> at_path, find_checkpoint(env, path, verify));
   if (!at_path.has_value()) {
     return fail(ExitCode::checkpoint,
                 "run.resume: {} holds no checkpoint; expected a run directory or a checkpoint of one", path);
@@ -157,7 +158,8 @@ std::string newest_was_removed(const OwnStates& own, const StartPoint& start) {
   return fmt::format("the checkpoint of step {} was removed", newest->step);
 }
 
-Result<StartPoint> choose_checkpoint(Env& env, const Config& config, const OwnStates& states) {
+Result<StartPoint> choose_checkpoint(Env& env, const Config& config, const OwnStates& states,
+                                     const Pace& pace) {
   const std::string& resume = config.run.resume;
   const std::string& directory = config.run.directory;
   const bool named =
@@ -173,7 +175,7 @@ Result<StartPoint> choose_checkpoint(Env& env, const Config& config, const OwnSt
                 "run.directory, remove this one, or set run.resume = \"auto\"",
                 directory, own->manifest.step);
   }
-  if (named) return start_at_path(env, config, own, states.lineage);
+  if (named) return start_at_path(env, config, own, states.lineage, pace);
   const bool may_come = !config.checkpoint.download_command.empty();
   if (resume == "must" && !own.has_value() && !may_come && !states.lineage.goes_back_to_start())
     return nothing_to_resume(directory);
@@ -192,10 +194,11 @@ Error nothing_to_resume(const std::string& run_directory) {
       run_directory);
 }
 
-Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory) {
+Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory, const CheckpointUse& use) {
   OwnStates own;
   HF_TRY(own.lineage, read_lineage(env, run_directory));
-  const Result<std::optional<FoundCheckpoint>> found = find_checkpoint(env, run_directory);
+  const Result<std::optional<FoundCheckpoint>> found =
+      use ? find_checkpoint(env, run_directory, use) : find_checkpoint(env, run_directory);
   if (!found.ok()) {
     own.newest = found.error();
   } else if (found->has_value()) {
@@ -219,8 +222,9 @@ Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place) {
   return choose_start(env, config, own, in_place);
 }
 
-Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place) {
-  HF_TRY(StartPoint start, choose_checkpoint(env, config, own));
+Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place,
+                                const Pace& pace) {
+  HF_TRY(StartPoint start, choose_checkpoint(env, config, own, pace));
   if (!in_place && start.begins.empty() && config.run.resume != "never") {
     if (std::string removed = newest_was_removed(own, start); !removed.empty())
       begin_generation_at(start, std::move(removed));

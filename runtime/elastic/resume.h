@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/find_checkpoint.h"
 #include "checkpoint/lineage.h"
 #include "checkpoint/ram_tier.h"
 #include "runtime/config/loader.h"
@@ -79,7 +80,9 @@ struct OwnStates {
   std::string shm_run_id = {};       // StartPoint::shm_run_id
   std::string copy_of = {};
 };
-Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory);
+// `use`: verifies a checkpoint; empty: this rank reads all of it.
+Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory,
+                                      const CheckpointUse& use = {});
 
 // Chooses the start as run.resume says:
 //   auto   the newest whole checkpoint of run.directory, else fresh
@@ -92,8 +95,10 @@ Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory
 // Nothing of a discarded future (checkpoint/lineage.h) is chosen. If the newest checkpoint that was published
 // is gone, the user has gone back to an older one, unless the run has not ended yet (`in_place`).
 Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place = false);
-// Does the same when the states are known already. `own`: those of run.directory.
-Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place);
+// Does the same when the states are known already. `own`: those of run.directory; `pace`: as for read_chunks(), while
+// a path is verified.
+Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place,
+                                const Pace& pace = {});
 // Returns the error of run.resume = "must" if nothing is found.
 Error nothing_to_resume(const std::string& run_directory);
 // Returns "checkpoints/step-00000010", or a phrase for a snapshot.

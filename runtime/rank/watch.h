@@ -54,12 +54,16 @@ inline void enter_recovery(RankWatch* watch, std::uint64_t step, const Config& c
 inline void mark(RankWatch* watch) {
   if (watch != nullptr) watch->mark();
 }
+// Lets the limits of the present phase begin anew, after a wait for others that may take long.
+inline void renew_limits(RankWatch* watch) {
+  if (watch != nullptr) watch->renew_limits();
+}
 inline void beside_save(RankWatch* watch) {
   if (watch != nullptr) watch->beside_save();
 }
 
 // StorageWait marks calls that may block on a file system, until the end of its scope: a rank that blocks
-// there is reported, but not ended before watchdog.ceiling. `what`: a literal, "training data".
+// there is reported, but not ended before watchdog.ceiling without progress. `what`: a literal, "training data".
 class StorageWait {
  public:
   StorageWait(RankWatch* watch, const char* what) : watch_(watch) {
@@ -67,6 +71,12 @@ class StorageWait {
   }
   ~StorageWait() {
     if (watch_ != nullptr) watch_->storage_answers();
+  }
+  // Says that so many bytes have come; called by the thread that made it.
+  void progress(std::uint64_t bytes) const {
+    if (watch_ == nullptr) return;
+    watch_->moved(bytes);
+    watch_->renew_limits();
   }
   StorageWait(const StorageWait&) = delete;
   StorageWait& operator=(const StorageWait&) = delete;

@@ -66,6 +66,7 @@ struct Trouble {
   std::string newcomers_change = {};  // an override of theirs alone
   Env* machine = &posix_env();        // that all ranks are on
   std::map<int, Env*> host_of = {};   // of ranks that are on one of their own
+  std::function<std::unique_ptr<RankWatch>(Env& env, int rank)> begin_watch = {};  // empty: nobody watches
 };
 
 class RecoveryTest : public TrainingTest {
@@ -133,6 +134,7 @@ class RecoveryTest : public TrainingTest {
     const Result<std::unique_ptr<Membership>> membership =
         Membership::begin(env, world, 60'000, [](const Member&) { return true; });
     EXPECT_TRUE(membership.ok()) << membership.error().message;
+    const std::unique_ptr<RankWatch> watch = trouble.begin_watch ? trouble.begin_watch(env, rank) : nullptr;
     std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl;
     if (trouble.load_nccl) load_nccl = [&] { return trouble.load_nccl(rank); };
     return train_run({.env = env,
@@ -144,6 +146,7 @@ class RecoveryTest : public TrainingTest {
                       .started_ns = env.monotonic_ns(),
                       .load_nccl = load_nccl,
                       .membership = membership->get(),
+                      .watch = watch.get(),
                       .spoil_kept_memory = true});
   }
 

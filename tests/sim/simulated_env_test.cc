@@ -8,7 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/os/aligned_buffer.h"
 #include "runtime/os/background_job.h"
+#include "runtime/os/io_queue.h"
+#include "tests/support/memory_env.h"
 
 namespace holdfast {
 namespace {
@@ -95,6 +98,22 @@ TEST(SimulatedEnv, AThreadThatIsLeftEndsWithTheEnv) {
     EXPECT_FALSE(ended);
   }
   EXPECT_TRUE(ended);
+}
+
+TEST(SimulatedEnv, StorageTakesTheTimeThatTheTestSays) {
+  MemoryEnv files;
+  SimulatedEnv env(files);
+  env.storage_takes({.read_us = 2'000'000, .sync_us = 5'000'000, .path_contains = "slow"});
+  for (const std::string path : {"/quick", "/slow"}) ASSERT_TRUE(env.replace_text(path, "words").ok());
+  EXPECT_EQ(env.now_s(), 5);
+  for (const std::string path : {"/quick", "/slow"}) EXPECT_EQ(env.read_text(path).value(), "words");
+  EXPECT_EQ(env.now_s(), 7);
+  AlignedBuffer buffer(4096);
+  const std::unique_ptr<File> file = env.open("/slow", OpenMode::read).value();
+  const std::unique_ptr<IoQueue> queue = env.make_io_queue({.depth = 2}).value();
+  queue->read(*file, 0, buffer.bytes(), 1);
+  EXPECT_EQ(queue->wait().bytes.value(), 5U);
+  EXPECT_EQ(env.now_s(), 9);
 }
 
 TEST(SimulatedEnv, ARefusedThreadIsTheResultOfTheJob) {

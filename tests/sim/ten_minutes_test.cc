@@ -15,6 +15,7 @@
 #include "runtime/launch/host_probe.h"
 #include "runtime/os/background_job.h"
 #include "runtime/os/processes.h"
+#include "runtime/rank/watch.h"
 #include "runtime/run/claim.h"
 #include "runtime/run/drain_requests.h"
 #include "runtime/run/preemption_notice.h"
@@ -342,6 +343,88 @@ TEST_F(SimulatedRun, TenMinutesOfTrainingHaveTheBitsOfTheUndisturbedRun) {
             1);
   EXPECT_GE(machine.now_s(), 10 * minute_s);
   EXPECT_LT(machine.now_s(), 12 * minute_s);
+  EXPECT_EQ(digest(run), end);
+  EXPECT_EQ(events(run, "recovery").size(), 1U);
+}
+
+// The guard of a simulated run: the board of its ranks, and the mind that looks at them. It ends nobody, and keeps what
+// it would have said.
+class SimulatedGuard {
+ public:
+  SimulatedGuard(SimulatedEnv& env, int ranks)
+      : env_(&env),
+        name_(fmt::format("holdfast-test-{:016x}", env.random_u64())),
+        board_(Board::open_or_create(env, name_, {.slots = static_cast<std::uint32_t>(ranks)}).value()),
+        mind_({}, "here", static_cast<std::size_t>(ranks)) {}
+  ~SimulatedGuard() { static_cast<void>(env_->remove_shared_memory(name_).ok()); }
+  SimulatedGuard(const SimulatedGuard&) = delete;
+  SimulatedGuard& operator=(const SimulatedGuard&) = delete;
+
+  // The watch of a rank.
+  std::unique_ptr<RankWatch> watch(Env& env, int rank) {
+    return RankWatch::begin(
+               env, {.board = name_, .slots = board_->slots(), .launched_rank = rank, .limits = limits_})
+        .value();
+  }
+  void tick() {
+    mind_.begin_tick(env_->monotonic_ns(), env_->wall_time_us());
+    HostEvidence evidence;
+    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
+      SlotView slot = read_slot(board_->slot(index));
+      mind_.look_at(index, {.slot = slot, .ended = slot.process == 0 || slot.left});
+      slot.life_ns = mind_.life_ns(index);
+      evidence.slots.push_back(slot);
+      evidence.processes.push_back({.state = 'S', .resident_bytes = 1 << 20});
+    }
+    act(mind_.end_look(evidence.processes, false));
+    act(mind_.judge(evidence));
+  }
+  const std::vector<std::string>& verdicts() const { return verdicts_; }
+
+ private:
+  void act(const GuardActions& actions) {
+    for (const GuardAction& action : actions) {
+      if (action.kind == GuardAction::Kind::post_verdict) verdicts_.push_back(action.text);
+    }
+  }
+
+  SimulatedEnv* env_;
+  std::string name_;
+  std::unique_ptr<Board> board_;
+  GuardMind mind_;
+  DeadlineLimits limits_ = deadline_limits({});
+  std::vector<std::string> verdicts_;
+};
+
+// A recovery reads a checkpoint from a disk that takes minutes for it: nobody hangs, and nobody is given up.
+TEST_F(SimulatedRun, ARecoveryFromASlowDiskEndsNobody) {
+  const std::string end = reference(), run = "slow";
+  ComputingMachine machine;
+  SimulatedGuard guard(machine, 3);
+  bool over = false;
+  const auto ticks = machine
+                         .start_thread("guard",
+                                       [&] {
+                                         for (; !over; machine.sleep_us(second_us / 4)) guard.tick();
+                                       })
+                         .value();
+  const auto disk_is_slow = [&](int) {
+    machine.storage_takes({.read_us = 2 * second_us, .path_contains = "/checkpoints/"});
+  };
+  const auto disk_is_quick = [&](int, int) { machine.storage_takes({}); };
+  EXPECT_EQ(survive({.run = run,
+                     .ranks = 3,
+                     .overrides = {"checkpoint.every_steps=4", "checkpoint.ram_every_steps=0"},
+                     .faults = "step.before_vote@10:1=kill"},
+                    {.before_step = disk_is_quick,
+                     .before_death = disk_is_slow,
+                     .machine = &machine,
+                     .begin_watch = [&](Env& env, int rank) { return guard.watch(env, rank); }}),
+            1);
+  over = true;
+  ticks->wait();
+  EXPECT_THAT(guard.verdicts(), ElementsAre());
+  EXPECT_GE(machine.now_s(), 2 * minute_s) << "the disk was quick";
   EXPECT_EQ(digest(run), end);
   EXPECT_EQ(events(run, "recovery").size(), 1U);
 }

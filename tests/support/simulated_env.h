@@ -11,6 +11,8 @@
 // The thread that makes it is the first of its threads, and outlives the others. What goes around the Env is not
 // simulated: a thread that blocks elsewhere keeps all others from running. All threads waiting for ever is a bug of
 // the test, which ends the process with their names.
+//
+// Files take no time, unless the test says so: storage_takes() makes each read and each sync sleep.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,9 +29,17 @@
 #include <vector>
 
 #include "runtime/core/check.h"
+#include "runtime/os/io_engine.h"
 #include "tests/support/forwarding_env.h"
 
 namespace holdfast {
+
+// Time that storage takes for files whose path has `path_contains`.
+struct StorageTime {
+  std::int64_t read_us = 0, sync_us = 0;  // for each call
+  std::int64_t read_us_per_mib = 0;
+  std::string path_contains = {};
+};
 
 class SimulatedEnv : public ForwardingEnv {
  public:
@@ -46,6 +57,11 @@ class SimulatedEnv : public ForwardingEnv {
   }
   // The system refuses every thread from now on.
   void refuse_threads() { refuses_threads_ = true; }
+  // From now on, for all threads.
+  void storage_takes(StorageTime time) {
+    const std::lock_guard guard(mutex_);
+    storage_time_ = std::move(time);
+  }
   int threads_started() {
     const std::lock_guard guard(mutex_);
     return static_cast<int>(runners_.size()) - 1;
@@ -84,6 +100,20 @@ class SimulatedEnv : public ForwardingEnv {
     return std::unique_ptr<Thread>(std::make_unique<SimulatedThread>(*this, *runner));
   }
   std::unique_ptr<Condition> make_condition() override { return std::make_unique<SimulatedCondition>(*this); }
+
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
+    HF_TRY(std::unique_ptr<File> file, inner().open(path, mode));
+    return std::unique_ptr<File>(std::make_unique<SimulatedFile>(*this, std::move(file)));
+  }
+  Result<std::string> read_text(const std::string& path) override {
+    Result<std::string> text = inner().read_text(path);
+    wait_for_storage(IoKind::read, path, text.ok() ? text->size() : 0);
+    return text;
+  }
+  Result<std::unique_ptr<IoEngine>> make_io_engine(const IoQueueOptions& options) override {
+    HF_TRY(std::unique_ptr<IoEngine> engine, inner().make_io_engine(options));
+    return std::unique_ptr<IoEngine>(std::make_unique<SimulatedIoEngine>(*this, std::move(engine)));
+  }
 
  protected:
   // How far the clock moves when somebody looks at it.
@@ -147,6 +177,73 @@ class SimulatedEnv : public ForwardingEnv {
 
     SimulatedEnv* env_;
   };
+
+  class SimulatedFile final : public File {
+   public:
+    SimulatedFile(SimulatedEnv& env, std::unique_ptr<File> inner) : env_(&env), inner_(std::move(inner)) {}
+    Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) override {
+      env_->wait_for_storage(IoKind::read, path(), target.size());
+      return inner_->read_at(offset, target);
+    }
+    Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) override {
+      return inner_->write_at(offset, source);
+    }
+    Result<void> allocate(std::uint64_t bytes) override { return inner_->allocate(bytes); }
+    Result<void> truncate(std::uint64_t bytes) override { return inner_->truncate(bytes); }
+    Result<void> sync() override {
+      env_->wait_for_storage(IoKind::sync, path(), 0);
+      return inner_->sync();
+    }
+    Result<std::uint64_t> size() override { return inner_->size(); }
+    void will_need(std::uint64_t offset, std::uint64_t bytes) override { inner_->will_need(offset, bytes); }
+    void drop_cached() override { inner_->drop_cached(); }
+    std::string buffered_reason() const override { return inner_->buffered_reason(); }
+    const std::string& path() const override { return inner_->path(); }
+    File& inner() { return *inner_; }
+
+   private:
+    SimulatedEnv* env_;
+    std::unique_ptr<File> inner_;
+  };
+
+  // The storage does one operation of a queue at a time.
+  class SimulatedIoEngine final : public IoEngine {
+   public:
+    SimulatedIoEngine(SimulatedEnv& env, std::unique_ptr<IoEngine> inner)
+        : env_(&env), inner_(std::move(inner)) {}
+    void start(const IoOperation& operation) override {
+      started_.insert_or_assign(operation.slot, operation);
+      IoOperation passed = operation;
+      passed.file = &static_cast<SimulatedFile&>(*operation.file).inner();
+      inner_->start(passed);
+    }
+    IoOutcome wait() override {
+      const IoOutcome outcome = inner_->wait();
+      const IoOperation& operation = started_.at(outcome.slot);
+      env_->wait_for_storage(operation.kind, operation.file->path(), operation.bytes.size());
+      return outcome;
+    }
+    bool register_buffers(std::span<const std::span<std::byte>> buffers) override {
+      return inner_->register_buffers(buffers);
+    }
+    IoBackend backend() const override { return inner_->backend(); }
+    const std::string& fallback_reason() const override { return inner_->fallback_reason(); }
+
+   private:
+    SimulatedEnv* env_;
+    std::unique_ptr<IoEngine> inner_;
+    std::map<unsigned, IoOperation> started_;  // by slot
+  };
+
+  void wait_for_storage(IoKind kind, const std::string& path, std::uint64_t bytes) {
+    std::unique_lock guard(mutex_);
+    const StorageTime& time = storage_time_;
+    if (path.find(time.path_contains) == std::string::npos) return;
+    std::int64_t us = kind == IoKind::sync ? time.sync_us : 0;
+    if (kind == IoKind::read)
+      us = time.read_us + time.read_us_per_mib * static_cast<std::int64_t>(bytes) / (1 << 20);
+    if (us > 0) pause_until(guard, now_ns_ + 1'000 * us);
+  }
 
   Runner* add_runner(const std::string& name) {
     auto runner = std::make_unique<Runner>();
@@ -224,6 +321,7 @@ class SimulatedEnv : public ForwardingEnv {
   std::vector<std::unique_ptr<Runner>> runners_;  // the first is the test's
   Runner* current_ = nullptr;
   bool refuses_threads_ = false;
+  StorageTime storage_time_ = {};
 };
 
 }  // namespace holdfast
