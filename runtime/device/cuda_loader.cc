@@ -7,11 +7,12 @@ namespace {
 
 Error not_loaded() {
   const char* reason = ::dlerror();
-  return fail(
-      ExitCode::config,
-      "the CUDA device could not be loaded: {}; build holdfast where there is the CUDA toolkit (cmake "
-      "finds nvcc in the PATH)",
-      reason == nullptr ? "unknown reason" : reason);
+  return with_reach(
+      Reach::host,
+      fail(ExitCode::config,
+           "the CUDA device could not be loaded: {}; build holdfast where there is the CUDA toolkit (cmake "
+           "finds nvcc in the PATH)",
+           reason == nullptr ? "unknown reason" : reason));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // (libholdfast_cuda.so, made from kernels/cuda/ wherever there is nvcc), which is loaded when a GPU is
 // requested. Without it, or without a driver, everything works on the CPU.
 //
-// Errors: ExitCode::config with a sentence that names what is missing.
+// Errors: ExitCode::config and Reach::host, with a sentence that names what is missing.
 #pragma once
 
 #include <cstdint>

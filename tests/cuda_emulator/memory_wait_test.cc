@@ -5,6 +5,7 @@
 
 #include "kernels/matmul.h"
 #include "runtime/device/cuda/cuda_device.h"
+#include "runtime/device/cuda/trial.h"
 #include "tests/cuda_emulator/emulator.h"
 
 namespace holdfast::test {
@@ -47,7 +48,16 @@ TEST_F(CudaMemoryWait, EndsAsACommunicationFailureSoThatTheRunIsStartedAgain) {
   const Result<void> allocated = allocate(2 * unit, {.timeout_ms = 300});
   ASSERT_FALSE(allocated.ok());
   EXPECT_EQ(allocated.error().code, ExitCode::communication);
+  EXPECT_EQ(allocated.error().reach, Reach::minute);
   EXPECT_THAT(allocated.error().message, HasSubstr("other processes still hold the rest"));
+}
+
+TEST(CudaTrial, AGpuThatDoesNotRunAKernelIsAFindingAboutItsHost) {
+  constexpr int missing_gpu = 7;
+  const Result<void> tried = try_device(missing_gpu, {});
+  ASSERT_FALSE(tried.ok());
+  EXPECT_EQ(tried.error().code, ExitCode::config) << tried.error().message;
+  EXPECT_EQ(tried.error().reach, Reach::host) << tried.error().message;
 }
 
 TEST_F(CudaMemoryWait, IsNotForWhatWouldNeverFit) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace holdfast {
 namespace {
 
@@ -18,6 +20,17 @@ TEST(DeviceChoice, RanksOfAHostShareItsProcessors) {
   Config config;
   config.device = "cpu";
   EXPECT_EQ(hardware_name(posix_env(), config, 3), "cpu");
+}
+
+TEST(DeviceChoice, ALibraryThatDoesNotLoadIsAFindingAboutItsHost) {
+  setenv(cuda_module_variable, "/no/such/library.so", 1);
+  Config config;
+  config.device = "cuda";
+  const Result<void> checked = check_device(posix_env(), config, {});
+  unsetenv(cuda_module_variable);
+  ASSERT_FALSE(checked.ok());
+  EXPECT_EQ(checked.error().code, ExitCode::config);
+  EXPECT_EQ(checked.error().reach, Reach::host) << checked.error().message;
 }
 
 }  // namespace

@@ -309,11 +309,13 @@ Result<void> CudaDevice::status() {
         sentence_of(error, context_.failed_operation()));
   }
   const bool at_launch = context_.error() != cudaSuccess;
-  return fail(
-      ExitCode::communication,
-      "{} (GPU {}) failed: {}; what it computed since is lost. Start again, a run goes on from its newest "
-      "checkpoint; if this happens again, look at the GPU (nvidia-smi -q, dmesg | grep Xid)",
-      facts_.name, facts_.ordinal, sentence_of(error, at_launch ? context_.failed_operation() : "a kernel"));
+  return with_reach(
+      Reach::host,
+      fail(ExitCode::communication,
+           "{} (GPU {}) failed: {}; what it computed since is lost. Start again, a run goes on from its "
+           "newest checkpoint; if this happens again, look at the GPU (nvidia-smi -q, dmesg | grep Xid)",
+           facts_.name, facts_.ordinal,
+           sentence_of(error, at_launch ? context_.failed_operation() : "a kernel")));
 }
 
 // Decides by the error alone: a driver that has lost its GPU need not return from another query.
@@ -403,7 +405,8 @@ Result<std::vector<CudaFacts>> cuda_devices() {
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
     cudaGetLastError();
-    return fail(ExitCode::config, "there is no GPU that it can use: {}", no_gpu_sentence(found));
+    return with_reach(Reach::host,
+                      fail(ExitCode::config, "there is no GPU that it can use: {}", no_gpu_sentence(found)));
   }
   std::vector<CudaFacts> all;
   for (int ordinal = 0; ordinal < count; ++ordinal) {

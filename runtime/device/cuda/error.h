@@ -16,7 +16,7 @@ inline std::string sentence_of(cudaError_t error, const char* operation) {
 
 inline Result<void> check(cudaError_t error, const char* operation) {
   if (error == cudaSuccess) return {};
-  return fail(ExitCode::config, "CUDA: {}", sentence_of(error, operation));
+  return with_reach(Reach::host, fail(ExitCode::config, "CUDA: {}", sentence_of(error, operation)));
 }
 
 }  // namespace holdfast::inline device

@@ -70,9 +70,10 @@ Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaErro
     }
     cudaGetLastError();  // it is told here, not by the next call that looks
     if (error != cudaErrorMemoryAllocation) {
-      return fail(ExitCode::communication, "{} refused {} of {}: {}; look at nvidia-smi and start again",
-                  name_of(claim.gpu), format_bytes(claim.bytes), claim.purpose,
-                  sentence_of(error, "cudaMalloc"));
+      return with_reach(
+          Reach::host, fail(ExitCode::communication,
+                            "{} refused {} of {}: {}; look at nvidia-smi and start again", name_of(claim.gpu),
+                            format_bytes(claim.bytes), claim.purpose, sentence_of(error, "cudaMalloc")));
     }
     const Room room = room_now();
     const std::string has = sentence_of(claim, room);
@@ -82,10 +83,12 @@ Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaErro
         return fail(ExitCode::does_not_fit, "{}, by each of the {} ranks that share it", has,
                     claim.wait.ranks_on_gpu);
       }
-      return fail(ExitCode::communication,
-                  "{} for {}, and other processes still hold the rest after {}; end them (nvidia-smi names "
-                  "them) or use another GPU, and start again",
-                  has, claim.purpose, format_duration(claim.wait.timeout_ms));
+      return with_reach(
+          Reach::minute,
+          fail(ExitCode::communication,
+               "{} for {}, and other processes still hold the rest after {}; end them (nvidia-smi names "
+               "them) or use another GPU, and start again",
+               has, claim.purpose, format_duration(claim.wait.timeout_ms)));
     }
     if (!reported) {
       print_message(

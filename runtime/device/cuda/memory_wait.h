@@ -24,7 +24,8 @@ struct MemoryClaim {
 // prints on the console what it waits for. Errors:
 //   does_not_fit   this process needs more than the GPU has, or no other process holds any; after the wait
 //                  also where the ranks that share the GPU need more together
-//   communication  others still hold it after MemoryWait::timeout_ms, or the device failed
+//   communication  others still hold it after MemoryWait::timeout_ms (Reach::minute), or the device failed
+//                  (Reach::host)
 Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaError_t()>& attempt);
 
 }  // namespace holdfast::inline device

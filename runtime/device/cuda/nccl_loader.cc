@@ -35,11 +35,12 @@ struct NcclFunctions {
 
 Error not_loaded(const std::string& file) {
   const char* reason = ::dlerror();
-  return fail(
-      ExitCode::config,
-      "NCCL could not be loaded from {}: {}; install libnccl 2.18 or newer, or let LD_LIBRARY_PATH name "
-      "its directory",
-      file, reason == nullptr ? "unknown reason" : reason);
+  return with_reach(
+      Reach::host,
+      fail(ExitCode::config,
+           "NCCL could not be loaded from {}: {}; install libnccl 2.18 or newer, or let LD_LIBRARY_PATH name "
+           "its directory",
+           file, reason == nullptr ? "unknown reason" : reason));
 }
 
 Result<NcclFunctions> load_functions(const std::string& file) {
@@ -200,14 +201,16 @@ Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string& file) {
   HF_TRY(const NcclFunctions functions, load_functions(file));
   int version = 0;
   if (functions.get_version(&version) != ncclSuccess || version < NcclLibrary::version_min) {
-    return fail(ExitCode::config, "{} is NCCL {}, and 2.18 or newer is needed", file,
-                nccl_version_text(version));
+    return with_reach(Reach::host, fail(ExitCode::config, "{} is NCCL {}, and 2.18 or newer is needed", file,
+                                        nccl_version_text(version)));
   }
   auto library = std::make_unique<LoadedNccl>(functions, version);
   int devices = 0;
   if (const CudaError error = library->device_count(devices); error != 0 || devices == 0) {
-    return fail(ExitCode::config, "NCCL {} was found, but no CUDA device to use it with: {}",
-                nccl_version_text(version), error != 0 ? library->text(error) : "the driver shows none");
+    return with_reach(
+        Reach::host,
+        fail(ExitCode::config, "NCCL {} was found, but no CUDA device to use it with: {}",
+             nccl_version_text(version), error != 0 ? library->text(error) : "the driver shows none"));
   }
   return std::unique_ptr<NcclLibrary>(std::move(library));
 }

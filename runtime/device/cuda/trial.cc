@@ -105,8 +105,9 @@ Result<void> try_device(int ordinal, const MemoryWait& wait) {
                                        gpu.compute_major, gpu.compute_minor);
   constexpr int oldest_major = 8;  // bf16 in the matrix units
   if (gpu.compute_major < oldest_major) {
-    return fail(ExitCode::config, "{} is too old, compute capability {}.0 is needed; use a newer GPU", name,
-                oldest_major);
+    return with_reach(Reach::host, fail(ExitCode::config,
+                                        "{} is too old, compute capability {}.0 is needed; use a newer GPU",
+                                        name, oldest_major));
   }
   Outcome outcome;
   // The first call that makes a context: a full GPU has no room for it, and one that only one process may
@@ -122,13 +123,15 @@ Result<void> try_device(int ordinal, const MemoryWait& wait) {
   HF_TRY_VOID(claim_memory({.gpu = gpu, .wait = wait, .bytes = 0, .purpose = "a context"}, attempt));
   if (outcome.good()) return {};
   cudaGetLastError();  // it is told here, not by the next call that looks
-  return fail(
-      ExitCode::config,
-      "{} does not run the kernels of this build, which are for {} and CUDA {} (the driver's is {}): {}; {}",
-      name, cuda_built_for(), version_text(gpu.runtime_version), version_text(gpu.driver_version),
-      outcome.right ? sentence_of(outcome.error, outcome.operation)
-                    : "the first kernel wrote something else than it was told to",
-      advice_for(gpu, outcome));
+  return with_reach(
+      Reach::host,
+      fail(ExitCode::config,
+           "{} does not run the kernels of this build, which are for {} and CUDA {} (the driver's is {}): "
+           "{}; {}",
+           name, cuda_built_for(), version_text(gpu.runtime_version), version_text(gpu.driver_version),
+           outcome.right ? sentence_of(outcome.error, outcome.operation)
+                         : "the first kernel wrote something else than it was told to",
+           advice_for(gpu, outcome)));
 }
 
 Result<std::string> try_own_instructions([[maybe_unused]] int ordinal) {
@@ -140,9 +143,9 @@ Result<std::string> try_own_instructions([[maybe_unused]] int ordinal) {
   const Outcome outcome = run_trial(cuda::launch_warpgroup_trial);
   if (outcome.good()) return std::string("sm_90a: warpgroup products are right");
   cudaGetLastError();  // it is told here, not by the next call that looks
-  return fail(
-      ExitCode::config, "sm_90a: {}",
-      outcome.right ? sentence_of(outcome.error, outcome.operation) : "a warpgroup product of ones is wrong");
+  return with_reach(Reach::host, fail(ExitCode::config, "sm_90a: {}",
+                                      outcome.right ? sentence_of(outcome.error, outcome.operation)
+                                                    : "a warpgroup product of ones is wrong"));
 #else
   return std::string();
 #endif
