@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "runtime/elastic/growth_places.h"
 
 namespace holdfast::inline elastic {
 
@@ -27,6 +30,12 @@ struct RecoveryInventory {
   std::int64_t noticed_us = 0;
   bool reported = false;
   std::string noticed = {};
+  // For growth on one host: local rank of this rank (-1: a joiner without one), and, merged, those of all ranks
+  // that were launched; the names of all places of the host; and all ranks that have joined.
+  int number = -1;
+  std::vector<int> numbers = {};
+  std::vector<std::string> places = {};
+  std::vector<Joiner> joiners = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("host", self.host);
@@ -44,6 +53,9 @@ struct RecoveryInventory {
     visit("noticed_us", self.noticed_us);
     visit("reported", self.reported);
     visit("noticed", self.noticed);
+    visit("number", self.number);
+    visit("places", self.places);
+    visit("joiners", self.joiners);
   }
 };
 

@@ -38,6 +38,9 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
       all.redone_step = one.redone_step;
       all.redone = one.redone;
     }
+    if (one.number >= 0) all.numbers.push_back(one.number);
+    if (all.places.empty()) all.places = one.places;
+    merge_joiners(all.joiners, one.joiners);
     const bool nearer = std::pair(one.reported, one.noticed_us) < std::pair(all.reported, all.noticed_us);
     if (!one.noticed.empty() && (all.noticed.empty() || nearer)) {
       all.noticed_us = one.noticed_us;

@@ -126,6 +126,7 @@ Result<PhaseOutcome> TrainRun::start() {
                           .data_min = recovery_.record.has_value() ? request.data_min : request.data_max,
                           .pipeline = request.pipeline,
                           .tensor = request.tensor}));
+  name_places();
   if (world().communicator.rank() == 0) print_start();
   recovery_.inventory.joined = true;
   clock_.startup.join_ns = phase_ns();

@@ -1,32 +1,21 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <set>
+#include <span>
 
 #include "parallel/comm/gather.h"
+#include "runtime/core/check.h"
 #include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
+#include "runtime/rank/device_choice.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/save/snapshot_memory.h"
 #include "runtime/train/growth.h"
+#include "watchdog/growing_pauses.h"
 
 namespace holdfast::inline elastic {
-namespace {
-
-struct HostNumber {
-  std::string host = {};  // Env::host_id()
-  int number = -1;        // local rank there; -1: none yet
-
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("host", self.host);
-    visit("number", self.number);
-  }
-};
-
-}  // namespace
-
 // Returns whether the run has fewer ranks than it was started with, and may have more.
 bool TrainRun::wants_ranks() const {
   return launched_.membership != nullptr && setup_.config.elastic.grow == "auto" &&
@@ -47,9 +36,77 @@ bool TrainRun::host_computes_wrong() const {
 // reads and frees two. So such a run grows by another start, for which its launcher asks.
 std::int64_t TrainRun::grow_at_ns() const {
   if (!wants_ranks() || recovery_.inventory.lost_starter || group_.on_several_hosts) return 0;
+  const GrowthPlan plan = growth_places();
+  if (plan.wanted == 0) return 0;
   const std::int64_t since_ns =
       recovery_.disturbed_ns == 0 ? launched_.env.monotonic_ns() : recovery_.disturbed_ns;
-  return since_ns + setup_.config.elastic.grow_after_ms * 1'000'000;
+  return std::max(since_ns + setup_.config.elastic.grow_after_ms * 1'000'000, plan.not_before_ns);
+}
+
+GrowthPlan TrainRun::growth_places() const {
+  const RecoveryInventory& known = recovery_.inventory;
+  return plan_growth_places(known.places, known.numbers, known.joiners,
+                            group_.launched_ranks - world().communicator.size(),
+                            setup_.config.elastic.grow_after_ms);
+}
+
+// Names the places of this host at the start, while its devices can still be asked.
+void TrainRun::name_places() {
+  std::vector<std::string>& places = recovery_.inventory.places;
+  places.clear();
+  if (launched_.membership == nullptr || group_.on_several_hosts) return;
+  const bool on_gpu = setup_.config.device == "cuda";
+  const Result<CudaPresence> cuda = on_gpu ? find_cuda(launched_.env) : Result<CudaPresence>(CudaPresence());
+  const int gpus = cuda.ok() ? static_cast<int>(cuda->devices.size()) : 0;
+  for (int number = 0; number < std::max(group_.launched_ranks, gpus); ++number) {
+    places.push_back(gpus > 0 ? hardware_name(gpu_of_rank(*cuda, number)) : fmt::format("place {}", number));
+  }
+}
+
+// Gives the ranks that have just joined their places.
+void TrainRun::note_joiners(const MembershipView& before) {
+  const GrowthPlan plan =
+      plan_growth_places(recovery_.inventory.places, recovery_.inventory.numbers, recovery_.inventory.joiners,
+                         recovery_.record->wanted, setup_.config.elastic.grow_after_ms);
+  const std::vector<std::string>& places = recovery_.inventory.places;
+  auto next = plan.numbers.begin();
+  auto beyond = static_cast<int>(places.size());
+  for (const Member& member : launched_.membership->view().members) {
+    if (std::ranges::find(before.members, member.launched_rank, &Member::launched_rank) !=
+        before.members.end())
+      continue;
+    const int number = next == plan.numbers.end() ? beyond++ : *next++;
+    const auto index = static_cast<std::size_t>(number);
+    const Joiner joiner{.launched_rank = member.launched_rank,
+                        .number = number,
+                        .place = index < places.size() ? places[index] : fmt::format("place {}", number),
+                        .came_ns = launched_.env.monotonic_ns()};
+    merge_joiners(recovery_.inventory.joiners, std::span(&joiner, 1));
+  }
+}
+
+void TrainRun::note_lost_joiners(const std::vector<Member>& lost) {
+  for (Joiner& joiner : recovery_.inventory.joiners) {
+    if (joiner.lost_ns == 0 &&
+        std::ranges::find(lost, joiner.launched_rank, &Member::launched_rank) != lost.end())
+      joiner.lost_ns = launched_.env.monotonic_ns();
+  }
+}
+
+void TrainRun::show_places_left_alone(const GrowthPlan& plan) {
+  for (const std::string& place : plan.left_alone) {
+    if (std::ranges::find(growth_.left_alone, place) != growth_.left_alone.end()) continue;
+    growth_.left_alone.push_back(place);
+    log_.progress->excluded(
+        {.step = step(),
+         .host = launched_.env.host_name(),
+         .place = place,
+         .reason =
+             fmt::format("no more ranks are started at {} of host {}: {} ranks in a row died soon after "
+                         "they had joined there; look at the GPU and the memory, the next start uses it "
+                         "again",
+                         place, launched_.env.host_name(), GrowingPauses::max_failures)});
+  }
 }
 
 // Plans the growth on the rank that decides when the run grows: rank 0 of all, which can start new ranks
@@ -71,6 +128,7 @@ std::optional<Growth> TrainRun::plan_growth() {
     }
     return std::nullopt;
   }
+  if (wants_ranks()) show_places_left_alone(growth_places());
   const bool starts_ahead = group_.epoch->assignment().coordinate_of(0) >= 0;
   const bool decides = starts_ahead ? world().communicator.rank() == 0 : group_.leads;
   if (at_ns == 0 || !decides) return std::nullopt;
@@ -147,6 +205,7 @@ Result<PhaseOutcome> TrainRun::grow() {
   recovery_.record->shrink_ns += env.monotonic_ns() - recovery_.record->noticed_ns;
   if (world().communicator.abandoned()) return grown.error();
   if (!grown.ok()) recovery_.record->not_grown = grown.error().message;
+  if (grown.ok()) note_joiners(recovery_.record->before);
   HF_FAULT_POINT(launched_.faults, "grow.after_spawn");
   return PhaseOutcome::joiners_come;
 }
@@ -197,28 +256,18 @@ Result<void> TrainRun::join_again() {
   return {};
 }
 
-// Gives a new rank its local rank, because the launcher only counted the ranks that were started together
-// with it.
+// Gives a new rank the local rank that the others have chosen for it, because the launcher only counted the ranks
+// that were started together with it.
 Result<void> TrainRun::take_place_on_host() {
-  const HostNumber mine{.host = launched_.env.host_id(),
-                        .number = setup_.device == nullptr ? -1 : launched_.rank_on_host};
-  HF_TRY(const std::vector<HostNumber> all, gather(world().communicator, waiter(), mine));
-  std::set<int> taken;
-  int newer_before_me = 0, on_host = 0;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].host != mine.host) continue;
-    const int number = all[rank].number;
-    ++on_host;
-    if (number >= 0) taken.insert(number);
-    if (number < 0 && static_cast<int>(rank) < world().communicator.rank()) ++newer_before_me;
-  }
+  const std::string host = launched_.env.host_id();
+  HF_TRY(const std::vector<std::string> hosts, all_gather_text(world().communicator, waiter(), host));
   if (setup_.device != nullptr) return {};
-  launched_.ranks_on_host = on_host;
-  int number = 0;
-  for (;; ++number) {
-    if (!taken.contains(number) && newer_before_me-- == 0) break;
-  }
-  launched_.rank_on_host = number;
+  launched_.ranks_on_host = static_cast<int>(std::ranges::count(hosts, host));
+  const int mine = world().communicator.global_rank(world().communicator.rank());
+  const std::vector<Joiner>& joiners = recovery_.inventory.joiners;
+  const auto found = std::ranges::find(joiners, mine, &Joiner::launched_rank);
+  HF_CHECK(found != joiners.end(), "no rank knows the place of rank {}", mine);
+  launched_.rank_on_host = found->number;
   group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
   return {};
 }

@@ -135,7 +135,12 @@ class TrainRun {
   std::optional<Growth> plan_growth();
   std::uint64_t bytes_given_back(const NewRankTask& planned) const;
   Result<void> start_new_ranks();
-  int ranks_wanted() const { return group_.launched_ranks - world().communicator.size(); }
+  GrowthPlan growth_places() const;
+  int ranks_wanted() const { return growth_places().wanted; }
+  void name_places();
+  void note_joiners(const MembershipView& before);
+  void note_lost_joiners(const std::vector<Member>& lost);
+  void show_places_left_alone(const GrowthPlan& plan);
   Result<PhaseOutcome> grow();
   Result<PhaseOutcome> admit();
   Result<void> join_again();

@@ -111,6 +111,7 @@ struct RunGrowth {
   std::int64_t starts_ns = 0;  // since when rank 0 may start ranks, by the last vote; 0: it does not
   bool explained = false;      // a message has said that the run does not grow by itself
   bool ends_for_another_start = false;
+  std::vector<std::string> left_alone = {};  // places that a message has named
 };
 
 // StartupClock measures the phases before the first step.

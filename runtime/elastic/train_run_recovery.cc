@@ -135,6 +135,7 @@ Result<void> TrainRun::rebuild_group() {
   if (group_rebuilt.ok()) keep_live_state(of_epoch);
   const std::vector<Member> lost = members_lost(of_epoch, launched_.membership->view());
   recovery_.inventory.lost_some = !lost.empty();
+  note_lost_joiners(lost);
   const bool lost_rank_0 =
       !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
   // A rank 0 that was lost earlier than that has died of something else.
@@ -168,6 +169,7 @@ Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
   recovery_.inventory.noticed = recovery_.record->noticed;
   recovery_.inventory.noticed_us = recovery_.record->noticed_us;
   recovery_.inventory.reported = recovery_.record->reported;
+  recovery_.inventory.number = is_joiner() && setup_.device == nullptr ? -1 : launched_.rank_on_host;
   // The wait is longer than a rebuild of the group may take, because another rank may wait for its given-up
   // saves.
   HF_TRY(std::vector<RecoveryInventory> inventories,

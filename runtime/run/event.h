@@ -385,6 +385,23 @@ struct DrainEvent {
   }
 };
 
+struct ExcludeEvent {
+  static constexpr std::string_view kind = "exclude";
+  static constexpr std::string_view meaning = "A host, or a place of one, is not used any more.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  std::string host = {};
+  std::optional<std::string> place = {};
+  std::string reason = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Steps made");
+    visit("host", self.host, "", "Name of the host");
+    visit("place", self.place, "", "GPU by its uuid, or local rank on the CPU; where it is about one place");
+    visit("reason", self.reason, "", "Sentence");
+  }
+};
+
 struct GapEvent {
   static constexpr std::string_view kind = "gap";
   static constexpr std::string_view meaning = "Lines are missing here.";
@@ -456,7 +473,7 @@ struct FinishEvent {
 // All kinds, in the order of docs/events.md.
 using EventKinds = std::tuple<StartEvent, StepEvent, EvaluationEvent, SnapshotEvent, CheckpointEvent,
                               UploadEvent, IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent,
-                              VerdictEvent, DrainEvent, GapEvent, FinishEvent>;
+                              VerdictEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
 
 template <typename E>
 concept Event = requires(const E& event) {

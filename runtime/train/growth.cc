@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/os/console.h"
 
 namespace holdfast::inline train {
@@ -53,6 +55,8 @@ bool Growth::give_up(std::int64_t now_ns, const std::string& why) {
   terms_.dismiss();
   started_ns_ = 0;
   put_off(now_ns, why);
+  constexpr std::int64_t longest_retry_ns = 3'600'000'000'000;
+  terms_.retry_ns = std::max(terms_.retry_ns, std::min(2 * terms_.retry_ns, longest_retry_ns));
   return false;
 }
 

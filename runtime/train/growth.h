@@ -20,7 +20,7 @@ class Growth {
  public:
   struct Terms {
     std::int64_t at_ns = 0;        // earliest time; Env::monotonic_ns()
-    std::int64_t retry_ns = 0;     // delay of the next try after new ranks were lost
+    std::int64_t retry_ns = 0;     // delay of the next try after new ranks were lost; it doubles each time
     std::int64_t patience_ns = 0;  // longest wait for the preparation of new ranks
     std::int64_t settle_ns = 0;    // longest wait for ranks that still allocate memory
     // Functions that call those of Membership. All are empty where the leader cannot start ranks ahead.

@@ -273,6 +273,13 @@ void Progress::lost_spares(std::uint64_t step, const std::string& names) {
                          .reason = reason});
 }
 
+void Progress::excluded(ExcludeEvent excluded) {
+  if (!speaks_) return;
+  print_message("{}", excluded.reason);
+  excluded.time_us = env_->wall_time_us();
+  log_->write(excluded);
+}
+
 void Progress::recovering(const RecoveryRecord& record) {
   recovery_ = record;
   resumed_ns_ = env_->monotonic_ns();

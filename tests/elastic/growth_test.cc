@@ -1,9 +1,11 @@
 // Runs that lost ranks and get new ones.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include "runtime/core/json.h"
 #include "tests/elastic/recovery_fixture.h"
+#include "watchdog/growing_pauses.h"
 
 namespace holdfast {
 namespace {
@@ -90,6 +92,63 @@ TEST_F(GrowthTest, GoesOnWithoutANewRankThatDiffers) {
                     {.newcomers = 1, .newcomers_change = "run.seed=99"}),
             2);
   EXPECT_EQ(digest("differs"), end);
+}
+
+// Each rank from `first` on that joins dies in its second step.
+std::string kill_joiners(int first, int count) {
+  std::vector<std::string> faults;
+  for (int rank = first; rank < first + count; ++rank)
+    faults.push_back(fmt::format("step.begin@2:{}=kill", rank));
+  return fmt::format("{}", fmt::join(faults, ","));
+}
+
+TEST_F(GrowthTest, APlaceWhoseRanksDieEachTimeIsLeftAlone) {
+  constexpr int newcomers = 12;
+  EXPECT_EQ(survive({.run = "flaps",
+                     .ranks = 3,
+                     .overrides = at_once({"checkpoint.ram_every_steps=1", "training.steps=60"}),
+                     .faults = "step.begin@5:2=kill," + kill_joiners(3, newcomers)},
+                    {.newcomers = newcomers}),
+            1 + GrowingPauses::max_failures);
+  const std::vector<Json> excluded = events("flaps", "exclude");
+  ASSERT_EQ(excluded.size(), 1U);
+  EXPECT_EQ(excluded[0]["place"], "place 2");
+  EXPECT_THAT(std::string(excluded[0]["reason"]),
+              HasSubstr("6 ranks in a row died soon after they had joined"));
+}
+
+// The memory of what has died is no rank's own: rank 0 leads until the third growth.
+TEST_F(GrowthTest, TheDeathOfTheLeaderDoesNotForgetTheOthers) {
+  constexpr int newcomers = 24;
+  const int deaths = survive({.run = "forgets",
+                              .ranks = 4,
+                              .overrides = at_once({"checkpoint.ram_every_steps=1", "training.steps=90"}),
+                              .faults = "step.begin@5:2=kill,step.begin@12:0=kill,step.begin@18:1=kill," +
+                                        kill_joiners(4, newcomers)},
+                             {.newcomers = newcomers});
+  EXPECT_EQ(deaths, 3 + 3 * GrowingPauses::max_failures);
+}
+
+TEST_F(GrowthTest, ThePauseBeforeAPlaceIsUsedAgainGrows) {
+  constexpr int newcomers = 30;
+  const auto slow_down = [](int, int) { posix_env().sleep_us(5'000); };
+  survive({.run = "pauses",
+           .ranks = 2,
+           .overrides = {"checkpoint.ram_every_steps=1", "training.steps=120", "elastic.memory_timeout=0s",
+                         "elastic.grow_after=20ms"},
+           .faults = "step.begin@5:1=kill," + kill_joiners(2, newcomers)},
+          {.before_step = slow_down, .newcomers = newcomers});
+  std::int64_t lost_us = 0, pause_us = 20'000;
+  for (const Json& event : events("pauses", "recovery")) {
+    const std::int64_t time_us = event["time_us"];
+    if (event["reason"] == "growth") {
+      EXPECT_GE(time_us - lost_us, pause_us) << event.dump();
+      pause_us *= 2;
+    } else {
+      lost_us = time_us - static_cast<std::int64_t>(1e3 * double{event["duration_ms"]});
+    }
+  }
+  EXPECT_GE(pause_us, 80'000) << "it did grow again";
 }
 
 TEST_F(GrowthTest, IsSwitchedOff) {

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 
+#include "runtime/config/loader.h"
+
 namespace holdfast {
 namespace {
 
