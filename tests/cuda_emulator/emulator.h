@@ -52,6 +52,9 @@ std::size_t resize_device(std::size_t bytes);
 // EMULATED_GPU_HELD_REFUSALS.
 void hold_memory(std::size_t bytes, int refusals);
 
+// The system refuses pinned memory so many times from now on. From the environment: EMULATED_GPU_PINNED_REFUSALS.
+void refuse_pinned_memory(int refusals);
+
 // A cuBLASLt of another version than the one that the tests know.
 struct LibraryQuirks {
   bool in_place_sums_first = false;  // the best answer adds parts in any order, though that was masked out

@@ -52,6 +52,20 @@ TEST_F(CudaMemoryWait, EndsAsACommunicationFailureSoThatTheRunIsStartedAgain) {
   EXPECT_THAT(allocated.error().message, HasSubstr("other processes still hold the rest"));
 }
 
+TEST_F(CudaMemoryWait, CoversPinnedMemory) {
+  const std::unique_ptr<Device> device =
+      std::move(make_cuda_device({.memory_wait = {.timeout_ms = 2'000}})).value();
+  cuda_emulator::refuse_pinned_memory(2);
+  const Result<void> allocated = outcome_of(device->allocate(MemoryKind::host_visible, unit));
+  EXPECT_TRUE(allocated.ok()) << allocated.error().message;
+  const std::unique_ptr<Device> hasty =
+      std::move(make_cuda_device({.memory_wait = {.timeout_ms = 0}})).value();
+  cuda_emulator::refuse_pinned_memory(1);
+  const Result<void> refused = outcome_of(hasty->allocate(MemoryKind::host_visible, unit));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ExitCode::does_not_fit);
+}
+
 TEST(CudaTrial, AGpuThatDoesNotRunAKernelIsAFindingAboutItsHost) {
   constexpr int missing_gpu = 7;
   const Result<void> tried = try_device(missing_gpu, {});

@@ -36,6 +36,8 @@ const bool no_image = asked("EMULATED_GPU_NO_IMAGE", 0) != 0;
 const auto driver_version = static_cast<int>(asked("EMULATED_GPU_DRIVER", CUDART_VERSION));
 std::atomic<std::uint64_t> kernels_run{0};
 std::atomic<cudaError_t> sticky_error{cudaSuccess};
+std::atomic<std::int64_t> pinned_refusals =
+    static_cast<std::int64_t>(asked("EMULATED_GPU_PINNED_REFUSALS", 0));
 
 struct HeldMemory {
   std::mutex mutex;
@@ -165,6 +167,10 @@ void break_device(cudaError_t error) {
 
 std::size_t resize_device(std::size_t bytes) {
   return device_bytes.exchange(bytes);
+}
+
+void refuse_pinned_memory(int refusals) {
+  pinned_refusals = refusals;
 }
 
 void hold_memory(std::size_t bytes, int refusals) {
@@ -313,6 +319,10 @@ cudaError_t cudaFree(void* block) {
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  if (pinned_refusals > 0) {
+    --pinned_refusals;
+    return noted(cudaErrorMemoryAllocation);
+  }
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   return noted(*memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }

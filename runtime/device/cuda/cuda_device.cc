@@ -268,11 +268,9 @@ Result<OwnedMemory> CudaDevice::allocate(MemoryKind kind, std::uint64_t bytes) {
                               .purpose = "memory of the run"},
                              [&] { return cudaMalloc(&base, bytes); }));
     held_bytes += bytes;
-  } else if (const cudaError_t refused = cudaHostAlloc(&base, bytes, cudaHostAllocDefault);
-             refused != cudaSuccess) {
-    cudaGetLastError();  // it is told here, not by the next call that looks
-    return fail(ExitCode::does_not_fit, "the system refused {} of pinned host memory ({})",
-                format_bytes(bytes), cudaGetErrorString(refused));
+  } else {
+    HF_TRY_VOID(claim_pinned_memory(bytes, memory_wait_,
+                                    [&] { return cudaHostAlloc(&base, bytes, cudaHostAllocDefault); }));
   }
   OwnedMemory memory(static_cast<std::byte*>(base),
                      {.release = on_device ? free_device_memory : free_pinned_memory, .bytes = bytes});

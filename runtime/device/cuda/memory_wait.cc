@@ -100,4 +100,26 @@ Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaErro
   }
 }
 
+Result<void> claim_pinned_memory(std::uint64_t bytes, const MemoryWait& wait,
+                                 const std::function<cudaError_t()>& attempt) {
+  Env& env = posix_env();
+  const std::int64_t end_ns = env.monotonic_ns() + wait.timeout_ms * 1'000'000;
+  for (bool reported = false;; reported = true) {
+    const cudaError_t refused = attempt();
+    if (refused == cudaSuccess) return {};
+    cudaGetLastError();  // it is told here, not by the next call that looks
+    if (env.monotonic_ns() >= end_ns) {
+      return fail(ExitCode::does_not_fit, "the system refused {} of pinned host memory ({})",
+                  format_bytes(bytes), cudaGetErrorString(refused));
+    }
+    if (!reported) {
+      print_message(
+          "the system refused {} of pinned host memory ({}): waits up to {} for memory that other processes "
+          "hold",
+          format_bytes(bytes), cudaGetErrorString(refused), format_duration(wait.timeout_ms));
+    }
+    env.sleep_us(poll_interval_us);
+  }
+}
+
 }  // namespace holdfast::inline device

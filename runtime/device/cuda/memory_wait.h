@@ -28,4 +28,9 @@ struct MemoryClaim {
 //                  (Reach::host)
 Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaError_t()>& attempt);
 
+// Does the same for pinned memory of the host, of which nobody says how much there is: does_not_fit if it is still
+// refused after the wait.
+Result<void> claim_pinned_memory(std::uint64_t bytes, const MemoryWait& wait,
+                                 const std::function<cudaError_t()>& attempt);
+
 }  // namespace holdfast::inline device
