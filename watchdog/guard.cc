@@ -6,9 +6,9 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
-#include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/os/console.h"
@@ -18,12 +18,13 @@
 #include "watchdog/flight_record.h"
 #include "watchdog/guard_mind.h"
 #include "watchdog/guard_network.h"
+#include "watchdog/guard_writer.h"
 #include "watchdog/signs_of_life.h"
 
 namespace holdfast::inline watchdog {
 namespace {
 
-constexpr std::size_t max_pending = 256;
+constexpr std::size_t max_unwritten = 256;
 
 // Process of a slot.
 struct Watched {
@@ -43,7 +44,8 @@ class Guard {
         signals_(&signals),
         host_(env.host_name()),
         watched_(board_->slots()),
-        mind_(settings.mind, host_, board_->slots()) {}
+        mind_(settings.mind, host_, board_->slots()),
+        writer_(env) {}
 
   void run() {
     if (!claim()) return;
@@ -51,15 +53,16 @@ class Guard {
     look_at_processes();
     while (true) {
       const bool all_watched = std::ranges::none_of(watched_, &Watched::not_watched);
-      if (mind_.may_leave(env_->monotonic_ns()) && pending_.empty() && all_watched) {
+      if (mind_.may_leave(env_->monotonic_ns()) && has_written() && all_watched) {
         if (board_->closed()) return;  // by another guard
         if (board_->close(*env_, settings_.board)) {
           PeerHostTable::remove(*env_, settings_.board);
+          say_what_is_not_written();
           end_daemons_that_are_cut_off();
           return;
         }
       }
-      if (!mind_.nobody_left() || pending_.empty()) wait();
+      wait();
       if (!tick()) return;  // another guard has taken over
     }
   }
@@ -130,11 +133,33 @@ class Guard {
     for (const Watched& each : watched_) {
       if (each.process != nullptr && !each.ended) living.push_back(each.process.get());
     }
-    if (living.empty()) {
-      env_->sleep_us(1'000 * settings_.mind.tick_ms);
-    } else {
+    if (!living.empty()) {
       env_->processes().wait_any_ended(living, settings_.mind.tick_ms);
+    } else if (writer_.left() > 0) {
+      writer_.wait_until_done(settings_.mind.tick_ms);
+    } else if (unwritten_.empty()) {
+      env_->sleep_us(1'000 * settings_.mind.tick_ms);
     }
+  }
+
+  // Returns whether everything is written, or the last rank ended so long ago that the guard no longer waits
+  // for it: mpirun, and the launcher behind it, wait for the guard meanwhile.
+  bool has_written() {
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (!mind_.nobody_left()) nobody_since_ns_ = 0;
+    if (mind_.nobody_left() && nobody_since_ns_ == 0) nobody_since_ns_ = now_ns;
+    const bool waited =
+        nobody_since_ns_ != 0 && now_ns - nobody_since_ns_ > settings_.write_patience_ms * 1'000'000;
+    return unwritten_.empty() && (writer_.left() == 0 || waited);
+  }
+
+  void say_what_is_not_written() {
+    const std::size_t left = writer_.left();
+    if (left == 0) return;
+    say(fmt::format(
+        "host {}: {} of the reports and flight records about ranks that ended or hung {} not "
+        "written: the file system of the run has not responded for {:.1f} s",
+        host_, left, left == 1 ? "is" : "are", static_cast<double>(settings_.write_patience_ms) / 1e3));
   }
 
   bool tick() {
@@ -153,7 +178,7 @@ class Guard {
       if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");
     }
     judge(now_ns);
-    write_one();
+    hand_to_writer();
     return true;
   }
 
@@ -216,14 +241,18 @@ class Guard {
           say(action.text);
           break;
         case GuardAction::Kind::report:
-          if (settings_.on_verdict != nullptr) settings_.on_verdict(action.rank, action.text);
+          if (settings_.on_verdict != nullptr)
+            will_write(GuardWriter::Kind::report,
+                       [tell = settings_.on_verdict, action] { tell(action.rank, action.text); });
           break;
         case GuardAction::Kind::report_end:
           if (settings_.on_end != nullptr)
-            settings_.on_end({.rank = action.rank,
-                              .process = watched_[action.slot].identity.id,
-                              .cause = action.text,
-                              .step = action.step});
+            will_write(
+                GuardWriter::Kind::report,
+                [tell = settings_.on_end, death = RankDeath{.rank = action.rank,
+                                                            .process = watched_[action.slot].identity.id,
+                                                            .cause = action.text,
+                                                            .step = action.step}] { tell(death); });
           break;
       }
     }
@@ -294,36 +323,42 @@ class Guard {
     write_to_console(stderr, fmt::format("holdfast guard: {}\n", sentence));
   }
 
-  // Copies the flight records into memory; the files follow tick by tick. Records that exceed `max_pending`
-  // are left out.
+  // Copies the flight records into memory; the files follow. Records that exceed `max_unwritten` are left out.
   void take_flight(const std::string& reason) {
     const std::int64_t wall_us = env_->wall_time_us();
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
-      if (watched_[index].identity.id == 0 || pending_.size() >= max_pending) continue;
-      pending_.push_back(
-          take_flight_record(*env_, *board_, index, process_of(watched_[index]).state, reason));
-      pending_.back().wall_time_us = wall_us;
+      if (watched_[index].identity.id == 0 || unwritten_.size() + writer_.left() >= max_unwritten) continue;
+      FlightRecord record =
+          take_flight_record(*env_, *board_, index, process_of(watched_[index]).state, reason);
+      record.wall_time_us = wall_us;
+      will_write(GuardWriter::Kind::flight_record,
+                 [env = env_, directory = read_run_directory(board_->header()), said = said_no_records_,
+                  record = std::move(record)] { write_record(*env, directory, record, *said); });
     }
   }
 
-  // Writes one file per tick: a slow disk must not keep the guard from watching. Without a run directory there
-  // is no place where the files could be found. The guard does not make it: a start that was refused leaves
-  // none.
-  void write_one() {
-    if (pending_.empty()) return;
-    const std::string directory = read_run_directory(board_->header());
-    const Result<FileStatus> there = directory.empty() ? FileStatus{} : env_->status(directory);
-    if (there.ok() && !there->exists) {
-      pending_.clear();
-      return;
-    }
-    const Result<void> written = write_flight_record(*env_, directory + "/flight", pending_.front());
-    if (!written.ok() && !said_that_it_cannot_write_) {
-      said_that_it_cannot_write_ = true;
-      say(written.error().message);
-    }
-    pending_.pop_front();
+  // Runs on the writer's thread. Without a run directory there is no place where the file could be found. The
+  // guard does not make it: a start that was refused leaves none.
+  static void write_record(Env& env, const std::string& directory, const FlightRecord& record, bool& said) {
+    const Result<FileStatus> there = directory.empty() ? FileStatus{} : env.status(directory);
+    if (there.ok() && !there->exists) return;
+    const Result<void> written = write_flight_record(env, directory + "/flight", record);
+    if (!written.ok() && !std::exchange(said, true)) say(written.error().message);
   }
+
+  void will_write(GuardWriter::Kind kind, std::function<void()> work) {
+    unwritten_.push_back({.kind = kind, .work = std::move(work)});
+  }
+
+  // Called at the end of a tick: other hosts hear of a death before it is written.
+  void hand_to_writer() {
+    for (Unwritten& each : std::exchange(unwritten_, {})) writer_.add(each.kind, std::move(each.work));
+  }
+
+  struct Unwritten {
+    GuardWriter::Kind kind = GuardWriter::Kind::report;
+    std::function<void()> work = {};
+  };
 
   Env* env_;
   GuardSettings settings_;
@@ -334,8 +369,11 @@ class Guard {
   std::string host_;
   std::vector<Watched> watched_;  // by slot
   GuardMind mind_;
-  std::deque<FlightRecord> pending_;
-  bool said_that_it_cannot_write_ = false;
+  GuardWriter writer_;
+  std::vector<Unwritten> unwritten_;  // of this tick
+  std::int64_t nobody_since_ns_ = 0;  // since when no rank is left; 0: there are some
+  // Of the writer's thread: it has said that it cannot write.
+  std::shared_ptr<bool> said_no_records_ = std::make_shared<bool>(false);
 };
 
 }  // namespace

@@ -1,8 +1,12 @@
 // Guard: the process beside the ranks of one host that looks at their board. It sees them end, ends those
 // that hang, and writes what every rank was at when something happened.
 //
-// It has no MPI, no thread, no config: what it needs is on the board. It lives as long as one of the ranks,
-// and removes the board at the end. One at a time: a second one finds the first and leaves.
+// It has no MPI and no config: what it needs is on the board. It lives as long as one of the ranks, and
+// removes the board at the end. One at a time: a second one finds the first and leaves.
+//
+// Its ticks touch /proc, shared memory and sockets, which do not block. Files are written on another thread
+// (guard_writer.h), because a file system may not respond for minutes, and a guard that is silent for
+// watchdog.floor makes its host unreachable.
 //
 // On a host that is cut off the daemon of MPI never hears that mpirun has gone, and would stay. The guard
 // ends it behind the last rank: the parent that the ranks had, and nobody else.
@@ -34,6 +38,10 @@ struct GuardSettings {
   // A variable that the ranks of a launcher's start have, and the mpirun that it has started, but not MPI's
   // daemons on other hosts. Empty: those are left alone.
   std::string start_variable = {};
+  // Longest wait, after the end of the last rank, for reports and records that are not written yet. The
+  // launcher gives mpirun, which waits for the guard, 5 s.
+  std::int64_t write_patience_ms = 4'000;
+  // The two functions below are called on another thread than run_guard(), possibly after it has returned.
   // Called when `rank` (launched; -1: all of this host) has been ended, with the reason; may be null.
   std::function<void(int rank, const std::string& sentence)> on_verdict = {};
   // Called when the process of a rank has ended without saying that it would, and not by this guard, where the

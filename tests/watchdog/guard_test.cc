@@ -10,6 +10,7 @@
 
 #include "runtime/os/sealed_network.h"
 #include "tests/support/blind_processes.h"
+#include "tests/support/forwarding_env.h"
 #include "tests/support/refused_pidfd.h"
 #include "tests/support/test_secret.h"
 #include "tests/watchdog/guard_fixture.h"
@@ -235,6 +236,87 @@ TEST_F(GuardTest, WithoutARunDirectoryItWatchesAllTheSame) {
   start_guard();
   EXPECT_TRUE(rank(0).wait_ended(soon_ms));
   EXPECT_TRUE(soon([&] { return said().find("rank 0") != std::string::npos; }));
+}
+
+// A file system that does not respond until the test lets it. Files that the guard writes are all of the run.
+class StalledEnv final : public ForwardingEnv {
+ public:
+  StalledEnv(Env& inner, std::string file) : ForwardingEnv(inner), file_(std::move(file)) {}
+  Result<FileStatus> status(const std::string& path) override {
+    wait();
+    return ForwardingEnv::status(path);
+  }
+  Result<void> append_line(const std::string& path, std::string_view line) override {
+    wait();
+    return ForwardingEnv::append_line(path, line);
+  }
+  void wait() {
+    while (!ForwardingEnv::status(file_)->exists) sleep_us(1'000);
+  }
+
+ private:
+  std::string file_;  // exists once the file system responds
+};
+
+class StalledGuardTest : public GuardTest {
+ protected:
+  StalledGuardTest() {
+    settings.on_end = [this](const RankDeath& death) {
+      static_cast<void>(stalled.append_line(directory / "ends", fmt::format("{}", death.rank)).ok());
+    };
+  }
+  pid_t start_stalled() {
+    const pid_t guard = start_guard(stalled);
+    EXPECT_TRUE(soon([&] { return board->header().guard_process == guard && ticks(2); }));
+    return guard;
+  }
+  void let_go() { ASSERT_TRUE(env.replace_text(directory / "responds", "").ok()); }
+  bool says(const std::string& what) {
+    return soon([&] { return said().find(what) != std::string::npos; });
+  }
+  StalledEnv stalled{env, directory / "responds"};
+};
+
+TEST_F(StalledGuardTest, GoesOnWhileItsFilesCannotBeWritten) {
+  add_ranks(4);
+  start_stalled();
+  ASSERT_TRUE(rank(0).signal(SIGKILL).ok());
+  ASSERT_TRUE(says("rank 0"));
+  EXPECT_TRUE(ticks(20)) << "it goes on, for the guards of other hosts, too";
+  ASSERT_TRUE(rank(1).signal(SIGKILL).ok());
+  EXPECT_TRUE(says("rank 1")) << "the next death is seen";
+  computes(2, 50);
+  EXPECT_TRUE(rank(2).wait_ended(soon_ms)) << "a rank that hangs is ended";
+  EXPECT_EQ(ends(), "");
+  EXPECT_THAT(flights(), SizeIs(0));
+  let_go();
+  EXPECT_TRUE(soon([&] { return ends() == "0\n1\n"; })) << ends();
+  EXPECT_TRUE(soon([&] { return flights().size() == 4; }));
+  EXPECT_TRUE(alive(3));
+}
+
+TEST_F(StalledGuardTest, WaitsAtItsEndUntilItHasWritten) {
+  add_ranks(1);
+  const pid_t guard = start_stalled();
+  ASSERT_TRUE(rank(0).signal(SIGKILL).ok());
+  ASSERT_TRUE(says("rank 0"));
+  EXPECT_EQ(end_of(guard, 300), -1);
+  let_go();
+  EXPECT_EQ(end_of(guard), 0);
+  EXPECT_EQ(ends(), "0\n");
+  EXPECT_THAT(flights(), SizeIs(1));
+}
+
+TEST_F(StalledGuardTest, DoesNotWaitForEverAtItsEnd) {
+  settings.write_patience_ms = 300;
+  add_ranks(1);
+  const pid_t guard = start_stalled();
+  ASSERT_TRUE(rank(0).signal(SIGKILL).ok());
+  ASSERT_TRUE(says("rank 0"));
+  EXPECT_EQ(end_of(guard), 0);
+  EXPECT_TRUE(says("2 of the reports and flight records about ranks that ended or hung are not written"))
+      << said();
+  EXPECT_TRUE(board->closed());
 }
 
 TEST_F(GuardTest, ARunDirectoryThatCannotBeWrittenIsTold) {
