@@ -104,6 +104,13 @@ class Guard {
     }
   }
 
+  void say_never_heard(const std::string& hosts) const {
+    say(
+        fmt::format("host {} has heard nothing of {} since the start: it does not notice when they become "
+                    "unreachable; the hosts of a run must reach each other by TCP on all ports",
+                    host_, hosts));
+  }
+
   void end_daemons_that_are_cut_off() {
     if (network_ == nullptr || !network_->is_cut_off()) return;
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
@@ -173,6 +180,8 @@ class Guard {
     if (network_ != nullptr) {
       network_->tick(now_ns, late);
       act(GuardMind::post_lost_spares(network_->take_lost_spares()));
+      if (const std::string hosts = network_->take_never_heard(now_ns); !hosts.empty())
+        say_never_heard(hosts);
     }
     while (const int signal = signals_->poll()) {
       if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");

@@ -1,7 +1,10 @@
 #include "watchdog/guard_network.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 namespace holdfast::inline watchdog {
@@ -10,13 +13,9 @@ namespace {
 constexpr std::int64_t ns_per_ms = 1'000'000;
 constexpr std::int64_t table_look_ns = 50 * ns_per_ms;
 constexpr std::int64_t call_again_ns = 300 * ns_per_ms;
-constexpr std::int64_t stuck_limit_ns = 1'000 * ns_per_ms;
-constexpr std::size_t few_hosts = 20, max_ended = 4'096, spare_callers = 16;
-
-std::int64_t beat_every_ns(std::size_t hosts) {
-  return (GuardNetwork::beat_ms + 5 * static_cast<std::int64_t>(hosts - std::min(hosts, few_hosts))) *
-         ns_per_ms;
-}
+constexpr std::int64_t least_stuck_limit_ns = 1'000 * ns_per_ms;
+constexpr std::int64_t stuck_beats = 3;  // less than a silence, so that there is time for another connection
+constexpr std::size_t max_ended = 4'096, spare_callers = 16, max_named = 8;
 
 }  // namespace
 
@@ -37,6 +36,11 @@ bool GuardNetwork::find_table(std::int64_t now_ns) {
   table_ = std::move(table).value();
   const PeerHostTableSetup setup = table_->setup();
   sight_ = std::make_unique<PeerHostMonitor>(setup);
+  start_ = setup.start;
+  beat_every_ns_ = beat_ms_of(setup.hosts.size()) * ns_per_ms;
+  stuck_limit_ns_ = std::max(least_stuck_limit_ns, stuck_beats * beat_every_ns_);
+  hear_until_ns_ = now_ns + heard_within_ms * ns_per_ms;
+  next_call_ = static_cast<std::size_t>(setup.own_host) + 1;  // not all call the same host at once
   peers_.resize(setup.hosts.size());
   for (std::size_t host = 0; host < peers_.size(); ++host) {
     if (static_cast<int>(host) != setup.own_host) peers_[host].addresses = setup.hosts[host].addresses;
@@ -48,9 +52,12 @@ void GuardNetwork::tick(std::int64_t now_ns, bool late) {
   if (!find_table(now_ns)) return;
   // Messages that came meanwhile are read first: there may be no others.
   listen_to_callers(now_ns);
-  if (late) sight_->looked_late(now_ns);
-  call_somebody(now_ns);
-  if (now_ns - beat_ns_ >= beat_every_ns(peers_.size())) beat(now_ns);
+  if (late) {
+    sight_->looked_late(now_ns);
+    if (hear_until_ns_ != 0) hear_until_ns_ = now_ns + heard_within_ms * ns_per_ms;
+  }
+  call_some(now_ns);
+  if (now_ns - beat_ns_ >= beat_every_ns_) beat(now_ns);
   for (Peer& peer : peers_) send(peer, now_ns);
   for (int host = 0; host < table_->hosts(); ++host) {
     if (host == table_->own_host()) continue;
@@ -60,14 +67,24 @@ void GuardNetwork::tick(std::int64_t now_ns, bool late) {
   }
 }
 
-// The connections that are accepted are of this run, and each peer calls again only when it is not heard.
 void GuardNetwork::listen_to_callers(std::int64_t now_ns) {
+  accept_callers();
+  std::vector<Socket*> sockets;
+  sockets.reserve(callers_.size());
+  for (const Caller& caller : callers_) sockets.push_back(caller.connection.get());
+  for (const std::size_t index : network_.find_readable(sockets)) {
+    if (!listen_to(callers_[index], now_ns)) callers_[index].connection.reset();
+  }
+  std::erase_if(callers_, [](const Caller& caller) { return caller.connection == nullptr; });
+}
+
+// The connections that are accepted are of this run, and each peer calls again only when it is not heard.
+void GuardNetwork::accept_callers() {
   while (callers_.size() < 2 * peers_.size() + spare_callers) {
     Result<std::unique_ptr<Connection>> came = listener_->accept(0);
-    if (!came.ok() || *came == nullptr) break;
+    if (!came.ok() || *came == nullptr) return;
     callers_.push_back(Caller{.connection = std::move(came).value()});
   }
-  std::erase_if(callers_, [&](Caller& caller) { return !listen_to(caller, now_ns); });
 }
 
 // False: it has nothing more to say.
@@ -85,42 +102,53 @@ bool GuardNetwork::listen_to(Caller& caller, std::int64_t now_ns) {
       if (!length.ok()) return false;
       if (caller.received.size() < *length) break;
       const Result<GuardMessage> message = message_of(std::span(caller.received).first(*length));
-      if (!message.ok() || message->start != table_->setup().start) return false;
+      if (!message.ok() || message->start != start_) return false;
       understand(caller, *message, now_ns);
       caller.received.erase(caller.received.begin(),
                             caller.received.begin() + static_cast<std::ptrdiff_t>(*length));
     }
   }
   // A guard that called again has another connection, and one that is cut off cannot close this one.
-  const auto same = [&](const Caller& other) { return &other != &caller && other.host == caller.host; };
+  const auto same = [&](const Caller& other) {
+    return &other != &caller && other.connection != nullptr && other.host == caller.host;
+  };
   if (!open && caller.host >= 0 && std::ranges::none_of(callers_, same)) sight_->closed(caller.host, now_ns);
   return open;
 }
 
-// The earlier messages tell whether the ended process was a spare.
-void GuardNetwork::note_lost_spares(const GuardMessage& message, std::int64_t now_ns) {
-  std::vector<WatchedRank> before;
-  for (const EndedProcess& each : message.ended) {
+void GuardNetwork::note_ended(const GuardMessage& message, std::int64_t now_ns) {
+  Peer& peer = peers_[static_cast<std::size_t>(message.host)];
+  if (std::exchange(peer.ended_generation, message.generation) != message.generation) peer.ended_known = 0;
+  if (peer.ended_known >= message.ended.size()) return;
+  const std::vector<WatchedRank> before = sight_->ranks(now_ns);
+  for (const EndedProcess& each : std::span(message.ended).subspan(peer.ended_known)) {
     if (table_->has_ended(message.host, each.identity())) continue;
-    if (before.empty()) before = sight_->ranks(now_ns);
-    const std::string host = table_->name_of(message.host);
-    for (WatchedRank& rank : before) {
-      const bool same = rank.host == host && rank.slot.identity() == each.identity();
-      if (same && !rank.ended && !rank.slot.left && rank.slot.phase == Phase::spare)
-        lost_spares_.push_back(std::move(rank));
-    }
+    note_lost_spare(each, message, before);
+    table_->say_ended(each);
+  }
+  peer.ended_known = message.ended.size();
+}
+
+// The earlier messages tell whether the ended process was a spare.
+void GuardNetwork::note_lost_spare(const EndedProcess& ended, const GuardMessage& message,
+                                   const std::vector<WatchedRank>& before) {
+  const std::string host = table_->name_of(message.host);
+  for (const WatchedRank& rank : before) {
+    const bool same = rank.host == host && rank.slot.identity() == ended.identity();
+    if (same && !rank.ended && !rank.slot.left && rank.slot.phase == Phase::spare)
+      lost_spares_.push_back(rank);
   }
 }
 
 void GuardNetwork::understand(Caller& caller, const GuardMessage& message, std::int64_t now_ns) {
-  if (message.host >= 0 && message.host < table_->hosts()) note_lost_spares(message, now_ns);
-  if (!sight_->heard(message, now_ns)) return;
+  if (!sight_->accepts(message)) return;
+  note_ended(message, now_ns);
+  sight_->heard(message, now_ns);
   caller.host = message.host;
   if (message.port != 0 && message.port != table_->port_of(message.host)) {
     table_->moved(message.host, message.port);
     peers_[static_cast<std::size_t>(message.host)].connection.reset();
   }
-  for (const EndedProcess& each : message.ended) table_->say_ended(each);
 }
 
 // Returns whether a host that is not heard needs a new connection. The kernel retries on the old one less and
@@ -128,58 +156,84 @@ void GuardNetwork::understand(Caller& caller, const GuardMessage& message, std::
 bool GuardNetwork::needs_call(std::size_t host, std::int64_t now_ns) {
   Peer& peer = peers_[host];
   if (peer.addresses.empty() || table_->port_of(static_cast<int>(host)) == 0) return false;
-  const std::int64_t heard_ns = std::max(sight_->heard_ns(static_cast<int>(host)), peer.called_ns);
-  if (peer.connection != nullptr && now_ns - heard_ns > stuck_limit_ns) peer.connection.reset();
+  const std::int64_t heard_ns = std::max(sight_->heard_ns(static_cast<int>(host)), peer.answered_ns);
+  const bool stuck = peer.is_answered && now_ns - heard_ns > stuck_limit_ns_;
+  if (peer.connection != nullptr && stuck) peer.connection.reset();
   return peer.connection == nullptr && now_ns - peer.called_ns >= call_again_ns;
 }
 
-// One at a time, because a host that is unreachable lets one wait.
-void GuardNetwork::call_somebody(std::int64_t now_ns) {
-  for (std::size_t tried = 0; tried < peers_.size(); ++tried) {
+// Begins some connections; send() completes them.
+void GuardNetwork::call_some(std::int64_t now_ns) {
+  std::size_t called = 0;
+  for (std::size_t tried = 0; tried < peers_.size() && called < calls_per_tick; ++tried) {
     const std::size_t host = next_call_++ % peers_.size();
     if (!needs_call(host, now_ns)) continue;
+    ++called;
     Peer& peer = peers_[host];
     const std::uint16_t port = table_->port_of(static_cast<int>(host));
     peer.called_ns = now_ns;
-    peer.unsent.clear();
+    peer.is_answered = peer.is_behind = false;
+    peer.stuck_since_ns = 0;
     Result<std::unique_ptr<Connection>> connection =
-        network_.connect({peer.addresses[peer.address], port}, call_patience_ms);
+        network_.begin_connection({peer.addresses[peer.address], port});
     if (connection.ok()) {
       peer.connection = std::move(connection).value();
-      beat_ns_ = 0;  // it is told at once
+      peer.unsent = frame(now_ns);  // it is told at once
     } else {
-      peer.address = (peer.address + 1) % peer.addresses.size();
+      give_up(peer);
     }
-    return;
   }
+}
+
+void GuardNetwork::give_up(Peer& peer) {
+  constexpr std::int64_t longer = 2;
+  peer.connection.reset();
+  peer.unsent.clear();
+  peer.address = (peer.address + 1) % peer.addresses.size();
+  peer.patience_ns = std::min(longest_call_ms * ns_per_ms, longer * peer.patience_ns);
 }
 
 void GuardNetwork::beat(std::int64_t now_ns) {
   beat_ns_ = now_ns;
-  ++number_;
-  const std::vector<std::byte> frame = frame_of(own_message(now_ns));
   for (Peer& peer : peers_) {
+    if (peer.connection == nullptr) continue;
     // A newer one says all that the one before says.
-    if (peer.connection != nullptr && peer.unsent.empty()) peer.unsent = frame;
+    peer.is_behind = !peer.unsent.empty();
+    if (!peer.is_behind) peer.unsent = frame(now_ns);
   }
+}
+
+// Returns the heartbeat of this tick.
+const std::vector<std::byte>& GuardNetwork::frame(std::int64_t now_ns) {
+  if (framed_ns_ == now_ns && !frame_.empty()) return frame_;
+  ++number_;
+  framed_ns_ = now_ns;
+  return frame_ = frame_of(own_message(now_ns));
 }
 
 void GuardNetwork::send(Peer& peer, std::int64_t now_ns) {
   if (peer.connection == nullptr || peer.unsent.empty()) return;
   const Result<std::size_t> count = peer.connection->send_some(peer.unsent);
   if (count.ok() && *count > 0) {
+    if (!std::exchange(peer.is_answered, true)) peer.answered_ns = now_ns;
+    peer.patience_ns = first_call_ms * ns_per_ms;
     peer.unsent.erase(peer.unsent.begin(), peer.unsent.begin() + static_cast<std::ptrdiff_t>(*count));
     peer.stuck_since_ns = 0;
+    if (peer.unsent.empty() && std::exchange(peer.is_behind, false)) peer.unsent = frame(now_ns);
+    return;
+  }
+  if (!peer.is_answered) {
+    if (!count.ok() || now_ns - peer.called_ns >= peer.patience_ns) give_up(peer);
     return;
   }
   if (peer.stuck_since_ns == 0) peer.stuck_since_ns = now_ns;
-  if (count.ok() && now_ns - peer.stuck_since_ns < stuck_limit_ns) return;
+  if (count.ok() && now_ns - peer.stuck_since_ns < stuck_limit_ns_) return;
   peer.connection.reset();
   peer.stuck_since_ns = 0;
 }
 
 GuardMessage GuardNetwork::own_message(std::int64_t now_ns) {
-  GuardMessage message{.start = table_->setup().start,
+  GuardMessage message{.start = start_,
                        .host = table_->own_host(),
                        .generation = board_->header().guard_generation,
                        .number = number_,
@@ -202,7 +256,7 @@ void GuardNetwork::ended(const SlotView& slot) {
                     .launched_rank = slot.launched_rank,
                     .process = slot.process,
                     .started_ticks = slot.started_ticks});
-  beat_ns_ = 0;  // the others wait for it
+  beat_ns_ = framed_ns_ = 0;  // the others wait for it
 }
 
 bool GuardNetwork::is_cut_off() const {
@@ -215,6 +269,20 @@ bool GuardNetwork::is_cut_off() const {
     if (!away(host)) return false;
   }
   return true;
+}
+
+std::string GuardNetwork::take_never_heard(std::int64_t now_ns) {
+  if (table_ == nullptr || hear_until_ns_ == 0 || now_ns < hear_until_ns_) return {};
+  hear_until_ns_ = 0;
+  const std::vector<std::int32_t> hosts = sight_->never_heard();
+  std::string names;
+  for (const std::int32_t host : std::span(hosts).first(std::min(hosts.size(), max_named))) {
+    const std::vector<std::string>& addresses = peers_[static_cast<std::size_t>(host)].addresses;
+    names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", table_->name_of(host),
+                         addresses.empty() ? "no address" : addresses.front());
+  }
+  if (hosts.size() > max_named) names += fmt::format(" and {} more", hosts.size() - max_named);
+  return names;
 }
 
 std::vector<WatchedRank> GuardNetwork::distant_ranks(std::int64_t now_ns) const {

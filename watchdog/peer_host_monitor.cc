@@ -7,17 +7,22 @@ namespace holdfast::inline watchdog {
 
 PeerHostMonitor::PeerHostMonitor(const PeerHostTableSetup& setup)
     : start_(setup.start), own_host_(setup.own_host), silence_ns_(setup.silence_ms * 1'000'000) {
-  for (const HostFacts& facts : setup.hosts) hosts_.push_back(Host{.name = facts.name});
+  for (const HostFacts& facts : setup.hosts)
+    hosts_.push_back(Host{.name = facts.name, .has_guard = facts.port != 0});
 }
 
-bool PeerHostMonitor::heard(const GuardMessage& message, std::int64_t now_ns) {
+bool PeerHostMonitor::accepts(const GuardMessage& message) const {
   if (message.start != start_ || message.host < 0 || message.host == own_host_ ||
       static_cast<std::size_t>(message.host) >= hosts_.size())
     return false;
-  Host& host = hosts_[static_cast<std::size_t>(message.host)];
-  const bool first = host.heard_ns == 0;
+  const Host& host = hosts_[static_cast<std::size_t>(message.host)];
   const auto place = [](const GuardMessage& of) { return std::pair(of.generation, of.number); };
-  if (!first && place(message) <= place(host.last)) return false;
+  return host.heard_ns == 0 || place(message) > place(host.last);
+}
+
+bool PeerHostMonitor::heard(const GuardMessage& message, std::int64_t now_ns) {
+  if (!accepts(message)) return false;
+  Host& host = hosts_[static_cast<std::size_t>(message.host)];
   host.watched = true;
   host.closed_ns = 0;
   host.heard_ns = host.received_ns = now_ns;
@@ -67,6 +72,15 @@ std::vector<std::int32_t> PeerHostMonitor::silent(std::int64_t now_ns) const {
   std::vector<std::int32_t> found;
   for (int host = 0; host < static_cast<int>(hosts_.size()); ++host) {
     if (is_silent(host, now_ns)) found.push_back(host);
+  }
+  return found;
+}
+
+std::vector<std::int32_t> PeerHostMonitor::never_heard() const {
+  std::vector<std::int32_t> found;
+  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host) {
+    const Host& of = hosts_[static_cast<std::size_t>(host)];
+    if (host != own_host_ && of.has_guard && !of.watched) found.push_back(host);
   }
   return found;
 }

@@ -11,11 +11,18 @@
 //     not concerned, and afterwards nothing is said until the host is heard again.
 //   - Processes that the guard of their host saw end are dead; silence is no proof of that.
 //
+// A host sends a heartbeat ten times a second while the run has at most 200 hosts, and more rarely in larger
+// runs, so that a guard never hears more than about 2,000 of them a second. The silence is at least five
+// heartbeats long, because a heartbeat may be lost or late.
+//
 // A message that is refused changes nothing: one of another start, one of a guard that another guard has
 // followed, one that came twice, and one that a newer one has overtaken.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "watchdog/detector.h"
@@ -23,10 +30,23 @@
 
 namespace holdfast::inline watchdog {
 
+// Returns the time between two heartbeats of a host in a run on so many hosts.
+inline std::int64_t beat_ms_of(std::size_t hosts) {
+  constexpr std::int64_t shortest_ms = 100, hosts_per_ms = 2;
+  return std::max(shortest_ms, static_cast<std::int64_t>(hosts) / hosts_per_ms);
+}
+// Returns how long a host may send nothing before it is unreachable: `floor_ms`, or longer in a large run.
+inline std::int64_t silence_ms_of(std::size_t hosts, std::int64_t floor_ms) {
+  constexpr std::int64_t beats = 5;
+  return std::max(floor_ms, beats * beat_ms_of(hosts));
+}
+
 class PeerHostMonitor {
  public:
   PeerHostMonitor(const PeerHostTableSetup& setup);
 
+  // Returns whether a message would be taken into account.
+  bool accepts(const GuardMessage& message) const;
   // Takes a message into account. Returns false if it is refused.
   bool heard(const GuardMessage& message, std::int64_t now_ns);
   void closed(int host, std::int64_t now_ns);
@@ -36,6 +56,8 @@ class PeerHostMonitor {
   bool out_of_reach(int host, std::int64_t now_ns) const;
   std::int64_t heard_ns(int host) const;                        // time of the last message; 0: never
   std::vector<std::int32_t> silent(std::int64_t now_ns) const;  // hosts that this one does not hear
+  // Returns the hosts whose guard listens, and from which no message has ever come.
+  std::vector<std::int32_t> never_heard() const;
   // Returns the ranks of hosts in reach as of their last message, by the clock of this one; includes ended
   // ranks.
   std::vector<WatchedRank> ranks(std::int64_t now_ns) const;
@@ -43,7 +65,7 @@ class PeerHostMonitor {
  private:
   struct Host {
     std::string name = {};
-    bool watched = false;
+    bool has_guard = false, watched = false;
     std::int64_t heard_ns = 0,
                  received_ns = 0;  // received: time of `last`; heard: or assumed so
     std::int64_t closed_ns = 0;    // when its guard ended after `last`; 0: it has not

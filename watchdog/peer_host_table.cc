@@ -9,7 +9,7 @@ namespace holdfast::inline watchdog {
 namespace {
 
 constexpr std::uint64_t magic_whole = 0x31'54'53'4f'48'46'48'01;
-constexpr std::uint32_t table_version = 1;
+constexpr std::uint32_t table_version = 2;  // since then the header knows whether any host is silent
 constexpr std::uint32_t max_hosts = 65'536;
 constexpr std::uint32_t ended_per_host = 32;
 constexpr std::int64_t table_patience_ns = 2'000'000'000, table_look_us = 1'000;
@@ -173,7 +173,16 @@ bool PeerHostTable::has_ended(int index, const ProcessIdentity& process) const {
 }
 
 void PeerHostTable::say_silent(int index, std::int64_t since_ns) {
+  if (since_ns != 0) header().any_silent = 1;
   host(index).silent_since_ns = since_ns;
+  for (int each = 0; each < hosts(); ++each) {
+    if (silent_since_ns(each) != 0) return;
+  }
+  header().any_silent = 0;
+}
+
+bool PeerHostTable::may_miss_a_host() const {
+  return header().any_silent != 0;
 }
 
 void PeerHostTable::say_ended(const EndedProcess& gone) {

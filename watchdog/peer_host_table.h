@@ -60,6 +60,8 @@ class PeerHostTable {
   // Returns 0 if the host is heard, else when it was heard for the last time, on the monotonic clock of this
   // host.
   std::int64_t silent_since_ns(int host) const;
+  // Returns whether silent_since_ns() may differ from 0 for some host: one load, for loops that wait.
+  bool may_miss_a_host() const;
   bool has_ended(int host, const ProcessIdentity& process) const;
 
   // These functions are for the guard.
@@ -77,7 +79,7 @@ class PeerHostTable {
     std::uint64_t start = 0;
     std::int64_t silence_ms = 0;
     std::atomic<std::uint32_t> ended{0};
-    std::uint32_t reserved = 0;
+    std::atomic<std::uint32_t> any_silent{0};  // raised before the first host is, lowered after the last
   };
   struct Host {
     std::array<char, name_bytes> name{};

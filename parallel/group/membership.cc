@@ -108,6 +108,7 @@ void Membership::use(HostKnowledge knowledge) {
 std::vector<Member> Membership::out_of_reach() const {
   std::vector<Member> away;
   if (!knowledge_.out_of_reach) return away;
+  if (knowledge_.may_miss_a_member && !knowledge_.may_miss_a_member()) return away;
   std::ranges::copy_if(view_.members, std::back_inserter(away), knowledge_.out_of_reach);
   return away;
 }

@@ -127,6 +127,9 @@ class Membership {
   struct HostKnowledge {
     DeathProof has_ended;
     std::function<bool(const Member&)> out_of_reach;
+    // Returns false if out_of_reach() is false for all members; empty: each member is asked. Membership asks
+    // every few milliseconds of a wait, and of thousands of members.
+    std::function<bool()> may_miss_a_member = {};
   };
   void use(HostKnowledge knowledge);
   // cut_off() returns whether a recovery ended because members are unreachable; lost_quorum() returns whether

@@ -76,6 +76,9 @@ class Network {
                                               const std::atomic<bool>* stopped = nullptr) {
     return make_connection(address, timeout_ms, stopped);
   }
+  // Begins to connect, without waiting. send_some() and receive_some() of the connection return 0 while it is
+  // being made; the error that prevents it is theirs.
+  virtual Result<std::unique_ptr<Connection>> begin_connection(const NetworkAddress& address) = 0;
   // Returns numeric addresses by which other hosts may reach this one, never empty. With an empty
   // `interface`: first that of the default route, then those of the other interfaces that are up; loopback
   // only where there is nothing else. Otherwise those of this interface: a name such as eth0, or an address.
@@ -83,6 +86,9 @@ class Network {
   // Waits, at most for `timeout_ms`, until one of the sockets has something to receive or accept, or an
   // error; returns whether one has.
   virtual bool wait_any_readable(std::span<Socket* const> sockets, std::int64_t timeout_ms) = 0;
+  // Returns the indices of the sockets that have something to receive or accept, or an error, without waiting:
+  // one call of the system for thousands of sockets, most of which have nothing.
+  virtual std::vector<std::size_t> find_readable(std::span<Socket* const> sockets) = 0;
 
  private:
   virtual Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address,

@@ -101,10 +101,18 @@ void configure(int descriptor) {
   set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(Connection::silence_timeout_ms));
 }
 
+// Returns the reason why a connection could not be made, after poll(2) has found it writable; 0: it is made.
+int connect_error(const Descriptor& descriptor) {
+  int reason = 0;
+  socklen_t bytes = sizeof(reason);
+  if (getsockopt(descriptor.value(), SOL_SOCKET, SO_ERROR, &reason, &bytes) != 0) reason = errno;
+  return reason;
+}
+
 class PosixConnection final : public Connection {
  public:
-  PosixConnection(Descriptor descriptor, std::string peer)
-      : descriptor_(std::move(descriptor)), peer_(std::move(peer)) {
+  PosixConnection(Descriptor descriptor, std::string peer, bool is_being_made = false)
+      : descriptor_(std::move(descriptor)), peer_(std::move(peer)), is_being_made_(is_being_made) {
     configure(descriptor_.value());
   }
 
@@ -139,6 +147,8 @@ class PosixConnection final : public Connection {
 
   Result<std::size_t> send_some(std::span<const std::byte> source) override {
     if (stopped_) return stopped();
+    HF_TRY(const bool made, is_made());
+    if (!made) return std::size_t{0};
     const ssize_t sent =
         retried([&] { return ::send(descriptor_.value(), source.data(), source.size(), MSG_NOSIGNAL); });
     if (sent >= 0) return static_cast<std::size_t>(sent);
@@ -148,7 +158,8 @@ class PosixConnection final : public Connection {
 
   Result<std::size_t> receive_some(std::span<std::byte> target) override {
     if (stopped_) return stopped();
-    if (target.empty()) return std::size_t{0};
+    HF_TRY(const bool made, is_made());
+    if (!made || target.empty()) return std::size_t{0};
     const ssize_t received =
         retried([&] { return ::recv(descriptor_.value(), target.data(), target.size(), 0); });
     if (received > 0) return static_cast<std::size_t>(received);
@@ -166,6 +177,14 @@ class PosixConnection final : public Connection {
       if (moved >= 0 || errno != EINTR) return moved;
     }
   }
+  Result<bool> is_made() {
+    if (!is_being_made_) return true;
+    if (!wait_for(descriptor_.value(), POLLOUT, Deadline(0))) return false;
+    const int reason = connect_error(descriptor_);
+    if (reason != 0) return broken("connect to", reason);
+    is_being_made_ = false;
+    return true;
+  }
   Error late(std::string_view what, std::int64_t timeout_ms) const {
     return fail(ExitCode::communication, "{} {} within {} ms", peer_, what, timeout_ms);
   }
@@ -178,6 +197,7 @@ class PosixConnection final : public Connection {
 
   Descriptor descriptor_;
   std::string peer_;
+  bool is_being_made_;
   std::atomic<bool> stopped_ = false;
 };
 
@@ -352,31 +372,65 @@ class PosixNetwork final : public Network {
     }
   }
 
+  std::vector<std::size_t> find_readable(std::span<Socket* const> sockets) override {
+    std::vector<pollfd> looked_at;
+    looked_at.reserve(sockets.size());
+    for (const Socket* socket : sockets)
+      looked_at.push_back({.fd = socket->handle(), .events = POLLIN, .revents = 0});
+    std::vector<std::size_t> found;
+    if (poll(looked_at.data(), looked_at.size(), 0) <= 0) return found;
+    for (std::size_t index = 0; index < looked_at.size(); ++index) {
+      if (looked_at[index].revents != 0) found.push_back(index);
+    }
+    return found;
+  }
+
+  Result<std::unique_ptr<Connection>> begin_connection(const NetworkAddress& address) override {
+    HF_TRY(Attempt attempt, begin(address));
+    return std::unique_ptr<Connection>(std::make_unique<PosixConnection>(
+        std::move(attempt.descriptor), text_of(address.host, address.port), !attempt.is_made));
+  }
+
  private:
+  struct Attempt {
+    Descriptor descriptor{-1};
+    bool is_made = false;
+  };
+
+  static Error refused(const NetworkAddress& address, const std::string& reason) {
+    return fail(ExitCode::communication, "cannot connect to {}: {}", text_of(address.host, address.port),
+                reason);
+  }
+
+  static Result<Attempt> begin(const NetworkAddress& address) {
+    const std::optional<Address> target = parse_number(address);
+    if (!target.has_value()) return refused(address, "that is no number of a host, such as 10.0.0.7");
+    Attempt attempt{.descriptor = Descriptor(
+                        socket(target->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))};
+    if (attempt.descriptor.value() < 0) return refused(address, reason_text(errno));
+    attempt.is_made = ::connect(attempt.descriptor.value(), target->pointer(), target->bytes) == 0;
+    if (!attempt.is_made && errno != EINPROGRESS && errno != EINTR)
+      return refused(address, reason_text(errno));
+    return attempt;
+  }
+
   Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address, std::int64_t timeout_ms,
                                                       const std::atomic<bool>* stopped) override {
-    const std::string peer = text_of(address.host, address.port);
-    const auto refused = [&](const std::string& reason) {
-      return fail(ExitCode::communication, "cannot connect to {}: {}", peer, reason);
-    };
-    const std::optional<Address> target = parse_number(address);
-    if (!target.has_value()) return refused("that is no number of a host, such as 10.0.0.7");
-    Descriptor descriptor(socket(target->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (descriptor.value() < 0) return refused(reason_text(errno));
     const Deadline deadline(timeout_ms);
-    if (::connect(descriptor.value(), target->pointer(), target->bytes) != 0) {
-      if (errno != EINPROGRESS && errno != EINTR) return refused(reason_text(errno));
+    HF_TRY(Attempt attempt, begin(address));
+    if (!attempt.is_made) {
       const auto is_stopped = [&] { return stopped != nullptr && *stopped; };
-      while (!is_stopped() && !wait_for(descriptor.value(), POLLOUT, deadline.at_most(stop_look_ms))) {
-        if (deadline.left_ms() == 0) return refused(fmt::format("no answer within {} ms", timeout_ms));
+      while (!is_stopped() &&
+             !wait_for(attempt.descriptor.value(), POLLOUT, deadline.at_most(stop_look_ms))) {
+        if (deadline.left_ms() == 0)
+          return refused(address, fmt::format("no answer within {} ms", timeout_ms));
       }
-      if (is_stopped()) return refused("this process has ended the attempt");
-      int reason = 0;
-      socklen_t bytes = sizeof(reason);
-      if (getsockopt(descriptor.value(), SOL_SOCKET, SO_ERROR, &reason, &bytes) != 0) reason = errno;
-      if (reason != 0) return refused(reason_text(reason));
+      if (is_stopped()) return refused(address, "this process has ended the attempt");
+      if (const int reason = connect_error(attempt.descriptor); reason != 0)
+        return refused(address, reason_text(reason));
     }
-    return std::unique_ptr<Connection>(std::make_unique<PosixConnection>(std::move(descriptor), peer));
+    return std::unique_ptr<Connection>(std::make_unique<PosixConnection>(
+        std::move(attempt.descriptor), text_of(address.host, address.port)));
   }
 };
 

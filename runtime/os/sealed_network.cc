@@ -265,8 +265,17 @@ Result<std::unique_ptr<Connection>> SealedNetwork::make_connection(const Network
                                                                    std::int64_t timeout_ms,
                                                                    const std::atomic<bool>* stopped) {
   HF_TRY(std::unique_ptr<Connection> inner, env_->network().connect(address, timeout_ms, stopped));
-  return std::unique_ptr<Connection>(std::make_unique<SealedConnection>(
-      *env_, std::move(inner), SealedSession(secret_, purpose_, SealedSession::Role::caller)));
+  return seal(std::move(inner));
+}
+
+Result<std::unique_ptr<Connection>> SealedNetwork::begin_connection(const NetworkAddress& address) {
+  HF_TRY(std::unique_ptr<Connection> inner, env_->network().begin_connection(address));
+  return seal(std::move(inner));
+}
+
+std::unique_ptr<Connection> SealedNetwork::seal(std::unique_ptr<Connection> inner) const {
+  return std::make_unique<SealedConnection>(*env_, std::move(inner),
+                                            SealedSession(secret_, purpose_, SealedSession::Role::caller));
 }
 
 Result<std::unique_ptr<Connection>> SealedNetwork::connect_known(const NetworkAddress& address,
@@ -291,6 +300,10 @@ Result<std::vector<std::string>> SealedNetwork::own_addresses(const std::string&
 
 bool SealedNetwork::wait_any_readable(std::span<Socket* const> sockets, std::int64_t timeout_ms) {
   return env_->network().wait_any_readable(sockets, timeout_ms);
+}
+
+std::vector<std::size_t> SealedNetwork::find_readable(std::span<Socket* const> sockets) {
+  return env_->network().find_readable(sockets);
 }
 
 }  // namespace holdfast::inline os

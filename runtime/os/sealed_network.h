@@ -47,12 +47,15 @@ class SealedNetwork final : public Network {
   // true.
   Result<std::unique_ptr<Connection>> connect_known(const NetworkAddress& address, std::int64_t connect_ms,
                                                     std::int64_t known_ms, const std::atomic<bool>& stopped);
+  Result<std::unique_ptr<Connection>> begin_connection(const NetworkAddress& address) override;
   Result<std::vector<std::string>> own_addresses(const std::string& interface) override;
   bool wait_any_readable(std::span<Socket* const> sockets, std::int64_t timeout_ms) override;
+  std::vector<std::size_t> find_readable(std::span<Socket* const> sockets) override;
 
  private:
   Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address, std::int64_t timeout_ms,
                                                       const std::atomic<bool>* stopped) override;
+  std::unique_ptr<Connection> seal(std::unique_ptr<Connection> inner) const;
 
   Env* env_;
   Secret secret_;

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "parallel/comm/gather.h"
 #include "runtime/os/console.h"
@@ -10,6 +12,7 @@
 #include "runtime/rank/run_secret.h"
 #include "runtime/rank/watch.h"
 #include "watchdog/board.h"
+#include "watchdog/peer_host_monitor.h"
 #include "watchdog/peer_host_table.h"
 
 namespace holdfast::inline rank {
@@ -33,6 +36,14 @@ ReportedHost own_facts(Env& env) {
           .name_space = env.processes().own_namespace()};
 }
 
+// Returns the names of hosts by their ids.
+std::map<std::string, std::string> names_by_id(const ReportedHosts& hosts) {
+  std::map<std::string, std::string> names;
+  for (const auto& [id, index] : hosts.index_of)
+    names[id] = hosts.facts[static_cast<std::size_t>(index)].name;
+  return names;
+}
+
 }  // namespace
 
 ReportedHosts different_hosts(const std::vector<ReportedHost>& reported) {
@@ -54,13 +65,11 @@ ReportedHosts different_hosts(const std::vector<ReportedHost>& reported) {
 }
 
 std::string host_with_several_guards(const std::vector<ReportedHost>& reported) {
-  for (const ReportedHost& each : reported) {
-    const auto another = [&](const ReportedHost& other) {
-      return other.host_id == each.host_id && other.name_space != each.name_space;
-    };
-    if (std::ranges::any_of(reported, another)) return each.host;
-  }
-  return {};
+  std::map<std::string, std::set<std::string>> name_spaces;  // by host id
+  for (const ReportedHost& each : reported) name_spaces[each.host_id].insert(each.name_space);
+  const auto several = [&](const ReportedHost& each) { return name_spaces.at(each.host_id).size() > 1; };
+  const auto found = std::ranges::find_if(reported, several);
+  return found == reported.end() ? "" : found->host;
 }
 
 Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
@@ -87,14 +96,13 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const C
   ReportedHosts hosts = different_hosts(reported);
   if (inputs.watch == nullptr) return {};
   constexpr std::int64_t min_ms = 1'000;
-  // Looks a host up by its name, because a table that existed before may list the hosts in another order.
-  std::map<std::string, std::string> name_of;
-  for (const auto& [id, index] : hosts.index_of)
-    name_of[id] = hosts.facts[static_cast<std::size_t>(index)].name;
-  const PeerHostTableSetup setup{.start = reported.front().number,
-                                 .own_host = hosts.index_of.at(env.host_id()),
-                                 .silence_ms = std::max(min_ms, config.watchdog.floor_ms),
-                                 .hosts = std::move(hosts.facts)};
+  const std::map<std::string, std::string> name_of = names_by_id(hosts);
+  const std::size_t count = hosts.facts.size();
+  const PeerHostTableSetup setup{
+      .start = reported.front().number,
+      .own_host = hosts.index_of.at(env.host_id()),
+      .silence_ms = silence_ms_of(count, std::max(min_ms, config.watchdog.floor_ms)),
+      .hosts = std::move(hosts.facts)};
   Result<std::unique_ptr<PeerHostTable>> made = PeerHostTable::open_or_create(env, watched_board(env), setup);
   if (!made.ok()) {
     print_message("host {} does not notice when others are unreachable: {}", env.host_name(),
@@ -102,21 +110,34 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const C
     return {};
   }
   const std::shared_ptr<PeerHostTable> table = std::move(made).value();
-  const auto about = [table, name_of = std::move(name_of)](const Member& member, const auto& question) {
-    const auto name = name_of.find(member.host_id);
-    const int host = name == name_of.end() ? -1 : table->find(name->second);
-    return host >= 0 && host != table->own_host() && question(host);
-  };
-  inputs.membership->use(
-      {.has_ended =
-           [table, about](const Member& member) {
-             return about(member, [&](int host) { return table->has_ended(host, member.identity()); });
-           },
-       .out_of_reach =
-           [table, about](const Member& member) {
-             return about(member, [&](int host) { return table->silent_since_ns(host) != 0; });
-           }});
+  inputs.membership->use(knowledge_of(table, name_of));
   return {};
+}
+
+Membership::HostKnowledge knowledge_of(const std::shared_ptr<PeerHostTable>& table,
+                                       const std::map<std::string, std::string>& name_of) {
+  // The table may list the hosts in another order: it may have existed before. It does not change any more.
+  const std::vector<HostFacts> listed = table->setup().hosts;
+  std::map<std::string, int> index_of_name, index_of;
+  for (std::size_t index = 0; index < listed.size(); ++index)
+    index_of_name[listed[index].name] = static_cast<int>(index);
+  for (const auto& [id, name] : name_of) {
+    const auto found = index_of_name.find(name);
+    if (found != index_of_name.end() && found->second != table->own_host()) index_of[id] = found->second;
+  }
+  const auto about = [index_of = std::move(index_of)](const Member& member, const auto& question) {
+    const auto host = index_of.find(member.host_id);
+    return host != index_of.end() && question(host->second);
+  };
+  return {.has_ended =
+              [table, about](const Member& member) {
+                return about(member, [&](int host) { return table->has_ended(host, member.identity()); });
+              },
+          .out_of_reach =
+              [table, about](const Member& member) {
+                return about(member, [&](int host) { return table->silent_since_ns(host) != 0; });
+              },
+          .may_miss_a_member = [table] { return table->may_miss_a_host(); }};
 }
 
 }  // namespace holdfast::inline rank

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "parallel/group/membership.h"
 #include "runtime/os/secret.h"
 #include "runtime/rank/train_inputs.h"
 #include "watchdog/peer_host_table.h"
@@ -50,5 +52,9 @@ ReportedHosts different_hosts(const std::vector<ReportedHost>& reported);
 // Returns the first host with ranks in several PID namespaces, each of which has a guard; empty if there is
 // none. Other hosts could not tell such guards apart.
 std::string host_with_several_guards(const std::vector<ReportedHost>& reported);
+// Returns what the table of this host tells about the members on other hosts, each found by its host id in
+// `name_of`, which has the host's name in the table. One load answers while all hosts are heard.
+Membership::HostKnowledge knowledge_of(const std::shared_ptr<PeerHostTable>& table,
+                                       const std::map<std::string, std::string>& name_of);
 
 }  // namespace holdfast::inline rank

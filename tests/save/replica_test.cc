@@ -324,6 +324,12 @@ class SilentNetwork final : public Network {
   bool wait_any_readable(std::span<Socket* const> sockets, std::int64_t timeout_ms) override {
     return posix_network().wait_any_readable(sockets, timeout_ms);
   }
+  Result<std::unique_ptr<Connection>> begin_connection(const NetworkAddress& address) override {
+    return fail(ExitCode::communication, "cannot connect to {}: no answer", address.host);
+  }
+  std::vector<std::size_t> find_readable(std::span<Socket* const> sockets) override {
+    return posix_network().find_readable(sockets);
+  }
 
  private:
   Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address, std::int64_t timeout_ms,

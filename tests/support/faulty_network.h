@@ -54,11 +54,13 @@ class FaultyNetwork final : public Network {
   }
   Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address, std::int64_t timeout_ms,
                                                       const std::atomic<bool>* stopped) override {
-    if (next(1, true).has_value()) {
-      return fail(ExitCode::communication, "cannot connect to {} port {}: Connection refused", address.host,
-                  address.port);
-    }
+    if (next(1, true).has_value()) return refused(address);
     HF_TRY(std::unique_ptr<Connection> connection, inner_->connect(address, timeout_ms, stopped));
+    return wrap(std::move(connection));
+  }
+  Result<std::unique_ptr<Connection>> begin_connection(const NetworkAddress& address) override {
+    if (next(1, true).has_value()) return refused(address);
+    HF_TRY(std::unique_ptr<Connection> connection, inner_->begin_connection(address));
     return wrap(std::move(connection));
   }
   Result<std::vector<std::string>> own_addresses(const std::string& interface) override {
@@ -67,8 +69,15 @@ class FaultyNetwork final : public Network {
   bool wait_any_readable(std::span<Socket* const> sockets, std::int64_t timeout_ms) override {
     return inner_->wait_any_readable(sockets, timeout_ms);  // by their handles
   }
+  std::vector<std::size_t> find_readable(std::span<Socket* const> sockets) override {
+    return inner_->find_readable(sockets);
+  }
 
  private:
+  static Error refused(const NetworkAddress& address) {
+    return fail(ExitCode::communication, "cannot connect to {} port {}: Connection refused", address.host,
+                address.port);
+  }
   struct Armed {
     NetworkFault fault;
     std::uint64_t seen = 0;

@@ -79,6 +79,9 @@ class QuietEnv final : public ForwardingEnv {
  public:
   QuietEnv() : ForwardingEnv(posix_env()) {}
   Network& network() override { return network_; }
+  void set_far(std::int64_t connect_ms) {
+    network_.set_far(connect_ms * 1'000'000, [this] { return now_ns_; });
+  }
   std::int64_t monotonic_ns() override { return now_ns_; }
   void sleep_us(std::int64_t microseconds) override { now_ns_ += 1'000 * microseconds; }
 
@@ -251,6 +254,32 @@ TEST_F(GuardNetworkTest, AGuardThatFollowsIsFoundWhereverItListens) {
       [&] { return host(0).table->port_of(1) == host(1).board->header().guard_port && all_hear_all(); }));
   host(1).network->ended(read_slot(host(1).board->slot(0)));
   EXPECT_TRUE(comes_true([&] { return host(2).table->has_ended(1, {.id = 1'001, .started_ticks = 5}); }));
+}
+
+// Each connection takes several ticks, and longer than the patience of the first attempts.
+TEST_F(GuardNetworkTest, HostsThatAreFarFromEachOtherAreHeard) {
+  for (const std::int64_t connect_ms : {60, 300, 1'500}) {
+    hosts_.clear();
+    quiet_.set_far(connect_ms);
+    make(3, 5'000);
+    EXPECT_TRUE(comes_true([&] { return all_hear_all(); })) << connect_ms;
+  }
+}
+
+TEST_F(GuardNetworkTest, AHostThatIsNeverHeardIsToldOnce) {
+  make(4, 5'000);
+  host(2).network.reset();
+  std::string told;
+  const auto is_told = [&] {
+    told += host(0).network->take_never_heard(now_ns());
+    return !told.empty();
+  };
+  const std::int64_t begin_ns = now_ns();
+  EXPECT_FALSE(comes_true([&] { return is_told() || now_ns() - begin_ns > 9'900'000'000; }) && is_told());
+  EXPECT_TRUE(comes_true(is_told));
+  EXPECT_EQ(told, "n2 (127.0.0.1)");
+  told.clear();
+  EXPECT_FALSE(comes_true(is_told)) << "once";
 }
 
 TEST_F(GuardNetworkTest, WithoutATableNothingHappens) {

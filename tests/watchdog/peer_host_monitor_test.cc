@@ -39,6 +39,19 @@ TEST(PeerHostMonitor, OnlyWhoWasHeardCanFallSilent) {
   EXPECT_FALSE(sight.out_of_reach(1, 101 * second)) << "it is back";
 }
 
+TEST(PeerHostMonitor, ASilenceIsAtLeastFiveHeartbeatsAndNeverShorterThanTheFloor) {
+  for (std::size_t hosts = 2; hosts <= 65'536; hosts += 1 + hosts / 8) {
+    for (const std::int64_t floor_ms : {1'000, 5'000, 60'000}) {
+      EXPECT_GE(silence_ms_of(hosts, floor_ms), 5 * beat_ms_of(hosts)) << hosts;
+      EXPECT_GE(silence_ms_of(hosts, floor_ms), floor_ms) << hosts;
+    }
+    EXPECT_LE(hosts * 1'000 / static_cast<std::size_t>(beat_ms_of(hosts)), 2'010) << "messages a second";
+  }
+  EXPECT_EQ(beat_ms_of(2), 100);
+  EXPECT_EQ(silence_ms_of(1'000, 5'000), 5'000);
+  EXPECT_EQ(silence_ms_of(2'048, 5'000), 5'120);
+}
+
 // Two sides of a run that is cut into {0, 1} and {2}: each misses the other, and nobody else.
 TEST(PeerHostMonitor, APartitionIsSeenFromBothSides) {
   std::vector<PeerHostMonitor> sights;

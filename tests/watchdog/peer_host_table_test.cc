@@ -50,6 +50,19 @@ TEST_F(PeerHostTableTest, TheSecondRankOfAHostFindsThatOfTheFirst) {
   EXPECT_EQ((*second)->find("c"), -1);
 }
 
+TEST_F(PeerHostTableTest, OneWordSaysWhetherAnyHostIsSilent) {
+  const std::unique_ptr<PeerHostTable> table = PeerHostTable::open_or_create(env, board, setup()).value();
+  const std::unique_ptr<PeerHostTable> other = PeerHostTable::open(env, board).value();
+  EXPECT_FALSE(other->may_miss_a_host());
+  table->say_silent(0, 99);
+  table->say_silent(1, 98);
+  EXPECT_TRUE(other->may_miss_a_host());
+  table->say_silent(0, 0);
+  EXPECT_TRUE(other->may_miss_a_host());
+  table->say_silent(1, 0);
+  EXPECT_FALSE(other->may_miss_a_host());
+}
+
 TEST_F(PeerHostTableTest, ItsSizesAreReadOnce) {
   const std::unique_ptr<PeerHostTable> table = PeerHostTable::open_or_create(env, board, setup()).value();
   const std::unique_ptr<PeerHostTable> opened = PeerHostTable::open(env, board).value();
