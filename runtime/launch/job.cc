@@ -7,6 +7,7 @@
 
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
+#include "runtime/launch/tick_clock.h"
 #include "runtime/os/console.h"
 #include "watchdog/board.h"
 
@@ -71,20 +72,18 @@ Result<StartEnd> Job::run() {
 
 // Watches the start until mpirun has ended, or there is a reason to end it.
 void Job::watch_until_end() {
-  std::int64_t last_ns = begun_ns_;
+  TickClock clock(late_tick_ms, begun_ns_);
   for (int tick = 0; why_killed_.empty() && !mpirun_->wait_ended(tick_ms); ++tick) {
-    const std::int64_t now_ns = env_->monotonic_ns();
     // A late tick means that this process was stopped, or the machine, so no condition counts as having
     // lasted.
-    if (now_ns - last_ns > late_tick_ms * 1'000'000)
-      stopped_since_ns_ = over_since_ns_ = lifeless_since_ns_ = -1;
-    last_ns = now_ns;
+    if (clock.is_late(env_->monotonic_ns())) stopped_since_ns_ = over_since_ns_ = lifeless_since_ns_ = -1;
     stop_->poll();
     const bool starting = status_.state == "unknown";
     if (tick % ticks_per_look == 0 || starting || stop_->requested()) look();
     if (stop_->is_over() && why_killed_.empty()) {
       why_killed_ = fmt::format("it did not end within the notice of {} s", stop_->notice_ms() / 1000);
     }
+    clock.end_tick(env_->monotonic_ns());
   }
 }
 
