@@ -4,12 +4,6 @@
 #include <utility>
 
 namespace holdfast::inline watchdog {
-namespace {
-
-constexpr std::int64_t ms_in_ns = 1'000'000;
-
-}  // namespace
-
 const GrowingPauses::Entry* GrowingPauses::find(const std::string& key) const {
   const auto found = entries_.find(key);
   return found == entries_.end() ? nullptr : &found->second;
@@ -27,13 +21,13 @@ bool GrowingPauses::has_returned(const std::string& key) const {
 int GrowingPauses::failed(const std::string& key, std::int64_t now_ns, int behind) {
   Entry& entry = entries_[key];
   const std::optional<std::int64_t> returned_ns = std::exchange(entry.returned_ns, std::nullopt);
-  const bool had_settled = returned_ns.has_value() && now_ns - *returned_ns > settled_ms * ms_in_ns;
+  const bool had_settled = returned_ns.has_value() && now_ns - *returned_ns > settled_ms * ms;
   entry.failures = had_settled ? 1 : entry.failures + 1;
   const int doublings = std::min(entry.failures, 30);
   const std::int64_t longest_ms = std::max(longest_pause_ms, first_pause_ms_);
   const std::int64_t pause_ms = std::min(first_pause_ms_ << doublings, longest_ms);
   entry.failed_ns = now_ns;
-  entry.until_ns = now_ns + (pause_ms + behind * first_pause_ms_) * ms_in_ns;
+  entry.until_ns = now_ns + (pause_ms + behind * first_pause_ms_) * ms;
   entry.newest_ns.push_back(now_ns);
   if (entry.newest_ns.size() > static_cast<std::size_t>(max_failures)) entry.newest_ns.pop_front();
   return entry.failures;
@@ -52,8 +46,8 @@ bool GrowingPauses::may_be_needed(const std::string& key, std::int64_t now_ns) c
   const Entry* entry = find(key);
   if (entry == nullptr || entry->newest_ns.empty()) return true;
   const bool is_spent = entry->newest_ns.size() == static_cast<std::size_t>(max_failures) &&
-                        now_ns - entry->newest_ns.front() < hour_ms * ms_in_ns;
-  const std::int64_t soon_ns = entry->failed_ns + longest_needed_pause_ms * ms_in_ns;
+                        now_ns - entry->newest_ns.front() < hour_ms * ms;
+  const std::int64_t soon_ns = entry->failed_ns + longest_needed_pause_ms * ms;
   return !is_spent && now_ns >= std::min(entry->until_ns, soon_ns);
 }
 

@@ -44,6 +44,7 @@ class GrowingPauses {
   std::int64_t until_ns(const std::string& key) const;
 
  private:
+  static constexpr std::int64_t ms = 1'000'000;
   struct Entry {
     int failures = 0;
     std::int64_t until_ns = 0, failed_ns = 0;

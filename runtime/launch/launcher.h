@@ -79,7 +79,9 @@ class Launcher {
   void answer(const std::vector<DrainRequest>& drains);
   void answer_refused(const DrainStep& step);
   void forget_earlier_drains();
-  bool may_use(const std::string& host) const { return scale_up_.may_use(host) && !drains_.leaves(host); }
+  bool may_use(const std::string& host) const {
+    return !scale_up_.pauses().is_condemned(host) && !drains_.leaves(host);
+  }
   void ask_for_room();
   void ask_for_another_start(const std::vector<std::optional<int>>& codes);
   void give_up_asking();

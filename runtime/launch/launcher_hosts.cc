@@ -63,8 +63,9 @@ void Launcher::look_at_ranks() {
     return;
   }
   for (const std::string& host : scale_up_.saw(now_ns, *ranks)) {
+    if (scale_up_.pauses().failures(host) != GrowingPauses::max_failures) continue;
     say(fmt::format("host {} has lost its ranks {} times soon after it got them back: it is left out", host,
-                    ScaleUp::max_failures));
+                    GrowingPauses::max_failures));
   }
 }
 

@@ -15,33 +15,39 @@ int count_of(const std::map<std::string, int>& ranks, const std::string& host) {
 
 }  // namespace
 
-void ScaleUp::began(std::int64_t now_ns, const std::map<std::string, int>& ranks) {
+std::vector<std::string> ScaleUp::began(std::int64_t now_ns, const Ranks& ranks, const Ranks& given) {
+  std::vector<std::string> lost;
+  for (const auto& [host, count] : given) {
+    const bool was_to_get = begun_ && count > count_of(ranks_, host);
+    if (was_to_get && count > count_of(ranks, host)) lost.push_back(host);
+  }
+  for (const std::string& host : lost) pauses_.failed(host, now_ns);
   for (const auto& [host, count] : ranks) {
-    if (begun_ && count > count_of(ranks_, host)) hosts_[host].returned_ns = now_ns;
+    if (begun_ && count > count_of(ranks_, host)) pauses_.returned(host, now_ns);
   }
   begun_ = true;
   ranks_ = ranks;
   disturbed_ns_ = now_ns;
   look_pause_ms_ = grow_after_ms_;
   look_ns_ = now_ns + look_pause_ms_ * ms;
+  return lost;
 }
 
-std::vector<std::string> ScaleUp::saw(std::int64_t now_ns, const std::map<std::string, int>& ranks) {
-  std::vector<std::string> left_out;
-  if (ranks == ranks_) return left_out;
-  for (const auto& [name, count] : ranks_) {
-    if (count_of(ranks, name) >= count) continue;
-    Host& host = hosts_[name];
-    const std::optional<std::int64_t> returned_ns = std::exchange(host.returned_ns, std::nullopt);
-    if (!returned_ns.has_value()) continue;
-    host.failures = now_ns - *returned_ns > settled_ms * ms ? 1 : host.failures + 1;
-    if (host.failures == max_failures) left_out.push_back(name);
+std::vector<std::string> ScaleUp::saw(std::int64_t now_ns, const Ranks& ranks) {
+  std::vector<std::string> lost;
+  if (ranks == ranks_) return lost;
+  for (const auto& [host, count] : ranks_) {
+    if (count_of(ranks, host) >= count) continue;
+    losers_.insert(host);
+    if (!pauses_.has_returned(host)) continue;
+    pauses_.failed(host, now_ns);
+    lost.push_back(host);
   }
   ranks_ = ranks;
   disturbed_ns_ = now_ns;
   look_pause_ms_ = grow_after_ms_;
   look_ns_ = now_ns + look_pause_ms_ * ms;
-  return left_out;
+  return lost;
 }
 
 int ScaleUp::ranks() const {
@@ -69,17 +75,8 @@ void ScaleUp::postpone(std::int64_t now_ns) {
 }
 
 bool ScaleUp::is_worth_a_start(const std::string& host, std::int64_t now_ns) const {
-  if (!may_use(host)) return false;
-  const auto found = hosts_.find(host);
-  if (found == hosts_.end()) return true;
-  const std::int64_t pause_ms =
-      std::max(grow_after_ms_, std::min(grow_after_ms_ << found->second.failures, longest_host_pause_ms));
-  return now_ns - disturbed_ns_ >= pause_ms * ms;
-}
-
-bool ScaleUp::may_use(const std::string& host) const {
-  const auto found = hosts_.find(host);
-  return found == hosts_.end() || found->second.failures < max_failures;
+  const bool is_early = losers_.contains(host) && now_ns - disturbed_ns_ < grow_after_ms_ * ms;
+  return !is_early && pauses_.may_use(host, now_ns);
 }
 
 }  // namespace holdfast::inline launch

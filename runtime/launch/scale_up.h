@@ -3,32 +3,32 @@
 //
 //   - It waits until `elastic.grow_after` has passed since ranks were lost or the start began. While no
 //     more hosts answer, the time between two looks doubles up to a minute.
-//   - A host that loses ranks again soon after a start gave them back is used less and less: each time the
-//     pause before another start for this host doubles, and after `max_failures` times it is left out.
-//     Each such start costs all other hosts some seconds.
+//   - A host that loses ranks again soon after a start gave them back, or in that start, is used less and less
+//     (watchdog/growing_pauses.h): each such start costs all other hosts some seconds.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <vector>
+
+#include "watchdog/growing_pauses.h"
 
 namespace holdfast::inline launch {
 
 class ScaleUp {
  public:
-  static constexpr int max_failures = 6;
-  static constexpr std::int64_t longest_look_pause_ms = 60'000, longest_host_pause_ms = 3'600'000;
-  // A host whose ranks have lived for this long since it got them back is treated like the others again.
-  static constexpr std::int64_t settled_ms = 1'800'000;
+  using Ranks = std::map<std::string, int>;  // by host
+  static constexpr std::int64_t longest_look_pause_ms = 60'000;
 
-  explicit ScaleUp(std::int64_t grow_after_ms) : grow_after_ms_(grow_after_ms) {}
+  explicit ScaleUp(std::int64_t grow_after_ms) : grow_after_ms_(grow_after_ms), pauses_(grow_after_ms) {}
 
-  // Records that a start trains, with so many ranks on each host.
-  void began(std::int64_t now_ns, const std::map<std::string, int>& ranks);
-  // Records the ranks that the start has now. Returns the hosts that are left out from now on.
-  std::vector<std::string> saw(std::int64_t now_ns, const std::map<std::string, int>& ranks);
+  // Records that a start trains with these ranks, which may be fewer than the ones that it was `given`. Returns the
+  // hosts that have lost ranks which the start was to give back to them.
+  std::vector<std::string> began(std::int64_t now_ns, const Ranks& ranks, const Ranks& given = {});
+  // Records the ranks that the start has now. Returns the hosts that have lost ranks which they had got back.
+  std::vector<std::string> saw(std::int64_t now_ns, const Ranks& ranks);
 
   int ranks() const;  // ranks of the start; 0: it does not train yet
   // Returns whether ranks of the start are on this host; true as well if this is not known, because the start
@@ -37,18 +37,16 @@ class ScaleUp {
   bool is_due(std::int64_t now_ns) const;
   // Records that no more ranks were available.
   void postpone(std::int64_t now_ns);
-  // Return whether another start is worth it for this host, and whether a start may use the host at all.
+  // Returns whether another start is worth it for this host.
   bool is_worth_a_start(const std::string& host, std::int64_t now_ns) const;
-  bool may_use(const std::string& host) const;
+  GrowingPauses& pauses() { return pauses_; }
+  const GrowingPauses& pauses() const { return pauses_; }
 
  private:
-  struct Host {
-    int failures = 0;
-    std::optional<std::int64_t> returned_ns = {};  // when it got ranks back
-  };
   std::int64_t grow_after_ms_;
-  std::map<std::string, int> ranks_;
-  std::map<std::string, Host> hosts_;
+  Ranks ranks_;
+  std::set<std::string> losers_;  // hosts that have lost ranks while a start trained
+  GrowingPauses pauses_;
   std::int64_t disturbed_ns_ = 0, look_ns_ = 0;
   std::int64_t look_pause_ms_ = 0;
   bool begun_ = false;

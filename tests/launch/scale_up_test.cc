@@ -55,6 +55,15 @@ TEST(ScaleUp, WithoutAPauseItLooksEverySecond) {
   EXPECT_TRUE(scale_up.is_due(6 * s));
 }
 
+TEST(ScaleUp, CountsAHostThatAStartWasToGiveRanksAndBeganWithout) {
+  ScaleUp scale_up(10'000);
+  EXPECT_THAT(scale_up.began(0, without_b, all), IsEmpty()) << "it never had any";
+  EXPECT_THAT(scale_up.began(100 * s, without_b, all), ElementsAre("b"));
+  EXPECT_FALSE(scale_up.is_worth_a_start("b", 119 * s));
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", 120 * s));
+  EXPECT_THAT(scale_up.began(130 * s, without_b, without_b), IsEmpty()) << "it was not to have any";
+}
+
 // Loses ranks of b and gets them back, again and again; returns the time.
 std::int64_t flap(ScaleUp& scale_up, std::int64_t now_ns, int times, std::int64_t lives_ns) {
   for (int time = 0; time < times; ++time) {
@@ -79,7 +88,7 @@ TEST(ScaleUp, WaitsLongerForAHostThatLosesWhatItGotBack) {
   now_ns = flap(scale_up, now_ns, 1, 5 * s);
   EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 39 * s));
   EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 40 * s));
-  EXPECT_TRUE(scale_up.may_use("b"));
+  EXPECT_FALSE(scale_up.pauses().is_condemned("b"));
 }
 
 TEST(ScaleUp, SaysWhichHostsMayHaveRanks) {
@@ -93,20 +102,20 @@ TEST(ScaleUp, SaysWhichHostsMayHaveRanks) {
 
 TEST(ScaleUp, LeavesAHostOutThatLosesThemEveryTime) {
   ScaleUp scale_up(10'000);
-  std::int64_t now_ns = flap(scale_up, 0, ScaleUp::max_failures, 5 * s);
-  EXPECT_TRUE(scale_up.may_use("b"));
+  std::int64_t now_ns = flap(scale_up, 0, GrowingPauses::max_failures, 5 * s);
+  EXPECT_FALSE(scale_up.pauses().is_condemned("b"));
   scale_up.began(now_ns, all);
   EXPECT_THAT(scale_up.saw(now_ns + s, one_of_b), ElementsAre("b"));
-  EXPECT_FALSE(scale_up.may_use("b"));
+  EXPECT_TRUE(scale_up.pauses().is_condemned("b"));
   EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 100'000 * s));
   EXPECT_THAT(scale_up.saw(now_ns + 2 * s, without_b), IsEmpty()) << "it is said once";
 }
 
 TEST(ScaleUp, AHostThatWasWellForLongIsLikeTheOthers) {
   ScaleUp scale_up(10'000);
-  const std::int64_t long_ns = (ScaleUp::settled_ms / 1'000 + 1) * s;
-  const std::int64_t now_ns = flap(scale_up, 0, 3 * ScaleUp::max_failures, long_ns);
-  EXPECT_TRUE(scale_up.may_use("b"));
+  const std::int64_t long_ns = (GrowingPauses::settled_ms / 1'000 + 1) * s;
+  const std::int64_t now_ns = flap(scale_up, 0, 3 * GrowingPauses::max_failures, long_ns);
+  EXPECT_FALSE(scale_up.pauses().is_condemned("b"));
   EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 20 * s));
 }
 
