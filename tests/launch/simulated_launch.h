@@ -2,7 +2,7 @@
 // happens to them, and checks what must hold for every schedule:
 //
 //   - Once nothing happens any more, a run whose fit hosts have room for it trains within 60 s.
-//   - The launch ends with 2 to 5 only if the inputs themselves are wrong.
+//   - The launch ends with 2 to 5 only if the inputs themselves are wrong, or all hosts of its first start lack them.
 //   - No host is left out that did nothing.
 //   - No host costs the run more than 6 starts in an hour.
 #pragma once
@@ -253,7 +253,9 @@ class SimulatedLaunch {
 
   void check_end(const Verdict& verdict) {
     const int code = static_cast<int>(verdict.code);
-    if (code >= 2 && code <= 5 && !inputs_wrong_)
+    const bool is_unfit = std::ranges::none_of(used_, [&](std::size_t host) { return hosts_[host].fit; });
+    const bool fails_alone = inputs_wrong_ || (step_ == 0 && is_unfit);
+    if (code >= 2 && code <= 5 && !fails_alone)
       wrong_ = fmt::format("ended with {}: {}", code, verdict.sentence);
     over_ = true;
   }
