@@ -51,11 +51,11 @@ Result<const KnownMagic*> read_magic(Env& env, const std::string& path) {
 Result<std::unique_ptr<File>> open_data_file(Env& env, const std::string& path) {
   HF_TRY(const FileStatus status, env.status(path));
   if (!status.exists) {
-    return fail(
-        ExitCode::data,
-        "the data file {} does not exist; check the path (a relative path starts at the directory in which "
-        "the program was started)",
-        path);
+    return with_reach(Reach::host, fail(ExitCode::data,
+                                        "the data file {} does not exist; check the path (a relative path "
+                                        "starts at the directory in which "
+                                        "the program was started)",
+                                        path));
   }
   if (status.directory) {
     return fail(ExitCode::data, "the data file {} is a directory; name a file in it, one source per file",

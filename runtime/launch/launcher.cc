@@ -251,7 +251,8 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   }
   // mpirun ends the ranks when nothing reads their output; so one start is enough to detect that.
   replace_unread_streams();
-  const std::string directory = plan.directory;
+  const std::string directory = start_directory_ = plan.directory;
+  unfit_ranks_.clear();
   plan.may_be_cut_short = config_.checkpoint.ram_every_steps != 0 && !cut_short_;
   Job job(*env_, *stop_, std::move(plan));
   Result<StartEnd> end = job.run();

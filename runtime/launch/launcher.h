@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -68,11 +69,13 @@ class Launcher {
   // Write the launcher's own events (launcher_log.cc).
   void log_fault(const StartEnd& end);
   void log_drains(std::uint64_t step);
+  void log_excluded(const std::string& host, const std::string& reason);
   void log_recovery(int ranks, std::uint64_t step);
   // Prepare another start with more ranks, or without a host (launcher_hosts.cc).
   std::string look_after_hosts();
   void look_for_room();
   void look_at_ranks();
+  void pause_unfit_hosts(std::int64_t now_ns, const std::vector<std::string>& counted);
   bool look_at_drains();
   void look_at_drains_between_starts();
   DrainView drain_view(const std::vector<std::string>& names, std::uint64_t step) const;
@@ -110,9 +113,11 @@ class Launcher {
   std::uint64_t log_bytes_ = 0;  // size of the log when the newest start began
   ScaleUp scale_up_;
   Drains drains_;
-  std::uint64_t seen_bytes_ = 0;   // size of the log that has been searched for rank counts
-  bool trains_ = false;            // the newest start trains
-  std::vector<LaunchHost> asked_;  // hosts that are asked at the moment
+  std::string start_directory_ = {};  // of the newest start (launch_record.h)
+  std::set<int> unfit_ranks_ = {};    // of the newest start, whose reports were seen
+  std::uint64_t seen_bytes_ = 0;      // size of the log that has been searched for rank counts
+  bool trains_ = false;               // the newest start trains
+  std::vector<LaunchHost> asked_;     // hosts that are asked at the moment
   struct Question {
     std::atomic<bool> given_up = false;
     BackgroundJob<std::vector<std::optional<int>>> answers = {};  // of the hosts that are asked

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/core/units.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
+#include "runtime/os/foreign_text.h"
 #include "runtime/run/hardware_record.h"
+#include "runtime/run/launch_record.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/save_requests.h"
 
@@ -59,13 +62,36 @@ void Launcher::look_at_ranks() {
   if (!ranks.has_value()) return;
   const std::int64_t now_ns = env_->monotonic_ns();
   if (!std::exchange(trains_, true)) {
-    scale_up_.began(now_ns, *ranks);
+    pause_unfit_hosts(now_ns, scale_up_.began(now_ns, *ranks));
     return;
   }
-  for (const std::string& host : scale_up_.saw(now_ns, *ranks)) {
+  const std::vector<std::string> lost = scale_up_.saw(now_ns, *ranks);
+  pause_unfit_hosts(now_ns, lost);
+  for (const std::string& host : lost) {
     if (scale_up_.pauses().failures(host) != GrowingPauses::max_failures) continue;
     say(fmt::format("host {} has lost its ranks {} times soon after it got them back: it is left out", host,
                     GrowingPauses::max_failures));
+  }
+}
+
+// Pauses the use of hosts whose ranks have left because they are unfit: ranks that the run got there would leave
+// again. `counted`: hosts for which this has just been counted.
+void Launcher::pause_unfit_hosts(std::int64_t now_ns, const std::vector<std::string>& counted) {
+  std::map<std::string, std::string> reasons;  // by host
+  for (const LaunchedRank& rank : read_launched_ranks(*env_, start_directory_)) {
+    if (rank.unfit.has_value() && unfit_ranks_.insert(rank.rank).second)
+      reasons.emplace(rank.host, printable(rank.unfit->sentence));
+  }
+  for (const auto& [host, reason] : reasons) {
+    if (std::ranges::find(counted, host) == counted.end()) scale_up_.pauses().failed(host, now_ns);
+    if (hosts_.size() < 2) continue;  // on one host the run grows by itself
+    const std::int64_t pause_ms = (scale_up_.pauses().until_ns(host) - now_ns) / 1'000'000;
+    const std::string sentence =
+        scale_up_.pauses().is_condemned(host)
+            ? fmt::format("host {} is left out for good: {}", host, reason)
+            : fmt::format("host {} is left out for {}: {}", host, format_duration(pause_ms), reason);
+    say(sentence);
+    log_excluded(host, sentence);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/launch/launcher.h"
+#include "runtime/launch/run_progress.h"
 #include "runtime/run/log_reader.h"
 
 namespace holdfast::inline launch {
@@ -22,6 +23,12 @@ void Launcher::log_drains(std::uint64_t step) {
   log_->others_have_written();
   for (const std::string& host : drains_.leaving())
     log_->write(DrainEvent{.time_us = env_->wall_time_us(), .step = step, .host = host});
+}
+
+void Launcher::log_excluded(const std::string& host, const std::string& reason) {
+  log_->others_have_written();
+  log_->write(ExcludeEvent{
+      .time_us = env_->wall_time_us(), .step = newest_step(*env_, paths_), .host = host, .reason = reason});
 }
 
 void Launcher::log_recovery(int ranks, std::uint64_t step) {

@@ -757,6 +757,11 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.mpirun(2, "train", "run.toml"))
         self.expect(self.holdfast("check", "run.toml"))
 
+    def test_data_gone(self):
+        self.saved_run()
+        (self.folder / "text.txt").unlink()
+        self.expect(self.mpirun(2, "train", "run.toml", "--training.steps=6", "--elastic.input_timeout=1s"))
+
     def test_data_is_directory(self):
         self.expect_nothing_made(self.train_on(".", "text"))
 

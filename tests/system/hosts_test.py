@@ -448,6 +448,19 @@ class HostsTest(unittest.TestCase):
         self.expect_sentence("launch-host-unusable", output)
         self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
 
+    def test_a_host_without_its_data(self):
+        """It answers, and its ranks cannot read what the others read: the run goes on without it, and is not asked to end again
+        and again for ranks that would leave again."""
+        run, start = self.launch("--elastic.grow_after=1s", faults=SLOW_UNTIL_THE_END)
+        done = self.cluster.call("n2", "mount", "--bind", "/dev/null", str(self.scene.text))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.cluster.kill_ranks(run, "n2")
+        output = self.expect_finished(run, start)
+        self.expect_sentence("launch-host-unfit", output)
+        self.assertNotIn("another start would end the same way", output)
+        self.assertEqual({event["host"] for event in run.events("exclude")}, {"n2"}, output)
+        self.assertLessEqual(len(run.events("start")), 4, output)
+
     @harness.full
     def test_the_only_copy_loses_a_host(self):
         """Which held a stage of it: the run goes on with both stages on the other host, and is as it was when the host returns."""

@@ -285,6 +285,27 @@ class LaunchTest(unittest.TestCase):
         self.assertNotIn("starting again", output)
         self.assertFalse((self.scene.directory / "test_bad_data").exists(), "what was made is removed")
 
+    def test_data_that_are_away_for_a_while(self):
+        """A rank dies meanwhile, and then all: the start after that waits for the data."""
+        start = self.launch("--elastic.grow_after=1s", faults=SLOW)
+        self.assertTrue(start.wait_for_step(12, harness.HANG_S), start.tail())
+        away = self.scene.text.with_suffix(".away")
+        self.scene.text.rename(away)
+        self.addCleanup(lambda: away.exists() and away.rename(self.scene.text))
+        for _ in range(2):
+            for pid in start.ranks()[:1]:
+                harness.kill(pid, signal.SIGKILL)
+            time.sleep(1)
+        for pid in start.ranks():
+            harness.kill(pid, signal.SIGKILL)
+        harness.wait_until(lambda: "The run has read this before" in start.output(), harness.HANG_S, lambda: not start.alive(),
+                           "no word", start.tail)
+        time.sleep(1)
+        away.rename(self.scene.text)
+        output = self.expect_end(start, 0)
+        self.assertEqual(start.run.digest(), self.reference, output)
+        self.assertNotIn("another start would end the same way", output)
+
     def test_same_fault_again_and_again(self):
         start = self.launch("--checkpoint.ram_every_steps=0", "--checkpoint.every_steps=1000", ranks=1,
                             faults="step.begin@12=segv")
