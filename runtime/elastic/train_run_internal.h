@@ -89,6 +89,7 @@ class TrainRun {
   Result<void> continue_log();
   void count_failure();
   void complete_log();
+  void tell_changed_links();
   Result<void> share_hardware_record();
   void write_hardware_record();
   Result<EpochEnd> train();

@@ -1,6 +1,6 @@
 #include "runtime/elastic/train_run_internal.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -17,6 +17,7 @@
 #include "runtime/report/report.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/missing_steps.h"
+#include "runtime/run/numbers_log.h"
 #include "runtime/run/run_history.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/run/save_requests.h"
@@ -98,7 +99,27 @@ Result<void> TrainRun::open_log() {
   if (group_.writes && outcome.ok() && recovery_.record.has_value()) outcome = continue_log();
   HF_TRY_VOID(agree(outcome));
   recovery_.inventory.log_opened = true;
+  tell_changed_links();
   return share_hardware_record();
+}
+
+// Tells of the links that changed what the state was loaded from. No change is left in it.
+void TrainRun::tell_changed_links() {
+  if (log_.changed_links.empty()) return;
+  std::ranges::sort(log_.changed_links);
+  const auto [repeated, end] = std::ranges::unique(log_.changed_links);
+  log_.changed_links.erase(repeated, end);
+  log_.progress->judged(
+      {.step = step(),
+       .what = std::string(verdict_values::corruption),
+       .action = std::string(verdict_values::redo),
+       .of = std::string(verdict_values::links),
+       .reason = fmt::format(
+           "parts of a RAM snapshot have changed on {}: what arrived otherwise than it was sent was "
+           "requested again, and not used; test the cable, the card or the switch",
+           fmt::join(log_.changed_links, ", "))},
+      {});
+  log_.changed_links.clear();
 }
 
 // Gives every rank what any of them knows about the hardware: one that is new knows nothing, and the writer

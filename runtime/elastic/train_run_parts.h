@@ -64,6 +64,7 @@ struct RunLog {
   HardwareRecord hardware;     // findings about the hardware of all ranks, those of earlier starts among them
   std::string hardware_text;   // of the file, as this rank has read or written it
   bool hardware_read = false;  // this rank has read the file, because it writes it
+  std::vector<std::string> changed_links;  // links that changed parts of snapshots, until the log has them
 };
 
 // RunSaves holds where the newest trainer saves, and what an earlier one has not finished.

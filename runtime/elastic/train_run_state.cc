@@ -102,8 +102,8 @@ Result<void> TrainRun::start_afresh() {
 // Loads the snapshot. False: it is not sound, and the one before it counts, if there is one.
 Result<bool> TrainRun::load_snapshot() {
   if (group_.leads) print_line("resuming from {}", name_of(setup_.start));
-  const Result<void> restored =
-      restore_snapshot(worker_->state_view(), *setup_.start.snapshot, setup_.start.shm_run_id);
+  const Result<void> restored = restore_snapshot(worker_->state_view(), *setup_.start.snapshot,
+                                                 setup_.start.shm_run_id, log_.changed_links);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
   if (group_.leads) print_message("RAM snapshot skipped: {}", restored.error().message);

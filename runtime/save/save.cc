@@ -178,7 +178,8 @@ Result<void> read_set(StateView& view, const Config& stored, const std::string& 
 
 // Reads a snapshot, and returns the RunState once the owned state is read. All ranks call it together,
 // including those that have met an error.
-Result<RunState> read_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id) {
+Result<RunState> read_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id,
+                               std::vector<std::string>& changed_links) {
   const std::string place = fmt::format("the RAM snapshot of step {}", step.step);
   const auto is_slow_not_stuck = [&](std::uint64_t bytes) {
     if (view.rank.watch != nullptr) view.rank.watch->moved(bytes);
@@ -189,7 +190,7 @@ Result<RunState> read_snapshot(StateView& view, const SnapshotStep& step, const 
   HF_TRY(const Manifest manifest, decode_manifest(manifest_text, place));
   HF_TRY(const Config stored, config_of(view, manifest, place));
   const std::vector<ShardSpec> wanted = wanted_in_cut_of(view, stored);
-  HF_TRY_VOID(fetch_missing_parts(view, set, wanted));
+  HF_TRY_VOID(fetch_missing_parts(view, set, wanted, changed_links));
   HF_TRY(const RunState state, checked_state(view, manifest, stored, place));
   HF_TRY_VOID(read_set(view, stored, place, wanted, set));
   for (const std::string& damage : set.damages())
@@ -255,9 +256,10 @@ Result<void> restore_parts(StateView& view, const std::string& checkpoint_direct
   return view.publish_parameters();
 }
 
-Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id) {
+Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id,
+                              std::vector<std::string>& changed_links) {
   HF_FAULT_POINT(view.rank.faults, "load.before_snapshot");
-  const Result<RunState> state = read_snapshot(view, step, shm_run_id);
+  const Result<RunState> state = read_snapshot(view, step, shm_run_id, changed_links);
   const Result<void> outcome = agree(view, outcome_of(state));
   if (!outcome.ok() && !view.rank.communicator.abandoned()) HF_TRY_VOID(clear_moments(view));
   HF_TRY_VOID(outcome);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/store.h"
@@ -30,7 +31,9 @@ Result<void> restore_parts(StateView& view, const std::string& checkpoint_direct
                            const std::string& content, const StorageDomains& domains,
                            const ClaimCheck& check);
 // Restores the snapshots that the ranks' hosts have in shared memory. On an error no state was restored.
-Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id);
+// `changed_links`: see fetch_missing_parts().
+Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id,
+                              std::vector<std::string>& changed_links);
 // Restores only the weights (run.initialize_from), from any layout and any number of tensor lanes. Moments
 // stay zero, and the RunState stays unchanged.
 Result<void> restore_weights(StateView& view, const std::string& checkpoint_directory);

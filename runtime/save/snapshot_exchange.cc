@@ -1,11 +1,16 @@
 #include "runtime/save/snapshot_exchange.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <bit>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "parallel/comm/gather.h"
+#include "runtime/core/crc32c.h"
 #include "runtime/save/checkpoint_parts.h"
 
 namespace holdfast::inline save {
@@ -26,14 +31,26 @@ struct Request {
   }
 };
 
+// What a rank still needs, and the links that have changed what came to it: each as a clause.
+struct RankRequests {
+  std::vector<Request> requests = {};
+  std::vector<std::string> changed_links = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("requests", self.requests);
+    visit("changed_links", self.changed_links);
+  }
+};
+
 // The parts that a rank sees on its host, the damaged ones among them, and whether it needs others.
 struct HostParts {
-  std::string host = {};
+  std::string host = {}, host_name = {};
   std::vector<std::uint32_t> parts = {}, damaged = {};
   bool needs = false;
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("host", self.host);
+    visit("host_name", self.host_name);
     visit("parts", self.parts);
     visit("damaged", self.damaged);
     visit("needs", self.needs);
@@ -57,65 +74,95 @@ ShardSpec spec_of(const Request& request, ShardSpec spec) {
   return spec;
 }
 
+// A rank tells another yes or no by all bits of a word, so that one that is flipped on the way changes nothing.
+struct Answer {
+  std::uint64_t word = 0;
+  static Answer of(bool yes) { return {yes ? ~std::uint64_t{0} : 0}; }
+  bool yes() const { return std::popcount(word) > 32; }
+};
+
 class PartExchange {
  public:
-  PartExchange(StateView& view, SnapshotSet& set, std::vector<ShardSpec> wanted)
+  PartExchange(StateView& view, SnapshotSet& set, std::vector<ShardSpec> wanted,
+               std::vector<std::string>& changed_links)
       : view_(view),
         set_(set),
         communicator_(view.rank.communicator),
         waiter_(patient_waiter(view)),
-        wanted_(std::move(wanted)) {}
+        wanted_(std::move(wanted)),
+        changed_links_(changed_links) {}
 
+  // Makes the transfers in rounds. In each, what did not come in the one before is requested from the next
+  // rank that has it.
   Result<void> run() {
-    HF_TRY(const bool needed, find_servers());
+    HF_TRY(const bool needed, find_holders());
     if (!needed) return {};
     HF_TRY_VOID(share_pieces());
-    std::vector<Request> mine;
-    const Result<void> planned = plan(mine);
-    HF_TRY(const std::vector<std::vector<Request>> requests, gather(communicator_, waiter_, mine));
-    Result<void> outcome = planned;
-    // Ranks make all transfers in one order, so that they do not wait in a circle.
-    for (int rank = 0; rank < communicator_.size(); ++rank) {
-      for (const Request& request : requests[static_cast<std::size_t>(rank)]) {
-        const Result<void> moved = move(request, rank);
-        if (!moved.ok() && communicator_.abandoned()) return moved;
-        if (outcome.ok()) outcome = moved;
+    RankRequests mine;
+    Result<void> outcome = plan(mine.requests);
+    for (std::size_t round = 0;; ++round) {
+      HF_TRY(const std::vector<RankRequests> all, gather(communicator_, waiter_, mine));
+      for (const RankRequests& each : all)
+        changed_links_.insert(changed_links_.end(), each.changed_links.begin(), each.changed_links.end());
+      if (std::ranges::all_of(all, [](const RankRequests& each) { return each.requests.empty(); }))
+        return outcome;
+      mine = {};
+      // Ranks make all transfers in one order, so that they do not wait in a circle.
+      for (int rank = 0; rank < communicator_.size(); ++rank) {
+        for (const Request& request : all[static_cast<std::size_t>(rank)].requests) {
+          const Result<void> moved = move(request, rank, round, mine);
+          if (!moved.ok() && communicator_.abandoned()) return moved;
+          if (outcome.ok()) outcome = moved;
+        }
       }
     }
-    return outcome;
   }
 
  private:
-  // Decides which rank sends which part, and returns false where no rank needs any. Ranks that have the same
-  // parts take turns. A part that one rank has found to be damaged is not sent by the other ranks of its
-  // host.
-  Result<bool> find_servers() {
+  static constexpr int attempts_max = 3;  // at one transfer from one rank
+  static constexpr std::size_t slice_bytes = std::size_t{4}
+                                             << 20;  // of a transfer, with a message of its own
+
+  // Decides which ranks send which part, in which order, and returns false where no rank needs any. Ranks that
+  // have the same parts take turns; those of other hosts than the first come next, because another link leads
+  // to them. A part that one rank has found to be damaged is not sent by the other ranks of its host.
+  Result<bool> find_holders() {
     const std::vector<std::uint32_t> damaged = set_.drop_damaged(wanted_);
-    HF_TRY(const std::vector<HostParts> all, gather(communicator_, waiter_,
-                                                    HostParts{.host = view_.rank.env.host_id(),
-                                                              .parts = set_.ranks(),
-                                                              .damaged = damaged,
-                                                              .needs = !set_.holds(wanted_)}));
+    HF_TRY(hosts_, gather(communicator_, waiter_,
+                          HostParts{.host = view_.rank.env.host_id(),
+                                    .host_name = view_.rank.env.host_name(),
+                                    .parts = set_.ranks(),
+                                    .damaged = damaged,
+                                    .needs = !set_.holds(wanted_)}));
     bool needed = false;
     std::set<std::pair<std::string, std::uint32_t>> unsound;
-    for (const HostParts& each : all) {
+    for (const HostParts& each : hosts_) {
       needed = needed || each.needs;
       for (const std::uint32_t part : each.damaged) unsound.emplace(each.host, part);
     }
-    std::map<std::uint32_t, std::vector<int>> holders;
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      for (const std::uint32_t part : all[rank].parts) {
-        if (!unsound.contains({all[rank].host, part})) holders[part].push_back(static_cast<int>(rank));
+    for (std::size_t rank = 0; rank < hosts_.size(); ++rank) {
+      for (const std::uint32_t part : hosts_[rank].parts) {
+        if (!unsound.contains({hosts_[rank].host, part})) holders_[part].push_back(static_cast<int>(rank));
       }
     }
-    for (const auto& [part, ranks] : holders) server_of_[part] = ranks[part % ranks.size()];
+    for (auto& [part, ranks] : holders_) {
+      std::ranges::rotate(ranks, ranks.begin() + static_cast<std::ptrdiff_t>(part % ranks.size()));
+      std::stable_partition(ranks.begin() + 1, ranks.end(), [&, first = ranks.front()](int rank) {
+        return host_of(rank).host != host_of(first).host;
+      });
+    }
     return needed;
+  }
+
+  const HostParts& host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+  std::string name_of(int rank) const {
+    return fmt::format("rank {} (host {})", communicator_.global_rank(rank), host_of(rank).host_name);
   }
 
   Result<void> share_pieces() {
     std::vector<PartContent> mine;
-    for (const auto& [part, server] : server_of_) {
-      if (server != communicator_.rank()) continue;
+    for (const auto& [part, ranks] : holders_) {
+      if (ranks.front() != communicator_.rank()) continue;
       mine.push_back({.part = part, .pieces = to_text(set_.pieces_of(part))});
     }
     HF_TRY(const std::vector<std::vector<PartContent>> all, gather(communicator_, waiter_, mine));
@@ -151,18 +198,30 @@ class PartExchange {
     return {};
   }
 
-  // Moves one part. First comes a word that says whether the part is sound, then its bytes.
-  Result<void> move(const Request& request, int target) {
-    const int server = server_of_.at(request.part);
+  // Moves one part. First comes an answer that says whether the part is sound, then its bytes and their
+  // checksum until the other side answers that they have arrived as they were sent.
+  Result<void> move(const Request& request, int target, std::size_t round, RankRequests& again) {
+    const std::vector<int>& holders = holders_.at(request.part);
+    const int server = holders[round];
     const ShardSpec spec = spec_of(request, pieces_.at(request.part)[request.piece]);
     if (communicator_.rank() == server) return serve(request, spec, target);
     if (communicator_.rank() != target) return {};
-    std::uint64_t sound = 0;
-    HF_TRY_VOID(receive(std::as_writable_bytes(std::span(&sound, 1)), server));
-    if (sound == 0) {
-      return fail(ExitCode::checkpoint,
-                  "the RAM snapshot of what was rank {} is damaged on the host of rank {}; it is skipped",
-                  request.part, server);
+    HF_TRY(const std::optional<Error> failed, fetch(request, spec, server, again.changed_links));
+    if (!failed.has_value()) return {};
+    if (round + 1 == holders.size()) return *failed;
+    again.requests.push_back(request);
+    return {};
+  }
+
+  // Returns why the part has not come; nothing if it has.
+  Result<std::optional<Error>> fetch(const Request& request, const ShardSpec& spec, int server,
+                                     std::vector<std::string>& changed_links) {
+    HF_TRY(const bool sound, receive_answer(server));
+    if (!sound) {
+      return std::optional(
+          fail(ExitCode::checkpoint,
+               "the RAM snapshot of what was rank {} is damaged on the host of rank {}; it is skipped",
+               request.part, server));
     }
     // The memory is not filled with zeros first, and is in huge pages, because a new host waits for little
     // else here.
@@ -171,19 +230,78 @@ class PartExchange {
       communicator_.abandon();  // the server is about to send
       return bytes.error();
     }
-    HF_TRY_VOID(receive({bytes->get(), spec.byte_count()}, server));
-    set_.add(spec, std::move(bytes).value());
+    const std::string link =
+        fmt::format("the link from {} to {}", name_of(server), name_of(communicator_.rank()));
+    for (int attempt = 1; attempt <= attempts_max; ++attempt) {
+      HF_TRY(const std::uint32_t arrived, receive_slices({bytes->get(), spec.byte_count()}, server));
+      std::uint32_t sent = 0;
+      HF_TRY_VOID(receive(std::as_writable_bytes(std::span(&sent, 1)), server));
+      HF_TRY_VOID(answer(arrived == sent, server));
+      if (arrived == sent) {
+        set_.add(spec, std::move(bytes).value());
+        return std::optional<Error>();
+      }
+      if (std::ranges::find(changed_links, link) == changed_links.end()) changed_links.push_back(link);
+    }
+    return std::optional(
+        fail(ExitCode::checkpoint,
+             "the RAM snapshot of what was rank {} has changed on the way each of {} times, on {}; "
+             "it is skipped",
+             request.part, attempts_max, link));
+  }
+
+  // A part that turns out to be damaged is not this rank's error: the other one may get it elsewhere.
+  Result<void> serve(const Request& request, const ShardSpec& spec, int target) {
+    const Result<std::span<const std::byte>> piece = set_.piece(request.part, request.piece);
+    HF_TRY_VOID(answer(piece.ok(), target));
+    if (!piece.ok()) return {};
+    const std::span<const std::byte> bytes =
+        piece->subspan(request.first_element * bytes_of(spec.dtype), spec.byte_count());
+    for (int attempt = 1; attempt <= attempts_max; ++attempt) {
+      HF_TRY(const std::uint32_t sent, send_slices(bytes, target));
+      HF_TRY_VOID(send(std::as_bytes(std::span(&sent, 1)), target));
+      HF_TRY(const bool arrived, receive_answer(target));
+      if (arrived) return {};
+    }
     return {};
   }
 
-  Result<void> serve(const Request& request, const ShardSpec& spec, int target) {
-    const Result<std::span<const std::byte>> piece = set_.piece(request.part, request.piece);
-    const std::uint64_t sound = piece.ok() ? 1 : 0;
-    HF_TRY_VOID(send(std::as_bytes(std::span(&sound, 1)), target));
-    if (!piece.ok()) return piece.error();
-    return send(piece->subspan(request.first_element * bytes_of(spec.dtype), spec.byte_count()), target);
+  // Returns the checksum of the bytes, which is computed beside the messages: of a slice that is sent while it
+  // is under way, and of one that has arrived while the next one comes.
+  Result<std::uint32_t> send_slices(std::span<const std::byte> bytes, int peer) {
+    std::uint32_t crc = 0;
+    while (!bytes.empty()) {
+      const std::span<const std::byte> slice = bytes.first(std::min(bytes.size(), slice_bytes));
+      HF_TRY(const Communicator::Request request, communicator_.send(slice, peer, tag_collective));
+      crc = crc32c(slice, crc);
+      HF_TRY_VOID(waiter_.wait(communicator_, request, operation, peer));
+      bytes = bytes.subspan(slice.size());
+    }
+    return crc;
+  }
+  Result<std::uint32_t> receive_slices(std::span<std::byte> bytes, int peer) {
+    std::uint32_t crc = 0;
+    std::span<const std::byte> arrived;
+    while (!bytes.empty()) {
+      const std::span<std::byte> slice = bytes.first(std::min(bytes.size(), slice_bytes));
+      HF_TRY(const Communicator::Request request, communicator_.receive(slice, peer, tag_collective));
+      crc = crc32c(arrived, crc);
+      HF_TRY_VOID(waiter_.wait(communicator_, request, operation, peer));
+      arrived = slice;
+      bytes = bytes.subspan(slice.size());
+    }
+    return crc32c(arrived, crc);
   }
 
+  Result<void> answer(bool yes, int peer) {
+    const Answer mine = Answer::of(yes);
+    return send(std::as_bytes(std::span(&mine.word, 1)), peer);
+  }
+  Result<bool> receive_answer(int peer) {
+    Answer theirs;
+    HF_TRY_VOID(receive(std::as_writable_bytes(std::span(&theirs.word, 1)), peer));
+    return theirs.yes();
+  }
   Result<void> send(std::span<const std::byte> bytes, int peer) {
     HF_TRY(const Communicator::Request request, communicator_.send(bytes, peer, tag_collective));
     return waiter_.wait(communicator_, request, operation, peer);
@@ -199,14 +317,17 @@ class PartExchange {
   Communicator& communicator_;
   Waiter waiter_;  // a rank may verify or send much while others wait
   std::vector<ShardSpec> wanted_;
-  std::map<std::uint32_t, int> server_of_;
+  std::vector<std::string>& changed_links_;
+  std::vector<HostParts> hosts_;                       // by rank
+  std::map<std::uint32_t, std::vector<int>> holders_;  // by part: the ranks that send it, the first one first
   std::map<std::uint32_t, std::vector<ShardSpec>> pieces_;
 };
 
 }  // namespace
 
-Result<void> fetch_missing_parts(StateView& view, SnapshotSet& set, std::vector<ShardSpec> wanted) {
-  return PartExchange(view, set, std::move(wanted)).run();
+Result<void> fetch_missing_parts(StateView& view, SnapshotSet& set, std::vector<ShardSpec> wanted,
+                                 std::vector<std::string>& changed_links) {
+  return PartExchange(view, set, std::move(wanted), changed_links).run();
 }
 
 Result<std::string> share_manifest(StateView& view, const SnapshotSet& set) {

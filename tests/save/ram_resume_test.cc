@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "checkpoint/ram_tier.h"
+#include "parallel/comm/group_communicator.h"
 #include "runtime/core/json.h"
 #include "runtime/os/shared_memory_facts.h"
 #include "tests/train/training_fixture.h"
@@ -180,6 +181,90 @@ TEST_F(RamResumeTest, ADamagedPartIsNotSent) {
   EXPECT_EQ(resume(launch), "disk 5");
   EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot skipped"));
   EXPECT_EQ(digest("unsound"), end);
+}
+
+// A link that changes bits of a RAM snapshot on the way to the rank that needs them. `changes` says which of its
+// messages; the parts of snapshots are the only large ones of a resume.
+class BadLinkTest : public RamResumeTest {
+ protected:
+  static constexpr std::size_t large_bytes = 16 << 10;
+
+  std::string resume_over(const Launch& launch,
+                          const std::function<bool(const ArrivalsCommunicator::Arrival&)>& changes) {
+    Launch bad = launch;
+    bad.on_arrival = [&](const ArrivalsCommunicator::Arrival& arrival) {
+      const std::lock_guard guard(mutex_);
+      if (axis_of_tag(arrival.tag) != Axis::control || arrival.bytes.size() < large_bytes ||
+          !changes(arrival))
+        return;
+      arrival.bytes[5000] ^= std::byte{4};
+      ++changed_;
+    };
+    return resume(bad);
+  }
+  // Returns the reasons of the verdicts on links.
+  std::vector<std::string> links_told(const std::string& run) const {
+    std::vector<std::string> reasons;
+    const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(run)}.events());
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);) {
+      const Json event = Json::parse(line);
+      if (event["event"] == "verdict" && event["of"] == "links")
+        reasons.push_back(event["reason"].get<std::string>());
+    }
+    return reasons;
+  }
+  static Launch launch(const std::string& run, std::vector<std::string> hosts, const std::string& replicas) {
+    return {.run = run,
+            .ranks = static_cast<int>(hosts.size()),
+            .overrides = {"model.width=128", "checkpoint.every_steps=5", "checkpoint.replicas=" + replicas},
+            .hosts = std::move(hosts)};
+  }
+  std::string reference_of_width() {
+    EXPECT_EQ(train({.run = "reference", .overrides = {"model.width=128"}}).code, ExitCode::done);
+    return digest("reference");
+  }
+
+  std::mutex mutex_;
+  int changed_ = 0;
+};
+
+TEST_F(BadLinkTest, WhatArrivesOtherwiseIsAskedForAgain) {
+  const std::string end = reference_of_width();
+  train_until(9, launch("once", {"a", "b"}, "off"));
+  EXPECT_THAT(resume_over(launch("once", {"b", "a"}, "off"),
+                          [&](const auto& arrival) { return arrival.target == 0 && changed_ == 0; }),
+              testing::AnyOf("ram 6", "ram 8"));
+  EXPECT_EQ(changed_, 1);
+  EXPECT_EQ(digest("once"), end);
+  EXPECT_THAT(links_told("once"),
+              testing::ElementsAre(testing::HasSubstr("the link from rank 1 (host a) to rank 0 (host b)")));
+}
+
+TEST_F(BadLinkTest, AnotherHolderOfThePartSendsItWhereOneLinkAlwaysChangesIt) {
+  const std::string end = reference_of_width();
+  Launch slow = launch("replicas", {"a", "b", "c", "c"}, "on");
+  for (int step = 5; step <= 10; ++step)  // replicas are sent meanwhile
+    slow.faults += fmt::format("{}step.begin@{}=sleep:200", step == 5 ? "" : ",", step);
+  train_until(10, slow);
+  const auto from_the_first = [source = -1](const auto& arrival) mutable {
+    if (arrival.target != 0) return false;
+    if (source < 0) source = arrival.source;
+    return arrival.source == source;
+  };
+  EXPECT_THAT(resume_over(launch("replicas", {"c", "b", "a", "b"}, "on"), from_the_first),
+              testing::AnyOf("ram 4", "ram 6", "ram 8"));
+  EXPECT_GE(changed_, 2);
+  EXPECT_EQ(digest("replicas"), end);
+}
+
+TEST_F(BadLinkTest, ASnapshotThatNeverArrivesAsItWasSentIsPassedOver) {
+  const std::string end = reference_of_width();
+  train_until(9, launch("never", {"a", "b"}, "off"));
+  EXPECT_EQ(resume_over(launch("never", {"b", "a"}, "off"), [](const auto&) { return true; }), "disk 5");
+  EXPECT_THAT(reported_, testing::HasSubstr("RAM snapshot skipped: "));
+  EXPECT_THAT(reported_, testing::HasSubstr("changed on the way"));
+  EXPECT_EQ(digest("never"), end);
 }
 
 // Slots that cannot be opened, from every call on and one alone, are slots that are not there.

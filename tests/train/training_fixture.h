@@ -19,6 +19,7 @@
 #include "runtime/elastic/train_run.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/state_digest.h"
+#include "tests/support/arrivals_communicator.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/local_disk_env.h"
 #include "tests/support/temporary_directory.h"
@@ -85,6 +86,7 @@ class TrainingTest : public testing::Test {
     std::string faults = {};  // as HOLDFAST_FAULTS
     // Rank 0 cannot read its data from this step on, so that all ranks agree in it to end; 0 = it can.
     int data_ends_in_step = 0;
+    ArrivalsCommunicator::Happens on_arrival = {};  // of a message at a rank
   };
 
   std::string config_text(const Launch& launch) const {
@@ -128,33 +130,34 @@ class TrainingTest : public testing::Test {
     const Result<std::vector<Override>> overrides = parse_overrides(arguments);
     EXPECT_TRUE(overrides.ok());
     std::vector<RunEnd> ends(static_cast<std::size_t>(launch.ranks));
-    const Result<void> joined =
-        run_local_ranks(launch.ranks, [&](Communicator& communicator) -> Result<void> {
-          FaultyEnv rank_env(machine);
-          if (!launch.hosts.empty())
-            move_to(rank_env, launch.hosts[static_cast<std::size_t>(communicator.rank())]);
-          const bool data_ends = communicator.rank() == 0 && launch.data_ends_in_step > 0;
-          EndingDataEnv ending_env(rank_env, rank_env, samples_before(launch));
-          Env& machine_env = data_ends ? static_cast<Env&>(ending_env) : rank_env;
-          const std::string disk =
-              launch.disks.empty() ? "" : launch.disks[static_cast<std::size_t>(communicator.rank())];
-          LocalDiskEnv local_env(machine_env, run_directory(launch.run),
-                                 run_directory(on_disk(disk, launch.run)));
-          Env& env = disk.empty() ? machine_env : local_env;
-          HF_TRY(const std::unique_ptr<FaultPoints> faults,
-                 FaultPoints::parse(launch.faults, communicator.rank(), env));
-          StopAfterSteps stop(communicator.rank() == 0 ? launch.stop_after_steps : 0);
-          const Result<LoadedConfig> config =
-              load_config_text(env, config_text(launch), "test.toml", *overrides);
-          ends[static_cast<std::size_t>(communicator.rank())] = train_run({.env = env,
-                                                                           .faults = *faults,
-                                                                           .communicator = communicator,
-                                                                           .stop = stop,
-                                                                           .config = config,
-                                                                           .build = "test",
-                                                                           .started_ns = env.monotonic_ns()});
-          return {};
-        });
+    const Result<void> joined = run_local_ranks(launch.ranks, [&](Communicator& connected) -> Result<void> {
+      std::optional<ArrivalsCommunicator> watched;
+      if (launch.on_arrival) watched.emplace(connected, launch.on_arrival);
+      Communicator& communicator = watched ? static_cast<Communicator&>(*watched) : connected;
+      FaultyEnv rank_env(machine);
+      if (!launch.hosts.empty())
+        move_to(rank_env, launch.hosts[static_cast<std::size_t>(communicator.rank())]);
+      const bool data_ends = communicator.rank() == 0 && launch.data_ends_in_step > 0;
+      EndingDataEnv ending_env(rank_env, rank_env, samples_before(launch));
+      Env& machine_env = data_ends ? static_cast<Env&>(ending_env) : rank_env;
+      const std::string disk =
+          launch.disks.empty() ? "" : launch.disks[static_cast<std::size_t>(communicator.rank())];
+      LocalDiskEnv local_env(machine_env, run_directory(launch.run),
+                             run_directory(on_disk(disk, launch.run)));
+      Env& env = disk.empty() ? machine_env : local_env;
+      HF_TRY(const std::unique_ptr<FaultPoints> faults,
+             FaultPoints::parse(launch.faults, communicator.rank(), env));
+      StopAfterSteps stop(communicator.rank() == 0 ? launch.stop_after_steps : 0);
+      const Result<LoadedConfig> config = load_config_text(env, config_text(launch), "test.toml", *overrides);
+      ends[static_cast<std::size_t>(communicator.rank())] = train_run({.env = env,
+                                                                       .faults = *faults,
+                                                                       .communicator = communicator,
+                                                                       .stop = stop,
+                                                                       .config = config,
+                                                                       .build = "test",
+                                                                       .started_ns = env.monotonic_ns()});
+      return {};
+    });
     EXPECT_TRUE(joined.ok());
     for (const RunEnd& end : ends) EXPECT_EQ(end.code, ends.front().code) << end.message;
     return ends.front();
