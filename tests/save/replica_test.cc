@@ -33,7 +33,8 @@ class DyingEnv final : public ForwardingEnv {
   Result<void> append_line(const std::string& path, std::string_view line) override {
     const bool marked = line.find(mark_) != std::string_view::npos;
     if (marked && !std::exchange(dead_, true)) {
-      files_.inject({.operation = Operation::read, .path_contains = "train.txt", .for_ever = true});
+      files_.inject(
+          {.operation = Operation::read, .path_contains = "train.txt", .for_ever = true, .reason = EACCES});
     }
     return inner().append_line(path, line);
   }
@@ -77,7 +78,7 @@ class ReplicaTest : public TrainingTest {
     testing::internal::CaptureStderr();
     const RunEnd end = train(launch, machine);
     static_cast<void>(testing::internal::GetCapturedStderr());
-    ASSERT_EQ(end.code, ExitCode::data);
+    ASSERT_EQ(end.code, ExitCode::communication);
     const std::vector<Json> confirmed = events(launch.run, "snapshot");
     confirmed_step_ = confirmed.empty() ? 0 : confirmed.back()["step"].get<int>();
   }
@@ -375,7 +376,7 @@ TEST_F(ReplicaTest, OldOnesStayWhileNoNewerOneIsConfirmed) {
   testing::internal::CaptureStderr();
   const RunEnd end = train(run, machine);
   const std::string reported = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(end.code, ExitCode::data) << reported;
+  EXPECT_EQ(end.code, ExitCode::communication) << reported;
   const std::vector<Json> starts = events("waits", "start");
   ASSERT_EQ(starts.size(), 2u);
   ASSERT_EQ(starts[1]["resumed_from"].get<std::string>(), "ram");
