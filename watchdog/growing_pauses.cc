@@ -21,7 +21,7 @@ bool GrowingPauses::has_returned(const std::string& key) const {
 int GrowingPauses::failed(const std::string& key, std::int64_t now_ns, int behind) {
   Entry& entry = entries_[key];
   const std::optional<std::int64_t> returned_ns = std::exchange(entry.returned_ns, std::nullopt);
-  const bool had_settled = returned_ns.has_value() && now_ns - *returned_ns > settled_ms * ms;
+  const bool had_settled = returned_ns.has_value() && now_ns - *returned_ns > settled_ms_ * ms;
   entry.failures = had_settled ? 1 : entry.failures + 1;
   const int doublings = std::min(entry.failures, 30);
   const std::int64_t longest_ms = std::max(longest_pause_ms, first_pause_ms_);

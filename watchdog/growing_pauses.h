@@ -3,7 +3,7 @@
 //
 //   - Each failure doubles the pause before the next use, up to an hour. After `max_failures` the key is
 //     condemned: it is not used any more as long as there is another one.
-//   - What has worked for `settled_ms` since it was used again is treated like the others.
+//   - What has worked for `settled_ms` (elastic.settle_after) since it was used again is treated like the others.
 //   - Where nothing else will do, a key is used sooner (may_be_needed()), but never more often than
 //     `max_failures` times in an hour: each use costs all others a start.
 #pragma once
@@ -19,11 +19,12 @@ namespace holdfast::inline watchdog {
 class GrowingPauses {
  public:
   static constexpr int max_failures = 6;
-  static constexpr std::int64_t longest_pause_ms = 3'600'000, settled_ms = 1'800'000, hour_ms = 3'600'000;
-  static constexpr std::int64_t longest_needed_pause_ms = 30'000;
+  static constexpr std::int64_t longest_pause_ms = 3'600'000, hour_ms = 3'600'000;
+  static constexpr std::int64_t longest_needed_pause_ms = 30'000, default_settled_ms = 1'800'000;
 
   // The first failure causes a pause of twice `first_pause_ms`.
-  explicit GrowingPauses(std::int64_t first_pause_ms) : first_pause_ms_(first_pause_ms) {}
+  explicit GrowingPauses(std::int64_t first_pause_ms, std::int64_t settled_ms = default_settled_ms)
+      : first_pause_ms_(first_pause_ms), settled_ms_(settled_ms) {}
 
   // Records that the key is used again. What it had before that does not count as a failure of its use.
   void returned(const std::string& key, std::int64_t now_ns);
@@ -53,7 +54,7 @@ class GrowingPauses {
   };
   const Entry* find(const std::string& key) const;
 
-  std::int64_t first_pause_ms_;
+  std::int64_t first_pause_ms_, settled_ms_;
   std::map<std::string, Entry> entries_;
 };
 

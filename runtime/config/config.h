@@ -83,6 +83,7 @@ struct ElasticConfig {
   std::int64_t memory_timeout_ms = 60'000;  // longest wait for memory that an ended process still holds
   std::int64_t input_timeout_ms = 600'000;  // longest wait for inputs that the run has read before
   std::string grow = "auto";  // restore the wanted number of replicas with new processes: "auto", "off"
+  std::int64_t settle_after_ms = 1'800'000;           // then what was used again is treated like the others
   std::int64_t grow_after_ms = 10'000;                // time since the last fault or attempt
   std::string notice_file = {}, notice_command = {};  // notice that a host is about to go away; empty: none
   std::int64_t notice_every_ms = 5'000;

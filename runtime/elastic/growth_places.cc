@@ -8,8 +8,8 @@ namespace holdfast::inline elastic {
 namespace {
 
 // Replays what has become of the joiners.
-GrowingPauses pauses_of(std::span<const Joiner> joiners, std::int64_t grow_after_ms) {
-  GrowingPauses pauses(grow_after_ms);
+GrowingPauses pauses_of(std::span<const Joiner> joiners, const ElasticConfig& config) {
+  GrowingPauses pauses(config.grow_after_ms, config.settle_after_ms);
   for (const Joiner& joiner : joiners) {
     pauses.returned(joiner.place, joiner.came_ns);
     if (joiner.lost_ns != 0) pauses.failed(joiner.place, joiner.lost_ns);
@@ -37,8 +37,8 @@ void merge_joiners(std::vector<Joiner>& all, std::span<const Joiner> others) {
 }
 
 GrowthPlan plan_growth_places(std::span<const std::string> places, std::span<const int> taken,
-                              std::span<const Joiner> joiners, int missing, std::int64_t grow_after_ms) {
-  const GrowingPauses pauses = pauses_of(joiners, grow_after_ms);
+                              std::span<const Joiner> joiners, int missing, const ElasticConfig& config) {
+  const GrowingPauses pauses = pauses_of(joiners, config);
   const auto name_of = [&](int number) -> const std::string& {
     return places[static_cast<std::size_t>(number)];
   };

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/config/config.h"
+
 namespace holdfast::inline elastic {
 
 // Joiner is a rank that has joined the run after its start, and its place.
@@ -42,6 +44,6 @@ struct GrowthPlan {
 // Plans the next growth. `places`: names by local rank, of which several may be equal. `taken`: local ranks of the
 // ranks that were launched and live. `missing`: number of ranks that the run would like to have.
 GrowthPlan plan_growth_places(std::span<const std::string> places, std::span<const int> taken,
-                              std::span<const Joiner> joiners, int missing, std::int64_t grow_after_ms);
+                              std::span<const Joiner> joiners, int missing, const ElasticConfig& config);
 
 }  // namespace holdfast::inline elastic

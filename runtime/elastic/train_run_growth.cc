@@ -46,8 +46,7 @@ std::int64_t TrainRun::grow_at_ns() const {
 GrowthPlan TrainRun::growth_places() const {
   const RecoveryInventory& known = recovery_.inventory;
   return plan_growth_places(known.places, known.numbers, known.joiners,
-                            group_.launched_ranks - world().communicator.size(),
-                            setup_.config.elastic.grow_after_ms);
+                            group_.launched_ranks - world().communicator.size(), setup_.config.elastic);
 }
 
 // Names the places of this host at the start, while its devices can still be asked.
@@ -67,7 +66,7 @@ void TrainRun::name_places() {
 void TrainRun::note_joiners(const MembershipView& before) {
   const GrowthPlan plan =
       plan_growth_places(recovery_.inventory.places, recovery_.inventory.numbers, recovery_.inventory.joiners,
-                         recovery_.record->wanted, setup_.config.elastic.grow_after_ms);
+                         recovery_.record->wanted, setup_.config.elastic);
   const std::vector<std::string>& places = recovery_.inventory.places;
   auto next = plan.numbers.begin();
   auto beyond = static_cast<int>(places.size());

@@ -57,7 +57,7 @@ Launcher::Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, La
       paths_{config_.run.directory},
       log_(std::make_unique<EventLog>(env, paths_.events())),
       hosts_(std::move(hosts)),
-      scale_up_(config_.elastic.grow_after_ms) {
+      scale_up_(config_.elastic.grow_after_ms, config_.elastic.settle_after_ms) {
   int slots = 0;
   for (const LaunchHost& host : hosts_) slots += host.slots;
   has_slots_for_all_ = slots >= options_.ranks;

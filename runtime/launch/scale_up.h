@@ -22,7 +22,8 @@ class ScaleUp {
   using Ranks = std::map<std::string, int>;  // by host
   static constexpr std::int64_t longest_look_pause_ms = 60'000;
 
-  explicit ScaleUp(std::int64_t grow_after_ms) : grow_after_ms_(grow_after_ms), pauses_(grow_after_ms) {}
+  explicit ScaleUp(std::int64_t grow_after_ms, std::int64_t settled_ms = GrowingPauses::default_settled_ms)
+      : grow_after_ms_(grow_after_ms), pauses_(grow_after_ms, settled_ms) {}
 
   // Records that a start trains with these ranks, which may be fewer than the ones that it was `given`. Returns the
   // hosts that have lost ranks which the start was to give back to them.

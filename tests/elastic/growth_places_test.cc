@@ -12,7 +12,8 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr std::int64_t s = 1'000'000'000, grow_after_ms = 10'000;
+constexpr std::int64_t s = 1'000'000'000;
+const ElasticConfig config{.grow_after_ms = 10'000};
 const std::vector<std::string> places = {"a", "b", "c", "d"};
 
 // Ranks that joined at `number`, and lived for a second each.
@@ -29,27 +30,27 @@ std::vector<Joiner> lost_at(int number, int count, int first_rank = 10) {
 }
 
 TEST(GrowthPlaces, TheLostOnesComeBackTogether) {
-  const GrowthPlan plan = plan_growth_places(places, std::vector{0, 2}, {}, 2, grow_after_ms);
+  const GrowthPlan plan = plan_growth_places(places, std::vector{0, 2}, {}, 2, config);
   EXPECT_THAT(plan.numbers, ElementsAre(1, 3));
   EXPECT_EQ(plan.wanted, 2);
   EXPECT_EQ(plan.not_before_ns, 0);
 }
 
 TEST(GrowthPlaces, AnotherFreePlaceComesFirst) {
-  const GrowthPlan plan = plan_growth_places(places, std::vector{0, 2}, lost_at(1, 1), 1, grow_after_ms);
+  const GrowthPlan plan = plan_growth_places(places, std::vector{0, 2}, lost_at(1, 1), 1, config);
   EXPECT_THAT(plan.numbers, ElementsAre(3, 1));
   EXPECT_EQ(plan.wanted, 1);
   EXPECT_EQ(plan.not_before_ns, 0) << "it does not wait for the other";
-  const GrowthPlan both = plan_growth_places(places, std::vector{0, 2}, lost_at(1, 1), 2, grow_after_ms);
+  const GrowthPlan both = plan_growth_places(places, std::vector{0, 2}, lost_at(1, 1), 2, config);
   EXPECT_EQ(both.wanted, 1) << "nor does it come with it";
 }
 
 TEST(GrowthPlaces, TheOnlyPlaceIsUsedLessAndLess) {
   const std::vector<int> others = {0, 2, 3};
-  EXPECT_EQ(plan_growth_places(places, others, lost_at(1, 1), 1, grow_after_ms).not_before_ns, 21 * s);
-  EXPECT_EQ(plan_growth_places(places, others, lost_at(1, 2), 1, grow_after_ms).not_before_ns, 141 * s);
+  EXPECT_EQ(plan_growth_places(places, others, lost_at(1, 1), 1, config).not_before_ns, 21 * s);
+  EXPECT_EQ(plan_growth_places(places, others, lost_at(1, 2), 1, config).not_before_ns, 141 * s);
   const GrowthPlan plan =
-      plan_growth_places(places, others, lost_at(1, GrowingPauses::max_failures), 1, grow_after_ms);
+      plan_growth_places(places, others, lost_at(1, GrowingPauses::max_failures), 1, config);
   EXPECT_THAT(plan.numbers, IsEmpty());
   EXPECT_EQ(plan.wanted, 0);
   EXPECT_THAT(plan.left_alone, ElementsAre("b"));
@@ -57,8 +58,7 @@ TEST(GrowthPlaces, TheOnlyPlaceIsUsedLessAndLess) {
 
 TEST(GrowthPlaces, AJoinerThatLivesTakesItsPlace) {
   const std::vector<Joiner> joiners = {{.launched_rank = 9, .number = 1, .place = "b", .came_ns = s}};
-  EXPECT_THAT(plan_growth_places(places, std::vector{0, 2}, joiners, 1, grow_after_ms).numbers,
-              ElementsAre(3));
+  EXPECT_THAT(plan_growth_places(places, std::vector{0, 2}, joiners, 1, config).numbers, ElementsAre(3));
 }
 
 TEST(GrowthPlaces, WhatAnyRankKnowsOfAJoinerCounts) {

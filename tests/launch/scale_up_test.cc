@@ -113,7 +113,7 @@ TEST(ScaleUp, LeavesAHostOutThatLosesThemEveryTime) {
 
 TEST(ScaleUp, AHostThatWasWellForLongIsLikeTheOthers) {
   ScaleUp scale_up(10'000);
-  const std::int64_t long_ns = (GrowingPauses::settled_ms / 1'000 + 1) * s;
+  const std::int64_t long_ns = (GrowingPauses::default_settled_ms / 1'000 + 1) * s;
   const std::int64_t now_ns = flap(scale_up, 0, 3 * GrowingPauses::max_failures, long_ns);
   EXPECT_FALSE(scale_up.pauses().is_condemned("b"));
   EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 20 * s));

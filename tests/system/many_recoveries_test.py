@@ -64,7 +64,7 @@ class ManyRecoveriesTest(unittest.TestCase):
     def test_nothing_grows(self):
         with harness.Scene(steps=1_000_000) as scene:
             run = scene.run("many")
-            start = run.start(2, "ft", ["--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=0", "--elastic.grow_after=1s",
+            start = run.start(2, "ft", ["--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=0", "--elastic.grow_after=500ms", "--elastic.settle_after=0s",
                                         "--training.microbatch_size=1", "--training.sequence_length=16", "--evaluation.every_steps=0",
                                         "--log.every_steps=1000000", "--watchdog.floor=30s"])
             self.assertTrue(start.wait_for_step(3), start.tail())

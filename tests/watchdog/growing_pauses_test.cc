@@ -40,7 +40,7 @@ TEST(GrowingPauses, WhatHasSettledBeginsAnew) {
   pauses.failed("gpu", 0);
   pauses.failed("gpu", second_ns);
   pauses.returned("gpu", 50 * second_ns);
-  EXPECT_EQ(pauses.failed("gpu", (51 + GrowingPauses::settled_ms / 1'000) * second_ns), 1);
+  EXPECT_EQ(pauses.failed("gpu", (51 + GrowingPauses::default_settled_ms / 1'000) * second_ns), 1);
 }
 
 }  // namespace
