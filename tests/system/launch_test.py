@@ -287,11 +287,11 @@ class LaunchTest(unittest.TestCase):
 
     def test_data_that_are_away_for_a_while(self):
         """A rank dies meanwhile, and then all: the start after that waits for the data."""
-        start = self.launch("--elastic.grow_after=1s", faults=SLOW)
+        text, away = self.scene.directory / "own.txt", self.scene.directory / "away.txt"
+        shutil.copy(self.scene.text, text)
+        start = self.launch(f'--data.sources=[{{path = "{text}", format = "text"}}]', "--elastic.grow_after=1s", faults=SLOW)
         self.assertTrue(start.wait_for_step(12, harness.HANG_S), start.tail())
-        away = self.scene.text.with_suffix(".away")
-        self.scene.text.rename(away)
-        self.addCleanup(lambda: away.exists() and away.rename(self.scene.text))
+        text.rename(away)
 
         def ranks():
             return [pid for pid in start.ranks() if pid != start.pid]
@@ -302,7 +302,7 @@ class LaunchTest(unittest.TestCase):
         harness.wait_until(lambda: "The run has read this before" in start.output(), harness.HANG_S, lambda: not start.alive(),
                            "no word", start.tail)
         time.sleep(1)
-        away.rename(self.scene.text)
+        away.rename(text)
         output = self.expect_end(start, 0)
         self.assertEqual(start.run.digest(), self.reference, output)
         self.assertNotIn("another start would end the same way", output)
