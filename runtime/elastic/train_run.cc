@@ -104,7 +104,8 @@ void TrainRun::follow_unfit_peers(const Error& fault) {
 // Returns the error that the run ends with. What is unfit on some hosts, or now, is no fault of the run's own inputs:
 // another start, on other hosts or later, may go on.
 Error TrainRun::error_of_run(const Error& fault) const {
-  const bool is_own = fault.reach == Reach::run || (fault.reach == Reach::everywhere && !setup_.has_begun);
+  const bool is_own = fault.reach == Reach::run || (fault.reach == Reach::everywhere && !setup_.has_begun &&
+                                                    recovery_.inventory.log_opened != true);
   return is_own ? fault : with_code(ExitCode::communication, fault);
 }
 

@@ -36,6 +36,8 @@ Config all_changed() {
   config.elastic.spares = 1;
   config.elastic.recovery_timeout_ms = 31'000;
   config.elastic.memory_timeout_ms = 2'000;
+  config.elastic.input_timeout_ms = 3'000;
+  config.elastic.settle_after_ms = 4'000;
   config.elastic.grow = "off";
   config.elastic.grow_after_ms = 1'500;
   config.elastic.notice_file = "/run/preempted";

