@@ -15,6 +15,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/retry.h"
 #include "runtime/rank/device_choice.h"
+#include "runtime/rank/watch.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/save/checkpoint_io.h"
 
@@ -29,6 +30,13 @@ Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result
 Result<void> agree_on_own(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine,
                           Examined examined = Examined::same) {
   return agree_on_fitness(inputs.communicator, waiter, mine, inputs.env.host_name(), examined);
+}
+
+// Repeats an attempt that storage may fail for a moment, and tells the guard that this rank waits for storage.
+template <typename Attempt>
+auto try_storage(const TrainInputs& inputs, const char* what, Attempt attempt) {
+  const StorageWait storage(inputs.watch, what);
+  return retry_storage(inputs.env, attempt);
 }
 
 // EarlierStarts holds what the host of a rank shows of earlier starts of the run.
@@ -51,7 +59,7 @@ Result<EarlierStarts> earlier_starts(const TrainInputs& inputs) {
   const RunPaths paths{inputs.config->config.run.directory};
   seen.knows_directory = true;
   const auto exists = [&](const std::string& path) {
-    return retry_storage(inputs.env, [&]() -> Result<bool> {
+    return try_storage(inputs, "the run directory", [&]() -> Result<bool> {
       HF_TRY(const FileStatus status, inputs.env.status(path));
       return status.exists;
     });
@@ -143,7 +151,8 @@ Result<OwnStates> join_domains(const TrainInputs& inputs, const Waiter& waiter, 
   HF_TRY_VOID(check_fits_parts(config));
   Result<void> claimed;
   if (domains.leads(inputs.communicator.rank()) && inputs.communicator.rank() != 0)
-    claimed = retry_storage(inputs.env, [&] { return claim_directory(inputs.env, config, claim); });
+    claimed = try_storage(inputs, "the lock of the run directory",
+                          [&] { return claim_directory(inputs.env, config, claim); });
   HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
   HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, domains,
                                    claim == nullptr ? ClaimCheck() : claim->fence()));
@@ -233,9 +242,10 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
   const bool first = inputs.communicator.rank() == 0;
   Env& env = inputs.env;
   const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
-  HF_TRY_VOID(agree(
-      inputs, patient,
-      first ? retry_storage(env, [&] { return claim_directory(env, config, claim); }) : Result<void>()));
+  HF_TRY_VOID(agree(inputs, patient,
+                    first ? try_storage(inputs, "the lock of the run directory",
+                                        [&] { return claim_directory(env, config, claim); })
+                          : Result<void>()));
   HF_TRY(const std::optional<StorageDomains> domains,
          find_storage_domains(inputs, waiter, config.run.directory));
   OwnStates own;
@@ -244,7 +254,7 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
   }
   Result<StartPoint> chosen = StartPoint{};
   if (first) {
-    chosen = retry_storage(env, [&] {
+    chosen = try_storage(inputs, "the checkpoints", [&] {
       return domains.has_value() ? choose_start(env, config, own, /*in_place=*/false)
                                  : choose_start(env, config);
     });
@@ -300,7 +310,7 @@ Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter,
 
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
                                            const Config& config, Difference difference) {
-  Result<std::shared_ptr<DataSet>> data = retry_storage(inputs.env, [&] {
+  Result<std::shared_ptr<DataSet>> data = try_storage(inputs, "training data", [&] {
     return DataSet::open(inputs.env, config.data.sources, config.training.sequence_length,
                          data_options(config.data));
   });
@@ -315,7 +325,7 @@ Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const
                                                 Difference difference) {
   if (config.evaluation.every_steps == 0) return std::optional<HeldOutSet>();
   Result<HeldOutSet> held_out =
-      retry_storage(inputs.env, [&] { return HeldOutSet::open(inputs.env, config, training); });
+      try_storage(inputs, "held-out data", [&] { return HeldOutSet::open(inputs.env, config, training); });
   HF_TRY_VOID(agree_on_own(inputs, waiter, outcome_of(held_out)));
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter,
                              {{"held-out data", to_hex(held_out->fingerprint())}}, difference));

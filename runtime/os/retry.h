@@ -8,8 +8,8 @@
 
 namespace holdfast::inline os {
 
-// Longest time for which a rank repeats a call of the file system before it counts as unfit. The guard ends no rank that
-// waits for storage so soon, and the peers of one wait longer (parallel.timeout).
+// Longest time for which a rank repeats a call of the file system before it counts as unfit. Callers on a rank's own
+// thread mark the wait for its guard (StorageWait); the peers of a rank wait longer (parallel.timeout).
 inline constexpr std::int64_t storage_patience_ms = 20'000;
 inline constexpr std::int64_t storage_pause_ms = 100;
 
