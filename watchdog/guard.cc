@@ -381,7 +381,7 @@ class Guard {
   GuardWriter writer_;
   std::vector<Unwritten> unwritten_;  // of this tick
   std::int64_t nobody_since_ns_ = 0;  // since when no rank is left; 0: there are some
-  // Of the writer's thread: it has said that it cannot write.
+  // True if the writer's thread has said that it cannot write.
   std::shared_ptr<bool> said_no_records_ = std::make_shared<bool>(false);
 };
 

@@ -165,7 +165,7 @@ void RankWatch::waits_for_storage(const char* what) {
   put(slot.storage_begun_ns, std::max<std::int64_t>(now_ns, 1));
 }
 
-// What is learned of the phase still counts from its own begin.
+// Lets the limits of the phase begin anew. The time that is learned of it still counts from its own begin.
 void RankWatch::renew_limits() {
   BoardSlot& slot = this->slot();
   const std::int64_t now_ns = std::max<std::int64_t>(env_->monotonic_ns(), 1);

@@ -41,10 +41,6 @@ std::string name_ranks(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
-}  // namespace
-
-namespace {
-
 // FactTexts holds what one rank says: its host, then the name and the value of each fact in turn.
 using FactTexts = std::vector<std::string>;
 

@@ -19,7 +19,7 @@ constexpr auto kOtherVariables = std::to_array<std::string_view>({
     "HOLDFAST_FAULTS_LOG",  //
     "HOLDFAST_LAUNCH",      // runtime/run/launch_record.h
     "HOLDFAST_CORE_FILES",  // runtime/cli/main.cc
-    // What commands of a config get, which may be such a program again.
+    // Commands of a config get these, and may be such a program again.
     "HOLDFAST_CHECKPOINT", "HOLDFAST_DOWNLOAD", "HOLDFAST_FILE", "HOLDFAST_NAME", "HOLDFAST_RUN",
     "HOLDFAST_STEP",
     "HOLDFAST_PEERS_PYTHON",  // tools/bench_peers

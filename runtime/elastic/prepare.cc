@@ -245,7 +245,7 @@ Result<void> prepare(const TrainInputs& inputs, const PrepareTerms& terms, RunSe
   InputWait wait(inputs);
   while (true) {
     const Result<void> outcome = PrepareSteps(inputs, terms, setup).run();
-    // What ends with 76 has been waited for already, as memory that other processes hold.
+    // An error with 76 has been waited for already, as for memory that other processes hold.
     const bool may_come_back =
         !outcome.ok() && !inputs.communicator.abandoned() && setup.has_begun &&
         outcome.error().code != ExitCode::communication &&

@@ -62,7 +62,8 @@ void Launcher::look_at_ranks() {
   if (!ranks.has_value()) return;
   const std::int64_t now_ns = env_->monotonic_ns();
   if (!std::exchange(trains_, true)) {
-    pause_unfit_hosts(now_ns, scale_up_.began(now_ns, *ranks));
+    scale_up_.began(now_ns, *ranks);
+    pause_unfit_hosts(now_ns, {});
     return;
   }
   const std::vector<std::string> lost = scale_up_.saw(now_ns, *ranks);
@@ -77,6 +78,7 @@ void Launcher::look_at_ranks() {
 // Pauses the use of hosts whose ranks have left because they are unfit: ranks that the run got there would leave
 // again. `counted`: hosts for which this has just been counted.
 void Launcher::pause_unfit_hosts(std::int64_t now_ns, const std::vector<std::string>& counted) {
+  if (hosts_.size() < 2) return;               // on one host the run grows by itself, and there is no other
   std::map<std::string, std::string> reasons;  // by host
   for (const LaunchedRank& rank : read_launched_ranks(*env_, start_directory_)) {
     if (rank.unfit.has_value() && unfit_ranks_.insert(rank.rank).second)
@@ -84,7 +86,6 @@ void Launcher::pause_unfit_hosts(std::int64_t now_ns, const std::vector<std::str
   }
   for (const auto& [host, reason] : reasons) {
     if (std::ranges::find(counted, host) == counted.end()) scale_up_.pauses().failed(host, now_ns);
-    if (hosts_.size() < 2) continue;  // on one host the run grows by itself
     const std::int64_t pause_ms = (scale_up_.pauses().until_ns(host) - now_ns) / 1'000'000;
     const std::string sentence =
         scale_up_.pauses().is_condemned(host)

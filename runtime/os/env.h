@@ -74,7 +74,7 @@ inline bool is_read(OpenMode mode) {
   return mode == OpenMode::read || mode == OpenMode::read_direct;
 }
 
-// What a name stands for. Of a link all but `link` is that of the file that it leads to.
+// FileStatus says what a name stands for. Of a link all but `link` is that of the file that it leads to.
 struct FileStatus {
   bool exists = false;
   bool directory = false;

@@ -31,7 +31,7 @@ struct Request {
   }
 };
 
-// What a rank still needs, and the links that have changed what came to it: each as a clause.
+// RankRequests holds what a rank still needs, and the links that have changed what came to it, each as a clause.
 struct RankRequests {
   std::vector<Request> requests = {};
   std::vector<std::string> changed_links = {};

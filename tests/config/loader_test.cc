@@ -258,7 +258,7 @@ TEST(Loader, AVariableOfNoKeyIsAnErrorWithASuggestion) {
   EXPECT_TRUE(load(kCompleteText, {}).ok()) << "an empty variable counts as one that is not set";
 }
 
-// Whatever the program, the tests and the tools call by such a name, no run may take it for a typing error.
+// Checks that no run takes a variable of the program, the tests or the tools for a typing error.
 TEST(Loader, KnowsEveryVariableThatTheTreeNames) {
   const std::regex quoted("[\"$]\\{?(HOLDFAST_[A-Z0-9_]+)[\"}]");
   const std::set<std::string> shown = {"HOLDFAST_NETWORK", "HOLDFAST_TRAINING_STEP",
