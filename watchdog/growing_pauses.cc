@@ -18,7 +18,7 @@ bool GrowingPauses::has_returned(const std::string& key) const {
   return entry != nullptr && entry->returned_ns.has_value();
 }
 
-int GrowingPauses::failed(const std::string& key, std::int64_t now_ns) {
+int GrowingPauses::failed(const std::string& key, std::int64_t now_ns, int behind) {
   Entry& entry = entries_[key];
   const std::optional<std::int64_t> returned_ns = std::exchange(entry.returned_ns, std::nullopt);
   const bool had_settled = returned_ns.has_value() && now_ns - *returned_ns > settled_ms_ * ms;
@@ -26,13 +26,29 @@ int GrowingPauses::failed(const std::string& key, std::int64_t now_ns) {
   const int doublings = std::min(entry.failures, 30);
   const std::int64_t longest_ms = std::max(longest_pause_ms, first_pause_ms_);
   const std::int64_t pause_ms = std::min(first_pause_ms_ << doublings, longest_ms);
-  entry.until_ns = now_ns + pause_ms * ms;
+  entry.failed_ns = now_ns;
+  entry.until_ns = now_ns + (pause_ms + behind * first_pause_ms_) * ms;
+  entry.newest_ns.push_back(now_ns);
+  if (entry.newest_ns.size() > static_cast<std::size_t>(max_failures)) entry.newest_ns.pop_front();
   return entry.failures;
+}
+
+void GrowingPauses::left(const std::string& key) {
+  if (const auto found = entries_.find(key); found != entries_.end()) found->second.returned_ns.reset();
 }
 
 bool GrowingPauses::may_use(const std::string& key, std::int64_t now_ns) const {
   const Entry* entry = find(key);
   return entry == nullptr || (entry->failures < max_failures && now_ns >= entry->until_ns);
+}
+
+bool GrowingPauses::may_be_needed(const std::string& key, std::int64_t now_ns) const {
+  const Entry* entry = find(key);
+  if (entry == nullptr || entry->newest_ns.empty()) return true;
+  const bool is_spent = entry->newest_ns.size() == static_cast<std::size_t>(max_failures) &&
+                        now_ns - entry->newest_ns.front() < hour_ms * ms;
+  const std::int64_t soon_ns = entry->failed_ns + longest_needed_pause_ms * ms;
+  return !is_spent && now_ns >= std::min(entry->until_ns, soon_ns);
 }
 
 bool GrowingPauses::is_condemned(const std::string& key) const {

@@ -4,9 +4,12 @@
 //   - Each failure doubles the pause before the next use, up to an hour. After `max_failures` the key is
 //     condemned: it is not used any more as long as there is another one.
 //   - What has worked for `settled_ms` (elastic.settle_after) since it was used again is treated like the others.
+//   - Where nothing else will do, a key is used sooner (may_be_needed()), but never more often than
+//     `max_failures` times in an hour: each use costs all others a start.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,7 +19,8 @@ namespace holdfast::inline watchdog {
 class GrowingPauses {
  public:
   static constexpr int max_failures = 6;
-  static constexpr std::int64_t longest_pause_ms = 3'600'000, default_settled_ms = 1'800'000;
+  static constexpr std::int64_t longest_pause_ms = 3'600'000, hour_ms = 3'600'000;
+  static constexpr std::int64_t longest_needed_pause_ms = 30'000, default_settled_ms = 1'800'000;
 
   // The first failure causes a pause of twice `first_pause_ms`.
   explicit GrowingPauses(std::int64_t first_pause_ms, std::int64_t settled_ms = default_settled_ms)
@@ -26,10 +30,15 @@ class GrowingPauses {
   void returned(const std::string& key, std::int64_t now_ns);
   bool has_returned(const std::string& key) const;
   // Records that the key has failed; the use since returned() ends with it. Returns the number of failures in
-  // a row, this one included.
-  int failed(const std::string& key, std::int64_t now_ns);
+  // a row, this one included. `behind`: how many others failed for the same reason and are used again first,
+  // so that they do not fail together again.
+  int failed(const std::string& key, std::int64_t now_ns, int behind = 0);
+  // Records that the use ended without a failure.
+  void left(const std::string& key);
 
+  // Return whether the key may be used, and whether it may be where there is no other.
   bool may_use(const std::string& key, std::int64_t now_ns) const;
+  bool may_be_needed(const std::string& key, std::int64_t now_ns) const;
   bool is_condemned(const std::string& key) const;
   int failures(const std::string& key) const;
   // Returns the end of the pause; 0: there is none.
@@ -39,8 +48,9 @@ class GrowingPauses {
   static constexpr std::int64_t ms = 1'000'000;
   struct Entry {
     int failures = 0;
-    std::int64_t until_ns = 0;
+    std::int64_t until_ns = 0, failed_ns = 0;
     std::optional<std::int64_t> returned_ns = {};
+    std::deque<std::int64_t> newest_ns = {};  // times of the newest failures, at most max_failures
   };
   const Entry* find(const std::string& key) const;
 

@@ -47,6 +47,14 @@ int starts_with_same_fault(std::span<const StartEnd> starts) {
   return static_cast<int>(other - starts.rbegin());
 }
 
+// Returns how many short starts at the end of the list ended like the last one, wherever they did.
+int short_starts_with_same_fault(std::span<const StartEnd> starts) {
+  const auto other = std::find_if(starts.rbegin(), starts.rend(), [&](const StartEnd& start) {
+    return !start.is_short || start.kind.empty() || start.kind != starts.back().kind;
+  });
+  return static_cast<int>(other - starts.rbegin());
+}
+
 Verdict end_with(ExitCode code, std::string sentence) {
   return {.restart = false, .code = code, .delay_ms = 0, .sentence = std::move(sentence)};
 }
@@ -67,7 +75,7 @@ Verdict after_start(std::span<const StartEnd> starts, bool stop_requested, const
   if (last.record == StartEnd::Record::saved) {
     return end_with(ExitCode::saved, fmt::format("saved at step {}; start it again to go on", last.step));
   }
-  if (last.record == StartEnd::Record::failed && meets_every_start(last.code)) {
+  if (last.record == StartEnd::Record::failed && meets_every_start(last.code) && last.reach == Reach::run) {
     return end_with(last.code, "another start would end the same way; what is above says what to do");
   }
   if (stop_requested) {
@@ -85,14 +93,18 @@ Verdict after_start(std::span<const StartEnd> starts, bool stop_requested, const
                     same, last.step, last.fault));
   }
   const int fruitless = starts_without_progress(starts);
-  if (fruitless >= limits.without_progress) {
+  const StartEnd& first = fruitless > 0 ? starts[starts.size() - static_cast<std::size_t>(fruitless)] : last;
+  const bool is_patient = last.ended_ns - first.begun_ns < limits.patience_ms * 1'000'000;
+  if (fruitless >= limits.without_progress && !is_patient) {
     return end_with(ExitCode::communication,
                     fmt::format("{} starts in a row reached no step beyond {}; the last one: {}", fruitless,
                                 last.step, last.fault));
   }
+  // A fault that comes soon after each start costs more than it leaves, though each makes some steps.
+  const int loops = std::max(short_starts_with_same_fault(starts) - limits.same_fault, 0);
   return {.restart = true,
           .code = ExitCode::communication,
-          .delay_ms = delay_ms(fruitless, limits),
+          .delay_ms = std::max(delay_ms(fruitless, limits), delay_ms(loops, limits)),
           .sentence = last.fault};
 }
 

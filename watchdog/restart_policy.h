@@ -30,11 +30,17 @@ struct StartEnd {
   std::string fault = {};
   // Kind of the fault; equal texts mean the same fault. Empty: nothing that the run itself could have caused.
   std::string kind = {};
+  Reach reach = Reach::run;  // of `code`: Reach::run ends the launch
+  bool is_short = false;     // it trained for a short time only, or not at all
+  std::int64_t begun_ns = 0, ended_ns = 0;
 };
 
 struct RestartLimits {
   int without_progress = 5;  // limit of starts in a row that reach no new step
   int same_fault = 3;        // limit of starts that end alike at the same step, or one beside it
+  // Time for which starts that reach no new step are made in any case, so that a run whose state is saved rarely has
+  // more of them than one that loses little, and a cheap start may be tried more often.
+  std::int64_t patience_ms = 0;
   std::int64_t first_delay_ms = 1'000;
   std::int64_t longest_delay_ms = 60'000;
 };
@@ -48,8 +54,9 @@ struct Verdict {
 
 // Returns what follows. `starts`: all of this launch, oldest first, at least one. `stop_requested`: the run
 // was asked to save and stop.
-//   - a start that finished or saved is the end, and so is an error that every other start would meet, too
-//   - a fault after new steps: again at once
+//   - a start that finished or saved is the end, and so is an error that every other start would meet, too:
+//     one of the run's own inputs (Reach::run)
+//   - a fault after new steps: again at once, unless short starts end in the same way again and again
 //   - else after a delay that doubles, until one of the limits says that it is pointless
 Verdict after_start(std::span<const StartEnd> starts, bool stop_requested, const RestartLimits& limits);
 

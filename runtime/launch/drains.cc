@@ -36,6 +36,15 @@ void Drains::forget_cancelled(const std::vector<DrainRequest>& requests) {
   });
 }
 
+bool Drains::take_over(const DrainRequest& request, const std::vector<LaunchHost>& hosts) {
+  const auto host = std::ranges::find_if(
+      hosts, [&](const LaunchHost& each) { return is_same_host(each.name, request.host); });
+  const bool has_left = request.state == State::begun || request.state == State::drained;
+  if (host == hosts.end() || !has_left) return request.state == State::asked;
+  drains_.push_back({.host = host->name, .asked_as = request.host, .state = request.state});
+  return true;
+}
+
 DrainStep Drains::take(std::int64_t now_ns, const std::vector<DrainRequest>& requests,
                        const std::vector<LaunchHost>& hosts, const DrainView& view) {
   forget_cancelled(requests);

@@ -44,6 +44,9 @@ class Drains {
   // that the run has not left yet counts from now.
   DrainStep take(std::int64_t now_ns, const std::vector<DrainRequest>& requests,
                  const std::vector<LaunchHost>& hosts, const DrainView& view);
+  // Takes over a request that an earlier launcher has begun to carry out, for a host of the list; false if there is
+  // none to take over.
+  bool take_over(const DrainRequest& request, const std::vector<LaunchHost>& hosts);
   // Forgets the hosts whose requests are gone, and does nothing else.
   void forget_cancelled(const std::vector<DrainRequest>& requests);
   // Records that the start ends for all hosts of the last take(). Returns the answers.

@@ -46,7 +46,17 @@ std::string Job::start_name() const {
   return plan_.directory.substr(plan_.directory.rfind('/') + 1);
 }
 
-Result<StartEnd> Job::run() {
+std::vector<UnfitHost> unfit_hosts(const std::vector<LaunchedRank>& ranks) {
+  std::vector<UnfitHost> unfit;
+  for (const LaunchedRank& rank : ranks) {
+    if (!rank.unfit.has_value() || std::ranges::find(unfit, rank.host, &UnfitHost::host) != unfit.end())
+      continue;
+    unfit.push_back({.host = rank.host, .reach = rank.unfit->reach, .sentence = rank.unfit->sentence});
+  }
+  return unfit;
+}
+
+Result<EndedStart> Job::run() {
   const std::uint64_t step_before = newest_step(*env_, plan_.paths);
   ProcessStart start{.arguments = plan_.line.arguments,
                      .variables = plan_.line.variables,
@@ -67,7 +77,7 @@ Result<StartEnd> Job::run() {
   reap_adopted(*env_, 0);
   ranks_ = read_launched_ranks(*env_, plan_.directory);
   look_at_status();
-  return end_of_start(step_before);
+  return facts_of(end_of_start(step_before));
 }
 
 // Watches the start until mpirun has ended, or there is a reason to end it.
@@ -241,8 +251,16 @@ StartEnd Job::end_of_start(std::uint64_t step_before) const {
   return end;
 }
 
-bool Job::ended_for_another_start() const {
-  return status_.state == "saved" && status_.reason == another_start_reason;
+// Adds what the ranks and guards report of their hosts.
+EndedStart Job::facts_of(StartEnd end) const {
+  EndedStart facts{.end = std::move(end),
+                   .unfit = unfit_hosts(ranks_),
+                   .is_as_asked = status_.state == "saved" && status_.reason == another_start_reason};
+  for (const LaunchedRank& rank : ranks_) {
+    if (rank.end.has_value()) facts.ended_on.insert(rank.host);
+    if (!rank.end.has_value() && !rank.unfit.has_value()) facts.died_on.insert(rank.host);
+  }
+  return facts;
 }
 
 std::set<std::string> Job::suspected_hosts() const {

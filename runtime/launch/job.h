@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/launch/launch_mind.h"
 #include "runtime/launch/mpirun_line.h"
 #include "runtime/launch/stop_request.h"
 #include "runtime/os/env.h"
@@ -36,14 +37,15 @@ struct JobPlan {
   std::function<std::string()> look_after_hosts = {};
 };
 
+// Returns what ranks report of hosts that are unfit, each host once.
+std::vector<UnfitHost> unfit_hosts(const std::vector<LaunchedRank>& ranks);
+
 class Job {
  public:
   Job(Env& env, StopRequest& stop, JobPlan plan) : env_(&env), stop_(&stop), plan_(std::move(plan)) {}
 
   // Returns whether the last run() was cut short.
   bool was_cut_short() const { return cut_short_; }
-  // Returns whether the start ended as requested, with its state sealed, so that there can be another start.
-  bool ended_for_another_start() const;
   // Returns the names, in the hosts' own spelling, of hosts none of whose ranks recorded how it ended,
   // although mpirun kept waiting when the ranks of all other hosts had ended.
   std::set<std::string> suspected_hosts() const;
@@ -55,7 +57,7 @@ class Job {
   //     appears: with an unreachable host it never ends by itself,
   //   - processes that mpirun leaves behind.
   // Error: mpirun could not be started.
-  Result<StartEnd> run();
+  Result<EndedStart> run();
 
  private:
   void watch_until_end();
@@ -69,6 +71,7 @@ class Job {
   bool all_ended() const;
   bool lasts(bool now, std::int64_t& since_ns, std::int64_t limit_ms) const;
   StartEnd end_of_start(std::uint64_t step_before) const;
+  EndedStart facts_of(StartEnd end) const;
   bool ended_by_mpirun() const;
   void report_fault(StartEnd& end) const;
   std::string start_name() const;

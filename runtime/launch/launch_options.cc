@@ -209,18 +209,40 @@ Result<void> check_host_names(const std::vector<LaunchHost>& hosts, const std::s
   return {};
 }
 
-std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, int group) {
+namespace {
+
+// Returns the slots that each host of the LIST has, in its order.
+std::vector<std::pair<std::string, int>> slots_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks,
+                                                             int group) {
   int needed = ranks;
   const auto left = static_cast<int>(std::ranges::count(hosts, true, &LaunchHost::answers));
-  std::string list;
+  std::vector<std::pair<std::string, int>> list;
   for (const LaunchHost& host : hosts) {
     if (!host.answers || needed <= 0 || (host.slots > 0 && host.slots < group)) continue;
     int slots = host.slots > 0 ? host.slots : (ranks + left - 1) / left;
     slots -= host.slots > 0 ? slots % group : 0;
     needed -= slots;
-    list += fmt::format("{}{}:{}", list.empty() ? "" : ",", host.name, slots);
+    list.emplace_back(host.name, slots);
   }
   return list;
+}
+
+}  // namespace
+
+std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, int group) {
+  std::string list;
+  for (const auto& [host, slots] : slots_of_hosts_left(hosts, ranks, group))
+    list += fmt::format("{}{}:{}", list.empty() ? "" : ",", host, slots);
+  return list;
+}
+
+std::map<std::string, int> ranks_by_host(const std::vector<LaunchHost>& hosts, int ranks, int group) {
+  std::map<std::string, int> given;
+  for (const auto& [host, slots] : slots_of_hosts_left(hosts, ranks, group)) {
+    given[host] = std::min(slots, ranks);
+    ranks -= given[host];
+  }
+  return given;
 }
 
 }  // namespace holdfast::inline launch

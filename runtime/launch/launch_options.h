@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,5 +48,7 @@ Result<void> check_host_names(const std::vector<LaunchHost>& hosts, const std::s
 // ranks would end the start, too. Each host gets slots for whole groups of `group` ranks if it has as many,
 // and what the ranks need if its number of slots is not known.
 std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, int group = 1);
+// Returns how many of the ranks each host gets with that LIST.
+std::map<std::string, int> ranks_by_host(const std::vector<LaunchHost>& hosts, int ranks, int group = 1);
 
 }  // namespace holdfast::inline launch

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/core/units.h"
+#include "runtime/core/check.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/named_hosts.h"
@@ -20,10 +20,104 @@
 namespace holdfast::inline launch {
 namespace {
 
-constexpr std::int64_t answer_limit_ms = 5'000;
-constexpr int nothing_lives = 0, something_lives = 1;  // exit codes of HostCommand::look
+constexpr std::int64_t host_retry_ms = 5'000;
+constexpr std::int64_t host_answer_ms = 10'000;
+constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs; less when it is over soon
+constexpr std::int64_t min_answer_ms = 200, end_reserve_ms = 100;
+constexpr std::int64_t look_answer_ms = 5'000;
+constexpr int something_lives = 1;  // exit code of HostCommand::look
+
+std::vector<HostAnswer> answers_of(const std::vector<std::optional<int>>& codes) {
+  std::vector<HostAnswer> answers;
+  for (const std::optional<int>& code : codes) answers.push_back({.code = code});
+  return answers;
+}
 
 }  // namespace
+
+// Returns the shape of the next start, on the hosts that LaunchMind chooses; waits while they are too few. Error:
+// they stay too few.
+Result<LaunchShape> Launcher::next_shape() {
+  for (bool said = false;; said = true) {
+    HF_TRY_VOID(check_claim());
+    read_hosts_again();
+    look_at_drains_between_starts();
+    doubt_hosts();
+    ask_before_start();
+    const LaunchMind::Choice choice = mind_->choose(env_->monotonic_ns());
+    tell_news();
+    if (choice.starts) {
+      hosts_ = choice.hosts;
+      const std::optional<StartLayout> layout = layout_on(hosts_, mind_->min_ranks());
+      HF_CHECK(layout.has_value());
+      if (is_narrower(*layout)) say_narrower(*layout, ranks_per_copy());
+      return shape_on_hosts_left(*layout);
+    }
+    if (!choice.sentence.empty()) return fail(ExitCode::communication, "{}", choice.sentence);
+    if (!said) say_waiting();
+    if (!wait_ms(host_retry_ms)) return whole_shape();
+  }
+}
+
+void Launcher::say_waiting() const {
+  const std::string why = mind_->why_missing();
+  const std::string reason = why.empty() ? "" : " (" + printable(why) + ")";
+  if (hosts_.size() < 2) return say("the run waits for its host" + reason);
+  const RanksWanted wanted = ranks_wanted();
+  say(fmt::format(
+      "too few hosts are left for {} = {} copies of the model on {} ranks each: waiting for more{}",
+      wanted.at_most ? "the least ranks of -np" : "elastic.min_data_parallel", wanted.min_copies,
+      wanted.per_copy, reason));
+}
+
+// Asks all hosts to clean up after the starts before, so that no process of a host that was unreachable goes
+// on beside the next start. A run on one host asks nobody.
+void Launcher::ask_before_start() {
+  note_run_id();
+  const bool asks = hosts_.size() > 1 || hosts_may_change(options_) || ranks_wanted().at_most;
+  std::vector<HostAnswer> answers(std::max<std::size_t>(hosts_.size(), 1), HostAnswer{.code = 0});
+  if (asks && !hosts_.empty()) answers = ask(HostCommand::clean, host_answer_ms);
+  mind_->heard(env_->monotonic_ns(), answers);
+}
+
+// A host that did not answer before rarely does at the end.
+void Launcher::ask_at_end(HostCommand duty) {
+  note_run_id();
+  const bool all_answer = std::ranges::all_of(hosts_, &LaunchHost::answers);
+  static_cast<void>(ask(duty, all_answer ? host_answer_ms : look_answer_ms));
+}
+
+std::vector<std::string> Launcher::words_for(HostCommand duty) const {
+  std::vector<std::string> words = arguments_of(duty, token_, duty == HostCommand::look ? "" : run_ids_);
+  words.insert(words.begin(), places_.program);
+  return words;
+}
+
+// Asks all hosts, with a shorter limit once a stop has been requested, even meanwhile, because this must end
+// within the notice, too.
+std::vector<HostAnswer> Launcher::ask(HostCommand duty, std::int64_t limit_ms) {
+  const std::int64_t until_ns = env_->monotonic_ns() + limit_ms * 1'000'000;
+  std::int64_t hurried_until_ns = -1;
+  return answers_of(ask_hosts(*env_, hosts_, words_for(duty), [&] {
+    stop_->poll();
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (!stop_->requested()) return (until_ns - now_ns) / 1'000'000;
+    if (hurried_until_ns < 0) {
+      const std::int64_t left_ms = std::clamp<std::int64_t>(stop_->left_to_end_ms() - end_reserve_ms,
+                                                            min_answer_ms, hurried_answer_ms);
+      hurried_until_ns = std::min(until_ns, now_ns + left_ms * 1'000'000);
+    }
+    return (hurried_until_ns - now_ns) / 1'000'000;
+  }));
+}
+
+bool Launcher::lives_elsewhere() {
+  const std::vector<HostAnswer> answers = ask(HostCommand::look, look_answer_ms);
+  // A host that was asked with the shorter limit may not have had time to answer.
+  return stop_->requested() || std::ranges::any_of(answers, [](const HostAnswer& answer) {
+           return answer.code == something_lives;
+         });
+}
 
 std::string Launcher::look_after_hosts() {
   look_at_ranks();
@@ -35,25 +129,29 @@ std::string Launcher::look_after_hosts() {
     }
   }
   const bool may_grow = whole_shape().several_hosts || hosts_may_change(options_);
-  if (may_grow && config_.elastic.grow == "auto" && !asked_for_another_start_) look_for_room();
+  if (may_grow && config_.elastic.grow == "auto" && !mind_->is_leaving()) look_for_room();
+  tell_news();
   return {};
 }
 
 void Launcher::look_for_room() {
+  const std::int64_t now_ns = env_->monotonic_ns();
   if (question_ != nullptr) {
     if (!question_->answers.finished()) return;
-    const Result<std::vector<std::optional<int>>> answers = std::exchange(question_, nullptr)->answers.take();
+    Result<std::vector<HostAnswer>> answers = std::exchange(question_, nullptr)->answers.take();
     if (answers.ok()) {
-      ask_for_another_start(*answers);
+      ask_for_another_start(std::move(answers).value());
     } else {
-      scale_up_.postpone(env_->monotonic_ns());
+      mind_->postpone(now_ns);
     }
-  } else if (scale_up_.is_due(env_->monotonic_ns())) {
-    ask_for_room();
+  } else if (mind_->scale_up().is_due(now_ns)) {
+    read_hosts_again();
+    asked_ = mind_->candidates(now_ns);
+    if (!asked_.empty()) ask_for_room();
   }
 }
 
-// Reads from the log of the run where its ranks are.
+// Reads from the log of the run where its ranks are, and from their reports which of them left as unfit.
 void Launcher::look_at_ranks() {
   const std::uint64_t bytes = log_bytes(*env_, paths_);
   if (bytes == seen_bytes_) return;
@@ -61,64 +159,32 @@ void Launcher::look_at_ranks() {
   seen_bytes_ = bytes;
   if (!ranks.has_value()) return;
   const std::int64_t now_ns = env_->monotonic_ns();
-  if (!std::exchange(trains_, true)) {
-    scale_up_.began(now_ns, *ranks);
-    pause_unfit_hosts(now_ns, {});
-    return;
-  }
-  const std::vector<std::string> lost = scale_up_.saw(now_ns, *ranks);
-  pause_unfit_hosts(now_ns, lost);
-  for (const std::string& host : lost) {
-    if (scale_up_.pauses().failures(host) != GrowingPauses::max_failures) continue;
-    say(fmt::format("host {} has lost its ranks {} times soon after it got them back: it is left out", host,
-                    GrowingPauses::max_failures));
-  }
+  mind_->has(now_ns, *ranks);
+  for (const UnfitHost& host : unfit_hosts(read_launched_ranks(*env_, start_directory_)))
+    mind_->unfit(now_ns, host);
 }
 
-// Pauses the use of hosts whose ranks have left because they are unfit: ranks that the run got there would leave
-// again. `counted`: hosts for which this has just been counted.
-void Launcher::pause_unfit_hosts(std::int64_t now_ns, const std::vector<std::string>& counted) {
-  if (hosts_.size() < 2) return;               // on one host the run grows by itself, and there is no other
-  std::map<std::string, std::string> reasons;  // by host
-  for (const LaunchedRank& rank : read_launched_ranks(*env_, start_directory_)) {
-    if (rank.unfit.has_value() && unfit_ranks_.insert(rank.rank).second)
-      reasons.emplace(rank.host, printable(rank.unfit->sentence));
-  }
-  for (const auto& [host, reason] : reasons) {
-    if (std::ranges::find(counted, host) == counted.end()) scale_up_.pauses().failed(host, now_ns);
-    const std::int64_t pause_ms = (scale_up_.pauses().until_ns(host) - now_ns) / 1'000'000;
-    const std::string sentence =
-        scale_up_.pauses().is_condemned(host)
-            ? fmt::format("host {} is left out for good: {}", host, reason)
-            : fmt::format("host {} is left out for {}: {}", host, format_duration(pause_ms), reason);
+// Says what LaunchMind has decided about hosts.
+void Launcher::tell_news() {
+  for (const LaunchNews& news : mind_->take_news()) {
+    const std::string sentence = printable(news.sentence);
     say(sentence);
-    log_excluded(host, sentence);
+    if (news.excluded.has_value()) log_excluded(news.excluded->name, sentence);
   }
 }
 
+// Asks the hosts whether a start could use them, beside the run.
 void Launcher::ask_for_room() {
-  const std::int64_t now_ns = env_->monotonic_ns();
-  read_hosts_again();
-  asked_ = hosts_;
-  for (LaunchHost& host : asked_)
-    host.answers = scale_up_.is_worth_a_start(host.name, now_ns) && !drains_.leaves(host.name);
-  const bool grows_itself = asked_.size() == 1;  // on one host the run grows by itself
-  if (grows_itself || layout_on(asked_).value_or(StartLayout{.ranks = 0}).ranks <= scale_up_.ranks()) {
-    scale_up_.postpone(now_ns);
-    return;
-  }
-  std::vector<std::string> words = arguments_of(HostCommand::look, token_, "");
-  words.insert(words.begin(), places_.program);
-  const std::int64_t until_ns = now_ns + answer_limit_ms * 1'000'000;
+  const std::int64_t until_ns = env_->monotonic_ns() + look_answer_ms * 1'000'000;
   question_ = std::make_unique<Question>();
   const auto left_ms = [env = env_, until_ns, &given_up = question_->given_up]() -> std::int64_t {
     return given_up ? 0 : (until_ns - env->monotonic_ns()) / 1'000'000;
   };
-  question_->answers.start(
-      *env_, "host probe",
-      [env = env_, hosts = asked_, words, left_ms]() -> Result<std::vector<std::optional<int>>> {
-        return ask_hosts(*env, hosts, words, left_ms);
-      });
+  question_->answers.start(*env_, "host probe",
+                           [env = env_, hosts = asked_, words = words_for(HostCommand::look),
+                            left_ms]() -> Result<std::vector<HostAnswer>> {
+                             return answers_of(ask_hosts(*env, hosts, words, left_ms));
+                           });
 }
 
 // Reads the hosts again, because the hostfile, or the output of the command, may change while a run lasts.
@@ -136,7 +202,6 @@ void Launcher::read_hosts_again() {
                       source_of_hosts(options_)));
     } else {
       host.answers = known->answers;
-      host.is_suspected = known->is_suspected;
     }
   }
   for (const LaunchHost& host : hosts_) {
@@ -145,19 +210,38 @@ void Launcher::read_hosts_again() {
                       source_of_hosts(options_)));
   }
   hosts_ = std::move(named).value();
+  mind_->name_hosts(env_->monotonic_ns(), hosts_);
 }
 
-// Says which hosts gave wrong numbers lately. They are used all the same. A damaged record is told by the ranks.
-void Launcher::say_findings() const {
+std::map<std::string, std::string> Launcher::findings_of_hosts() const {
   const HardwareRecord record = read_hardware_record(*env_, paths_).record;
-  for (const std::string& sentence :
-       sentences_of_hosts(record, paths_, env_->wall_time_us(), config_.verdict.findings_window_ms))
-    say(sentence);
+  return sentences_of_hosts(record, paths_, env_->wall_time_us(), config_.verdict.findings_window_ms);
 }
 
-void Launcher::forget_earlier_drains() {
-  for (const DrainRequest& request : read_drain_requests(*env_, paths_))
-    static_cast<void>(remove_drain_request(*env_, paths_, request.host).ok());
+// Says which hosts gave wrong numbers lately. A damaged record is told by the ranks.
+void Launcher::say_findings() const {
+  for (const auto& [host, sentence] : findings_of_hosts()) say(sentence);
+}
+
+void Launcher::doubt_hosts() {
+  mind_->set_doubted(findings_of_hosts());
+}
+
+// Takes over the drains of an earlier launcher that was killed. Those of one that came to its end are over.
+void Launcher::take_earlier_drains() {
+  const bool was_killed = launched_before_ && read_status(*env_, paths_).state == "running";
+  for (const DrainRequest& request : read_drain_requests(*env_, paths_)) {
+    if (!was_killed || !drains_.take_over(request, hosts_))
+      static_cast<void>(remove_drain_request(*env_, paths_, request.host).ok());
+  }
+}
+
+void Launcher::tell_drained() {
+  std::set<std::string> left;
+  for (const LaunchHost& host : hosts_) {
+    if (drains_.leaves(host.name)) left.insert(host.name);
+  }
+  mind_->set_drained(left);
 }
 
 // Writes answers to requests. A request that has been withdrawn meanwhile stays withdrawn.
@@ -173,8 +257,11 @@ void Launcher::answer(const std::vector<DrainRequest>& drains) {
 DrainView Launcher::drain_view(const std::vector<std::string>& names, std::uint64_t step) const {
   return {.step = step,
           .launcher_host = env_->host_name(),
-          .has_ranks = [&](const std::string& host) { return scale_up_.may_have_ranks(host, names); },
-          .has_room = [&](const std::vector<LaunchHost>& hosts) { return layout_on(hosts).has_value(); }};
+          .has_ranks = [&](const std::string& host) { return mind_->scale_up().may_have_ranks(host, names); },
+          .has_room =
+              [&](const std::vector<LaunchHost>& hosts) {
+                return layout_on(hosts, mind_->min_ranks()).has_value();
+              }};
 }
 
 // Answers the requests, and logs the refused ones.
@@ -194,28 +281,31 @@ void Launcher::answer_refused(const DrainStep& step) {
 void Launcher::look_at_drains_between_starts() {
   const std::vector<DrainRequest> requests = read_drain_requests(*env_, paths_);
   drains_.forget_cancelled(requests);
+  tell_drained();
   if (requests.empty()) return;
   DrainView view = drain_view({}, newest_step(*env_, paths_));
   view.has_ranks = [](const std::string&) { return true; };
   const std::int64_t now_ns = env_->monotonic_ns();
   answer_refused(drains_.take(now_ns, requests, hosts_, view));
   if (drains_.overdue(now_ns).has_value()) answer(drains_.begun());
+  tell_drained();
 }
 
 // Takes drain requests while the run trains; returns false if there are none.
 bool Launcher::look_at_drains() {
   const std::vector<DrainRequest> requests = read_drain_requests(*env_, paths_);
   drains_.forget_cancelled(requests);
+  tell_drained();
   if (requests.empty()) return false;
   std::vector<std::string> names;
   for (const LaunchHost& host : hosts_) names.push_back(host.name);
   const DrainStep step =
       drains_.take(env_->monotonic_ns(), requests, hosts_, drain_view(names, newest_step(*env_, paths_)));
   answer_refused(step);
-  if (step.stop.empty() && !step.leave.empty() && !asked_for_another_start_) {
+  if (step.stop.empty() && !step.leave.empty() && !mind_->is_leaving()) {
     const auto leaving = static_cast<int>(step.leave.size());
     if (request_restart(*env_, paths_, leaving).ok()) {
-      asked_for_another_start_ = true;
+      mind_->leaves();
       answer(drains_.begun());
       say(fmt::format("host{} {} {} left: the run is started again without after its next step",
                       leaving == 1 ? "" : "s", fmt::join(step.leave, ", "), leaving == 1 ? "is" : "are"));
@@ -230,28 +320,22 @@ void Launcher::give_up_asking() {
   question_.reset();  // waits until the asking ends
 }
 
-void Launcher::ask_for_another_start(const std::vector<std::optional<int>>& codes) {
+// Asks the run to end after its next step if LaunchMind finds that its hosts have room for a start with more ranks.
+void Launcher::ask_for_another_start(std::vector<HostAnswer> answers) {
+  const std::int64_t now_ns = env_->monotonic_ns();
   for (std::size_t i = 0; i < asked_.size(); ++i) {
     // On a host that was left out, a living process is one that could not be killed, so a start cannot use
     // the host.
-    const bool in_use = hosts_[i].answers;
-    const bool answers = codes[i] == nothing_lives || (codes[i] == something_lives && in_use);
-    asked_[i].answers = asked_[i].answers && answers;
+    const auto used = std::ranges::find(hosts_, asked_[i].name, &LaunchHost::name);
+    const bool in_use = used != hosts_.end() && used->answers;
+    if (answers[i].code == something_lives && in_use) answers[i].code = 0;
   }
-  const int room = layout_on(asked_).value_or(StartLayout{.ranks = 0}).ranks;
-  if (room <= scale_up_.ranks()) {
-    scale_up_.postpone(env_->monotonic_ns());
-    return;
+  if (!mind_->is_worth_another_start(now_ns, asked_, answers)) return;
+  if (request_restart(*env_, paths_, /*hosts_leaving=*/0).ok()) {
+    mind_->leaves();
+  } else {
+    mind_->postpone(now_ns);
   }
-  const Result<void> asked = request_restart(*env_, paths_, /*hosts_leaving=*/0);
-  if (!asked.ok()) {
-    scale_up_.postpone(env_->monotonic_ns());
-    return;
-  }
-  asked_for_another_start_ = true;
-  say(fmt::format(
-      "the run has {} ranks, and its hosts have room for {}: it is started again after its next step",
-      scale_up_.ranks(), room));
 }
 
 }  // namespace holdfast::inline launch

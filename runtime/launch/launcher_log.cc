@@ -26,13 +26,14 @@ void Launcher::log_drains(std::uint64_t step) {
 }
 
 void Launcher::log_excluded(const std::string& host, const std::string& reason) {
+  if (log_bytes(*env_, paths_) == 0) return;
   log_->others_have_written();
   log_->write(ExcludeEvent{
       .time_us = env_->wall_time_us(), .step = newest_step(*env_, paths_), .host = host, .reason = reason});
 }
 
 void Launcher::log_recovery(int ranks, std::uint64_t step) {
-  const std::uint64_t reached = starts_.back().step;
+  const std::uint64_t reached = mind_->last_end().step;
   const std::int64_t duration_ms = (env_->monotonic_ns() - failed_ns_) / 1'000'000;
   log_->others_have_written();
   RecoveryEvent event{.time_us = env_->wall_time_us(),

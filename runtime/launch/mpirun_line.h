@@ -37,6 +37,7 @@ struct LaunchShape {
   bool is_narrower = false;  // fewer ranks per copy of the model than the config says
   bool several_hosts = false;
   std::string hosts = {};                   // LIST for --host; empty: as the options say
+  std::map<std::string, int> given = {};    // ranks of each host; empty where mpirun finds the hosts
   std::vector<std::string> overrides = {};  // for `holdfast train`
   std::vector<std::string> forwarded = {};  // variables that ranks on distant hosts get, too
 };

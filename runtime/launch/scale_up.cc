@@ -15,7 +15,13 @@ int count_of(const std::map<std::string, int>& ranks, const std::string& host) {
 
 }  // namespace
 
-void ScaleUp::began(std::int64_t now_ns, const Ranks& ranks) {
+std::vector<std::string> ScaleUp::began(std::int64_t now_ns, const Ranks& ranks, const Ranks& given) {
+  std::vector<std::string> lost;
+  for (const auto& [host, count] : given) {
+    const bool was_to_get = begun_ && count > count_of(ranks_, host);
+    if (was_to_get && count > count_of(ranks, host)) lost.push_back(host);
+  }
+  for (const std::string& host : lost) pauses_.failed(host, now_ns);
   for (const auto& [host, count] : ranks) {
     if (begun_ && count > count_of(ranks_, host)) pauses_.returned(host, now_ns);
   }
@@ -24,6 +30,7 @@ void ScaleUp::began(std::int64_t now_ns, const Ranks& ranks) {
   disturbed_ns_ = now_ns;
   look_pause_ms_ = grow_after_ms_;
   look_ns_ = now_ns + look_pause_ms_ * ms;
+  return lost;
 }
 
 std::vector<std::string> ScaleUp::saw(std::int64_t now_ns, const Ranks& ranks) {

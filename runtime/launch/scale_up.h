@@ -3,7 +3,7 @@
 //
 //   - It waits until `elastic.grow_after` has passed since ranks were lost or the start began. While no
 //     more hosts answer, the time between two looks doubles up to a minute.
-//   - A host that loses ranks again soon after a start gave them back is used less and less
+//   - A host that loses ranks again soon after a start gave them back, or in that start, is used less and less
 //     (watchdog/growing_pauses.h): each such start costs all other hosts some seconds.
 #pragma once
 
@@ -25,8 +25,9 @@ class ScaleUp {
   explicit ScaleUp(std::int64_t grow_after_ms, std::int64_t settled_ms = GrowingPauses::default_settled_ms)
       : grow_after_ms_(grow_after_ms), pauses_(grow_after_ms, settled_ms) {}
 
-  // Records that a start trains, with so many ranks on each host.
-  void began(std::int64_t now_ns, const Ranks& ranks);
+  // Records that a start trains with these ranks, which may be fewer than the ones that it was `given`. Returns the
+  // hosts that have lost ranks which the start was to give back to them.
+  std::vector<std::string> began(std::int64_t now_ns, const Ranks& ranks, const Ranks& given = {});
   // Records the ranks that the start has now. Returns the hosts that have lost ranks which they had got back.
   std::vector<std::string> saw(std::int64_t now_ns, const Ranks& ranks);
 

@@ -9,7 +9,7 @@
 //   drained STEP      the run goes on without it, from this step
 //   refused SENTENCE  the run cannot do without it
 // Only the launcher writes after the first two. The host stays out for as long as the file is there; the
-// launcher removes those of an earlier launch.
+// launcher removes those of an earlier launch, unless that was killed.
 #pragma once
 
 #include <cstdint>

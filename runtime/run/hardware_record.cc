@@ -108,8 +108,8 @@ std::string time_text(std::int64_t time_us) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(seconds));
 }
 
-std::vector<std::string> sentences_of_hosts(const HardwareRecord& record, const RunPaths& paths,
-                                            std::int64_t now_us, std::int64_t window_ms) {
+std::map<std::string, std::string> sentences_of_hosts(const HardwareRecord& record, const RunPaths& paths,
+                                                      std::int64_t now_us, std::int64_t window_ms) {
   struct OfHost {
     std::size_t count = 0;
     HardwareFinding newest = {};
@@ -122,9 +122,10 @@ std::vector<std::string> sentences_of_hosts(const HardwareRecord& record, const 
     host.count += recent.count;
     if (device.findings.back().time_us >= host.newest.time_us) host.newest = device.findings.back();
   }
-  std::vector<std::string> sentences;
+  std::map<std::string, std::string> sentences;
   for (const auto& [name, host] : hosts) {
-    sentences.push_back(
+    sentences.emplace(
+        name,
         fmt::format("the hardware of host {} gave wrong numbers {} in the last {}, the last time at step {} "
                     "on {}; holdfast "
                     "drain {} {} leaves the host",

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -87,9 +88,9 @@ struct HardwareRecord {
 
 // Returns "2026-11-27 15:40:16 UTC".
 std::string time_text(std::int64_t time_us);
-// Returns a sentence for each host with recent findings, for a launcher that is about to use it.
-std::vector<std::string> sentences_of_hosts(const HardwareRecord& record, const RunPaths& paths,
-                                            std::int64_t now_us, std::int64_t window_ms);
+// Returns the hosts with recent findings, each with a sentence, for a launcher that is about to use them.
+std::map<std::string, std::string> sentences_of_hosts(const HardwareRecord& record, const RunPaths& paths,
+                                                      std::int64_t now_us, std::int64_t window_ms);
 
 // HardwareFile is a record as it was read.
 struct HardwareFile {

@@ -61,6 +61,17 @@ TEST_F(DrainsTest, AHostIsLeftByTheNextStart) {
   EXPECT_FALSE(drains_.leaves("b")) << "it was cancelled";
 }
 
+TEST_F(DrainsTest, ALauncherGoesOnWithTheDrainsOfAKilledOne) {
+  EXPECT_TRUE(drains_.take_over({.host = "b", .state = State::begun}, hosts_));
+  EXPECT_TRUE(drains_.take_over({.host = "c", .state = State::drained}, hosts_));
+  EXPECT_FALSE(drains_.take_over({.host = "a", .state = State::refused}, hosts_));
+  EXPECT_FALSE(drains_.take_over({.host = "x", .state = State::drained}, hosts_)) << "it has no such host";
+  EXPECT_TRUE(drains_.take_over(asked("a"), hosts_)) << "as a request that is still to be answered";
+  EXPECT_TRUE(drains_.leaves("b") && drains_.leaves("c"));
+  EXPECT_FALSE(drains_.leaves("a"));
+  EXPECT_EQ(drains_.trains(3).size(), 1u) << "b is left now, as was c before";
+}
+
 TEST_F(DrainsTest, AHostWithoutRanksNeedsNoOtherStart) {
   const DrainStep step = take({asked("c")});
   EXPECT_THAT(step.leave, IsEmpty());

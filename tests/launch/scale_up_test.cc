@@ -55,6 +55,15 @@ TEST(ScaleUp, WithoutAPauseItLooksEverySecond) {
   EXPECT_TRUE(scale_up.is_due(6 * s));
 }
 
+TEST(ScaleUp, CountsAHostThatAStartWasToGiveRanksAndBeganWithout) {
+  ScaleUp scale_up(10'000);
+  EXPECT_THAT(scale_up.began(0, without_b, all), IsEmpty()) << "it never had any";
+  EXPECT_THAT(scale_up.began(100 * s, without_b, all), ElementsAre("b"));
+  EXPECT_FALSE(scale_up.is_worth_a_start("b", 119 * s));
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", 120 * s));
+  EXPECT_THAT(scale_up.began(130 * s, without_b, without_b), IsEmpty()) << "it was not to have any";
+}
+
 // Loses ranks of b and gets them back, again and again; returns the time.
 std::int64_t flap(ScaleUp& scale_up, std::int64_t now_ns, int times, std::int64_t lives_ns) {
   for (int time = 0; time < times; ++time) {

@@ -293,9 +293,9 @@ TEST(Job, ARankThatCannotBeLookedAtMayLive) {
            .paths = {directory / "run"},
            .directory = start,
            .lives_elsewhere = [] { return false; }});
-  const Result<StartEnd> end = job.run();
-  ASSERT_TRUE(end.ok()) << end.error().message;
-  EXPECT_THAT(end->fault, testing::Not(testing::HasSubstr("no rank is left")));
+  const Result<EndedStart> ended = job.run();
+  ASSERT_TRUE(ended.ok()) << ended.error().message;
+  EXPECT_THAT(ended->end.fault, testing::Not(testing::HasSubstr("no rank is left")));
 }
 
 // ssh hands the words to a shell there, with blanks between them.

@@ -13,6 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Pair;
 
 constexpr std::int64_t of_second_us = 1'000'000, begin_us = 1'790'000'000 * of_second_us;
 constexpr std::int64_t minute_ms = 60'000;
@@ -113,8 +114,9 @@ TEST(HardwareRecord, TellsALauncherWhichHostsGaveWrongNumbers) {
   EXPECT_THAT(
       sentences_of_hosts(record, {"run"}, begin_us + 40 * of_second_us, minute_ms),
       ElementsAre(
-          "the hardware of host a gave wrong numbers 2 times in the last 1m, the last time at step 12 "
-          "on 2026-09-21 14:13:50 UTC; holdfast drain run a leaves the host"));
+          Pair("a",
+               "the hardware of host a gave wrong numbers 2 times in the last 1m, the last time at step 12 "
+               "on 2026-09-21 14:13:50 UTC; holdfast drain run a leaves the host")));
 }
 
 TEST(HardwareRecord, ADamagedFileIsToldAndBegunAnew) {

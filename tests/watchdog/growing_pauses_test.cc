@@ -25,6 +25,16 @@ TEST(GrowingPauses, DoubleUntilTheKeyIsCondemned) {
   EXPECT_TRUE(pauses.may_use("another", now_ns));
 }
 
+TEST(GrowingPauses, InNeedAKeyIsUsedSoonerButSixTimesAnHourAtMost) {
+  GrowingPauses pauses(10'000);
+  for (int i = 0; i < 5; ++i) pauses.failed("gpu", i * second_ns);
+  EXPECT_FALSE(pauses.may_be_needed("gpu", 33 * second_ns));
+  EXPECT_TRUE(pauses.may_be_needed("gpu", 34 * second_ns));
+  pauses.failed("gpu", 35 * second_ns);
+  EXPECT_FALSE(pauses.may_be_needed("gpu", 3'599 * second_ns));
+  EXPECT_TRUE(pauses.may_be_needed("gpu", 3'600 * second_ns));
+}
+
 TEST(GrowingPauses, WhatHasSettledBeginsAnew) {
   GrowingPauses pauses(10'000);
   pauses.failed("gpu", 0);

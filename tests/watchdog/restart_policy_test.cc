@@ -128,6 +128,32 @@ TEST(RestartPolicy, AStopIsNotFollowedByAStart) {
   EXPECT_THAT(verdict.sentence, HasSubstr("before it could save (rank 1 died)"));
 }
 
+TEST(RestartPolicy, AnErrorThatIsNotTheRunsOwnIsTriedAgain) {
+  const StartEnd end{.record = Record::failed, .code = ExitCode::data, .reach = Reach::minute};
+  EXPECT_TRUE(after({end}).restart);
+  EXPECT_EQ(after({end}).code, ExitCode::communication);
+}
+
+TEST(RestartPolicy, TriesForAsLongAsTheWorkOfALostStartIsWorth) {
+  std::vector<StartEnd> starts(9, mpirun_killed(7, 7));
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    starts[i].begun_ns = static_cast<std::int64_t>(i) * 10'000'000'000,
+    starts[i].ended_ns = starts[i].begun_ns;
+  EXPECT_TRUE(after_start(starts, false, {.patience_ms = 100'000}).restart);
+  EXPECT_FALSE(after_start(starts, false, {.patience_ms = 60'000}).restart);
+}
+
+TEST(RestartPolicy, ShortStartsThatEndAlikeAgainAndAgainAreDelayed) {
+  std::vector<StartEnd> starts;
+  std::vector<std::int64_t> delays;
+  for (std::uint64_t step = 0; step < 60; step += 10) {
+    starts.push_back(died(step, step + 10));
+    starts.back().is_short = true;
+    delays.push_back(after(starts).delay_ms);
+  }
+  EXPECT_EQ(delays, (std::vector<std::int64_t>{0, 0, 0, 1000, 2000, 4000}));
+}
+
 // Hosts
 
 std::vector<LaunchHost> hosts(const std::vector<int>& slots, const std::vector<std::size_t>& lost) {

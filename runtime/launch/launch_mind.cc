@@ -1,0 +1,341 @@
+#include "runtime/launch/launch_mind.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "runtime/core/check.h"
+#include "runtime/core/units.h"
+
+namespace holdfast::inline launch {
+namespace {
+
+constexpr int max_code_of_program =
+    125;  // a shell has higher ones, where it does not find or run the program
+
+// Returns the last line that says something.
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of("\r\n ");
+  if (end == std::string::npos) return {};
+  const std::size_t newline = text.rfind('\n', end);
+  return text.substr(newline == std::string::npos ? 0 : newline + 1,
+                     newline == std::string::npos ? end + 1 : end - newline);
+}
+
+std::string whole_seconds(std::int64_t duration_ns) {
+  return format_duration((duration_ns + 999'999'999) / 1'000'000'000 * 1'000);
+}
+
+}  // namespace
+
+std::optional<LaunchPhase> next_phase(LaunchPhase phase, LaunchOutcome outcome) {
+  using Row = std::array<std::optional<LaunchPhase>, launch_outcomes>;
+  using enum LaunchPhase;
+  constexpr std::optional<LaunchPhase> none;
+  // clang-format off
+  // A column for each LaunchOutcome, a row for each LaunchPhase.
+  static constexpr std::array<Row, launch_phases> table = {{
+      // enough, too_few, again, begins, trains, leaves, ended, over
+      {ask, wait, ask, start, none, none, pause, end},      // ask
+      {ask, wait, ask, none, none, none, pause, end},       // wait
+      {none, none, none, start, train, none, pause, end},   // start; once more where only its state is saved
+      {none, none, none, start, train, leave, pause, end},  // train; the same
+      {none, none, none, start, leave, leave, pause, end},  // leave; the same
+      {ask, wait, ask, start, none, none, pause, end},      // pause; a run on one host asks nobody
+      {none, none, none, none, none, none, none, end},      // end
+  }};
+  // clang-format on
+  return table[static_cast<std::size_t>(phase)][static_cast<std::size_t>(outcome)];
+}
+
+const char* name_of(HostState state) {
+  switch (state) {
+    case HostState::ready:
+      return "ready";
+    case HostState::unfit:
+      return "unfit";
+    case HostState::suspected:
+      return "suspected";
+    case HostState::unreachable:
+      return "unreachable";
+    case HostState::drained:
+      return "drained";
+    case HostState::condemned:
+      return "condemned";
+  }
+  return "";
+}
+
+LaunchMind::LaunchMind(LaunchMindSettings settings)
+    : settings_(std::move(settings)), scale_up_(settings_.grow_after_ms, settings_.settled_ms) {
+  hosts_.push_back({.named = {.name = settings_.own_host}});
+}
+
+void LaunchMind::follow(LaunchOutcome outcome) {
+  const std::optional<LaunchPhase> next = next_phase(phase_, outcome);
+  HF_CHECK(next.has_value());
+  phase_ = *next;
+}
+
+std::vector<LaunchNews> LaunchMind::take_news() {
+  return std::exchange(news_, {});
+}
+
+HostRow LaunchMind::row_of(const Host& host) const {
+  const GrowingPauses& pauses = scale_up_.pauses();
+  HostRow row{.name = host.named.name,
+              .state = host.state,
+              .reason = host.reason,
+              .since_ns = host.since_ns,
+              .failures = pauses.failures(host.named.name),
+              .until_ns = host.state == HostState::ready ? 0 : pauses.until_ns(host.named.name)};
+  if (drained_.contains(row.name)) {
+    row.state = HostState::drained;
+    row.reason = "the run was asked to leave it";
+  } else if (row.state == HostState::ready && doubted_.contains(row.name)) {
+    row.state = HostState::suspected;
+    row.reason = doubted_.at(row.name);
+  }
+  return row;
+}
+
+std::vector<HostRow> LaunchMind::rows() const {
+  std::vector<HostRow> rows;
+  for (const Host& host : hosts_) rows.push_back(row_of(host));
+  return rows;
+}
+
+LaunchMind::Host* LaunchMind::find(const std::string& name) {
+  const auto found = std::ranges::find_if(hosts_, [&](const Host& host) { return host.named.name == name; });
+  return found == hosts_.end() ? nullptr : &*found;
+}
+
+void LaunchMind::name_hosts(std::int64_t now_ns, const std::vector<LaunchHost>& hosts) {
+  std::vector<Host> named;
+  for (const LaunchHost& host : hosts) {
+    if (const Host* known = find(host.name); known != nullptr) {
+      named.push_back(*known);
+      named.back().named.slots = host.slots;
+    } else {
+      named.push_back({.named = host, .since_ns = now_ns});
+    }
+  }
+  is_implicit_ = named.empty();
+  if (is_implicit_) named.push_back({.named = {.name = settings_.own_host}, .since_ns = now_ns});
+  hosts_ = std::move(named);
+}
+
+void LaunchMind::know_as(const std::string& name, const std::string& own_name) {
+  if (!own_name.empty() && name != own_name) known_as_[own_name] = name;
+}
+
+std::string LaunchMind::name_in_list(const std::string& own_name) const {
+  const auto is_named = [&](const Host& host) { return host.named.name == own_name; };
+  if (hosts_.size() == 1) return hosts_.front().named.name;
+  const auto known = known_as_.find(own_name);
+  return known == known_as_.end() || std::ranges::any_of(hosts_, is_named) ? own_name : known->second;
+}
+
+void LaunchMind::suspect(const std::set<std::string>& own_names) {
+  std::set<std::string> names;
+  for (const std::string& own : own_names) names.insert(name_in_list(own));
+  for (Host& host : hosts_) host.named.is_suspected = names.contains(host.named.name);
+}
+
+void LaunchMind::set(std::int64_t now_ns, Host& host, HostState state, std::string reason) {
+  if (host.state == state && host.reason == reason) return;
+  host.since_ns = now_ns;
+  host.state = state;
+  host.reason = std::move(reason);
+}
+
+void LaunchMind::tell_excluded(std::int64_t now_ns, Host& host) {
+  const HostRow row = row_of(host);
+  std::string sentence;
+  switch (host.state) {
+    case HostState::unreachable:
+      sentence = fmt::format("host {} does not answer: it is left out", row.name);
+      break;
+    case HostState::condemned:
+      sentence = fmt::format("host {} is left out, as it has failed {} times in a row: {}", row.name,
+                             row.failures, row.reason);
+      break;
+    default:
+      sentence = row.until_ns > now_ns ? fmt::format("host {} is left out for {}: {}", row.name,
+                                                     whole_seconds(row.until_ns - now_ns), row.reason)
+                                       : fmt::format("host {} cannot be used: {}", row.name, row.reason);
+  }
+  news_.push_back({.sentence = std::move(sentence), .excluded = row});
+}
+
+// Leaves the host out with the pause that its failures have come to.
+void LaunchMind::exclude(std::int64_t now_ns, const std::string& name, HostState state,
+                         const std::string& reason, int behind) {
+  scale_up_.pauses().failed(name, now_ns, behind);
+  if (Host* host = find(name); host != nullptr) leave_out(now_ns, *host, state, reason);
+}
+
+void LaunchMind::leave_out(std::int64_t now_ns, Host& host, HostState state, const std::string& reason) {
+  set(now_ns, host, scale_up_.pauses().is_condemned(host.named.name) ? HostState::condemned : state, reason);
+  tell_excluded(now_ns, host);
+}
+
+void LaunchMind::take_back(std::int64_t now_ns, Host& host) {
+  if (host.state == HostState::ready) return;
+  const bool has_failed = host.state == HostState::suspected || host.state == HostState::condemned ||
+                          scale_up_.pauses().until_ns(host.named.name) > host.since_ns;
+  say(has_failed ? fmt::format("host {} is used again, {} after it was left out: {}", host.named.name,
+                               whole_seconds(now_ns - host.since_ns), host.reason)
+                 : fmt::format("host {} answers again: the run takes it back", host.named.name));
+  set(now_ns, host, HostState::ready, "");
+}
+
+void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers) {
+  HF_CHECK(answers.size() == hosts_.size());
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    Host& host = hosts_[i];
+    const HostAnswer& answer = answers[i];
+    const std::string& name = host.named.name;
+    host.is_reached = answer.code == 0;
+    host.named.is_suspected = false;  // if it comes back, its login takes the usual time
+    if (host.is_reached || drained_.contains(name)) continue;
+    // A host that came back and is lost again has cost the others a start.
+    if (!answer.code.has_value() && scale_up_.pauses().has_returned(name) && given_.contains(name))
+      scale_up_.pauses().failed(name, now_ns);
+    const std::string line = last_line(answer.output);
+    const HostState before = host.state;
+    const std::string reason_before = host.reason;
+    if (!answer.code.has_value()) {
+      set(now_ns, host, HostState::unreachable, "it does not answer");
+    } else if (*answer.code > max_code_of_program || line.empty()) {
+      set(now_ns, host, HostState::unfit,
+          fmt::format("{} ended there with exit code {}", settings_.program, *answer.code));
+    } else {
+      set(now_ns, host, HostState::unfit, line);
+    }
+    if (before != host.state || reason_before != host.reason) tell_excluded(now_ns, host);
+  }
+}
+
+bool LaunchMind::is_usable(const Host& host, std::int64_t now_ns) const {
+  return host.is_reached && may_use(host.named.name, now_ns);
+}
+
+bool LaunchMind::may_use(const std::string& host, std::int64_t now_ns) const {
+  return !drained_.contains(host) && scale_up_.pauses().may_use(host, now_ns);
+}
+
+std::vector<LaunchHost> LaunchMind::marked(const std::function<bool(const Host&)>& answers) const {
+  std::vector<LaunchHost> marked;
+  for (const Host& host : hosts_) {
+    marked.push_back(host.named);
+    marked.back().answers = answers(host);
+  }
+  return marked;
+}
+
+int LaunchMind::ranks_on(const std::vector<LaunchHost>& hosts) const {
+  if (std::ranges::none_of(hosts, &LaunchHost::answers)) return 0;
+  return settings_.ranks_on(is_implicit_ ? std::vector<LaunchHost>() : hosts, min_ranks_that_fit_);
+}
+
+void LaunchMind::set_doubted(std::map<std::string, std::string> hosts) {
+  doubted_.clear();
+  for (auto& [host, sentence] : hosts) doubted_.emplace(name_in_list(host), std::move(sentence));
+}
+
+// Leaves the hosts out that gave wrong numbers, where the start has as many ranks without them.
+void LaunchMind::drop_doubted(std::vector<LaunchHost>& chosen) const {
+  const int ranks = ranks_on(chosen);
+  for (LaunchHost& host : chosen) {
+    if (!host.answers || !doubted_.contains(host.name)) continue;
+    host.answers = false;
+    host.answers = ranks_on(chosen) < ranks;
+  }
+}
+
+// Takes all hosts that may be used, and where these are too few, those whose pause is not over, the one with
+// the fewest failures first.
+LaunchMind::Choice LaunchMind::choose(std::int64_t now_ns) {
+  std::vector<LaunchHost> chosen = marked([&](const Host& host) { return is_usable(host, now_ns); });
+  bool is_enough = ranks_on(chosen) > 0;
+  if (!is_enough && short_since_ns_ < 0) short_since_ns_ = now_ns;
+  std::vector<std::size_t> needed;
+  for (std::size_t i = 0; !is_enough && i < hosts_.size(); ++i) {
+    const Host& host = hosts_[i];
+    const bool may_help = host.is_reached && !drained_.contains(host.named.name) &&
+                          scale_up_.pauses().may_be_needed(host.named.name, now_ns);
+    if (!chosen[i].answers && may_help) needed.push_back(i);
+  }
+  std::ranges::stable_sort(needed, {},
+                           [&](std::size_t i) { return scale_up_.pauses().failures(hosts_[i].named.name); });
+  for (std::size_t i = 0; i < needed.size() && !is_enough; ++i) {
+    chosen[needed[i]].answers = true;
+    is_enough = ranks_on(chosen) > 0;
+  }
+  if (is_enough) {
+    drop_doubted(chosen);
+    for (std::size_t i = 0; i < hosts_.size(); ++i) {
+      if (chosen[i].answers) take_back(now_ns, hosts_[i]);
+    }
+    follow(LaunchOutcome::enough);
+    if (is_implicit_) chosen.clear();
+    return {.starts = true, .hosts = std::move(chosen)};
+  }
+  if (now_ns - short_since_ns_ > settings_.wait_for_hosts_ms * ms) {
+    follow(LaunchOutcome::over);
+    const std::string why = why_missing();
+    return {.sentence = fmt::format("no more hosts came within {} s{}; start it again when they are there",
+                                    settings_.wait_for_hosts_ms / 1000, why.empty() ? "" : " (" + why + ")")};
+  }
+  follow(LaunchOutcome::too_few);
+  return {.hosts = std::move(chosen)};
+}
+
+std::string LaunchMind::why_missing() const {
+  std::string why;
+  for (const HostRow& row : rows()) {
+    if (row.state != HostState::ready)
+      why += fmt::format("{}{} is {}: {}", why.empty() ? "" : "; ", row.name, name_of(row.state), row.reason);
+  }
+  return why;
+}
+
+std::vector<LaunchHost> LaunchMind::candidates(std::int64_t now_ns) {
+  if (phase_ != LaunchPhase::train || is_implicit_ || !scale_up_.is_due(now_ns)) return {};
+  std::vector<LaunchHost> asked = marked([&](const Host& host) {
+    return scale_up_.is_worth_a_start(host.named.name, now_ns) && !drained_.contains(host.named.name);
+  });
+  const bool grows_itself = asked.size() == 1;  // on one host the run grows by itself
+  if (!grows_itself && ranks_on(asked) > scale_up_.ranks()) return asked;
+  scale_up_.postpone(now_ns);
+  return {};
+}
+
+bool LaunchMind::is_worth_another_start(std::int64_t now_ns, std::span<const LaunchHost> asked,
+                                        std::span<const HostAnswer> answers) {
+  std::vector<LaunchHost> left(asked.begin(), asked.end());
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    if (!left[i].answers) continue;
+    left[i].answers = answers[i].code == 0;
+    Host* host = find(left[i].name);
+    const std::string line = last_line(answers[i].output);
+    const bool says_why = answers[i].code.has_value() && *answers[i].code <= max_code_of_program;
+    if (host == nullptr || left[i].answers || !says_why || line.empty() || host->reason == line) continue;
+    set(now_ns, *host, HostState::unfit, line);
+    tell_excluded(now_ns, *host);
+  }
+  const int room = ranks_on(left);
+  if (room <= scale_up_.ranks()) {
+    scale_up_.postpone(now_ns);
+    return false;
+  }
+  say(fmt::format(
+      "the run has {} ranks, and its hosts have room for {}: it is started again after its next step",
+      scale_up_.ranks(), room));
+  return true;
+}
+
+}  // namespace holdfast::inline launch

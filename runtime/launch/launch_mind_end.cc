@@ -1,0 +1,294 @@
+// LaunchMind: what a start shows about its hosts while it trains and when it has ended, and what follows.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <ranges>
+#include <utility>
+
+#include "runtime/launch/launch_mind.h"
+
+namespace holdfast::inline launch {
+namespace {
+
+// A start is short if it trained for less than this time, or than so many times what it took to begin.
+constexpr std::int64_t short_ms = 60'000, short_factor = 10;
+constexpr std::int64_t minute_patience_ms = 600'000;  // for what may be different at the next attempt
+constexpr std::int64_t first_delay_ms = 1'000, longest_delay_ms = 60'000;
+constexpr std::int64_t longest_interval_ms = 3'600'000;
+
+bool is_error_of_inputs(const StartEnd& end) {
+  if (end.record != StartEnd::Record::failed) return false;
+  return end.code == ExitCode::config || end.code == ExitCode::does_not_fit || end.code == ExitCode::data ||
+         end.code == ExitCode::checkpoint;
+}
+
+// Returns the widest reach of all reports: without any, what the ranks agreed on is wrong for all of them.
+Reach reach_of(std::span<const UnfitHost> unfit) {
+  if (unfit.empty()) return Reach::run;
+  const auto has = [&](Reach reach) {
+    return std::ranges::find(unfit, reach, &UnfitHost::reach) != unfit.end();
+  };
+  if (has(Reach::run)) return Reach::run;
+  return has(Reach::host) || has(Reach::everywhere) ? Reach::host : Reach::minute;
+}
+
+int given_to(const ScaleUp::Ranks& ranks, const std::string& host) {
+  const auto found = ranks.find(host);
+  return found == ranks.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+bool LaunchMind::Evidence::mentions(const std::string& host) const {
+  return died_on.contains(host) || std::ranges::any_of(silent, [&](const SilentPair& pair) {
+           return pair.from == host || pair.of == host;
+         });
+}
+
+ScaleUp::Ranks LaunchMind::in_list(const ScaleUp::Ranks& ranks) const {
+  ScaleUp::Ranks named;
+  for (const auto& [host, count] : ranks) named[name_in_list(host)] += count;
+  return named;
+}
+
+EndedStart LaunchMind::in_list(EndedStart ended) const {
+  const auto name = [&](std::set<std::string>& hosts) {
+    std::set<std::string> names;
+    for (const std::string& host : hosts) names.insert(name_in_list(host));
+    hosts = std::move(names);
+  };
+  name(ended.died_on);
+  name(ended.ended_on);
+  for (UnfitHost& unfit : ended.unfit) unfit.host = name_in_list(unfit.host);
+  for (SilentPair& pair : ended.silent) pair = {.from = name_in_list(pair.from), .of = name_in_list(pair.of)};
+  return ended;
+}
+
+void LaunchMind::begins(std::int64_t now_ns, const ScaleUp::Ranks& given, int ranks, bool is_narrower) {
+  follow(LaunchOutcome::begins);
+  given_ = given;
+  ranks_ = ranks;
+  is_narrower_ = is_narrower;
+  has_reported_ = false;
+  failed_in_start_.clear();
+  begun_ns_ = now_ns;
+  trained_ns_ = own_calls_fail_since_ns_ = -1;
+  own_calls_failed_ = 0;
+}
+
+void LaunchMind::trains(std::int64_t now_ns) {
+  follow(LaunchOutcome::trains);
+  trained_ns_ = now_ns;
+  short_since_ns_ = -1;
+  fewest_trained_ = std::min(fewest_trained_.value_or(ranks_), ranks_);
+  has_trained_narrower_ = has_trained_narrower_ || is_narrower_;
+  if (trained_.empty()) trained_ = given_;
+}
+
+void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks) {
+  const ScaleUp::Ranks named = in_list(ranks);
+  const bool is_first = !std::exchange(has_reported_, true);
+  const std::vector<std::string> lost =
+      is_first ? scale_up_.began(now_ns, named, given_) : scale_up_.saw(now_ns, named);
+  trained_ = named;
+  if (has_one_host()) return;
+  failed_in_start_.insert(lost.begin(), lost.end());
+  for (const std::string& name : lost) {
+    Host* host = find(name);
+    if (host == nullptr || !scale_up_.pauses().is_condemned(name) || host->state == HostState::condemned)
+      continue;
+    set(now_ns, *host, HostState::condemned, "it lost its ranks soon after it got them back");
+    news_.push_back(
+        {.sentence = fmt::format("host {} has lost its ranks {} times soon after it got them back: "
+                                 "it is left out",
+                                 name, scale_up_.pauses().failures(name)),
+         .excluded = row_of(*host)});
+  }
+}
+
+void LaunchMind::unfit(std::int64_t now_ns, const UnfitHost& unfit) {
+  const std::string name = name_in_list(unfit.host);
+  Host* host = find(name);
+  if (host == nullptr || has_one_host() || unfit.reach == Reach::minute) return;
+  if (host->state != HostState::ready && host->reason == unfit.sentence) return;
+  const bool is_counted = !failed_in_start_.insert(name).second;  // as a host that has lost its ranks
+  if (!is_counted) scale_up_.pauses().failed(name, now_ns);
+  leave_out(now_ns, *host, HostState::unfit, unfit.sentence);
+}
+
+bool LaunchMind::is_given_ranks(const std::string& host) const {
+  return given_.empty() || given_.contains(host);
+}
+
+// Returns the hosts that have more ranks in this start than in the newest one that trained.
+std::vector<std::string> LaunchMind::joined() const {
+  std::vector<std::string> joined;
+  if (trained_.empty()) return joined;
+  for (const Host& host : hosts_) {
+    const std::string& name = host.named.name;
+    if (given_to(given_, name) > given_to(trained_, name)) joined.push_back(name);
+  }
+  return joined;
+}
+
+// Returns whether a start failed for want of memory that one with more ranks does not need.
+bool LaunchMind::lacks_ranks(const EndedStart& ended) const {
+  if (ended.end.code != ExitCode::does_not_fit) return false;
+  if (!fewest_trained_.has_value()) {
+    const std::vector<LaunchHost> all = marked([](const Host&) { return true; });
+    return is_narrower_ || ranks_ < ranks_on(all);
+  }
+  return (is_narrower_ && !has_trained_narrower_) || ranks_ < *fewest_trained_;
+}
+
+// Decides about an error of the inputs; returns whether it leaves hosts out, so that the end is explained.
+// Otherwise StartEnd::reach says whether the launch ends.
+bool LaunchMind::leaves_out_unfit(std::int64_t now_ns, EndedStart& ended) {
+  StartEnd& end = ended.end;
+  std::map<std::string, std::string> reasons;
+  for (const UnfitHost& unfit : ended.unfit) {
+    const bool was_before = failed_in_start_.contains(unfit.host);  // and the start went on without it
+    if (unfit.reach != Reach::minute && is_given_ranks(unfit.host) && !was_before)
+      reasons.emplace(unfit.host, unfit.sentence);
+  }
+  const bool has_trained = has_begun() || end.step_before > 0;
+  const std::size_t given = given_.empty() ? hosts_.size() : given_.size();
+  const Reach reach = reach_of(ended.unfit);
+  end.reach = reach;
+  const bool names_some = reach == Reach::host && reasons.size() < given;
+  const bool is_everywhere = reach == Reach::host && !names_some;
+  const std::vector<std::string> newcomers = joined();
+  if (reach != Reach::host && !newcomers.empty() && newcomers.size() < given) {
+    // Whatever it says: without them the run has trained.
+    reasons.clear();
+    const std::string why = ended.unfit.empty() ? end.fault : ended.unfit.front().sentence;
+    for (const std::string& name : newcomers)
+      reasons[name] =
+          fmt::format("a start with it ended with exit code {}: {}", static_cast<int>(end.code), why);
+  } else if (!names_some && lacks_ranks(ended)) {
+    min_ranks_that_fit_ = ranks_ + 1;
+    end.reach = Reach::minute;
+    end.fault = fmt::format("a copy of the model on {} ranks does not fit into memory", ranks_);
+    return false;
+  } else if (is_everywhere && !has_trained) {
+    end.reach = Reach::run;
+    return false;
+  } else if (!names_some && !is_everywhere) {
+    // What has fitted before fits again when others have released the memory.
+    if (has_trained && end.code == ExitCode::does_not_fit) end.reach = Reach::minute;
+    return false;
+  }
+  int behind = 0;
+  for (const auto& [name, why] : reasons) exclude(now_ns, name, HostState::unfit, why, behind++);
+  end.fault = fmt::format("the start failed on {}", fmt::join(std::views::keys(reasons), ", "));
+  return true;
+}
+
+// Leaves hosts out that short starts in a row have lost, or the newest one right after they joined it.
+bool LaunchMind::leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended) {
+  Evidence now;
+  for (const SilentPair& pair : ended.silent) {
+    if (is_given_ranks(pair.from) && is_given_ranks(pair.of)) now.silent.push_back(pair);
+  }
+  // Where the ranks of all hosts died, mpirun did, or all had the same fault.
+  if (std::ranges::any_of(ended.ended_on, [&](const auto& host) { return !ended.died_on.contains(host); }))
+    now.died_on = ended.died_on;
+  const std::optional<Evidence> before = std::exchange(last_evidence_, now);
+  if (!ended.end.is_short) {
+    last_evidence_.reset();
+    return false;
+  }
+  const std::vector<std::string> newcomers = joined();
+  const GrowingPauses& pauses = scale_up_.pauses();
+  const auto is_new = [&](const std::string& name) {
+    return pauses.has_returned(name) || std::ranges::find(newcomers, name) != newcomers.end();
+  };
+  std::vector<BlameHost> hosts;
+  for (const Host& host : hosts_) {
+    const std::string& name = host.named.name;
+    hosts.push_back({.name = name,
+                     .doubts = pauses.failures(name) + (is_new(name) ? 1 : 0),
+                     .is_own = name == settings_.own_host});
+  }
+  std::vector<SilentPair> pairs = now.silent;
+  if (before.has_value()) pairs.insert(pairs.end(), before->silent.begin(), before->silent.end());
+  std::set<std::string> blamed = now.died_on;
+  for (std::string& name : blame_hosts(pairs, hosts)) blamed.insert(std::move(name));
+  std::erase_if(blamed, [&](const std::string& name) {
+    const bool again = before.has_value() && before->mentions(name);
+    return find(name) == nullptr || !now.mentions(name) || !(again || is_new(name));
+  });
+  for (const std::string& name : blamed) {
+    const bool has_died = now.died_on.contains(name);
+    exclude(
+        now_ns, name, HostState::suspected,
+        has_died ? "its ranks died, and the run ended" : "other hosts did not hear it, and the run ended");
+  }
+  return !blamed.empty();
+}
+
+RestartLimits LaunchMind::limits_after(const StartEnd& end) const {
+  RestartLimits limits{.first_delay_ms = first_delay_ms, .longest_delay_ms = longest_delay_ms};
+  limits.patience_ms = std::min(settings_.save_interval_ms, longest_interval_ms);
+  if (is_error_of_inputs(end) && end.reach == Reach::minute)
+    limits.patience_ms = std::max(limits.patience_ms, minute_patience_ms);
+  return limits;
+}
+
+Verdict LaunchMind::ended(std::int64_t now_ns, EndedStart start, bool stop_requested) {
+  EndedStart ended = in_list(std::move(start));
+  StartEnd& end = ended.end;
+  end.begun_ns = begun_ns_;
+  end.ended_ns = now_ns;
+  const std::int64_t start_up_ns = trained_ns_ - begun_ns_, trained_for_ns = now_ns - trained_ns_;
+  end.is_short = trained_ns_ < 0 || trained_for_ns < std::max(short_ms * ms, short_factor * start_up_ns);
+  const bool is_over = end.record == StartEnd::Record::finished || end.record == StartEnd::Record::saved;
+  bool is_explained = false;
+  if (ended.is_as_asked) {
+    end.record = StartEnd::Record::failed;  // so that another start follows: the state may be in RAM alone
+    end.code = ExitCode::communication;
+    end.kind.clear();
+  } else if (is_error_of_inputs(end)) {
+    is_explained = leaves_out_unfit(now_ns, ended);
+  } else if (!is_over && end.code != ExitCode::numerics && !stop_requested && !has_one_host()) {
+    is_explained = leaves_out_blamed(now_ns, ended);
+  }
+  Verdict verdict;
+  if (is_explained) {
+    end.code = ExitCode::communication;
+    end.kind.clear();
+    verdict = {.restart = true, .code = end.code, .sentence = end.fault};
+    if (stop_requested) verdict = after_start({&end, 1}, true, {});
+  } else {
+    const RestartLimits limits = limits_after(end);
+    if (end.reach != Reach::run) end.kind.clear();
+    starts_.push_back(end);
+    verdict = after_start(starts_, stop_requested, limits);
+  }
+  last_end_ = end;
+  follow(verdict.restart ? LaunchOutcome::ended : LaunchOutcome::over);
+  return verdict;
+}
+
+Verdict LaunchMind::own_call_failed(std::int64_t now_ns, const Error& error) {
+  const bool may_pass = error.reach == Reach::minute || (error.reach == Reach::host && has_begun());
+  if (own_calls_fail_since_ns_ < 0) own_calls_fail_since_ns_ = now_ns;
+  const bool is_too_long = now_ns - own_calls_fail_since_ns_ > minute_patience_ms * ms;
+  if (!may_pass || is_too_long) {
+    follow(LaunchOutcome::over);
+    return {.restart = false,
+            .code = may_pass || has_begun() ? ExitCode::communication : error.code,
+            .sentence = error.message};
+  }
+  std::int64_t delay_ms = first_delay_ms;
+  for (int i = 0; i < own_calls_failed_ && delay_ms < longest_delay_ms; ++i) delay_ms *= 2;
+  ++own_calls_failed_;
+  follow(LaunchOutcome::ended);
+  return {.restart = true,
+          .code = ExitCode::communication,
+          .delay_ms = std::min(delay_ms, longest_delay_ms),
+          .sentence = error.message};
+}
+
+}  // namespace holdfast::inline launch

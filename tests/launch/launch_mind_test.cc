@@ -1,0 +1,264 @@
+// What the launcher decides, as tables, and over random schedules of what happens to its hosts.
+#include "runtime/launch/launch_mind.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/launch/simulated_launch.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr std::int64_t sec = 1'000'000'000;
+const std::vector<LaunchHost> list = {
+    {.name = "a", .slots = 2}, {.name = "b", .slots = 2}, {.name = "c", .slots = 2}};
+const ScaleUp::Ranks of_three = {{"a", 2}, {"b", 2}, {"c", 2}}, without_c = {{"a", 2}, {"b", 2}};
+
+LaunchMindSettings settings(int least = 2) {
+  return {.own_host = "a", .program = "holdfast", .ranks_on = [least](const auto& hosts, int min_ranks) {
+            int room = 0;
+            for (const LaunchHost& host : hosts) room += host.answers ? host.slots : 0;
+            return room >= std::max(min_ranks, least) ? room : 0;
+          }};
+}
+
+std::vector<std::string> used(const LaunchMind::Choice& choice) {
+  std::vector<std::string> names;
+  for (const LaunchHost& host : choice.hosts) {
+    if (choice.starts && host.answers) names.push_back(host.name);
+  }
+  return names;
+}
+
+class LaunchMindTest : public testing::Test {
+ protected:
+  LaunchMindTest() { mind.name_hosts(0, list); }
+
+  std::vector<std::string> choose(std::int64_t now_ns,
+                                  const std::vector<HostAnswer>& answers = {{0}, {0}, {0}}) {
+    mind.heard(now_ns, answers);
+    return used(mind.choose(now_ns));
+  }
+  void begins(std::int64_t now_ns, const ScaleUp::Ranks& ranks) {
+    mind.begins(now_ns, ranks, static_cast<int>(2 * ranks.size()), false);
+  }
+  void trains(std::int64_t now_ns, const ScaleUp::Ranks& ranks) {
+    choose(now_ns);
+    begins(now_ns, ranks);
+    mind.trains(now_ns);
+    mind.has(now_ns, ranks);
+  }
+  static EndedStart failed(ExitCode code, std::vector<UnfitHost> unfit = {}, std::uint64_t step = 0) {
+    return {.end = {.record = StartEnd::Record::failed,
+                    .code = code,
+                    .step_before = step,
+                    .step = step,
+                    .fault = "it failed"},
+            .unfit = std::move(unfit)};
+  }
+
+  LaunchMind mind = LaunchMind(settings());
+};
+
+TEST_F(LaunchMindTest, WrongInputsOfTheRunEndIt) {
+  choose(0);
+  begins(0, of_three);
+  const Verdict verdict = mind.ended(sec, failed(ExitCode::config), false);
+  EXPECT_FALSE(verdict.restart);
+  EXPECT_EQ(verdict.code, ExitCode::config);
+  EXPECT_EQ(mind.phase(), LaunchPhase::end);
+}
+
+TEST_F(LaunchMindTest, WhatEveryHostLacksEndsAFirstStartAndIsWaitedForLater) {
+  const std::vector<UnfitHost> unfit = {{"a"}, {"b"}, {"c"}};
+  choose(0);
+  begins(0, of_three);
+  EXPECT_EQ(mind.ended(sec, failed(ExitCode::data, unfit), false).code, ExitCode::data);
+  mind = LaunchMind(settings());
+  mind.name_hosts(0, list);
+  trains(0, of_three);
+  EXPECT_TRUE(mind.ended(sec, failed(ExitCode::data, unfit, 5), false).restart);
+  EXPECT_THAT(choose(2 * sec), IsEmpty());
+  EXPECT_EQ(mind.phase(), LaunchPhase::wait);
+  EXPECT_THAT(choose(30 * sec), ElementsAre("a")) << "as few as the run can be";
+}
+
+TEST_F(LaunchMindTest, AHostThatSaysItIsUnfitIsLeftOutForAWhile) {
+  choose(0);
+  begins(0, of_three);
+  const Verdict verdict =
+      mind.ended(sec, failed(ExitCode::data, {{.host = "c", .sentence = "no data"}}), false);
+  EXPECT_TRUE(verdict.restart);
+  EXPECT_EQ(verdict.delay_ms, 0);
+  const std::vector<LaunchNews> news = mind.take_news();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].sentence, "host c is left out for 20s: no data");
+  ASSERT_TRUE(news[0].excluded.has_value());
+  EXPECT_EQ(news[0].excluded->state, HostState::unfit);
+  EXPECT_EQ(news[0].excluded->failures, 1);
+  EXPECT_THAT(choose(2 * sec), ElementsAre("a", "b"));
+  begins(2 * sec, without_c);
+  mind.trains(3 * sec);
+  mind.has(3 * sec, without_c);
+  EXPECT_THAT(mind.candidates(20 * sec), IsEmpty());
+  EXPECT_EQ(mind.candidates(40 * sec).size(), 3u);
+}
+
+TEST_F(LaunchMindTest, AStartGoesBackToTheHostsThatTrained) {
+  trains(0, without_c);
+  ASSERT_TRUE(mind.ended(sec, {.end = {.fault = "as asked"}, .is_as_asked = true}, false).restart);
+  choose(2 * sec);
+  begins(2 * sec, of_three);
+  const Verdict verdict = mind.ended(5 * sec, failed(ExitCode::config, {}, 5), false);
+  EXPECT_TRUE(verdict.restart) << "the newcomer has another config, and everybody says so";
+  EXPECT_THAT(choose(6 * sec), ElementsAre("a", "b"));
+}
+
+TEST_F(LaunchMindTest, FewerRanksThatDoNotFitAreTooFewHosts) {
+  trains(0, of_three);
+  EXPECT_TRUE(mind.ended(sec, {.end = {.step = 5, .fault = "lost"}}, false).restart);
+  EXPECT_THAT(choose(2 * sec, {{0}, {0}, {}}), ElementsAre("a", "b"));
+  begins(2 * sec, without_c);
+  EXPECT_TRUE(mind.ended(4 * sec, failed(ExitCode::does_not_fit, {}, 5), false).restart);
+  EXPECT_EQ(mind.min_ranks(), 5);
+  EXPECT_THAT(choose(6 * sec, {{0}, {0}, {}}), IsEmpty());
+  EXPECT_EQ(mind.phase(), LaunchPhase::wait);
+  EXPECT_THAT(choose(7 * sec), ElementsAre("a", "b", "c"));
+}
+
+TEST_F(LaunchMindTest, NoMoreHostsComeInTime) {
+  mind = LaunchMind(settings(6));
+  mind.name_hosts(0, list);
+  EXPECT_THAT(choose(0, {{0}, {0}, {}}), IsEmpty());
+  mind.heard(1'801 * sec, std::vector<HostAnswer>{{0}, {0}, {}});
+  const LaunchMind::Choice choice = mind.choose(1'801 * sec);
+  EXPECT_FALSE(choice.starts);
+  EXPECT_EQ(choice.sentence,
+            "no more hosts came within 1800 s (c is unreachable: it does not answer); start it again when "
+            "they are there");
+  EXPECT_EQ(mind.phase(), LaunchPhase::end);
+}
+
+TEST_F(LaunchMindTest, ABrokenLinkCostsOneHost) {
+  const std::vector<SilentPair> silent = {{"b", "c"}, {"c", "b"}};
+  trains(0, of_three);
+  EXPECT_TRUE(mind.ended(5 * sec, {.end = {.step = 3, .fault = "lost"}, .silent = silent}, false).restart);
+  trains(10 * sec, of_three);
+  EXPECT_TRUE(
+      mind.ended(15 * sec, {.end = {.step_before = 3, .step = 6, .fault = "lost"}, .silent = silent}, false)
+          .restart);
+  EXPECT_THAT(choose(16 * sec), ElementsAre("a", "b")) << "once is no proof, twice is";
+}
+
+TEST_F(LaunchMindTest, AHostThatGaveWrongNumbersIsUsedOnlyWhereOthersWillNotDo) {
+  mind.set_doubted({{"b", "it gave wrong numbers"}});
+  EXPECT_THAT(choose(0), ElementsAre("a", "b", "c")) << "with fewer hosts there were fewer ranks";
+  LaunchMindSettings of_four_ranks = settings();
+  of_four_ranks.ranks_on = [](const auto& hosts, int) {
+    int room = 0;
+    for (const LaunchHost& host : hosts) room += host.answers ? host.slots : 0;
+    return std::min(room, 4);
+  };
+  mind = LaunchMind(of_four_ranks);
+  mind.name_hosts(0, list);
+  mind.set_doubted({{"b", "it gave wrong numbers"}});
+  EXPECT_THAT(choose(0), ElementsAre("a", "c"));
+  EXPECT_EQ(mind.rows()[1].reason, "it gave wrong numbers");
+  EXPECT_THAT(choose(0, {{0}, {0}, {}}), ElementsAre("a", "b"));
+}
+
+TEST_F(LaunchMindTest, TheOnlyHostIsUsedAgainAfterAPause) {
+  const std::vector<UnfitHost> unfit = {{.host = "a", .sentence = "its GPU is gone"}};
+  for (const bool has_begun : {false, true}) {
+    LaunchMindSettings of_one = settings();
+    of_one.has_begun = has_begun;
+    of_one.ranks_on = [](const auto&, int) { return 2; };
+    mind = LaunchMind(of_one);
+    mind.take_all();
+    begins(0, {});
+    EXPECT_EQ(mind.ended(sec, failed(ExitCode::config, unfit), false).restart, has_begun);
+  }
+  EXPECT_EQ(mind.last_end().code, ExitCode::communication);
+  EXPECT_FALSE((mind.heard(2 * sec, std::vector<HostAnswer>{{0}}), mind.choose(2 * sec)).starts);
+  EXPECT_EQ(mind.why_missing(), "a is unfit: its GPU is gone");
+  EXPECT_TRUE((mind.heard(22 * sec, std::vector<HostAnswer>{{0}}), mind.choose(22 * sec)).starts);
+}
+
+TEST_F(LaunchMindTest, OwnCallsAreTriedAgainForTenMinutes) {
+  const Error full{.code = ExitCode::checkpoint, .message = "the disk is full", .reach = Reach::minute};
+  choose(0);
+  std::int64_t now_ns = 0;
+  Verdict verdict = mind.own_call_failed(now_ns, full);
+  while (verdict.restart) {
+    now_ns += verdict.delay_ms * 1'000'000;
+    verdict = mind.own_call_failed(now_ns, full);
+  }
+  EXPECT_EQ(verdict.code, ExitCode::communication);
+  EXPECT_GT(now_ns, 600 * sec);
+  EXPECT_LT(now_ns, 700 * sec);
+}
+
+TEST(BlameHosts, IsASmallestSetThatExplainsAllReports) {
+  const std::vector<BlameHost> hosts = {
+      {.name = "a", .is_own = true}, {.name = "b"}, {.name = "c"}, {.name = "d"}};
+  const auto blame = [&](const std::vector<SilentPair>& pairs) { return blame_hosts(pairs, hosts); };
+  EXPECT_THAT(blame({}), IsEmpty());
+  EXPECT_THAT(blame({{"a", "b"}, {"b", "a"}}), ElementsAre("b")) << "the launcher has to be on the other";
+  EXPECT_THAT(blame({{"b", "c"}, {"b", "d"}, {"b", "a"}}), ElementsAre("b"));
+  EXPECT_THAT(blame({{"b", "a"}, {"c", "d"}}), ElementsAre("b", "d"));
+  EXPECT_THAT(blame({{"b", "b"}, {"x", "y"}}), IsEmpty());
+  std::vector<BlameHost> doubted = hosts;
+  doubted[1].doubts = 1;
+  EXPECT_THAT(blame_hosts(std::vector<SilentPair>{{"b", "c"}, {"c", "b"}}, doubted), ElementsAre("b"));
+}
+
+TEST(LaunchPhases, TheTableHasNoWayOutOfTheEnd) {
+  for (std::size_t outcome = 0; outcome + 1 < launch_outcomes; ++outcome)
+    EXPECT_FALSE(next_phase(LaunchPhase::end, static_cast<LaunchOutcome>(outcome)).has_value());
+  EXPECT_EQ(next_phase(LaunchPhase::train, LaunchOutcome::leaves), LaunchPhase::leave);
+}
+
+// Drops faults for as long as the rest still fails.
+LaunchSchedule shrunk(LaunchSchedule schedule) {
+  for (std::size_t i = 0; i < schedule.size();) {
+    LaunchSchedule fewer = schedule;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+    if (SimulatedLaunch(fewer).run().empty()) {
+      ++i;
+    } else {
+      schedule = std::move(fewer);
+      i = 0;
+    }
+  }
+  return schedule;
+}
+
+void run_schedules(std::uint64_t first_seed, int count) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t seed = first_seed + static_cast<std::uint64_t>(i);
+    const LaunchSchedule schedule = random_schedule(seed);
+    if (SimulatedLaunch(schedule).run().empty()) continue;
+    const LaunchSchedule least = shrunk(schedule);
+    std::string text;
+    for (const LaunchFault& fault : least) text += "\n  " + fault.text();
+    FAIL() << "seed " << seed << ": " << SimulatedLaunch(least).run() << text;
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  fmt::print("{} schedules, {:.0f} a second\n", count, count / took.count());
+}
+
+TEST(LaunchSchedules, RandomFaults) {
+  run_schedules(1, 30'000);
+}
+TEST(LaunchSchedules, MoreRandomFaults) {
+  run_schedules(1'000'000, 300'000);
+}
+
+}  // namespace
+}  // namespace holdfast
