@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
+
+#include "watchdog/blame.h"
 
 namespace holdfast::inline watchdog {
 namespace {
@@ -153,6 +156,43 @@ std::string no_sink_sentence(std::span<const WatchedRank> ranks, const std::vect
   return text;
 }
 
+// Returns which hosts wait for each other. Where some do so in both directions, only those count: the others may wait
+// because of them. All ranks count, whether they are over their time or not: which ones are changes from look to look.
+std::vector<SilentPair> pairs_that_wait(std::span<const WatchedRank> ranks) {
+  std::vector<SilentPair> pairs;
+  for (const WatchedRank& waiter : ranks) {
+    if (waiter.slot.wait_begun_ns <= 0 || waiter.ended) continue;
+    const auto peer = std::ranges::find_if(
+        ranks, [&](const WatchedRank& rank) { return rank.slot.launched_rank == waiter.slot.wait_peer; });
+    if (peer == ranks.end() || peer->host == waiter.host) continue;
+    pairs.push_back({.from = waiter.host, .of = peer->host});
+  }
+  std::vector<SilentPair> mutual;
+  for (const SilentPair& pair : pairs) {
+    if (std::ranges::find(pairs, SilentPair{.from = pair.of, .of = pair.from}) != pairs.end())
+      mutual.push_back(pair);
+  }
+  return mutual.empty() ? pairs : mutual;
+}
+
+// Returns HangVerdict::hosts. All guards get the same, from the same facts.
+std::vector<std::string> hosts_to_end(std::span<const WatchedRank> ranks,
+                                      const std::vector<std::size_t>& over, std::int64_t now_ns) {
+  constexpr std::int64_t patience =
+      2;  // in deadlines: by then the guards of these hosts should have ended them
+  std::map<int, std::string> by_rank;
+  for (const WatchedRank& rank : ranks) by_rank.emplace(rank.slot.launched_rank, rank.host);
+  for (const std::size_t each : over) {
+    if (over_ns(ranks[each], now_ns) > patience * ranks[each].slot.deadline_ns) return {};
+  }
+  std::vector<BlameHost> hosts;
+  for (const auto& [rank, host] : by_rank) {
+    if (std::ranges::find(hosts, host, &BlameHost::name) == hosts.end()) hosts.push_back({.name = host});
+  }
+  if (!hosts.empty()) hosts.front().is_own = true;  // where mpirun usually runs
+  return blame_hosts(pairs_that_wait(ranks), hosts);
+}
+
 class Graph {
  public:
   Graph(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) : ranks_(ranks) {
@@ -257,7 +297,10 @@ HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns
   if (verdict.kind != HangVerdict::Kind::none) return verdict;
   const std::vector<std::size_t> over = graph.deadlocked_ranks();
   if (over.empty()) return {};
-  return {.kind = HangVerdict::Kind::deadlock, .index = 0, .sentence = no_sink_sentence(ranks, over, now_ns)};
+  return {.kind = HangVerdict::Kind::deadlock,
+          .index = 0,
+          .sentence = no_sink_sentence(ranks, over, now_ns),
+          .hosts = hosts_to_end(ranks, over, now_ns)};
 }
 
 std::string storage_sentence(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t quiet_ns) {

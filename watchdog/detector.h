@@ -35,7 +35,7 @@ struct HangVerdict {
   enum class Kind : std::uint8_t {
     none,
     culprit,   // `rank` hangs: end it, the others go on
-    deadlock,  // all wait for the others and poll, some for twice their time: level 2
+    deadlock,  // all wait for the others and poll, some for twice their time
   };
   Kind kind = Kind::none;
   std::size_t index = 0;  // index of the culprit in `ranks`
@@ -45,6 +45,10 @@ struct HangVerdict {
     std::string sentence = {};
   };
   std::vector<Another> others = {};  // ranks that hang beside the culprit
+  // Hosts whose ranks are to end in a deadlock, so that the others can go on: a smallest set that explains which hosts
+  // wait for each other in vain. Empty: all ranks are to end, because those that wait are of one host, or because
+  // the end of some did not help.
+  std::vector<std::string> hosts = {};
 };
 
 // Returns whether the rank may hang, by a cheap test. There is no verdict while this is false for all ranks.

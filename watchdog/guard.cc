@@ -182,6 +182,7 @@ class Guard {
       act(GuardMind::post_lost_spares(network_->take_lost_spares()));
       if (const std::string hosts = network_->take_never_heard(now_ns); !hosts.empty())
         say_never_heard(hosts);
+      report_silent(network_->take_silent());
     }
     while (const int signal = signals_->poll()) {
       if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");
@@ -189,6 +190,11 @@ class Guard {
     judge(now_ns);
     hand_to_writer();
     return true;
+  }
+
+  void report_silent(const std::optional<std::vector<std::string>>& hosts) {
+    if (!hosts.has_value() || settings_.on_silent == nullptr) return;
+    will_write(GuardWriter::Kind::report, [tell = settings_.on_silent, names = *hosts] { tell(names); });
   }
 
   void look_at_processes() {

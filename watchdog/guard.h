@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
@@ -41,12 +42,14 @@ struct GuardSettings {
   // Longest wait, after the end of the last rank, for reports and records that are not written yet. The
   // launcher gives mpirun, which waits for the guard, 5 s.
   std::int64_t write_patience_ms = 4'000;
-  // The two functions below are called on another thread than run_guard(), possibly after it has returned.
+  // The functions below are called on another thread than run_guard(), possibly after it has returned.
   // Called when `rank` (launched; -1: all of this host) has been ended, with the reason; may be null.
   std::function<void(int rank, const std::string& sentence)> on_verdict = {};
   // Called when the process of a rank has ended without saying that it would, and not by this guard, where the
   // system tells how; may be null.
   std::function<void(const RankDeath& death)> on_end = {};
+  // Called with the hosts that are out of reach, when they have become others; may be null.
+  std::function<void(const std::vector<std::string>& hosts)> on_silent = {};
 };
 
 // Runs the guard until the last rank has gone. Error: the board cannot be opened.

@@ -261,7 +261,7 @@ void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
   const bool again = suspicion == suspected_;
   suspected_ = std::move(suspicion);
   if (verdict.kind == HangVerdict::Kind::none || !again) return;
-  if (verdict.kind == HangVerdict::Kind::deadlock) return end_all(verdict.sentence, evidence, actions);
+  if (verdict.kind == HangVerdict::Kind::deadlock) return end_deadlock(verdict, evidence, actions);
   std::erase_if(culprits, [&](const HangVerdict::Another& each) { return !ranks[each.index].own_host; });
   for (HangVerdict::Another& each : culprits) each.index = slots[each.index];
   end(culprits, evidence, actions);
@@ -284,6 +284,15 @@ void GuardMind::end(std::span<const HangVerdict::Another> culprits, const HostEv
     actions.push_back({.kind = Kind::say, .text = each.sentence + "; it is ended"});
     actions.push_back({.kind = Kind::report, .rank = rank_of(each), .text = each.sentence});
   }
+}
+
+// Ends the ranks of this host if it is among those whose end lets the others go on.
+void GuardMind::end_deadlock(const HangVerdict& verdict, const HostEvidence& evidence,
+                             GuardActions& actions) {
+  const bool is_blamed = std::ranges::find(verdict.hosts, host_) != verdict.hosts.end();
+  if (!is_blamed && !verdict.hosts.empty()) return;
+  const std::string why = is_blamed ? fmt::format("; without host {} the others may go on", host_) : "";
+  end_all(verdict.sentence + why, evidence, actions);
 }
 
 void GuardMind::end_all(const std::string& sentence, const HostEvidence& evidence, GuardActions& actions) {

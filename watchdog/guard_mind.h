@@ -149,6 +149,7 @@ class GuardMind {
   void find_hang(const HostEvidence& evidence, GuardActions& actions);
   void end(std::span<const HangVerdict::Another> culprits, const HostEvidence& evidence,
            GuardActions& actions);
+  void end_deadlock(const HangVerdict& verdict, const HostEvidence& evidence, GuardActions& actions);
   void end_all(const std::string& sentence, const HostEvidence& evidence, GuardActions& actions);
   void kill(std::size_t index, const HostEvidence& evidence, GuardActions& actions);
 

@@ -62,9 +62,22 @@ void GuardNetwork::tick(std::int64_t now_ns, bool late) {
   for (int host = 0; host < table_->hosts(); ++host) {
     if (host == table_->own_host()) continue;
     const bool away = sight_->out_of_reach(host, now_ns);
-    if (away != (table_->silent_since_ns(host) != 0))
-      table_->say_silent(host, away ? sight_->heard_ns(host) : 0);
+    if (away == (table_->silent_since_ns(host) != 0)) continue;
+    table_->say_silent(host, away ? sight_->heard_ns(host) : 0);
+    silent_changed_ = true;
   }
+}
+
+std::optional<std::vector<std::string>> GuardNetwork::take_silent() {
+  if (!std::exchange(silent_changed_, false)) return std::nullopt;
+  std::vector<std::string> silent;
+  for (int host = 0; host < table_->hosts(); ++host) {
+    if (host != table_->own_host() && table_->silent_since_ns(host) != 0)
+      silent.push_back(table_->name_of(host));
+  }
+  if (hear_until_ns_ != 0) return silent;
+  for (const std::int32_t host : sight_->never_heard()) silent.push_back(table_->name_of(host));
+  return silent;
 }
 
 void GuardNetwork::listen_to_callers(std::int64_t now_ns) {
@@ -275,6 +288,7 @@ std::string GuardNetwork::take_never_heard(std::int64_t now_ns) {
   if (table_ == nullptr || hear_until_ns_ == 0 || now_ns < hear_until_ns_) return {};
   hear_until_ns_ = 0;
   const std::vector<std::int32_t> hosts = sight_->never_heard();
+  silent_changed_ = silent_changed_ || !hosts.empty();
   std::string names;
   for (const std::int32_t host : std::span(hosts).first(std::min(hosts.size(), max_named))) {
     const std::vector<std::string>& addresses = peers_[static_cast<std::size_t>(host)].addresses;

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,8 @@ class GuardNetwork {
   // Returns the hosts that have a guard and were not heard since the start, "b (10.0.0.2), c (10.0.0.3)";
   // once, when they had the time for it. Empty before and after that, and if there is none.
   std::string take_never_heard(std::int64_t now_ns);
+  // Returns the hosts that are out of reach, or were not heard in time, if they are others than at the last call.
+  std::optional<std::vector<std::string>> take_silent();
   // Returns the ranks of hosts in reach, by the clock of this one.
   std::vector<WatchedRank> distant_ranks(std::int64_t now_ns) const;
 
@@ -107,6 +110,7 @@ class GuardNetwork {
   std::vector<Caller> callers_;
   std::vector<EndedProcess> ended_;
   std::vector<WatchedRank> lost_spares_;
+  bool silent_changed_ = false;        // since take_silent()
   std::vector<std::byte> frame_ = {};  // newest heartbeat
   std::int64_t framed_ns_ = 0;         // its time
   std::int64_t looked_for_table_ns_ = 0, beat_ns_ = 0;

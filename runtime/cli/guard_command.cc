@@ -36,6 +36,10 @@ Result<void> guard(const std::vector<std::string>& words) {
                                      [](const RankDeath& death) {
                                        report_death_to_launcher(posix_env(), death.rank, death.process,
                                                                 death.cause, death.step);
+                                     },
+                                 .on_silent =
+                                     [](const std::vector<std::string>& hosts) {
+                                       report_silent_hosts_to_launcher(posix_env(), hosts);
                                      }});
 }
 

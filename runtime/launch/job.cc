@@ -66,6 +66,9 @@ Result<EndedStart> Job::run() {
   HF_TRY(mpirun_, env_->processes().start(start));
   begun_ns_ = env_->monotonic_ns();
   watch_until_end();
+  for (const auto& [rank, process] : processes_) {
+    if (process != nullptr && !process->wait_ended(0)) lived_at_kill_.insert(rank);
+  }
   if (!why_killed_.empty()) static_cast<void>(mpirun_->signal(SIGKILL).ok());
   static_cast<void>(mpirun_->wait_ended(death_limit_ms));
   mpirun_end_ = mpirun_->end();
@@ -255,10 +258,12 @@ StartEnd Job::end_of_start(std::uint64_t step_before) const {
 EndedStart Job::facts_of(StartEnd end) const {
   EndedStart facts{.end = std::move(end),
                    .unfit = unfit_hosts(ranks_),
+                   .silent = read_silent_pairs(*env_, plan_.directory),
                    .is_as_asked = status_.state == "saved" && status_.reason == another_start_reason};
   for (const LaunchedRank& rank : ranks_) {
     if (rank.end.has_value()) facts.ended_on.insert(rank.host);
-    if (!rank.end.has_value() && !rank.unfit.has_value()) facts.died_on.insert(rank.host);
+    const bool is_killed = !why_killed_.empty() && is_here(*env_, rank) && lived_at_kill_.contains(rank.rank);
+    if (!rank.end.has_value() && !rank.unfit.has_value() && !is_killed) facts.died_on.insert(rank.host);
   }
   return facts;
 }

@@ -83,6 +83,7 @@ class Job {
   std::optional<ProcessEnd> mpirun_end_;
   std::vector<LaunchedRank> ranks_;
   std::map<int, std::unique_ptr<Process>> processes_;  // of the ranks on this host; null: already ended
+  std::set<int> lived_at_kill_;                        // ranks on this host that this process ends
   int unseen_ = 0;                                     // ranks here that cannot be inspected, and may live
   RunStatus status_;                                   // of this start; "unknown" until it has written one
   std::string why_killed_;

@@ -35,8 +35,8 @@
 #include <vector>
 
 #include "runtime/core/result.h"
-#include "runtime/launch/blame.h"
 #include "runtime/launch/scale_up.h"
+#include "watchdog/blame.h"
 #include "watchdog/restart_policy.h"
 
 namespace holdfast::inline launch {
@@ -166,8 +166,8 @@ class LaunchMind {
   void begins(std::int64_t now_ns, const ScaleUp::Ranks& given, int ranks, bool is_narrower);
   // Records that ranks of the start train.
   void trains(std::int64_t now_ns);
-  // Records where the ranks are, as the run says.
-  void has(std::int64_t now_ns, const ScaleUp::Ranks& ranks);
+  // Records where the ranks are, as the run says, and which hosts do not hear each other.
+  void has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent = {});
   // Records that a rank of the host left as unfit, and the start goes on without it.
   void unfit(std::int64_t now_ns, const UnfitHost& host);
   // Decides what follows.
@@ -226,6 +226,8 @@ class LaunchMind {
   std::vector<std::string> joined() const;
   bool is_given_ranks(const std::string& host) const;
   bool leaves_out_unfit(std::int64_t now_ns, EndedStart& ended);
+  std::vector<BlameHost> hosts_to_blame() const;
+  std::vector<SilentPair> in_list(std::span<const SilentPair> silent) const;
   bool leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended);
   bool lacks_ranks(const EndedStart& ended) const;
   bool has_begun() const { return settings_.has_begun || fewest_trained_.has_value(); }

@@ -61,8 +61,15 @@ EndedStart LaunchMind::in_list(EndedStart ended) const {
   name(ended.died_on);
   name(ended.ended_on);
   for (UnfitHost& unfit : ended.unfit) unfit.host = name_in_list(unfit.host);
-  for (SilentPair& pair : ended.silent) pair = {.from = name_in_list(pair.from), .of = name_in_list(pair.of)};
+  ended.silent = in_list(ended.silent);
   return ended;
+}
+
+std::vector<SilentPair> LaunchMind::in_list(std::span<const SilentPair> silent) const {
+  std::vector<SilentPair> named;
+  for (const SilentPair& pair : silent)
+    named.push_back({.from = name_in_list(pair.from), .of = name_in_list(pair.of)});
+  return named;
 }
 
 void LaunchMind::begins(std::int64_t now_ns, const ScaleUp::Ranks& given, int ranks, bool is_narrower) {
@@ -86,11 +93,17 @@ void LaunchMind::trains(std::int64_t now_ns) {
   if (trained_.empty()) trained_ = given_;
 }
 
-void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks) {
+// Of two hosts that lost each other both lose their ranks; one of them is to blame, so that the other can come back
+// alone.
+void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent) {
   const ScaleUp::Ranks named = in_list(ranks);
+  const std::vector<SilentPair> pairs = in_list(silent);
+  std::set<std::string> excused;
+  for (const SilentPair& pair : pairs) excused.insert({pair.from, pair.of});
+  for (const std::string& blamed : blame_hosts(pairs, hosts_to_blame())) excused.erase(blamed);
   const bool is_first = !std::exchange(has_reported_, true);
   const std::vector<std::string> lost =
-      is_first ? scale_up_.began(now_ns, named, given_) : scale_up_.saw(now_ns, named);
+      is_first ? scale_up_.began(now_ns, named, given_) : scale_up_.saw(now_ns, named, excused);
   trained_ = named;
   if (has_one_host()) return;
   failed_in_start_.insert(lost.begin(), lost.end());
@@ -185,6 +198,20 @@ bool LaunchMind::leaves_out_unfit(std::int64_t now_ns, EndedStart& ended) {
   return true;
 }
 
+std::vector<BlameHost> LaunchMind::hosts_to_blame() const {
+  const std::vector<std::string> newcomers = joined();
+  std::vector<BlameHost> hosts;
+  for (const Host& host : hosts_) {
+    const std::string& name = host.named.name;
+    const bool is_new =
+        scale_up_.pauses().has_returned(name) || std::ranges::find(newcomers, name) != newcomers.end();
+    hosts.push_back({.name = name,
+                     .doubts = scale_up_.pauses().failures(name) + (is_new ? 1 : 0),
+                     .is_own = name == settings_.own_host});
+  }
+  return hosts;
+}
+
 // Leaves hosts out that short starts in a row have lost, or the newest one right after they joined it.
 bool LaunchMind::leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended) {
   Evidence now;
@@ -194,6 +221,8 @@ bool LaunchMind::leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended)
   // Where the ranks of all hosts died, mpirun did, or all had the same fault.
   if (std::ranges::any_of(ended.ended_on, [&](const auto& host) { return !ended.died_on.contains(host); }))
     now.died_on = ended.died_on;
+  // Silence explains the end. What else died then died of it: mpirun ends all ranks where some give up.
+  if (!now.silent.empty()) now.died_on.clear();
   const std::optional<Evidence> before = std::exchange(last_evidence_, now);
   if (!ended.end.is_short) {
     last_evidence_.reset();
@@ -204,17 +233,10 @@ bool LaunchMind::leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended)
   const auto is_new = [&](const std::string& name) {
     return pauses.has_returned(name) || std::ranges::find(newcomers, name) != newcomers.end();
   };
-  std::vector<BlameHost> hosts;
-  for (const Host& host : hosts_) {
-    const std::string& name = host.named.name;
-    hosts.push_back({.name = name,
-                     .doubts = pauses.failures(name) + (is_new(name) ? 1 : 0),
-                     .is_own = name == settings_.own_host});
-  }
   std::vector<SilentPair> pairs = now.silent;
   if (before.has_value()) pairs.insert(pairs.end(), before->silent.begin(), before->silent.end());
   std::set<std::string> blamed = now.died_on;
-  for (std::string& name : blame_hosts(pairs, hosts)) blamed.insert(std::move(name));
+  for (std::string& name : blame_hosts(pairs, hosts_to_blame())) blamed.insert(std::move(name));
   std::erase_if(blamed, [&](const std::string& name) {
     const bool again = before.has_value() && before->mentions(name);
     return find(name) == nullptr || !now.mentions(name) || !(again || is_new(name));

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <set>
 
-#include "checkpoint/ram_tier.h"
-#include "runtime/core/digest.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
@@ -287,10 +285,9 @@ void Launcher::note_run_id() {
 // Before another start the hosts are asked in any case.
 void Launcher::clean_up_after(const StartEnd& end, bool last) {
   const bool finished = end.record == StartEnd::Record::finished;
+  note_run_id();
   if (last && hosts_.size() > 1) ask_at_end(finished ? HostCommand::finish : HostCommand::clean);
-  if (!finished) return;
-  const Result<std::string> run_id = read_run_id(*env_, paths_);
-  if (run_id.ok()) static_cast<void>(remove_snapshots(*env_, digest_of(*run_id)).ok());
+  if (finished) static_cast<void>(do_host_command(*env_, HostCommand::finish, token_, run_ids_));
 }
 
 }  // namespace holdfast::inline launch

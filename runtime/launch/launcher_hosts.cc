@@ -82,7 +82,6 @@ void Launcher::ask_before_start() {
 
 // A host that did not answer before rarely does at the end.
 void Launcher::ask_at_end(HostCommand duty) {
-  note_run_id();
   const bool all_answer = std::ranges::all_of(hosts_, &LaunchHost::answers);
   static_cast<void>(ask(duty, all_answer ? host_answer_ms : look_answer_ms));
 }
@@ -159,7 +158,7 @@ void Launcher::look_at_ranks() {
   seen_bytes_ = bytes;
   if (!ranks.has_value()) return;
   const std::int64_t now_ns = env_->monotonic_ns();
-  mind_->has(now_ns, *ranks);
+  mind_->has(now_ns, *ranks, read_silent_pairs(*env_, start_directory_));
   for (const UnfitHost& host : unfit_hosts(read_launched_ranks(*env_, start_directory_)))
     mind_->unfit(now_ns, host);
 }

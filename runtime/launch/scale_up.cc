@@ -33,13 +33,18 @@ std::vector<std::string> ScaleUp::began(std::int64_t now_ns, const Ranks& ranks,
   return lost;
 }
 
-std::vector<std::string> ScaleUp::saw(std::int64_t now_ns, const Ranks& ranks) {
+std::vector<std::string> ScaleUp::saw(std::int64_t now_ns, const Ranks& ranks,
+                                      const std::set<std::string>& excused) {
   std::vector<std::string> lost;
   if (ranks == ranks_) return lost;
   for (const auto& [host, count] : ranks_) {
     if (count_of(ranks, host) >= count) continue;
     losers_.insert(host);
     if (!pauses_.has_returned(host)) continue;
+    if (excused.contains(host)) {
+      pauses_.left(host);
+      continue;
+    }
     pauses_.failed(host, now_ns);
     lost.push_back(host);
   }

@@ -28,8 +28,10 @@ class ScaleUp {
   // Records that a start trains with these ranks, which may be fewer than the ones that it was `given`. Returns the
   // hosts that have lost ranks which the start was to give back to them.
   std::vector<std::string> began(std::int64_t now_ns, const Ranks& ranks, const Ranks& given = {});
-  // Records the ranks that the start has now. Returns the hosts that have lost ranks which they had got back.
-  std::vector<std::string> saw(std::int64_t now_ns, const Ranks& ranks);
+  // Records the ranks that the start has now. Returns the hosts that have lost ranks which they had got back, without
+  // those that are `excused`: others are to blame.
+  std::vector<std::string> saw(std::int64_t now_ns, const Ranks& ranks,
+                               const std::set<std::string>& excused = {});
 
   int ranks() const;  // ranks of the start; 0: it does not train yet
   // Returns whether ranks of the start are on this host; true as well if this is not known, because the start

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <functional>
+#include <map>
 #include <sstream>
 
 #include "runtime/core/json.h"
@@ -160,6 +161,14 @@ void report_death_to_launcher(Env& env, int rank, std::int64_t process, const st
                         .ok());
 }
 
+void report_silent_hosts_to_launcher(Env& env, const std::vector<std::string>& hosts) {
+  Json names = Json::array();
+  for (const std::string& host : hosts) names.push_back(host);
+  static_cast<void>(write_fact(env, fmt::format("{}{}", guard_prefix, env.host_id()),
+                               {{"host", env.host_name()}, {"silent", std::move(names)}})
+                        .ok());
+}
+
 bool is_here(Env& env, const LaunchedRank& rank) {
   return rank.host_id == env.host_id();
 }
@@ -200,6 +209,23 @@ std::vector<ReportedVerdict> read_reported_verdicts(Env& env, const std::string&
   });
   std::ranges::stable_sort(verdicts, {}, &ReportedVerdict::time_us);
   return verdicts;
+}
+
+std::vector<SilentPair> read_silent_pairs(Env& env, const std::string& directory) {
+  std::map<std::string, std::vector<std::string>> newest;  // by host
+  read_guard_facts(env, directory, [&](const std::string&, const Json& fact) {
+    if (!fact.contains("silent") || !fact["silent"].is_array()) return;
+    std::vector<std::string>& silent = newest[text_of(fact, "host")];
+    silent.clear();
+    for (const Json& host : fact["silent"]) {
+      if (host.is_string()) silent.push_back(host.get<std::string>());
+    }
+  });
+  std::vector<SilentPair> pairs;
+  for (const auto& [host, silent] : newest) {
+    for (const std::string& of : silent) pairs.push_back({.from = host, .of = of});
+  }
+  return pairs;
 }
 
 }  // namespace holdfast::inline run

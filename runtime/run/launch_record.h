@@ -13,6 +13,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/os/process_identity.h"
+#include "watchdog/blame.h"
 
 namespace holdfast::inline run {
 
@@ -48,6 +49,9 @@ void report_verdict_to_launcher(Env& env, int rank, const std::string& sentence)
 void report_death_to_launcher(Env& env, int rank, std::int64_t process, const std::string& cause,
                               std::uint64_t step);
 
+// Reports, for a guard, which hosts it does not hear, by name; the newest report counts.
+void report_silent_hosts_to_launcher(Env& env, const std::vector<std::string>& hosts);
+
 struct UnfitReport {
   ExitCode code = ExitCode::config;
   Reach reach = Reach::host;
@@ -81,5 +85,7 @@ struct ReportedVerdict {
 };
 // Reads the verdicts of all guards of the start, ordered by time.
 std::vector<ReportedVerdict> read_reported_verdicts(Env& env, const std::string& directory);
+// Reads which hosts do not hear each other, as their guards report.
+std::vector<SilentPair> read_silent_pairs(Env& env, const std::string& directory);
 
 }  // namespace holdfast::inline run

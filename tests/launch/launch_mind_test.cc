@@ -189,6 +189,18 @@ TEST_F(LaunchMindTest, TheOnlyHostIsUsedAgainAfterAPause) {
   EXPECT_TRUE((mind.heard(22 * sec, std::vector<HostAnswer>{{0}}), mind.choose(22 * sec)).starts);
 }
 
+TEST_F(LaunchMindTest, OfTwoHostsThatLoseEachOtherAgainOneComesBack) {
+  const std::vector<SilentPair> silent = {{"b", "c"}, {"c", "b"}};
+  trains(0, of_three);
+  mind.has(sec, {{"a", 2}}, silent);
+  ASSERT_TRUE(
+      mind.ended(2 * sec, {.end = {.step = 3, .fault = "as asked"}, .is_as_asked = true}, false).restart);
+  trains(3 * sec, of_three);
+  mind.has(4 * sec, {{"a", 2}}, silent);
+  EXPECT_TRUE(mind.may_use("b", 5 * sec));
+  EXPECT_FALSE(mind.may_use("c", 5 * sec));
+}
+
 TEST_F(LaunchMindTest, OwnCallsAreTriedAgainForTenMinutes) {
   const Error full{.code = ExitCode::checkpoint, .message = "the disk is full", .reach = Reach::minute};
   choose(0);

@@ -8,6 +8,9 @@ that of a cluster is, but for one directory that is another one on each host (Cl
         cluster.cut("n1")        # its cable: nobody is told
         cluster.lose("n2")       # its power: processes, network and shared memory
 
+With `training_network=True` each host has a second card, e1, in a network of its own (TRAINING_NETWORK), for what the ranks
+exchange. cut_pair() makes two hosts lose each other alone, in one network or the other.
+
 A host answers at a door of its own where others have sshd: door_main() serves it, and agent_main() is what mpirun and
 `holdfast launch` call instead of ssh. As with ssh, what is called there gets nothing of the caller's environment.
 
@@ -31,7 +34,7 @@ import links
 
 DOOR_PORT = 22
 DOOR_PATIENCE_S = 5
-NETWORK = "10.77.0"
+NETWORK, TRAINING_NETWORK = "10.77.0", "10.78.0"
 SHARED_MEMORY_MIB = 256
 PROGRAM_NAME = harness.PROGRAM.name
 NAMESPACES = ["--net", "--uts", "--ipc", "--mount", "--pid"]
@@ -72,14 +75,19 @@ class Host:
             if pipe.readline() != "ready\n":
                 raise AssertionError(f"host {self.name} does not come up: {cluster.log_text()}")
         self.root = int(Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text().split()[0])
-        in_switch = cluster.in_switch
-        # The same card when it comes back: its neighbours remember it.
-        in_switch("ip", "link", "add", self.cable, "type", "veth", "peer", "name", "e0", "address",
-                  f"02:00:0a:4d:00:{index + 1:02x}", "netns", str(self.root))
-        in_switch("ip", "link", "set", self.cable, "master", "bridge", "up")
         run_checked(*self.enter(), "ip", "link", "set", "lo", "up")
-        run_checked(*self.enter(), "ip", "address", "add", f"{self.address}/24", "dev", "e0")
-        run_checked(*self.enter(), "ip", "link", "set", "e0", "up")
+        self.plug_in(self.cable, "e0", "bridge", NETWORK, "4d")
+        if cluster.training_network:
+            self.plug_in(f"w{index}", "e1", "bridge2", TRAINING_NETWORK, "4e")
+
+    def plug_in(self, cable, card, bridge, network, mark):
+        """A card, always with the same address, which its neighbours remember, and its cable to the switch."""
+        in_switch = self.cluster.in_switch
+        in_switch("ip", "link", "add", cable, "type", "veth", "peer", "name", card, "address",
+                  f"02:00:0a:{mark}:00:{self.index + 1:02x}", "netns", str(self.root))
+        in_switch("ip", "link", "set", cable, "master", bridge, "up")
+        run_checked(*self.enter(), "ip", "address", "add", f"{network}.{self.index + 1}/24", "dev", card)
+        run_checked(*self.enter(), "ip", "link", "set", card, "up")
 
     @property
     def cable(self):
@@ -115,8 +123,8 @@ class Host:
 class Cluster:
     """`count` hosts n0, n1, ..., each with so much shared memory. The directory is for what they share beside a scene's."""
 
-    def __init__(self, count, shared_memory_mib=SHARED_MEMORY_MIB):
-        self.count, self.shared_memory_mib = count, shared_memory_mib
+    def __init__(self, count, shared_memory_mib=SHARED_MEMORY_MIB, training_network=False):
+        self.count, self.shared_memory_mib, self.training_network = count, shared_memory_mib, training_network
         self.slots, self.successors = 0, {}  # {name: of the host that took its place}
         self.directory = Path(tempfile.mkdtemp(prefix="holdfast-hosts-"))
         self.log = open(self.directory / "hosts.log", "wb")
@@ -147,8 +155,9 @@ class Cluster:
                            "no network namespace", self.log_text)
         if self.switch.poll() is not None:
             raise AssertionError(self.log_text())
-        self.in_switch("ip", "link", "add", "bridge", "type", "bridge")
-        self.in_switch("ip", "link", "set", "bridge", "up")
+        for bridge in ["bridge", *(["bridge2"] if self.training_network else [])]:
+            self.in_switch("ip", "link", "add", bridge, "type", "bridge")
+            self.in_switch("ip", "link", "set", bridge, "up")
         for index in range(self.count):
             self.power_on(f"n{index}")
 
@@ -201,6 +210,13 @@ class Cluster:
 
     def mend(self, name):
         self.in_switch("ip", "link", "set", self.hosts[name].cable, "master", "bridge")
+
+    def cut_pair(self, one, other, card="e0"):
+        """What one sends to the other goes to a card that nobody has."""
+        network = TRAINING_NETWORK if card == "e1" else NETWORK
+        for name, peer in ((one, other), (other, one)):
+            run_checked(*self.hosts[name].enter(), "ip", "neigh", "replace", f"{network}.{self.hosts[peer].index + 1}", "lladdr",
+                        "02:00:00:00:00:99", "dev", card, "nud", "permanent")
 
     def kill_trainers(self, name):
         """All ranks on it, of whatever run."""

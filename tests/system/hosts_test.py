@@ -37,6 +37,7 @@ def setUpModule():
 
 
 class HostsTest(unittest.TestCase):
+    maxDiff = None
     @classmethod
     def setUpClass(cls):
         cls.scene = harness.Scene(lanes=RANKS, microbatch_size=4)
@@ -493,6 +494,30 @@ class HostsTest(unittest.TestCase):
         harness.expect_no_processes(run)
 
     # Cables
+
+    @harness.full
+    def test_two_hosts_lose_each_other_on_the_training_network(self):
+        """They answer the launcher and their guards hear each other, and their ranks do not reach each other: one of them is left
+        out, and the run goes on with the rest."""
+        self.cluster.close()
+        self.cluster = hosts.Cluster(HOSTS, training_network=True)
+        self.addCleanup(self.cluster.close)
+        run, start = self.launch("--elastic.grow=off", faults=SLOW_UNTIL_THE_END, OMPI_MCA_btl_tcp_if_exclude="lo,e0")
+        self.cluster.cut_pair("n1", "n2", card="e1")
+        output = self.expect_finished(run, start)
+        self.assertEqual([(event["ranks_before"], event["ranks_after"]) for event in run.events("recovery")],
+                         [(RANKS, RANKS - SLOTS)], output)
+        self.assertIn("the others may go on", output)
+
+    @harness.full
+    def test_two_hosts_lose_each_other(self):
+        """For good, and the third one, the launcher's, hears both: one of the two is left out, and the run goes on with the rest."""
+        slow = ",".join(f"step.begin@{step}=sleep:700" for step in range(10, 25))
+        run, start = self.launch("--elastic.grow=off", "--parallel.timeout=15s", "--elastic.recovery_timeout=10s", faults=slow)
+        self.cluster.cut_pair("n1", "n2")
+        output = self.expect_finished(run, start)
+        self.assertEqual([event["host"] for event in run.events("exclude")], ["n2"], output)
+        self.assertEqual(run.events("start")[-1]["hosts"], {"n0": SLOTS, "n1": SLOTS}, output)
 
     @harness.full
     def test_a_cable_is_cut(self):

@@ -153,6 +153,21 @@ TEST(Detector, ACycleHasNoSink) {
       "s; rank 1, step 9, for an all-reduce (number 77) with rank 2 for 10.2 s; and 1 more");
 }
 
+TEST(Detector, HostsThatWaitForEachOtherNeedNotAllEnd) {
+  const auto on = [](const char* host, WatchedRank one) {
+    one.host = host;
+    return one;
+  };
+  const auto verdict = [&](std::int64_t over) {
+    return verdict_on({on("a", waits(0, over, 1)), on("b", waits(1, over, 2)), on("c", waits(2, over, 1))});
+  };
+  EXPECT_EQ(verdict(10'100).kind, HangKind::deadlock);
+  EXPECT_THAT(verdict(10'100).hosts, testing::ElementsAre("c")) << "a may wait because of them";
+  EXPECT_THAT(verdict(15'100).hosts, testing::IsEmpty()) << "that did not help";
+  EXPECT_THAT(verdict_on({on("a", waits(0, 10'100, 1)), on("a", waits(1, 10'100, 0))}).hosts,
+              testing::IsEmpty());
+}
+
 TEST(Detector, WhoMayBeAwaitedIsNoReasonToEndAll) {
   EXPECT_EQ(verdict_on({waits(0, 20'000), waits(1, 20'000), computes(2, 300, 600'000)}).kind, HangKind::none)
       << "a rank with more time is at work";

@@ -1,4 +1,4 @@
-#include "runtime/launch/blame.h"
+#include "watchdog/blame.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-namespace holdfast::inline launch {
+namespace holdfast::inline watchdog {
 namespace {
 
 using Pair = std::pair<std::size_t, std::size_t>;  // indices of hosts
@@ -99,4 +99,4 @@ std::vector<std::string> blame_hosts(std::span<const SilentPair> pairs, std::spa
   return names;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::inline watchdog

@@ -1,14 +1,15 @@
-// Finds the hosts that are to blame when hosts of a start do not hear each other. Pure.
+// Finds the hosts that are to blame when hosts of a start do not hear each other. Pure. A guard asks it while a run
+// trains, the launcher when a start has ended.
 #pragma once
 
 #include <span>
 #include <string>
 #include <vector>
 
-namespace holdfast::inline launch {
+namespace holdfast::inline watchdog {
 
-// SilentPair: a guard or a rank of `from` heard nothing of `of`, or waited for it in vain. The link between the two is
-// broken, or one of them is.
+// SilentPair says that a guard or a rank of `from` heard nothing of `of`, or waited for it in vain: the link between
+// the two is broken, or one of them is.
 struct SilentPair {
   std::string from, of;
   bool operator==(const SilentPair&) const = default;
@@ -17,7 +18,7 @@ struct SilentPair {
 struct BlameHost {
   std::string name;
   int doubts = 0;       // how much speaks against it already
-  bool is_own = false;  // the launcher runs there
+  bool is_own = false;  // the launcher runs there, if that is known
 };
 
 // Returns a smallest set of hosts such that each pair has at least one of them, in the order of `hosts`: left
@@ -27,4 +28,4 @@ struct BlameHost {
 // are not among `hosts`, do not count. With very many hosts the set may be larger than the smallest one.
 std::vector<std::string> blame_hosts(std::span<const SilentPair> pairs, std::span<const BlameHost> hosts);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::inline watchdog
