@@ -85,7 +85,13 @@ Verdict after_start(std::span<const StartEnd> starts, bool stop_requested, const
                     "newest checkpoint or RAM snapshot, with the same bits",
                     last.fault));
   }
-  if (const int same = starts_with_same_fault(starts); same >= limits.same_fault) {
+  // Returns whether the newest starts, so many, have not lasted long enough.
+  const auto is_early = [&](int count, std::int64_t patience_ms) {
+    const StartEnd& first = count > 0 ? starts[starts.size() - static_cast<std::size_t>(count)] : last;
+    return last.ended_ns - first.begun_ns < patience_ms * 1'000'000;
+  };
+  const int same = starts_with_same_fault(starts);
+  if (same >= limits.same_fault && !is_early(same, limits.same_fault_patience_ms)) {
     return end_with(
         ExitCode::communication,
         fmt::format("{} starts in a row ended behind step {} in the same way ({}): that is no accident, "
@@ -93,9 +99,7 @@ Verdict after_start(std::span<const StartEnd> starts, bool stop_requested, const
                     same, last.step, last.fault));
   }
   const int fruitless = starts_without_progress(starts);
-  const StartEnd& first = fruitless > 0 ? starts[starts.size() - static_cast<std::size_t>(fruitless)] : last;
-  const bool is_patient = last.ended_ns - first.begun_ns < limits.patience_ms * 1'000'000;
-  if (fruitless >= limits.without_progress && !is_patient) {
+  if (fruitless >= limits.without_progress && !is_early(fruitless, limits.patience_ms)) {
     return end_with(ExitCode::communication,
                     fmt::format("{} starts in a row reached no step beyond {}; the last one: {}", fruitless,
                                 last.step, last.fault));

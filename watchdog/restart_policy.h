@@ -36,11 +36,10 @@ struct StartEnd {
 };
 
 struct RestartLimits {
-  int without_progress = 5;  // limit of starts in a row that reach no new step
-  int same_fault = 3;        // limit of starts that end alike at the same step, or one beside it
-  // Time for which starts that reach no new step are made in any case, so that a run whose state is saved rarely has
-  // more of them than one that loses little, and a cheap start may be tried more often.
-  std::int64_t patience_ms = 0;
+  int without_progress = 5;  // fewest starts in a row that reach no new step, before there are no more
+  int same_fault = 3;        // fewest that end alike at the same step, or one beside it
+  // Times for which such starts are made in any case, from the first of them.
+  std::int64_t patience_ms = 0, same_fault_patience_ms = 0;
   std::int64_t first_delay_ms = 1'000;
   std::int64_t longest_delay_ms = 60'000;
 };

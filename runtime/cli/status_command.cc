@@ -93,6 +93,7 @@ Result<void> status(const std::vector<std::string>& words) {
     const Result<LoadedConfig> config = load_stored_config(env, *text, paths.config());
     if (config.ok()) run.steps = static_cast<std::uint64_t>(config->config.training.steps);
   }
+  run.left_out = read_host_rows(env, paths).hosts;
   run.here = ranks_here(env, processes_here(env, run, paths));
   fmt::print("{}", arguments.has("json") ? to_json(run).dump_any() + "\n"
                                          : printable(to_text(run, env.wall_time_us())));

@@ -22,6 +22,8 @@ constexpr auto kOtherVariables = std::to_array<std::string_view>({
     // Commands of a config get these, and may be such a program again.
     "HOLDFAST_CHECKPOINT", "HOLDFAST_DOWNLOAD", "HOLDFAST_FILE", "HOLDFAST_NAME", "HOLDFAST_RUN",
     "HOLDFAST_STEP",
+    // runtime/launch/named_hosts.h
+    "HOLDFAST_HOSTS_MISSING", "HOLDFAST_RANKS_MISSING", "HOLDFAST_WHY_MISSING",
     "HOLDFAST_PEERS_PYTHON",  // tools/bench_peers
 });
 

@@ -83,14 +83,14 @@ std::vector<LaunchNews> LaunchMind::take_news() {
   return std::exchange(news_, {});
 }
 
-HostRow LaunchMind::row_of(const Host& host) const {
+HostView LaunchMind::view_of(const Host& host) const {
   const GrowingPauses& pauses = scale_up_.pauses();
-  HostRow row{.name = host.named.name,
-              .state = host.state,
-              .reason = host.reason,
-              .since_ns = host.since_ns,
-              .failures = pauses.failures(host.named.name),
-              .until_ns = host.state == HostState::ready ? 0 : pauses.until_ns(host.named.name)};
+  HostView row{.name = host.named.name,
+               .state = host.state,
+               .reason = host.reason,
+               .since_ns = host.since_ns,
+               .failures = pauses.failures(host.named.name),
+               .until_ns = host.state == HostState::ready ? 0 : pauses.until_ns(host.named.name)};
   if (drained_.contains(row.name)) {
     row.state = HostState::drained;
     row.reason = "the run was asked to leave it";
@@ -101,9 +101,9 @@ HostRow LaunchMind::row_of(const Host& host) const {
   return row;
 }
 
-std::vector<HostRow> LaunchMind::rows() const {
-  std::vector<HostRow> rows;
-  for (const Host& host : hosts_) rows.push_back(row_of(host));
+std::vector<HostView> LaunchMind::views() const {
+  std::vector<HostView> rows;
+  for (const Host& host : hosts_) rows.push_back(view_of(host));
   return rows;
 }
 
@@ -152,7 +152,7 @@ void LaunchMind::set(std::int64_t now_ns, Host& host, HostState state, std::stri
 }
 
 void LaunchMind::tell_excluded(std::int64_t now_ns, Host& host) {
-  const HostRow row = row_of(host);
+  const HostView row = view_of(host);
   std::string sentence;
   switch (host.state) {
     case HostState::unreachable:
@@ -296,7 +296,7 @@ LaunchMind::Choice LaunchMind::choose(std::int64_t now_ns) {
 
 std::string LaunchMind::why_missing() const {
   std::string why;
-  for (const HostRow& row : rows()) {
+  for (const HostView& row : views()) {
     if (row.state != HostState::ready)
       why += fmt::format("{}{} is {}: {}", why.empty() ? "" : "; ", row.name, name_of(row.state), row.reason);
   }

@@ -77,19 +77,20 @@ enum class HostState : std::uint8_t {
 };
 const char* name_of(HostState state);
 
-struct HostRow {
+struct HostView {
   std::string name = {};
   HostState state = HostState::ready;
   std::string reason = {};
   std::int64_t since_ns = 0;
   int failures = 0;           // in a row
   std::int64_t until_ns = 0;  // end of its pause; 0: there is none
+  bool operator==(const HostView&) const = default;
 };
 
 // Something to tell: a line for the console, and an event where a host is left out.
 struct LaunchNews {
   std::string sentence = {};
-  std::optional<HostRow> excluded = {};
+  std::optional<HostView> excluded = {};
 };
 
 // HostAnswer is what a host said when it was asked.
@@ -112,6 +113,7 @@ struct EndedStart {
   std::set<std::string> died_on = {};   // hosts with ranks that died without a word
   std::set<std::string> ended_on = {};  // hosts with ranks that said how they ended
   bool is_as_asked = false;             // it ended because it was asked to, and its state is sealed
+  std::int64_t lost_work_ms = 0;        // that its end may have cost, by the interval of its saves
 };
 
 struct LaunchMindSettings {
@@ -120,8 +122,7 @@ struct LaunchMindSettings {
   std::int64_t grow_after_ms = 10'000;
   std::int64_t settled_ms = GrowingPauses::default_settled_ms;
   std::int64_t wait_for_hosts_ms = 1'800'000;
-  std::int64_t save_interval_ms = 0;  // time whose work a lost start may cost
-  bool has_begun = false;             // an earlier start of the run has read its inputs
+  bool has_begun = false;  // an earlier start of the run has read its inputs
   // Returns how many ranks, at least `min_ranks`, a start on the hosts that answer would have; 0: too few hosts.
   std::function<int(const std::vector<LaunchHost>& hosts, int min_ranks)> ranks_on = {};
 };
@@ -133,7 +134,7 @@ class LaunchMind {
   LaunchPhase phase() const { return phase_; }
   // Takes what there is to tell since the last call.
   std::vector<LaunchNews> take_news();
-  std::vector<HostRow> rows() const;
+  std::vector<HostView> views() const;
 
   // Takes the list of hosts, which may have changed; empty: mpirun finds them, and this host stands for all.
   void name_hosts(std::int64_t now_ns, const std::vector<LaunchHost>& hosts);
@@ -177,6 +178,7 @@ class LaunchMind {
   // Records that the run was asked to end for another start.
   void leaves() { follow(LaunchOutcome::leaves); }
   bool is_leaving() const { return phase_ == LaunchPhase::leave; }
+  bool is_training() const { return phase_ == LaunchPhase::train || phase_ == LaunchPhase::leave; }
 
   // More ranks while a start trains. Return the hosts that might give it some, by LaunchHost::answers, none if it is
   // not worth the question now; and whether another start is worth it, after their answers.
@@ -208,7 +210,7 @@ class LaunchMind {
   bool is_usable(const Host& host, std::int64_t now_ns) const;
   void say(std::string sentence) { news_.push_back({.sentence = std::move(sentence)}); }
   void set(std::int64_t now_ns, Host& host, HostState state, std::string reason);
-  HostRow row_of(const Host& host) const;
+  HostView view_of(const Host& host) const;
   void exclude(std::int64_t now_ns, const std::string& name, HostState state, const std::string& reason,
                int behind = 0);
   void leave_out(std::int64_t now_ns, Host& host, HostState state, const std::string& reason);
@@ -231,7 +233,7 @@ class LaunchMind {
   bool leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended);
   bool lacks_ranks(const EndedStart& ended) const;
   bool has_begun() const { return settings_.has_begun || fewest_trained_.has_value(); }
-  RestartLimits limits_after(const StartEnd& end) const;
+  RestartLimits limits_after(const EndedStart& ended) const;
 
   LaunchMindSettings settings_;
   LaunchPhase phase_ = LaunchPhase::ask;

@@ -15,7 +15,8 @@ namespace {
 constexpr std::int64_t short_ms = 60'000, short_factor = 10;
 constexpr std::int64_t minute_patience_ms = 600'000;  // for what may be different at the next attempt
 constexpr std::int64_t first_delay_ms = 1'000, longest_delay_ms = 60'000;
-constexpr std::int64_t longest_interval_ms = 3'600'000;
+constexpr std::int64_t fruitless_costs = 20, same_fault_costs = 4;  // in starts
+constexpr std::int64_t longest_patience_ms = 3'600'000;
 
 bool is_error_of_inputs(const StartEnd& end) {
   if (end.record != StartEnd::Record::failed) return false;
@@ -116,7 +117,7 @@ void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span
         {.sentence = fmt::format("host {} has lost its ranks {} times soon after it got them back: "
                                  "it is left out",
                                  name, scale_up_.pauses().failures(name)),
-         .excluded = row_of(*host)});
+         .excluded = view_of(*host)});
   }
 }
 
@@ -250,9 +251,15 @@ bool LaunchMind::leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended)
   return !blamed.empty();
 }
 
-RestartLimits LaunchMind::limits_after(const StartEnd& end) const {
+// Starts are given up when they have cost enough: many times what one costs until it trains, and as much work as lies
+// between two saves, which a start has to make again before it reaches a new step.
+RestartLimits LaunchMind::limits_after(const EndedStart& ended) const {
+  const StartEnd& end = ended.end;
   RestartLimits limits{.first_delay_ms = first_delay_ms, .longest_delay_ms = longest_delay_ms};
-  limits.patience_ms = std::min(settings_.save_interval_ms, longest_interval_ms);
+  const std::int64_t cost_ms = ((trained_ns_ >= 0 ? trained_ns_ : end.ended_ns) - begun_ns_) / ms;
+  limits.same_fault_patience_ms = same_fault_costs * cost_ms;
+  limits.patience_ms = std::clamp(fruitless_costs * cost_ms,
+                                  std::min(ended.lost_work_ms, longest_patience_ms), longest_patience_ms);
   if (is_error_of_inputs(end) && end.reach == Reach::minute)
     limits.patience_ms = std::max(limits.patience_ms, minute_patience_ms);
   return limits;
@@ -283,7 +290,7 @@ Verdict LaunchMind::ended(std::int64_t now_ns, EndedStart start, bool stop_reque
     verdict = {.restart = true, .code = end.code, .sentence = end.fault};
     if (stop_requested) verdict = after_start({&end, 1}, true, {});
   } else {
-    const RestartLimits limits = limits_after(end);
+    const RestartLimits limits = limits_after(ended);
     if (end.reach != Reach::run) end.kind.clear();
     starts_.push_back(end);
     verdict = after_start(starts_, stop_requested, limits);

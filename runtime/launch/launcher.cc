@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "runtime/launch/host_probe.h"
@@ -105,7 +106,6 @@ LaunchMindSettings Launcher::mind_settings() const {
           .grow_after_ms = config_.elastic.grow_after_ms,
           .settled_ms = config_.elastic.settle_after_ms,
           .wait_for_hosts_ms = options_.wait_for_hosts_ms,
-          .save_interval_ms = config_.checkpoint.every_ms,
           .has_begun = !config.ok() || config->exists,
           .ranks_on = [this](const std::vector<LaunchHost>& hosts, int min_ranks) {
             return layout_on(hosts, min_ranks).value_or(StartLayout{.ranks = 0}).ranks;
@@ -229,6 +229,7 @@ Result<EndedStart> Launcher::start(LaunchShape shape) {
   mind_->suspect(job.suspected_hosts());
   cut_short_ = job.was_cut_short();
   ended_as_asked_ = ended.ok() && ended->is_as_asked;
+  if (ended.ok()) ended->lost_work_ms = std::llround(lost_job_ms(*env_, paths_, log_bytes_).value_or(0));
   if (ended_as_asked_) {
     const std::vector<std::string> leaving = drains_.leaving();
     ended->end.fault =

@@ -19,6 +19,7 @@
 #include "runtime/launch/launch_mind.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/mpirun_line.h"
+#include "runtime/launch/named_hosts.h"
 #include "runtime/launch/start_layout.h"
 #include "runtime/launch/stop_request.h"
 #include "runtime/os/background_job.h"
@@ -84,6 +85,8 @@ class Launcher {
   void give_up_asking();
   void look_at_ranks();
   void tell_news();
+  void write_rows();
+  MissingHosts missing_hosts() const;
   void read_hosts_again();
   std::map<std::string, std::string> findings_of_hosts() const;
   void say_findings() const;
@@ -114,6 +117,7 @@ class Launcher {
   std::string save_request_;          // newest request; empty: none so far
   std::uint64_t log_bytes_ = 0;       // size of the log when the newest start began
   std::unique_ptr<LaunchMind> mind_;  // null until run()
+  std::vector<HostView> told_views_;  // as they were written last
   Drains drains_;
   std::string start_directory_ = {};  // of the newest start (launch_record.h)
   std::uint64_t seen_bytes_ = 0;      // size of the log that has been searched for rank counts

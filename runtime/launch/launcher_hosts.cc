@@ -13,6 +13,7 @@
 #include "runtime/launch/run_progress.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/hardware_record.h"
+#include "runtime/run/host_rows.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/save_requests.h"
@@ -163,13 +164,33 @@ void Launcher::look_at_ranks() {
     mind_->unfit(now_ns, host);
 }
 
-// Says what LaunchMind has decided about hosts.
+// Says what LaunchMind has decided about hosts, and writes which of them are not used.
 void Launcher::tell_news() {
   for (const LaunchNews& news : mind_->take_news()) {
     const std::string sentence = printable(news.sentence);
     say(sentence);
     if (news.excluded.has_value()) log_excluded(news.excluded->name, sentence);
   }
+  write_rows();
+}
+
+void Launcher::write_rows() {
+  std::vector<HostView> views = mind_->views();
+  if (views == told_views_) return;
+  told_views_ = std::move(views);
+  const std::int64_t now_ns = env_->monotonic_ns(), now_us = env_->wall_time_us();
+  const auto wall_us = [&](std::int64_t at_ns) { return now_us + (at_ns - now_ns) / 1'000; };
+  HostRows rows;
+  for (const HostView& host : told_views_) {
+    if (host.state == HostState::ready) continue;
+    rows.hosts.push_back({.host = host.name,
+                          .state = name_of(host.state),
+                          .reason = host.reason,
+                          .since_us = wall_us(host.since_ns),
+                          .until_us = host.until_ns > now_ns ? wall_us(host.until_ns) : 0,
+                          .failures = host.failures});
+  }
+  static_cast<void>(write_host_rows(*env_, paths_, rows).ok());  // nothing but what people see depends on it
 }
 
 // Asks the hosts whether a start could use them, beside the run.
@@ -186,10 +207,21 @@ void Launcher::ask_for_room() {
                            });
 }
 
+MissingHosts Launcher::missing_hosts() const {
+  const auto is_missing = [](const HostView& host) { return host.state != HostState::ready; };
+  const std::vector<HostView> views = mind_->views();
+  int ranks = mind_->scale_up().ranks();
+  if (!mind_->is_training())
+    ranks = layout_on(hosts_, mind_->min_ranks()).value_or(StartLayout{.ranks = 0}).ranks;
+  return {.hosts = static_cast<int>(std::ranges::count_if(views, is_missing)),
+          .ranks = std::max(ranks_wanted().ranks - ranks, 0),
+          .why = printable(mind_->why_missing())};
+}
+
 // Reads the hosts again, because the hostfile, or the output of the command, may change while a run lasts.
 void Launcher::read_hosts_again() {
   if (!hosts_may_change(options_)) return;
-  Result<std::vector<LaunchHost>> named = named_hosts(*env_, options_);
+  Result<std::vector<LaunchHost>> named = named_hosts(*env_, options_, missing_hosts());
   const std::string trouble = named.ok() ? "" : named.error().message;
   if (std::exchange(hosts_trouble_, trouble) != trouble && !trouble.empty())
     say(fmt::format("{}; those that it named before are kept", trouble));

@@ -12,10 +12,15 @@ constexpr std::size_t max_output_bytes = 1 << 20;  // some 40,000 hosts
 
 // Returns the output of the command without its stderr, no line of which is a host; a user who runs the
 // command by hand sees that.
-Result<std::string> output_of_host_command(Env& env, const std::string& command) {
-  HF_TRY(const CommandEnd end, env.run_command({.line = "{ " + command + "\n} 2>/dev/null",
-                                                .timeout_ms = host_command_limit_ms,
-                                                .output_bytes = max_output_bytes}));
+Result<std::string> output_of_host_command(Env& env, const std::string& command,
+                                           const MissingHosts& missing) {
+  HF_TRY(const CommandEnd end,
+         env.run_command({.line = "{ " + command + "\n} 2>/dev/null",
+                          .variables = {{"HOLDFAST_HOSTS_MISSING", std::to_string(missing.hosts)},
+                                        {"HOLDFAST_RANKS_MISSING", std::to_string(missing.ranks)},
+                                        {"HOLDFAST_WHY_MISSING", missing.why}},
+                          .timeout_ms = host_command_limit_ms,
+                          .output_bytes = max_output_bytes}));
   if (end.succeeded() && end.output.size() < max_output_bytes) return end.output;
   std::string how = "printed more than 1 MiB";
   if (end.how == CommandEnd::How::timed_out)
@@ -45,7 +50,8 @@ Result<std::vector<LaunchHost>> hosts_of_allocation(Env& env, const LaunchOption
 
 }  // namespace
 
-Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options) {
+Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options,
+                                            const MissingHosts& missing) {
   std::vector<LaunchHost> hosts;
   if (!options.hosts.empty()) {
     hosts = hosts_of_list(options.hosts);
@@ -53,7 +59,7 @@ Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& optio
     return hosts;
   }
   if (!options.host_command.empty()) {
-    HF_TRY(const std::string text, output_of_host_command(env, options.host_command));
+    HF_TRY(const std::string text, output_of_host_command(env, options.host_command, missing));
     hosts = hosts_of_file(text);
   } else if (!options.hostfile.empty()) {
     const Result<std::string> text = read_text_within(env, options.hostfile, text_limits::hostfile);

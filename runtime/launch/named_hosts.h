@@ -16,9 +16,18 @@ namespace holdfast::inline launch {
 // the usual notice.
 inline constexpr std::int64_t host_command_limit_ms = 5'000;
 
+// MissingHosts is what the command is told of the run, by HOLDFAST_HOSTS_MISSING, HOLDFAST_RANKS_MISSING and
+// HOLDFAST_WHY_MISSING: one that rents machines rents as many.
+struct MissingHosts {
+  int hosts = 0;         // of those that it named last
+  int ranks = 0;         // that the run would have with them
+  std::string why = {};  // "n2 is unreachable: it does not answer; n3 is unfit: ..."
+};
+
 // Returns the hosts; reads the file, or runs the command, each time. Empty: this host. ExitCode::config with
 // a sentence if the file or the command yields none, or a Slurm job has no room for the ranks.
-Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options);
+Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options,
+                                            const MissingHosts& missing = {});
 
 // Return whether the hosts can be others the next time, and where they come from, for messages.
 bool hosts_may_change(const LaunchOptions& options);

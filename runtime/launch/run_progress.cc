@@ -94,6 +94,14 @@ std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths&
                           });
 }
 
+std::optional<double> lost_job_ms(Env& env, const RunPaths& paths, std::uint64_t from_bytes) {
+  return newest_of<double>(env, paths, from_bytes, all_bytes, {FailureCostEvent::kind},
+                           [](const Json& json) -> std::optional<double> {
+                             const auto cost = event_as<FailureCostEvent>(json);
+                             return cost.has_value() ? cost->job_ms : std::nullopt;
+                           });
+}
+
 std::string verdicts_at_end(std::span<const ReportedVerdict> verdicts, const StepMade& newest) {
   std::string text;
   for (const ReportedVerdict& verdict : verdicts) {

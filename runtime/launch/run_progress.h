@@ -33,6 +33,10 @@ std::optional<int> ranks_at_end(Env& env, const RunPaths& paths, std::uint64_t f
 std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths& paths,
                                                        std::uint64_t from_bytes);
 
+// Returns the work that a lost job costs at most, as the newest event says (FailureCostEvent); none if there is no such
+// event after `from_bytes`, or all of the work would be lost.
+std::optional<double> lost_job_ms(Env& env, const RunPaths& paths, std::uint64_t from_bytes);
+
 // Returns, in one line, the verdicts of guards that are newer than the newest step, from which the run has
 // not recovered. Pure.
 std::string verdicts_at_end(std::span<const ReportedVerdict> verdicts, const StepMade& newest);

@@ -7,6 +7,7 @@
 
 #include "runtime/core/units.h"
 #include "runtime/run/event_reading.h"
+#include "runtime/run/hardware_record.h"
 
 namespace holdfast::inline run {
 namespace {
@@ -100,6 +101,14 @@ std::string to_text(const RunSummary& run, std::int64_t now_us) {
     text += fmt::format("ranks     {}{}\n", run.ranks, where.empty() ? "" : " (" + where.substr(2) + ")");
   for (const RunSummary::Rank& rank : run.here)
     text += fmt::format("  rank {:<4} {}\n", rank.rank, rank.does);
+  for (const HostRow& row : run.left_out) {
+    const std::string pause =
+        row.until_us > now_us
+            ? fmt::format(", for another {:.0f} s", static_cast<double>(row.until_us - now_us) / 1e6)
+            : "";
+    text += fmt::format("left out  {} {} since {}{}: {}\n", row.host, row.state, time_text(row.since_us),
+                        pause, row.reason);
+  }
   const auto saved = [&](const char* name, const std::optional<RunSummary::SavedStep>& what) {
     if (what.has_value())
       text += fmt::format("{:<9} step {}, {}\n", name, what->step, ago(what->time_us, now_us));
@@ -181,6 +190,14 @@ Json to_json(const RunSummary& run) {
     json["failure_cost"] = cost;
   }
   if (!run.numbers.verdicts.empty()) json["numbers"] = json_of(run.numbers);
+  for (const HostRow& row : run.left_out) {
+    Json& json_of_host = json["left_out"][row.host];
+    json_of_host["state"] = row.state;
+    json_of_host["reason"] = row.reason;
+    json_of_host["since_us"] = row.since_us;
+    if (row.until_us != 0) json_of_host["until_us"] = row.until_us;
+    if (row.failures != 0) json_of_host["failures"] = row.failures;
+  }
   for (const RunSummary::Rank& rank : run.here) json["here"][std::to_string(rank.rank)] = rank.does;
   return json;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/core/json.h"
+#include "runtime/run/host_rows.h"
 #include "runtime/run/numbers_log.h"
 #include "runtime/run/run_directory.h"
 #include "watchdog/board.h"
@@ -52,6 +53,7 @@ struct RunSummary {
   std::uint64_t lost_steps = 0;  // computed again, of all recoveries
   NumbersLog numbers = {};
   std::vector<Rank> here = {};
+  std::vector<HostRow> left_out = {};  // hosts that the launcher does not use
 
   // Takes the next event of the log. What it does not know changes nothing.
   void take(const Json& event);

@@ -168,7 +168,7 @@ TEST_F(LaunchMindTest, AHostThatGaveWrongNumbersIsUsedOnlyWhereOthersWillNotDo) 
   mind.name_hosts(0, list);
   mind.set_doubted({{"b", "it gave wrong numbers"}});
   EXPECT_THAT(choose(0), ElementsAre("a", "c"));
-  EXPECT_EQ(mind.rows()[1].reason, "it gave wrong numbers");
+  EXPECT_EQ(mind.views()[1].reason, "it gave wrong numbers");
   EXPECT_THAT(choose(0, {{0}, {0}, {}}), ElementsAre("a", "b"));
 }
 

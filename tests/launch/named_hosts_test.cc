@@ -33,6 +33,17 @@ TEST(NamedHosts, AreThoseThatACommandPrints) {
   EXPECT_EQ(hosts->back().slots, 4);
 }
 
+TEST(NamedHosts, ACommandLearnsWhatIsMissing) {
+  const LaunchOptions options = with_command(
+      "echo \"a$HOLDFAST_HOSTS_MISSING slots=$HOLDFAST_RANKS_MISSING\"; echo $HOLDFAST_WHY_MISSING");
+  const auto hosts = named_hosts(posix_env(), options, {.hosts = 1, .ranks = 2, .why = "n2"});
+  ASSERT_TRUE(hosts.ok()) << hosts.error().message;
+  ASSERT_EQ(hosts->size(), 2U);
+  EXPECT_EQ(hosts->front().name, "a1");
+  EXPECT_EQ(hosts->front().slots, 2);
+  EXPECT_EQ(hosts->back().name, "n2");
+}
+
 // Two thousand hosts, whose names are longer than what is kept of other commands.
 TEST(NamedHosts, AreAllOfThem) {
   const auto hosts = named_hosts(

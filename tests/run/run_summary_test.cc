@@ -31,10 +31,18 @@ TEST(RunSummary, IsWhatTheNewestEventsSay) {
   });
   run.steps = 20;
   run.holder = "host n0 pid 12";
+  run.left_out = {{.host = "n2",
+                   .state = "unfit",
+                   .reason = "no data",
+                   .since_us = 4'000'000,
+                   .until_us = 25'500'000,
+                   .failures = 1}};
   const std::string text = to_text(run, 5'500'000);
   EXPECT_THAT(text, HasSubstr("runs/a  held by host n0 pid 12\n"));
   EXPECT_THAT(text, HasSubstr("step      8 of 20, loss 3.2500, 1000 tokens/s, 1.5"));
   EXPECT_THAT(text, HasSubstr("ranks     5 (n0 2, n1 3)\n"));
+  EXPECT_THAT(text,
+              HasSubstr("left out  n2 unfit since 1970-01-01 00:00:04 UTC, for another 20 s: no data\n"));
   EXPECT_THAT(text, HasSubstr("on disk   step 5, 3"));
   EXPECT_THAT(text, HasSubstr("in RAM    step 6, 2.9"));
   EXPECT_THAT(text, HasSubstr("of a host all of its work"));
@@ -43,6 +51,7 @@ TEST(RunSummary, IsWhatTheNewestEventsSay) {
   const Json json = to_json(run);
   EXPECT_EQ(json["step"].get<int>(), 8);
   EXPECT_EQ(json["hosts"]["n1"].get<int>(), 3);
+  EXPECT_EQ(json["left_out"]["n2"]["reason"].get<std::string>(), "no data");
   EXPECT_EQ(json["checkpoint"]["step"].get<int>(), 5);
   EXPECT_TRUE(json["failure_cost"].contains("process_ms"));
   EXPECT_FALSE(json["failure_cost"].contains("job_ms")) << "all of it would be lost";
