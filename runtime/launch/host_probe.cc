@@ -85,15 +85,30 @@ bool has_spoken(Env& env, const AskedHost& host) {
   return output.ok() && output->bytes > 0;
 }
 
-std::optional<int> answer_of(Env& env, AskedHost& host, int min_not_reached) {
+// Returns the end of a file; nothing where it cannot be read.
+std::string end_of_file(Env& env, const std::string& path) {
+  const Result<std::unique_ptr<File>> file = env.open(path, OpenMode::read);
+  if (!file.ok()) return {};
+  const Result<std::uint64_t> size = (*file)->size();
+  if (!size.ok()) return {};
+  std::string text(std::min<std::uint64_t>(*size, HostAnswer::output_bytes), '\0');
+  const Result<void> read = (*file)->read_at(*size - text.size(), std::as_writable_bytes(std::span(text)));
+  return read.ok() ? text : std::string();
+}
+
+HostAnswer answer_of(Env& env, AskedHost& host, int min_not_reached) {
   if (!host.process->wait_ended(0)) {
     static_cast<void>(host.process->signal_group(SIGKILL).ok());
     host.process->wait_ended(probe_death_limit_ms);
   }
-  if (host.output != "/dev/null") static_cast<void>(env.remove(host.output).ok());
+  HostAnswer answer;
+  if (host.output != "/dev/null") {
+    answer.output = printable(end_of_file(env, host.output));
+    static_cast<void>(env.remove(host.output).ok());
+  }
   const std::optional<ProcessEnd> end = host.process->end();
-  const bool answers = end.has_value() && !end->killed && end->code < min_not_reached;
-  return answers ? std::optional(end->code) : std::nullopt;
+  if (end.has_value() && !end->killed && end->code < min_not_reached) answer.code = end->code;
+  return answer;
 }
 
 }  // namespace
@@ -113,16 +128,25 @@ std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspecte
   return std::max(is_suspected ? min_silence_of_suspected_ms : min_silence_ms, silence_factor * slowest_ms);
 }
 
-std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
-                                          const std::vector<std::string>& words,
-                                          const std::function<std::int64_t()>& left_ms) {
+std::string HostAnswer::last_line() const {
+  constexpr const char* blanks = " \t\r\n";
+  const std::size_t last = output.find_last_not_of(blanks);
+  if (last == std::string::npos) return {};
+  const std::size_t before = output.rfind('\n', last);
+  const std::size_t first = output.find_first_not_of(blanks, before == std::string::npos ? 0 : before);
+  return output.substr(first, last + 1 - first);
+}
+
+std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
+                                  const std::vector<std::string>& words,
+                                  const std::function<std::int64_t()>& left_ms) {
   const int min_not_reached = mpirun_uses_srun(env) ? min_srun_error : not_reached;
-  std::vector<std::optional<int>> answers(hosts.size());
+  std::vector<HostAnswer> answers(hosts.size());
   std::vector<AskedHost> asked;
   const std::int64_t begin_ns = env.monotonic_ns();
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (is_this_host(env, hosts[i].name)) {
-      answers[i] = 0;
+      answers[i].code = 0;
     } else if (std::optional<AskedHost> host = ask_host(env, hosts[i].name, words); host.has_value()) {
       host->index = i;
       host->heard.is_suspected = hosts[i].is_suspected;

@@ -2,6 +2,7 @@
 // names; in a Slurm job by srun.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -29,12 +30,25 @@ struct HeardHost {
 // is short for a suspected host. The time that a host takes after its first output is not limited here. Pure.
 std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspected);
 
+// HostAnswer holds what a program on a host returned and printed.
+struct HostAnswer {
+  static constexpr std::size_t output_bytes = 4096;  // how much is kept of the end of what it printed
+
+  // Exit code of the program; none if the host could not be reached, was silent for too long, or did not end in time.
+  std::optional<int> code = {};
+  // What it printed on both streams, and what the command that reaches the host said. Other users may have written it,
+  // so it is printable().
+  std::string output = {};
+
+  // Returns its last line that is not blank: with an exit code other than 0 the sentence of the program.
+  std::string last_line() const;
+};
+
 // Runs a program on all hosts at once. `words`: the program and its arguments, each quoted for the shell that
-// gets it. Returns the exit codes, by host; for this host, where nothing is run, it is 0. None if the host
-// could not be reached, was silent for too long, or did not answer while `left_ms`, which is called
-// repeatedly, was above 0.
-std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
-                                          const std::vector<std::string>& words,
-                                          const std::function<std::int64_t()>& left_ms);
+// gets it. Returns the answers, by host; that of this host, where nothing is run, is 0 and empty. A host has no exit
+// code if it did not answer while `left_ms`, which is called repeatedly, was above 0.
+std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
+                                  const std::vector<std::string>& words,
+                                  const std::function<std::int64_t()>& left_ms);
 
 }  // namespace holdfast::inline launch

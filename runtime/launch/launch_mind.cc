@@ -15,15 +15,6 @@ namespace {
 constexpr int max_code_of_program =
     125;  // a shell has higher ones, where it does not find or run the program
 
-// Returns the last line that says something.
-std::string last_line(const std::string& text) {
-  const std::size_t end = text.find_last_not_of("\r\n ");
-  if (end == std::string::npos) return {};
-  const std::size_t newline = text.rfind('\n', end);
-  return text.substr(newline == std::string::npos ? 0 : newline + 1,
-                     newline == std::string::npos ? end + 1 : end - newline);
-}
-
 std::string whole_seconds(std::int64_t duration_ns) {
   return format_duration((duration_ns + 999'999'999) / 1'000'000'000 * 1'000);
 }
@@ -204,7 +195,7 @@ void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers)
     // A host that came back and is lost again has cost the others a start.
     if (!answer.code.has_value() && scale_up_.pauses().has_returned(name) && given_.contains(name))
       scale_up_.pauses().failed(name, now_ns);
-    const std::string line = last_line(answer.output);
+    const std::string line = answer.last_line();
     const HostState before = host.state;
     const std::string reason_before = host.reason;
     if (!answer.code.has_value()) {
@@ -321,7 +312,7 @@ bool LaunchMind::is_worth_another_start(std::int64_t now_ns, std::span<const Lau
     if (!left[i].answers) continue;
     left[i].answers = answers[i].code == 0;
     Host* host = find(left[i].name);
-    const std::string line = last_line(answers[i].output);
+    const std::string line = answers[i].last_line();
     const bool says_why = answers[i].code.has_value() && *answers[i].code <= max_code_of_program;
     if (host == nullptr || left[i].answers || !says_why || line.empty() || host->reason == line) continue;
     set(now_ns, *host, HostState::unfit, line);

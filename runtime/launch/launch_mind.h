@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/launch/host_probe.h"
 #include "runtime/launch/scale_up.h"
 #include "watchdog/blame.h"
 #include "watchdog/restart_policy.h"
@@ -91,12 +92,6 @@ struct HostView {
 struct LaunchNews {
   std::string sentence = {};
   std::optional<HostView> excluded = {};
-};
-
-// HostAnswer is what a host said when it was asked.
-struct HostAnswer {
-  std::optional<int> code = {};  // none: it was not reached
-  std::string output = {};       // bounded and printable; its last line says why the code is not 0
 };
 
 // UnfitHost is what ranks of a host report of it.

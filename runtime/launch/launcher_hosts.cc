@@ -28,12 +28,6 @@ constexpr std::int64_t min_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
 constexpr int something_lives = 1;  // exit code of HostCommand::look
 
-std::vector<HostAnswer> answers_of(const std::vector<std::optional<int>>& codes) {
-  std::vector<HostAnswer> answers;
-  for (const std::optional<int>& code : codes) answers.push_back({.code = code});
-  return answers;
-}
-
 }  // namespace
 
 // Returns the shape of the next start, on the hosts that LaunchMind chooses; waits while they are too few. Error:
@@ -98,7 +92,7 @@ std::vector<std::string> Launcher::words_for(HostCommand duty) const {
 std::vector<HostAnswer> Launcher::ask(HostCommand duty, std::int64_t limit_ms) {
   const std::int64_t until_ns = env_->monotonic_ns() + limit_ms * 1'000'000;
   std::int64_t hurried_until_ns = -1;
-  return answers_of(ask_hosts(*env_, hosts_, words_for(duty), [&] {
+  return ask_hosts(*env_, hosts_, words_for(duty), [&] {
     stop_->poll();
     const std::int64_t now_ns = env_->monotonic_ns();
     if (!stop_->requested()) return (until_ns - now_ns) / 1'000'000;
@@ -108,7 +102,7 @@ std::vector<HostAnswer> Launcher::ask(HostCommand duty, std::int64_t limit_ms) {
       hurried_until_ns = std::min(until_ns, now_ns + left_ms * 1'000'000);
     }
     return (hurried_until_ns - now_ns) / 1'000'000;
-  }));
+  });
 }
 
 bool Launcher::lives_elsewhere() {
@@ -200,11 +194,10 @@ void Launcher::ask_for_room() {
   const auto left_ms = [env = env_, until_ns, &given_up = question_->given_up]() -> std::int64_t {
     return given_up ? 0 : (until_ns - env->monotonic_ns()) / 1'000'000;
   };
-  question_->answers.start(*env_, "host probe",
-                           [env = env_, hosts = asked_, words = words_for(HostCommand::look),
-                            left_ms]() -> Result<std::vector<HostAnswer>> {
-                             return answers_of(ask_hosts(*env, hosts, words, left_ms));
-                           });
+  question_->answers.start(
+      *env_, "host probe",
+      [env = env_, hosts = asked_, words = words_for(HostCommand::look),
+       left_ms]() -> Result<std::vector<HostAnswer>> { return ask_hosts(*env, hosts, words, left_ms); });
 }
 
 MissingHosts Launcher::missing_hosts() const {

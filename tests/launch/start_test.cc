@@ -298,6 +298,10 @@ TEST(Job, ARankThatCannotBeLookedAtMayLive) {
   EXPECT_THAT(ended->end.fault, testing::Not(testing::HasSubstr("no rank is left")));
 }
 
+testing::Matcher<HostAnswer> with_code(std::optional<int> code) {
+  return testing::Field(&HostAnswer::code, code);
+}
+
 // ssh hands the words to a shell there, with blanks between them.
 TEST(HostProbe, NoWordReachesAShellThatIsNotQuoted) {
   const TemporaryDirectory directory;
@@ -309,11 +313,11 @@ TEST(HostProbe, NoWordReachesAShellThatIsNotQuoted) {
   const std::vector<std::string> words = {"sh", "-c", "printf %s \"$1\" > " + reported, "sh",
                                           "x; touch " + made + " $(touch " + made + ") 'y"};
   const auto left_ms = [] { return std::int64_t{60'000}; };
-  EXPECT_THAT(ask_hosts(env, {{.name = "there"}}, words, left_ms), ElementsAre(Optional(0)));
+  EXPECT_THAT(ask_hosts(env, {{.name = "there"}}, words, left_ms), ElementsAre(with_code(0)));
   EXPECT_EQ(env.read_text(reported).value(), words.back());
   EXPECT_FALSE(env.status(made)->exists);
   EXPECT_THAT(ask_hosts(env, {{.name = "-oProxyCommand=touch " + made}, {.name = "a;b"}}, {"true"}, left_ms),
-              ElementsAre(std::nullopt, std::nullopt));
+              ElementsAre(with_code(std::nullopt), with_code(std::nullopt)));
 }
 
 TEST(HostProbe, AsksEachHostTheWayItsDaemonIsStarted) {
@@ -333,7 +337,7 @@ TEST(HostProbe, AsksEachHostTheWayItsDaemonIsStarted) {
   std::int64_t limit_ms = 1'000;
   const auto left_ms = [&] { return limit_ms - (env.monotonic_ns() - begin_ns) / 1'000'000; };
   EXPECT_THAT(ask_hosts(env, hosts, {"do", "it"}, left_ms),
-              ElementsAre(Optional(3), std::nullopt, std::nullopt, Optional(0)));
+              ElementsAre(with_code(3), with_code(std::nullopt), with_code(std::nullopt), with_code(0)));
   EXPECT_GE(env.monotonic_ns() - begin_ns, 1'000'000'000);
   EXPECT_LT(env.monotonic_ns() - begin_ns, 20'000'000'000);
   // The others have answered, so nobody waits for the one that says nothing; one that has said a word has the
@@ -347,16 +351,47 @@ TEST(HostProbe, AsksEachHostTheWayItsDaemonIsStarted) {
           .ok());
   ASSERT_EQ(::chmod(agent.c_str(), 0755), 0);
   EXPECT_THAT(ask_hosts(env, {{.name = "there"}, {.name = "busy"}, {.name = "slow"}}, {"do", "it"}, left_ms),
-              ElementsAre(Optional(3), Optional(4), std::nullopt));
+              ElementsAre(with_code(3), with_code(4), with_code(std::nullopt)));
   int asked = 0;  // somebody is in a hurry meanwhile
   const std::int64_t hurry_ns = env.monotonic_ns();
   EXPECT_THAT(ask_hosts(env, {{.name = "slow"}}, {"do", "it"}, [&] { return ++asked < 5 ? left_ms() : 0; }),
-              ElementsAre(std::nullopt));
+              ElementsAre(with_code(std::nullopt)));
   EXPECT_EQ(asked, 5);
   EXPECT_LT(env.monotonic_ns() - hurry_ns, 20'000'000'000);
   VariablesEnv without(std::map<std::string, std::string>{{"PRTE_MCA_plm_ssh_agent", "/no/such/agent"}});
-  EXPECT_THAT(ask_hosts(without, hosts, {"do", "it"}, left_ms),
-              ElementsAre(std::nullopt, std::nullopt, std::nullopt, Optional(0)));
+  EXPECT_THAT(
+      ask_hosts(without, hosts, {"do", "it"}, left_ms),
+      ElementsAre(with_code(std::nullopt), with_code(std::nullopt), with_code(std::nullopt), with_code(0)));
+}
+
+// A host may be another user's, and a login prints what it likes.
+TEST(HostProbe, AnswersHoldTheEndOfWhatWasPrinted) {
+  const TemporaryDirectory directory;
+  const std::string agent = directory / "agent";
+  ASSERT_TRUE(posix_env()
+                  .replace_text(agent,
+                                "#!/bin/sh\ncase \"$*\" in\n"
+                                "*there*) echo here; echo 'the data file /x/y is empty' >&2; echo; exit 4;;\n"
+                                "*long*) seq 100000; echo 'the last one';;\n"
+                                "*rude*) printf 'a\\033[2Jb\\r\\n \\n';;\n"
+                                "*gone*) echo 'ssh: no route to host' >&2; exit 255;;\nesac\n")
+                  .ok());
+  ASSERT_EQ(::chmod(agent.c_str(), 0755), 0);
+  VariablesEnv env({{"PRTE_MCA_plm_ssh_agent", agent}, {"TMPDIR", directory / ""}});
+  const std::vector<LaunchHost> hosts = {{.name = "there"}, {.name = "long"}, {.name = "rude"},
+                                         {.name = "gone"},  {.name = "a;b"},  {.name = env.host_name()}};
+  const std::vector<HostAnswer> answers = ask_hosts(env, hosts, {"do"}, [] { return std::int64_t{60'000}; });
+  ASSERT_EQ(answers.size(), hosts.size());
+  EXPECT_THAT(answers[0], with_code(4));
+  EXPECT_EQ(answers[0].output, "here\nthe data file /x/y is empty\n\n");
+  EXPECT_EQ(answers[0].last_line(), "the data file /x/y is empty");
+  EXPECT_EQ(answers[1].output.size(), HostAnswer::output_bytes);
+  EXPECT_EQ(answers[1].last_line(), "the last one");
+  EXPECT_EQ(answers[2].last_line(), "a\\x1b[2Jb\\x0d");
+  EXPECT_THAT(answers[3], with_code(std::nullopt));
+  EXPECT_EQ(answers[3].last_line(), "ssh: no route to host");
+  EXPECT_EQ(answers[4].output + answers[4].last_line() + answers[5].output, "");
+  EXPECT_EQ(env.list(directory / "").value(), std::vector<std::string>{"agent"}) << "files are left";
 }
 
 }  // namespace

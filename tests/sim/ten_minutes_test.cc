@@ -298,16 +298,19 @@ TEST_F(TenMinutes, HostsAreAskedInTheBackground) {
   env_.answers = {{"quick", {.after_s = 1}}, {"late", {.after_s = 3}}};
   std::vector<LaunchHost> hosts(4);
   hosts[0].name = "here", hosts[1].name = "quick", hosts[2].name = "late", hosts[3].name = "silent";
-  using Codes = std::vector<std::optional<int>>;
-  BackgroundJob<Codes> job;
+  using Answers = std::vector<HostAnswer>;
+  BackgroundJob<Answers> job;
   for (int minute = 1; minute <= 10; ++minute) {
     const std::int64_t end_s = env_.now_s() + 5;
-    job.start(env_, "host probe", [&, end_s]() -> Result<Codes> {
+    job.start(env_, "host probe", [&, end_s]() -> Result<Answers> {
       return ask_hosts(env_, hosts, {"holdfast", "look"},
                        [&, end_s] { return (end_s - env_.now_s()) * 1'000; });
     });
     while (!job.finished()) env_.sleep_us(second_us / 10);
-    EXPECT_THAT(*job.take(), ElementsAre(Optional(0), Optional(0), Optional(0), std::nullopt));
+    std::vector<std::optional<int>> codes;
+    const Result<Answers> taken = job.take();
+    for (const HostAnswer& answer : *taken) codes.push_back(answer.code);
+    EXPECT_THAT(codes, ElementsAre(Optional(0), Optional(0), Optional(0), std::nullopt));
     env_.sleep_us(minute * minute_s * second_us - env_.now_s() * second_us);
   }
 }
