@@ -77,7 +77,8 @@ int run_launch_command(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (!arguments.empty() && arguments.front() == "--on-host") {
-    fmt::print("here\n");  // says that the host was reached, however long the rest takes (host_probe.h)
+    // Says that the host was reached, however long the rest takes, and what it calls itself (host_probe.h).
+    fmt::print("here {}\n", posix_env().host_name());
     static_cast<void>(std::fflush(stdout));
     const Result<int> done = run_host_command(posix_env(), {arguments.begin() + 1, arguments.end()});
     return done.ok() ? *done : complain(done.error());

@@ -128,13 +128,27 @@ std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspecte
   return std::max(is_suspected ? min_silence_of_suspected_ms : min_silence_ms, silence_factor * slowest_ms);
 }
 
+namespace {
+constexpr std::string_view greeting = "here ";
+}
+
 std::string HostAnswer::last_line() const {
   constexpr const char* blanks = " \t\r\n";
   const std::size_t last = output.find_last_not_of(blanks);
   if (last == std::string::npos) return {};
   const std::size_t before = output.rfind('\n', last);
   const std::size_t first = output.find_first_not_of(blanks, before == std::string::npos ? 0 : before);
-  return output.substr(first, last + 1 - first);
+  const std::string line = output.substr(first, last + 1 - first);
+  return line.starts_with(greeting) ? "" : line;
+}
+
+std::string HostAnswer::own_name() const {
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(greeting)) continue;
+    if (std::string name = line.substr(greeting.size()); may_be_host_name(name)) return name;
+  }
+  return {};
 }
 
 std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,

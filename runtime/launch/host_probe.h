@@ -40,8 +40,11 @@ struct HostAnswer {
   // so it is printable().
   std::string output = {};
 
-  // Returns its last line that is not blank: with an exit code other than 0 the sentence of the program.
+  // Returns its last line that is not blank: with an exit code other than 0 the sentence of the program. Empty if it
+  // said no more than own_name().
   std::string last_line() const;
+  // Returns what the host calls itself, by the line "here NAME" of HostCommand; empty if it has not said so.
+  std::string own_name() const;
 };
 
 // Runs a program on all hosts at once. `words`: the program and its arguments, each quoted for the shell that

@@ -118,10 +118,6 @@ void LaunchMind::name_hosts(std::int64_t now_ns, const std::vector<LaunchHost>& 
   hosts_ = std::move(named);
 }
 
-void LaunchMind::know_as(const std::string& name, const std::string& own_name) {
-  if (!own_name.empty() && name != own_name) known_as_[own_name] = name;
-}
-
 std::string LaunchMind::name_in_list(const std::string& own_name) const {
   const auto is_named = [&](const Host& host) { return host.named.name == own_name; };
   if (hosts_.size() == 1) return hosts_.front().named.name;
@@ -190,6 +186,8 @@ void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers)
     const HostAnswer& answer = answers[i];
     const std::string& name = host.named.name;
     host.is_reached = answer.code == 0;
+    if (const std::string own_name = answer.own_name(); !own_name.empty() && own_name != name)
+      known_as_[own_name] = name;
     host.named.is_suspected = false;  // if it comes back, its login takes the usual time
     if (host.is_reached || drained_.contains(name)) continue;
     // A host that came back and is lost again has cost the others a start.

@@ -133,8 +133,7 @@ class LaunchMind {
 
   // Takes the list of hosts, which may have changed; empty: mpirun finds them, and this host stands for all.
   void name_hosts(std::int64_t now_ns, const std::vector<LaunchHost>& hosts);
-  // A host may call itself by another name than the list.
-  void know_as(const std::string& name, const std::string& own_name);
+  // Returns the name that a host has in the list, which may be another one than it calls itself by.
   std::string name_in_list(const std::string& own_name) const;
   void set_drained(const std::set<std::string>& hosts) { drained_ = hosts; }
   // Takes which hosts gave wrong numbers lately, each with a sentence. They are used only while others will not do.

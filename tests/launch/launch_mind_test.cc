@@ -189,6 +189,15 @@ TEST_F(LaunchMindTest, TheOnlyHostIsUsedAgainAfterAPause) {
   EXPECT_TRUE((mind.heard(22 * sec, std::vector<HostAnswer>{{0}}), mind.choose(22 * sec)).starts);
 }
 
+TEST_F(LaunchMindTest, AHostMayCallItselfByAnotherName) {
+  mind.heard(0, std::vector<HostAnswer>{{.code = 0}, {.code = 0}, {.code = 0, .output = "here ip-10-0-0-3\n"}});
+  mind.choose(0);
+  begins(0, of_three);
+  const EndedStart ended = failed(ExitCode::data, {{.host = "ip-10-0-0-3", .sentence = "no data"}});
+  EXPECT_TRUE(mind.ended(sec, ended, false).restart);
+  EXPECT_THAT(choose(2 * sec), ElementsAre("a", "b"));
+}
+
 TEST_F(LaunchMindTest, OfTwoHostsThatLoseEachOtherAgainOneComesBack) {
   const std::vector<SilentPair> silent = {{"b", "c"}, {"c", "b"}};
   trains(0, of_three);
