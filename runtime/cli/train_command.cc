@@ -222,7 +222,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
                                 .config = config,
                                 .build = program_digest(env),
                                 .ranks_on_host = launched_ranks_on_host(env),
-                                .rank_on_host = launched_rank_on_host(env),
+                                .place = {.rank_on_host = launched_rank_on_host(env)},
                                 .started_ns = started_ns,
                                 .membership = group.membership.get(),
                                 .prepared = &prepared,

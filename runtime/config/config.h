@@ -74,6 +74,7 @@ struct ParallelConfig {
   std::string pipeline_schedule = "1f1b";  // "1f1b", "gpipe", "interleaved", "zero_bubble"
   std::int64_t timeout_ms = 300000;        // longest wait for a peer
   std::string exchange = "auto";           // transport of GPU memory: "auto", "nccl", "host"
+  std::int64_t ranks_per_gpu = 0;          // 0 = the largest number at the first start
 };
 
 struct ElasticConfig {

@@ -190,6 +190,10 @@ std::vector<Option> parallel_options() {
       choice("parallel.exchange", HF_FIELD(parallel.exchange), {"auto", "nccl", "host"}, kSafe,
              "How GPU memory travels between ranks: nccl, host = by way of pinned host memory; auto = nccl "
              "where all ranks have it. Never changes a bit"),
+      integer(
+          "parallel.ranks_per_gpu", HF_FIELD(parallel.ranks_per_gpu), "ranks", {0, 1024}, kSafe,
+          "Most ranks that share a GPU. 0 = as many as when the run began, which is stored with it: where a "
+          "GPU is gone later, the ranks that would share another one leave, and the others go on"),
   };
 }
 

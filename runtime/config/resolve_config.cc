@@ -79,6 +79,7 @@ Result<void> resolve_config(Config& config, std::int64_t vocabulary_of_data) {
 void inherit_resolved(Config& config, const Config& stored) {
   fill(config.parallel.lanes, stored.parallel.lanes);
   fill(config.parallel.tensor_lanes, stored.parallel.tensor_lanes);
+  fill(config.parallel.ranks_per_gpu, stored.parallel.ranks_per_gpu);
   fill(config.training.head_rows, stored.training.head_rows);
   fill(config.model.kv_heads, stored.model.kv_heads);
   fill(config.model.feed_forward, stored.model.feed_forward);

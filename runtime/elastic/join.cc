@@ -387,12 +387,23 @@ Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, 
         "HOLDFAST_FAULTS makes a wrong product, which the CPU device alone can, but device = \"cuda\"; take "
         "another action, or device = \"cpu\"");
   }
-  if (mine.ok()) mine = check_device(inputs.env, config, inputs.config->origin, inputs.rank_on_host);
+  if (mine.ok()) mine = check_device(inputs.env, config, inputs.config->origin, inputs.place);
   if (mine.ok() && inputs.faults.breaks_device() && config.device == "cpu") {
     mine = fail(ExitCode::config,
                 "HOLDFAST_FAULTS breaks a GPU, but device = \"cpu\"; take an action without gpu_, or a GPU");
   }
   return agree_on_own(inputs, waiter, mine, Examined::own);
+}
+
+Result<std::vector<std::string>> join_gpus(const TrainInputs& inputs, const Waiter& waiter, Config& config) {
+  if (config.device != "cuda") return std::vector<std::string>();
+  HF_TRY(std::vector<std::string> gpus,
+         all_gather_text(inputs.communicator, waiter, hardware_name(inputs.env, config, inputs.place)));
+  if (config.parallel.ranks_per_gpu == 0) config.parallel.ranks_per_gpu = largest_sharing(gpus);
+  HF_TRY_VOID(agree_on_own(inputs, waiter,
+                           check_sharing(gpus, inputs.communicator.rank(), config.parallel.ranks_per_gpu),
+                           Examined::own));
+  return gpus;
 }
 
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
@@ -402,7 +413,7 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
   if (existing == nullptr) {
     device = make_device(inputs.env, config, inputs.config->origin,
                          {.threads = threads_of_rank(inputs.env, config, inputs.ranks_on_host),
-                          .rank_on_host = inputs.rank_on_host,
+                          .place = inputs.place,
                           .ranks_on_host = inputs.ranks_on_host});
   }
   HF_TRY_VOID(agree_on_own(inputs, waiter, outcome_of(device), Examined::own));

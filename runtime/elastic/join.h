@@ -80,6 +80,12 @@ Result<JoinedBuddies> join_buddies(const TrainInputs& inputs, const Waiter& wait
 
 // Runs check_device() on every rank; no device is made yet.
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
+// Agrees on the GPUs that the ranks compute on, and returns their names by rank; none on the CPU. Ranks share a GPU
+// only as far as parallel.ranks_per_gpu says, which a first start sets to what it finds: where a GPU is gone,
+// those behind it move up, and ranks would share one at half the speed without a word. The ranks that are too many
+// get Reach::host (agree_on_fitness()).
+Result<std::vector<std::string>> join_gpus(const TrainInputs& inputs, const Waiter& waiter, Config& config);
+
 // Makes the device that this rank computes on, from a config without "auto"; it is of the same kind, from the
 // same library, on all ranks. A rank that has a device passes it as `existing`, takes part with that, and
 // gets null.

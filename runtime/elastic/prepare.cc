@@ -169,9 +169,10 @@ class PrepareSteps {
   Result<void> adopt_shape() { return agree(adopt_stored_shape(inputs_.env, setup_.start, setup_.config)); }
 
   Result<void> choose_device() {
-    const std::string choice = resolve_device(inputs_.env, setup_.config, inputs_.rank_on_host);
+    const std::string choice = resolve_device(inputs_.env, setup_.config, inputs_.place);
     if (starts() && is_first() && !choice.empty()) print_line("{}", choice);
     if (checks()) return {};
+    HF_TRY(setup_.gpus, join_gpus(inputs_, waiter(), setup_.config));
     setup_.device.reset();  // from a start in which a rank died
     HF_TRY(setup_.device, join_device(inputs_, waiter(), setup_.config, difference(), terms_.device));
     return {};

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel/comm/collectives.h"
 #include "parallel/group/rank_assignment.h"
@@ -66,6 +67,7 @@ struct RunSetup {
   std::optional<StorageDomain> domain = {};  // of this rank, if run.directory is local to each host
   std::unique_ptr<Claim> claim = {};         // held by a rank that writes to the run directory
   bool makes_directory = false;              // there was no run directory before this start
+  std::vector<std::string> gpus = {};        // hardware_name() by rank; empty on the CPU
   std::unique_ptr<Device> device = {};
   AssignmentRequest request = {};  // for the ranks at the start, however many are left
   ResumeChanges changes = {};

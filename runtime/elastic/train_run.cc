@@ -325,7 +325,7 @@ Result<void> TrainRun::build_worker() {
     log_.samples =
         std::make_unique<SampleLog>(launched_.env, RunPaths{setup_.config.run.directory}.ledger(rank));
   }
-  const std::string device = hardware_name(launched_.env, setup_.config, launched_.rank_on_host);
+  const std::string device = hardware_name(launched_.env, setup_.config, launched_.place);
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
                                                            .faults = launched_.faults,
                                                            .communicator = active().communicator,

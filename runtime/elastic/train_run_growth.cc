@@ -54,12 +54,28 @@ void TrainRun::name_places() {
   std::vector<std::string>& places = recovery_.inventory.places;
   places.clear();
   if (launched_.membership == nullptr || group_.on_several_hosts) return;
-  const bool on_gpu = setup_.config.device == "cuda";
-  const Result<CudaPresence> cuda = on_gpu ? find_cuda(launched_.env) : Result<CudaPresence>(CudaPresence());
-  const int gpus = cuda.ok() ? static_cast<int>(cuda->devices.size()) : 0;
-  for (int number = 0; number < std::max(group_.launched_ranks, gpus); ++number) {
-    places.push_back(gpus > 0 ? hardware_name(gpu_of_rank(*cuda, number)) : fmt::format("place {}", number));
+  const std::vector<std::string> gpus = gpus_of_host();
+  if (gpus.empty()) {
+    for (int number = 0; number < group_.launched_ranks; ++number)
+      places.push_back(fmt::format("place {}", number));
+    return;
   }
+  const auto room = gpus.size() * static_cast<std::size_t>(setup_.config.parallel.ranks_per_gpu);
+  const auto wanted = std::max(static_cast<std::size_t>(group_.launched_ranks), gpus.size());
+  for (std::size_t number = 0; number < std::min(wanted, room); ++number)
+    places.push_back(gpus[number % gpus.size()]);
+}
+
+// Returns the names of the GPUs of this host; none if each rank sees others of them, or none.
+std::vector<std::string> TrainRun::gpus_of_host() const {
+  if (setup_.config.device != "cuda") return {};
+  const Result<CudaPresence> cuda = find_cuda(launched_.env);
+  if (!cuda.ok()) return {};
+  std::vector<std::string> names;
+  for (const CudaFacts& gpu : cuda->devices) names.push_back(hardware_name(gpu));
+  const bool sees_all = std::ranges::all_of(
+      setup_.gpus, [&](const std::string& gpu) { return std::ranges::find(names, gpu) != names.end(); });
+  return sees_all ? names : std::vector<std::string>();
 }
 
 // Gives the ranks that have just joined their places.
@@ -266,7 +282,8 @@ Result<void> TrainRun::take_place_on_host() {
   const std::vector<Joiner>& joiners = recovery_.inventory.joiners;
   const auto found = std::ranges::find(joiners, mine, &Joiner::launched_rank);
   HF_CHECK(found != joiners.end(), "no rank knows the place of rank {}", mine);
-  launched_.rank_on_host = found->number;
+  const bool is_gpu = found->place.starts_with("GPU-");
+  launched_.place = {.rank_on_host = found->number, .gpu = is_gpu ? found->place : std::string()};
   group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
   return {};
 }

@@ -139,6 +139,7 @@ class TrainRun {
   GrowthPlan growth_places() const;
   int ranks_wanted() const { return growth_places().wanted; }
   void name_places();
+  std::vector<std::string> gpus_of_host() const;
   void note_joiners(const MembershipView& before);
   void note_lost_joiners(const std::vector<Member>& lost);
   void show_places_left_alone(const GrowthPlan& plan);

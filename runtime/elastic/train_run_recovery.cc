@@ -169,7 +169,7 @@ Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
   recovery_.inventory.noticed = recovery_.record->noticed;
   recovery_.inventory.noticed_us = recovery_.record->noticed_us;
   recovery_.inventory.reported = recovery_.record->reported;
-  recovery_.inventory.number = is_joiner() && setup_.device == nullptr ? -1 : launched_.rank_on_host;
+  recovery_.inventory.number = is_joiner() && setup_.device == nullptr ? -1 : launched_.place.rank_on_host;
   // The wait is longer than a rebuild of the group may take, because another rank may wait for its given-up
   // saves.
   HF_TRY(std::vector<RecoveryInventory> inventories,

@@ -26,16 +26,15 @@ Result<Found> needed(Result<Found> found) {
                       "device = \"cuda\", but {}, or use \"cpu\" or \"auto\"", found.error().message);
 }
 
-// UsableGpu is the GPU of a rank, which has been seen to run a kernel. The ranks of one host take its GPUs in
-// turn.
+// UsableGpu is the GPU of a rank, which has been seen to run a kernel.
 struct UsableGpu {
   const CudaModule* module;
   CudaFacts facts;
   int gpus;  // number of GPUs of this host
 };
-Result<UsableGpu> usable_gpu(Env& env, const Config& config, int rank_on_host) {
+Result<UsableGpu> usable_gpu(Env& env, const Config& config, const DevicePlace& place) {
   HF_TRY(const CudaPresence cuda, find_cuda(env));
-  const CudaFacts& facts = gpu_of_rank(cuda, rank_on_host);
+  HF_TRY(const CudaFacts facts, gpu_of_rank(cuda, place));
   HF_TRY_VOID(cuda.module->try_device(facts.ordinal, {.timeout_ms = config.elastic.memory_timeout_ms}));
   return UsableGpu{cuda.module, facts, static_cast<int>(cuda.devices.size())};
 }
@@ -79,8 +78,18 @@ Result<CudaPresence> needed_cuda(Env& env) {
   return needed(find_cuda(env));
 }
 
-const CudaFacts& gpu_of_rank(const CudaPresence& cuda, int rank_on_host) {
-  return cuda.devices[static_cast<std::size_t>(rank_on_host) % cuda.devices.size()];
+Result<CudaFacts> gpu_of_rank(const CudaPresence& cuda, const DevicePlace& place) {
+  if (place.gpu.empty())
+    return cuda.devices[static_cast<std::size_t>(place.rank_on_host) % cuda.devices.size()];
+  for (const CudaFacts& gpu : cuda.devices) {
+    if (hardware_name(gpu) == place.gpu) return gpu;
+  }
+  return with_reach(
+      Reach::host,
+      fail(ExitCode::config,
+           "{}, which this rank is to have, is not one of the {} GPUs that it sees; look at what "
+           "nvidia-smi says",
+           place.gpu, cuda.devices.size()));
 }
 
 std::string hardware_name(const CudaFacts& gpu) {
@@ -91,17 +100,39 @@ std::string hardware_name(const CudaFacts& gpu) {
   return name;
 }
 
-std::string hardware_name(Env& env, const Config& config, int rank_on_host) {
+std::string hardware_name(Env& env, const Config& config, const DevicePlace& place) {
   if (config.device != "cuda") return "cpu";
   const Result<CudaPresence> cuda = find_cuda(env);
-  return cuda.ok() ? hardware_name(gpu_of_rank(*cuda, rank_on_host)) : "gpu";
+  const Result<CudaFacts> gpu = cuda.ok() ? gpu_of_rank(*cuda, place) : cuda.error();
+  return gpu.ok() ? hardware_name(*gpu) : "gpu";
 }
 
-std::string resolve_device(Env& env, Config& config, int rank_on_host) {
+int largest_sharing(std::span<const std::string> gpus) {
+  std::ptrdiff_t most = 1;
+  for (const std::string& gpu : gpus) most = std::max(most, std::ranges::count(gpus, gpu));
+  return static_cast<int>(most);
+}
+
+Result<void> check_sharing(std::span<const std::string> gpus, int rank, std::int64_t allowed) {
+  const auto index = static_cast<std::size_t>(rank);
+  const std::string& gpu = gpus[index];
+  if (std::ranges::count(gpus.first(index), gpu) < allowed) return {};
+  return with_reach(
+      Reach::host,
+      fail(
+          ExitCode::config,
+          "{} already has {} of the ranks of this host, as many as a GPU had when the run began: a GPU is "
+          "gone "
+          "(nvidia-smi -L lists those that are left), or this host has more ranks than before. Repair it, or "
+          "set parallel.ranks_per_gpu = {} to have ranks share a GPU",
+          gpu, allowed, allowed + 1));
+}
+
+std::string resolve_device(Env& env, Config& config, const DevicePlace& place) {
   if (config.device != "auto") return {};
   config.device = "cpu";
   if (!may_have_gpu(env)) return {};
-  const Result<UsableGpu> gpu = usable_gpu(env, config, rank_on_host);
+  const Result<UsableGpu> gpu = usable_gpu(env, config, place);
   if (!gpu.ok()) return fmt::format("device = \"auto\" is the CPU: {}", gpu.error().message);
   config.device = "cuda";
   return fmt::format("device = \"auto\" is the GPU: {} (GPU {}); \"cpu\" leaves it alone", gpu->facts.name,
@@ -114,16 +145,16 @@ Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config)
   return &cuda.module->registry();
 }
 
-Result<void> check_device(Env& env, const Config& config, const Origins& origin, int rank_on_host) {
+Result<void> check_device(Env& env, const Config& config, const Origins& origin, const DevicePlace& place) {
   Config resolved = config;
   if (config.device == "auto" && may_have_gpu(env)) {
-    const Result<UsableGpu> gpu = usable_gpu(env, config, rank_on_host);
+    const Result<UsableGpu> gpu = usable_gpu(env, config, place);
     if (!gpu.ok() && gpu.error().code == ExitCode::communication) return gpu.error();
   }
-  resolve_device(env, resolved, rank_on_host);
+  resolve_device(env, resolved, place);
   const KernelRequest kernels = kernel_request(config.kernels, origin);
   if (resolved.device == "cpu") return settle_kernels(kernels);
-  HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, resolved, rank_on_host)));
+  HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, resolved, place)));
   return outcome_of(gpu.module->registry().choose(target_of(gpu.facts), kernels.requests));
 }
 
@@ -133,18 +164,18 @@ int threads_of_rank(Env& env, const Config& config, int ranks_on_host) {
 }
 
 Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, const Origins& origin,
-                                            const DeviceShare& place) {
+                                            const DeviceShare& share) {
   const KernelRequest kernels = kernel_request(config.kernels, origin);
   if (config.device == "cpu") {
-    return make_cpu_device({.threads = place.threads, .isa = kernels.isa, .kernels = kernels.requests});
+    return make_cpu_device({.threads = share.threads, .isa = kernels.isa, .kernels = kernels.requests});
   }
-  HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, config, place.rank_on_host)));
+  HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, config, share.place)));
   return gpu.module->make_device(
       {.ordinal = gpu.facts.ordinal,
        .kernels = kernels.requests,
        .graphs = config.training.cuda_graphs,
        .memory_wait = {.timeout_ms = config.elastic.memory_timeout_ms,
-                       .ranks_on_gpu = (place.ranks_on_host + gpu.gpus - 1) / gpu.gpus}});
+                       .ranks_on_gpu = (share.ranks_on_host + gpu.gpus - 1) / gpu.gpus}});
 }
 
 }  // namespace holdfast::inline rank

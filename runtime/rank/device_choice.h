@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,21 +42,27 @@ struct CudaPresence {
 Result<CudaPresence> find_cuda(Env& env);
 // Does the same for `device = "cuda"`, and fails with a sentence that names this setting.
 Result<CudaPresence> needed_cuda(Env& env);
-// Returns the GPU of a rank. The ranks of one host take its GPUs in turn.
-const CudaFacts& gpu_of_rank(const CudaPresence& cuda, int rank_on_host);
+
+// DevicePlace says which of the devices of its host a rank computes on.
+struct DevicePlace {
+  int rank_on_host = 0;  // index among the ranks of the host, which take its GPUs in turn
+  std::string gpu = {};  // hardware_name() of the GPU that this rank is to have; empty: that of its turn
+};
+// Returns the GPU of a rank. ExitCode::config and Reach::host, with a clause, if the wanted one is not there.
+Result<CudaFacts> gpu_of_rank(const CudaPresence& cuda, const DevicePlace& place);
 
 // Returns "GPU-" and the uuid, as nvidia-smi -L shows it.
 std::string hardware_name(const CudaFacts& gpu);
 // Returns the name of the hardware that a rank computes on, which is unique on its host and the same in every
 // start: that of its GPU, or "cpu" for all processors and all memory of the host, which its ranks share.
 // `config` is resolved. "gpu": the GPU is not known any more.
-std::string hardware_name(Env& env, const Config& config, int rank_on_host);
+std::string hardware_name(Env& env, const Config& config, const DevicePlace& place);
 
 // Replaces "auto" by "cuda" if there is a GPU, and the library for it, and this rank's GPU has been seen to
 // run a kernel; else by "cpu". It looks for none of this if there is no driver, because loading the library
 // takes time. Returns a message for the user: which GPU it is, or why there is none if one was looked for;
 // else empty.
-std::string resolve_device(Env& env, Config& config, int rank_on_host = 0);
+std::string resolve_device(Env& env, Config& config, const DevicePlace& place = {});
 
 // Checks that this process can have the device that the config asks for, with the kernels that it asks for,
 // and that this rank's GPU runs one of them; ExitCode::config when not. "auto" is always available, with one
@@ -64,7 +71,8 @@ std::string resolve_device(Env& env, Config& config, int rank_on_host = 0);
 // CPU. `origin`: where each key was set, for messages. Call it before the first device is made, because
 // oneDNN is told its limit here.
 using Origins = std::map<std::string, std::string>;
-Result<void> check_device(Env& env, const Config& config, const Origins& origin, int rank_on_host = 0);
+Result<void> check_device(Env& env, const Config& config, const Origins& origin,
+                          const DevicePlace& place = {});
 
 // Returns the number of threads that compute for one rank, of `ranks_on_host`.
 int threads_of_rank(Env& env, const Config& config, int ranks_on_host);
@@ -73,11 +81,17 @@ int threads_of_rank(Env& env, const Config& config, int ranks_on_host);
 // was checked and resolved.
 struct DeviceShare {
   int threads = 1;
-  int rank_on_host = 0;
+  DevicePlace place = {};
   int ranks_on_host = 1;
 };
 Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, const Origins& origin,
-                                            const DeviceShare& place);
+                                            const DeviceShare& share);
+
+// Returns the largest number of ranks that have the same GPU. `gpus`: hardware_name() by rank.
+int largest_sharing(std::span<const std::string> gpus);
+// Checks that no more than `allowed` ranks have the GPU of `rank`, which counts itself and the lower ranks.
+// ExitCode::config and Reach::host if there are more.
+Result<void> check_sharing(std::span<const std::string> gpus, int rank, std::int64_t allowed);
 
 // Returns the kernel implementations that a device of this config chooses from.
 Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config);

@@ -29,7 +29,7 @@ TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communica
           .config = inputs.config,
           .build = inputs.build,
           .ranks_on_host = inputs.ranks_on_host,
-          .rank_on_host = inputs.rank_on_host,
+          .place = inputs.place,
           .started_ns = inputs.started_ns,
           .load_nccl = inputs.load_nccl,
           .membership = inputs.membership,

@@ -14,6 +14,7 @@
 #include "runtime/device/nccl_library.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
+#include "runtime/rank/device_choice.h"
 #include "watchdog/rank_watch.h"
 
 namespace holdfast::inline elastic {
@@ -43,7 +44,7 @@ struct TrainInputs {
   const Result<LoadedConfig>& config;  // as this rank loaded it
   std::string build;                   // identity of the binary, which must be equal on all ranks
   int ranks_on_host = 1;
-  int rank_on_host = 0;  // index among them: they take the host's GPUs in turn
+  DevicePlace place = {};  // of the device of this rank, among those of the host
   std::int64_t started_ns =
       0;  // Env::monotonic_ns() when the program started: run.stop_after counts from there
   // Loads NCCL if it is wanted; empty: NCCL comes from the CUDA module.

@@ -73,7 +73,7 @@ int without_spares(const Config& config, int ranks) {
 Result<void> find_gpu_and_nccl(const TrainInputs& inputs, const Config& config, TransportMeans& mine,
                                JoinedTransport& joined) {
   HF_TRY(const CudaPresence cuda, find_cuda(inputs.env));
-  const CudaFacts& gpu = gpu_of_rank(cuda, inputs.rank_on_host);
+  HF_TRY(const CudaFacts gpu, gpu_of_rank(cuda, inputs.place));
   joined.gpu = gpu.ordinal;
   mine.gpu = gpu.uuid;
   if (config.parallel.exchange == "host") return {};

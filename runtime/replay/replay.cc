@@ -78,7 +78,7 @@ class Replay {
                 .stop = never_stops_,
                 .config = loaded_,
                 .build = inputs.build,
-                .rank_on_host = inputs.rank_on_host} {}
+                .place = {.rank_on_host = inputs.rank_on_host}} {}
 
   Result<ReplayedStep> run() {
     HF_TRY_VOID(find_source());
@@ -201,7 +201,7 @@ Result<void> Replay::make_worker() {
   Communicator& ranks = inputs_.communicator;
   HF_TRY(data_, join_data(joined_, waiter(), config_));
   HF_TRY_VOID(check_data());
-  resolve_device(inputs_.env, config_, inputs_.rank_on_host);
+  resolve_device(inputs_.env, config_, joined_.place);
   HF_TRY(const std::vector<std::string> hosts, all_gather_text(ranks, waiter(), inputs_.env.host_id()));
   joined_.ranks_on_host = static_cast<int>(std::ranges::count(hosts, inputs_.env.host_id()));
   HF_TRY(device_, join_device(joined_, waiter(), config_));

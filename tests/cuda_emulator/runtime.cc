@@ -26,7 +26,10 @@ std::uint64_t asked(const char* variable, std::uint64_t otherwise) {
 }
 
 std::atomic<std::size_t> device_bytes = asked("EMULATED_GPU_BYTES", std::uint64_t{8} << 30);
-const auto device_count = static_cast<int>(asked("EMULATED_GPUS", 1));
+// A test may have a GPU go between two starts.
+int device_count() {
+  return static_cast<int>(asked("EMULATED_GPUS", 1));
+}
 // The kernel of this number (from 1, over all streams) breaks the device for good; 0 = none does.
 const std::uint64_t breaking_kernel = asked("EMULATED_GPU_BREAKS_AT", 0);
 // A process that has no context yet needs so much for one, in cudaSetDevice; it is not counted as used.
@@ -246,15 +249,15 @@ cudaError_t cudaPeekAtLastError() {
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 0;
   if (driver_version < CUDART_VERSION) return noted(cudaErrorInsufficientDriver);
-  *count = device_count;
-  return device_count > 0 ? cudaSuccess : noted(cudaErrorNoDevice);
+  *count = device_count();
+  return device_count() > 0 ? cudaSuccess : noted(cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int device) {
   if (context_bytes > 0 && bytes_of_others() + context_bytes > device_bytes) {
     refused();
     return noted(cudaErrorMemoryAllocation);
   }
-  return noted(device < device_count ? cudaSuccess : cudaErrorInvalidDevice);
+  return noted(device < device_count() ? cudaSuccess : cudaErrorInvalidDevice);
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;

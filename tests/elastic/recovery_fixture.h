@@ -143,7 +143,7 @@ class RecoveryTest : public TrainingTest {
                       .stop = stop,
                       .config = config,
                       .build = "test",
-                      .rank_on_host = rank,
+                      .place = {.rank_on_host = rank},
                       .started_ns = env.monotonic_ns(),
                       .load_nccl = load_nccl,
                       .membership = membership->get(),

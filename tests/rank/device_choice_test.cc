@@ -21,7 +21,41 @@ TEST(DeviceChoice, NamesAGpuAsNvidiaSmiDoes) {
 TEST(DeviceChoice, RanksOfAHostShareItsProcessors) {
   Config config;
   config.device = "cpu";
-  EXPECT_EQ(hardware_name(posix_env(), config, 3), "cpu");
+  EXPECT_EQ(hardware_name(posix_env(), config, {.rank_on_host = 3}), "cpu");
+}
+
+CudaPresence gpus_with(const std::vector<std::string>& uuids) {
+  CudaPresence cuda;
+  for (const std::string& uuid : uuids) {
+    CudaFacts gpu;
+    gpu.uuid = uuid;
+    gpu.ordinal = static_cast<int>(cuda.devices.size());
+    cuda.devices.push_back(gpu);
+  }
+  return cuda;
+}
+
+TEST(DeviceChoice, RanksTakeTheGpusInTurnUnlessTheyAreGivenOne) {
+  const CudaPresence cuda = gpus_with({"a", "b", "c"});
+  EXPECT_EQ(gpu_of_rank(cuda, {.rank_on_host = 4})->uuid, "b");
+  EXPECT_EQ(gpu_of_rank(cuda, {.rank_on_host = 4, .gpu = "GPU-c"})->ordinal, 2);
+  const Result<CudaFacts> gone = gpu_of_rank(gpus_with({"a", "b"}), {.rank_on_host = 2, .gpu = "GPU-c"});
+  ASSERT_FALSE(gone.ok());
+  EXPECT_EQ(gone.error().reach, Reach::host) << gone.error().message;
+}
+
+TEST(DeviceChoice, AGpuHasSoManyRanksAsAreAllowed) {
+  const std::vector<std::string> gpus = {"a", "b", "a", "b", "a"};
+  EXPECT_EQ(largest_sharing(gpus), 3);
+  const auto fits = [&](int rank, int allowed) { return check_sharing(gpus, rank, allowed).ok(); };
+  for (int rank = 0; rank < 5; ++rank) {
+    EXPECT_EQ(fits(rank, 1), rank < 2) << rank;
+    EXPECT_EQ(fits(rank, 2), rank < 4) << rank;
+    EXPECT_TRUE(fits(rank, 3)) << rank;
+  }
+  const Error error = check_sharing(gpus, 4, 2).error();
+  EXPECT_EQ(error.reach, Reach::host);
+  EXPECT_NE(error.message.find("parallel.ranks_per_gpu = 3"), std::string::npos) << error.message;
 }
 
 TEST(DeviceChoice, ALibraryThatDoesNotLoadIsAFindingAboutItsHost) {

@@ -1506,6 +1506,11 @@ class Errors(unittest.TestCase):
         (self.folder / "elsewhere").mkdir()
         self.expect(self.start([MPIRUN, "-np", "2", "sh", "-c", command, PROGRAM, str(self.folder)], self.folder))
 
+    def test_gpu_gone(self):
+        ranks = ("train", "run.toml", "--device=cuda")
+        self.assertEqual(self.mpirun(2, *ranks, environment={**EMULATED, "EMULATED_GPUS": "2"}).returncode, 0)
+        self.expect(self.mpirun(2, *ranks, "--training.steps=6", environment={**EMULATED, "EMULATED_GPUS": "1"}))
+
     def test_rank_lost(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2",
                                 environment={"HOLDFAST_FAULTS": "step.before_vote@3:1=kill"}))
