@@ -17,6 +17,7 @@ enum class NumberMemory : std::uint8_t {
   received_gradients,  // gradients of a lane of another rank that have just arrived, before they are added
   summed_gradients,    // owned gradients, summed over all lanes, which the update reads
   activations,         // an activation at the boundary of the stage, between forward and backward
+  run_state,           // words of the state that is no tensor: the step, the position in the data
 };
 
 struct Corruption {

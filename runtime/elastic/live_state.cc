@@ -37,6 +37,8 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
   }
   if (optimizer.finding().has_value())
     return fail(ExitCode::checkpoint, "weights or moments of this rank have changed in memory");
+  if (!worker.position().is_at(worker.state()))
+    return fail(ExitCode::checkpoint, "the step or the position in the data has changed in memory");
   Snapshot snapshot(worker.state_view(), memory->bytes(), writer);
   snapshot.begin();
   if (!snapshot.complete()) return worker.state_view().device_outcome();

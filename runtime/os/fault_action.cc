@@ -27,7 +27,8 @@ struct NamedMemory {
 constexpr NamedMemory memories[] = {
     {"weights", NumberMemory::weights},          {"moment1", NumberMemory::moment1},
     {"moment2", NumberMemory::moment2},          {"parameters", NumberMemory::parameters},
-    {"gradients", NumberMemory::lane_gradients}, {"activations", NumberMemory::activations}};
+    {"gradients", NumberMemory::lane_gradients}, {"activations", NumberMemory::activations},
+    {"run_state", NumberMemory::run_state}};
 
 constexpr std::string_view rate_point = "step.before_update", lane_point = "step.before_reduce",
                            activation_point = "step.before_backward", message_point = "reduce.received";
@@ -80,6 +81,8 @@ Result<Corruption> parse_corruption(const std::vector<std::string_view>& words, 
         "'{}' needs {}", words[0],
         corruption.to_nan ? "MEMORY or MEMORY:ELEMENT" : "MEMORY, MEMORY:BIT or MEMORY:BIT:ELEMENT"));
   HF_TRY(corruption.memory, memory_at(words[1], point));
+  if (corruption.to_nan && corruption.memory == NumberMemory::run_state)
+    return clause("run_state has no floating-point numbers");
   if (corruption.memory != NumberMemory::received_gradients)
     HF_TRY_VOID(expect_step(words[0], point, "whose memory it changes"));
   for (std::size_t i = 2; i < words.size(); ++i) {

@@ -14,9 +14,10 @@
 // reduce.received):
 //   step.begin@3:1=flip:weights:22:5 flips bit 22 of element 5 of the memory `weights` of rank 1. Memories:
 //                                    `weights`, `moment1`, `moment2` (what the rank owns), `parameters` (what
-//                                    its model computes with), `gradients` and `activations`; bit and element
-//                                    that are left out are drawn from the hit and the rank. Bits count modulo
-//                                    the size of an element, elements modulo their number
+//                                    its model computes with), `gradients`, `activations` and `run_state` (element 0 is
+//                                    the step, 1 the position in the data, 2 the digest of the losses); bit
+//                                    and element that are left out are drawn from the hit and the rank. Bits
+//                                    count modulo the size of an element, elements modulo their number
 //   step.before_reduce@3=nan:gradients:5  writes a quiet NaN into the element
 //   step.begin@3=wrong_product       the next matrix product of the rank has an error in one tile of 16 x 16;
 //                                    `wrong_product_always`: and every later one of that shape. On a

@@ -39,6 +39,8 @@ struct Ballot {
   Digest links = {};
   // Terms of ParameterDigests at the steps of audits: 0 where all ranks hold the parameters that they must.
   Digest parameters = {};
+  // Terms of run_state_term(): 0 where all ranks hold the same state of the run, as far as it is no tensor.
+  Digest run_state = {};
 
   static constexpr void visit_words(auto& self, auto&& visit) {
     visit(self.loss);
@@ -62,6 +64,7 @@ struct Ballot {
     visit(self.audit);
     visit(self.links);
     visit(self.parameters);
+    visit(self.run_state);
   }
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <set>
@@ -101,6 +102,7 @@ std::vector<NumberRegion> regions_of(NumberMemory memory, const CorruptibleParts
     case NumberMemory::summed_gradients:
       return summed_gradients(parts);
     case NumberMemory::activations:
+    case NumberMemory::run_state:
       break;
   }
   const DType dtype = parts.workload.spec.dtype;
@@ -109,6 +111,27 @@ std::vector<NumberRegion> regions_of(NumberMemory memory, const CorruptibleParts
            .memory = activation.data(),
            .elements = activation.size() / bytes_of(dtype),
            .dtype = dtype}};
+}
+
+// Flips a bit of a word of the state that is no tensor, which no device has.
+CorruptedNumber corrupt(const Corruption& corruption, RunState& state) {
+  struct Word {
+    const char* name;
+    std::uint64_t* word;
+  };
+  const std::array<Word, 3> words = {
+      {{"step", &state.step}, {"data_cursor", &state.data_cursor}, {"loss_digest", &state.loss_digest.low}}};
+  const RandomStream draw(corruption.draw, 0);
+  const std::uint64_t element = corruption.element.value_or(draw.bits(0)) % words.size();
+  const std::uint64_t bit = corruption.bit.value_or(draw.bits(1)) % 64;
+  std::uint64_t& word = *words[element].word;
+  const std::uint64_t before = word;
+  word ^= std::uint64_t{1} << bit;
+  return {.tensor = words[element].name,
+          .element = element,
+          .bit = bit,
+          .old_value = std::to_string(before),
+          .new_value = std::to_string(word)};
 }
 
 }  // namespace
@@ -156,6 +179,7 @@ CorruptedNumber corrupt(const Corruption& corruption, std::span<const NumberRegi
 
 CorruptedNumber corrupt(const Corruption& corruption, const CorruptibleParts& parts) {
   const NumberMemory memory = corruption.memory;
+  if (memory == NumberMemory::run_state) return corrupt(corruption, parts.state);
   if (memory == NumberMemory::weights || memory == NumberMemory::parameters)
     static_cast<void>(parts.gather.finish().ok());
   return corrupt(corruption, regions_of(memory, parts), parts.access);

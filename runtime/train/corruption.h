@@ -16,6 +16,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/device/host_access.h"
 #include "runtime/optim/sharded_optimizer.h"
+#include "runtime/save/run_state.h"
 #include "runtime/train/lane_runner.h"
 #include "runtime/train/stage_model.h"
 #include "runtime/train/workload.h"
@@ -59,6 +60,7 @@ struct CorruptibleParts {
   LaneReduction& reduction;
   ParameterGather& gather;
   HostAccess& access;
+  RunState& state;
 };
 
 // Changes a number of this rank, at a fault point of a step. Finishes a gather of parameters first where the

@@ -3,16 +3,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <vector>
 
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/gather.h"
+#include "parallel/comm/rank_sum.h"
 #include "runtime/optim/schedule.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/numbers_log.h"
 #include "runtime/train/hardware_findings.h"
+#include "runtime/train/run_state_check.h"
 
 namespace holdfast::inline train {
 namespace {
@@ -29,9 +30,12 @@ struct DamageRecord {
   double used_rate = 0.0, right_rate = 0.0;  // is_of_update
   bool has_frozen = false;                   // some of them are of frozen tensors,
   std::uint64_t frozen_sound_step = 0;       // which were sound at this step
+  HeldRunState run_state = {};
   OwnHardware hardware = {};
+  bool holds_other_run_state = false;  // follows from the records of all ranks
 
-  bool is_damage() const { return blocks > 0 || is_of_update; }
+  bool is_of_memory() const { return blocks > 0 || holds_other_run_state; }
+  bool is_damage() const { return is_of_memory() || is_of_update; }
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("rank", self.rank);
@@ -45,6 +49,7 @@ struct DamageRecord {
     visit("right_rate", self.right_rate);
     visit("has_frozen", self.has_frozen);
     visit("frozen_sound_step", self.frozen_sound_step);
+    visit("run_state", self.run_state);
     visit("hardware", self.hardware);
   }
 };
@@ -65,6 +70,9 @@ DamageRecord record_of(Worker& worker) {
   const Communicator& all = worker.rank().communicator;
   DamageRecord record{.rank = all.global_rank(all.rank()),
                       .host = worker.rank().env.host_name(),
+                      .run_state = {.digest = to_hex(digest_of_run_state(worker.state())),
+                                    .is_at = worker.position().is_at(worker.state()),
+                                    .step = worker.position().step_of(worker.state())},
                       .hardware = own_hardware(worker.rank())};
   if (made_wrong_update(worker)) {
     const auto& last = worker.optimizer().last_update();
@@ -83,7 +91,23 @@ DamageRecord record_of(Worker& worker) {
   return record;
 }
 
+// Marks the ranks whose state of the run, apart from tensors, has changed.
+RunStateDissent compare_run_states(std::span<DamageRecord> records) {
+  std::vector<HeldRunState> held;
+  for (const DamageRecord& each : records) held.push_back(each.run_state);
+  RunStateDissent dissent = dissent_of(held);
+  if (!dissent.is_known) return dissent;
+  for (const int rank : dissent.changed) records[static_cast<std::size_t>(rank)].holds_other_run_state = true;
+  return dissent;
+}
+
 std::string describe(const DamageRecord& record) {
+  if (record.blocks == 0 && record.holds_other_run_state) {
+    return fmt::format("rank {} (host {}): {}", record.rank, record.host,
+                       record.run_state.is_at
+                           ? "the step, the position in the data, or the numbers of the last steps"
+                           : "the step or the position in the data");
+  }
   if (record.blocks == 0) {
     return fmt::format("rank {} (host {}): the learning rate was {:.6g}, expected {:.6g}", record.rank,
                        record.host, record.used_rate, record.right_rate);
@@ -96,7 +120,7 @@ std::string describe(const DamageRecord& record) {
 void note_findings(const RankContext& rank, std::span<const DamageRecord> records, VerdictEvent& report) {
   for (const DamageRecord& record : records) {
     if (!record.is_damage()) continue;
-    const std::string_view kind = record.blocks > 0 ? finding_kinds::memory : finding_kinds::once;
+    const std::string_view kind = record.is_of_memory() ? finding_kinds::memory : finding_kinds::once;
     if (report.rank.has_value()) {
       note_finding(rank, record.hardware, kind, report);
     } else {
@@ -124,51 +148,79 @@ bool finds_damage(Worker& worker) {
   return worker.optimizer().finding().has_value() || made_wrong_update(worker);
 }
 
+Digest run_state_term(const Worker& worker) {
+  const Communicator& all = worker.rank().communicator;
+  return run_state_term(digest_of_run_state(worker.state()), worker.position().is_at(worker.state()),
+                        all.rank(), all.size());
+}
+
 bool can_spare_a_replica(const Worker& worker) {
   return worker.workload().lanes.ranks() > worker.rank().config.elastic.min_data_parallel;
 }
 
 Result<DamagedState> judge_damage(Worker& worker, std::uint64_t read_by) {
-  HF_TRY(const std::vector<DamageRecord> records,
+  const std::uint64_t ahead = read_by - worker.state().step;
+  HF_TRY(std::vector<DamageRecord> records,
          gather(worker.rank().communicator, worker.rank().waiter, record_of(worker)));
+  const RunStateDissent dissent = compare_run_states(records);
+  read_by = dissent.step + ahead;  // the step of this rank may be what has changed
   DamagedState damaged{.trusted_step = trusted_step(read_by, records, worker.first_step())};
   std::vector<std::string> found;
   std::vector<int> ranks;
   bool is_of_memory = false;
   for (std::size_t rank = 0; rank < records.size(); ++rank) {
     if (!records[rank].is_damage()) continue;
-    is_of_memory |= records[rank].blocks > 0;
+    is_of_memory |= records[rank].is_of_memory();
     ranks.push_back(static_cast<int>(rank));
     found.push_back(describe(records[rank]));
+  }
+  if (!dissent.is_known) {
+    is_of_memory = true;
+    found.emplace_back(
+        "the step, the position in the data, or the numbers of the last steps, it is not known of which "
+        "rank");
   }
   damaged.report = {.step = read_by,
                     .what = "corruption",
                     .action = "rollback",
                     .of = std::string(is_of_memory ? verdict_values::state : verdict_values::update),
                     .differing_ranks = static_cast<int>(ranks.size())};
-  if (ranks.size() == 1) {
+  const bool of_tensors =
+      std::ranges::any_of(records, [](const DamageRecord& each) { return each.blocks > 0; });
+  if (ranks.size() == 1 && dissent.is_known) {
     const DamageRecord& culprit = records[static_cast<std::size_t>(ranks[0])];
     damaged.report.rank = culprit.rank;
     damaged.report.host = culprit.host;
     if (can_spare_a_replica(worker)) damaged.leaving_ranks = ranks;
   }
   if (!damaged.leaving_ranks.empty()) damaged.report.action = "evict";
-  damaged.report.reason = fmt::format(
-      "step {}: {}: {}; the run goes back to step {} or before{}", read_by,
-      is_of_memory ? "weights or moments changed in memory" : "an update was not the one that its step has",
-      fmt::join(found, "; "), damaged.trusted_step,
-      !damaged.leaving_ranks.empty() ? ", without that rank" : "");
+  damaged.report.reason = fmt::format("step {}: {}: {}; the run goes back to step {} or before{}", read_by,
+                                      !is_of_memory ? "an update was not the one that its step has"
+                                      : of_tensors  ? "weights or moments changed in memory"
+                                                    : "what the run knows of its steps changed in memory",
+                                      fmt::join(found, "; "), damaged.trusted_step,
+                                      !damaged.leaving_ranks.empty() ? ", without that rank" : "");
   note_findings(worker.rank(), records, damaged.report);
   return damaged;
 }
 
 namespace {
 
+struct FindingSum {
+  std::int64_t damaged = 0;  // ranks whose last update found damage
+  Digest run_state = {};     // of run_state_term()
+
+  static constexpr void visit_words(auto& self, auto&& visit) {
+    visit(self.damaged);
+    visit(self.run_state);
+  }
+};
+
 Result<std::optional<DamagedState>> gather_findings(Worker& worker, std::uint64_t read_by) {
   const RankContext& rank = worker.rank();
-  std::array<std::int64_t, 1> damaged = {finds_damage(worker) ? 1 : 0};
-  HF_TRY_VOID(all_reduce_sum(rank.communicator, rank.waiter, damaged));
-  if (damaged[0] == 0) return std::optional<DamagedState>();
+  FindingSum sum{.damaged = finds_damage(worker) ? 1 : 0, .run_state = run_state_term(worker)};
+  HF_TRY_VOID(sum_over_ranks(rank.communicator, rank.waiter, sum));
+  if (sum.damaged == 0 && sum.run_state == Digest{}) return std::optional<DamagedState>();
   HF_TRY(DamagedState found, judge_damage(worker, read_by));
   return std::optional(std::move(found));
 }

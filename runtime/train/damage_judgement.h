@@ -1,6 +1,6 @@
 // Judges damage of the state: some rank's update has read weights or moments that are not what the update
 // before had written, or what was loaded (ShardedOptimizer::finding()), or was made with another learning rate
-// than the step has. Nothing of that step can be kept, so the ranks go back to a state that is older than the
+// than the step has; or what is no tensor is not the same on all ranks (run_state_check.h). Nothing of that step can be kept, so the ranks go back to a state that is older than the
 // damage, and the rank whose state it was leaves where the others can go on without it.
 #pragma once
 
@@ -23,6 +23,9 @@ struct DamagedState {
 // Returns whether the last update of this rank found damage, or was itself not the one that its step has. The
 // device has run what was launched.
 bool finds_damage(Worker& worker);
+
+// Returns what this rank adds to Ballot::run_state.
+Digest run_state_term(const Worker& worker);
 
 // Says what follows from damage that some rank found in the state that the update of step `read_by` reads. All
 // ranks call it together, between two updates.

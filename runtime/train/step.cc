@@ -103,7 +103,7 @@ void launch_update(Worker& worker, const StepOutcome& outcome, const JudgedStep&
 Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   HF_FAULT_POINT(worker.rank().faults, "step.begin");
   // A loader that could not begin returns its error with the first microbatch, and so to the vote.
-  if (take_jump(worker.state())) static_cast<void>(worker.start_loader().ok());
+  if (take_jump(worker.state())) static_cast<void>(worker.jump_in_data().ok());
   HF_TRY(const Attempt first, attempt_step(worker, request));
   HF_TRY(const JudgedStep judged, judge_step(worker, first));
   StepOutcome outcome = outcome_of(worker, first, judged);
@@ -116,6 +116,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   }
   remember(worker.state().numbers, judged, outcome.step);
   advance(worker.state(), worker.workload().batch_shape, judged.attempt.sums.data, outcome);
+  worker.position().made_step();
   if (judged.attempt.audit.has_value()) note_audit(worker, *judged.attempt.audit);
   HF_FAULT_POINT(worker.rank().faults, "step.before_gather");
   if (updates) outcome.gathers = worker.parameter_gather().begin(ParameterGather::Which::trained);

@@ -133,6 +133,7 @@ Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<
   ballot.links = worker.reduction().links().balance();
   if (audit.has_value()) ballot.parameters = worker.checks().parameters.term();
   ballot.damaged = finds_damage(worker) ? 1 : 0;
+  ballot.run_state = run_state_term(worker);
   Result<void>& failure = lanes.failure;
   if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);
   sum_blocks(worker, lanes, ballot);

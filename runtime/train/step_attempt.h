@@ -47,6 +47,7 @@ struct Attempt {
   bool audit_failed() const { return sums.audit != Digest{}; }
   bool links_failed() const { return sums.links != Digest{}; }
   bool parameters_differ() const { return sums.parameters != Digest{}; }
+  bool run_states_differ() const { return sums.run_state != Digest{}; }
 };
 
 // Makes the first attempt at the next step. Errors: trouble or a loader error of some rank (agreed: all ranks

@@ -371,6 +371,10 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
     HF_TRY(DamagedState damaged, judge_damage(worker, worker.state().step));
     return end_with(std::move(damaged), first);
   }
+  if (first.run_states_differ()) {  // that of the step before was right before its update
+    HF_TRY(DamagedState damaged, judge_damage(worker, worker.state().step + 1));
+    return end_with(std::move(damaged), first);
+  }
   if (first.sums.wrong_products == 0) return judge_attempt(worker, first);
   HF_TRY(JudgedStep tested, judge_wrong_products(worker, first));
   return judge_further(worker, std::move(tested), judge_attempt);

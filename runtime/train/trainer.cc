@@ -81,7 +81,8 @@ Result<ExitCode> Trainer::run_steps() {
   HF_TRY_VOID(prepare_saves());
   if (parts_.saves_first) HF_TRY_VOID(save());
   HF_TRY_VOID(free_old_snapshots());
-  while (worker.state().step < last_step) {
+  // A rank whose step has changed in memory must not end alone: the vote of the next step finds it.
+  while (worker.position().step_of(worker.state()) < last_step) {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
     const bool stopping = outcome.stop && !last;

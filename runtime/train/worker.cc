@@ -79,7 +79,8 @@ void Worker::connect_faults() {
                                 .optimizer = update_->optimizer,
                                 .reduction = update_->reduction,
                                 .gather = update_->gather,
-                                .access = *memory_.host_access});
+                                .access = *memory_.host_access,
+                                .state = state_});
   });
   rank_.faults.connect_rate([this](double factor) { update_->optimizer.scale_next_rate(factor); });
 }
@@ -224,9 +225,15 @@ std::unique_ptr<DataLoader> Worker::loader_of_lane(int lane) const {
                                       rank_.config.data.prefetch_microbatches);
 }
 
+Result<void> Worker::jump_in_data() {
+  position_.begin(state_, workload_.batch_shape.samples_per_step());
+  return start_loader();
+}
+
 Result<void> Worker::start_loader() {
   if (!state_.first_step.has_value()) {
     state_.first_step = state_.step;
+    position_.begin(state_, workload_.batch_shape.samples_per_step());
     std::optional<std::uint64_t>& sound = own_sound_step();
     sound = std::min(sound.value_or(state_.step), state_.step);
   }

@@ -32,6 +32,7 @@
 #include "runtime/save/state_view.h"
 #include "runtime/train/hardware_checks.h"
 #include "runtime/train/lane_runner.h"
+#include "runtime/train/run_state_check.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/stage_model.h"
 #include "runtime/train/workload.h"
@@ -119,8 +120,14 @@ class Worker {
   }
   void note_sound_step() { own_sound_step() = state_.step; }
 
+  // Returns where the steps that this worker has made have taken the run.
+  RunPosition& position() { return position_; }
+  const RunPosition& position() const { return position_; }
+
   // Starts the loader at state().data_cursor.
   Result<void> start_loader();
+  // Does so where the run goes on elsewhere in the data than behind the step before.
+  Result<void> jump_in_data();
   // Returns a loader of one lane of the next step.
   std::unique_ptr<DataLoader> loader_of_lane(int lane) const;
   // Launches every kind of step once in planning mode: the kernels create their primitives and report the
@@ -162,6 +169,7 @@ class Worker {
   Waiter waiter_;
   RankLinks links_;
   RunState state_;
+  RunPosition position_;
   RankContext rank_;  // refers to the members above
   SnapshotPlan snapshots_;
   PlannedMemory memory_;
