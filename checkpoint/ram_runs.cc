@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "checkpoint/kept_rollback.h"
 #include "runtime/os/processes.h"
 
 namespace holdfast::inline checkpoint {
@@ -72,6 +73,7 @@ std::vector<RunInMemory> list_runs_in_memory(Env& env) {
     const Result<FileStatus> status = env.status(env.shared_memory_path(name));
     if (!status.ok() || !status->exists) continue;  // it went meanwhile
     RunInMemory& run = runs.try_emplace(to_hex(*digest), RunInMemory{.run = *digest}).first->second;
+    if (is_rollback_name(name, *digest)) continue;  // no snapshot
     ++run.snapshots.count;
     run.snapshots.bytes += status->bytes;
     add_sealed(env, name, run);
@@ -81,6 +83,10 @@ std::vector<RunInMemory> list_runs_in_memory(Env& env) {
   const std::set<std::string> in_use = digests_in_use(env);
   for (auto& [hex, run] : runs) {
     run.in_use = in_use.contains(hex);
+    for (const KeptRollback& kept : kept_rollbacks(env, run.run)) {
+      run.keeps_rollback = true;
+      if (run.directory.empty()) run.directory = kept.run_directory;
+    }
     listed.push_back(std::move(run));
   }
   return listed;

@@ -21,6 +21,7 @@ struct RunInMemory {
   SharedSnapshots snapshots = {};  // all of this host, sealed or not
   std::uint64_t sealed = 0;        // of them
   std::uint64_t newest_step = 0;   // of those that are sealed
+  bool keeps_rollback = false;     // one that may not be in its lineage yet (kept_rollback.h)
   std::string directory = {};      // as the newest of those says; empty where none does
   bool in_use = false;             // a process that is visible here has one of them mapped
 };

@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 namespace holdfast::inline checkpoint {
 namespace {
@@ -53,7 +54,22 @@ SnapshotStep step_of(const SnapshotIdentity& identity) {
 }
 
 std::vector<std::string> snapshot_names(Env& env, const Digest& run) {
-  const Result<std::vector<std::string>> names = names_with(env, prefix_of(run));
+  Result<std::vector<std::string>> names = names_with(env, prefix_of(run));
+  if (!names.ok()) return {};
+  std::erase_if(*names, [&](const std::string& name) { return is_rollback_name(name, run); });
+  return std::move(names).value();
+}
+
+std::string rollback_name(const Digest& run, std::uint64_t writer, int rank) {
+  return fmt::format("{}rollback-{:016x}-{:05}", prefix_of(run), writer, rank);
+}
+
+bool is_rollback_name(std::string_view name, const Digest& run) {
+  return name.starts_with(prefix_of(run) + "rollback-");
+}
+
+std::vector<std::string> rollback_names(Env& env, const Digest& run) {
+  const Result<std::vector<std::string>> names = names_with(env, prefix_of(run) + "rollback-");
   return names.ok() ? *names : std::vector<std::string>();
 }
 
@@ -90,7 +106,7 @@ Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
   HF_TRY(const std::vector<std::string> names, names_with(env, prefix_of(run)));
   const std::string kept = kept_writer.has_value() ? writer_prefix(run, *kept_writer) : "";
   for (const std::string& name : names) {
-    if (!kept.empty() && name.starts_with(kept)) continue;
+    if (!kept.empty() && (name.starts_with(kept) || is_rollback_name(name, run))) continue;
     if (const Result<FileStatus> status = env.status(env.shared_memory_path(name));
         status.ok() && status->exists) {
       ++removed.count;

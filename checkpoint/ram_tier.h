@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/snapshot_slot.h"
@@ -23,6 +24,12 @@ namespace holdfast::inline checkpoint {
 
 std::string snapshot_name(const Digest& run, std::uint64_t writer, int rank, int slot);
 std::string replica_name(const Digest& run, std::uint64_t writer, int rank, int slot);
+// Returns the name of a roll-back that is kept (kept_rollback.h): holdfast-RUN-rollback-WRITER-RANK, and whether a name
+// of the run is one.
+std::string rollback_name(const Digest& run, std::uint64_t writer, int rank);
+bool is_rollback_name(std::string_view name, const Digest& run);
+// Returns those names on this host; none where there is no shared memory.
+std::vector<std::string> rollback_names(Env& env, const Digest& run);
 // Returns the prefix of all names of a writer's slots and replicas.
 std::string writer_prefix(const Digest& run, std::uint64_t writer);
 // Returns the names of all slots and replicas of the run on this host, sealed or not; none where there is no
@@ -52,8 +59,8 @@ std::vector<FoundSnapshot> list_snapshots(Env& env, const Digest& run);
 struct SharedSnapshots {
   std::uint64_t count = 0, bytes = 0;
 };
-// Removes all snapshots of the run on this host, sealed or not, except those of `kept_writer`; it is not an
-// error if another process removes some at the same time.
+// Removes all snapshots of the run on this host, sealed or not, except those of `kept_writer`, and without one also
+// the roll-backs that were kept (kept_rollback.h); it is not an error if another process removes some at the same time.
 Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
                                          std::optional<std::uint64_t> kept_writer = {});
 

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include "checkpoint/kept_rollback.h"
 #include "checkpoint/ram_runs.h"
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/store.h"
@@ -24,11 +25,26 @@ constexpr const char* clean_usage =
     "memory, and\n"
     "saves that were not finished. The next start would use a snapshot that is newer than the newest "
     "checkpoint; without it\n"
-    "the steps since are computed again, with the same bits. Refused while the run is going on.\n"
+    "the steps since are computed again, with the same bits. A roll-back that a verdict has decided and no "
+    "start "
+    "could record\n"
+    "is recorded first. Refused while the run is going on.\n"
     "  --list      the runs of this user that have snapshots in the shared memory of this host\n"
     "  --orphans   removes those of runs whose directory is gone (removed, or moved to another place) and "
     "that no\n"
     "              process uses; where directories are mounted that may be away now, look at --list first\n";
+
+// Records what a verdict has decided and no start could record: with the snapshots it would be forgotten.
+Result<void> record_decided(Env& env, const std::string& directory, const Digest& run) {
+  std::vector<DecidedRollback> decided;
+  for (const KeptRollback& kept : kept_rollbacks(env, run)) decided.push_back(kept.decided);
+  HF_TRY(const std::optional<DecidedRollback> recorded, record_unrecorded(env, directory, decided));
+  if (recorded.has_value()) {
+    fmt::print("{}: the run goes back to step {} or before, as a verdict has decided ({})\n", directory,
+               recorded->generation.parent.step, printable(recorded->generation.reason));
+  }
+  return {};
+}
 
 Result<void> clean(Env& env, const std::string& directory) {
   const RunPaths paths{directory};
@@ -43,6 +59,7 @@ Result<void> clean(Env& env, const std::string& directory) {
   HF_TRY(const RunIdentity identity, identify_run(env, paths));
   SharedSnapshots removed;
   if (!identity.id.empty()) {
+    HF_TRY_VOID(record_decided(env, directory, digest_of(identity.id)));
     HF_TRY(removed, remove_snapshots(env, digest_of(identity.id)));
   }
   if (!identity.copy_of.empty()) {
@@ -65,11 +82,11 @@ bool has_directory(Env& env, const RunInMemory& run) {
   return id.ok() && digest_of(*id) == run.run;
 }
 
-// Snapshots of which none is sealed are of use to nobody but the process that writes them. Others that name no
-// directory were made by a program of before.
+// Snapshots of which none is sealed are of use to nobody but the process that writes them, unless a verdict has
+// unsealed them. Others that name no directory were made by a program of before.
 bool is_orphan(Env& env, const RunInMemory& run) {
   if (run.in_use) return false;
-  return run.sealed == 0 || (!run.directory.empty() && !has_directory(env, run));
+  return (run.sealed == 0 && !run.keeps_rollback) || (!run.directory.empty() && !has_directory(env, run));
 }
 
 std::string described(Env& env, const RunInMemory& run) {
@@ -94,7 +111,7 @@ Result<void> remove_orphans(Env& env) {
   for (const RunInMemory& run : list_runs_in_memory(env)) {
     if (!is_orphan(env, run)) continue;
     fmt::print("{}\n", described(env, run));
-    HF_TRY(const SharedSnapshots removed, remove_snapshots(env, run.run));
+    HF_TRY(const SharedSnapshots removed, remove_snapshots(env, run.run));  // and what is kept with them
     all.count += removed.count;
     all.bytes += removed.bytes;
   }

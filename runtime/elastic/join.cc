@@ -9,6 +9,7 @@
 #include "runtime/config/document.h"
 #include "runtime/config/option_value.h"
 #include "runtime/core/digest.h"
+#include "runtime/elastic/decided_rollback.h"
 #include "runtime/elastic/part_start.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/model/spec.h"
@@ -154,6 +155,7 @@ Result<OwnStates> join_domains(const TrainInputs& inputs, const Waiter& waiter, 
     claimed = try_storage(inputs, "the lock of the run directory",
                           [&] { return claim_directory(inputs.env, config, claim); });
   HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
+  HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, claim != nullptr));
   HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, domains,
                                    claim == nullptr ? ClaimCheck() : claim->fence()));
   Result<void> named;
@@ -251,6 +253,8 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
   OwnStates own;
   if (domains.has_value()) {
     HF_TRY(own, join_domains(inputs, waiter, config, *domains, claim));
+  } else {
+    HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, claim != nullptr));
   }
   Result<StartPoint> chosen = StartPoint{};
   if (first) {

@@ -410,8 +410,9 @@ Result<EpochEnd> TrainRun::train() {
        .failures = log_.failures.so_far(launched_.env.wall_time_us()),
        .saves_first = std::exchange(saves_.saves_first, false),
        .growth = growth.has_value() ? &*growth : nullptr,
+       .can_go_back = [this](const Rollback& rollback) { return can_go_back(rollback); },
        .record_rollback = [this](const Rollback& rollback,
-                                 const std::string& reason) { return decide_rollback(rollback, reason); },
+                                 const std::string& reason) { decide_rollback(rollback, reason); },
        .starts_ranks_ns = &growth_.starts_ns});
   const Result<ExitCode> end = trainer.run();
   if (!end.ok()) {  // noted first, because the end of the trainer may take a while

@@ -116,9 +116,10 @@ class TrainRun {
   void drop_epoch();
   Result<void> rebuild_group();
   void wait_for_given_up_saves();
-  bool decide_rollback(const Rollback& rollback, const std::string& reason);
+  void decide_rollback(const Rollback& rollback, const std::string& reason);
   bool can_go_back(const Rollback& rollback) const;
   Result<void> record_rollback();
+  Result<void> complete_rollback();
   void begin_to_prove();
   void distrust_state(std::uint64_t trusted_step);
   Result<PhaseOutcome> roll_back();

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/lineage.h"
+#include "checkpoint/kept_rollback.h"
 #include "checkpoint/slot_pool.h"
 #include "checkpoint/store.h"
 #include "runtime/core/kept_memory.h"
@@ -77,12 +77,6 @@ struct RunSaves {
   bool survives_host = false;            // replicas of all snapshots are on other hosts
   bool saves_first = false;              // a generation began from a state that was in RAM alone
   std::optional<int> unused_slot;        // of a trainer that met a fault; the state is at the worker's step
-};
-
-// DecidedRollback is a roll-back that all ranks have agreed on, as the lineage is to have it.
-struct DecidedRollback {
-  std::string run_id = {};     // of the lineage
-  Generation generation = {};  // without its number
 };
 
 // RecoveryState holds what this rank knows when it recovers.

@@ -202,8 +202,7 @@ void TrainRun::adopt_inventory(const RecoveryInventory& known) {
 
 // Finds the state to go on from, among all ranks that are left.
 Result<void> TrainRun::find_recovery_point() {
-  HF_TRY_VOID(agree_among(world(), recovery_.rollback.has_value() ? record_rollback() : Result<void>()));
-  recovery_.rollback.reset();
+  HF_TRY_VOID(complete_rollback());
   HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
   HF_TRY(setup_.start, join_recovery_point(world(), waiter(), setup_.config, recovery_.inventory.shm_run_id,
                                            domains, claim_check()));

@@ -45,9 +45,10 @@ class Trainer {
     FailureHistory failures = {};  // failures of the run so far, on the rank that chooses intervals
     bool saves_first = false;      // saves to the disk before the first step
     Growth* growth = nullptr;      // null: no new ranks are wanted, or another rank decides
-    // Records on this rank that the run goes back, and why; false: there is no state to go back to. Null: no record
-    // is kept.
-    std::function<bool(const Rollback&, const std::string&)> record_rollback = {};
+    // Returns whether this rank knows no reason why there would be no state to go back to, and records on this rank that
+    // the run goes back, and why. Null: no record is kept.
+    std::function<bool(const Rollback&)> can_go_back = {};
+    std::function<void(const Rollback&, const std::string&)> record_rollback = {};
     // Time of the vote that announced that the leader starts new ranks now, until the next vote; 0: no such
     // vote.
     std::int64_t* starts_ranks_ns = nullptr;

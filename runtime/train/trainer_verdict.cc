@@ -47,9 +47,11 @@ Error Trainer::end_by_verdict(VerdictEvent verdict, std::span<const int> leaving
 // on all ranks, where there is no state to go back to. What fails otherwise is tried again by the recovery.
 bool Trainer::record_rollback(const std::string& reason) {
   if (!rollback_.has_value() || !parts_.record_rollback) return true;
-  std::array<std::int64_t, 1> refusals = {parts_.record_rollback(*rollback_, reason) ? 0 : 1};
+  std::array<std::int64_t, 1> refusals = {parts_.can_go_back(*rollback_) ? 0 : 1};
   const RankContext& rank = parts_.worker.rank();
-  return !all_reduce_sum(rank.communicator, rank.waiter, refusals).ok() || refusals[0] == 0;
+  if (all_reduce_sum(rank.communicator, rank.waiter, refusals).ok() && refusals[0] != 0) return false;
+  parts_.record_rollback(*rollback_, reason);
+  return true;
 }
 
 // Looks for damage of the state before it is saved: what the last update found, and where no update follows all

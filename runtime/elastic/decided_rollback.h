@@ -1,0 +1,17 @@
+// Records at a start the roll-back that a verdict of an earlier start has decided on, and that none of its ranks could
+// record before it ended (checkpoint/kept_rollback.h).
+#pragma once
+
+#include "parallel/comm/collectives.h"
+#include "runtime/config/config.h"
+#include "runtime/rank/train_inputs.h"
+
+namespace holdfast::inline elastic {
+
+// Gathers what the hosts have kept, and has it in the lineage of each run directory before any state is chosen.
+// Collective. `holds_claim`: this rank holds the lock of the run directory, or of that of its host. Where the disk
+// does not take the record this start fails as on any storage, and what was kept stays.
+Result<void> record_kept_rollbacks(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                   bool holds_claim);
+
+}  // namespace holdfast::inline elastic
