@@ -69,6 +69,26 @@ bool read_generation(const Json& json, Generation& generation) {
          read_text(json, "reason", generation.reason) && read_rollback(json, generation);
 }
 
+// Returns whether the directory has no checkpoint, whatever its run, but the one of this step.
+bool has_no_other(Env& env, const std::string& run_directory, std::optional<std::uint64_t> step = {}) {
+  const std::string visible = checkpoint_names::checkpoints(run_directory);
+  const Result<FileStatus> status = env.status(visible);
+  if (!status.ok() || !status->exists) return status.ok();
+  const Result<std::vector<std::string>> list = env.list(visible);
+  return list.ok() && std::ranges::all_of(*list, [&](const std::string& name) {
+           const std::optional<std::uint64_t> found = checkpoint_names::step_of(name);
+           return !found.has_value() || found == step;
+         });
+}
+
+// Notes in a record that a checkpoint is published: the first one, if no other is there.
+void note_published(Env& env, const std::string& run_directory, std::uint64_t step, Lineage& lineage) {
+  if (!lineage.first_step.has_value()) return;
+  const bool is_first = *lineage.first_step == Lineage::none_published;
+  if (is_first && !has_no_other(env, run_directory, step)) lineage.first_step.reset();
+  if (lineage.first_step.has_value()) lineage.first_step = std::min(*lineage.first_step, step);
+}
+
 }  // namespace
 
 void add_jump(std::vector<DataJump>& jumps, DataJump jump) {
@@ -136,6 +156,7 @@ std::string encode_lineage(const Lineage& lineage) {
     json["generations"].push_back(std::move(generation));
   }
   if (lineage.newest_checkpoint.has_value()) json["newest_checkpoint"] = to_json(*lineage.newest_checkpoint);
+  if (lineage.first_step.has_value()) json["first_step"] = *lineage.first_step;
   return json.dump_any(1) + "\n";
 }
 
@@ -161,6 +182,8 @@ Result<Lineage> decode_lineage(std::string_view text, const std::string& place) 
     lineage.newest_checkpoint.emplace();
     if (!read_state(*newest, *lineage.newest_checkpoint)) return damaged_lineage(place, "newest_checkpoint");
   }
+  if (json.contains("first_step") && !read_number(json, "first_step", lineage.first_step.emplace()))
+    return damaged_lineage(place, "first_step");
   return lineage;
 }
 
@@ -186,17 +209,22 @@ Result<void> remove_lineage(Env& env, const std::string& run_directory) {
 Result<void> record_rollback(Env& env, const std::string& run_directory, const std::string& run_id,
                              const Generation& generation) {
   HF_TRY(Lineage lineage, read_lineage(env, run_directory));
-  if (lineage.run_id != run_id) lineage = {.run_id = run_id};
+  if (lineage.run_id != run_id) {
+    lineage = {.run_id = run_id};
+    if (has_no_other(env, run_directory)) lineage.first_step = Lineage::none_published;
+  }
   lineage.roll_back(generation);
   return write_lineage(env, run_directory, lineage);
 }
 
 Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest) {
   HF_TRY(Lineage lineage, read_lineage(env, run_directory));
-  if (lineage.run_id != manifest.run_id) lineage = {.run_id = manifest.run_id};
+  if (lineage.run_id != manifest.run_id)
+    lineage = {.run_id = manifest.run_id, .first_step = Lineage::none_published};
   const ParentCheckpoint published = state_of(manifest);
   if (lineage.discards(published)) return {};  // a save that ended after the run went back
   lineage.newest_checkpoint = published;
+  note_published(env, run_directory, manifest.step, lineage);
   return write_lineage(env, run_directory, lineage);
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -63,12 +64,17 @@ struct Lineage {
   std::vector<Generation> generations = {};  // ascending; the run goes on in the last one
   // Newest checkpoint that was published: where it is missing later, it was removed from outside.
   std::optional<ParentCheckpoint> newest_checkpoint = {};
+  // No checkpoint of an earlier step was ever published; none_published: not one; none: it is not known, as of a run
+  // whose checkpoints came from elsewhere.
+  static constexpr std::uint64_t none_published = std::numeric_limits<std::uint64_t>::max();
+  std::optional<std::uint64_t> first_step = {};
   bool operator==(const Lineage&) const = default;
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("run_id", self.run_id);
     visit("generations", self.generations);
     visit("newest_checkpoint", self.newest_checkpoint);
+    visit("first_step", self.first_step);
   }
 
   std::uint64_t current() const { return generations.empty() ? 0 : generations.back().number; }
@@ -82,10 +88,17 @@ struct Lineage {
   bool discards(const ParentCheckpoint& state) const;
   // Adds to the jumps that a state knows those of generations after its own.
   void add_jumps_after(const ParentCheckpoint& state, std::vector<DataJump>& jumps) const;
+  // Returns whether the start of the run is a state to go back to, where nothing after `step` counts: nobody may lose a
+  // checkpoint that was published.
+  bool start_counts(std::uint64_t step) const {
+    return step == 0 || (first_step.has_value() && *first_step > step);
+  }
   // Returns whether the run may begin anew where no state is left that counts: the current generation rolled
-  // back and has published nothing, and whatever it goes back to can be computed again from the start.
+  // back and has published nothing, and whatever it goes back to can be computed again from the start. A record of
+  // before, which does not say when the first checkpoint was published, was made only where that is so.
   bool goes_back_to_start() const {
-    return !generations.empty() && generations.back().is_rollback && !newest_checkpoint.has_value();
+    return !generations.empty() && generations.back().is_rollback && !newest_checkpoint.has_value() &&
+           (!first_step.has_value() || start_counts(generations.back().parent.step));
   }
   // Begins a generation that goes back: states of the current one count up to `parent` only.
   void roll_back(Generation generation);

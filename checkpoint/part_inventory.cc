@@ -130,6 +130,15 @@ Result<Lineage> merge_lineages(std::span<const PartInventory> inventories) {
     if (newest.has_value() &&
         (!merged.newest_checkpoint.has_value() || age(*newest) > age(*merged.newest_checkpoint)))
       merged.newest_checkpoint = newest;
+    // Where one host does not know when the first checkpoint was published, nobody does.
+    const bool is_known =
+        each.lineage.first_step.has_value() && (merged.run_id.empty() || merged.first_step.has_value());
+    if (is_known) {
+      merged.first_step =
+          std::min(*each.lineage.first_step, merged.first_step.value_or(Lineage::none_published));
+    } else {
+      merged.first_step.reset();
+    }
     merged.run_id = each.lineage.run_id;
   }
   std::ranges::sort(merged.generations, {}, &Generation::number);

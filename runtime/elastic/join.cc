@@ -286,14 +286,20 @@ Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
   return std::move(starts.front());
 }
 
-Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                           StartPoint& start) {
-  if (start.shm_run_id.empty() || config.run.resume == "never") return {};
-  const Digest run = digest_of(start.shm_run_id);
+Result<std::vector<std::vector<SnapshotIdentity>>> gather_snapshots(const TrainInputs& inputs,
+                                                                    const Waiter& waiter, const Digest& run) {
   HF_TRY(const std::vector<std::vector<OfferedSnapshot>> all,
          gather(inputs.communicator, waiter, offers_of(list_snapshots(inputs.env, run))));
   std::vector<std::vector<SnapshotIdentity>> offers;
   for (const std::vector<OfferedSnapshot>& each : all) offers.push_back(identities_of(each));
+  return offers;
+}
+
+Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                           StartPoint& start) {
+  if (start.shm_run_id.empty() || config.run.resume == "never") return {};
+  const Digest run = digest_of(start.shm_run_id);
+  HF_TRY(const std::vector<std::vector<SnapshotIdentity>> offers, gather_snapshots(inputs, waiter, run));
   const auto steps = static_cast<std::uint64_t>(config.training.steps);
   while ((start.snapshot = plan_snapshot(offers, start, steps)).has_value()) {
     HF_TRY(const bool described, describe_snapshot(inputs, waiter, run, start));

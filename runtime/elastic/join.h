@@ -44,6 +44,10 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
 Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
                                const Result<StartPoint>& chosen);
 
+// Gathers the identities of the sealed snapshots of the run on all hosts, by rank.
+Result<std::vector<std::vector<SnapshotIdentity>>> gather_snapshots(const TrainInputs& inputs,
+                                                                    const Waiter& waiter, const Digest& run);
+
 // Looks for a snapshot in the shared memory of all hosts that is newer than `start`, and adds it to `start`.
 // The snapshot has been found, but not read yet; if it turns out to be damaged, the caller adds it to the
 // skipped ones and calls this again.

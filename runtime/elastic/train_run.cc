@@ -410,7 +410,8 @@ Result<EpochEnd> TrainRun::train() {
        .failures = log_.failures.so_far(launched_.env.wall_time_us()),
        .saves_first = std::exchange(saves_.saves_first, false),
        .growth = growth.has_value() ? &*growth : nullptr,
-       .can_go_back = [this](const Rollback& rollback) { return can_go_back(rollback); },
+       .can_go_back = [this](const Rollback& rollback,
+                             std::span<const int> leaving) { return can_go_back(rollback, leaving); },
        .record_rollback = [this](const Rollback& rollback,
                                  const std::string& reason) { decide_rollback(rollback, reason); },
        .starts_ranks_ns = &growth_.starts_ns});

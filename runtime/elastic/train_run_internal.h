@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -117,7 +118,8 @@ class TrainRun {
   Result<void> rebuild_group();
   void wait_for_given_up_saves();
   void decide_rollback(const Rollback& rollback, const std::string& reason);
-  bool can_go_back(const Rollback& rollback) const;
+  bool disk_goes_back(std::uint64_t trusted_step) const;
+  bool can_go_back(const Rollback& rollback, std::span<const int> leaving_ranks);
   Result<void> record_rollback();
   Result<void> complete_rollback();
   void begin_to_prove();

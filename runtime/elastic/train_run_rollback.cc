@@ -3,6 +3,7 @@
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/ram_tier.h"
+#include "runtime/elastic/join.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
 #include "runtime/os/paths.h"
@@ -19,28 +20,38 @@ void TrainRun::begin_to_prove() {
   recovery_.sound_step = is_joiner() || state.audited_step == 0 ? state.step : state.audited_step;
 }
 
-// Returns whether there is a state to go back to. The start counts as one while the run is young: no longer than the
-// audits of all ranks take, or where the roll-back itself goes to the start.
-bool TrainRun::can_go_back(const Rollback& rollback) const {
-  if (!group_.writes) return true;
-  const Workload& workload = worker_->workload();
-  const std::int64_t round =
-      workload.audit_every_steps * workload.lanes.lanes() * std::max(1, workload.lanes.ranks() - 1);
-  const bool is_young = rollback.trusted_step <= static_cast<std::uint64_t>(std::max<std::int64_t>(0, round));
-  if (rollback.data_cursor.has_value() ? rollback.trusted_step == 0 : is_young) return true;
-  const Result<std::vector<CheckpointCandidate>> candidates =
-      list_candidates(launched_.env, setup_.config.run.directory);
-  if (!candidates.ok()) return true;
+// Returns whether the run directory, or the start of the run, has a state to go back to. What cannot be read is left to
+// the recovery.
+bool TrainRun::disk_goes_back(std::uint64_t trusted_step) const {
+  const std::string& directory = setup_.config.run.directory;
+  const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(launched_.env, directory);
+  const Result<Lineage> lineage = read_lineage(launched_.env, directory);
+  if (!candidates.ok() || !lineage.ok()) return true;
   const auto counts = [](const CheckpointCandidate& each) { return each.manifest.ok() && !each.discarded; };
-  const bool is_saved = std::ranges::any_of(*candidates, counts);
-  const bool is_saved_before = std::ranges::any_of(*candidates, [&](const CheckpointCandidate& each) {
-    return counts(each) && each.step <= rollback.trusted_step;
-  });
-  const std::vector<FoundSnapshot> snapshots =
-      list_snapshots(launched_.env, digest_of(worker_->state().shm_run_id));
-  return !is_saved || is_saved_before || std::ranges::any_of(snapshots, [&](const FoundSnapshot& each) {
-    return each.identity.step <= rollback.trusted_step;
-  });
+  if (std::ranges::any_of(*candidates, [&](const CheckpointCandidate& each) {
+        return counts(each) && each.step <= trusted_step;
+      }))
+    return true;
+  const bool is_known = lineage->run_id == worker_->state().run_id && lineage->first_step.has_value();
+  if (is_known || trusted_step == 0) return lineage->start_counts(trusted_step);
+  return std::ranges::none_of(*candidates, counts);  // nothing is lost with them
+}
+
+// Returns whether there is a state to go back to, as far as this rank knows. Collective, because the parts of a
+// snapshot are on many hosts; one that is not whole without the ranks that leave is no state.
+bool TrainRun::can_go_back(const Rollback& rollback, std::span<const int> leaving_ranks) {
+  const bool on_disk = !group_.writes || disk_goes_back(rollback.trusted_step);
+  Result<std::vector<std::vector<SnapshotIdentity>>> offers =
+      gather_snapshots(active(), waiter(), digest_of(worker_->state().shm_run_id));
+  if (!offers.ok()) return on_disk;
+  for (const int rank : leaving_ranks) (*offers)[static_cast<std::size_t>(rank)].clear();
+  for (std::vector<SnapshotIdentity>& each : *offers) {
+    std::erase_if(each, [&](const SnapshotIdentity& of) {
+      const ParentCheckpoint state = {.generation = of.generation, .step = of.step};
+      return of.step > rollback.trusted_step || setup_.start.lineage.discards(state);
+    });
+  }
+  return on_disk || newest_whole_step(*offers, {}).has_value();
 }
 
 // Keeps the decision in shared memory, where it outlives this process, and has the writer record it. A write that

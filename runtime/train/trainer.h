@@ -45,9 +45,9 @@ class Trainer {
     FailureHistory failures = {};  // failures of the run so far, on the rank that chooses intervals
     bool saves_first = false;      // saves to the disk before the first step
     Growth* growth = nullptr;      // null: no new ranks are wanted, or another rank decides
-    // Returns whether this rank knows no reason why there would be no state to go back to, and records on this rank that
-    // the run goes back, and why. Null: no record is kept.
-    std::function<bool(const Rollback&)> can_go_back = {};
+    // Returns whether this rank knows no reason why there would be no state to go back to, after a question to all ranks;
+    // and records on this rank that the run goes back, and why. Null: no record is kept.
+    std::function<bool(const Rollback&, std::span<const int> leaving_ranks)> can_go_back = {};
     std::function<void(const Rollback&, const std::string&)> record_rollback = {};
     // Time of the vote that announced that the leader starts new ranks now, until the next vote; 0: no such
     // vote.
@@ -83,7 +83,7 @@ class Trainer {
   Result<StepOutcome> step();
   Error end_by_verdict(VerdictEvent verdict, std::span<const int> leaving_ranks,
                        const std::optional<Rollback>& rollback);
-  bool record_rollback(const std::string& reason);
+  bool record_rollback(const std::string& reason, std::span<const int> leaving_ranks);
   void keep_what_is_needed();
   Result<void> check_state(bool update_follows);
   Result<void> evaluate();

@@ -20,7 +20,7 @@ Error Trainer::end_by_verdict(VerdictEvent verdict, std::span<const int> leaving
   Communicator& all = rank.communicator;
   rollback_ = rollback;
   const bool leaves_batches = rollback.has_value() && rollback->data_cursor.has_value();
-  if (!record_rollback(verdict.reason)) {
+  if (!record_rollback(verdict.reason, leaving_ranks)) {
     rollback_.reset();
     if (leaves_batches) {
       verdict.action = name_of(VerdictAction::stop);
@@ -45,9 +45,9 @@ Error Trainer::end_by_verdict(VerdictEvent verdict, std::span<const int> leaving
 
 // Records a roll-back before anything else happens, so that whoever dies now the run goes back. Returns false,
 // on all ranks, where there is no state to go back to. What fails otherwise is tried again by the recovery.
-bool Trainer::record_rollback(const std::string& reason) {
+bool Trainer::record_rollback(const std::string& reason, std::span<const int> leaving_ranks) {
   if (!rollback_.has_value() || !parts_.record_rollback) return true;
-  std::array<std::int64_t, 1> refusals = {parts_.can_go_back(*rollback_) ? 0 : 1};
+  std::array<std::int64_t, 1> refusals = {parts_.can_go_back(*rollback_, leaving_ranks) ? 0 : 1};
   const RankContext& rank = parts_.worker.rank();
   if (all_reduce_sum(rank.communicator, rank.waiter, refusals).ok() && refusals[0] != 0) return false;
   parts_.record_rollback(*rollback_, reason);

@@ -71,6 +71,23 @@ TEST(Lineage, ARollbackDiscardsWhatIsNewer) {
   EXPECT_FALSE(lineage.newest_checkpoint.has_value());  // of step 120
 }
 
+TEST(Lineage, TheStartCountsWhereEveryCheckpointWasPublishedLater) {
+  Lineage lineage;
+  EXPECT_TRUE(lineage.start_counts(0));
+  EXPECT_FALSE(lineage.start_counts(1)) << "it is not known";
+  lineage.first_step = Lineage::none_published;
+  EXPECT_TRUE(lineage.start_counts(1000));
+  lineage.first_step = 40;
+  EXPECT_TRUE(lineage.start_counts(39));
+  EXPECT_FALSE(lineage.start_counts(40));
+  lineage.roll_back({.parent = {.step = 39}});
+  EXPECT_TRUE(lineage.goes_back_to_start());
+  lineage.roll_back({.parent = {.generation = 1, .step = 41}});
+  EXPECT_FALSE(lineage.goes_back_to_start()) << "the checkpoint of step 40 would be lost";
+  lineage.first_step.reset();
+  EXPECT_TRUE(lineage.goes_back_to_start()) << "of a program of before";
+}
+
 TEST(Lineage, JumpsAreThoseOfLaterGenerations) {
   Lineage lineage = rolled_back();
   const auto jumps_after = [&lineage](const ParentCheckpoint& state, std::vector<DataJump> jumps) {
@@ -94,6 +111,10 @@ TEST(Lineage, GoesThroughItsText) {
   EXPECT_EQ(decode_lineage(encode_lineage(rolled_back()), "here").value(), rolled_back());
   EXPECT_EQ(decode_lineage(encode_lineage(branched()), "here").value(), branched());
   EXPECT_EQ(decode_lineage(encode_lineage({}), "here").value(), Lineage{});
+  for (const std::uint64_t step : {std::uint64_t{12}, Lineage::none_published}) {
+    const Lineage lineage = {.first_step = step};
+    EXPECT_EQ(decode_lineage(encode_lineage(lineage), "here").value(), lineage);
+  }
 }
 
 TEST(Lineage, DamageIsASentence) {
@@ -109,7 +130,8 @@ TEST(Lineage, DamageIsASentence) {
                           "{\"holdfast_lineage\":1,\"run_id\":\"\",\"generations\":[3]}",
                           "{\"holdfast_lineage\":1,\"run_id\":\"\",\"generations\":[{\"generation\":1}]}",
                           "{\"holdfast_lineage\":1,\"run_id\":\"\",\"generations\":[],"
-                          "\"newest_checkpoint\":[]}"}) {
+                          "\"newest_checkpoint\":[]}",
+                          "{\"holdfast_lineage\":1,\"run_id\":\"\",\"generations\":[],\"first_step\":-1}"}) {
     EXPECT_FALSE(decode_lineage(bad, "here").ok()) << bad;
   }
   Lineage unordered = branched();
@@ -144,6 +166,37 @@ class LineageStoreTest : public testing::Test {
   FaultPoints faults;
   CheckpointStore store;
 };
+
+TEST_F(LineageStoreTest, KnowsWhenTheFirstCheckpointWasPublished) {
+  const auto first_step = [&] { return read_lineage(posix_env(), run())->first_step; };
+  save_step(0, 20);
+  EXPECT_EQ(first_step(), 20U);
+  save_step(0, 10);
+  EXPECT_EQ(first_step(), 10U);
+  HF_ASSERT_OK(posix_env().remove_tree(store.checkpoint_directory(10)));
+  HF_ASSERT_OK(store.record_rollback(manifest_of_step(20).run_id, {.parent = {.step = 12}}));
+  save_step(1, 13);
+  EXPECT_EQ(first_step(), 10U) << "it was published, whatever became of it";
+}
+
+TEST_F(LineageStoreTest, KnowsThatNothingWasPublishedBeforeARollback) {
+  HF_ASSERT_OK(posix_env().make_directories(run()));
+  const std::string run_id = manifest_of_step(5).run_id;
+  HF_ASSERT_OK(store.record_rollback(run_id, {.parent = {.step = 4}}));
+  EXPECT_EQ(read_lineage(posix_env(), run())->first_step, Lineage::none_published);
+  save_step(1, 5);
+  EXPECT_EQ(read_lineage(posix_env(), run())->first_step, 5U);
+}
+
+// As after a download, and with a record of a program of before.
+TEST_F(LineageStoreTest, DoesNotKnowWhatWasPublishedElsewhere) {
+  save_step(0, 20);
+  HF_ASSERT_OK(remove_lineage(posix_env(), run()));
+  save_step(0, 30);
+  EXPECT_EQ(read_lineage(posix_env(), run())->first_step, std::nullopt);
+  save_step(0, 40);
+  EXPECT_EQ(read_lineage(posix_env(), run())->first_step, std::nullopt);
+}
 
 TEST_F(LineageStoreTest, TheNewestIsTheOneThatTheRunGoesOnFrom) {
   go_back();

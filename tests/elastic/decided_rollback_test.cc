@@ -1,9 +1,11 @@
 // Runs that a verdict takes back while their disk is full: the decision outlives them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 
 #include "checkpoint/kept_rollback.h"
+#include "checkpoint/names.h"
 #include "checkpoint/ram_runs.h"
 #include "runtime/os/retry.h"
 #include "tests/elastic/recovery_fixture.h"
@@ -61,6 +63,37 @@ class DecidedRollbackTest : public RecoveryTest {
     return digest_of(id.ok() ? *id : "");
   }
 
+  // Removes the checkpoints up to `last`, once that of step `published` is there.
+  void remove_checkpoints(std::uint64_t last, std::uint64_t published) {
+    const auto path = [&](std::uint64_t step) {
+      return run_directory("a") + "/checkpoints/" + checkpoint_names::step_name(step);
+    };
+    for (int waits = 0; waits < 500 && !posix_env().status(path(published))->exists; ++waits)
+      posix_env().sleep_us(10'000);
+    EXPECT_TRUE(posix_env().status(path(published))->exists);
+    for (std::uint64_t step = 1; step <= last; ++step) EXPECT_TRUE(posix_env().remove_tree(path(step)).ok());
+  }
+
+  Launch with_snapshots() {
+    Launch launched = launch("a", true);
+    launched.overrides.insert(launched.overrides.end(),
+                              {"checkpoint.every_steps=3", "checkpoint.ram_every_steps=8"});
+    return launched;
+  }
+
+  // Before step 13, in whose vote the verdict is, the checkpoints up to step 8 go, and then something else happens.
+  Trouble without_checkpoints(const std::function<void()>& happens) {
+    Trouble trouble;
+    trouble.before_step = [this, happens](int rank, int steps) {
+      if (rank != 0) return;
+      if (steps > 10) posix_env().sleep_us(100'000);
+      if (steps != 13) return;
+      remove_checkpoints(8, 9);
+      if (happens) happens();
+    };
+    return trouble;
+  }
+
   // Returns how many ranks died; all others must end with `code`.
   int train_until(ExitCode code, const Launch& launch, const Trouble& trouble) {
     int deaths = 0;
@@ -96,6 +129,31 @@ TEST_F(DecidedRollbackTest, IsRecordedInPlaceOnceTheDiskHasRoom) {
   EXPECT_EQ(disk.refused, 4);
   EXPECT_EQ(digest("a"), end);
   EXPECT_TRUE(kept_rollbacks(posix_env(), digest_of_run("a")).empty());
+}
+
+// Somebody has made room: the checkpoints up to that step are gone. A snapshot in RAM counts if all parts of it are
+// left.
+TEST_F(DecidedRollbackTest, LeadsToAWholeSnapshotWhereTheCheckpointsAreGone) {
+  const std::string end = reference();
+  EXPECT_EQ(train_until(ExitCode::done, with_snapshots(), without_checkpoints({})), 1);
+  EXPECT_EQ(events("a", "recovery")[0]["resumed_from_step"], 8);
+  EXPECT_EQ(events("a", "recovery")[0]["resumed_from"], "ram");
+  EXPECT_EQ(digest("a"), end);
+}
+
+// What the run has published since may be wrong, but it does not begin again for that.
+TEST_F(DecidedRollbackTest, DoesNotLeadToTheStartOfARunWithCheckpoints) {
+  const auto removes_a_part = [this] {
+    for (const std::string& name : snapshot_names(posix_env(), digest_of_run("a"))) {
+      if (name.find("-00002-") == std::string::npos) continue;
+      EXPECT_TRUE(posix_env().remove_shared_memory(name).ok());
+    }
+  };
+  EXPECT_EQ(train_until(ExitCode::done, with_snapshots(), without_checkpoints(removes_a_part)), 1);
+  ASSERT_EQ(events("a", "verdict").size(), 1U);
+  EXPECT_THAT(events("a", "verdict")[0]["reason"].get<std::string>(),
+              testing::HasSubstr("but no state of step 8 or before is left, so the newest one counts"));
+  EXPECT_GT(events("a", "recovery")[0]["resumed_from_step"].get<int>(), 8);
 }
 
 // The rank alone ends with 20, and nobody recovers.
