@@ -34,8 +34,35 @@ bool GuardMind::begin_tick(std::int64_t now_ns, std::int64_t wall_us) {
   now_ns_ = now_ns;
   wall_us_ = wall_us;
   // This process had no processor, so the ranks may have had none, either.
-  if (late) begin_anew({});
+  if (late) {
+    begin_anew({});
+    note_late(std::max(passed_ms, wall_passed_ms));
+  }
   return late;
+}
+
+void GuardMind::note_late(std::int64_t passed_ms) {
+  constexpr std::int64_t forgotten_ns = 60'000 * ms;
+  if (now_ns_ - late_.last_ns > forgotten_ns) late_ = {.since_ns = now_ns_ - passed_ms * ms};
+  ++late_.count;
+  late_.last_ns = now_ns_;
+  late_.longest_ms = std::max(late_.longest_ms, passed_ms - settings_.tick_ms);
+}
+
+void GuardMind::report_late(GuardActions& actions) {
+  constexpr const char* key = "late ticks";
+  if (late_.count < settings_.late_told || now_ns_ < late_pauses_.until_ns(key)) return;
+  late_pauses_.failed(key, now_ns_);
+  actions.push_back(
+      {.kind = GuardAction::Kind::say,
+       .text = fmt::format("host {}: the guard came late {} times in {:.0f} s, by up to {:.1f} s: it had no "
+                           "processor, or the machine "
+                           "was suspended. It discards what it has seen each time, so ranks that hang are "
+                           "ended later, or not at "
+                           "all; leave a processor to the system (threads), or look at what else runs there",
+                           host_, late_.count, static_cast<double>(now_ns_ - late_.since_ns) / 1e9,
+                           static_cast<double>(late_.longest_ms) / 1e3)});
+  late_ = {};
 }
 
 // Evidence begins anew, but for those that are stopped: nothing excuses them. Without `processes` it does for
@@ -191,6 +218,7 @@ bool GuardMind::somebody_may_hang(const HostEvidence& evidence) {
 GuardActions GuardMind::judge(const HostEvidence& evidence) {
   HF_CHECK(evidence.slots.size() == watched_.size());
   GuardActions actions;
+  report_late(actions);
   look_at_killed(evidence, actions);
   report_storage(evidence, actions);
   if (somebody_may_hang(evidence)) {

@@ -12,7 +12,8 @@
 //
 //   - A tick that came late (the machine was suspended, the guard was stopped or had no processor) discards
 //     all evidence: every rank has its time anew. After a death this holds for all ranks that are not
-//     stopped, as they have unforeseen work to do.
+//     stopped, as they have unforeseen work to do. Ticks that are late again and again (late_told, none of them
+//     a minute after the one before) are told, with growing pauses: ranks that hang may never be found then.
 //   - The detector says which ranks hang. A rank is ended only after two ticks in a row have found the same,
 //     as a single look may catch a slot between two moments; and none while one that was killed still lives.
 //   - Ranks of other hosts are evidence, but their own guards end them.
@@ -30,6 +31,7 @@
 
 #include "watchdog/board.h"
 #include "watchdog/detector.h"
+#include "watchdog/growing_pauses.h"
 #include "watchdog/signs_of_life.h"
 
 namespace holdfast::inline watchdog {
@@ -38,6 +40,7 @@ struct GuardMindSettings {
   std::int64_t tick_ms = 25;
   std::int64_t late_ms = 1'000;            // a tick that took so long counts as late
   std::int64_t kill_patience_ms = 10'000;  // longest death by SIGKILL before level 2 (death_patience_ns)
+  int late_told = 3;                       // number of late ticks that are told
   std::int64_t storage_quiet_ms = 10'000;  // longest silent wait for storage before it is reported
 };
 
@@ -135,7 +138,15 @@ class GuardMind {
     std::vector<std::size_t> indices = {};  // indices of the culprits
     bool operator==(const Suspicion&) const = default;
   };
+  // Ticks that came late, since some were told.
+  struct LateTicks {
+    int count = 0;
+    std::int64_t since_ns = 0, last_ns = 0;
+    std::int64_t longest_ms = 0;
+  };
   void begin_anew(std::span<const SlotProcess> processes);
+  void note_late(std::int64_t passed_ms);
+  void report_late(GuardActions& actions);
   GuardActions report_deaths(std::span<const Death> deaths) const;
   std::size_t count_ended() const;
   WatchedRank evidence_of(std::size_t index, const SlotView& slot) const;
@@ -164,7 +175,9 @@ class GuardMind {
   bool saw_death_ = false;
   Suspicion suspected_ = {};
   bool ticks_ = false;
-  std::int64_t now_ns_ = 0, wall_us_ = 0;  // clocks of this tick
+  LateTicks late_ = {};
+  GrowingPauses late_pauses_ = GrowingPauses(30'000);  // of what is told about them
+  std::int64_t now_ns_ = 0, wall_us_ = 0;              // clocks of this tick
   std::int64_t distant_look_ns_ = 0;
   bool distant_may_hang_ = false;
   std::int64_t anew_ns_ = 0;  // newest Watched::evidence_since_ns of all

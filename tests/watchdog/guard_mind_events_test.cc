@@ -13,8 +13,12 @@
 namespace holdfast {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::Gt;
+using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Lt;
 using testing::SizeIs;
 
 constexpr std::uint64_t gibibyte = 1'024 * MindHost::mebibyte;
@@ -156,6 +160,28 @@ TEST(GuardMind, TheFirstTickIsNotLate) {
   EXPECT_FALSE(mind.begin_tick(5'000'000 * ms, 5'000'000'000));
   EXPECT_FALSE(mind.begin_tick(5'000'025 * ms, 5'000'025'000));
   EXPECT_TRUE(mind.begin_tick(5'002'000 * ms, 5'002'000'000)) << "the network must hear of it, too";
+}
+
+TEST(GuardMind, TicksThatAreLateAgainAndAgainAreToldLessAndLess) {
+  MindHost host(1);
+  host.tick(5'000);
+  host.pass(70'000);  // a single one is forgotten
+  host.tick(5'000);
+  host.tick(2'025);
+  EXPECT_THAT(host.texts(GuardAction::Kind::say), IsEmpty());
+  host.tick(2'025);
+  ASSERT_THAT(host.texts(GuardAction::Kind::say), SizeIs(1));
+  EXPECT_THAT(host.texts(GuardAction::Kind::say)[0],
+              HasSubstr("the guard came late 3 times in 9 s, by up to 5.0 s"));
+  std::vector<std::int64_t> told_ms;
+  for (int tick = 0; tick < 7'200; ++tick) {
+    const std::size_t before = host.texts(GuardAction::Kind::say).size();
+    host.tick(2'000);
+    if (host.texts(GuardAction::Kind::say).size() > before) told_ms.push_back(host.now_ms);
+  }
+  ASSERT_THAT(told_ms, SizeIs(AllOf(Gt(5U), Lt(10U)))) << "in four hours";
+  for (std::size_t i = 1; i + 1 < told_ms.size(); ++i)
+    EXPECT_GE(told_ms[i + 1] - told_ms[i], told_ms[i] - told_ms[i - 1]);
 }
 
 TEST(GuardMind, ALateTickIsNoSecondLook) {
