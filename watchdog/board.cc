@@ -120,7 +120,7 @@ Result<std::unique_ptr<Board>> Board::create(Env& env, const std::string& name, 
   const std::uint32_t slots = std::clamp<std::uint32_t>(size.slots, 1, max_slots);
   const std::uint32_t ring_spans = std::min(size.ring_spans, max_ring_spans);
   HF_TRY(std::unique_ptr<SharedMemory> memory, env.create_shared_memory(name, bytes_of(slots, ring_spans)));
-  memory->hold(SharedMemory::Hold::shared);
+  if (!memory->hold(SharedMemory::Hold::shared)) return no_board(env, name, "is just being removed");
   auto* header = new (memory->bytes().data()) BoardHeader();
   header->layout = layout_version;
   header->slots = slots;
@@ -167,25 +167,48 @@ Result<std::unique_ptr<Board>> Board::open_and_hold(Env& env, const std::string&
   return std::unique_ptr<Board>(new Board(std::move(memory), size));
 }
 
+namespace {
+
+// Removes a board that is not open, unless a process holds it: who makes it, or has it, lives. Several may have waited
+// for the same one, and the first of them has made another under this name. So the name is looked at under the lock
+// that all take, and goes only if it is that of this board.
+Result<void> remove_unfinished(Env& env, const std::string& name) {
+  const Result<std::unique_ptr<SharedMemory>> found = env.open_shared_memory(name);
+  if (!found.ok()) return {};
+  SharedMemory& memory = **found;
+  if (!memory.hold(SharedMemory::Hold::alone)) return {};
+  if (memory.bytes().size() < slots_offset) return env.remove_shared_memory(name);
+  const std::uint64_t mark = env.random_u64();
+  header_of(memory).magic = mark;
+  const Result<std::unique_ptr<SharedMemory>> named = env.open_shared_memory(name);
+  if (!named.ok() || (*named)->bytes().size() < slots_offset || header_of(**named).magic != mark) return {};
+  return env.remove_shared_memory(name);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Board>> Board::open_or_create(Env& env, const std::string& name,
                                                      const BoardSize& size) {
-  const std::int64_t begin_ns = env.monotonic_ns();
-  while (true) {
+  std::int64_t begin_ns = env.monotonic_ns();
+  for (int rounds = 0; rounds < 2;) {
     Result<std::unique_ptr<Board>> board = open(env, name);
     if (board.ok()) return board;
     board = create(env, name, size);
     const bool lasts = !board.ok() && (board.error().code == ExitCode::does_not_fit ||
                                        board.error().code == ExitCode::config);
-    if (board.ok() || lasts) return board;
+    if (lasts) return board;
+    // Looks at what has the name now: another process may have removed this one before it was finished.
+    if (board.ok()) continue;
     // Another process makes it, or closes it; or has died doing so.
-    if (env.monotonic_ns() - begin_ns > patience_ns) {
-      board = open(env, name);
-      if (board.ok()) return board;
-      HF_TRY_VOID(env.remove_shared_memory(name));
-      return create(env, name, size);
+    if (env.monotonic_ns() - begin_ns <= patience_ns) {
+      env.sleep_us(look_us);
+      continue;
     }
-    env.sleep_us(look_us);
+    HF_TRY_VOID(remove_unfinished(env, name));
+    begin_ns = env.monotonic_ns();
+    ++rounds;
   }
+  return open(env, name);  // somebody holds it who is neither done nor dead
 }
 
 BoardHeader& Board::header() {

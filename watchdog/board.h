@@ -9,7 +9,8 @@
 // written between two increments of `version` (odd: being written; read_slot() retries).
 //
 // The guard removes the board when no rank is left: it closes the board first. A rank that starts later finds
-// a closed board, which counts for nothing, and makes another one.
+// a closed board, which counts for nothing, and makes another one. So it does with one that is not finished after 5 s,
+// unless its maker lives: a process that makes or has a board holds its memory (SharedMemory::hold()).
 //
 // Layout: a BoardHeader, `slots` x BoardSlot, then `slots` rings of `ring_spans` x Span (span_recorder.h),
 // the flight record of each rank. Fields have a fixed width; the header holds the version of the layout, and

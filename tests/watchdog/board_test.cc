@@ -68,6 +68,52 @@ TEST_F(BoardTest, OneThatWasNeverFinishedIsReplaced) {
   EXPECT_TRUE(Board::open(env, env.board).ok());
 }
 
+// Host on which another rank makes its board at some moment of this one's look for it.
+class InterruptedEnv final : public ForwardingEnv {
+ public:
+  using ForwardingEnv::ForwardingEnv;
+  void sleep_us(std::int64_t microseconds) override { now_ns_ += 1'000 * microseconds; }
+  std::int64_t monotonic_ns() override { return now_ns_; }
+
+  std::function<void()> after_looks = {};
+  int looks_left = 0;
+
+  Result<std::unique_ptr<SharedMemory>> open_shared_memory(const std::string& name) override {
+    Result<std::unique_ptr<SharedMemory>> memory = inner().open_shared_memory(name);
+    if (--looks_left == 0) after_looks();
+    return memory;
+  }
+
+ private:
+  std::int64_t now_ns_ = 1;
+};
+
+TEST_F(BoardTest, TwoThatHaveWaitedForTheSameUnfinishedOneFindEachOther) {
+  const BoardSize size = {.slots = 2, .ring_spans = 4};
+  for (int looks = 4'990;; ++looks) {  // about the end of the patience
+    static_cast<void>(env.remove_shared_memory(env.board).ok());
+    const auto torn = env.create_shared_memory(env.board, 100'000).value();
+    InterruptedEnv other_host(env), interrupted(env);
+    std::optional<Result<std::unique_ptr<Board>>> other;
+    interrupted.looks_left = looks;
+    interrupted.after_looks = [&] { other.emplace(Board::open_or_create(other_host, env.board, size)); };
+    const std::unique_ptr<Board> board = Board::open_or_create(interrupted, env.board, size).value();
+    if (!other.has_value()) break;  // it was never interrupted
+    if (!other->ok()) continue;     // while the first one removed it: that rank is not watched, and says so
+    (**other)->slot(1).step = 41;
+    EXPECT_EQ(board->slot(1).step, 41U) << looks << " looks";
+  }
+}
+
+// It holds what it makes.
+TEST_F(BoardTest, OneWhoseMakerLivesIsNotRemoved) {
+  const auto slow = env.create_shared_memory(env.board, 100'000).value();
+  ASSERT_TRUE(slow->hold(SharedMemory::Hold::shared));
+  const BoardSize size = {.slots = 2, .ring_spans = 4};
+  EXPECT_THAT(Board::open_or_create(env, env.board, size).error().message, HasSubstr("is not made yet"));
+  EXPECT_TRUE(env.open_shared_memory(env.board).ok());
+}
+
 TEST_F(BoardTest, WhatIsNoBoardIsRefused) {
   const std::unique_ptr<Board> board = made();
   BoardHeader& header = board->header();
