@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -154,6 +155,13 @@ Digest run_state_term(const Worker& worker) {
                         all.rank(), all.size());
 }
 
+bool can_spare(const Worker& worker, std::span<const int> ranks) {
+  std::set<int> copies;  // of the model, that lose a rank
+  for (const int rank : ranks) copies.insert(worker.rank().mesh.coordinate_of(rank).data);
+  const auto left = worker.workload().lanes.ranks() - static_cast<std::int64_t>(copies.size());
+  return !ranks.empty() && left >= worker.rank().config.elastic.min_data_parallel;
+}
+
 bool can_spare_a_replica(const Worker& worker) {
   return worker.workload().lanes.ranks() > worker.rank().config.elastic.min_data_parallel;
 }
@@ -191,15 +199,18 @@ Result<DamagedState> judge_damage(Worker& worker, std::uint64_t read_by) {
     const DamageRecord& culprit = records[static_cast<std::size_t>(ranks[0])];
     damaged.report.rank = culprit.rank;
     damaged.report.host = culprit.host;
-    if (can_spare_a_replica(worker)) damaged.leaving_ranks = ranks;
   }
+  // Each has found the damage of its own memory, so it is known of every one of several.
+  if (dissent.is_known && can_spare(worker, ranks)) damaged.leaving_ranks = ranks;
   if (!damaged.leaving_ranks.empty()) damaged.report.action = "evict";
   damaged.report.reason = fmt::format("step {}: {}: {}; the run goes back to step {} or before{}", read_by,
                                       !is_of_memory ? "an update was not the one that its step has"
                                       : of_tensors  ? "weights or moments changed in memory"
                                                     : "what the run knows of its steps changed in memory",
                                       fmt::join(found, "; "), damaged.trusted_step,
-                                      !damaged.leaving_ranks.empty() ? ", without that rank" : "");
+                                      damaged.leaving_ranks.empty()       ? ""
+                                      : damaged.leaving_ranks.size() == 1 ? ", without that rank"
+                                                                          : ", without those ranks");
   note_findings(worker.rank(), records, damaged.report);
   return damaged;
 }

@@ -140,20 +140,13 @@ std::string describe(std::span<const int> to_blame, Records records, Details det
   return fmt::format("{}", fmt::join(all, "; "));
 }
 
-// Returns whether the ranks are of one copy of the model, which the run can go on without.
-bool can_leave(const Worker& worker, std::span<const int> ranks, Records records) {
-  return !ranks.empty() && can_spare_a_replica(worker) && std::ranges::all_of(ranks, [&](int rank) {
-    return at(records, rank).data == at(records, ranks[0]).data;
-  });
-}
-
 // Decides what follows, and says so. `is_lost`: no second attempt was made, because the state does not count.
 void conclude(const Worker& worker, bool is_lost, std::span<const int> to_blame, Records records,
               JudgedParameters& judged) {
   const bool lasts = !is_lost && judged.attempt.parameters_differ();
   const bool is_repeated = to_blame.size() == 1 && at(records, to_blame[0]).hardware.earlier_findings > 0;
   std::string consequence;
-  if ((is_lost || lasts || is_repeated) && can_leave(worker, to_blame, records)) {
+  if ((is_lost || lasts || is_repeated) && can_spare(worker, to_blame)) {
     judged.leaving_ranks.assign(to_blame.begin(), to_blame.end());
     judged.report.action = verdict_values::evict;
     consequence = to_blame.size() == 1 ? "that rank leaves the run, which goes on without it"

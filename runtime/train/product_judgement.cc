@@ -104,7 +104,14 @@ Result<AuditedStep> judge_products(Worker& worker, const Attempt& attempt) {
       step.lasts ? fmt::format(", and again when it was made again; weights may be wrong since step {}",
                                step.sound_step)
                  : ", but right when it was made again");
-  if (names.size() > 1) return step;
+  if (names.size() > 1) {
+    for (const ProductRecord& record : records) {
+      if (!record.is_wrong()) continue;
+      note_finding(worker.rank(), record.host, record.hardware,
+                   record.lasts ? finding_kinds::lasts : finding_kinds::once, step.report.step);
+    }
+    return step;
+  }
   step.report.rank = worst->rank;
   step.report.host = worst->host;
   step.is_repeated = worst->hardware.earlier_findings > 0;

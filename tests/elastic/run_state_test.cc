@@ -31,6 +31,11 @@ class RunStateTest : public RecoveryTest {
          "step.end@9:0=flip:run_state:2:1",
          1,
          {"verdict.preset=watch"}},
+        {"positions of two of four", 4, "step.begin@9:1=flip:run_state:4:1,step.begin@9:2=flip:run_state:5:1",
+         2},
+        {"weights of two of four", 4, "step.begin@9:1=flip:weights:22:5,step.begin@9:3=flip:moment1:22:5", 2},
+        {"positions of two of two", 2, "step.begin@9:0=flip:run_state:4:1,step.begin@9:1=flip:run_state:5:1",
+         0},
         {"losses of a stage", 4, "step.begin@9:3=flip:run_state:1:2", 1, {"parallel.pipeline=2"}},
     };
     return all;

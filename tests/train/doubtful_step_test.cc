@@ -500,6 +500,18 @@ TEST(LaneAudit, KnownProductsSayWhichOfTwoReplicasIsWrong) {
   EXPECT_THAT(found.leaving_ranks, testing::ElementsAre(0));
 }
 
+TEST(LaneAudit, ProductsOfSeveralRanksAreFindingsAboutEach) {
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if (step >= 2 && worker.rank().communicator.rank() >= 2) spoiler.spoil(worker, all_products);
+  };
+  const Outcome found =
+      make_steps({.ranks = 4, .steps = 6, .change = slightly_more, .audit_every_steps = 2, .spoil = spoil});
+  ASSERT_EQ(found.verdicts.size(), 1);
+  EXPECT_THAT(found.verdicts[0].reason,
+              testing::ContainsRegex("rank 2 .* computed a product .*, rank 3 .* computed a product"));
+  EXPECT_EQ(findings_of(found).size(), 2U) << found.verdicts[0].reason;
+}
+
 TEST(LaneAudit, EndsTheRunWhereNobodyKnowsWhoseNumbersAreRight) {
   const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
     if (step >= 2 && worker.rank().communicator.rank() == 0) spoiler.spoil(worker, all_products);
