@@ -8,6 +8,7 @@
 #include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
+#include "runtime/os/machine_facts.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
@@ -25,8 +26,8 @@ bool TrainRun::wants_ranks() const {
 // Returns whether a new rank on this host would get hardware that computes wrong. It would be found out, and leave,
 // again and again, and what the run has done since with it each time.
 bool TrainRun::host_computes_wrong() const {
-  return log_.hardware.computes_wrong(launched_.env.host_name(), launched_.env.wall_time_us(),
-                                      setup_.config.verdict.findings_window_ms);
+  return log_.hardware.computes_wrong(launched_.env.host_name(), machine_identity(launched_.env),
+                                      launched_.env.wall_time_us(), setup_.config.verdict.findings_window_ms);
 }
 
 // Returns when the leader may ask for new ranks, in a run on one host that wants some; 0: never. On several

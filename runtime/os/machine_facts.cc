@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "runtime/core/units.h"
+#include "runtime/os/foreign_text.h"
 #include "runtime/os/posix_io_engine.h"
 #include "runtime/os/shared_memory_facts.h"
 
@@ -61,6 +62,16 @@ MachineFact shared_memory_fact(Env& env) {
 }
 
 }  // namespace
+
+// Only root may read the identity of the firmware.
+std::string machine_identity(Env& env) {
+  for (const char* const path : {"/sys/class/dmi/id/product_uuid", "/etc/machine-id"}) {
+    const std::string text = text_within_or_empty(env, path, text_limits::identity);
+    const std::string line = text.substr(0, text.find('\n'));
+    if (!line.empty()) return printable(line);
+  }
+  return {};
+}
 
 std::vector<MachineFact> machine_facts(Env& env) {
   return {processor_fact(env), memory_fact(), io_uring_fact(), shared_memory_fact(env)};

@@ -19,7 +19,7 @@ constexpr std::int64_t us_per_ms = 1'000, us_per_s = 1'000'000;
 constexpr std::int64_t largest_time_us = std::int64_t{253'402'300'799} * us_per_s;  // end of the year 9999
 
 auto order_of(const DeviceFindings& device) {
-  return std::tie(device.host, device.device);
+  return std::tie(device.host, device.machine, device.device);
 }
 
 // Sorts the findings, drops those that are there twice, and keeps the newest.
@@ -41,14 +41,20 @@ void limit_devices(std::vector<DeviceFindings>& devices) {
   }
 }
 
+// Returns whether these are findings about that host. Those of older programs have no machine.
+bool is_of(const DeviceFindings& device, std::string_view host, std::string_view machine) {
+  return device.host == host && (device.machine == machine || device.machine.empty() || machine.empty());
+}
+
 bool is_valid(const HardwareFinding& finding) {
   return finding.time_us >= 0 && finding.time_us <= largest_time_us;
 }
 
 }  // namespace
 
-void HardwareRecord::add(const std::string& host, const std::string& device, const HardwareFinding& finding) {
-  merge({.devices = {{.host = host, .device = device, .findings = {finding}}}});
+void HardwareRecord::add(const HardwarePlace& place, const HardwareFinding& finding) {
+  merge({.devices = {
+             {.host = place.host, .machine = place.machine, .device = place.device, .findings = {finding}}}});
 }
 
 void HardwareRecord::merge(const HardwareRecord& other) {
@@ -56,28 +62,31 @@ void HardwareRecord::merge(const HardwareRecord& other) {
     if (theirs.findings.empty()) continue;
     auto found = std::ranges::lower_bound(devices, order_of(theirs), {}, order_of);
     if (found == devices.end() || order_of(*found) != order_of(theirs))
-      found = devices.insert(found, {.host = theirs.host, .device = theirs.device});
+      found =
+          devices.insert(found, {.host = theirs.host, .machine = theirs.machine, .device = theirs.device});
     found->findings.insert(found->findings.end(), theirs.findings.begin(), theirs.findings.end());
     tidy(found->findings);
   }
   limit_devices(devices);
 }
 
-bool HardwareRecord::computes_wrong(std::string_view host, std::int64_t now_us,
+bool HardwareRecord::computes_wrong(std::string_view host, std::string_view machine, std::int64_t now_us,
                                     std::int64_t window_ms) const {
   return std::ranges::any_of(devices, [&](const DeviceFindings& device) {
-    return device.host == host && std::ranges::any_of(device.findings, [&](const HardwareFinding& finding) {
+    return is_of(device, host, machine) &&
+           std::ranges::any_of(device.findings, [&](const HardwareFinding& finding) {
              return finding.what == finding_kinds::lasts && finding.time_us > now_us - window_ms * us_per_ms;
            });
   });
 }
 
-RecentFindings HardwareRecord::recent(std::string_view host, std::string_view device, std::int64_t now_us,
+RecentFindings HardwareRecord::recent(const HardwarePlace& place, std::int64_t now_us,
                                       std::int64_t window_ms) const {
   RecentFindings found;
   if (window_ms == 0) return found;
   for (const DeviceFindings& each : devices) {
-    if (each.host != host || each.device != device) continue;
+    const bool is_gpu = place.device.starts_with("GPU-");
+    if (each.device != place.device || (!is_gpu && !is_of(each, place.host, place.machine))) continue;
     for (const HardwareFinding& finding : each.findings) {
       if (finding.time_us <= now_us - window_ms * us_per_ms) continue;
       if (found.count++ == 0) found.since_us = finding.time_us;
@@ -116,7 +125,8 @@ std::map<std::string, std::string> sentences_of_hosts(const HardwareRecord& reco
   };
   std::map<std::string, OfHost> hosts;
   for (const DeviceFindings& device : record.devices) {
-    const RecentFindings recent = record.recent(device.host, device.device, now_us, window_ms);
+    const RecentFindings recent = record.recent(
+        {.host = device.host, .machine = device.machine, .device = device.device}, now_us, window_ms);
     if (recent.count == 0) continue;
     OfHost& host = hosts[device.host];
     host.count += recent.count;

@@ -1,7 +1,7 @@
-// HardwareRecord: what verdicts have found about the hardware of a run, by host and device, so that a second
+// HardwareRecord: what verdicts have found about the hardware of a run, by device, so that a second
 // finding within verdict.findings_window is known as such. It is RUN/hardware.json; every rank has it in memory.
 //
-//   {"devices":[{"host":"a","device":"cpu","findings":[{"step":8,"time_us":1790000000000000,"what":"once"}]}]}
+//   {"devices":[{"host":"a","machine":"4c4c4544-...","device":"cpu","findings":[{"step":8,"time_us":1790000000000000,"what":"once"}]}]}
 //
 // The event log is the source of all that people look at (numbers_log.h); this file has what a decision needs,
 // at a bounded size. All but the functions that take an Env are pure. Threads: one at a time.
@@ -40,15 +40,23 @@ struct HardwareFinding {
   }
 };
 
+// HardwarePlace names a device: a GPU by its uuid alone, wherever it is; the processors and memory of a host by the
+// name of the host and the machine, because a host name may be given to another machine, as in Kubernetes.
+struct HardwarePlace {
+  std::string host = {};     // Env::host_name()
+  std::string machine = {};  // machine_identity() (runtime/os/machine_facts.h); empty: not known
+  std::string device = {};   // hardware_name() (runtime/rank/device_choice.h)
+};
+
 // DeviceFindings holds what was found about one device of one host, oldest first.
 struct DeviceFindings {
-  std::string host = {};    // Env::host_name()
-  std::string device = {};  // hardware_name() (runtime/rank/device_choice.h)
+  std::string host = {}, machine = {}, device = {};  // HardwarePlace
   std::vector<HardwareFinding> findings = {};
 
   bool operator==(const DeviceFindings&) const = default;
   static void visit_fields(auto& self, auto&& visit) {
     visit("host", self.host);
+    visit("machine", self.machine);
     visit("device", self.device);
     visit("findings", self.findings);
   }
@@ -64,18 +72,18 @@ struct HardwareRecord {
   static constexpr std::size_t findings_max = 64;    // of a device, the newest
   static constexpr std::size_t devices_max = 1'024;  // those with the newest findings
 
-  std::vector<DeviceFindings> devices = {};  // by host and device, each with at least one finding
+  std::vector<DeviceFindings> devices = {};  // by host, machine and device, each with at least one finding
 
-  void add(const std::string& host, const std::string& device, const HardwareFinding& finding);
+  void add(const HardwarePlace& place, const HardwareFinding& finding);
   // Adds what another rank, or the file, knows. What both know counts once.
   void merge(const HardwareRecord& other);
   // Returns the findings that are less than `window_ms` old (0: none), and those that seem to lie in the future,
   // because the clocks of two hosts differ.
-  RecentFindings recent(std::string_view host, std::string_view device, std::int64_t now_us,
-                        std::int64_t window_ms) const;
+  RecentFindings recent(const HardwarePlace& place, std::int64_t now_us, std::int64_t window_ms) const;
 
   // Returns whether some device of the host computed wrong numbers again and again, by recent findings.
-  bool computes_wrong(std::string_view host, std::int64_t now_us, std::int64_t window_ms) const;
+  bool computes_wrong(std::string_view host, std::string_view machine, std::int64_t now_us,
+                      std::int64_t window_ms) const;
 
   // Formats the record as the file has it. Equal records have equal texts.
   std::string text() const;

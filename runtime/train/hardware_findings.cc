@@ -2,13 +2,17 @@
 
 #include <fmt/core.h>
 
+#include "runtime/os/machine_facts.h"
+
 namespace holdfast::inline train {
 
 OwnHardware own_hardware(const RankContext& rank) {
   OwnHardware mine{.device = rank.hardware_name, .now_us = rank.env.wall_time_us()};
   if (rank.hardware == nullptr) return mine;
-  const RecentFindings recent = rank.hardware->recent(rank.env.host_name(), mine.device, mine.now_us,
-                                                      rank.config.verdict.findings_window_ms);
+  mine.machine = machine_identity(rank.env);
+  const RecentFindings recent =
+      rank.hardware->recent({.host = rank.env.host_name(), .machine = mine.machine, .device = mine.device},
+                            mine.now_us, rank.config.verdict.findings_window_ms);
   mine.earlier_findings = recent.count;
   mine.since_us = recent.since_us;
   return mine;
@@ -17,7 +21,7 @@ OwnHardware own_hardware(const RankContext& rank) {
 void note_finding(const RankContext& rank, const std::string& host, const OwnHardware& culprit,
                   std::string_view kind, std::uint64_t step) {
   if (rank.hardware == nullptr) return;
-  rank.hardware->add(host, culprit.device,
+  rank.hardware->add({.host = host, .machine = culprit.machine, .device = culprit.device},
                      {.step = step, .time_us = culprit.now_us, .what = std::string(kind)});
 }
 

@@ -16,12 +16,14 @@ namespace holdfast::inline train {
 // all of them decide by the clock and the record of the rank that is to blame.
 struct OwnHardware {
   std::string device = {};
+  std::string machine = {};            // machine_identity()
   std::int64_t now_us = 0;             // its wall clock
   std::uint64_t earlier_findings = 0;  // within verdict.findings_window
   std::int64_t since_us = 0;           // time of the first of them
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("device", self.device);
+    visit("machine", self.machine);
     visit("now_us", self.now_us);
     visit("earlier_findings", self.earlier_findings);
     visit("since_us", self.since_us);
