@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <span>
+#include <utility>
 
+#include "runtime/train/ballot.h"
+#include "runtime/train/damage_judgement.h"
 #include "tests/plan/planned_traffic.h"
 #include "tests/support/worker_rig.h"
 
@@ -35,6 +39,10 @@ class CountingPeers final : public AbsentPeers {
     traffic.bytes_received += target.size();
     ++traffic.messages_received;
     std::ranges::fill(target, std::byte{0});
+    if (rank() == 0 && target.size() == ballot_words * sizeof(std::int64_t) && !std::exchange(voted_, true)) {
+      const std::array<std::uint64_t, 2> opposite = {0 - run_state_.high, 0 - run_state_.low};
+      std::ranges::copy(std::as_bytes(std::span(opposite)), target.end() - sizeof(opposite));
+    }
     return Request{0};
   }
   Traffic of(std::initializer_list<TagGroup> groups) {
@@ -43,10 +51,15 @@ class CountingPeers final : public AbsentPeers {
     return sum;
   }
   Traffic of_all_ranks() { return traffic_[0]; }
+  // Lets the first vote that rank 0 receives say that the others hold the same state of the run: their terms are the
+  // last words of a ballot.
+  void agree_with(const Digest& run_state) { run_state_ = run_state; }
 
  private:
   static int group_of(int tag) { return tag >> 13; }
   std::map<int, Traffic> traffic_;
+  Digest run_state_ = {};
+  bool voted_ = false;
 };
 
 struct TrafficCase {
@@ -148,6 +161,7 @@ class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
                                                                  .data = *data});
     ASSERT_TRUE(worker.ok()) << worker.error().message;
     ASSERT_TRUE((*worker)->start_loader().ok());
+    peers.agree_with(run_state_term(**worker));
     const Result<StepOutcome> outcome = run_step(**worker, {});
     ASSERT_TRUE(outcome.ok()) << outcome.error().message;
     ASSERT_TRUE((*worker)->parameter_gather().finish().ok());
