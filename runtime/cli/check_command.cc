@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "parallel/group/mpi_loader.h"
-#include "parallel/local/local_communicator.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/document.h"
@@ -214,24 +213,13 @@ void print_start(const RunSetup& setup) {
   for (const std::string& change : setup.changes.lines) fmt::print("  changes      {}\n", printable(change));
 }
 
-// StopSource of a process that never trains.
-class NothingToStop final : public StopSource {
- public:
-  bool stop_requested() override { return false; }
-};
-
 // Does what train would do up to the first step, with one copy of the model unless parallel.data says more.
 Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments,
                        DeviceRequest& request) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
   const Result<LoadedConfig> loaded = load_config(env, path, overrides);
-  const std::unique_ptr<Communicator> alone = std::move(make_local_communicators(1).front());
-  FaultPoints faults;
-  NothingToStop stop;
-  const TrainInputs inputs{
-      .env = env, .faults = faults, .communicator = *alone, .stop = stop, .config = loaded, .build = ""};
   RunSetup setup;
-  const Result<void> prepared = prepare(inputs, {.mode = PrepareMode::check}, setup);
+  const Result<void> prepared = prepare_alone(env, loaded, {.mode = PrepareMode::check}, setup);
   if (loaded.ok() && setup.step != PrepareStep::device_check) {
     request.config = loaded->config;
     request.config.device = setup.config.device;

@@ -5,6 +5,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/cli/host_proof.h"
 #include "runtime/launch/host_command.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/os/posix_output.h"
@@ -80,7 +81,8 @@ int run_launch_command(const std::vector<std::string>& arguments) {
     // Says that the host was reached, however long the rest takes, and what it calls itself (host_probe.h).
     fmt::print("here {}\n", posix_env().host_name());
     static_cast<void>(std::fflush(stdout));
-    const Result<int> done = run_host_command(posix_env(), {arguments.begin() + 1, arguments.end()});
+    const auto prove = [](const ReadyQuestion& question) { return prove_ready(posix_env(), question); };
+    const Result<int> done = run_host_command(posix_env(), {arguments.begin() + 1, arguments.end()}, prove);
     return done.ok() ? *done : complain(done.error());
   }
   ignore_closed_pipes();

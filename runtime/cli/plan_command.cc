@@ -123,13 +123,6 @@ Result<std::unique_ptr<OpPrices>> prices_of(Env& env, const Config& config, int 
 // twice.
 constexpr double memory_passes_of_a_message = 4.0;
 
-// Returns the machine as far as it follows from the config alone.
-PlannedMachine machine_of(const Config& config, int ranks) {
-  const bool on_cpu = config.device == "cpu";
-  return {.host_sees_memory = on_cpu,
-          .with_nccl = !on_cpu && ranks > 1 && config.parallel.exchange != "host"};
-}
-
 Result<Place> place_of(Env& env, const Config& config, const std::map<std::string, std::string>& origin,
                        int ranks, const Stated& stated) {
   Place place;

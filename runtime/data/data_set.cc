@@ -168,6 +168,13 @@ Result<void> DataSet::read(const SampleId& id, std::span<std::int32_t> tokens,
   return sources_[id.source].tokens->read(first_token(id), tokens, vocabulary);
 }
 
+Result<void> DataSet::try_sources(std::int64_t vocabulary) const {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(sequence_length_) + 1);
+  for (std::uint32_t i = 0; i < sources_.size(); ++i)
+    HF_TRY_VOID(read({.source = i, .sample = sources_[i].samples.at(0)}, tokens, vocabulary));
+  return {};
+}
+
 Result<std::uint64_t> DataSet::fill_row(const SampleId& id, std::span<const std::int32_t> tokens,
                                         const SequenceRow& row) const {
   return sources_[id.source].tokens->fill_row(first_token(id), tokens, row);

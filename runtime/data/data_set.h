@@ -42,6 +42,8 @@ class DataSet {
 
   // Reads the sequence_length + 1 tokens of a sample.
   Result<void> read(const SampleId& id, std::span<std::int32_t> tokens, std::int64_t vocabulary) const;
+  // Reads the first sample of every source, to find out whether they can be read at all.
+  Result<void> try_sources(std::int64_t vocabulary) const;
   // Fills the model's inputs and targets from the sample's tokens as read() gave them. Returns the number of
   // targets that count.
   Result<std::uint64_t> fill_row(const SampleId& id, std::span<const std::int32_t> tokens,

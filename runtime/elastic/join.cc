@@ -36,6 +36,7 @@ Result<void> agree_on_own(const TrainInputs& inputs, const Waiter& waiter, const
 // Repeats an attempt that storage may fail for a moment, and tells the guard that this rank waits for storage.
 template <typename Attempt>
 auto try_storage(const TrainInputs& inputs, const char* what, Attempt attempt) {
+  if (inputs.tries_storage_once) return attempt();
   const StorageWait storage(inputs.watch, what);
   return retry_storage(inputs.env, attempt);
 }

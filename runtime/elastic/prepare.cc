@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "parallel/comm/agreement.h"
+#include "parallel/local/local_communicator.h"
 #include "runtime/core/units.h"
 #include "runtime/elastic/download.h"
 #include "runtime/elastic/join.h"
@@ -16,9 +17,13 @@
 #include "runtime/rank/run_secret.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_layout.h"
+#include "runtime/train/product_test.h"
 
 namespace holdfast::inline elastic {
 namespace {
+
+// How long a proof waits for memory of a GPU that processes hold which have just been killed.
+constexpr std::int64_t proof_memory_timeout_ms = 5'000;
 
 // Checks that the nearest existing ancestor of the run directory is a directory; a start makes the rest.
 Result<void> check_run_directory(Env& env, const std::string& directory) {
@@ -77,7 +82,8 @@ class PrepareSteps {
 
  private:
   bool starts() const { return terms_.mode == PrepareMode::start; }
-  bool checks() const { return terms_.mode == PrepareMode::check; }
+  bool proves() const { return terms_.mode == PrepareMode::ready; }
+  bool checks() const { return terms_.mode == PrepareMode::check || proves(); }
   bool is_first() const { return inputs_.communicator.rank() == 0; }
   Waiter waiter() const { return waiter_for(inputs_, setup_.config, terms_.recovers); }
   Result<void> agree(const Result<void>& mine) const {
@@ -100,6 +106,9 @@ class PrepareSteps {
       setup_.config.elastic.recovery_timeout_ms = inputs_.config->config.elastic.recovery_timeout_ms;
     }
     HF_TRY(setup_.config, join_config(inputs_, waiter(), difference()));
+    if (proves())
+      setup_.config.elastic.memory_timeout_ms =
+          std::min(setup_.config.elastic.memory_timeout_ms, proof_memory_timeout_ms);
     return {};
   }
 
@@ -119,7 +128,7 @@ class PrepareSteps {
   // A check is about this moment: it does not wait for memory that other processes hold.
   Result<void> try_device() {
     Config config = setup_.config;
-    if (checks()) config.elastic.memory_timeout_ms = 0;
+    if (terms_.mode == PrepareMode::check) config.elastic.memory_timeout_ms = 0;
     return join_device_check(inputs_, waiter(), config);
   }
 
@@ -140,6 +149,8 @@ class PrepareSteps {
         HF_TRY(setup_.start, choose_start(inputs_.env, setup_.config));
         return {};
       }
+      case PrepareMode::ready:  // it is looked for once, by the rank that claims the directory
+        return {};
     }
     return {};
   }
@@ -171,11 +182,13 @@ class PrepareSteps {
   Result<void> choose_device() {
     const std::string choice = resolve_device(inputs_.env, setup_.config, inputs_.place);
     if (starts() && is_first() && !choice.empty()) print_line("{}", choice);
-    if (checks()) return {};
-    HF_TRY(setup_.gpus, join_gpus(inputs_, waiter(), setup_.config));
+    if (terms_.mode == PrepareMode::check) return {};
+    if (!proves()) {
+      HF_TRY(setup_.gpus, join_gpus(inputs_, waiter(), setup_.config));
+    }
     setup_.device.reset();  // from a start in which a rank died
     HF_TRY(setup_.device, join_device(inputs_, waiter(), setup_.config, difference(), terms_.device));
-    return {};
+    return proves() ? try_product(*setup_.device, precision_of(setup_.config)) : Result<void>();
   }
 
   // The config is resolved for the ranks of the start; only the ranks that are left get coordinates.
@@ -183,7 +196,7 @@ class PrepareSteps {
     const int ranks = terms_.ranks > 0 ? terms_.ranks : ranks_of_config(setup_.config);
     HF_TRY_VOID(agree(resolve_with_data(setup_.config, ranks, *setup_.data)));
     setup_.request = assignment_request(setup_.config, ranks);
-    return {};
+    return checks() ? setup_.data->try_sources(setup_.config.model.vocabulary) : Result<void>();
   }
 
   // A run that goes on has the config that it had; agree_on_config() has compared the joiners' with it.
@@ -201,6 +214,12 @@ class PrepareSteps {
   const TrainInputs& inputs_;
   const PrepareTerms& terms_;
   RunSetup& setup_;
+};
+
+// StopSource of a process that never trains.
+class NothingToStop final : public StopSource {
+ public:
+  bool stop_requested() override { return false; }
 };
 
 // InputWait repeats the preparation of a run that has begun before while no rank can read its inputs.
@@ -256,6 +275,21 @@ Result<void> prepare(const TrainInputs& inputs, const PrepareTerms& terms, RunSe
            wait.again(setup, waiter_for(inputs, setup.config, terms.recovers), outcome.error()));
     if (!again) return with_code(ExitCode::communication, outcome.error());
   }
+}
+
+Result<void> prepare_alone(Env& env, const Result<LoadedConfig>& config, const PrepareTerms& terms,
+                           RunSetup& setup) {
+  const std::unique_ptr<Communicator> alone = std::move(make_local_communicators(1).front());
+  FaultPoints faults;
+  NothingToStop stop;
+  return prepare({.env = env,
+                  .faults = faults,
+                  .communicator = *alone,
+                  .stop = stop,
+                  .config = config,
+                  .build = "",
+                  .tries_storage_once = terms.mode == PrepareMode::ready},
+                 terms, setup);
 }
 
 Waiter waiter_for(const TrainInputs& inputs, const Config& config, bool recovers) {

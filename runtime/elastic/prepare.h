@@ -12,6 +12,7 @@
 #include "parallel/comm/collectives.h"
 #include "parallel/group/rank_assignment.h"
 #include "runtime/config/config.h"
+#include "runtime/config/loader.h"
 #include "runtime/data/loader.h"
 #include "runtime/device/device.h"
 #include "runtime/elastic/resume.h"
@@ -27,6 +28,8 @@ enum class PrepareMode {
   start,   // the processes have just begun, or a rank died before the run did
   rejoin,  // the run goes on with joiners. They come on one host alone, so its directory is not local to hosts
   check,   // `holdfast check`: one process, which claims nothing, changes nothing and makes no device
+  // `holdfast launch --on-host ready`: does what check does, but looks for no state to go on from, and makes the device
+  ready,
 };
 
 // PrepareStep names the entries of the list, in their order.
@@ -83,6 +86,11 @@ struct RunSetup {
 // then fails with ExitCode::communication: they were right once. The reach of other errors says what follows
 // (parallel/comm/agreement.h): with Reach::host this rank is to leave, with Reach::peers others will.
 Result<void> prepare(const TrainInputs& inputs, const PrepareTerms& terms, RunSetup& setup);
+
+// Takes all steps without other ranks, in a process that never trains. Of the terms only mode (check or ready) and ranks
+// count.
+Result<void> prepare_alone(Env& env, const Result<LoadedConfig>& config, const PrepareTerms& terms,
+                           RunSetup& setup);
 
 // Returns how long a rank waits for its peers, as the config says. `recovers`: as in PrepareTerms.
 Waiter waiter_for(const TrainInputs& inputs, const Config& config, bool recovers);

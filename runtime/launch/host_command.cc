@@ -15,13 +15,6 @@
 namespace holdfast::inline launch {
 namespace {
 
-constexpr std::size_t token_digits = 16;
-
-// Checks the form of a token, because it becomes part of paths that are removed.
-bool is_token(const std::string& text) {
-  return text.size() == token_digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
 // Checks a list of run ids that are separated by commas.
 bool are_run_ids(const std::string& text) {
   std::istringstream ids(text);
@@ -39,6 +32,22 @@ void remove_scratch(Env& env, const std::string& token) {
   }
 }
 
+std::string in_one_line(std::string text) {
+  text.erase(text.find_last_not_of('\n') + 1);
+  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos;) text.replace(at, 1, "; ");
+  return text;
+}
+
+Result<void> make_ready(Env& env, const ReadyQuestion& question, const HostProof& prove) {
+  if (!do_host_command(env, HostCommand::clean, question.token, "")) {
+    return with_reach(Reach::minute,
+                      fail(ExitCode::communication,
+                           "processes of an earlier start of this run do not die on this host; the "
+                           "system holds them"));
+  }
+  return prove(question);
+}
+
 }  // namespace
 
 Result<std::string> launch_token(Env& env, const RunPaths& paths) {
@@ -46,7 +55,7 @@ Result<std::string> launch_token(Env& env, const RunPaths& paths) {
   const Result<std::string> known = read_text_within(env, path, text_limits::identity);
   HF_TRY(const RunIdentity identity, identify_run(env, paths));
   const bool is_copied = !identity.copy_of.empty();  // the token identifies processes of another run
-  if (known.ok() && is_token(*known) && !is_copied) return *known;
+  if (known.ok() && is_launch_token(*known) && !is_copied) return *known;
   const std::string token = fmt::format("{:016x}", env.random_u64());
   HF_TRY_VOID(env.replace_text(path, token));
   return token;
@@ -81,15 +90,20 @@ std::vector<std::string> arguments_of(HostCommand duty, const std::string& token
   return words;
 }
 
-Result<int> run_host_command(Env& env, const std::vector<std::string>& words) {
+Result<int> run_host_command(Env& env, const std::vector<std::string>& words, const HostProof& prove) {
+  if (const std::optional<ReadyQuestion> question = parse_ready_question(words); question.has_value()) {
+    const Result<void> ready = make_ready(env, *question, prove);
+    if (ready.ok()) return 0;
+    return Error{ready.error().code, in_one_line(ready.error().message), ready.error().reach};
+  }
   for (const HostCommand duty : {HostCommand::look, HostCommand::clean, HostCommand::finish}) {
     const bool fits = (words.size() == 2 || (words.size() == 3 && are_run_ids(words[2]))) &&
-                      words[0] == name_of(duty) && is_token(words[1]);
+                      words[0] == name_of(duty) && is_launch_token(words[1]);
     if (fits) return do_host_command(env, duty, words[1], words.size() == 3 ? words[2] : "") ? 0 : 1;
   }
   return fail(ExitCode::config,
               "launch --on-host is for the launcher itself, which calls it on distant hosts: it needs look, "
-              "clean or finish, a token, and ids of the run");
+              "clean or finish, a token, and ids of the run; or ready, and the words of that question");
 }
 
 }  // namespace holdfast::inline launch

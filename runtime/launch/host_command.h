@@ -1,15 +1,18 @@
 // Commands that the launcher runs on a host of the run: directly on its own host, and on distant hosts by
-// ssh, as `holdfast launch --on-host DUTY TOKEN [RUN_ID]`.
+// ssh, as `holdfast launch --on-host DUTY TOKEN [RUN_ID]`; and what it asks before a start, `--on-host ready ...`
+// (host_ready.h).
 //
 // The token identifies all starts of a run, whichever launcher made them: it is in RUN/launch/token, and the
 // name of every start (launch_record.h) begins with it. So leftovers of starts are found by the token, and
 // never those of another run.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/launch/host_ready.h"
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
@@ -31,8 +34,10 @@ bool do_host_command(Env& env, HostCommand duty, const std::string& token, const
 
 // arguments_of() returns the words after the program on the command line for a distant host.
 // run_host_command() runs them there and returns 0 when do_host_command() is true, else 1; ExitCode::config
-// when the words are invalid.
+// when the words are invalid. For a ReadyQuestion it cleans, calls `prove`, and returns 0; the message of an error is one
+// line then, because the last line is what the launcher hears (HostAnswer).
+using HostProof = std::function<Result<void>(const ReadyQuestion& question)>;
 std::vector<std::string> arguments_of(HostCommand duty, const std::string& token, const std::string& run_id);
-Result<int> run_host_command(Env& env, const std::vector<std::string>& words);
+Result<int> run_host_command(Env& env, const std::vector<std::string>& words, const HostProof& prove);
 
 }  // namespace holdfast::inline launch

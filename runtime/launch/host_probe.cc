@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_us = 20'000;
 constexpr int not_reached = 255;  // exit code of ssh when it does not reach a host
-constexpr std::int64_t min_silence_ms = 3'000, silence_factor = 4;
+constexpr std::int64_t min_silence_ms = 3'000, longest_silence_ms = 10'000, silence_factor = 4;
 // Minimum for a suspected host: guards have already waited for it, for longer than a login takes.
 constexpr std::int64_t min_silence_of_suspected_ms = 500;
 
@@ -44,6 +44,10 @@ bool is_this_host(Env& env, const std::string& name) {
 
 ProcessStart question(Env& env, const std::string& host, const std::vector<std::string>& words) {
   ProcessStart start{.arguments = {}, .own_session = true, .die_with_parent = true};
+  if (is_this_host(env, host)) {
+    start.arguments = words;
+    return start;
+  }
   if (mpirun_uses_srun(env)) {
     start.arguments = srun_line(env, host, words);
     start.variables[srun_error_variable] = srun_error_code;
@@ -124,7 +128,7 @@ std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspecte
     slowest_ms = std::max(slowest_ms, host.after_ms);
   }
   if (others == 0) return min_silence_ms;
-  if (heard == 0 || 2 * heard < others) return std::numeric_limits<std::int64_t>::max();
+  if (heard == 0 || 2 * heard < others) return longest_silence_ms;
   return std::max(is_suspected ? min_silence_of_suspected_ms : min_silence_ms, silence_factor * slowest_ms);
 }
 
@@ -139,7 +143,9 @@ std::string HostAnswer::last_line() const {
   const std::size_t before = output.rfind('\n', last);
   const std::size_t first = output.find_first_not_of(blanks, before == std::string::npos ? 0 : before);
   const std::string line = output.substr(first, last + 1 - first);
-  return line.starts_with(greeting) ? "" : line;
+  if (line.starts_with(greeting)) return {};
+  constexpr std::string_view program = "holdfast: ";
+  return line.starts_with(program) ? line.substr(program.size()) : line;
 }
 
 std::string HostAnswer::own_name() const {
@@ -153,13 +159,13 @@ std::string HostAnswer::own_name() const {
 
 std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                   const std::vector<std::string>& words,
-                                  const std::function<std::int64_t()>& left_ms) {
+                                  const std::function<std::int64_t()>& left_ms, bool here_too) {
   const int min_not_reached = mpirun_uses_srun(env) ? min_srun_error : not_reached;
   std::vector<HostAnswer> answers(hosts.size());
   std::vector<AskedHost> asked;
   const std::int64_t begin_ns = env.monotonic_ns();
   for (std::size_t i = 0; i < hosts.size(); ++i) {
-    if (is_this_host(env, hosts[i].name)) {
+    if (!here_too && is_this_host(env, hosts[i].name)) {
       answers[i].code = 0;
     } else if (std::optional<AskedHost> host = ask_host(env, hosts[i].name, words); host.has_value()) {
       host->index = i;

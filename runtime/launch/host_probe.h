@@ -25,7 +25,7 @@ struct HeardHost {
   std::int64_t after_ms = -1;  // from the question to its first output, or its end; -1: none yet
   bool is_suspected = false;   // LaunchHost::is_suspected
 };
-// Returns how long a host may be silent: without limit until half of the hosts that are not suspected have
+// Returns how long a host may be silent: 10 s until half of the hosts that are not suspected have
 // been heard from; then a multiple of the time that the slowest of these took, and at least a minimum, which
 // is short for a suspected host. The time that a host takes after its first output is not limited here. Pure.
 std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspected);
@@ -40,18 +40,18 @@ struct HostAnswer {
   // so it is printable().
   std::string output = {};
 
-  // Returns its last line that is not blank: with an exit code other than 0 the sentence of the program. Empty if it
-  // said no more than own_name().
+  // Returns its last line that is not blank, without the name of the program before its messages: with an exit code
+  // other than 0 why it failed. Empty if it said no more than own_name().
   std::string last_line() const;
   // Returns what the host calls itself, by the line "here NAME" of HostCommand; empty if it has not said so.
   std::string own_name() const;
 };
 
 // Runs a program on all hosts at once. `words`: the program and its arguments, each quoted for the shell that
-// gets it. Returns the answers, by host; that of this host, where nothing is run, is 0 and empty. A host has no exit
-// code if it did not answer while `left_ms`, which is called repeatedly, was above 0.
+// gets it. Returns the answers, by host; that of this host is 0 and empty, unless `here_too` is true: then the program
+// runs here, too. A host has no exit code if it did not answer while `left_ms`, which is called repeatedly, was above 0.
 std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                   const std::vector<std::string>& words,
-                                  const std::function<std::int64_t()>& left_ms);
+                                  const std::function<std::int64_t()>& left_ms, bool here_too = false);
 
 }  // namespace holdfast::inline launch

@@ -181,9 +181,15 @@ void LaunchMind::take_back(std::int64_t now_ns, Host& host) {
 
 void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers) {
   HF_CHECK(answers.size() == hosts_.size());
+  // What no host has at a first start is wrong with the run: its ranks say what, and end it with its exit code.
+  const auto is_not_ready = [](const HostAnswer& answer) { return answer.code.value_or(0) != 0; };
+  const auto is_ready = [](const HostAnswer& answer) { return answer.code == 0; };
+  const bool is_everywhere =
+      !has_begun() && std::ranges::none_of(answers, is_ready) && std::ranges::any_of(answers, is_not_ready);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     Host& host = hosts_[i];
-    const HostAnswer& answer = answers[i];
+    HostAnswer answer = answers[i];
+    if (is_everywhere && is_not_ready(answer)) answer.code = 0;
     const std::string& name = host.named.name;
     host.is_reached = answer.code == 0;
     if (const std::string own_name = answer.own_name(); !own_name.empty() && own_name != name)

@@ -153,6 +153,8 @@ class LaunchMind {
   void take_all() { follow(LaunchOutcome::enough); }
   Choice choose(std::int64_t now_ns);
   bool may_use(const std::string& host, std::int64_t now_ns) const;
+  // Returns whether the run that trains has ranks on the host.
+  bool has_ranks(const std::string& host) const { return trained_.contains(host); }
   int min_ranks() const { return min_ranks_that_fit_; }
   // Returns which hosts are not ready, and why, as clauses; empty: all are.
   std::string why_missing() const;

@@ -122,7 +122,8 @@ Result<ExitCode> Launcher::run() {
   HF_TRY_VOID(clean_up_before());
   take_earlier_drains();
   say_findings();
-  const bool looks_at_hosts = launched_before_ || ranks_wanted().at_most || mpirun_uses_srun(*env_);
+  const bool looks_at_hosts =
+      launched_before_ || ranks_wanted().at_most || mpirun_uses_srun(*env_) || hosts_.size() > 1;
   if (!looks_at_hosts) mind_->take_all();
   Result<LaunchShape> shape = looks_at_hosts ? next_shape() : whole_shape();
   stop_->poll();

@@ -44,6 +44,13 @@ class Launcher {
   Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPaths places, Config config,
            std::vector<LaunchHost> hosts);
 
+  // Question is what hosts are asked while the run trains.
+  struct Question {
+    std::atomic<bool> given_up = false;
+    std::vector<LaunchHost> hosts = {};
+    BackgroundJob<std::vector<HostAnswer>> answers = {};  // of these hosts
+  };
+
   static void say(const std::string& sentence);
   LaunchMindSettings mind_settings() const;
   Result<void> check_claim() const;
@@ -76,12 +83,14 @@ class Launcher {
   void ask_before_start();
   void ask_at_end(HostCommand duty);
   std::vector<std::string> words_for(HostCommand duty) const;
-  std::vector<HostAnswer> ask(HostCommand duty, std::int64_t limit_ms);
+  std::vector<std::string> ready_words() const;
+  std::vector<HostAnswer> ask(const std::vector<std::string>& words, std::int64_t limit_ms,
+                              bool here_too = false);
   bool lives_elsewhere();
   std::string look_after_hosts();
   void look_for_room();
   void ask_for_room();
-  void ask_for_another_start(std::vector<HostAnswer> answers);
+  void ask_for_another_start(const Question& question, const std::vector<HostAnswer>& given);
   void give_up_asking();
   void look_at_ranks();
   void tell_news();
@@ -119,13 +128,9 @@ class Launcher {
   std::unique_ptr<LaunchMind> mind_;  // null until run()
   std::vector<HostView> told_views_;  // as they were written last
   Drains drains_;
-  std::string start_directory_ = {};  // of the newest start (launch_record.h)
-  std::uint64_t seen_bytes_ = 0;      // size of the log that has been searched for rank counts
-  std::vector<LaunchHost> asked_;     // hosts that are asked at the moment
-  struct Question {
-    std::atomic<bool> given_up = false;
-    BackgroundJob<std::vector<HostAnswer>> answers = {};  // of the hosts that are asked
-  };
+  std::string start_directory_ = {};    // of the newest start (launch_record.h)
+  std::uint64_t seen_bytes_ = 0;        // size of the log that has been searched for rank counts
+  std::vector<LaunchHost> asked_;       // hosts that are asked at the moment
   std::unique_ptr<Question> question_;  // under way; null: none
   bool ended_as_asked_ = false;         // the newest start ended because it was asked to
   int ranks_before_ = 0;                // ranks that the start that failed had at its end

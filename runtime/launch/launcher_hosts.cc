@@ -8,10 +8,12 @@
 
 #include "runtime/core/check.h"
 #include "runtime/launch/host_probe.h"
+#include "runtime/launch/host_ready.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/paths.h"
 #include "runtime/run/hardware_record.h"
 #include "runtime/run/host_rows.h"
 #include "runtime/run/launch_record.h"
@@ -26,6 +28,8 @@ constexpr std::int64_t host_answer_ms = 10'000;
 constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs; less when it is over soon
 constexpr std::int64_t min_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
+constexpr std::int64_t ready_answer_ms =
+    60'000;                         // of one that has begun to answer: it may read data of cold storage
 constexpr int something_lives = 1;  // exit code of HostCommand::look
 
 }  // namespace
@@ -65,20 +69,40 @@ void Launcher::say_waiting() const {
       wanted.per_copy, reason));
 }
 
-// Asks all hosts to clean up after the starts before, so that no process of a host that was unreachable goes
-// on beside the next start. A run on one host asks nobody.
+// Has all hosts end what earlier starts have left there, so that no process of a host that was unreachable goes on
+// beside the next start, and prove that they are ready for it. A run on one host asks nobody.
 void Launcher::ask_before_start() {
   note_run_id();
   const bool asks = hosts_.size() > 1 || hosts_may_change(options_) || ranks_wanted().at_most;
   std::vector<HostAnswer> answers(std::max<std::size_t>(hosts_.size(), 1), HostAnswer{.code = 0});
-  if (asks && !hosts_.empty()) answers = ask(HostCommand::clean, host_answer_ms);
+  if (asks && !hosts_.empty()) answers = ask(ready_words(), ready_answer_ms, /*here_too=*/true);
   mind_->heard(env_->monotonic_ns(), answers);
+}
+
+// Returns the question whether a host is ready (host_ready.h). Where the nonce cannot be written, because the disk is
+// full, the hosts clean up, and prove nothing.
+std::vector<std::string> Launcher::ready_words() const {
+  const Result<std::string> nonce = write_ready_nonce(*env_, paths_, token_);
+  if (!nonce.ok()) return words_for(HostCommand::clean);
+  const auto is_kept_back = [&](const std::string& name) {
+    return may_be_secret(name) && !env_->variable(name).empty();
+  };
+  const bool is_comparable = std::ranges::none_of(variables_of_ranks(), is_kept_back);
+  return ready_line(*env_, places_.program,
+                    {.token = token_,
+                     .nonce = *nonce,
+                     .shares_directory = hosts_share_directory(*env_, paths_),
+                     .config_digest = is_comparable ? config_digest(config_) : "",
+                     .ranks = ranks_wanted().ranks,
+                     .directory = working_directory(),
+                     .config = options_.config,
+                     .overrides = options_.overrides});
 }
 
 // A host that did not answer before rarely does at the end.
 void Launcher::ask_at_end(HostCommand duty) {
   const bool all_answer = std::ranges::all_of(hosts_, &LaunchHost::answers);
-  static_cast<void>(ask(duty, all_answer ? host_answer_ms : look_answer_ms));
+  static_cast<void>(ask(words_for(duty), all_answer ? host_answer_ms : look_answer_ms));
 }
 
 std::vector<std::string> Launcher::words_for(HostCommand duty) const {
@@ -89,10 +113,11 @@ std::vector<std::string> Launcher::words_for(HostCommand duty) const {
 
 // Asks all hosts, with a shorter limit once a stop has been requested, even meanwhile, because this must end
 // within the notice, too.
-std::vector<HostAnswer> Launcher::ask(HostCommand duty, std::int64_t limit_ms) {
+std::vector<HostAnswer> Launcher::ask(const std::vector<std::string>& words, std::int64_t limit_ms,
+                                      bool here_too) {
   const std::int64_t until_ns = env_->monotonic_ns() + limit_ms * 1'000'000;
   std::int64_t hurried_until_ns = -1;
-  return ask_hosts(*env_, hosts_, words_for(duty), [&] {
+  const auto time_left_ms = [&] {
     stop_->poll();
     const std::int64_t now_ns = env_->monotonic_ns();
     if (!stop_->requested()) return (until_ns - now_ns) / 1'000'000;
@@ -102,11 +127,12 @@ std::vector<HostAnswer> Launcher::ask(HostCommand duty, std::int64_t limit_ms) {
       hurried_until_ns = std::min(until_ns, now_ns + left_ms * 1'000'000);
     }
     return (hurried_until_ns - now_ns) / 1'000'000;
-  });
+  };
+  return ask_hosts(*env_, hosts_, words, time_left_ms, here_too);
 }
 
 bool Launcher::lives_elsewhere() {
-  const std::vector<HostAnswer> answers = ask(HostCommand::look, look_answer_ms);
+  const std::vector<HostAnswer> answers = ask(words_for(HostCommand::look), look_answer_ms);
   // A host that was asked with the shorter limit may not have had time to answer.
   return stop_->requested() || std::ranges::any_of(answers, [](const HostAnswer& answer) {
            return answer.code == something_lives;
@@ -132,9 +158,10 @@ void Launcher::look_for_room() {
   const std::int64_t now_ns = env_->monotonic_ns();
   if (question_ != nullptr) {
     if (!question_->answers.finished()) return;
-    Result<std::vector<HostAnswer>> answers = std::exchange(question_, nullptr)->answers.take();
+    const std::unique_ptr<Question> question = std::exchange(question_, nullptr);
+    const Result<std::vector<HostAnswer>> answers = question->answers.take();
     if (answers.ok()) {
-      ask_for_another_start(std::move(answers).value());
+      ask_for_another_start(*question, *answers);
     } else {
       mind_->postpone(now_ns);
     }
@@ -187,17 +214,23 @@ void Launcher::write_rows() {
   static_cast<void>(write_host_rows(*env_, paths_, rows).ok());  // nothing but what people see depends on it
 }
 
-// Asks the hosts whether a start could use them, beside the run.
+// Asks the hosts without ranks whether a start could use them, beside the run. Those with ranks are in use.
 void Launcher::ask_for_room() {
-  const std::int64_t until_ns = env_->monotonic_ns() + look_answer_ms * 1'000'000;
+  const std::int64_t until_ns = env_->monotonic_ns() + ready_answer_ms * 1'000'000;
   question_ = std::make_unique<Question>();
   const auto left_ms = [env = env_, until_ns, &given_up = question_->given_up]() -> std::int64_t {
     return given_up ? 0 : (until_ns - env->monotonic_ns()) / 1'000'000;
   };
+  std::vector<LaunchHost> without_ranks;
+  for (const LaunchHost& host : asked_) {
+    if (host.answers && !mind_->has_ranks(host.name)) without_ranks.push_back(host);
+  }
+  question_->hosts = without_ranks;
   question_->answers.start(
       *env_, "host probe",
-      [env = env_, hosts = asked_, words = words_for(HostCommand::look),
-       left_ms]() -> Result<std::vector<HostAnswer>> { return ask_hosts(*env, hosts, words, left_ms); });
+      [env = env_, without_ranks, words = ready_words(), left_ms]() -> Result<std::vector<HostAnswer>> {
+        return ask_hosts(*env, without_ranks, words, left_ms, /*here_too=*/true);
+      });
 }
 
 MissingHosts Launcher::missing_hosts() const {
@@ -345,14 +378,12 @@ void Launcher::give_up_asking() {
 }
 
 // Asks the run to end after its next step if LaunchMind finds that its hosts have room for a start with more ranks.
-void Launcher::ask_for_another_start(std::vector<HostAnswer> answers) {
+void Launcher::ask_for_another_start(const Question& question, const std::vector<HostAnswer>& given) {
   const std::int64_t now_ns = env_->monotonic_ns();
-  for (std::size_t i = 0; i < asked_.size(); ++i) {
-    // On a host that was left out, a living process is one that could not be killed, so a start cannot use
-    // the host.
-    const auto used = std::ranges::find(hosts_, asked_[i].name, &LaunchHost::name);
-    const bool in_use = used != hosts_.end() && used->answers;
-    if (answers[i].code == something_lives && in_use) answers[i].code = 0;
+  std::vector<HostAnswer> answers(asked_.size(), HostAnswer{.code = 0});
+  for (std::size_t i = 0; i < question.hosts.size(); ++i) {
+    const auto asked = std::ranges::find(asked_, question.hosts[i].name, &LaunchHost::name);
+    answers[static_cast<std::size_t>(asked - asked_.begin())] = given[i];
   }
   if (!mind_->is_worth_another_start(now_ns, asked_, answers)) return;
   if (request_restart(*env_, paths_, /*hosts_leaving=*/0).ok()) {

@@ -54,16 +54,14 @@ std::string tune_file(Env& env, const std::string& name) {
   return "";
 }
 
-// Returns the variables that ranks read. Ranks on distant hosts only get the variables that mpirun is told to
-// forward.
+}  // namespace
+
 std::vector<std::string> variables_of_ranks() {
   std::vector<std::string> names = environment_names();
   names.insert(names.end(),
                {cuda_module_variable, "HOLDFAST_CORE_FILES", "HOLDFAST_FAULTS", "HOLDFAST_FAULTS_LOG"});
   return names;
 }
-
-}  // namespace
 
 Result<LaunchPaths> find_launch_paths(Env& env, const LaunchOptions& options) {
   LaunchPaths places{.program = program_path()};

@@ -26,6 +26,10 @@ struct LaunchPaths {
 // and `options` names none.
 Result<LaunchPaths> find_launch_paths(Env& env, const LaunchOptions& options);
 
+// Returns the variables that ranks read. Ranks on distant hosts only get the variables that mpirun is told to
+// forward.
+std::vector<std::string> variables_of_ranks();
+
 struct CommandLine {
   std::vector<std::string> arguments;            // begins with the program
   std::map<std::string, std::string> variables;  // variables to set

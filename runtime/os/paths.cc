@@ -4,10 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <memory>
 #include <vector>
+
+#include "runtime/os/errno_reason.h"
 
 namespace holdfast::inline os {
 
@@ -34,6 +37,20 @@ std::string home_of_user() {
   const bool is_own = home.starts_with('/') && stat(home.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
                       info.st_uid == geteuid();
   return is_own ? home : std::string();
+}
+
+std::string working_directory() {
+  char path[PATH_MAX] = "";
+  return ::getcwd(path, sizeof(path)) == nullptr ? "" : path;
+}
+
+Result<void> enter_directory(const std::string& path) {
+  if (::chdir(path.c_str()) == 0) return {};
+  return with_reach(Reach::host,
+                    fail(ExitCode::config,
+                         "the working directory {} cannot be entered on this host: {}; make or mount it "
+                         "here, as on the other hosts",
+                         path, reason_text(errno)));
 }
 
 std::string real_path(const std::string& path) {

@@ -1,9 +1,11 @@
-// Paths that the system knows: the running program, whose libraries are beside it, the home of its user, and a
-// path without links.
+// Paths that the system knows: the running program, whose libraries are beside it, the home of its user, the working
+// directory, and a path without links.
 #pragma once
 
 #include <string>
 #include <string_view>
+
+#include "runtime/core/result.h"
 
 namespace holdfast::inline os {
 
@@ -14,6 +16,11 @@ std::string program_directory();  // without a slash at the end
 // empty where there is none, or where it belongs to somebody else. Nobody else may be able to put a file
 // there: settings of Open MPI name libraries to load.
 std::string home_of_user();
+
+// Returns the directory that paths of this process are relative to; empty when it has been removed.
+std::string working_directory();
+// Makes another directory the working directory. ExitCode::config with Reach::host when it cannot be entered.
+Result<void> enter_directory(const std::string& path);
 
 // Returns the absolute path, without symbolic links, . and .., which does not depend on the current
 // directory; empty when there is no such file or directory.

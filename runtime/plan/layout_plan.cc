@@ -370,6 +370,12 @@ std::uint64_t LayoutPlan::shared_bytes_of_host(const PlannedMachine& machine) co
   return largest * static_cast<std::uint64_t>(on_host);
 }
 
+PlannedMachine machine_of(const Config& config, int ranks) {
+  const bool on_cpu = config.device == "cpu";
+  return {.host_sees_memory = on_cpu,
+          .with_nccl = !on_cpu && ranks > 1 && config.parallel.exchange != "host"};
+}
+
 std::uint64_t tokens_per_step(const Config& config) {
   const TrainingConfig& training = config.training;
   return static_cast<std::uint64_t>(config.parallel.lanes * training.microbatches_per_lane *

@@ -43,6 +43,9 @@ struct RankPlan {
 
 std::uint64_t tokens_per_step(const Config& config);
 
+// Returns the machine as far as it follows from the config alone, in which the device is not "auto".
+PlannedMachine machine_of(const Config& config, int ranks);
+
 struct LayoutPlan {
   Config config;  // resolved, for this layout
   MeshShape shape;

@@ -55,6 +55,8 @@ struct TrainInputs {
   // nothing was prepared.
   PreparedRank* prepared = nullptr;
   RankWatch* watch = nullptr;  // records what this rank is doing; null: not watched
+  // Storage that fails for a moment is not tried again: the answer is about this moment.
+  bool tries_storage_once = false;
   // Fills memory that is used again with unusable numbers, for tests (KeptMemory::spoil_reused).
   bool spoil_kept_memory = false;
 };

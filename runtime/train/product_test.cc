@@ -211,4 +211,32 @@ std::optional<WrongProduct> ProductTest::test(Shape& shape, const Place& place, 
   return found;
 }
 
+Result<void> try_product(Device& device, DType dtype) {
+  constexpr std::int64_t side = 128;
+  const Matmul op{.m = side, .n = side, .k = side, .dtype = dtype, .dtype_c = dtype};
+  ProductTest test;
+  test.launched(Matmul::id, &op);
+  device.begin_planning();
+  test.plan(device);
+  HF_TRY_VOID(device.end_planning());
+  MemoryPlan plan;
+  HostAccess access(device, plan);
+  const MemoryPlan::Slot scratch = plan.reserve("product test", MemoryClass::workspace, memory_of(op));
+  HF_TRY(const MemoryArena arena, allocate_memory(device, plan));
+  access.bind(arena);
+  test.run({.device = device,
+            .access = access,
+            .scratch = arena.bytes(scratch),
+            .wait = [&] { device.synchronize(); }},
+           /*step=*/0, [] {});
+  HF_TRY_VOID(device.status());
+  if (!test.finding().has_value()) return {};
+  return with_reach(Reach::host, fail(ExitCode::config,
+                                      "the device of this host ({}) computes wrong numbers: a product {} "
+                                      "with a known result is wrong{}. Have it "
+                                      "examined, and leave the host out until then",
+                                      device.description(), test.finding()->shape,
+                                      test.finding()->lasts ? ", and again when it is made again" : ""));
+}
+
 }  // namespace holdfast::inline train

@@ -71,4 +71,8 @@ class ProductTest final : public OpInspector {
   std::optional<WrongProduct> finding_;
 };
 
+// Makes one small product with a known result on a device that has nothing else to do yet. ExitCode::config with
+// Reach::host when it is wrong.
+Result<void> try_product(Device& device, DType dtype);
+
 }  // namespace holdfast::inline train

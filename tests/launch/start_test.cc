@@ -224,12 +224,12 @@ TEST(HostCommand, EndsWhatStartsWithTheTokenLeft) {
   const std::unique_ptr<Process> other = sleeper(paths.launch() + "/fedcba9876543210-0123456789abcdef");
   const std::string scratch =
       env.make_shared_directory(launch_scratch_name(*token + "-0123456789abcdef")).value();
-  EXPECT_EQ(*run_host_command(env, {"look", *token}), 1);
+  EXPECT_EQ(*run_host_command(env, {"look", *token}, {}), 1);
   EXPECT_FALSE(mine->wait_ended(0));
-  EXPECT_EQ(*run_host_command(env, {"clean", *token}), 0);
+  EXPECT_EQ(*run_host_command(env, {"clean", *token}, {}), 0);
   EXPECT_TRUE(mine->end()->killed);
   EXPECT_FALSE(env.status(scratch)->exists);
-  EXPECT_EQ(*run_host_command(env, {"look", *token}), 0);
+  EXPECT_EQ(*run_host_command(env, {"look", *token}, {}), 0);
   EXPECT_FALSE(other->wait_ended(0));
   EXPECT_TRUE(end_processes_of_starts(env, "fedcba9876543210", 0));
   EXPECT_TRUE(other->end()->killed);
@@ -252,18 +252,18 @@ TEST(HostCommand, ACopyOfARunDirectoryHasATokenOfItsOwn) {
 
 TEST(HostCommand, TakesNothingForAToken) {
   for (const char* text : {"", "*", "../../etc", "0123456789abcde", "0123456789ABCDEF"}) {
-    EXPECT_FALSE(run_host_command(posix_env(), {"clean", text}).ok()) << text;
+    EXPECT_FALSE(run_host_command(posix_env(), {"clean", text}, {}).ok()) << text;
   }
-  EXPECT_FALSE(run_host_command(posix_env(), {"burn", "0123456789abcdef"}).ok());
+  EXPECT_FALSE(run_host_command(posix_env(), {"burn", "0123456789abcdef"}, {}).ok());
 }
 
 TEST(HostCommand, TakesNothingForTheIdOfARun) {
   const std::string id(32, 'a');
   for (const std::string& bad :
        {std::string("run"), std::string("../../x"), id + ",x", id + ";true", std::string()}) {
-    EXPECT_FALSE(run_host_command(posix_env(), {"finish", "0123456789abcdef", bad}).ok()) << bad;
+    EXPECT_FALSE(run_host_command(posix_env(), {"finish", "0123456789abcdef", bad}, {}).ok()) << bad;
   }
-  EXPECT_TRUE(run_host_command(posix_env(), {"finish", "0123456789abcdef", id + "," + id}).ok());
+  EXPECT_TRUE(run_host_command(posix_env(), {"finish", "0123456789abcdef", id + "," + id}, {}).ok());
 }
 
 // mpirun would be ended after five seconds in which no rank of this host is known to live; here a second is
@@ -369,12 +369,13 @@ TEST(HostProbe, AnswersHoldTheEndOfWhatWasPrinted) {
   const TemporaryDirectory directory;
   const std::string agent = directory / "agent";
   ASSERT_TRUE(posix_env()
-                  .replace_text(agent,
-                                "#!/bin/sh\ncase \"$*\" in\n"
-                                "*there*) echo here; echo 'the data file /x/y is empty' >&2; echo; exit 4;;\n"
-                                "*long*) seq 100000; echo 'the last one';;\n"
-                                "*rude*) printf 'a\\033[2Jb\\r\\n \\n';;\n"
-                                "*gone*) echo 'ssh: no route to host' >&2; exit 255;;\nesac\n")
+                  .replace_text(
+                      agent,
+                      "#!/bin/sh\ncase \"$*\" in\n"
+                      "*there*) echo here; echo 'holdfast: the data file /x/y is empty' >&2; echo; exit 4;;\n"
+                      "*long*) seq 100000; echo 'the last one';;\n"
+                      "*rude*) printf 'a\\033[2Jb\\r\\n \\n';;\n"
+                      "*gone*) echo 'ssh: no route to host' >&2; exit 255;;\nesac\n")
                   .ok());
   ASSERT_EQ(::chmod(agent.c_str(), 0755), 0);
   VariablesEnv env({{"PRTE_MCA_plm_ssh_agent", agent}, {"TMPDIR", directory / ""}});
@@ -383,7 +384,7 @@ TEST(HostProbe, AnswersHoldTheEndOfWhatWasPrinted) {
   const std::vector<HostAnswer> answers = ask_hosts(env, hosts, {"do"}, [] { return std::int64_t{60'000}; });
   ASSERT_EQ(answers.size(), hosts.size());
   EXPECT_THAT(answers[0], with_code(4));
-  EXPECT_EQ(answers[0].output, "here\nthe data file /x/y is empty\n\n");
+  EXPECT_EQ(answers[0].output, "here\nholdfast: the data file /x/y is empty\n\n");
   EXPECT_EQ(answers[0].last_line(), "the data file /x/y is empty");
   EXPECT_EQ(answers[1].output.size(), HostAnswer::output_bytes);
   EXPECT_EQ(answers[1].last_line(), "the last one");

@@ -437,6 +437,24 @@ class Errors(unittest.TestCase):
             self.expect_nothing_made(self.holdfast("launch", "--on-host", *words))
         self.assertEqual(self.holdfast("launch", "--on-host", "look", token).returncode, 0)
 
+    def ready(self, *overrides, digest="-", directory=None):
+        token, nonce = "0123456789abcdef", "0" * 32
+        return self.holdfast("launch", "--on-host", "ready", token, nonce, "shared", digest, "1", directory or self.folder, "--", "run.toml", *overrides)
+
+    def test_ready_working_directory(self):
+        self.expect_nothing_made(self.ready(directory="/no/such/place"))
+
+    def test_ready_config(self):
+        self.expect_nothing_made(self.ready(digest="0" * 32))
+
+    def test_ready_run_directory(self):
+        self.expect_nothing_made(self.ready())
+
+    def test_ready_memory(self):
+        (self.run_directory / "launch").mkdir(parents=True)
+        (self.run_directory / "launch/0123456789abcdef-ready").write_text("0" * 32)
+        self.expect(self.ready("--model.width=65536", "--model.heads=512", "--model.kv_heads=512", "--model.layers=20"))
+
     def test_launch_faults(self):
         self.expect_nothing_made(self.holdfast("launch", "-np", "1", "run.toml", environment={"HOLDFAST_FAULTS": "step.begin@9=kill"}))
 

@@ -92,6 +92,23 @@ TEST_F(ProductTestTest, AWrongProductIsFoundAndToldFromOneThatStaysWrong) {
   }
 }
 
+TEST(SmallProduct, TellsARightDeviceFromAWrongOne) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    const std::unique_ptr<Device> device = make_cpu_device({});
+    const Result<void> right = try_product(*device, dtype);
+    EXPECT_TRUE(right.ok()) << right.error().message;
+    device->launch_fault(DeviceFault::wrong_products);
+    const Result<void> wrong = try_product(*device, dtype);
+    ASSERT_FALSE(wrong.ok());
+    EXPECT_EQ(wrong.error().code, ExitCode::config);
+    EXPECT_EQ(wrong.error().reach, Reach::host);
+    EXPECT_THAT(
+        wrong.error().message,
+        testing::AllOf(HasSubstr("computes wrong numbers: a product of 128 x 128 by 128 x 128 numbers in "),
+                       HasSubstr("and again when it is made again")));
+  }
+}
+
 TEST_F(ProductTestTest, AUnitThatOnlyOneShapeUsesIsFound) {
   note_all(DType::fp32);
   const std::unique_ptr<Device> device = make_cpu_device({});

@@ -1,0 +1,132 @@
+#include "runtime/launch/host_ready.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+
+#include "runtime/config/document.h"
+#include "runtime/core/digest.h"
+#include "runtime/launch/mpirun_line.h"
+#include "runtime/launch/run_progress.h"
+#include "runtime/os/foreign_text.h"
+
+namespace holdfast::inline launch {
+namespace {
+
+constexpr const char *shared = "shared", *local = "local", *no_digest = "-";
+// Words before those of the config.
+constexpr std::size_t fixed_words = 8;
+
+std::string nonce_path(const RunPaths& paths, const std::string& token) {
+  return fmt::format("{}/{}-ready", paths.launch(), token);
+}
+
+std::optional<int> parse_count(const std::string& text) {
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const bool is_count = error == std::errc() && end == text.data() + text.size() && count > 0;
+  return is_count ? std::optional(count) : std::nullopt;
+}
+
+Error not_mounted(const RunPaths& paths, const std::string& reason) {
+  return with_reach(Reach::host,
+                    fail(ExitCode::checkpoint,
+                         "run.directory {} is not on this host what it is on the host of the launcher: {}; "
+                         "mount it here, as on the other hosts",
+                         paths.directory, reason));
+}
+
+}  // namespace
+
+bool is_launch_token(const std::string& text) {
+  constexpr std::size_t digits = 16;
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+Result<std::string> write_ready_nonce(Env& env, const RunPaths& paths, const std::string& token) {
+  const std::string nonce = fmt::format("{:016x}{:016x}", env.random_u64(), env.random_u64());
+  HF_TRY_VOID(env.replace_text(nonce_path(paths, token), nonce));
+  return nonce;
+}
+
+// A client of NFS may know an older file of this name, or none, for a moment.
+Result<bool> sees_run_directory(Env& env, const RunPaths& paths, const ReadyQuestion& question) {
+  constexpr std::int64_t patience_ms = 1'000, pause_us = 50'000;
+  const std::string path = nonce_path(paths, question.token);
+  const std::int64_t until_ns = env.monotonic_ns() + patience_ms * 1'000'000;
+  while (true) {
+    const Result<FileStatus> status = env.status(path);
+    const Result<std::string> nonce = env.read_text_within(path, text_limits::identity);
+    if (nonce.ok() && *nonce == question.nonce) return true;
+    if (!question.shares_directory && status.ok()) return false;
+    if (env.monotonic_ns() < until_ns) {
+      env.sleep_us(pause_us);
+      continue;
+    }
+    if (!status.ok()) return not_mounted(paths, status.error().message);
+    if (!status->exists) return not_mounted(paths, "what the launcher has just written there is missing");
+    return not_mounted(
+        paths, nonce.ok() ? "it is another directory, or an older state of it" : nonce.error().message);
+  }
+}
+
+bool hosts_share_directory(Env& env, const RunPaths& paths) {
+  const Result<FileStatus> place_name = env.status(paths.place_name());
+  if (!place_name.ok() || place_name->exists) return false;
+  const auto hosts = newest_hosts(env, paths, 0);
+  return hosts.has_value() && hosts->size() > 1;
+}
+
+std::string config_digest(const Config& config) {
+  return to_hex(digest_of(dump_config(config)));
+}
+
+std::vector<std::string> words_of(const ReadyQuestion& question) {
+  std::vector<std::string> words = {"ready",
+                                    question.token,
+                                    question.nonce,
+                                    question.shares_directory ? shared : local,
+                                    question.config_digest.empty() ? no_digest : question.config_digest,
+                                    fmt::format("{}", question.ranks),
+                                    question.directory,
+                                    "--",
+                                    question.config};
+  words.insert(words.end(), question.overrides.begin(), question.overrides.end());
+  return words;
+}
+
+std::optional<ReadyQuestion> parse_ready_question(const std::vector<std::string>& words) {
+  if (words.size() <= fixed_words || words[0] != "ready" || words[fixed_words - 1] != "--")
+    return std::nullopt;
+  const std::optional<int> ranks = parse_count(words[5]);
+  const bool fits = is_launch_token(words[1]) && is_run_id(words[2]) &&
+                    (words[3] == shared || words[3] == local) &&
+                    (words[4] == no_digest || is_run_id(words[4])) && ranks.has_value();
+  if (!fits) return std::nullopt;
+  return ReadyQuestion{.token = words[1],
+                       .nonce = words[2],
+                       .shares_directory = words[3] == shared,
+                       .config_digest = words[4] == no_digest ? "" : words[4],
+                       .ranks = *ranks,
+                       .directory = words[6],
+                       .config = words[fixed_words],
+                       .overrides = {words.begin() + fixed_words + 1, words.end()}};
+}
+
+bool may_be_secret(const std::string& variable) {
+  return variable.find("_COMMAND") != std::string::npos;  // of uploads, with the keys of a store
+}
+
+std::vector<std::string> ready_line(Env& env, const std::string& program, const ReadyQuestion& question) {
+  std::vector<std::string> words = {"env"};
+  for (const std::string& name : variables_of_ranks()) {
+    if (!env.variable(name).empty() && !may_be_secret(name))
+      words.push_back(fmt::format("{}={}", name, env.variable(name)));
+  }
+  words.insert(words.end(), {program, "launch", "--on-host"});
+  const std::vector<std::string> asked = words_of(question);
+  words.insert(words.end(), asked.begin(), asked.end());
+  return words;
+}
+
+}  // namespace holdfast::inline launch
