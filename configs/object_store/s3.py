@@ -16,11 +16,13 @@ there whole or not at all.
 
     put    sends HOLDFAST_FILE, or every file of HOLDFAST_CHECKPOINT, the manifest last. What is there with the same length is not
            sent again. Behind a manifest, --keep N removes what is older than the newest N whole ones (manifest first)
-    get    fetches the newest whole one into HOLDFAST_DOWNLOAD; exit code 0 and nothing where there is none
+    get    fetches the newest whole one into HOLDFAST_DOWNLOAD, of a step before HOLDFAST_BEFORE_STEP where that is set; exit
+           code 0 and nothing where there is none
     list   prints the names of the whole ones, the newest last
 """
 import argparse
 import os
+import re
 import sys
 import urllib.parse
 from pathlib import Path
@@ -111,6 +113,8 @@ def put(store, keep):
 def get(store):
     target = Path(variable("HOLDFAST_DOWNLOAD"))
     whole = store.whole()
+    if before := os.environ.get("HOLDFAST_BEFORE_STEP"):
+        whole = [folder for folder in whole if int(re.search(r"step-(\d+)", folder).group(1)) < int(before)]
     if not whole:
         return
     names = store.objects(whole[-1])

@@ -20,8 +20,8 @@ constexpr auto kOtherVariables = std::to_array<std::string_view>({
     "HOLDFAST_LAUNCH",      // runtime/run/launch_record.h
     "HOLDFAST_CORE_FILES",  // runtime/cli/main.cc
     // Commands of a config get these, and may be such a program again.
-    "HOLDFAST_CHECKPOINT", "HOLDFAST_DOWNLOAD", "HOLDFAST_FILE", "HOLDFAST_NAME", "HOLDFAST_RUN",
-    "HOLDFAST_STEP",
+    "HOLDFAST_BEFORE_STEP", "HOLDFAST_CHECKPOINT", "HOLDFAST_DOWNLOAD", "HOLDFAST_FILE", "HOLDFAST_NAME",
+    "HOLDFAST_RUN", "HOLDFAST_STEP",
     // runtime/launch/named_hosts.h
     "HOLDFAST_HOSTS_MISSING", "HOLDFAST_RANKS_MISSING", "HOLDFAST_WHY_MISSING",
     "HOLDFAST_PEERS_PYTHON",  // tools/bench_peers

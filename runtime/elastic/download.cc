@@ -4,7 +4,9 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "checkpoint/candidates.h"
@@ -55,13 +57,15 @@ Result<void> check_is_of_run(Env& env, Config config, const DataSet& data, const
 // Download is the download on rank 0, on a thread of its own.
 class Download {
  public:
+  // `before_step`: brings an older checkpoint than that, and chooses no start; none: the newest.
   Download(const TrainInputs& inputs, const Config& config, const DataSet& data,
-           std::function<Result<void>()> fence)
+           std::function<Result<void>()> fence, std::optional<std::uint64_t> before_step = {})
       : env_(&inputs.env),
         faults_(&inputs.faults),
         config_(&config),
         data_(&data),
-        fence_(std::move(fence)) {}
+        fence_(std::move(fence)),
+        before_step_(before_step) {}
   ~Download() {
     cancelled_ = true;
     job_.wait();
@@ -72,8 +76,11 @@ class Download {
   Result<void> begin() {
     HF_TRY(directory_, make_incoming_directory(*env_, config_->run.directory));
     begin_ns_ = reported_ns_ = env_->monotonic_ns();
-    print_line("{} holds no checkpoint: checkpoint.download_command looks for one elsewhere (for at most {})",
-               config_->run.directory, format_duration(config_->checkpoint.download_timeout_ms));
+    print_line(
+        "{} holds no checkpoint{}: checkpoint.download_command looks for one elsewhere (for at most {})",
+        config_->run.directory,
+        before_step_.has_value() ? fmt::format(" of a step before {}", *before_step_) : "",
+        format_duration(config_->checkpoint.download_timeout_ms));
     job_.start(*env_, "download", [this] { return bring(); });
     return {};
   }
@@ -100,15 +107,17 @@ class Download {
   Result<void> run_command() {
     const CheckpointConfig& config = config_->checkpoint;
     const Result<Lineage> lineage = read_lineage(*env_, config_->run.directory);
-    const CommandAttempts done = run_user_command(
-        *env_,
-        {.key = "checkpoint.download_command",
-         .line = config.download_command,
-         .timeout_key = "checkpoint.download_timeout",
-         .timeout_ms = config.download_timeout_ms},
-        {{"HOLDFAST_DOWNLOAD", directory_}, {"HOLDFAST_RUN", lineage.ok() ? lineage->run_id : ""}},
-        cancelled_);
+    std::map<std::string, std::string> variables = {{"HOLDFAST_DOWNLOAD", directory_},
+                                                    {"HOLDFAST_RUN", lineage.ok() ? lineage->run_id : ""}};
+    if (before_step_.has_value()) variables["HOLDFAST_BEFORE_STEP"] = std::to_string(*before_step_);
+    const CommandAttempts done = run_user_command(*env_,
+                                                  {.key = "checkpoint.download_command",
+                                                   .line = config.download_command,
+                                                   .timeout_key = "checkpoint.download_timeout",
+                                                   .timeout_ms = config.download_timeout_ms},
+                                                  variables, cancelled_);
     if (done.outcome.ok()) return {};
+    if (before_step_.has_value()) return done.outcome.error();
     return fail_because(
         done.outcome.error(), ExitCode::communication,
         "{}. It is not known whether there is a checkpoint elsewhere, so nothing is begun: start again "
@@ -122,6 +131,7 @@ class Download {
     if (!came.ok() || !*came) static_cast<void>(env_->remove_tree(directory_).ok());
     if (!came.ok()) return came.error();
     if (!*came) return std::optional<StartPoint>();
+    if (before_step_.has_value()) return std::optional<StartPoint>(StartPoint{});
     HF_TRY(StartPoint start, choose_start(*env_, *config_));
     return std::optional(std::move(start));
   }
@@ -136,6 +146,14 @@ class Download {
     verifies_ = true;
     const Result<Checkpoint> checkpoint = open_verified(*env_, directory_);
     if (!checkpoint.ok()) return not_kept(checkpoint.error().message);
+    if (const std::uint64_t step = checkpoint->manifest().step;
+        before_step_.has_value() && step >= *before_step_) {
+      return fail(
+          ExitCode::checkpoint,
+          "checkpoint.download_command brought the checkpoint of step {}, and was asked for one of a step "
+          "before HOLDFAST_BEFORE_STEP = {}",
+          step, *before_step_);
+    }
     HF_TRY_VOID(check_is_of_run(*env_, *config_, *data_, *checkpoint));
     if (fence_) HF_TRY_VOID(fence_());
     HF_TRY(const PublishedIncoming published,
@@ -157,6 +175,7 @@ class Download {
   const Config* config_;
   const DataSet* data_;
   std::function<Result<void>()> fence_;
+  std::optional<std::uint64_t> before_step_;
   std::string directory_;
   std::int64_t begin_ns_ = 0, reported_ns_ = 0;
   std::atomic<bool> cancelled_ = false, verifies_ = false;
@@ -174,10 +193,24 @@ Result<StartPoint> end_download(const Config& config, const StartPoint& start, D
   return std::move(*came);
 }
 
+// Has all ranks vote until the download has ended.
+Result<void> wait_for(const TrainInputs& inputs, const Waiter& waiter, Download& download) {
+  constexpr std::int64_t pause_us = 20'000;
+  while (true) {
+    std::array<std::int64_t, 1> busy = {download.busy() ? 1 : 0};
+    HF_TRY_VOID(all_reduce_sum(inputs.communicator, waiter, busy));
+    mark(inputs.watch);  // the command has a limit of its own
+    if (busy[0] == 0) return {};
+    if (inputs.communicator.rank() == 0) download.say_progress();
+    inputs.env.sleep_us(pause_us);
+  }
+}
+
 }  // namespace
 
 bool wants_download(const Config& config, const StartPoint& start) {
   const bool finds = config.run.resume == "auto" || config.run.resume == "must";
+  if (start.lineage.goes_back_to_start()) return false;
   return finds && !config.checkpoint.download_command.empty() && start.checkpoint.empty() &&
          !start.snapshot.has_value();
 }
@@ -189,18 +222,28 @@ Result<StartPoint> join_download(const TrainInputs& inputs, const Waiter& waiter
   Download download(inputs, config, data, fence);
   HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, first ? download.begin() : Result<void>(),
                                inputs.env.host_name()));
-  constexpr std::int64_t pause_us = 20'000;
-  while (true) {
-    std::array<std::int64_t, 1> busy = {download.busy() ? 1 : 0};
-    HF_TRY_VOID(all_reduce_sum(inputs.communicator, waiter, busy));
-    mark(inputs.watch);  // the command has a limit of its own
-    if (busy[0] == 0) break;
-    if (first) download.say_progress();
-    inputs.env.sleep_us(pause_us);
-  }
+  HF_TRY_VOID(wait_for(inputs, waiter, download));
   Result<StartPoint> chosen = start;
   if (first) chosen = end_download(config, start, download);
   return share_start(inputs, waiter, chosen);
+}
+
+Result<bool> join_earlier_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                   const DataSet& data, std::uint64_t before_step,
+                                   const std::function<Result<void>()>& fence) {
+  Download download(inputs, config, data, fence, before_step);
+  const bool first = inputs.communicator.rank() == 0;
+  const Result<void> begun = first ? download.begin() : Result<void>();
+  HF_TRY_VOID(wait_for(inputs, waiter, download));
+  std::array<std::int64_t, 1> came = {0};
+  if (first) {
+    const Result<std::optional<StartPoint>> brought =
+        begun.ok() ? download.end() : Result<std::optional<StartPoint>>(begun.error());
+    if (!brought.ok()) print_message("{}", brought.error().message);
+    came[0] = brought.ok() && brought->has_value() ? 1 : 0;
+  }
+  HF_TRY_VOID(all_reduce_sum(inputs.communicator, waiter, came));
+  return came[0] != 0;
 }
 
 }  // namespace holdfast::inline elastic

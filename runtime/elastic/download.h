@@ -2,9 +2,11 @@
 // checkpoint.download_command fetch the newest checkpoint from elsewhere. The command fills an empty
 // directory that nothing mistakes for a checkpoint (checkpoint/incoming.h). The result is compared with the
 // run as a resume does, verified to the last byte, and then made visible; a command that is killed meanwhile
-// leaves nothing that counts.
+// leaves nothing that counts. A run that a verdict takes back, and that has no state here to go back to, lets it fetch
+// an older one: HOLDFAST_BEFORE_STEP says which.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "parallel/comm/collectives.h"
@@ -15,7 +17,8 @@
 
 namespace holdfast::inline elastic {
 
-// Returns whether a start from `start` looks for a checkpoint elsewhere.
+// Returns whether a start from `start` looks for a checkpoint elsewhere. A run that went back to its start does not:
+// nothing that it may go on from was ever published.
 bool wants_download(const Config& config, const StartPoint& start);
 
 // Collective. Rank 0, which holds the lock of the run directory, runs the command on a thread of its own; all
@@ -28,5 +31,12 @@ bool wants_download(const Config& config, const StartPoint& start);
 Result<StartPoint> join_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                  const DataSet& data, const StartPoint& start,
                                  const std::function<Result<void>()>& fence);
+
+// Collective. Brings a checkpoint of a step before `before_step` into run.directory in the same way, beside training,
+// and returns whether there is one now. What fails is said, and is no error: the caller goes on without it. Errors: those
+// of the communicator.
+Result<bool> join_earlier_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                   const DataSet& data, std::uint64_t before_step,
+                                   const std::function<Result<void>()>& fence);
 
 }  // namespace holdfast::inline elastic

@@ -119,7 +119,10 @@ class TrainRun {
   void wait_for_given_up_saves();
   void decide_rollback(const Rollback& rollback, const std::string& reason);
   bool disk_goes_back(std::uint64_t trusted_step) const;
-  bool can_go_back(const Rollback& rollback, std::span<const int> leaving_ranks);
+  bool has_nothing_to_lose() const;
+  Result<bool> knows_state(const Rollback& rollback, std::span<const int> leaving_ranks);
+  Result<bool> fetch_state(std::uint64_t trusted_step);
+  Result<bool> can_go_back(const Rollback& rollback, std::span<const int> leaving_ranks);
   Result<void> record_rollback();
   Result<void> complete_rollback();
   void begin_to_prove();

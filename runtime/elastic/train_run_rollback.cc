@@ -1,8 +1,10 @@
 // TrainRun's part for verdicts that take the run back: what is recorded of the decision, and when it is possible.
 #include <algorithm>
+#include <array>
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/ram_tier.h"
+#include "runtime/elastic/download.h"
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
@@ -20,38 +22,75 @@ void TrainRun::begin_to_prove() {
   recovery_.sound_step = is_joiner() || state.audited_step == 0 ? state.step : state.audited_step;
 }
 
+namespace {
+
+bool counts(const CheckpointCandidate& candidate) {
+  return candidate.manifest.ok() && !candidate.discarded;
+}
+
+}  // namespace
+
 // Returns whether the run directory, or the start of the run, has a state to go back to. What cannot be read is left to
 // the recovery.
 bool TrainRun::disk_goes_back(std::uint64_t trusted_step) const {
   const std::string& directory = setup_.config.run.directory;
   const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(launched_.env, directory);
   const Result<Lineage> lineage = read_lineage(launched_.env, directory);
-  if (!candidates.ok() || !lineage.ok()) return true;
-  const auto counts = [](const CheckpointCandidate& each) { return each.manifest.ok() && !each.discarded; };
-  if (std::ranges::any_of(*candidates, [&](const CheckpointCandidate& each) {
-        return counts(each) && each.step <= trusted_step;
-      }))
-    return true;
-  const bool is_known = lineage->run_id == worker_->state().run_id && lineage->first_step.has_value();
-  if (is_known || trusted_step == 0) return lineage->start_counts(trusted_step);
-  return std::ranges::none_of(*candidates, counts);  // nothing is lost with them
+  if (!candidates.ok() || !lineage.ok() || trusted_step == 0) return true;
+  if (lineage->run_id == worker_->state().run_id && lineage->start_counts(trusted_step)) return true;
+  return std::ranges::any_of(*candidates, [&](const CheckpointCandidate& each) {
+    return counts(each) && each.step <= trusted_step;
+  });
 }
 
-// Returns whether there is a state to go back to, as far as this rank knows. Collective, because the parts of a
-// snapshot are on many hosts; one that is not whole without the ranks that leave is no state.
-bool TrainRun::can_go_back(const Rollback& rollback, std::span<const int> leaving_ranks) {
-  const bool on_disk = !group_.writes || disk_goes_back(rollback.trusted_step);
-  Result<std::vector<std::vector<SnapshotIdentity>>> offers =
-      gather_snapshots(active(), waiter(), digest_of(worker_->state().shm_run_id));
-  if (!offers.ok()) return on_disk;
-  for (const int rank : leaving_ranks) (*offers)[static_cast<std::size_t>(rank)].clear();
-  for (std::vector<SnapshotIdentity>& each : *offers) {
+// Returns whether the run may begin again though nobody knows what it has published: no checkpoint counts.
+bool TrainRun::has_nothing_to_lose() const {
+  const std::string& directory = setup_.config.run.directory;
+  const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(launched_.env, directory);
+  const Result<Lineage> lineage = read_lineage(launched_.env, directory);
+  if (!candidates.ok() || !lineage.ok()) return true;
+  const bool is_known = lineage->run_id == worker_->state().run_id && lineage->first_step.has_value();
+  return !is_known && std::ranges::none_of(*candidates, counts);
+}
+
+// Returns whether the hosts have a state to go back to, which all ranks agree on. The parts of a snapshot are on many
+// hosts; one that is not whole without the ranks that leave is no state.
+Result<bool> TrainRun::knows_state(const Rollback& rollback, std::span<const int> leaving_ranks) {
+  HF_TRY(std::vector<std::vector<SnapshotIdentity>> offers,
+         gather_snapshots(active(), waiter(), digest_of(worker_->state().shm_run_id)));
+  for (const int rank : leaving_ranks) offers[static_cast<std::size_t>(rank)].clear();
+  for (std::vector<SnapshotIdentity>& each : offers) {
     std::erase_if(each, [&](const SnapshotIdentity& of) {
       const ParentCheckpoint state = {.generation = of.generation, .step = of.step};
       return of.step > rollback.trusted_step || setup_.start.lineage.discards(state);
     });
   }
-  return on_disk || newest_whole_step(*offers, {}).has_value();
+  if (newest_whole_step(offers, {}).has_value()) return true;
+  std::array<std::int64_t, 1> refusals = {!group_.writes || disk_goes_back(rollback.trusted_step) ? 0 : 1};
+  HF_TRY_VOID(all_reduce_sum(active().communicator, waiter(), refusals));
+  return refusals[0] == 0;
+}
+
+// Lets checkpoint.download_command fetch a state to go back to, and returns whether it has.
+Result<bool> TrainRun::fetch_state(std::uint64_t trusted_step) {
+  if (setup_.config.checkpoint.download_command.empty() || setup_.domain.has_value()) return false;
+  saves_.store->keep_around(trusted_step);  // a save that is under way may remove old ones at its end
+  enter(launched_.watch, Phase::load, step(), setup_.config.watchdog.ceiling_ms);
+  Result<bool> came =
+      join_earlier_download(active(), waiter(), setup_.config, *setup_.data, trusted_step + 1, claim_check());
+  enter_recovery(launched_.watch, step(), setup_.config);
+  return came;
+}
+
+// Returns whether there is a state to go back to. Collective; errors are those of the communicator.
+Result<bool> TrainRun::can_go_back(const Rollback& rollback, std::span<const int> leaving_ranks) {
+  HF_TRY(const bool is_here, knows_state(rollback, leaving_ranks));
+  if (is_here) return true;
+  HF_TRY(const bool came, fetch_state(rollback.trusted_step));
+  if (came) return true;
+  std::array<std::int64_t, 1> refusals = {!group_.writes || has_nothing_to_lose() ? 0 : 1};
+  HF_TRY_VOID(all_reduce_sum(active().communicator, waiter(), refusals));
+  return refusals[0] == 0;
 }
 
 // Keeps the decision in shared memory, where it outlives this process, and has the writer record it. A write that

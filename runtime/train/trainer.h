@@ -45,9 +45,9 @@ class Trainer {
     FailureHistory failures = {};  // failures of the run so far, on the rank that chooses intervals
     bool saves_first = false;      // saves to the disk before the first step
     Growth* growth = nullptr;      // null: no new ranks are wanted, or another rank decides
-    // Returns whether this rank knows no reason why there would be no state to go back to, after a question to all ranks;
-    // and records on this rank that the run goes back, and why. Null: no record is kept.
-    std::function<bool(const Rollback&, std::span<const int> leaving_ranks)> can_go_back = {};
+    // Returns whether there is a state to go back to, after a question to all ranks; and records on this rank that the
+    // run goes back, and why. Null: no record is kept.
+    std::function<Result<bool>(const Rollback&, std::span<const int> leaving_ranks)> can_go_back = {};
     std::function<void(const Rollback&, const std::string&)> record_rollback = {};
     // Time of the vote that announced that the leader starts new ranks now, until the next vote; 0: no such
     // vote.

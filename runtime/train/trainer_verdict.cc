@@ -47,9 +47,8 @@ Error Trainer::end_by_verdict(VerdictEvent verdict, std::span<const int> leaving
 // on all ranks, where there is no state to go back to. What fails otherwise is tried again by the recovery.
 bool Trainer::record_rollback(const std::string& reason, std::span<const int> leaving_ranks) {
   if (!rollback_.has_value() || !parts_.record_rollback) return true;
-  std::array<std::int64_t, 1> refusals = {parts_.can_go_back(*rollback_, leaving_ranks) ? 0 : 1};
-  const RankContext& rank = parts_.worker.rank();
-  if (all_reduce_sum(rank.communicator, rank.waiter, refusals).ok() && refusals[0] != 0) return false;
+  const Result<bool> can_go_back = parts_.can_go_back(*rollback_, leaving_ranks);
+  if (can_go_back.ok() && !*can_go_back) return false;
   parts_.record_rollback(*rollback_, reason);
   return true;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 
 #include "checkpoint/kept_rollback.h"
 #include "checkpoint/names.h"
@@ -63,7 +64,7 @@ class DecidedRollbackTest : public RecoveryTest {
     return digest_of(id.ok() ? *id : "");
   }
 
-  // Removes the checkpoints up to `last`, once that of step `published` is there.
+  // Takes the checkpoints up to `last` elsewhere, and a copy of that of step `published`, once it is there.
   void remove_checkpoints(std::uint64_t last, std::uint64_t published) {
     const auto path = [&](std::uint64_t step) {
       return run_directory("a") + "/checkpoints/" + checkpoint_names::step_name(step);
@@ -71,13 +72,33 @@ class DecidedRollbackTest : public RecoveryTest {
     for (int waits = 0; waits < 500 && !posix_env().status(path(published))->exists; ++waits)
       posix_env().sleep_us(10'000);
     EXPECT_TRUE(posix_env().status(path(published))->exists);
-    for (std::uint64_t step = 1; step <= last; ++step) EXPECT_TRUE(posix_env().remove_tree(path(step)).ok());
+    const std::string elsewhere = run_directory("elsewhere");
+    static_cast<void>(posix_env().remove_tree(elsewhere).ok());
+    std::filesystem::create_directories(elsewhere);
+    std::filesystem::copy(path(published), fmt::format("{}/{}", elsewhere, published));
+    for (std::uint64_t step = 1; step <= last; ++step) {
+      if (!posix_env().status(path(step))->exists) continue;
+      EXPECT_TRUE(posix_env().rename(path(step), fmt::format("{}/{}", elsewhere, step)).ok());
+    }
   }
 
   Launch with_snapshots() {
     Launch launched = launch("a", true);
     launched.overrides.insert(launched.overrides.end(),
                               {"checkpoint.every_steps=3", "checkpoint.ram_every_steps=8"});
+    return launched;
+  }
+
+  // As launch(), with checkpoints of every third step that remove_checkpoints() takes elsewhere. A roll-back gets them
+  // from there by `command`, which has {} for that place.
+  Launch with_download(const std::string& command) {
+    Launch launched = launch("a", true);
+    launched.overrides.insert(
+        launched.overrides.end(),
+        {"checkpoint.every_steps=3",
+         fmt::format(
+             "checkpoint.download_command=test -z \"$HOLDFAST_BEFORE_STEP\" || ( {} $HOLDFAST_DOWNLOAD )",
+             fmt::format(fmt::runtime(command), run_directory("elsewhere")))});
     return launched;
   }
 
@@ -154,6 +175,26 @@ TEST_F(DecidedRollbackTest, DoesNotLeadToTheStartOfARunWithCheckpoints) {
   EXPECT_THAT(events("a", "verdict")[0]["reason"].get<std::string>(),
               testing::HasSubstr("but no state of step 8 or before is left, so the newest one counts"));
   EXPECT_GT(events("a", "recovery")[0]["resumed_from_step"].get<int>(), 8);
+}
+
+// What is gone here may be elsewhere.
+TEST_F(DecidedRollbackTest, LeadsToAnOlderCheckpointThatIsElsewhere) {
+  const std::string end = reference();
+  EXPECT_EQ(train_until(ExitCode::done, with_download("test $HOLDFAST_BEFORE_STEP -eq 9 && cp {}/6/*"),
+                        without_checkpoints({})),
+            1);
+  EXPECT_EQ(events("a", "recovery")[0]["resumed_from_step"], 6);
+  EXPECT_EQ(digest("a"), end);
+}
+
+TEST_F(DecidedRollbackTest, LeadsToNothingElsewhereThatIsNewerOrCannotBeHad) {
+  for (const char* const command : {"cp {}/9/*", "true {}", "false {}"}) {
+    EXPECT_EQ(train_until(ExitCode::done, with_download(command), without_checkpoints({})), 1);
+    EXPECT_EQ(events("a", "recovery")[0]["resumed_from_step"], 9) << command;
+    EXPECT_THAT(events("a", "verdict")[0]["reason"].get<std::string>(),
+                testing::HasSubstr("but no state of step 8 or before is left, so the newest one counts"));
+    ASSERT_TRUE(posix_env().remove_tree(run_directory("a")).ok());
+  }
 }
 
 // The rank alone ends with 20, and nobody recovers.

@@ -22,6 +22,11 @@ TEST(WantsDownload, OnlyWhereNothingIsFoundAndSomethingMayCount) {
   config.run.resume = "auto";
   EXPECT_FALSE(wants_download(config, {.checkpoint = "run/checkpoints/step-00000002"}));
   EXPECT_FALSE(wants_download(config, {.snapshot = SnapshotStep{.step = 3}}));
+  StartPoint start{.lineage = {.first_step = 9}};
+  start.lineage.roll_back({.parent = {.step = 8}});
+  EXPECT_FALSE(wants_download(config, start)) << "nothing up to step 8 was ever published";
+  start.lineage.first_step = 8;
+  EXPECT_TRUE(wants_download(config, start));
 }
 
 class DownloadTest : public TrainingTest {

@@ -4,6 +4,7 @@ tools/numbers_campaign makes such runs by hundreds; these are the ones that must
 """
 import json
 import re
+import shutil
 import signal
 import unittest
 
@@ -241,6 +242,25 @@ class WrongRankTest(unittest.TestCase):
                 start.expect_exit(0)
                 start.expect_passed("generation.before_publish")
                 self.assertEqual(run.digest(), clean.digest())
+
+    def test_an_older_checkpoint_comes_from_elsewhere(self):
+        """The checkpoints of before the last good products are not here any more when the verdict comes, in the vote of step 36."""
+        options = [*self.OPTIONS, "--checkpoint.every_steps=4", "--checkpoint.ram_every_steps=0", "--checkpoint.keep=19"]
+        clean = self.scene.run("clean", options)
+        clean.start(2).expect_exit(0)
+        elsewhere = self.scene.directory / "elsewhere"
+        elsewhere.mkdir()
+        older = f"{elsewhere}/step-$(printf %08d $((HOLDFAST_BEFORE_STEP - 1)))"
+        run = self.scene.run("elsewhere", [*options, f'--checkpoint.download_command=test -z "$HOLDFAST_BEFORE_STEP" || cp {older}/* "$HOLDFAST_DOWNLOAD"'])
+        start = run.start(4, faults=f"step.begin@34:1=wrong_product_always,{harness.slow_steps(30, count=6, milliseconds=300)}")
+        start.wait_for_checkpoint(32)
+        for checkpoint in run.checkpoints():
+            if checkpoint.name <= "step-00000028":
+                shutil.move(checkpoint, elsewhere / checkpoint.name)
+        start.expect_exit(0)
+        self.assertIn("downloaded the checkpoint of step 28: ", start.output())
+        self.assertEqual(run.events("recovery")[0]["resumed_from_step"], 28)
+        self.assertEqual(run.digest(), clean.digest())
 
     def test_the_rank_of_a_copy_that_is_wrong_leaves(self):
         options = [*self.OPTIONS, "--parallel.lanes=6", "--parallel.pipeline=2"]

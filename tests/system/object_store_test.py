@@ -111,6 +111,14 @@ class ObjectStoreTest(unittest.TestCase):
             self.client("get", name, HOLDFAST_DOWNLOAD=str(target))
             harness.program_output("verify", target)
             shutil.rmtree(target)
+            target.mkdir()
+            oldest = int(found[0].split("-")[3])
+            self.client("get", name, HOLDFAST_DOWNLOAD=str(target), HOLDFAST_BEFORE_STEP=str(oldest))
+            self.assertEqual(list(target.iterdir()), [], "nothing is older")
+            fetched = self.client("get", name, HOLDFAST_DOWNLOAD=str(target), HOLDFAST_BEFORE_STEP=str(oldest + 1))
+            self.assertIn(f"-step-{oldest:08}-", fetched)
+            harness.program_output("verify", target)
+            shutil.rmtree(target)
         return found
 
     def finish(self, run, ranks=2, resumes=True):
