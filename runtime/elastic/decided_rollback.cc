@@ -60,7 +60,7 @@ Result<void> record_kept_rollbacks(const TrainInputs& inputs, const Waiter& wait
   HF_TRY_VOID(agree_on_outcome(inputs.communicator, patient, outcome_of(recorded), inputs.env.host_name()));
   if (recorded->has_value() && inputs.communicator.rank() == 0) {
     const Generation& generation = (*recorded)->generation;
-    print_message("the run goes back to step {} or before, as a verdict of an earlier start has decided: {}",
+    print_message("the run goes back to step {} or before, as a verdict has decided: {}",
                   generation.parent.step, generation.reason);
   }
   static_cast<void>(remove_kept_rollbacks(inputs.env, run).ok());  // what stays is known to be recorded

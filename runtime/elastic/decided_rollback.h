@@ -1,5 +1,5 @@
-// Records at a start the roll-back that a verdict of an earlier start has decided on, and that none of its ranks could
-// record before it ended (checkpoint/kept_rollback.h).
+// Records the roll-back that a verdict has decided on, and that no rank could record before it ended
+// (checkpoint/kept_rollback.h): at a start, and in a recovery, whose ranks may all be spares that were not asked.
 #pragma once
 
 #include "parallel/comm/collectives.h"

@@ -4,6 +4,7 @@
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/ram_tier.h"
+#include "runtime/elastic/decided_rollback.h"
 #include "runtime/elastic/download.h"
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/train_run_internal.h"
@@ -140,10 +141,16 @@ Result<void> TrainRun::complete_rollback() {
   const std::int64_t patience_ms = setup_.config.parallel.timeout_ms + storage_patience_ms;
   HF_TRY_VOID(agree_among(world(), recorded, waiter().with_timeout(patience_ms)));
   renew_limits(launched_.watch);
-  if (is_decided)
-    static_cast<void>(remove_kept_rollbacks(launched_.env, digest_of(recovery_.inventory.shm_run_id)).ok());
   recovery_.rollback.reset();
-  return {};
+  const std::string& id = recovery_.inventory.shm_run_id;
+  if (!recovery_.inventory.lost_some) {
+    if (is_decided) static_cast<void>(remove_kept_rollbacks(launched_.env, digest_of(id)).ok());
+    return {};
+  }
+  // The ranks that have decided may be dead, and spares, one of which may write now, were not asked.
+  Config resumed = setup_.config;
+  resumed.run.resume = "auto";
+  return record_kept_rollbacks(world(), waiter().with_timeout(patience_ms), resumed, setup_.claim != nullptr);
 }
 
 }  // namespace holdfast::inline elastic

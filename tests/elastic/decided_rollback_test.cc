@@ -152,6 +152,18 @@ TEST_F(DecidedRollbackTest, IsRecordedInPlaceOnceTheDiskHasRoom) {
   EXPECT_TRUE(kept_rollbacks(posix_env(), digest_of_run("a")).empty());
 }
 
+// The rank that is wrong leaves, and the writer dies before it has recorded why: the spare is all that is left, and was
+// not asked.
+TEST_F(DecidedRollbackTest, IsKnownToTheSpareThatIsLeft) {
+  const std::string end = reference();
+  Launch launched = launch("a", true);
+  launched.overrides.insert(launched.overrides.end(), {"parallel.data=2", "elastic.spares=1"});
+  launched.faults += ",generation.before_publish:0=kill";
+  EXPECT_EQ(train_until(ExitCode::done, launched, {}), 2);
+  EXPECT_LE(events("a", "recovery")[0]["resumed_from_step"].get<int>(), 8);
+  EXPECT_EQ(digest("a"), end);
+}
+
 // Somebody has made room: the checkpoints up to that step are gone. A snapshot in RAM counts if all parts of it are
 // left.
 TEST_F(DecidedRollbackTest, LeadsToAWholeSnapshotWhereTheCheckpointsAreGone) {
