@@ -49,6 +49,10 @@ Result<std::string> write_ready_nonce(Env& env, const RunPaths& paths, const std
   return nonce;
 }
 
+Result<void> remove_ready_nonce(Env& env, const RunPaths& paths, const std::string& token) {
+  return env.remove(nonce_path(paths, token));
+}
+
 // A client of NFS may know an older file of this name, or none, for a moment.
 Result<bool> sees_run_directory(Env& env, const RunPaths& paths, const ReadyQuestion& question) {
   constexpr std::int64_t patience_ms = 1'000, pause_us = 50'000;

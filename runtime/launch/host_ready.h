@@ -41,6 +41,8 @@ struct ReadyQuestion {
 // that the launcher removes when it cleans up.
 Result<std::string> write_ready_nonce(Env& env, const RunPaths& paths, const std::string& token);
 
+Result<void> remove_ready_nonce(Env& env, const RunPaths& paths, const std::string& token);
+
 // Returns whether this host sees the launcher's run directory. Where it does not, and the question says that the hosts
 // share it, the error has ExitCode::checkpoint and Reach::host.
 Result<bool> sees_run_directory(Env& env, const RunPaths& paths, const ReadyQuestion& question);

@@ -170,6 +170,7 @@ void LaunchMind::leave_out(std::int64_t now_ns, Host& host, HostState state, con
 }
 
 void LaunchMind::take_back(std::int64_t now_ns, Host& host) {
+  host.fit_ranks = 0;
   if (host.state == HostState::ready) return;
   const bool has_failed = host.state == HostState::suspected || host.state == HostState::condemned ||
                           scale_up_.pauses().until_ns(host.named.name) > host.since_ns;
@@ -215,18 +216,25 @@ void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers)
 }
 
 bool LaunchMind::is_usable(const Host& host, std::int64_t now_ns) const {
-  return host.is_reached && may_use(host.named.name, now_ns);
+  return host.is_reached && (may_use(host.named.name, now_ns) || is_partly_fit(host, now_ns));
+}
+
+bool LaunchMind::is_partly_fit(const Host& host, std::int64_t now_ns) const {
+  const std::string& name = host.named.name;
+  return host.fit_ranks > 0 && !drained_.contains(name) && !scale_up_.pauses().may_use(name, now_ns);
 }
 
 bool LaunchMind::may_use(const std::string& host, std::int64_t now_ns) const {
   return !drained_.contains(host) && scale_up_.pauses().may_use(host, now_ns);
 }
 
-std::vector<LaunchHost> LaunchMind::marked(const std::function<bool(const Host&)>& answers) const {
+std::vector<LaunchHost> LaunchMind::marked(std::int64_t now_ns,
+                                           const std::function<bool(const Host&)>& answers) const {
   std::vector<LaunchHost> marked;
   for (const Host& host : hosts_) {
     marked.push_back(host.named);
     marked.back().answers = answers(host);
+    if (is_partly_fit(host, now_ns)) marked.back().slots = std::min(marked.back().slots, host.fit_ranks);
   }
   return marked;
 }
@@ -254,7 +262,7 @@ void LaunchMind::drop_doubted(std::vector<LaunchHost>& chosen) const {
 // Takes all hosts that may be used, and where these are too few, those whose pause is not over, the one with
 // the fewest failures first.
 LaunchMind::Choice LaunchMind::choose(std::int64_t now_ns) {
-  std::vector<LaunchHost> chosen = marked([&](const Host& host) { return is_usable(host, now_ns); });
+  std::vector<LaunchHost> chosen = marked(now_ns, [&](const Host& host) { return is_usable(host, now_ns); });
   bool is_enough = ranks_on(chosen) > 0;
   if (!is_enough && short_since_ns_ < 0) short_since_ns_ = now_ns;
   std::vector<std::size_t> needed;
@@ -273,7 +281,7 @@ LaunchMind::Choice LaunchMind::choose(std::int64_t now_ns) {
   if (is_enough) {
     drop_doubted(chosen);
     for (std::size_t i = 0; i < hosts_.size(); ++i) {
-      if (chosen[i].answers) take_back(now_ns, hosts_[i]);
+      if (chosen[i].answers && !is_partly_fit(hosts_[i], now_ns)) take_back(now_ns, hosts_[i]);
     }
     follow(LaunchOutcome::enough);
     if (is_implicit_) chosen.clear();
@@ -300,8 +308,9 @@ std::string LaunchMind::why_missing() const {
 
 std::vector<LaunchHost> LaunchMind::candidates(std::int64_t now_ns) {
   if (phase_ != LaunchPhase::train || is_implicit_ || !scale_up_.is_due(now_ns)) return {};
-  std::vector<LaunchHost> asked = marked([&](const Host& host) {
-    return scale_up_.is_worth_a_start(host.named.name, now_ns) && !drained_.contains(host.named.name);
+  std::vector<LaunchHost> asked = marked(now_ns, [&](const Host& host) {
+    const bool is_worth = scale_up_.is_worth_a_start(host.named.name, now_ns);
+    return (is_worth && !drained_.contains(host.named.name)) || is_partly_fit(host, now_ns);
   });
   const bool grows_itself = asked.size() == 1;  // on one host the run grows by itself
   if (!grows_itself && ranks_on(asked) > scale_up_.ranks()) return asked;

@@ -194,6 +194,9 @@ class LaunchMind {
     std::string reason = {};
     std::int64_t since_ns = 0;
     bool is_reached = true;  // by the newest answer, and ready
+    // Of a host some of whose ranks are unfit, as one of its GPUs is gone: those that train. While its pause lasts it
+    // is used with so many slots. 0: of any other host.
+    int fit_ranks = 0;
   };
   // What speaks against hosts at the end of a start.
   struct Evidence {
@@ -212,7 +215,8 @@ class LaunchMind {
   void leave_out(std::int64_t now_ns, Host& host, HostState state, const std::string& reason);
   void tell_excluded(std::int64_t now_ns, Host& host);
   void take_back(std::int64_t now_ns, Host& host);
-  std::vector<LaunchHost> marked(const std::function<bool(const Host&)>& answers) const;
+  bool is_partly_fit(const Host& host, std::int64_t now_ns) const;
+  std::vector<LaunchHost> marked(std::int64_t now_ns, const std::function<bool(const Host&)>& answers) const;
   int ranks_on(const std::vector<LaunchHost>& hosts) const;
   void drop_doubted(std::vector<LaunchHost>& chosen) const;
   bool has_one_host() const {
@@ -227,7 +231,7 @@ class LaunchMind {
   std::vector<BlameHost> hosts_to_blame() const;
   std::vector<SilentPair> in_list(std::span<const SilentPair> silent) const;
   bool leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended);
-  bool lacks_ranks(const EndedStart& ended) const;
+  bool lacks_ranks(std::int64_t now_ns, const EndedStart& ended) const;
   bool has_begun() const { return settings_.has_begun || fewest_trained_.has_value(); }
   RestartLimits limits_after(const EndedStart& ended) const;
 

@@ -125,10 +125,15 @@ void LaunchMind::unfit(std::int64_t now_ns, const UnfitHost& unfit) {
   const std::string name = name_in_list(unfit.host);
   Host* host = find(name);
   if (host == nullptr || has_one_host() || unfit.reach == Reach::minute) return;
-  if (host->state != HostState::ready && host->reason == unfit.sentence) return;
+  if (host->state != HostState::ready && host->reason.ends_with(unfit.sentence)) return;
   const bool is_counted = !failed_in_start_.insert(name).second;  // as a host that has lost its ranks
   if (!is_counted) scale_up_.pauses().failed(name, now_ns);
-  leave_out(now_ns, *host, HostState::unfit, unfit.sentence);
+  host->fit_ranks = given_to(trained_, name);
+  if (host->fit_ranks == 0) return leave_out(now_ns, *host, HostState::unfit, unfit.sentence);
+  set(now_ns, *host, HostState::unfit,
+      fmt::format("it has room for {} rank{} alone: {}", host->fit_ranks, host->fit_ranks == 1 ? "" : "s",
+                  unfit.sentence));
+  say(fmt::format("host {}: {}", name, host->reason));
 }
 
 bool LaunchMind::is_given_ranks(const std::string& host) const {
@@ -147,10 +152,10 @@ std::vector<std::string> LaunchMind::joined() const {
 }
 
 // Returns whether a start failed for want of memory that one with more ranks does not need.
-bool LaunchMind::lacks_ranks(const EndedStart& ended) const {
+bool LaunchMind::lacks_ranks(std::int64_t now_ns, const EndedStart& ended) const {
   if (ended.end.code != ExitCode::does_not_fit) return false;
   if (!fewest_trained_.has_value()) {
-    const std::vector<LaunchHost> all = marked([](const Host&) { return true; });
+    const std::vector<LaunchHost> all = marked(now_ns, [](const Host&) { return true; });
     return is_narrower_ || ranks_ < ranks_on(all);
   }
   return (is_narrower_ && !has_trained_narrower_) || ranks_ < *fewest_trained_;
@@ -180,7 +185,7 @@ bool LaunchMind::leaves_out_unfit(std::int64_t now_ns, EndedStart& ended) {
     for (const std::string& name : newcomers)
       reasons[name] =
           fmt::format("a start with it ended with exit code {}: {}", static_cast<int>(end.code), why);
-  } else if (!names_some && lacks_ranks(ended)) {
+  } else if (!names_some && lacks_ranks(now_ns, ended)) {
     min_ranks_that_fit_ = ranks_ + 1;
     end.reach = Reach::minute;
     end.fault = fmt::format("a copy of the model on {} ranks does not fit into memory", ranks_);

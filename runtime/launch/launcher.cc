@@ -288,6 +288,7 @@ void Launcher::note_run_id() {
 void Launcher::clean_up_after(const StartEnd& end, bool last) {
   const bool finished = end.record == StartEnd::Record::finished;
   note_run_id();
+  if (last) forget_hosts();
   if (last && hosts_.size() > 1) ask_at_end(finished ? HostCommand::finish : HostCommand::clean);
   if (finished) static_cast<void>(do_host_command(*env_, HostCommand::finish, token_, run_ids_));
 }

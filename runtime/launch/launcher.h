@@ -95,6 +95,7 @@ class Launcher {
   void look_at_ranks();
   void tell_news();
   void write_rows();
+  void forget_hosts();
   MissingHosts missing_hosts() const;
   void read_hosts_again();
   std::map<std::string, std::string> findings_of_hosts() const;

@@ -233,6 +233,12 @@ void Launcher::ask_for_room() {
       });
 }
 
+// Removes what is written about hosts for this launch alone.
+void Launcher::forget_hosts() {
+  static_cast<void>(remove_host_rows(*env_, paths_).ok());
+  static_cast<void>(remove_ready_nonce(*env_, paths_, token_).ok());
+}
+
 MissingHosts Launcher::missing_hosts() const {
   const auto is_missing = [](const HostView& host) { return host.state != HostState::ready; };
   const std::vector<HostView> views = mind_->views();

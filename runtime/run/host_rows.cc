@@ -16,6 +16,10 @@ Result<void> write_host_rows(Env& env, const RunPaths& paths, const HostRows& ro
   return env.replace_text(path_of(paths), record_to_text(rows) + "\n");
 }
 
+Result<void> remove_host_rows(Env& env, const RunPaths& paths) {
+  return env.remove(path_of(paths));
+}
+
 HostRows read_host_rows(Env& env, const RunPaths& paths) {
   const Result<std::string> text = read_text_within(env, path_of(paths), text_limits::hardware_record);
   if (!text.ok()) return {};

@@ -39,6 +39,7 @@ struct HostRows {
 };
 
 Result<void> write_host_rows(Env& env, const RunPaths& paths, const HostRows& rows);
+Result<void> remove_host_rows(Env& env, const RunPaths& paths);
 // Returns no rows where there is no file, or one that cannot be read.
 HostRows read_host_rows(Env& env, const RunPaths& paths);
 

@@ -189,8 +189,22 @@ TEST_F(LaunchMindTest, TheOnlyHostIsUsedAgainAfterAPause) {
   EXPECT_TRUE((mind.heard(22 * sec, std::vector<HostAnswer>{{0}}), mind.choose(22 * sec)).starts);
 }
 
+TEST_F(LaunchMindTest, AHostWithOneGpuLessIsUsedWithTheOthers) {
+  trains(0, of_three);
+  mind.has(sec, {{"a", 2}, {"b", 2}, {"c", 1}});
+  mind.unfit(sec, {.host = "c", .sentence = "its GPU is gone"});
+  EXPECT_EQ(mind.views()[2].reason, "it has room for 1 rank alone: its GPU is gone");
+  EXPECT_THAT(mind.candidates(15 * sec), IsEmpty()) << "there is no room for more";
+  ASSERT_TRUE(mind.ended(16 * sec, {.end = {.step = 5, .fault = "lost"}}, false).restart);
+  mind.heard(17 * sec, std::vector<HostAnswer>{{0}, {0}, {0}});
+  const LaunchMind::Choice choice = mind.choose(17 * sec);
+  EXPECT_THAT(used(choice), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(choice.hosts[2].slots, 1);
+}
+
 TEST_F(LaunchMindTest, AHostMayCallItselfByAnotherName) {
-  mind.heard(0, std::vector<HostAnswer>{{.code = 0}, {.code = 0}, {.code = 0, .output = "here ip-10-0-0-3\n"}});
+  mind.heard(0,
+             std::vector<HostAnswer>{{.code = 0}, {.code = 0}, {.code = 0, .output = "here ip-10-0-0-3\n"}});
   mind.choose(0);
   begins(0, of_three);
   const EndedStart ended = failed(ExitCode::data, {{.host = "ip-10-0-0-3", .sentence = "no data"}});

@@ -5,6 +5,7 @@ goes on, and nothing stays behind on any host.
 Where the system permits no namespaces this is skipped, and says why; with CI=true that is a failure.
 """
 import fcntl
+import json
 import re
 import signal
 import threading
@@ -456,11 +457,27 @@ class HostsTest(unittest.TestCase):
         done = self.cluster.call("n2", "mount", "--bind", "/dev/null", str(self.scene.text))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.cluster.kill_ranks(run, "n2")
+        self.assertTrue(harness.wait_until(lambda: run.events("exclude"), SETTLE_S, lambda: not start.alive(), "no word", start.tail))
+        told = json.loads(self.cluster.call("n1", str(harness.PROGRAM), "status", str(run.directory), "--json").stdout)
+        self.assertEqual({host: row["state"] for host, row in told["left_out"].items()}, {"n2": "unfit"}, told)
+        output = self.expect_finished(run, start)
+        self.expect_sentence("launch-host-not-ready", output)
+        self.assertEqual({event["host"] for event in run.events("exclude")}, {"n2"}, output)
+        self.assertEqual(len(run.events("start")), 1, "it is asked before the run is asked to end for it")
+
+    def test_a_host_that_loses_its_data_at_the_start(self):
+        """When it has proved that it is ready: its ranks say what they lack and leave, and the others begin without them."""
+        run = self.scene.run("lost-at-the-start", OPTIONS)
+        start = self.cluster.start(run, self.launch_words(run, "--elastic.grow=off"), faults="start.before_join=sleep:2000")
+        self.assertTrue(harness.wait_until(lambda: len(self.cluster.ranks_on(run, "n2")) == SLOTS, SETTLE_S,
+                                           lambda: not start.alive(), "no ranks", start.tail), start.tail())
+        done = self.cluster.call("n2", "mount", "--bind", "/dev/null", str(self.scene.text))
+        self.assertEqual(done.returncode, 0, done.stderr)
         output = self.expect_finished(run, start)
         self.expect_sentence("launch-host-unfit", output)
         self.assertNotIn("another start would end the same way", output)
         self.assertEqual({event["host"] for event in run.events("exclude")}, {"n2"}, output)
-        self.assertLessEqual(len(run.events("start")), 4, output)
+        self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS, output)
 
     @harness.full
     def test_the_only_copy_loses_a_host(self):
