@@ -451,8 +451,8 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
 
     def test_a_host_without_its_data(self):
-        """It answers, and its ranks cannot read what the others read: the run goes on without it, and is not asked to end again
-        and again for ranks that would leave again."""
+        """It answers, and its ranks cannot read what the others read: the run goes on without it, is not asked to end for ranks
+        that would leave again, and takes it back when it has its data."""
         run, start = self.launch("--elastic.grow_after=1s", faults=SLOW_UNTIL_THE_END)
         done = self.cluster.call("n2", "mount", "--bind", "/dev/null", str(self.scene.text))
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -460,10 +460,14 @@ class HostsTest(unittest.TestCase):
         self.assertTrue(harness.wait_until(lambda: run.events("exclude"), SETTLE_S, lambda: not start.alive(), "no word", start.tail))
         told = json.loads(self.cluster.call("n1", str(harness.PROGRAM), "status", str(run.directory), "--json").stdout)
         self.assertEqual({host: row["state"] for host, row in told["left_out"].items()}, {"n2": "unfit"}, told)
+        self.assertEqual(len(run.events("start")), 1, "it is asked before the run is asked to end for it")
+        done = self.cluster.call("n2", "umount", str(self.scene.text))
+        self.assertEqual(done.returncode, 0, done.stderr)
         output = self.expect_finished(run, start)
         self.expect_sentence("launch-host-not-ready", output)
         self.assertEqual({event["host"] for event in run.events("exclude")}, {"n2"}, output)
-        self.assertEqual(len(run.events("start")), 1, "it is asked before the run is asked to end for it")
+        self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS], output)
+        self.assertEqual(run.events("recovery")[-1]["lost_steps"], 0, output)
 
     def test_a_host_that_loses_its_data_at_the_start(self):
         """When it has proved that it is ready: its ranks say what they lack and leave, and the others begin without them."""
