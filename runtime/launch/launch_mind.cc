@@ -176,7 +176,8 @@ void LaunchMind::take_back(std::int64_t now_ns, Host& host) {
                           scale_up_.pauses().until_ns(host.named.name) > host.since_ns;
   say(has_failed ? fmt::format("host {} is used again, {} after it was left out: {}", host.named.name,
                                whole_seconds(now_ns - host.since_ns), host.reason)
-                 : fmt::format("host {} answers again: the run takes it back", host.named.name));
+                 : fmt::format("host {} {} again: the run takes it back", host.named.name,
+                               host.state == HostState::unreachable ? "answers" : "is ready"));
   set(now_ns, host, HostState::ready, "");
 }
 

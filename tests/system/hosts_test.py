@@ -465,6 +465,7 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         output = self.expect_finished(run, start)
         self.expect_sentence("launch-host-not-ready", output)
+        self.expect_sentence("launch-host-ready-again", output)
         self.assertEqual({event["host"] for event in run.events("exclude")}, {"n2"}, output)
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS], output)
         self.assertEqual(run.events("recovery")[-1]["lost_steps"], 0, output)
