@@ -204,7 +204,13 @@ void MpiCommunicator::release_requests() {
 void MpiCommunicator::give_up() {
   if (std::exchange(abandoned_, true) || !fault_tolerant_) return;
   revoke(communicator_);
-  drained_ = drain();
+  drained_ = drain(drain_timeout_ms);
+}
+
+bool MpiCommunicator::finish_draining(std::int64_t timeout_ms) {
+  const std::lock_guard guard(mutex_);
+  if (!drained_) drained_ = drain(timeout_ms);
+  return drained_;
 }
 
 void MpiCommunicator::revoke_only() {
@@ -215,9 +221,9 @@ void MpiCommunicator::revoke_only() {
 // Receives that no message has come for are cancelled. A request whose peer died is given up without being
 // freed (test_when_complete()), after rounds that take what the peer had sent out of shared memory and its
 // connection, where all of it is when a process of this host has ended, and that see sends to it fail.
-bool MpiCommunicator::drain() {
+bool MpiCommunicator::drain(std::int64_t timeout_ms) {
   constexpr int further_rounds = 8, rounds_for_the_dead = 400;
-  PollBackoff backoff(*env_, drain_timeout_ms, listener_);
+  PollBackoff backoff(*env_, timeout_ms, listener_);
   const auto awaited = [] { return Awaited{.operation = "the end of messages that are under way"}; };
   std::vector<bool> failed = failed_ranks(communicator_, size_);
   const auto is_with_the_dead = [&](const Slot& slot) {

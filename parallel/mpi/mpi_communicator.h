@@ -26,7 +26,7 @@ class MpiCommunicator final : public Communicator {
   // Maximum size of one MPI message: MPI counts are int, so a longer message is sent as several, in order.
   static constexpr std::size_t part_bytes_max = std::size_t{256} << 20;
 
-  // Maximum time for requests to end after an error.
+  // Maximum time for requests to end after an error, before the caller learns of it.
   static constexpr std::int64_t drain_timeout_ms = 5'000;
 
   // Takes a `communicator` with MPI_ERRORS_RETURN set, whose ranks have these numbers in the run, ascending.
@@ -46,9 +46,11 @@ class MpiCommunicator final : public Communicator {
   Result<void> check_peers() override;
   Result<void> check_peers_among(std::span<const int> ranks) override;
   void abandon() override;
-  // Returns whether all requests of an abandoned communicator have ended, except receives from dead ranks. If
-  // not, MPI must not be called any more: a peer that hangs could write into memory that was given back.
-  bool drained() const { return drained_; }
+  // Waits until all requests of an abandoned communicator have ended, except receives from dead ranks: one whose
+  // peer hangs ends when the guard has ended that peer. Returns false after `timeout_ms`, or at once where members
+  // are unreachable; then MPI must not be called any more, because a peer could write into memory that was given
+  // back.
+  bool finish_draining(std::int64_t timeout_ms);
   // Revokes like abandon(), for a process that ends now: does not wait for any request to end.
   void revoke_only();
   void close();  // before MPI is finalised: every later call is an error
@@ -77,7 +79,7 @@ class MpiCommunicator final : public Communicator {
   // byte, except that data which a dead rank of another host had sent may still arrive in its receive buffer,
   // for as long as it is in transit.
   void give_up();
-  bool drain();
+  bool drain(std::int64_t timeout_ms);
   std::string why_cut_off();
   Error leave_cut_off(const std::string& why);
 

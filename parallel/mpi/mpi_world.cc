@@ -108,14 +108,17 @@ void MpiWorld::close() {
 // Shrinks to the ranks that are left. Everyone that comes into the new group has drained its requests before,
 // which keeps what the header promises about memory.
 Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
+  const std::int64_t begin_ns = env_->monotonic_ns();
   current().abandon();
   const int rank = current().global_rank(current().rank());
-  if (!current().drained()) {
+  // The others wait in MPI for this rank, and would do so for ever if it ended with an exit code now.
+  if (!current().finish_draining(timeout_ms)) {
     return fail(ExitCode::communication,
                 "messages of rank {} to a rank that hangs are still under way: start the run again", rank);
   }
+  const std::int64_t spent_ms = (env_->monotonic_ns() - begin_ns) / 1'000'000;
   const Deadline deadline(
-      *env_, timeout_ms, {listener_, "coming together again"},
+      *env_, std::max<std::int64_t>(1, timeout_ms - spent_ms), {listener_, "coming together again"},
       fmt::format("holdfast: {}\nholdfast: rank {} then waited {} ms for the other ranks to come "
                   "together without whom it had lost: one of them hangs or is unreachable; the "
                   "run ends, start it again",

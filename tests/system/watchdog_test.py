@@ -281,6 +281,14 @@ class WatchdogTest(unittest.TestCase):
         self.expect_first_times(output, [1, 4], almost_s=1.2)
         self.assertEqual(len(run.events("fault")), 1, "both by one recovery")
 
+    @harness.full
+    def test_one_hangs_on_while_the_others_recover(self):
+        """The others have messages to it that MPI cannot take back: they are under way until its guard has ended it, later
+        than ranks wait for such messages before they come together."""
+        run = self.scene.run("hangs-on", [*RAM, NO_GROWTH, "--watchdog.floor=1s", "--parallel.pipeline=2"])
+        start = self.watched(run.start(6, "ft", (), f"step.begin@2:1=sleep:{1000 * SETTLE_S},step.begin@2:4=stop"))
+        self.expect_healed(start, [1, 4], ranks_after=4)
+
     def expect_first_times(self, output, culprits, almost_s=0.1, limit_s=12):
         """With a floor of a second, and nothing learned. A rank that is stopped is ended after the floor."""
         found = re.findall(r"guard: rank (\d) .* hangs: .*step \d+ for (\S+) s, 12\.0 s are the limit; ", output)
