@@ -37,6 +37,9 @@ enum class ChaosFault : std::uint8_t {
   lossy_link,          // part of what a machine sends and receives is lost
   slow_link,           // everything that a machine sends and receives arrives late
   replaced_host,       // a machine is lost, and one with another name replaces it
+  unfit_host,          // a machine lacks something that ranks need, and its ranks are killed
+  cut_pair,            // loss of the link between a machine and one other
+  stopped_host,        // SIGSTOP of all processes of a machine, which continue later
   // Wrong numbers (number_fault.h), each drawn only where it is asked for.
   flip_weights,          // a bit of an owned weight
   flip_moments,          // a bit of an owned moment

@@ -45,6 +45,7 @@ struct ChaosInjected {
   std::string what = {};     // "kill -9 of rank 2"
   int rank = -1;             // rank that was hit; -1: not one rank
   std::string host = {};     // other host that was hit; empty: this one
+  std::string peer = {};     // host that it was cut off from; empty: not a fault of a pair
   std::uint64_t step = 0;    // of a number fault: step in which the number became wrong
   // True if no step had been made since the state was made or loaded: what changes in it before the first
   // update is not seen, because digests go from one update to the next.

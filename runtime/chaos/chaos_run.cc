@@ -242,6 +242,7 @@ class Executor {
     lasting_.emplace(*env_, *setup_, ground, injection);
     note(injection.fault, lasting_->what());
     run_.injected.back().host = lasting_->host();
+    run_.injected.back().peer = lasting_->peer();
     trouble_ = lasting_->begin();
     watcher_.look(launcher_->id());
     lasting_->since(step_reached());

@@ -17,6 +17,9 @@ std::span<const HostFault> host_faults() {
       HostFault{ChaosFault::lossy_link, "spoil-link", "clean-link", "loses some of what it sends and gets"},
       HostFault{ChaosFault::slow_link, "slow-link", "fast-link", "sends and gets everything late"},
       HostFault{ChaosFault::replaced_host, "lose-host", "replace-host", "is lost and not replaced", true},
+      HostFault{ChaosFault::unfit_host, "unfit-host", "fit-host", "is unfit"},
+      HostFault{ChaosFault::cut_pair, "cut-pair", "mend-pair", "is cut off from", false, true},
+      HostFault{ChaosFault::stopped_host, "stop-host", "continue-host", "is stopped"},
   };
   return table;
 }

@@ -3,6 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
+#include <vector>
 
 #include "runtime/core/check.h"
 #include "runtime/launch/shell_words.h"
@@ -15,6 +18,27 @@ constexpr std::int64_t disk_limit_ms = 5'000;
 constexpr std::int64_t host_limit_ms = 60'000;  // too few hosts are left, and the launcher waits for more
 constexpr std::int64_t fault_command_limit_ms = 60'000;
 
+// Name of a host, for its mark in a command.
+struct MarkedName {
+  std::string_view mark;
+  std::string name;
+};
+
+// Returns the command with names, each as one word of a shell, in the places of their marks, or after it where it has
+// none. A name may look like a mark itself.
+std::string with_names(std::string_view words, std::span<const MarkedName> names) {
+  std::string marked(words), line;
+  for (const MarkedName& each : names)
+    if (words.find(each.mark) == std::string_view::npos) marked += fmt::format(" {}", each.mark);
+  for (std::size_t at = 0; at < marked.size();) {
+    const auto here = std::ranges::find_if(
+        names, [&](const MarkedName& each) { return marked.compare(at, each.mark.size(), each.mark) == 0; });
+    line += here == names.end() ? std::string(1, marked[at]) : shell_word(here->name);
+    at += here == names.end() ? 1 : here->mark.size();
+  }
+  return line;
+}
+
 }  // namespace
 
 LastingFault::LastingFault(Env& env, const ChaosSetup& setup, const RunGround& ground,
@@ -26,14 +50,21 @@ LastingFault::LastingFault(Env& env, const ChaosSetup& setup, const RunGround& g
       of_host_(host_fault_of(injection.fault)) {
   if (of_host_ == nullptr) return;
   host_ = setup.other_hosts[static_cast<std::size_t>(injection.victim) % setup.other_hosts.size()];
+  if (!of_host_->of_pair) return;
+  std::vector<std::string> peers;
+  for (const LaunchHost& host : setup.hosts)
+    if (host.name != host_) peers.push_back(host.name);
+  HF_CHECK(!peers.empty());
+  peer_ = peers[static_cast<std::size_t>(injection.other) % peers.size()];
 }
 
 std::string LastingFault::what() const {
   if (is_stall(injection_->fault))
     return fmt::format("{} for {:.1f} s", facts_of(injection_->fault).text,
                        static_cast<double>(injection_->pause_us) / 1e6);
-  const std::string what =
+  std::string what =
       of_host_ == nullptr ? "the disk is full" : fmt::format("host {} {}", host_, of_host_->text);
+  if (!peer_.empty()) what += " " + peer_;
   return injection_->lasts == 0 ? what : fmt::format("{} for {} steps", what, injection_->lasts);
 }
 
@@ -65,14 +96,10 @@ bool LastingFault::is_over(std::uint64_t step) const {
 }
 
 Result<void> LastingFault::command(std::string_view option) const {
-  constexpr std::string_view mark = "{host}";
   const auto reported = setup_->host_commands.find(option);
   HF_CHECK(reported != setup_->host_commands.end());
-  const std::string& words = reported->second;
-  std::string line = words.find(mark) == std::string::npos ? fmt::format("{} {}", words, mark) : words;
-  const std::string host = shell_word(host_);
-  for (std::size_t at = line.find(mark); at != std::string::npos; at = line.find(mark, at + host.size()))
-    line.replace(at, mark.size(), host);
+  const std::array names = {MarkedName{"{host}", host_}, MarkedName{"{peer}", peer_}};
+  const std::string line = with_names(reported->second, std::span(names).first(peer_.empty() ? 1 : 2));
   HF_TRY(const CommandEnd end, env_->run_command({.line = line, .timeout_ms = fault_command_limit_ms}));
   if (end.succeeded()) return {};
   const char* how = end.how == CommandEnd::How::exited   ? "ended with exit code"

@@ -31,6 +31,7 @@ class LastingFault {
   ChaosFault fault() const { return injection_->fault; }
   std::string what() const;                          // "host b is lost for 5 steps"
   const std::string& host() const { return host_; }  // empty: not a host fault
+  const std::string& peer() const { return peer_; }  // empty: not a fault of a pair of hosts
   // Begins and ends the fault. Errors of both: a command failed, or the disk or the pipe cannot be filled or
   // emptied.
   Result<void> begin();
@@ -47,7 +48,7 @@ class LastingFault {
   RunGround ground_;
   const ChaosInjection* injection_;
   const HostFault* of_host_;  // null: not a host fault
-  std::string host_ = {};
+  std::string host_ = {}, peer_ = {};
   std::uint64_t last_step_ = 0;
   std::int64_t until_ns_ = 0;
 };

@@ -34,7 +34,7 @@ std::string host_left_out(const ChaosRun& run, std::span<const LaunchHost> hosts
   if (!each_host_must_have_ranks(run, hosts)) return "";
   for (const LaunchHost& host : hosts) {
     const bool met = std::ranges::any_of(run.injected, [&](const ChaosInjected& injected) {
-      return (injected.host.empty() ? here : injected.host) == host.name;
+      return (injected.host.empty() ? here : injected.host) == host.name || injected.peer == host.name;
     });
     if (met) continue;
     for (std::size_t i = 0; i < run.starts.size(); ++i) {

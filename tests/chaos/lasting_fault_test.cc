@@ -28,6 +28,7 @@ class LastingFaultTest : public testing::Test {
     ASSERT_TRUE(env_.remove_tree(folder_).ok());
     ASSERT_TRUE(env_.make_directories(folder_).ok());
     setup_.steps = 100;
+    setup_.hosts = {{.name = "a"}, {.name = "b"}, {.name = "c"}};
     setup_.other_hosts = {"b", "c"};
     const std::string log = " >> " + folder_ + "/log";
     setup_.host_commands = {{"lose-host", "echo lose {host} and {host}" + log},
@@ -65,22 +66,37 @@ TEST_F(LastingFaultTest, TheNameOfAHostIsOneWord) {
   EXPECT_THAT(env_.read_text(folder_ + "/log").value(), HasSubstr("lose x; touch "));
 }
 
+TEST_F(LastingFaultTest, TheNamesOfAPairAreOneWordEach) {
+  setup_.hosts = {{.name = "{peer}"}, {.name = "x; touch " + folder_ + "/made"}};
+  setup_.other_hosts = {"{peer}"};
+  const ChaosInjection injection{.fault = ChaosFault::cut_pair, .victim = 0, .lasts = 4};
+  LastingFault fault(env_, setup_, {}, injection);
+  setup_.host_commands["cut-pair"] = "echo {host} > " + folder_ + "/log {peer}";
+  ASSERT_TRUE(fault.begin().ok());
+  EXPECT_FALSE(env_.status(folder_ + "/made")->exists);
+  EXPECT_THAT(env_.read_text(folder_ + "/log").value(), HasSubstr("{peer} x; touch "));
+}
+
 TEST_F(LastingFaultTest, EveryFaultOfHostsIsMadeAndEndedByItsOwnCommands) {
   for (const std::string_view option : host_fault_options())
-    setup_.host_commands[std::string(option)] = fmt::format("echo {} {{host}} >> {}/log", option, folder_);
+    setup_.host_commands[std::string(option)] =
+        fmt::format("echo {} >> {}/log {}", option, folder_, option.ends_with("pair") ? "{host} {peer}" : "");
   std::string expected;
   for (const HostFault& of_host : host_faults()) {
     const bool ends = !of_host.end.empty();
     const ChaosInjection injection{.fault = of_host.fault, .victim = 1, .lasts = ends ? std::uint64_t{4} : 0};
     LastingFault fault(env_, setup_, {}, injection);
     EXPECT_EQ(fault.host(), "c");
-    EXPECT_EQ(fault.what(), fmt::format("host c {}{}", of_host.text, ends ? " for 4 steps" : ""));
+    EXPECT_EQ(fault.peer(), of_host.of_pair ? "a" : "");
+    const std::string names = of_host.of_pair ? "c a" : "c";
+    EXPECT_EQ(fault.what(), fmt::format("host c {}{}{}", of_host.text, of_host.of_pair ? " a" : "",
+                                        ends ? " for 4 steps" : ""));
     ASSERT_TRUE(fault.begin().ok());
     fault.since(10);
     EXPECT_EQ(fault.is_over(10), !ends);
     ASSERT_TRUE(fault.end().ok());
-    expected += fmt::format("{} c\n", of_host.begin);
-    if (ends) expected += fmt::format("{} c\n", of_host.end);
+    expected += fmt::format("{} {}\n", of_host.begin, names);
+    if (ends) expected += fmt::format("{} {}\n", of_host.end, names);
   }
   EXPECT_EQ(env_.read_text(folder_ + "/log").value(), expected);
 }

@@ -21,6 +21,7 @@ struct LeftOutCase {
 
 const std::vector<LeftOutCase>& left_out_cases() {
   const ChaosInjected of_b{.fault = ChaosFault::lost_host, .host = "b"};
+  const ChaosInjected of_pair{.fault = ChaosFault::cut_pair, .host = "b", .peer = "a"};
   const ChaosInjected of_rank{.fault = ChaosFault::kill, .rank = 1};
   const HostRanks both = {{"a", 2}, {"b", 2}}, only_a = {{"a", 2}}, only_b = {{"b", 2}};
   constexpr const char* b_is_missing = "start 2 of 2 had no rank on host b, to which nothing had happened";
@@ -38,6 +39,7 @@ const std::vector<LeftOutCase>& left_out_cases() {
       {"no rank", four_copies, hosts_ab, {}, {both, {{"a", 4}, {"b", 0}}}, b_is_missing},
       {"the one with the fault", four_copies, hosts_ab, {of_b}, {both, only_a, both}, ""},
       {"another one", four_copies, hosts_ab, {of_b}, {both, only_b}, a_is_missing},
+      {"the other one of a pair", four_copies, hosts_ab, {of_pair}, {both, only_b}, ""},
       {"its ranks were killed", four_copies, hosts_ab, {of_rank}, {both, only_b}, ""},
       {"ranks were killed elsewhere", four_copies, hosts_ab, {of_rank}, {both, only_a}, b_is_missing},
       {"fewer on it", four_copies, hosts_ab, {}, {both, {{"a", 2}, {"b", 1}}}, ""},

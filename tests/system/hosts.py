@@ -135,6 +135,7 @@ class Cluster:
         self.local.mkdir()
         self.hostfile = self.directory / "hostfile"
         self.hosts, self.switch, self.control = {}, None, None
+        self.needs, self.hidden = [], {}  # what unfit() may hide, in turn; {host: what it does not see}
         self.links = links.Links(self)
         try:
             self.build()
@@ -218,6 +219,35 @@ class Cluster:
             run_checked(*self.hosts[name].enter(), "ip", "neigh", "replace", f"{network}.{self.hosts[peer].index + 1}", "lladdr",
                         "02:00:00:00:00:99", "dev", card, "nud", "permanent")
 
+    def mend_pair(self, one, other, card="e0"):
+        network = TRAINING_NETWORK if card == "e1" else NETWORK
+        for name, peer in ((one, other), (other, one)):
+            run_checked(*self.hosts[name].enter(), "ip", "neigh", "delete", f"{network}.{self.hosts[peer].index + 1}", "dev", card)
+
+    def unfit(self, name):
+        """A file or a directory of `needs` is empty there, the next one each time, and its ranks are dead."""
+        hidden = self.needs.pop(0)
+        self.needs.append(hidden)
+        what = ["-t", "tmpfs", "tmpfs"] if hidden.is_dir() else ["--bind", "/dev/null"]
+        run_checked(*self.hosts[name].enter(), "mount", *what, str(hidden))
+        self.hidden[name] = hidden
+        self.kill_trainers(name)
+
+    def fit(self, name):
+        run_checked(*self.hosts[name].enter(), "umount", "--lazy", str(self.hidden.pop(name)))
+
+    def stop(self, name):
+        """All that runs there, its door first: nobody is told, and what is sent is taken and not answered."""
+        host = self.hosts[name]
+        harness.kill(host.root, signal.SIGSTOP)
+        for _ in range(2):  # what had been started meanwhile
+            for pid in host.processes():
+                harness.kill(pid, signal.SIGSTOP)
+
+    def go_on(self, name):
+        for pid in [*self.hosts[name].processes(), self.hosts[name].root]:
+            harness.kill(pid, signal.SIGCONT)
+
     def kill_trainers(self, name):
         """All ranks on it, of whatever run."""
         for pid in self.hosts[name].processes():
@@ -245,15 +275,16 @@ class Cluster:
             self.write_hostfile(self.slots)
 
     def deeds(self):
-        """What command() can do, each with the name of a host."""
+        """What command() can do, each with the name of a host, or with those of two."""
         at_cable = {deed: lambda name, act=getattr(self.links, deed): act(self.hosts[name].cable)
                     for deed in ("deafen", "mute", "spoil", "clean", "slow", "fast")}
         return {"lose": self.lose, "power_on": self.power_on, "cut": self.cut, "mend": self.mend, "replace": self.replace,
-                "kill_trainers": self.kill_trainers, **at_cable}
+                "kill_trainers": self.kill_trainers, "unfit": self.unfit, "fit": self.fit, "stop": self.stop, "go_on": self.go_on,
+                "cut_pair": self.cut_pair, "mend_pair": self.mend_pair, **at_cable}
 
     def command(self, deed):
-        """A command for a shell on a host, which does to the host whose name is put behind it, or to the one that has taken its
-        place, one of deeds(), which only this process can."""
+        """A command for a shell on a host, which does to the hosts whose names are put behind it, or to those that have taken their
+        places, one of deeds(), which only this process can."""
         path = self.directory / "control"
         if self.control is None:
             self.control = socket.socket(socket.AF_UNIX)
@@ -270,14 +301,17 @@ class Cluster:
             except OSError:
                 return  # closed
             with caller, caller.makefile("rw") as words:
-                deed, name = words.readline().split()
-                while name in self.successors:
-                    name = self.successors[name]
+                deed, *names = words.readline().split()
                 try:
-                    deeds[deed](name)
+                    deeds[deed](*map(self.newest, names))
                     words.write("done\n")
                 except Exception as error:  # the caller tells
-                    words.write(f"{deed} {name}: {error!r}\n")
+                    words.write(f"{deed} {names}: {error!r}\n")
+
+    def newest(self, name):
+        while name in self.successors:
+            name = self.successors[name]
+        return name
 
     # What runs on them
 
@@ -425,11 +459,11 @@ def agent_main(words):
     return 255
 
 
-def control_main(path, deed, name):
+def control_main(path, *deed_and_names):
     with socket.socket(socket.AF_UNIX) as door:
         door.connect(path)
         with door.makefile("rw") as words:
-            words.write(f"{deed} {name}\n")
+            words.write(" ".join(deed_and_names) + "\n")
             words.flush()
             answer = words.readline()
     if answer != "done\n":
