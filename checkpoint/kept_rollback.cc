@@ -76,10 +76,12 @@ std::optional<DecidedRollback> unrecorded(std::span<const DecidedRollback> decid
 }
 
 Result<std::optional<DecidedRollback>> record_unrecorded(Env& env, const std::string& run_directory,
-                                                         std::span<const DecidedRollback> decided) {
+                                                         std::span<const DecidedRollback> decided,
+                                                         const WriterCheck& check) {
   HF_TRY(const Lineage lineage, read_lineage(env, run_directory));
   std::optional<DecidedRollback> found = unrecorded(decided, lineage);
-  if (found.has_value()) HF_TRY_VOID(record_rollback(env, run_directory, found->run_id, found->generation));
+  if (found.has_value())
+    HF_TRY_VOID(record_rollback(env, run_directory, found->run_id, found->generation, check));
   return found;
 }
 

@@ -37,9 +37,10 @@ bool is_recorded(const DecidedRollback& decided, const Lineage& lineage);
 std::optional<DecidedRollback> unrecorded(std::span<const DecidedRollback> decided, const Lineage& lineage);
 
 // Has the roll-back that is still to be recorded in the lineage, and returns it; none: there is nothing to record. The
-// caller holds the lock of the run directory.
+// caller holds the lock of the run directory, as `check` says.
 Result<std::optional<DecidedRollback>> record_unrecorded(Env& env, const std::string& run_directory,
-                                                         std::span<const DecidedRollback> decided);
+                                                         std::span<const DecidedRollback> decided,
+                                                         const WriterCheck& check);
 
 // KeptRollback is what the memory of a host holds.
 struct KeptRollback {

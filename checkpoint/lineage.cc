@@ -1,5 +1,7 @@
 #include "checkpoint/lineage.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -197,27 +199,34 @@ Result<Lineage> read_lineage(Env& env, const std::string& run_directory) {
   return decode_lineage(*text, path);
 }
 
-Result<void> write_lineage(Env& env, const std::string& run_directory, const Lineage& lineage) {
-  return env.replace_text(checkpoint_names::lineage(run_directory), encode_lineage(lineage));
-}
-
-Result<void> remove_lineage(Env& env, const std::string& run_directory) {
-  HF_TRY_VOID(env.remove(checkpoint_names::lineage(run_directory)));
+Result<void> write_lineage(Env& env, const std::string& run_directory, const Lineage& lineage,
+                           const WriterCheck& check) {
+  const std::string path = checkpoint_names::lineage(run_directory);
+  // Named as Env::replace_text names what it writes first: whoever claims the directory removes both.
+  const std::string beside = fmt::format("{}.tmp.{}.{:016x}", path, env.process_id(), env.random_u64());
+  Result<void> written = env.replace_text(beside, encode_lineage(lineage));
+  if (written.ok() && check) written = check();
+  if (written.ok()) written = env.rename(beside, path);
+  if (!written.ok()) {
+    static_cast<void>(env.remove(beside).ok());
+    return written;
+  }
   return env.sync_directory(run_directory);
 }
 
 Result<void> record_rollback(Env& env, const std::string& run_directory, const std::string& run_id,
-                             const Generation& generation) {
+                             const Generation& generation, const WriterCheck& check) {
   HF_TRY(Lineage lineage, read_lineage(env, run_directory));
   if (lineage.run_id != run_id) {
     lineage = {.run_id = run_id};
     if (has_no_other(env, run_directory)) lineage.first_step = Lineage::none_published;
   }
   lineage.roll_back(generation);
-  return write_lineage(env, run_directory, lineage);
+  return write_lineage(env, run_directory, lineage, check);
 }
 
-Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest) {
+Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest,
+                                      const WriterCheck& check) {
   HF_TRY(Lineage lineage, read_lineage(env, run_directory));
   if (lineage.run_id != manifest.run_id)
     lineage = {.run_id = manifest.run_id, .first_step = Lineage::none_published};
@@ -225,7 +234,7 @@ Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory
   if (lineage.discards(published)) return {};  // a save that ended after the run went back
   lineage.newest_checkpoint = published;
   note_published(env, run_directory, manifest.step, lineage);
-  return write_lineage(env, run_directory, lineage);
+  return write_lineage(env, run_directory, lineage, check);
 }
 
 }  // namespace holdfast::inline checkpoint

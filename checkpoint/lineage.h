@@ -5,9 +5,15 @@
 //
 // RUN/lineage.json holds it: replaced by rename, by the holder of the run directory's lock, before the first
 // step of a new generation. A directory without it has generation 0 alone.
+//
+// A writer that another has replaced, and that was stopped at any point of its write, puts no lineage in the place
+// of the other's: its text lies beside the file before it looks whether it still is the writer (WriterCheck), and
+// whoever claims the directory removes that (claim_run_directory()) before reading anything. What the old one then
+// renames is gone.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -110,15 +116,17 @@ Result<Lineage> decode_lineage(std::string_view text, const std::string& place);
 
 // Reads the lineage; an empty one where the directory has no record.
 Result<Lineage> read_lineage(Env& env, const std::string& run_directory);
-// Writes the lineage; durable when it returns.
-Result<void> write_lineage(Env& env, const std::string& run_directory, const Lineage& lineage);
-// Removes the record, as if there never was one; durable when it returns.
-Result<void> remove_lineage(Env& env, const std::string& run_directory);
+// WriterCheck fails with ExitCode::communication once another writer has the run directory; empty: there is none.
+using WriterCheck = std::function<Result<void>()>;
+// Writes the lineage; durable when it returns. An empty one is as if there never was a record.
+Result<void> write_lineage(Env& env, const std::string& run_directory, const Lineage& lineage,
+                           const WriterCheck& check = {});
 // Records that the run goes back (Lineage::roll_back); durable when it returns. Begins a record where there is
 // none, or only one of another run.
 Result<void> record_rollback(Env& env, const std::string& run_directory, const std::string& run_id,
-                             const Generation& generation);
+                             const Generation& generation, const WriterCheck& check = {});
 // Records that a checkpoint was published. Begins a record where there is none, or only one of another run.
-Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest);
+Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest,
+                                      const WriterCheck& check = {});
 
 }  // namespace holdfast::inline checkpoint

@@ -22,12 +22,17 @@ Result<void> write_manifest(Env& env, const std::string& directory, const std::s
   return env.sync_directory(directory);
 }
 
+// Returns what is in RUN/.pending; nothing where that is not there.
+Result<std::vector<std::string>> entries_of(Env& env, const std::string& pending) {
+  HF_TRY(const FileStatus status, env.status(pending));
+  if (!status.exists) return std::vector<std::string>();
+  return env.list(pending);
+}
+
 // A writer died between moving a whole checkpoint away and putting its successor there.
 Result<void> put_replaced_back(Env& env, const std::string& run_directory) {
   const std::string pending = names::pending(run_directory);
-  HF_TRY(const FileStatus status, env.status(pending));
-  if (!status.exists) return {};
-  HF_TRY(const std::vector<std::string> entries, env.list(pending));
+  HF_TRY(const std::vector<std::string> entries, entries_of(env, pending));
   for (const std::string& name : entries) {
     if (!name.starts_with(names::replaced_prefix)) continue;
     const std::string visible = names::checkpoints(run_directory);
@@ -112,8 +117,14 @@ Result<void> CheckpointStore::restore_replaced() {
 }
 
 Result<void> CheckpointStore::remove_leftovers() {
+  const std::string pending = names::pending(run_directory_);
+  // What is there before the fence says that nobody else writes is of this writer or an earlier one, even where this
+  // process is stopped after that.
+  const Result<std::vector<std::string>> leftovers = entries_of(*env_, pending);
+  HF_TRY_VOID(as_checkpoint_result(outcome_of(leftovers)));
   HF_TRY_VOID(restore_replaced());
-  return env_->remove_tree(names::pending(run_directory_));
+  for (const std::string& name : *leftovers) HF_TRY_VOID(env_->remove_tree(pending + "/" + name));
+  return {};
 }
 
 Result<void> CheckpointStore::begin_save(std::uint64_t step) {
@@ -123,12 +134,12 @@ Result<void> CheckpointStore::begin_save(std::uint64_t step) {
 
 Result<void> CheckpointStore::record_rollback(const std::string& run_id, const Generation& generation) {
   const std::scoped_lock lock(lineage_mutex_);
-  return checkpoint::record_rollback(*env_, run_directory_, run_id, generation);
+  return checkpoint::record_rollback(*env_, run_directory_, run_id, generation, fence_.check);
 }
 
 Result<void> CheckpointStore::replace_lineage(const Lineage& lineage) {
   const std::scoped_lock lock(lineage_mutex_);
-  return write_lineage(*env_, run_directory_, lineage);
+  return write_lineage(*env_, run_directory_, lineage, fence_.check);
 }
 
 Result<void> CheckpointStore::abandon_save(std::uint64_t step) {
@@ -210,7 +221,7 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   // ignored.
   {
     const std::scoped_lock lock(lineage_mutex_);
-    static_cast<void>(record_newest_checkpoint(*env_, run_directory_, manifest).ok());
+    static_cast<void>(record_newest_checkpoint(*env_, run_directory_, manifest, fence_.check).ok());
   }
   // The save is done; what cannot be removed now is removed by the next writer.
   if (occupied.exists) static_cast<void>(env_->remove_tree(aside).ok());

@@ -35,8 +35,8 @@ struct CheckpointCandidate;
 
 // WriterFence keeps a writer that has been replaced, and does not know it, from changing the checkpoints.
 struct WriterFence {
-  std::uint64_t epoch = 0;                   // epoch of its claim of the run; in every manifest. 0: none
-  std::function<Result<void>()> check = {};  // fails with ExitCode::communication if it was replaced
+  std::uint64_t epoch = 0;  // epoch of its claim of the run; in every manifest. 0: none
+  WriterCheck check = {};
 };
 
 class CheckpointStore {
@@ -56,7 +56,8 @@ class CheckpointStore {
   // anything becomes visible or is removed.
   void fence(WriterFence fence) { fence_ = std::move(fence); }
 
-  // Removes leftovers of dead writers, and of this one's saves that failed; no save of its own is under way.
+  // Removes leftovers of dead writers, and of this one's saves that failed; no save of its own is under way. What
+  // another writer begins meanwhile stays.
   Result<void> remove_leftovers();
   // Calls remove_leftovers() and makes an empty pending directory. Where several saves of one writer are
   // under way, each of their ranks makes the directory itself.

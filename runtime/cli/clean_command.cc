@@ -35,10 +35,11 @@ constexpr const char* clean_usage =
     "              process uses; where directories are mounted that may be away now, look at --list first\n";
 
 // Records what a verdict has decided and no start could record: with the snapshots it would be forgotten.
-Result<void> record_decided(Env& env, const std::string& directory, const Digest& run) {
+Result<void> record_decided(Env& env, const std::string& directory, const Digest& run,
+                            const ClaimCheck& claim) {
   std::vector<DecidedRollback> decided;
   for (const KeptRollback& kept : kept_rollbacks(env, run)) decided.push_back(kept.decided);
-  HF_TRY(const std::optional<DecidedRollback> recorded, record_unrecorded(env, directory, decided));
+  HF_TRY(const std::optional<DecidedRollback> recorded, record_unrecorded(env, directory, decided, claim));
   if (recorded.has_value()) {
     fmt::print("{}: the run goes back to step {} or before, as a verdict has decided ({})\n", directory,
                recorded->generation.parent.step, printable(recorded->generation.reason));
@@ -59,7 +60,7 @@ Result<void> clean(Env& env, const std::string& directory) {
   HF_TRY(const RunIdentity identity, identify_run(env, paths));
   SharedSnapshots removed;
   if (!identity.id.empty()) {
-    HF_TRY_VOID(record_decided(env, directory, digest_of(identity.id)));
+    HF_TRY_VOID(record_decided(env, directory, digest_of(identity.id), claim->fence()));
     HF_TRY(removed, remove_snapshots(env, digest_of(identity.id)));
   }
   if (!identity.copy_of.empty()) {

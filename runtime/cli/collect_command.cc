@@ -65,7 +65,7 @@ class Collection {
     FaultPoints none;
     HF_TRY_VOID(CheckpointStore(env_, none, paths_.directory).restore_replaced());
     HF_TRY_VOID(gather(*newest));
-    if (!lineage.run_id.empty()) HF_TRY_VOID(write_lineage(env_, paths_.directory, lineage));
+    if (!lineage.run_id.empty()) HF_TRY_VOID(write_lineage(env_, paths_.directory, lineage, claim->fence()));
     HF_TRY_VOID(copy_log());
     const std::string directory = directory_of(*newest);
     HF_TRY_VOID(outcome_of(open_verified(env_, directory)));

@@ -43,19 +43,19 @@ Result<std::vector<DecidedRollback>> gather_kept(const TrainInputs& inputs, cons
 }  // namespace
 
 Result<void> record_kept_rollbacks(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                   bool holds_claim) {
+                                   const ClaimCheck& claim) {
   if (config.run.resume == "never") return {};
   const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + storage_patience_ms);
-  HF_TRY(const std::string id, id_of_run(inputs, patient, config, holds_claim));
+  HF_TRY(const std::string id, id_of_run(inputs, patient, config, claim != nullptr));
   if (id.empty()) return {};
   const Digest run = digest_of(id);
   HF_TRY(const std::vector<DecidedRollback> decided, gather_kept(inputs, waiter, run));
   if (decided.empty()) return {};
   Result<std::optional<DecidedRollback>> recorded = std::optional<DecidedRollback>();
-  if (holds_claim) {
+  if (claim != nullptr) {
     const StorageWait storage(inputs.watch, "the record of a roll-back");
-    recorded = retry_storage(inputs.env,
-                             [&] { return record_unrecorded(inputs.env, config.run.directory, decided); });
+    recorded = retry_storage(
+        inputs.env, [&] { return record_unrecorded(inputs.env, config.run.directory, decided, claim); });
   }
   HF_TRY_VOID(agree_on_outcome(inputs.communicator, patient, outcome_of(recorded), inputs.env.host_name()));
   if (recorded->has_value() && inputs.communicator.rank() == 0) {

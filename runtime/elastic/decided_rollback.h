@@ -5,13 +5,14 @@
 #include "parallel/comm/collectives.h"
 #include "runtime/config/config.h"
 #include "runtime/rank/train_inputs.h"
+#include "runtime/run/claim.h"
 
 namespace holdfast::inline elastic {
 
 // Gathers what the hosts have kept, and has it in the lineage of each run directory before any state is chosen.
-// Collective. `holds_claim`: this rank holds the lock of the run directory, or of that of its host. Where the disk
+// Collective. `claim`: of the run directory, or of that of this host, on the rank that has it. Where the disk
 // does not take the record this start fails as on any storage, and what was kept stays.
 Result<void> record_kept_rollbacks(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                   bool holds_claim);
+                                   const ClaimCheck& claim);
 
 }  // namespace holdfast::inline elastic

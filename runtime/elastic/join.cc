@@ -119,6 +119,10 @@ void say_note(const std::string& note) {
   if (!note.empty()) print_message("{}", note);
 }
 
+ClaimCheck check_of(const std::unique_ptr<Claim>& claim) {
+  return claim == nullptr ? ClaimCheck() : claim->fence();
+}
+
 Result<void> claim_directory(Env& env, const Config& config, std::unique_ptr<Claim>& claim) {
   HF_TRY(claim, claim_run_directory(env, {config.run.directory}));
   HF_TRY(const std::string io_note, check_direct_io(env, config.run.directory));
@@ -156,9 +160,8 @@ Result<OwnStates> join_domains(const TrainInputs& inputs, const Waiter& waiter, 
     claimed = try_storage(inputs, "the lock of the run directory",
                           [&] { return claim_directory(inputs.env, config, claim); });
   HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
-  HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, claim != nullptr));
-  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, domains,
-                                   claim == nullptr ? ClaimCheck() : claim->fence()));
+  HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, check_of(claim)));
+  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, domains, check_of(claim)));
   Result<void> named;
   if (own.newest.ok() && claim != nullptr)
     named = remember_domain_name(inputs.env, config.run.directory, domains.of(inputs.communicator.rank()));
@@ -255,7 +258,7 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
   if (domains.has_value()) {
     HF_TRY(own, join_domains(inputs, waiter, config, *domains, claim));
   } else {
-    HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, claim != nullptr));
+    HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, check_of(claim)));
   }
   Result<StartPoint> chosen = StartPoint{};
   if (first) {

@@ -110,10 +110,7 @@ class PartsOfHosts {
         leads_ && inventories_[static_cast<std::size_t>(index_of_domain())].lineage != lineage;
     const bool is_over = lineage.run_id.empty() && !merged.run_id.empty();
     if (!differs || (lineage.run_id.empty() && !is_over)) return agree({});
-    Result<void> written = may_write();
-    if (written.ok() && !is_over) written = write_lineage(env_, run_directory_, lineage);
-    if (written.ok() && is_over) written = remove_lineage(env_, run_directory_);
-    return agree(written);
+    return agree(write_lineage(env_, run_directory_, lineage, check_));
   }
 
   // Removes parts of checkpoints that were never whole. If a host died before it had published its part of

@@ -150,7 +150,7 @@ Result<void> TrainRun::complete_rollback() {
   // The ranks that have decided may be dead, and spares, one of which may write now, were not asked.
   Config resumed = setup_.config;
   resumed.run.resume = "auto";
-  return record_kept_rollbacks(world(), waiter().with_timeout(patience_ms), resumed, setup_.claim != nullptr);
+  return record_kept_rollbacks(world(), waiter().with_timeout(patience_ms), resumed, claim_check());
 }
 
 }  // namespace holdfast::inline elastic

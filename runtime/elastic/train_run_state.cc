@@ -58,9 +58,9 @@ Result<void> TrainRun::enter_generation() {
   Result<void> published = check_claim();
   if (group_.writes && published.ok()) {
     // A save of the epoch before may still be published by a thread of its store.
-    published = saves_.store.has_value()
-                    ? saves_.store->replace_lineage(choice.lineage)
-                    : write_lineage(launched_.env, setup_.config.run.directory, choice.lineage);
+    published = saves_.store.has_value() ? saves_.store->replace_lineage(choice.lineage)
+                                         : write_lineage(launched_.env, setup_.config.run.directory,
+                                                         choice.lineage, claim_check());
   }
   HF_TRY_VOID(agree(published));
   HF_FAULT_POINT(launched_.faults, "generation.after_publish");

@@ -14,7 +14,8 @@
 //
 // A holder that was only slow finds another claim in the file, and is the writer no more: check() fails with
 // ExitCode::communication from then on. A check and what follows it are not one operation; between them lies
-// no more than a system call, so a process that is stopped right there can still do that one thing.
+// no more than a system call, so a process that is stopped right there can still do that one thing. Where that
+// would harm, it is a rename of what the next holder has removed by then (checkpoint/lineage.h).
 //
 // Threads: standing(), check() and what fence() returns are for any; the rest for one.
 #pragma once

@@ -10,7 +10,8 @@
 namespace holdfast::inline run {
 namespace {
 
-// Env::replace_text writes beside the file first; a kill in between leaves that file behind.
+// Env::replace_text writes beside the file first; a kill in between leaves that file behind. A writer that was
+// replaced may still live and be about to rename its lineage, which this prevents (checkpoint/lineage.h).
 Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
   HF_TRY(const std::vector<std::string> names, env.list(paths.directory));
   for (const std::string& name : names) {

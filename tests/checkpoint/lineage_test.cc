@@ -191,7 +191,7 @@ TEST_F(LineageStoreTest, KnowsThatNothingWasPublishedBeforeARollback) {
 // As after a download, and with a record of a program of before.
 TEST_F(LineageStoreTest, DoesNotKnowWhatWasPublishedElsewhere) {
   save_step(0, 20);
-  HF_ASSERT_OK(remove_lineage(posix_env(), run()));
+  HF_ASSERT_OK(write_lineage(posix_env(), run(), {}));
   save_step(0, 30);
   EXPECT_EQ(read_lineage(posix_env(), run())->first_step, std::nullopt);
   save_step(0, 40);

@@ -6,11 +6,15 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <functional>
+#include <utility>
+
 #include "runtime/run/event_log.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_holder.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/forwarding_env.h"
 #include "tests/support/memory_env.h"
 #include "tests/support/temporary_directory.h"
 
@@ -190,6 +194,34 @@ TEST(ClaimTest, OfTwoThatTakeOverTheLastOneIsTheWriter) {
   EXPECT_EQ(taken.error().message, "in use by host y pid 8");
 }
 
+// Stops a writer before it writes a lineage, or before it puts the one that it has written into its place, while
+// `meanwhile` happens.
+class StoppedAtLineage final : public ForwardingEnv {
+ public:
+  using ForwardingEnv::ForwardingEnv;
+
+  void stop(int at, std::function<void()> meanwhile) {
+    left_ = at;
+    meanwhile_ = std::move(meanwhile);
+  }
+  Result<void> replace_text(const std::string& path, const std::string& text) override {
+    look_at(path);
+    return inner().replace_text(path, text);
+  }
+  Result<void> rename(const std::string& source, const std::string& target) override {
+    look_at(target);
+    return inner().rename(source, target);
+  }
+
+ private:
+  void look_at(const std::string& path) {
+    if (path.find("lineage.json") != std::string::npos && --left_ == 0) meanwhile_();
+  }
+
+  int left_ = 0;
+  std::function<void()> meanwhile_;
+};
+
 // Two hosts whose locks do not exclude each other: each a view of the same files.
 class TwoHosts : public testing::Test {
  protected:
@@ -239,6 +271,51 @@ TEST_F(TwoHosts, TheOneThatWasReplacedPublishesAndRemovesNothing) {
   Result<Checkpoint> checkpoint = Checkpoint::open(files_, new_store.checkpoint_directory(4));
   HF_ASSERT_OK(checkpoint);
   EXPECT_EQ(checkpoint->manifest().epoch, new_claim->epoch());
+}
+
+// An old writer that is stopped between its look at the claim and what it does next, while another takes over.
+TEST_F(TwoHosts, TheOneThatIsStoppedPutsNoOldLineageOverANewGeneration) {
+  const std::string run_id = manifest_of_step(4).run_id;
+  for (const int at : {1, 2}) {
+    StoppedAtLineage old_env(old_host_);
+    const std::unique_ptr<Claim> old_claim = claim_run_directory(old_env, claimed_run).value();
+    CheckpointStore old_store(old_env, faults_, claimed_run.directory, 1);
+    CheckpointStore new_store(new_host_, faults_, claimed_run.directory, 2);
+    old_store.fence({.epoch = old_claim->epoch(), .check = old_claim->fence()});
+    std::unique_ptr<Claim> new_claim;
+    old_env.stop(at, [&] {
+      new_claim = claim_run_directory(new_host_, claimed_run).value();
+      new_store.fence({.epoch = new_claim->epoch(), .check = new_claim->fence()});
+      EXPECT_TRUE(new_store.record_rollback(run_id, {.parent = {.step = 2}}).ok());
+    });
+    HF_ASSERT_OK(save_step(old_env, old_store, static_cast<std::uint64_t>(3 + at)));
+    ASSERT_NE(new_claim, nullptr) << at;
+    const Result<Lineage> lineage = read_lineage(files_, claimed_run.directory);
+    HF_ASSERT_OK(lineage);
+    EXPECT_EQ(lineage->current(), 1u) << at;
+    EXPECT_TRUE(lineage->discards({.generation = 0, .step = static_cast<std::uint64_t>(3 + at)})) << at;
+    EXPECT_FALSE(old_store.record_rollback(run_id, {.parent = {.step = 1}}).ok());
+    EXPECT_EQ(read_lineage(files_, claimed_run.directory).value(), *lineage);
+    HF_ASSERT_OK(write_lineage(files_, claimed_run.directory, {}));
+  }
+}
+
+TEST_F(TwoHosts, TheOneThatIsStoppedAfterItsLookRemovesNoShardsOfTheOther) {
+  const std::unique_ptr<Claim> old_claim = claim_run_directory(old_host_, claimed_run).value();
+  CheckpointStore old_store(old_host_, faults_, claimed_run.directory, 1);
+  CheckpointStore new_store(new_host_, faults_, claimed_run.directory, 2);
+  HF_ASSERT_OK(old_store.begin_save(3));
+  std::unique_ptr<Claim> new_claim;
+  old_store.fence({.epoch = old_claim->epoch(), .check = [&]() -> Result<void> {
+                     const Result<void> seen = old_claim->check();
+                     new_claim = claim_run_directory(new_host_, claimed_run).value();
+                     new_store.fence({.epoch = new_claim->epoch(), .check = new_claim->fence()});
+                     EXPECT_TRUE(new_store.begin_save(5).ok());
+                     return seen;
+                   }});
+  HF_ASSERT_OK(old_store.remove_leftovers());
+  EXPECT_TRUE(files_.status(new_store.pending_directory(5))->exists);
+  EXPECT_FALSE(files_.status(old_store.pending_directory(3))->exists);
 }
 
 // Another takes over while its save is under way: after its shards, and after its manifest.
