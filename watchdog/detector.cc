@@ -73,7 +73,31 @@ std::int64_t over_ns(const WatchedRank& rank, std::int64_t now_ns) {
   return std::max(over_phase_ns(rank, now_ns), over_stopped_ns(rank, now_ns));
 }
 
-Condition condition_of(const WatchedRank& rank, std::int64_t now_ns, std::int64_t silent_ns) {
+// Returns the rank that has waited for longest beyond its deadline to come together with the others in a recovery; null:
+// none has.
+const WatchedRank* longest_in_recovery(std::span<const WatchedRank> ranks, std::int64_t now_ns) {
+  const WatchedRank* longest = nullptr;
+  for (const WatchedRank& rank : ranks) {
+    const SlotView& slot = rank.slot;
+    if (slot.process <= 0 || slot.left || rank.ended) continue;
+    if (slot.phase != Phase::recovery || slot.wait_begun_ns <= 0 || over_ns(rank, now_ns) <= 0) continue;
+    if (longest == nullptr || over_ns(rank, now_ns) > over_ns(*longest, now_ns)) longest = &rank;
+  }
+  return longest;
+}
+
+// Returns how much longer than those may wait that are in a recovery a rank has kept them waiting in a step, without a
+// sign of life. They end where it has not come by the end of their time, whatever its step may take.
+std::int64_t over_recovery_ns(const WatchedRank& rank, const WatchedRank* recovering, std::int64_t now_ns) {
+  const bool works = rank.slot.phase == Phase::step || rank.slot.phase == Phase::evaluation;
+  if (recovering == nullptr || !works || waits_for_storage(rank))
+    return std::numeric_limits<std::int64_t>::min();
+  const std::int64_t since_ns = std::max({begun_of(*recovering), beat_of(rank), rank.slot.life_ns});
+  return now_ns - since_ns - recovering->slot.deadline_ns;
+}
+
+Condition condition_of(const WatchedRank& rank, const WatchedRank* recovering, std::int64_t now_ns,
+                       std::int64_t silent_ns) {
   const SlotView& slot = rank.slot;
   Condition condition;
   condition.watched = slot.process > 0 && !slot.left && !rank.ended;
@@ -83,6 +107,8 @@ Condition condition_of(const WatchedRank& rank, std::int64_t now_ns, std::int64_
   condition.stuck = rank.stopped || (says_that_it_waits && silent);
   condition.waits = says_that_it_waits && !condition.stuck;
   condition.over_ns = over_ns(rank, now_ns);
+  if (!condition.waits)
+    condition.over_ns = std::max(condition.over_ns, over_recovery_ns(rank, recovering, now_ns));
   return condition;
 }
 
@@ -124,7 +150,7 @@ std::string life_clause(const WatchedRank& rank, std::int64_t now_ns) {
   return fmt::format("; there are signs of life, but {} are the most", duration(ceiling_of(slot)));
 }
 
-std::string culprit_sentence(const WatchedRank& rank, std::int64_t now_ns) {
+std::string culprit_sentence(const WatchedRank& rank, const WatchedRank* recovering, std::int64_t now_ns) {
   const SlotView& slot = rank.slot;
   std::string text = fmt::format("{} hangs: {} for {}, {}", who(rank), at(slot),
                                  duration(now_ns - begun_of(rank)), measure_of(slot));
@@ -140,6 +166,9 @@ std::string culprit_sentence(const WatchedRank& rank, std::int64_t now_ns) {
   } else if (slot.phase != Phase::spare && !rank.stopped) {
     text += "; it waits for nobody";
   }
+  if (over_ns(rank, now_ns) <= 0 && over_recovery_ns(rank, recovering, now_ns) > 0)
+    text +=
+        fmt::format("; others wait for it in a recovery for {}", duration(now_ns - begun_of(*recovering)));
   return text;
 }
 
@@ -196,7 +225,9 @@ std::vector<std::string> hosts_to_end(std::span<const WatchedRank> ranks,
 class Graph {
  public:
   Graph(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) : ranks_(ranks) {
-    for (const WatchedRank& rank : ranks) conditions_.push_back(condition_of(rank, now_ns, silent_ns));
+    recovering_ = longest_in_recovery(ranks, now_ns);
+    for (const WatchedRank& rank : ranks)
+      conditions_.push_back(condition_of(rank, recovering_, now_ns, silent_ns));
   }
 
   // Returns the culprits, the one that is over its time for longest first; empty if there is none.
@@ -215,6 +246,8 @@ class Graph {
     if (culprits.size() >= count_waiting()) culprits.resize(1);
     return culprits;
   }
+
+  const WatchedRank* recovering() const { return recovering_; }
 
   // Returns those that wait for as long again as they may; none while somebody may be what they wait for: who
   // does not wait, or waits within a limit of its own, as the leader does for new ranks in a recovery while
@@ -274,6 +307,7 @@ class Graph {
   }
 
   std::span<const WatchedRank> ranks_;
+  const WatchedRank* recovering_ = nullptr;
   std::vector<Condition> conditions_;
 };
 
@@ -287,7 +321,7 @@ HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns
   const Graph graph(ranks, now_ns, silent_ns);
   HangVerdict verdict;
   for (const std::size_t each : graph.culprits()) {
-    std::string sentence = culprit_sentence(ranks[each], now_ns);
+    std::string sentence = culprit_sentence(ranks[each], graph.recovering(), now_ns);
     if (verdict.kind == HangVerdict::Kind::none) {
       verdict = {.kind = HangVerdict::Kind::culprit, .index = each, .sentence = std::move(sentence)};
     } else {

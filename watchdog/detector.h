@@ -4,7 +4,9 @@
 // and in any case when its phase takes longer than the ceiling. For a spare, the time without a heartbeat
 // counts. A rank that waits for storage has until the ceiling: ending it would not help, as the next one
 // would wait there, too. One that is stopped does not wait for storage, and has no more than the floor of all
-// deadlines from when it was seen to be stopped, however long its phase may take.
+// deadlines from when it was seen to be stopped, however long its phase may take. One that is in a step while others
+// are past their time to come together in a recovery has no more than that either: they end when they have waited for
+// twice as long.
 //
 // Most ranks over their time only wait for another one. The culprit is a sink of the wait-for graph: a rank
 // over its time that does not wait, or is marked as waiting and has not polled for a while. A rank within its

@@ -285,9 +285,19 @@ class WatchdogTest(unittest.TestCase):
     def test_one_hangs_on_while_the_others_recover(self):
         """The others have messages to it that MPI cannot take back: they are under way until its guard has ended it, later
         than ranks wait for such messages before they come together."""
-        run = self.scene.run("hangs-on", [*RAM, NO_GROWTH, "--watchdog.floor=1s", "--parallel.pipeline=2"])
+        self.assertNotIn("in a recovery for", self.hanging_on("30s"))
+
+    @harness.full
+    def test_one_hangs_on_for_longer_than_the_others_wait(self):
+        """In a first step, which may take longer than they may take to come together."""
+        self.assertRegex(self.hanging_on("8s"), r"rank 1 .* 12\.0 s are the limit; .*; others wait for it in a recovery for 4\.")
+
+    def hanging_on(self, recovery_timeout):
+        """Of two that hang one is ended at once, because it is stopped."""
+        run = self.scene.run(f"hangs-on-{recovery_timeout}", [*RAM, NO_GROWTH, "--watchdog.floor=1s", "--parallel.pipeline=2",
+                                                              f"--elastic.recovery_timeout={recovery_timeout}"])
         start = self.watched(run.start(6, "ft", (), f"step.begin@2:1=sleep:{1000 * SETTLE_S},step.begin@2:4=stop"))
-        self.expect_healed(start, [1, 4], ranks_after=4)
+        return self.expect_healed(start, [1, 4], ranks_after=4)
 
     def expect_first_times(self, output, culprits, almost_s=0.1, limit_s=12):
         """With a floor of a second, and nothing learned. A rank that is stopped is ended after the floor."""

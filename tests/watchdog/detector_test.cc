@@ -407,6 +407,38 @@ TEST(Detector, PhasesWithALimitOfTheirOwn) {
   EXPECT_EQ(verdict_on({computes(0, 1'000'000, 0)}).kind, HangKind::none) << "0: no limit";
 }
 
+// The others wait for it no longer than for their time to recover, which is shorter than a first step may take.
+TEST(Detector, OneInAStepThatOthersWaitForInARecovery) {
+  const auto recovers = [](int rank, std::int64_t for_ms) {
+    WatchedRank one = waits(rank, for_ms);
+    one.slot.phase = Phase::recovery;
+    one.slot.deadline_ns = 15'000 * ms;
+    one.slot.median_ns = 0;
+    return one;
+  };
+  WatchedRank hangs = computes(1, 17'000, 60'000);
+  hangs.slot.median_ns = 0;
+  EXPECT_EQ(verdict_on({recovers(0, 14'900), hangs, recovers(2, 14'800)}).kind, HangKind::none);
+  const HangVerdict verdict = verdict_on({recovers(0, 15'200), hangs, recovers(2, 15'100)});
+  EXPECT_EQ(verdict.kind, HangKind::culprit);
+  EXPECT_EQ(verdict.index, 1u);
+  EXPECT_EQ(
+      verdict.sentence,
+      "rank 1 (host a) hangs: step 9 for 17.0 s, 60.0 s are the limit; it waits for nobody; others wait "
+      "for it in a recovery for 15.2 s");
+  WatchedRank lives = hangs;
+  lives.slot.life_ns = now_ns - 10'000 * ms;
+  EXPECT_EQ(verdict_on({recovers(0, 15'200), lives, recovers(2, 15'100)}).kind, HangKind::none);
+  WatchedRank reads = hangs;
+  reads.slot.storage_begun_ns = now_ns - 16'000 * ms;
+  reads.slot.ceiling_ns = 600'000 * ms;
+  EXPECT_EQ(verdict_on({recovers(0, 15'200), reads, recovers(2, 15'100)}).kind, HangKind::none);
+  WatchedRank loads = hangs;
+  loads.slot.phase = Phase::load;
+  EXPECT_EQ(verdict_on({recovers(0, 15'200), loads, recovers(2, 15'100)}).kind, HangKind::none);
+  EXPECT_EQ(verdict_on({recovers(0, 15'200), waits(1, 4'000, 0), recovers(2, 15'100)}).kind, HangKind::none);
+}
+
 TEST(Detector, NamesTheRankOfAnotherHost) {
   WatchedRank distant = stopped(computes(5, 6'000));
   distant.host = "b";
