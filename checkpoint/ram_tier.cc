@@ -285,8 +285,16 @@ std::vector<std::uint32_t> SnapshotSet::drop_damaged(const std::vector<ShardSpec
   return dropped;
 }
 
-void SnapshotSet::add(const ShardSpec& spec, OwnedMemory bytes) {
-  added_.emplace_back(spec, std::move(bytes));
+// The one that piece() has verified is the first that is sound.
+std::span<const std::byte> SnapshotSet::digests(std::uint32_t rank, std::size_t index) const {
+  for (const SnapshotReader& reader : readers_) {
+    if (reader.identity().rank == rank && reader.has_verified(index)) return reader.digests_of(index);
+  }
+  return {};
+}
+
+void SnapshotSet::add(const ShardSpec& spec, OwnedMemory bytes, std::vector<std::byte> digests) {
+  added_.push_back({spec, std::move(bytes), std::move(digests)});
 }
 
 std::vector<SnapshotSet::Slot> SnapshotSet::slots() const {
@@ -297,7 +305,7 @@ std::vector<SnapshotSet::Slot> SnapshotSet::slots() const {
       slots.push_back({.spec = pieces[i], .rank = rank, .index = i, .added = false});
   }
   for (std::size_t i = 0; i < added_.size(); ++i)
-    slots.push_back({.spec = added_[i].first, .rank = 0, .index = i, .added = true});
+    slots.push_back({.spec = added_[i].spec, .rank = 0, .index = i, .added = true});
   return slots;
 }
 
@@ -319,7 +327,7 @@ Result<void> SnapshotSet::read(std::span<const Checkpoint::Wanted> wanted) {
     const Slot& slot = from[copy.existing_index];
     std::span<const std::byte> source;
     if (slot.added) {
-      source = {added_[slot.index].second.get(), added_[slot.index].first.byte_count()};
+      source = {added_[slot.index].bytes.get(), added_[slot.index].spec.byte_count()};
     } else {
       HF_TRY(source, piece(slot.rank, slot.index));
     }
@@ -332,6 +340,33 @@ Result<void> SnapshotSet::read(std::span<const Checkpoint::Wanted> wanted) {
     });
   }
   return {};
+}
+
+Result<std::vector<std::byte>> SnapshotSet::read_digests(const std::vector<ShardSpec>& weights) const {
+  constexpr std::uint64_t bytes_each = sizeof(std::uint64_t);
+  const std::vector<Slot> from = slots();
+  std::vector<ShardSpec> existing;
+  for (const Slot& slot : from) existing.push_back(slot.spec);
+  HF_TRY(const std::vector<ShardCopy> copies, plan_copies(existing, weights));
+  std::vector<std::uint64_t> begins;
+  std::uint64_t blocks = 0;
+  for (const ShardSpec& weight : weights) {
+    begins.push_back(blocks);
+    blocks += weight.block_count;
+  }
+  std::vector<std::byte> digests(blocks * bytes_each);
+  for (const ShardCopy& copy : copies) {
+    const Slot& slot = from[copy.existing_index];
+    const std::span<const std::byte> source = slot.added
+                                                  ? std::span<const std::byte>(added_[slot.index].digests)
+                                                  : this->digests(slot.rank, slot.index);
+    if (source.empty()) return std::vector<std::byte>();
+    const std::uint64_t target_block = begins[copy.wanted_index] + copy.wanted_offset / block_elements;
+    const std::uint64_t count = (copy.element_count + block_elements - 1) / block_elements;
+    std::ranges::copy(source.subspan(copy.existing_offset / block_elements * bytes_each, count * bytes_each),
+                      digests.begin() + static_cast<std::ptrdiff_t>(target_block * bytes_each));
+  }
+  return digests;
 }
 
 }  // namespace holdfast::inline checkpoint

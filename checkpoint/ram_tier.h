@@ -113,11 +113,16 @@ class SnapshotSet {
   // Verifies the parts of the set that are wanted. Removes the ranks in whose slots a part is damaged, in the
   // replicas too, from the set, and returns them.
   std::vector<std::uint32_t> drop_damaged(const std::vector<ShardSpec>& wanted);
-  // Adds bytes from another host, verified there; as many as `spec` has.
-  void add(const ShardSpec& spec, OwnedMemory bytes);
+  // Returns the block digests of a piece that piece() has returned; empty where they are unknown.
+  std::span<const std::byte> digests(std::uint32_t rank, std::size_t index) const;
+  // Adds bytes from another host, verified there; as many as `spec` has, and their block digests, if known.
+  void add(const ShardSpec& spec, OwnedMemory bytes, std::vector<std::byte> digests = {});
 
   // Reads as Checkpoint::read does; verifies what it touches first.
   Result<void> read(std::span<const Checkpoint::Wanted> wanted);
+  // Reads the block digests of `weights`, pieces that have some and were read before, one after another. Empty: not
+  // all are known.
+  Result<std::vector<std::byte>> read_digests(const std::vector<ShardSpec>& weights) const;
   // Returns whether all of `wanted` is here, as far as the indices say.
   bool holds(const std::vector<ShardSpec>& wanted) const;
   // Returns a sentence for each slot that was found to be damaged.
@@ -137,7 +142,12 @@ class SnapshotSet {
   Pace pace_;
   std::vector<std::unique_ptr<SharedMemory>> memory_;
   std::vector<SnapshotReader> readers_;  // those of a rank one after another
-  std::vector<std::pair<ShardSpec, OwnedMemory>> added_;
+  struct Added {
+    ShardSpec spec;
+    OwnedMemory bytes;
+    std::vector<std::byte> digests;
+  };
+  std::vector<Added> added_;
   std::vector<std::string> damages_;
 };
 

@@ -28,6 +28,8 @@ struct StatePiece {
   std::span<const std::byte> bytes;
   // CRC32C of each chunk (chunk_bytes each), where they were computed already; else empty.
   std::span<const std::uint32_t> chunk_crc32c = {};
+  // Block digests of the piece (snapshot_slot.h), in memory of the same kind; empty where there are none.
+  std::span<const std::byte> digests = {};
 };
 
 // Returns host memory with the content of a part of a piece, no longer than a chunk; valid until the next

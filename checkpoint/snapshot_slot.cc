@@ -14,7 +14,6 @@
 
 #include "checkpoint/shard_format.h"
 #include "runtime/core/crc32c.h"
-#include "runtime/core/json.h"
 
 namespace holdfast::inline checkpoint {
 namespace {
@@ -84,6 +83,27 @@ std::uint64_t data_bytes(std::span<const ShardSpec> pieces) {
   std::uint64_t bytes = 0;
   for (const ShardSpec& piece : pieces) bytes += padded(piece.byte_count());
   return bytes;
+}
+
+std::uint64_t digest_bytes(const ShardSpec& piece) {
+  return SnapshotSlot::has_digests(piece) ? piece.block_count * sizeof(std::uint64_t) : 0;
+}
+
+std::uint64_t digest_bytes(std::span<const ShardSpec> pieces) {
+  std::uint64_t bytes = 0;
+  for (const ShardSpec& piece : pieces) bytes += digest_bytes(piece);
+  return bytes;
+}
+
+// Cuts block digests into those of each piece.
+template <typename Byte>
+std::vector<std::span<Byte>> digests_by_piece(std::span<Byte> digests, std::span<const ShardSpec> pieces) {
+  std::vector<std::span<Byte>> by_piece;
+  for (const ShardSpec& piece : pieces) {
+    by_piece.push_back(digests.first(digests.empty() ? 0 : digest_bytes(piece)));
+    digests = digests.subspan(by_piece.back().size());
+  }
+  return by_piece;
 }
 
 std::uint32_t piece_checksum(const StatePiece& piece) {
@@ -190,22 +210,23 @@ std::vector<ShardSpec> specs_from_text(const std::string& text) {
 
 // The index: the texts of manifest and specs, at most doubled by JSON's escapes, and a number for each piece.
 std::uint64_t SnapshotSlot::bytes_for(std::span<const ShardSpec> pieces, std::uint64_t manifest_bytes_max) {
-  constexpr std::uint64_t crc_text_bytes = 11, brackets = 64;
-  return page_bytes + data_bytes(pieces) +
+  constexpr std::uint64_t crc_text_bytes = 11, brackets = 96;
+  return page_bytes + data_bytes(pieces) + padded(digest_bytes(pieces)) +
          padded(2 * manifest_bytes_max + to_text(pieces).size() + crc_text_bytes * pieces.size() + brackets);
 }
 
 SnapshotSlot::SnapshotSlot(std::span<std::byte> memory, const std::vector<ShardSpec>& pieces)
     : memory_(memory), specs_text_(to_text(pieces)) {
   HF_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % page_bytes == 0);
-  HF_CHECK(page_bytes + data_bytes(pieces) <= memory.size());
+  HF_CHECK(page_bytes + data_bytes(pieces) + padded(digest_bytes(pieces)) <= memory.size());
   std::uint64_t offset = page_bytes;
   for (const ShardSpec& piece : pieces) {
     chunk_crc32c_.emplace_back(shard_format::chunk_count(piece.byte_count()));
     pieces_.push_back({piece, memory.subspan(offset, piece.byte_count()), chunk_crc32c_.back()});
     offset += padded(piece.byte_count());
   }
-  index_offset_ = offset;
+  all_digests_ = memory.subspan(offset, digest_bytes(pieces));
+  digests_ = digests_by_piece(all_digests_, pieces);
 }
 
 void SnapshotSlot::begin() {
@@ -231,13 +252,17 @@ void SnapshotSlot::copy(std::size_t piece, std::uint64_t offset, std::span<const
   }
 }
 
-void SnapshotSlot::seal(const SnapshotIdentity& identity, const Manifest& manifest) {
+void SnapshotSlot::seal(const SnapshotIdentity& identity, const Manifest& manifest, Digests digests) {
+  const std::span<const std::byte> kept = digests == Digests::filled ? all_digests_ : std::span<std::byte>();
+  const std::uint64_t index_offset =
+      static_cast<std::uint64_t>(all_digests_.data() - memory_.data()) + padded(kept.size());
   std::vector<std::uint32_t> piece_crc32c;
   for (const StatePiece& piece : pieces_) piece_crc32c.push_back(piece_checksum(piece));
-  const std::string index = fmt::format("[{},{},{}]", Json(encode_manifest(manifest)).dump_any(), specs_text_,
-                                        Json(piece_crc32c).dump_any());
-  HF_CHECK(index.size() <= memory_.size() - index_offset_, "a manifest is longer than was planned");
-  std::memcpy(memory_.data() + index_offset_, index.data(), index.size());
+  std::string index = fmt::format("[{},{},{}", Json(encode_manifest(manifest)).dump_any(), specs_text_,
+                                  Json(piece_crc32c).dump_any());
+  index += kept.empty() ? "]" : fmt::format(",[{},{}]]", kept.size(), crc32c(kept));
+  HF_CHECK(index.size() <= memory_.size() - index_offset, "a manifest is longer than was planned");
+  std::memcpy(memory_.data() + index_offset, index.data(), index.size());
   SlotHeader header = {.magic = slot_magic,
                        .version = slot_version,
                        .sealed = sealed_mark,
@@ -250,7 +275,7 @@ void SnapshotSlot::seal(const SnapshotIdentity& identity, const Manifest& manife
                        .step = identity.step,
                        .rank = identity.rank,
                        .ranks = identity.ranks,
-                       .index_offset = index_offset_,
+                       .index_offset = index_offset,
                        .index_bytes = index.size(),
                        .index_crc32c = crc32c(std::as_bytes(std::span(index))),
                        .crc32c = 0};
@@ -312,7 +337,7 @@ Result<void> SnapshotReader::parse_index(std::span<const std::byte> index) {
   const Json json =
       Json::parse_any(std::string_view(reinterpret_cast<const char*>(index.data()), index.size()));
   const auto no_index = [&] { return damaged(place_, "its index is none of this program's"); };
-  if (!json.is_array() || json.size() != 3 || !json[0].is_string() || !json[1].is_array() ||
+  if (!json.is_array() || json.size() < 3 || json.size() > 4 || !json[0].is_string() || !json[1].is_array() ||
       !json[2].is_array() || json[1].size() != json[2].size())
     return no_index();
   HF_TRY(manifest_, decode_manifest(json[0].text(), place_));
@@ -331,8 +356,21 @@ Result<void> SnapshotReader::parse_index(std::span<const std::byte> index) {
     specs_.push_back(std::move(*spec));
   }
   verified_.resize(specs_.size());
-  if (offset != memory_.size()) return damaged(place_, "its pieces do not fill it");
+  if (json.size() == 4 && !find_digests(json[3], offset)) return no_index();
+  digests_ = digests_by_piece(all_digests_, specs_);
+  if (offset + padded(all_digests_.size()) != memory_.size())
+    return damaged(place_, "its pieces do not fill it");
   return {};
+}
+
+bool SnapshotReader::find_digests(const Json& json, std::uint64_t offset) {
+  std::uint64_t bytes = 0;
+  if (!json.is_array() || json.size() != 2 || !read_count(json[0], bytes) ||
+      !read_count(json[1], digests_crc32c_) || bytes != digest_bytes(specs_) ||
+      bytes > memory_.size() - offset)
+    return false;
+  all_digests_ = memory_.subspan(offset, bytes);
+  return true;
 }
 
 Result<std::span<const std::byte>> SnapshotReader::piece(std::size_t index, const Pace& pace) {
@@ -340,6 +378,11 @@ Result<std::span<const std::byte>> SnapshotReader::piece(std::size_t index, cons
   if (!verified_[index] && paced_crc32c(bytes, pace) != crc32c_[index]) {
     return damaged(place_, fmt::format("tensor '{}' ({}) has a wrong checksum", specs_[index].tensor,
                                        specs_[index].kind));
+  }
+  if (!digests_of(index).empty() && !digests_verified_) {
+    if (crc32c(all_digests_) != digests_crc32c_)
+      return damaged(place_, "its block digests have a wrong checksum");
+    digests_verified_ = true;
   }
   verified_[index] = true;
   return bytes;

@@ -3,7 +3,13 @@
 //
 //   0             header, 4,096 bytes: run, writer, generation, step, rank; whether it is sealed
 //   4096          pieces, each at a multiple of 4,096, as they are in memory
-//   index offset  the manifest without shards, the ShardSpecs of the pieces and their CRC32C, as JSON
+//   after them    where they are known: block digests, 8 bytes for each block of a weight
+//   index offset  the manifest without shards, the ShardSpecs of the pieces and their CRC32C, and the number and the
+//                 CRC32C of the block digests if there are any, as JSON
+//
+// A block digest is what the update that wrote a block of a weight and its moments left of it
+// (kernels/state_digest.h). The checksums are of what was copied; with the digests a reader finds what had changed
+// before that.
 //
 // Every byte that a reader uses is under a checksum. A slot is filled from the front and sealed last: one
 // whose writer died on the way is not sealed, and counts for nothing. It never leaves the hosts of its run,
@@ -19,6 +25,7 @@
 #include "checkpoint/paced.h"
 #include "checkpoint/shard_file.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/json.h"
 #include "runtime/core/result.h"
 #include "runtime/core/shard_spec.h"
 
@@ -48,6 +55,8 @@ class SnapshotSlot {
   static constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;  // the same as in a shard file
   // Returns the bytes of memory needed for these pieces and a manifest of at most so many bytes.
   static std::uint64_t bytes_for(std::span<const ShardSpec> pieces, std::uint64_t manifest_bytes_max);
+  // Returns whether block digests are of the blocks of this piece.
+  static bool has_digests(const ShardSpec& piece) { return piece.kind == "weight"; }
   // Makes a slot in `memory`, which has bytes_for() bytes from an address that is a multiple of 4,096, and
   // outlives this object.
   SnapshotSlot(std::span<std::byte> memory, const std::vector<ShardSpec>& pieces);
@@ -56,7 +65,11 @@ class SnapshotSlot {
   // chunk come front to back; several threads may copy, each other chunks.
   void begin();
   void copy(std::size_t piece, std::uint64_t offset, std::span<const std::byte> part);
-  void seal(const SnapshotIdentity& identity, const Manifest& manifest);
+  // Returns the memory of a piece's block digests, which the caller fills if it knows those of all pieces that have
+  // any; it says so to seal().
+  std::span<std::byte> digests(std::size_t piece) const { return digests_[piece]; }
+  enum class Digests { unknown, filled };
+  void seal(const SnapshotIdentity& identity, const Manifest& manifest, Digests digests = Digests::unknown);
   // Returns the pieces; they have their checksums once they are copied.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
 
@@ -65,7 +78,8 @@ class SnapshotSlot {
   std::string specs_text_;  // specs in the index
   std::vector<StatePiece> pieces_;
   std::vector<std::vector<std::uint32_t>> chunk_crc32c_;  // by piece and chunk
-  std::uint64_t index_offset_ = 0;
+  std::vector<std::span<std::byte>> digests_;             // by piece
+  std::span<std::byte> all_digests_;                      // after the last piece
 };
 
 // SnapshotReplica: memory that becomes the replica of a sealed slot of another process: the same bytes,
@@ -110,12 +124,16 @@ class SnapshotReader {
   // Returns a piece after its checksum was verified. Verifies in parts and calls `pace` with the bytes of
   // each.
   Result<std::span<const std::byte>> piece(std::size_t index, const Pace& pace = {});
+  bool has_verified(std::size_t index) const { return verified_[index]; }
+  // Returns the block digests of a piece that was verified; empty where they are unknown.
+  std::span<const std::byte> digests_of(std::size_t index) const { return digests_[index]; }
 
  private:
   friend class SnapshotReplica;
   static Result<SnapshotReader> open(std::span<const std::byte> first_page, std::span<const std::byte> memory,
                                      const std::string& place);
   Result<void> parse_index(std::span<const std::byte> index);
+  bool find_digests(const Json& json, std::uint64_t offset);
   std::string place_;
   std::span<const std::byte> memory_;
   SnapshotIdentity identity_;
@@ -124,6 +142,10 @@ class SnapshotReader {
   std::vector<std::uint64_t> offsets_;
   std::vector<std::uint32_t> crc32c_;
   std::vector<bool> verified_;
+  std::vector<std::span<const std::byte>> digests_;  // by piece
+  std::span<const std::byte> all_digests_;           // empty: unknown
+  std::uint32_t digests_crc32c_ = 0;
+  bool digests_verified_ = false;
 };
 
 }  // namespace holdfast::inline checkpoint

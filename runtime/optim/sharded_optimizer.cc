@@ -138,6 +138,13 @@ void ShardedOptimizer::forget_digests() {
   frozen_check_before_ = 0;
 }
 
+void ShardedOptimizer::load_digests(Device& device, std::span<const std::byte> digests) {
+  HF_CHECK(checks_state_ && digests.size() == (trained_blocks_ + frozen_blocks_) * sizeof(std::uint64_t));
+  forget_digests();
+  write_memory(device, digests_, digests);
+  has_digests_ = true;
+}
+
 // Leaves digests of the state as it is.
 void ShardedOptimizer::launch_digests(Device& device) {
   forget_digests();
@@ -227,7 +234,9 @@ std::vector<OwnedState> ShardedOptimizer::state() {
   std::vector<OwnedState> pieces;
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     const Segment& segment = i < segments_.size() ? segments_[i] : frozen_[i - segments_.size()];
-    pieces.push_back({.spec = specs_[i], .data = master(segment)});
+    pieces.push_back({.spec = specs_[i],
+                      .data = master(segment),
+                      .digests = checks_state_ ? digests_ + first_blocks_[i] : nullptr});
   }
   const auto add_moments = [&](const char* kind, float* moments) {
     for (std::size_t i = 0; i < segments_.size(); ++i) {

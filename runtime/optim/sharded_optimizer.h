@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ UpdateFactors update_factors(const OptimizerConfig& config, const UpdateScalars&
 struct OwnedState {
   ShardSpec spec;  // kind: "weight", "moment1", "moment2"
   float* data = nullptr;
+  // Digests of a weight's blocks in device memory, which cover its moments; null where updates compute none, and for
+  // moments. They count while has_digests().
+  std::uint64_t* digests = nullptr;
 };
 
 // Damage of the state at rest: blocks that an update read with other values than the update before had
@@ -84,13 +88,19 @@ class ShardedOptimizer {
   // Rounds the owned master weights into the parameter buffer in bf16 runs, and leaves digests of the state as
   // it is. It is called whenever the state was made or loaded.
   void launch_publish(Device& device);
-  // Rounds the same again where the masters have not changed: the digests stay.
+  // Rounds the same again where the masters have not changed since there are digests: those stay.
   void launch_copies(Device& device);
 
   // Makes the next update write digests only, because the state was written by something else than an update:
   // whoever writes through state() calls this, or launch_publish(), before the next update.
   void forget_digests();
   bool checks_state() const { return checks_state_; }
+  // Returns whether there are digests of the state, as the last update or launch_publish() has left it.
+  bool has_digests() const { return has_digests_; }
+  // Takes the digests that some update left of the state that was loaded, a word for each block, in the order of the
+  // weights in state(). check_state() compares the state with them, and launch_copies() is called instead of
+  // launch_publish().
+  void load_digests(Device& device, std::span<const std::byte> digests);
   // Returns what the last update found; nothing where it compared nothing. The device was waited for since.
   // Reading resets nothing: the next update does, and launch_publish().
   std::optional<StateFinding> finding() const;

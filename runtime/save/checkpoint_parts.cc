@@ -15,7 +15,10 @@ namespace holdfast::inline save {
 std::vector<StatePiece> saved_state(StateView& view) {
   std::vector<StatePiece> pieces;
   for (const OwnedState& piece : view.optimizer.state()) {
-    if (view.snapshots.saves(piece.spec)) pieces.push_back({piece.spec, bytes_of_state(piece)});
+    if (!view.snapshots.saves(piece.spec)) continue;
+    StatePiece& saved = pieces.emplace_back(StatePiece{.spec = piece.spec, .bytes = bytes_of_state(piece)});
+    if (piece.digests != nullptr)
+      saved.digests = std::as_bytes(std::span(piece.digests, piece.spec.block_count));
   }
   return pieces;
 }

@@ -176,10 +176,50 @@ Result<void> read_set(StateView& view, const Config& stored, const std::string& 
   return read_cut_anew(view, pieces, tensors);
 }
 
+// Reads the state that read_set() reads, and compares it with the digests that the update which wrote it left, where
+// the snapshot has them: what changed before it was copied, and on the way to the device. What differs is read once
+// more. Returns whether the optimizer has these digests now.
+Result<bool> read_set_checked(StateView& view, const Config& stored, const RunState& state,
+                              const std::string& place, const std::vector<ShardSpec>& wanted,
+                              SnapshotSet& set) {
+  HF_TRY_VOID(read_set(view, stored, place, wanted, set));
+  // The digests of a tensor cover its moments, which it has if it is trained.
+  if (!view.optimizer.checks_state() || !is_cut_alike(view, stored) ||
+      stored.model.freeze != view.rank.config.model.freeze)
+    return false;
+  std::vector<ShardSpec> weights;
+  for (const OwnedState& piece : of_kind(view.optimizer.state(), "weight")) weights.push_back(piece.spec);
+  HF_TRY(const std::vector<std::byte> digests, set.read_digests(weights));
+  if (digests.empty()) return false;
+  for (int attempt = 1;; ++attempt) {
+    view.optimizer.load_digests(view.rank.device, digests);
+    view.optimizer.check_state(view.rank.device, state.step, [&view] {
+      wait_for_device(view.rank.device, view.rank.communicator);
+      mark(view.rank.watch);  // a large shard takes seconds, which is no hang
+    });
+    HF_TRY_VOID(view.device_outcome());
+    const std::optional<StateFinding> finding = view.optimizer.finding();
+    if (!finding.has_value()) return true;
+    if (attempt == 2) {
+      return fail(
+          ExitCode::checkpoint,
+          "{} is damaged: the state that was loaded is not what the update of that step wrote; number of "
+          "blocks that differ: {}, the first in tensor '{}'; it is skipped",
+          place, finding->block_count, finding->first_block.tensor);
+    }
+    HF_TRY_VOID(read_set(view, stored, place, wanted, set));
+  }
+}
+
+struct LoadedSnapshot {
+  RunState state;
+  bool has_digests = false;  // of the owned state
+};
+
 // Reads a snapshot, and returns the RunState once the owned state is read. All ranks call it together,
 // including those that have met an error.
-Result<RunState> read_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id,
-                               std::vector<std::string>& changed_links) {
+Result<LoadedSnapshot> read_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id,
+                                     std::vector<std::string>& changed_links) {
   const std::string place = fmt::format("the RAM snapshot of step {}", step.step);
   const auto is_slow_not_stuck = [&](std::uint64_t bytes) {
     if (view.rank.watch != nullptr) view.rank.watch->moved(bytes);
@@ -192,10 +232,10 @@ Result<RunState> read_snapshot(StateView& view, const SnapshotStep& step, const 
   const std::vector<ShardSpec> wanted = wanted_in_cut_of(view, stored);
   HF_TRY_VOID(fetch_missing_parts(view, set, wanted, changed_links));
   HF_TRY(const RunState state, checked_state(view, manifest, stored, place));
-  HF_TRY_VOID(read_set(view, stored, place, wanted, set));
+  HF_TRY(const bool has_digests, read_set_checked(view, stored, state, place, wanted, set));
   for (const std::string& damage : set.damages())
     print_message("{}; the replica of its rank's snapshot is sound and is used", damage);
-  return state;
+  return LoadedSnapshot{state, has_digests};
 }
 
 }  // namespace
@@ -259,12 +299,12 @@ Result<void> restore_parts(StateView& view, const std::string& checkpoint_direct
 Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id,
                               std::vector<std::string>& changed_links) {
   HF_FAULT_POINT(view.rank.faults, "load.before_snapshot");
-  const Result<RunState> state = read_snapshot(view, step, shm_run_id, changed_links);
-  const Result<void> outcome = agree(view, outcome_of(state));
+  const Result<LoadedSnapshot> loaded = read_snapshot(view, step, shm_run_id, changed_links);
+  const Result<void> outcome = agree(view, outcome_of(loaded));
   if (!outcome.ok() && !view.rank.communicator.abandoned()) HF_TRY_VOID(clear_moments(view));
   HF_TRY_VOID(outcome);
-  view.state = *state;
-  return view.publish_parameters();
+  view.state = loaded->state;
+  return view.publish_parameters(loaded->has_digests);
 }
 
 Result<void> restore_weights(StateView& view, const std::string& checkpoint_directory) {

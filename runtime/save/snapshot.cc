@@ -22,15 +22,9 @@ std::vector<ShardSpec> specs_of(const std::vector<StatePiece>& pieces) {
 Snapshot::Snapshot(StateView& view, std::span<std::byte> memory, std::uint64_t writer)
     : view_(&view), memory_(memory), slot_(memory, specs_of(saved_state(view))) {
   const std::vector<StatePiece> pieces = saved_state(view);
-  const std::uint64_t max_bytes =
-      view.rank.device.host_sees_memory() ? SnapshotSlot::chunk_bytes : SnapshotPlan::staging_bytes;
-  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
-    const std::span<const std::byte> bytes = pieces[piece].bytes;
-    for (std::uint64_t offset = 0; offset < bytes.size(); offset += max_bytes) {
-      const std::uint64_t part_bytes = std::min(max_bytes, bytes.size() - offset);
-      parts_.push_back({piece, offset, bytes.subspan(offset, part_bytes)});
-    }
-  }
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) add_parts(piece, pieces[piece].bytes, false);
+  state_parts_ = parts_.size();
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) add_parts(piece, pieces[piece].digests, true);
   run_directory_ = real_path(view.rank.config.run.directory);
   identity_.run = digest_of(view.state.shm_run_id);
   identity_.host = digest_of(view.rank.env.host_id());
@@ -39,12 +33,22 @@ Snapshot::Snapshot(StateView& view, std::span<std::byte> memory, std::uint64_t w
   identity_.ranks = static_cast<std::uint32_t>(view.rank.communicator.size());
 }
 
+void Snapshot::add_parts(std::size_t piece, std::span<const std::byte> source, bool is_digests) {
+  const std::uint64_t max_bytes =
+      view_->rank.device.host_sees_memory() ? SnapshotSlot::chunk_bytes : SnapshotPlan::staging_bytes;
+  for (std::uint64_t offset = 0; offset < source.size(); offset += max_bytes) {
+    const std::uint64_t part_bytes = std::min(max_bytes, source.size() - offset);
+    parts_.push_back({piece, offset, source.subspan(offset, part_bytes), is_digests});
+  }
+}
+
 void Snapshot::begin() {
   state_ = view_->state;
   identity_.generation = state_.generation;
   identity_.step = state_.step;
   manifest_ = make_manifest(*view_, state_, {});
   if (!run_directory_.empty()) manifest_.values[run_directory_key] = run_directory_;
+  copied_parts_ = view_->optimizer.has_digests() ? parts_.size() : state_parts_;
   slot_.begin();
   updated_ = view_->rank.device.ticket();
   sound_ = view_->rank.device.status().ok();  // a copy can succeed though the update was never launched
@@ -54,7 +58,8 @@ bool Snapshot::complete() {
   HF_FAULT_POINT(view_->rank.faults, "snapshot.before_copy");
   if (!sound_ || !copy()) return false;
   HF_FAULT_POINT(view_->rank.faults, "snapshot.before_seal");
-  slot_.seal(identity_, manifest_);
+  slot_.seal(identity_, manifest_,
+             copied_parts_ > state_parts_ ? SnapshotSlot::Digests::filled : SnapshotSlot::Digests::unknown);
   HF_FAULT_POINT(view_->rank.faults, "snapshot.after_seal");
   return true;
 }
@@ -82,8 +87,8 @@ bool Snapshot::copy() {
   std::atomic<bool> failed = false;
   const auto work = [&] {
     const std::size_t thread = next_thread++;
-    for (std::size_t i = next++; i < parts_.size() && !failed; i = next++) {
-      if (i == parts_.size() / 2) HF_FAULT_POINT(view_->rank.faults, "snapshot.mid_copy");
+    for (std::size_t i = next++; i < copied_parts_ && !failed; i = next++) {
+      if (i == state_parts_ / 2) HF_FAULT_POINT(view_->rank.faults, "snapshot.mid_copy");
       std::span<const std::byte> source = parts_[i].source;
       if (!staging.empty()) {
         const std::span<std::byte> staged = staging[thread].first(source.size());
@@ -93,7 +98,11 @@ bool Snapshot::copy() {
         }
         source = staged;
       }
-      slot_.copy(parts_[i].piece, parts_[i].offset, source);
+      if (parts_[i].is_digests) {
+        std::ranges::copy(source, slot_.digests(parts_[i].piece).subspan(parts_[i].offset).begin());
+      } else {
+        slot_.copy(parts_[i].piece, parts_[i].offset, source);
+      }
       if (view_->rank.watch != nullptr) view_->rank.watch->moved(source.size());
     }
   };

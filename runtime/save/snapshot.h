@@ -52,8 +52,11 @@ class Snapshot {
     std::size_t piece = 0;
     std::uint64_t offset = 0;
     std::span<const std::byte> source;
+    bool is_digests = false;  // block digests of the piece
   };
-  std::vector<Part> parts_;  // parts of the state, as they are copied
+  void add_parts(std::size_t piece, std::span<const std::byte> source, bool is_digests);
+  std::vector<Part> parts_;  // parts of the state, as they are copied, and then of its block digests
+  std::size_t state_parts_ = 0, copied_parts_ = 0;  // without those of digests; of this snapshot
   std::span<const std::byte> memory_;
   SnapshotSlot slot_;
   RunState state_;

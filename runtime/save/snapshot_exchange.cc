@@ -198,8 +198,8 @@ class PartExchange {
     return {};
   }
 
-  // Moves one part. First comes an answer that says whether the part is sound, then its bytes and their
-  // checksum until the other side answers that they have arrived as they were sent.
+  // Moves one part. First come answers that say whether the part is sound and its block digests are known, then its
+  // bytes, the digests and the checksum of both until the other side answers that they have arrived as they were sent.
   Result<void> move(const Request& request, int target, std::size_t round, RankRequests& again) {
     const std::vector<int>& holders = holders_.at(request.part);
     const int server = holders[round];
@@ -232,13 +232,16 @@ class PartExchange {
     }
     const std::string link =
         fmt::format("the link from {} to {}", name_of(server), name_of(communicator_.rank()));
+    HF_TRY(const bool has_digests, receive_answer(server));
+    std::vector<std::byte> digests(has_digests ? spec.block_count * sizeof(std::uint64_t) : 0);
     for (int attempt = 1; attempt <= attempts_max; ++attempt) {
-      HF_TRY(const std::uint32_t arrived, receive_slices({bytes->get(), spec.byte_count()}, server));
+      HF_TRY(std::uint32_t arrived, receive_slices({bytes->get(), spec.byte_count()}, server));
+      HF_TRY(arrived, receive_slices(digests, server, arrived));
       std::uint32_t sent = 0;
       HF_TRY_VOID(receive(std::as_writable_bytes(std::span(&sent, 1)), server));
       HF_TRY_VOID(answer(arrived == sent, server));
       if (arrived == sent) {
-        set_.add(spec, std::move(bytes).value());
+        set_.add(spec, std::move(bytes).value(), std::move(digests));
         return std::optional<Error>();
       }
       if (std::ranges::find(changed_links, link) == changed_links.end()) changed_links.push_back(link);
@@ -257,8 +260,15 @@ class PartExchange {
     if (!piece.ok()) return {};
     const std::span<const std::byte> bytes =
         piece->subspan(request.first_element * bytes_of(spec.dtype), spec.byte_count());
+    std::span<const std::byte> digests = set_.digests(request.part, request.piece);
+    HF_TRY_VOID(answer(!digests.empty(), target));
+    if (!digests.empty()) {
+      digests = digests.subspan(request.first_element / block_elements * sizeof(std::uint64_t),
+                                spec.block_count * sizeof(std::uint64_t));
+    }
     for (int attempt = 1; attempt <= attempts_max; ++attempt) {
-      HF_TRY(const std::uint32_t sent, send_slices(bytes, target));
+      HF_TRY(std::uint32_t sent, send_slices(bytes, target));
+      HF_TRY(sent, send_slices(digests, target, sent));
       HF_TRY_VOID(send(std::as_bytes(std::span(&sent, 1)), target));
       HF_TRY(const bool arrived, receive_answer(target));
       if (arrived) return {};
@@ -266,10 +276,9 @@ class PartExchange {
     return {};
   }
 
-  // Returns the checksum of the bytes, which is computed beside the messages: of a slice that is sent while it
+  // Returns the checksum `crc` of what came before continued by the bytes, which is computed beside the messages: of a slice that is sent while it
   // is under way, and of one that has arrived while the next one comes.
-  Result<std::uint32_t> send_slices(std::span<const std::byte> bytes, int peer) {
-    std::uint32_t crc = 0;
+  Result<std::uint32_t> send_slices(std::span<const std::byte> bytes, int peer, std::uint32_t crc = 0) {
     while (!bytes.empty()) {
       const std::span<const std::byte> slice = bytes.first(std::min(bytes.size(), slice_bytes));
       HF_TRY(const Communicator::Request request, communicator_.send(slice, peer, tag_collective));
@@ -279,8 +288,7 @@ class PartExchange {
     }
     return crc;
   }
-  Result<std::uint32_t> receive_slices(std::span<std::byte> bytes, int peer) {
-    std::uint32_t crc = 0;
+  Result<std::uint32_t> receive_slices(std::span<std::byte> bytes, int peer, std::uint32_t crc = 0) {
     std::span<const std::byte> arrived;
     while (!bytes.empty()) {
       const std::span<std::byte> slice = bytes.first(std::min(bytes.size(), slice_bytes));

@@ -5,8 +5,12 @@
 
 namespace holdfast::inline save {
 
-Result<void> StateView::publish_parameters() const {
-  optimizer.launch_publish(rank.device);
+Result<void> StateView::publish_parameters(bool has_digests) const {
+  if (has_digests) {
+    optimizer.launch_copies(rank.device);
+  } else {
+    optimizer.launch_publish(rank.device);
+  }
   wait_for_device(rank.device, rank.communicator);
   HF_TRY_VOID(parameter_gather.begin(ParameterGather::Which::all));
   return parameter_gather.finish();

@@ -27,8 +27,9 @@ struct StateView {
   // Returns the bytes of a checkpoint of all ranks.
   std::uint64_t state_bytes() const { return holdfast::state_bytes(spec); }
   // Copies the owned master weights to the parameters of every rank that computes with them; all ranks call
-  // it together, after initialisation and after a load.
-  Result<void> publish_parameters() const;
+  // it together, after initialisation and after a load. Digests of the state are then those of what is there, or
+  // those that were loaded with it, if `has_digests`.
+  Result<void> publish_parameters(bool has_digests = false) const;
   // Returns the error of awaited device work, if some of it did not run. A rank whose device is lost to its
   // process ends here (runtime/rank/device_loss.h).
   Result<void> device_outcome() const;

@@ -52,8 +52,10 @@ Manifest manifest_of(const SnapshotIdentity& identity) {
 
 void fill(SnapshotSlot& slot, const SnapshotIdentity& identity) {
   slot.begin();
-  for (std::size_t i = 0; i < slot.pieces().size(); ++i)
+  for (std::size_t i = 0; i < slot.pieces().size(); ++i) {
     slot.copy(i, 0, content_of(identity, i, slot.pieces()[i].bytes.size()));
+    std::ranges::copy(content_of(identity, i, slot.digests(i).size()), slot.digests(i).begin());
+  }
 }
 
 bool same(const SnapshotIdentity& one, const SnapshotIdentity& other) {
@@ -70,13 +72,13 @@ class DyingWriter : public testing::Test {
   }
   DyingWriter() {
     fill(slot_, old_);
-    slot_.seal(old_, manifest_of(old_));
+    slot_.seal(old_, manifest_of(old_), SnapshotSlot::Digests::filled);
     before_ = bytes();
     slot_.begin();
     cleared_ = bytes();
     fill(slot_, new_);
     filled_ = bytes();
-    slot_.seal(new_, manifest_of(new_));
+    slot_.seal(new_, manifest_of(new_), SnapshotSlot::Digests::filled);
     after_ = bytes();
   }
   std::vector<std::byte> bytes() const { return {memory_.get(), memory_.get() + size_}; }
@@ -259,7 +261,8 @@ class MixedSlots : public testing::Test {
     SnapshotSlot slot({memory.get(), size}, specs);
     fill(slot, identity_of(rank, state));
     if (state.kind == SlotState::Kind::sealed)
-      slot.seal(identity_of(rank, state), manifest_of(identity_of(rank, state)));
+      slot.seal(identity_of(rank, state), manifest_of(identity_of(rank, state)),
+                SnapshotSlot::Digests::filled);
     return {memory.get(), memory.get() + size};
   }
   std::array<std::vector<std::vector<std::byte>>, ranks> images_;

@@ -63,7 +63,8 @@ class SnapshotSlotTest : public testing::Test {
   }
   void fill(std::uint64_t step) {
     copy_all();
-    slot_.seal(identity_at(step), manifest_at(step));
+    for (std::size_t i = 0; i < specs_.size(); ++i) std::ranges::fill(slot_.digests(i), std::byte{21});
+    slot_.seal(identity_at(step), manifest_at(step), SnapshotSlot::Digests::filled);
   }
   // Ok when every byte that it gives is what was copied.
   Result<void> read_all() {
@@ -92,6 +93,28 @@ TEST_F(SnapshotSlotTest, GivesBackWhatWasCopied) {
     EXPECT_EQ(reader->identity().writer, 9u);
     EXPECT_EQ(reader->manifest().step, step);
     EXPECT_EQ(reader->manifest().config, "x = \"y\"\n");
+    EXPECT_TRUE(read_all().ok());
+  }
+}
+
+// A slot that knows no digests is like one of a program that had none.
+TEST_F(SnapshotSlotTest, KeepsTheBlockDigestsThatAreKnown) {
+  for (const bool known : {true, false, true}) {
+    copy_all();
+    std::vector<std::span<std::byte>> digests;
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      digests.push_back(slot_.digests(i));
+      EXPECT_EQ(digests[i].size(), specs_[i].kind == "weight" ? 8 * specs_[i].block_count : 0);
+      std::ranges::fill(digests[i], static_cast<std::byte>(7 + i));
+    }
+    slot_.seal(identity_at(7), manifest_at(7),
+               known ? SnapshotSlot::Digests::filled : SnapshotSlot::Digests::unknown);
+    Result<SnapshotReader> reader = SnapshotReader::open(memory(), "slot");
+    ASSERT_TRUE(reader.ok()) << reader.error().message;
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      EXPECT_TRUE(reader->piece(i).ok());
+      EXPECT_TRUE(std::ranges::equal(reader->digests_of(i), known ? digests[i] : std::span<std::byte>()));
+    }
     EXPECT_TRUE(read_all().ok());
   }
 }
@@ -151,7 +174,9 @@ TEST_F(SnapshotSlotTest, EveryDamagedByteIsFound) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges = {{0, 104}, {4096, 4096 + values_[0].size()}};
   const std::uint64_t second = 4096 + (values_[0].size() + 4095) / 4096 * 4096;
   ranges.emplace_back(second, second + values_[1].size());
-  const std::uint64_t index = second + (values_[1].size() + 4095) / 4096 * 4096;
+  const std::uint64_t digests = second + (values_[1].size() + 4095) / 4096 * 4096;
+  ranges.emplace_back(digests, digests + slot_.digests(0).size());
+  const std::uint64_t index = digests + 4096;
   ranges.emplace_back(index, index + 300);
   for (const auto& [begin, end] : ranges) {
     const std::uint64_t stride = end - begin > 1000 ? 97 : 1;

@@ -267,6 +267,36 @@ TEST_F(BadLinkTest, ASnapshotThatNeverArrivesAsItWasSentIsPassedOver) {
   EXPECT_EQ(digest("never"), end);
 }
 
+// A bit of a weight changes between the update of a step and the copy of its state, and the run dies before the next
+// update reads it: the checksums of the snapshot are of what was copied.
+TEST_F(RamResumeTest, AWeightThatChangedBeforeItWasCopiedIsFound) {
+  struct Case {
+    std::string precision, memory;
+    std::vector<std::string> hosts;
+  };
+  for (const Case& each : {Case{"fp32", "weights", {"a", "b"}}, Case{"fp32", "weights", {"b", "a"}},
+                           Case{"bf16", "weights", {"a"}}, Case{"bf16", "moment2", {"a", "b", "a"}}}) {
+    const std::string precision = "training.precision=" + each.precision;
+    const std::string run = fmt::format("{}-{}-{}", each.precision, each.memory, fmt::join(each.hosts, ""));
+    SCOPED_TRACE(run);
+    ASSERT_EQ(train({.run = "undisturbed-" + run, .overrides = {precision}}).code, ExitCode::done);
+    Launch launch{.run = run,
+                  .ranks = 2,
+                  .overrides = {"checkpoint.every_steps=5", "checkpoint.replicas=off", precision},
+                  .hosts = {"a", each.hosts.size() == 1 ? "a" : "b"},
+                  .faults = fmt::format("step.end@8:1=flip:{}:22:7,step.begin@9=sleep:300", each.memory)};
+    train_until(9, launch);
+    launch.faults.clear();
+    launch.hosts = each.hosts;
+    launch.ranks = static_cast<int>(each.hosts.size());
+    EXPECT_EQ(resume(launch), "ram 6");
+    EXPECT_THAT(reported_,
+                testing::ContainsRegex("RAM snapshot skipped: .*the RAM snapshot of step 8 is damaged: .*"
+                                       "not what the update of that step wrote"));
+    EXPECT_EQ(digest(run), digest("undisturbed-" + run));
+  }
+}
+
 // Slots that cannot be opened, from every call on and one alone, are slots that are not there.
 TEST_F(RamResumeTest, EveryFailingCallIsPassedOver) {
   const std::vector<std::string> brief = {"training.steps=10", "optimizer.warmup_steps=2",
