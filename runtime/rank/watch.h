@@ -21,9 +21,9 @@ DeadlineLimits deadline_limits(const WatchdogConfig& config);
 std::string watched_board(Env& env);
 
 // Starts watching this rank before MPI starts, which may hang; for a joiner after that, because only MPI
-// knows its number. Returns null with watchdog.guard = false, and if there is no shared memory for the board:
-// then a line on stderr says so, and the run goes on unwatched. A rank whose config has errors is watched,
-// too, until all ranks know of them.
+// knows its number. Returns null with watchdog.guard = false, if there is no shared memory for the board, and if
+// another process makes it, lives and never finishes: then a line on stderr says so, and the run goes on
+// unwatched. A rank whose config has errors is watched, too, until all ranks know of them.
 std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config, int launched_rank,
                                        std::int64_t join_timeout_ms);
 

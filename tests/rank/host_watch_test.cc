@@ -17,6 +17,33 @@ TEST(HostWatch, ANamespaceOfPidsHasABoardOfItsOwn) {
   EXPECT_NE(watched_board(one), watched_board(other));
 }
 
+// Host on which waiting takes no time.
+class ImpatientEnv final : public ForwardingEnv {
+ public:
+  using ForwardingEnv::ForwardingEnv;
+  void sleep_us(std::int64_t microseconds) override { now_ns_ += 1'000 * microseconds; }
+  std::int64_t monotonic_ns() override { return now_ns_; }
+  std::int64_t now_ns_ = 1;
+};
+
+// Who makes the board is stopped, or hangs, and lives.
+TEST(HostWatch, ARankGoesOnUnwatchedBesideABoardThatIsNeverFinished) {
+  BlindEnv host(posix_env(), "/no/file", "pid:[stuck]");
+  ImpatientEnv env(host);
+  const std::string board = watched_board(env);
+  const auto unfinished = env.create_shared_memory(board, 100'000).value();
+  ASSERT_TRUE(unfinished->hold(SharedMemory::Hold::shared));
+  testing::internal::CaptureStderr();
+  const std::unique_ptr<RankWatch> watch =
+      begin_watch(env, fail(ExitCode::config, "a rank whose config has errors is watched, too"), 3, 60'000);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(watch, nullptr);
+  EXPECT_THAT(said,
+              testing::ContainsRegex("rank 3 \\(host .*\\) runs without a watchdog: .* is not made yet"));
+  EXPECT_LT(env.now_ns_, 15'000'000'000) << "nanoseconds until it goes on";
+  EXPECT_TRUE(env.remove_shared_memory(board).ok()) << "it is left to its maker";
+}
+
 TEST(HostWatch, TwoMachinesOfOneNameAreTwoHosts) {
   const auto reported = [](const char* name, const char* machine, std::uint16_t port) {
     return ReportedHost{.host = name, .host_id = std::string(name) + "@" + machine, .guard_port = port};
