@@ -192,7 +192,7 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   manifest.parent = parent_of(manifest);
   manifest.epoch = fence_.epoch;
   const std::string text = encode_manifest(manifest);
-  HF_FAULT_POINT(*faults_, "save.before_manifest");
+  HF_FAILING_FAULT_POINT(*faults_, "save.before_manifest");
   HF_TRY_VOID(write_manifest(*env_, source, text));
   HF_TRY_VOID(env_->make_directories(names::checkpoints(run_directory_)));
   HF_TRY(const FileStatus occupied, env_->status(target));
@@ -206,8 +206,8 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
     HF_TRY_VOID(env_->sync_directory(run_directory_));
     HF_TRY_VOID(env_->rename(target, aside));
   }
-  HF_FAULT_POINT(*faults_, "save.before_rename");
-  Result<void> renamed = check_fence();
+  Result<void> renamed = faults_->attempt("save.before_rename");
+  if (renamed.ok()) renamed = check_fence();
   if (renamed.ok()) renamed = env_->rename(source, target);
   if (!renamed.ok()) {
     // The rename back is for tidiness after a mere error; the checkpoint would be found where it is, too.

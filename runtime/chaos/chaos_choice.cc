@@ -145,6 +145,8 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
       if (several_hosts) return "other hosts would not see a file system that is mounted here";
       if (config.checkpoint.every_steps == 0) return "checkpoint.every_steps is 0: nothing is written";
       return machine.no_small_disk;
+    case ChaosFault::write_error:
+      return config.checkpoint.every_steps != 0 ? "" : "checkpoint.every_steps is 0: nothing is written";
     case ChaosFault::stalled_disk:
       if (several_hosts) return "other hosts would not see a file system that is mounted here";
       return machine.no_stalling_disk;

@@ -65,6 +65,8 @@ const ChaosFaultFacts& facts_of(ChaosFault fault) {
        .lasts = true},
       {.name = "cut_pair", .text = "two hosts are cut off from each other", .lasts = true},
       {.name = "stopped_host", .text = "a host is stopped, and continues", .lasts = true},
+      {.name = "read_error", .text = "reads of training data fail"},
+      {.name = "write_error", .text = "writes of checkpoints fail"},
       {.name = "flip_weights", .text = "a bit of a rank's weights flips", .of_numbers = true},
       {.name = "flip_moments", .text = "a bit of a rank's moments flips", .of_numbers = true},
       {.name = "flip_parameters", .text = "a bit flips in what a rank computes with", .of_numbers = true},

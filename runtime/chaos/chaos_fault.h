@@ -40,6 +40,8 @@ enum class ChaosFault : std::uint8_t {
   unfit_host,          // a machine lacks something that ranks need, and its ranks are killed
   cut_pair,            // loss of the link between a machine and one other
   stopped_host,        // SIGSTOP of all processes of a machine, which continue later
+  read_error,          // reads of training data fail with EIO: one of them, some, or all from then on
+  write_error,         // the same of shards of checkpoints
   // Wrong numbers (number_fault.h), each drawn only where it is asked for.
   flip_weights,          // a bit of an owned weight
   flip_moments,          // a bit of an owned moment
@@ -64,10 +66,17 @@ struct ChaosFaultFacts {
   bool of_numbers = false;  // makes a number wrong, and ends nothing
 };
 const ChaosFaultFacts& facts_of(ChaosFault fault);
-// Returns whether the fault ends by the clock, not by steps: the run may have made all of its steps
-// meanwhile.
 inline bool is_stall(ChaosFault fault) {
   return fault == ChaosFault::stalled_disk || fault == ChaosFault::stalled_output;
+}
+// Returns whether the fault ends by the clock, not by steps: the run may have made all of its steps meanwhile. A host
+// is unfit for so long that new ranks are wanted there.
+inline bool is_timed(ChaosFault fault) {
+  return is_stall(fault) || fault == ChaosFault::unfit_host;
+}
+// Returns whether storage fails, on one rank or on all, until it is tried again often enough, or for good.
+inline bool is_storage_error(ChaosFault fault) {
+  return fault == ChaosFault::read_error || fault == ChaosFault::write_error;
 }
 // Returns whether the watchdog has to notice the fault.
 inline bool is_hang(ChaosFault fault) {

@@ -11,6 +11,7 @@
 #include "runtime/chaos/number_fault.h"
 #include "runtime/core/check.h"
 #include "runtime/core/random.h"
+#include "runtime/os/fault_action.h"
 
 namespace holdfast::inline chaos {
 namespace {
@@ -132,6 +133,32 @@ std::string points_of_slow_rank(const ChaosLimits& limits, const ChaosLayout& la
   return points;
 }
 
+// It passes at the next attempt, after some, or on one rank never: what no rank could do in any start would be no run.
+std::string point_of_storage_error(const ChaosLimits& limits, const ChaosLayout& layout,
+                                   const ChaosInjection& injection) {
+  constexpr std::uint64_t passes_max = 20, shards_max = 3;
+  std::uint64_t draw = injection.place;
+  const auto drawn = [&draw](std::uint64_t count) {
+    const std::uint64_t number = draw % count;
+    draw /= count;
+    return number;
+  };
+  const bool reads = injection.fault == ChaosFault::read_error;
+  const bool is_on_all = drawn(3) == 0;
+  const std::uint64_t kind = drawn(is_on_all ? 2 : 3), more = drawn(reads ? passes_max : shards_max);
+  const std::string rank =
+      is_on_all ? "" : fmt::format(":{}", injection.victim % (layout.ranks - layout.spares));
+  const std::string passes = kind == 0   ? ""
+                             : kind == 1 ? fmt::format(":EIO:{}", 2 + more)
+                                         : fmt::format(":EIO:{}", all_passes);
+  const std::uint64_t lanes = limits.lanes > 0 ? static_cast<std::uint64_t>(limits.lanes)
+                                               : static_cast<std::uint64_t>(std::max(layout.data(), 1));
+  const std::uint64_t samples =
+      static_cast<std::uint64_t>(limits.samples_of_step) / lanes * lanes_of_rank(limits, layout);
+  const std::uint64_t hit = reads ? (injection.step - 1) * samples + 1 : drawn(shards_max) + 1;
+  return fmt::format("{}@{}{}=error{}", reads ? read_point : write_point, hit, rank, passes);
+}
+
 // Draws no more numbers than other faults do.
 std::string point_of_numbers(const ChaosLimits& limits, const ChaosLayout& layout,
                              const ChaosInjection& injection) {
@@ -151,6 +178,7 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
   injection.place = draw.bits();
   if (facts_of(fault).of_numbers) injection.point = point_of_numbers(limits, layout, injection);
   if (facts_of(fault).lasts) injection.lasts = static_cast<std::uint64_t>(draw.between(lasts_min, lasts_max));
+  if (is_storage_error(fault)) injection.point = point_of_storage_error(limits, layout, injection);
   switch (fault) {
     case ChaosFault::two_kills:
       injection.deaths = 2;
@@ -170,6 +198,7 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
       break;
     case ChaosFault::stalled_disk:
     case ChaosFault::stalled_output:
+    case ChaosFault::unfit_host:
       injection.lasts = 0;
       injection.pause_us = 1000 * draw.between(500, stall_max_ms);
       break;
@@ -290,9 +319,11 @@ bool is_armed_by(const ChaosInjection& injection, std::string_view point, std::u
   const std::string place = hit == 1 && injection.point.find('@') == std::string::npos
                                 ? std::string(point)
                                 : fmt::format("{}@{}", point, hit);
-  const std::string of_rank =
-      injection.fault == ChaosFault::bad_sample ? std::string() : fmt::format(":{}", rank);
-  return injection.point.find(fmt::format("{}{}={}", place, of_rank, action)) != std::string::npos;
+  for (const std::string& of_rank : {fmt::format(":{}", rank), std::string()}) {
+    if (injection.point.find(fmt::format("{}{}={}", place, of_rank, action)) != std::string::npos)
+      return true;
+  }
+  return false;
 }
 
 std::string to_text(const ChaosLayout& layout) {
@@ -309,7 +340,7 @@ std::string to_text(const ChaosInjection& injection) {
   if (!injection.point.empty()) return fmt::format("{}: {}", text, injection.point);
   text += fmt::format(", {} ms behind step {}", injection.delay_us / 1000, injection.step);
   if (injection.lasts > 0) text += fmt::format(", for {} steps", injection.lasts);
-  if (is_stall(injection.fault))
+  if (is_timed(injection.fault))
     text += fmt::format(", for {:.1f} s", static_cast<double>(injection.pause_us) / 1e6);
   if (injection.fault == ChaosFault::kill_in_recovery)
     text += fmt::format(", {} in all, each {} ms after recovery began", injection.deaths,

@@ -35,7 +35,7 @@ struct ChaosInjection {
   int victim = 0;
   int deaths = 1;  // number of ranks that die, one after the other
   int other = 0;   // offset of the next victim from the previous one
-  // Pause before the next death; kill_in_recovery: counted from the start of the recovery. For a stall: its
+  // Pause before the next death; kill_in_recovery: counted from the start of the recovery. Of one that is timed: its
   // duration.
   std::int64_t pause_us = 0;
   std::uint64_t lasts = 0;  // steps until a full disk, a lost host or a link is restored
@@ -74,8 +74,7 @@ ChaosPlan plan_chaos(std::uint64_t seed, const ChaosLimits& limits);
 
 // Returns the value of HOLDFAST_FAULTS. `only_of_data`: of spoiled samples, which every start reads again.
 std::string fault_points_of(const ChaosPlan& plan, bool only_of_data = false);
-// Returns whether the injection has armed this action of a launched rank at its `hit`-th pass of the point; a
-// spoiled sample is one whichever rank reads it.
+// Returns whether the injection has armed this action of a launched rank, or of all, at its `hit`-th pass of the point.
 bool is_armed_by(const ChaosInjection& injection, std::string_view point, std::uint64_t hit, int rank,
                  std::string_view action);
 std::string to_text(const ChaosLayout& layout);        // "4 ranks = 2 copies x 2 stages x 1"

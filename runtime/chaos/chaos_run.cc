@@ -137,8 +137,9 @@ class Executor {
   }
 
   std::int64_t limit_ms() const {
-    const auto hangs = std::ranges::count_if(
-        run_.injected, [](const ChaosInjected& injected) { return is_hang(injected.fault); });
+    const auto hangs = std::ranges::count_if(run_.injected, [](const ChaosInjected& injected) {
+      return is_hang(injected.fault) || is_storage_error(injected.fault);
+    });
     return setup_->limit_ms + hangs * setup_->hang_ms;
   }
   bool time_is_over() const { return env_->monotonic_ns() - begun_ns_ > limit_ms() * 1'000'000; }
@@ -191,9 +192,10 @@ class Executor {
         return is_armed_by(injection, point.name, point.hit, point.rank, point.action);
       });
       if (armed == injections.end()) continue;
-      // A slow rank is late for three steps, and a sample is read by several ranks, and again: one fault each.
+      // A slow rank is late for three steps, a sample is read by several ranks, and again, and storage fails for all:
+      // one fault each.
       const bool of_data = armed->fault == ChaosFault::bad_sample;
-      const bool is_one = armed->fault == ChaosFault::slow_rank || of_data;
+      const bool is_one = armed->fault == ChaosFault::slow_rank || is_storage_error(armed->fault) || of_data;
       if (is_one && !noted_.insert(armed - injections.begin()).second) continue;
       note(armed->fault, is_one ? armed->point : fmt::format("rank {} at {}", point.rank, armed->point));
       run_.injected.back().rank = of_data ? -1 : point.rank;

@@ -59,12 +59,11 @@ LastingFault::LastingFault(Env& env, const ChaosSetup& setup, const RunGround& g
 }
 
 std::string LastingFault::what() const {
-  if (is_stall(injection_->fault))
-    return fmt::format("{} for {:.1f} s", facts_of(injection_->fault).text,
-                       static_cast<double>(injection_->pause_us) / 1e6);
-  std::string what =
-      of_host_ == nullptr ? "the disk is full" : fmt::format("host {} {}", host_, of_host_->text);
+  std::string what(is_stall(injection_->fault) ? facts_of(injection_->fault).text : "the disk is full");
+  if (of_host_ != nullptr) what = fmt::format("host {} {}", host_, of_host_->text);
   if (!peer_.empty()) what += " " + peer_;
+  if (is_timed(injection_->fault))
+    return fmt::format("{} for {:.1f} s", what, static_cast<double>(injection_->pause_us) / 1e6);
   return injection_->lasts == 0 ? what : fmt::format("{} for {} steps", what, injection_->lasts);
 }
 
@@ -75,7 +74,7 @@ void LastingFault::since(std::uint64_t step) {
 
 Result<void> LastingFault::begin() {
   const bool disk = injection_->fault == ChaosFault::full_disk;
-  until_ns_ = env_->monotonic_ns() + (is_stall(injection_->fault) ? injection_->pause_us * 1'000
+  until_ns_ = env_->monotonic_ns() + (is_timed(injection_->fault) ? injection_->pause_us * 1'000
                                       : disk                      ? disk_limit_ms * 1'000'000
                                                                   : host_limit_ms * 1'000'000);
   if (disk) return ground_.small_disk->fill();
@@ -92,7 +91,7 @@ Result<void> LastingFault::end() {
 }
 
 bool LastingFault::is_over(std::uint64_t step) const {
-  return (!is_stall(injection_->fault) && step >= last_step_) || env_->monotonic_ns() >= until_ns_;
+  return (!is_timed(injection_->fault) && step >= last_step_) || env_->monotonic_ns() >= until_ns_;
 }
 
 Result<void> LastingFault::command(std::string_view option) const {

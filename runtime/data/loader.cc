@@ -48,6 +48,7 @@ struct DataLoader::State {
   std::vector<int> rank_lanes;
   std::uint64_t cursor;
   std::int64_t vocabulary;
+  FaultPoints* faults;  // null: none
 
   std::vector<Slot> slots;
   // These three belong to the prefetch thread.
@@ -71,6 +72,7 @@ struct DataLoader::State {
   SampleId next_sample(std::uint64_t index);
   Result<void> fill(std::uint64_t microbatch, Slot& slot);
   Result<void> fill_sample(std::uint64_t index, std::size_t row, Slot& slot);
+  Result<void> read(SampleId id, std::span<std::int32_t> tokens);
 };
 
 void DataLoader::State::run() {
@@ -128,7 +130,7 @@ Result<void> DataLoader::State::fill_sample(std::uint64_t index, std::size_t row
   const SampleId id = next_sample(index);
   const std::span<std::int32_t> tokens = std::span(sample_buffer).subspan(digest_head_tokens);
   HF_TRY_VOID(retry_storage(
-      *env, [&] { return data->read(id, tokens, vocabulary); },
+      *env, [&] { return read(id, tokens); },
       [&] {
         const std::scoped_lock guard(mutex);
         return stopping;
@@ -143,9 +145,14 @@ Result<void> DataLoader::State::fill_sample(std::uint64_t index, std::size_t row
   return {};
 }
 
+Result<void> DataLoader::State::read(SampleId id, std::span<std::int32_t> tokens) {
+  if (faults != nullptr) HF_FAILING_FAULT_POINT(*faults, read_point);
+  return data->read(id, tokens, vocabulary);
+}
+
 DataLoader::DataLoader(Env& env, std::shared_ptr<DataSet> data, std::uint64_t seed, BatchShape shape,
                        std::vector<int> rank_lanes, std::uint64_t cursor, std::int64_t vocabulary,
-                       std::int64_t prefetch_microbatches) {
+                       std::int64_t prefetch_microbatches, FaultPoints* faults) {
   HF_CHECK(!rank_lanes.empty() && prefetch_microbatches >= 1);
   HF_CHECK(shape.sequence_length >= 1 && shape.microbatch_size >= 1 && shape.microbatches_per_lane >= 1);
   for (const int lane : rank_lanes)
@@ -168,6 +175,7 @@ DataLoader::DataLoader(Env& env, std::shared_ptr<DataSet> data, std::uint64_t se
                 .rank_lanes = std::move(rank_lanes),
                 .cursor = cursor,
                 .vocabulary = vocabulary,
+                .faults = faults,
                 .slots = std::vector<State::Slot>(static_cast<std::size_t>(prefetch_microbatches) + 1, slot),
                 .sample_buffer = std::vector<std::int32_t>(digest_head_tokens + length + 1),
                 .asked = std::vector<SampleId>(samples_ahead(shape.sequence_length)),

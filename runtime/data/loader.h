@@ -17,6 +17,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/data/data_set.h"
 #include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
 
 namespace holdfast::inline data {
 
@@ -46,10 +47,10 @@ struct MicroBatch {
 class DataLoader {
  public:
   // Starts the prefetch thread. `rank_lanes`: the lanes this rank runs in one step, in the order it runs them
-  // (wave by wave). `cursor`: global position at which the first step starts.
+  // (wave by wave). `cursor`: global position at which the first step starts. `faults`: passes data.read; null: none.
   DataLoader(Env& env, std::shared_ptr<DataSet> data, std::uint64_t seed, BatchShape shape,
              std::vector<int> rank_lanes, std::uint64_t cursor, std::int64_t vocabulary,
-             std::int64_t prefetch_microbatches);
+             std::int64_t prefetch_microbatches, FaultPoints* faults = nullptr);
   ~DataLoader();
   // Returns the error where the system refused the thread; next() then returns it, too.
   const Result<void>& begun() const;

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <vector>
@@ -30,6 +31,16 @@ constexpr NamedMemory memories[] = {
     {"gradients", NumberMemory::lane_gradients}, {"activations", NumberMemory::activations},
     {"run_state", NumberMemory::run_state}};
 
+struct NamedReason {
+  std::string_view name;
+  int reason;
+};
+constexpr NamedReason reasons[] = {
+    {"EIO", EIO}, {"EACCES", EACCES}, {"ENOSPC", ENOSPC}, {"ESTALE", ESTALE}, {"ETIMEDOUT", ETIMEDOUT}};
+
+// Points at which a call of storage may fail; the others have no error to return.
+constexpr std::string_view storage_points[] = {read_point, write_point, "save.before_manifest",
+                                               "save.before_rename"};
 constexpr std::string_view rate_point = "step.before_update", lane_point = "step.before_reduce",
                            activation_point = "step.before_backward", message_point = "reduce.received";
 constexpr std::string_view sum_points[] = {"step.before_vote", "step.after_vote", rate_point};
@@ -106,6 +117,30 @@ Result<double> parse_factor(const std::vector<std::string_view>& words, std::str
   return factor;
 }
 
+// Parses `error[:ERRNO[:PASSES]]`.
+Result<FaultAction> parse_error(std::string_view text, std::string_view point) {
+  const std::vector<std::string_view> words = words_of(text);
+  if (std::ranges::find(storage_points, point) == std::end(storage_points))
+    return clause(fmt::format("'error' belongs to {}", fmt::join(storage_points, ", ")));
+  if (words.size() > 3) return clause("'error' needs no more than ERRNO and PASSES");
+  FaultAction action{.name = std::string(words[0]), .number = 1, .reason = EIO, .record = std::string(text)};
+  if (words.size() > 1) {
+    const auto* const named = std::ranges::find(reasons, words[1], &NamedReason::name);
+    if (named == std::end(reasons)) {
+      std::vector<std::string_view> names;
+      for (const NamedReason& each : reasons) names.push_back(each.name);
+      return clause(fmt::format("'{}' is not an errno; there are {}", words[1], fmt::join(names, ", ")));
+    }
+    action.reason = named->reason;
+  }
+  if (words.size() < 3) return action;
+  const std::optional<std::int64_t> passes = parse_fault_number(words[2]);
+  if (words[2] != all_passes && passes.value_or(0) < 1)
+    return clause(fmt::format("'{}' is not a number of passes, nor '{}'", words[2], all_passes));
+  action.number = passes.value_or(0);
+  return action;
+}
+
 // Parses what happens at a sample.
 Result<FaultAction> parse_sample_action(std::string_view text) {
   FaultAction action{.name = std::string(text), .record = std::string(text)};
@@ -147,7 +182,7 @@ std::optional<std::int64_t> parse_fault_number(std::string_view text) {
 std::string_view fault_actions() {
   return "kill, stop, sleep:MILLISECONDS, touch:MILLISECONDS, spin, exit:CODE, abort, segv, gpu_trap, "
          "gpu_illegal_address, gpu_endless, flip:MEMORY[:BIT[:ELEMENT]], nan:MEMORY[:ELEMENT], "
-         "scale_rate:FACTOR, "
+         "scale_rate:FACTOR, error[:ERRNO[:PASSES]], "
          "wrong_product or wrong_product_always, or at data.sample of nan or scramble";
 }
 
@@ -160,6 +195,7 @@ Result<FaultAction> parse_fault_action(std::string_view text, std::string_view p
     HF_TRY(action.corruption, parse_corruption(words, point));
     return action;
   }
+  if (words[0] == "error") return parse_error(text, point);
   if (words[0] == "scale_rate") {
     HF_TRY(action.factor, parse_factor(words, point));
     return action;

@@ -20,8 +20,9 @@ enum class SampleFault : std::uint8_t {
 
 struct FaultAction {
   std::string name = {};    // "kill", "sleep", "flip", ...
-  std::int64_t number = 0;  // milliseconds of sleep and touch, code of exit
-  double factor = 1.0;      // of scale_rate
+  std::int64_t number = 0;  // milliseconds (sleep, touch), code (exit), passes (error; 0: all later ones)
+  std::optional<int> reason = {};  // of error: the errno
+  double factor = 1.0;             // of scale_rate
   std::optional<DeviceFault> device = {};
   std::optional<Corruption> corruption = {};  // without Corruption::draw
   std::optional<SampleFault> sample = {};
@@ -30,6 +31,9 @@ struct FaultAction {
 
 // Name of the point that is passed at a sample, and not at a place of the program.
 inline constexpr std::string_view sample_point = "data.sample";
+// Points of each read of training data, and of each shard of a checkpoint.
+inline constexpr std::string_view read_point = "data.read", write_point = "save.before_shard";
+inline constexpr std::string_view all_passes = "always";  // in the place of a number of passes
 
 // Parses the action of a point, whose name is known to exist. Error: a clause that says what is wrong.
 Result<FaultAction> parse_fault_action(std::string_view text, std::string_view point);

@@ -13,6 +13,7 @@
 #include "runtime/core/random.h"
 #include "runtime/core/record.h"
 #include "runtime/core/suggest.h"
+#include "runtime/os/posix_file.h"
 
 namespace holdfast::inline os {
 namespace {
@@ -77,12 +78,19 @@ void report_hit(Env& env, std::string_view name, std::uint64_t hit, std::string_
   static_cast<void>(env.append_line(path, record_to_text(record)).ok());
 }
 
+Error error_of_storage(std::string_view point, int reason) {
+  const std::string where(point);
+  return point == read_point ? read_error("read at the fault point", where, reason)
+                             : write_error("write at the fault point", where, reason);
+}
+
 }  // namespace
 
 const std::vector<std::string_view>& FaultPoints::names() {
   static const std::vector<std::string_view> list = {"copy.mid_receive",
                                                      "copy.mid_send",
                                                      "data.before_batch",
+                                                     "data.read",
                                                      "data.sample",
                                                      "download.after_command",
                                                      "download.after_rename",
@@ -224,12 +232,25 @@ std::vector<FaultPoints::SpoiledSample> FaultPoints::spoiled_samples(std::uint64
 }
 
 void FaultPoints::hit(std::string_view name) {
+  static_cast<void>(attempt(name).ok());  // no point that is hit has an action that fails
+}
+
+Result<void> FaultPoints::attempt(std::string_view name) {
   HF_CHECK(std::ranges::binary_search(names(), name), "fault point '{}' is not in FaultPoints::names()",
            name);
+  Result<void> outcome;
   for (const std::unique_ptr<Rule>& rule : rules_) {
     if (rule->name != name) continue;
-    if (rule->hits.fetch_add(1, std::memory_order_relaxed) + 1 == rule->at_hit) act(*rule);
+    const std::uint64_t hit = rule->hits.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (hit == rule->at_hit) act(*rule);
+    if (rule->fails_at(hit)) outcome = error_of_storage(name, *rule->action.reason);
   }
+  return outcome;
+}
+
+bool FaultPoints::Rule::fails_at(std::uint64_t hit) const {
+  if (!action.reason.has_value() || hit < at_hit) return false;
+  return action.number == 0 || hit - at_hit < static_cast<std::uint64_t>(action.number);
 }
 
 void FaultPoints::act(const Rule& rule) {

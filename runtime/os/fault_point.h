@@ -30,6 +30,10 @@
 // step.before_backward: the output of the stage with the head, the input of the others. At step.begin and
 // step.end a change of weights or parameters first waits until all parameters have arrived; at
 // step.before_gather changed weights of an fp32 run reach all ranks.
+// Actions that fail a call of storage, at data.read (each read of a sample), save.before_shard (each shard of a
+// checkpoint), save.before_manifest and save.before_rename (its publication):
+//   data.read@70:1=error             the 70th read of rank 1 fails with EIO; `error:ESTALE` with another errno
+//   data.read@70=error:EIO:5         so do the four after it; `error:EIO:always`: and all later ones
 // The point `data.sample` is passed at samples, whatever the layout and how often it is computed again:
 //   data.sample@70=nan               the first activation of sample 70 of the run (its position in the order
 //                                    of all samples, counted from 1) has a NaN
@@ -115,6 +119,8 @@ class FaultPoints {
   // Returns the spoiled samples among `count` from position `first` on (counted from 0), and logs them.
   std::vector<SpoiledSample> spoiled_samples(std::uint64_t first, std::uint64_t count) const;
   void hit(std::string_view name);  // thread-safe; acts when the specification says so
+  // Does the same at a point that may also fail, and returns the error.
+  Result<void> attempt(std::string_view name);
   // Returns every name that may be armed, sorted.
   static const std::vector<std::string_view>& names();
 
@@ -124,6 +130,7 @@ class FaultPoints {
     FaultAction action;
     std::uint64_t at_hit = 1;
     std::atomic<std::uint64_t> hits{0};
+    bool fails_at(std::uint64_t hit) const;
   };
   bool any_device_fault(bool of_products) const;
   void act(const Rule& rule);
@@ -142,4 +149,11 @@ class FaultPoints {
   do {                                 \
     if ((faults).armed()) [[unlikely]] \
       (faults).hit(name);              \
+  } while (false)
+
+// A point at which the caller's Result may be an error of storage.
+#define HF_FAILING_FAULT_POINT(faults, name) \
+  do {                                       \
+    if ((faults).armed()) [[unlikely]]       \
+      HF_TRY_VOID((faults).attempt(name));   \
   } while (false)

@@ -88,7 +88,7 @@ Result<ShardFile> DiskSaver::drain(Save& save) {
   const Snapshot& snapshot = *save.copy->snapshot;
   const RunState& state = snapshot.state();
   const std::string directory = store_->pending_directory(state.step);
-  HF_FAULT_POINT(faults, "save.before_shard");
+  HF_FAILING_FAULT_POINT(faults, write_point);
   if (const Result<void> made = env.make_directories(directory); !made.ok())
     return with_code(ExitCode::checkpoint, made.error());
   ShardWriteOptions options = shard_options(*view_, *store_);

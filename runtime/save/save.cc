@@ -29,6 +29,7 @@ namespace {
 Result<ShardFile> write_own_shard(StateView& view, const CheckpointStore& store) {
   wait_for_device(view.rank.device, view.rank.communicator);
   HF_TRY_VOID(view.device_outcome());
+  HF_FAILING_FAULT_POINT(view.rank.faults, write_point);
   const auto read = [&](std::span<const std::byte> part) {
     if (!view.rank.device.host_sees_memory())
       poll_peers(view.rank.communicator);  // the state comes in many small copies
@@ -245,7 +246,6 @@ Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, s
   const DiskTier tier = given_tier.has_value() ? *given_tier : DiskTier(view.rank.communicator.rank());
   HF_TRY_VOID(view.parameter_gather.finish());
   HF_TRY_VOID(agree(view, tier.publishes() ? store.begin_save(view.state.step) : Result<void>()));
-  HF_FAULT_POINT(view.rank.faults, "save.before_shard");
   Result<ShardFile> shard = write_own_shard(view, store);
   HF_FAULT_POINT(view.rank.faults, "save.after_shard");
   if (shard.ok()) {

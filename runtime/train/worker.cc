@@ -222,7 +222,7 @@ Result<void> Worker::prepare_kernels() {
 std::unique_ptr<DataLoader> Worker::loader_of_lane(int lane) const {
   return std::make_unique<DataLoader>(rank_.env, inputs_.data, rank_.config.run.seed, workload_.batch_shape,
                                       std::vector<int>{lane}, state_.data_cursor, workload_.spec.vocabulary,
-                                      rank_.config.data.prefetch_microbatches);
+                                      rank_.config.data.prefetch_microbatches, &rank_.faults);
 }
 
 Result<void> Worker::jump_in_data() {
@@ -237,9 +237,9 @@ Result<void> Worker::start_loader() {
     std::optional<std::uint64_t>& sound = own_sound_step();
     sound = std::min(sound.value_or(state_.step), state_.step);
   }
-  loader_ = std::make_unique<DataLoader>(rank_.env, inputs_.data, rank_.config.run.seed,
-                                         workload_.batch_shape, workload_.rank_lanes, state_.data_cursor,
-                                         workload_.spec.vocabulary, rank_.config.data.prefetch_microbatches);
+  loader_ = std::make_unique<DataLoader>(
+      rank_.env, inputs_.data, rank_.config.run.seed, workload_.batch_shape, workload_.rank_lanes,
+      state_.data_cursor, workload_.spec.vocabulary, rank_.config.data.prefetch_microbatches, &rank_.faults);
   if (inputs_.ledger != nullptr) inputs_.ledger->begin();
   return loader_->begun();
 }

@@ -88,6 +88,34 @@ TEST(ChaosPlan, WhichInjectionHasArmedWhatHappened) {
     EXPECT_TRUE(is_armed_by(late, "step.before_backward", hit, late.victim, "sleep")) << late.point;
 }
 
+// Of one rank and of all; once, for a while, and for good: what the log of fault points says is found in the plan.
+TEST(ChaosPlan, StorageFailsForAsLongAndAsManyAsTheSeedSays) {
+  ChaosLimits storage = limits();
+  storage.faults = {ChaosFault::read_error, ChaosFault::write_error};
+  storage.lanes = 4;
+  storage.samples_of_step = 8;
+  std::set<std::string> kinds;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    for (const ChaosInjection& injection : plan_chaos(seed, storage).injections) {
+      const std::string& point = injection.point;
+      const bool reads = injection.fault == ChaosFault::read_error;
+      const std::size_t equals = point.find('='), rank = point.find(':');
+      const bool on_all = rank > equals;
+      const std::string action = point.substr(equals + 1);
+      EXPECT_THAT(point, testing::StartsWith(reads ? "data.read@" : "save.before_shard@"));
+      kinds.insert(fmt::format("{} {} {}", reads, on_all,
+                               action == "error"              ? "once"
+                               : action == "error:EIO:always" ? "for good"
+                                                              : "for a while"));
+      const std::uint64_t hit = std::stoull(point.substr(point.find('@') + 1));
+      const int of_rank = on_all ? 7 : std::stoi(point.substr(rank + 1));
+      EXPECT_TRUE(is_armed_by(injection, reads ? read_point : write_point, hit, of_rank, action)) << point;
+      EXPECT_TRUE(FaultPoints::parse(point, 0, posix_env()).ok()) << point;
+    }
+  }
+  EXPECT_EQ(kinds.size(), 10U) << "on all ranks it is never for good";
+}
+
 // A rank with two lanes passes some places twice a step.
 TEST(ChaosPlan, WhatIsOfAStepHappensInIt) {
   ChaosLimits two = limits();
@@ -288,7 +316,9 @@ TEST(ChaosPlan, WhatHappensToAHostLastsUnlessItsRanksAreKilled) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     for (const ChaosInjection& injection : plan_chaos(seed, limits).injections) {
       drawn.insert(injection.fault);
-      EXPECT_EQ(injection.lasts == 0, injection.fault == ChaosFault::host_killed) << to_text(injection);
+      const bool is_by_clock = injection.fault == ChaosFault::unfit_host;
+      EXPECT_EQ(injection.lasts == 0, injection.fault == ChaosFault::host_killed || is_by_clock);
+      EXPECT_EQ(injection.pause_us > 0, is_by_clock) << to_text(injection);
       EXPECT_TRUE(facts_of(injection.fault).lasts) << "it is made by a command";
       EXPECT_EQ(to_text(injection).find(" steps") == std::string::npos, injection.lasts == 0);
     }

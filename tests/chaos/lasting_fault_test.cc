@@ -83,17 +83,20 @@ TEST_F(LastingFaultTest, EveryFaultOfHostsIsMadeAndEndedByItsOwnCommands) {
         fmt::format("echo {} >> {}/log {}", option, folder_, option.ends_with("pair") ? "{host} {peer}" : "");
   std::string expected;
   for (const HostFault& of_host : host_faults()) {
-    const bool ends = !of_host.end.empty();
-    const ChaosInjection injection{.fault = of_host.fault, .victim = 1, .lasts = ends ? std::uint64_t{4} : 0};
+    const bool ends = !of_host.end.empty(), is_by_clock = is_timed(of_host.fault);
+    const ChaosInjection injection{.fault = of_host.fault,
+                                   .victim = 1,
+                                   .pause_us = 60'000'000,
+                                   .lasts = ends && !is_by_clock ? std::uint64_t{4} : 0};
     LastingFault fault(env_, setup_, {}, injection);
     EXPECT_EQ(fault.host(), "c");
     EXPECT_EQ(fault.peer(), of_host.of_pair ? "a" : "");
     const std::string names = of_host.of_pair ? "c a" : "c";
-    EXPECT_EQ(fault.what(), fmt::format("host c {}{}{}", of_host.text, of_host.of_pair ? " a" : "",
-                                        ends ? " for 4 steps" : ""));
+    const char* const time = is_by_clock ? " for 60.0 s" : ends ? " for 4 steps" : "";
+    EXPECT_EQ(fault.what(), fmt::format("host c {}{}{}", of_host.text, of_host.of_pair ? " a" : "", time));
     ASSERT_TRUE(fault.begin().ok());
     fault.since(10);
-    EXPECT_EQ(fault.is_over(10), !ends);
+    EXPECT_EQ(fault.is_over(10), !ends) << fault.what();
     ASSERT_TRUE(fault.end().ok());
     expected += fmt::format("{} {}\n", of_host.begin, names);
     if (ends) expected += fmt::format("{} {}\n", of_host.end, names);

@@ -2,6 +2,8 @@
 // one.
 #include "runtime/os/fault_action.h"
 
+#include <cerrno>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,6 +59,22 @@ TEST(FaultAction, OtherActions) {
   EXPECT_EQ(sleep->record, "sleep") << "readers of the log compare it with the name of the action";
 }
 
+TEST(FaultAction, ErrorsOfStorage) {
+  const struct {
+    std::string_view text;
+    int reason;
+    std::int64_t passes;
+  } cases[] = {
+      {"error", EIO, 1}, {"error:ESTALE", ESTALE, 1}, {"error:EIO:7", EIO, 7}, {"error:EIO:always", EIO, 0}};
+  for (const auto& each : cases) {
+    const Result<FaultAction> action = parse_fault_action(each.text, "data.read");
+    ASSERT_TRUE(action.ok()) << action.error().message;
+    EXPECT_EQ(action->reason, each.reason) << each.text;
+    EXPECT_EQ(action->number, each.passes) << each.text;
+    EXPECT_EQ(action->record, each.text) << "a plan knows it by all of its words";
+  }
+}
+
 TEST(FaultAction, ErrorsSayWhatIsExpected) {
   const struct {
     std::string_view text, point, message;
@@ -86,6 +104,12 @@ TEST(FaultAction, ErrorsSayWhatIsExpected) {
       {"scale_rate:2", "step.begin", "'scale_rate' belongs to step.before_update"},
       {"wrong_product:2", "step.begin", "'wrong_product' takes no number"},
       {"wrong_product", "save.after_rename", "'wrong_product' belongs to a point of a step"},
+      {"error", "step.begin",
+       "'error' belongs to data.read, save.before_shard, save.before_manifest, save.before_rename"},
+      {"error:EPERM", "data.read",
+       "'EPERM' is not an errno; there are EIO, EACCES, ENOSPC, ESTALE, ETIMEDOUT"},
+      {"error:EIO:0", "data.read", "'0' is not a number of passes, nor 'always'"},
+      {"error:EIO:1:2", "data.read", "'error' needs no more than ERRNO and PASSES"},
       {"scramble", "step.begin", "'scramble' belongs to data.sample"},
       {"kill", "data.sample", "'kill' is not an action of data.sample, which are nan and scramble"},
   };

@@ -77,6 +77,31 @@ TEST(FaultPoints, WhatHappensIsToldBefore) {
   EXPECT_EQ(posix_env().read_text(log).value(), line) << "nobody wants to know";
 }
 
+TEST(FaultPoints, AnErrorOfStorageIsReturnedForAsManyPassesAsItSays) {
+  const auto pass = [](FaultPoints& faults, std::string_view name) -> Result<void> {
+    HF_FAILING_FAULT_POINT(faults, name);
+    return {};
+  };
+  const auto failures = [&](std::string_view specification, std::string_view name) {
+    const auto faults = faults_of(specification);
+    std::string text;
+    for (int i = 0; i < 6; ++i) text += pass(*faults, name).ok() ? '.' : 'x';
+    return text;
+  };
+  EXPECT_EQ(failures("", "data.read"), "......");
+  EXPECT_EQ(failures("data.read@3=error", "data.read"), "..x...");
+  EXPECT_EQ(failures("data.read@2=error:EIO:3", "data.read"), ".xxx..");
+  EXPECT_EQ(failures("save.before_shard@5=error:EIO:always", "save.before_shard"), "....xx");
+  EXPECT_EQ(failures("data.read:1=error:EIO:always", "data.read"), "......") << "of another rank";
+  const Error read = pass(*faults_of("data.read=error"), "data.read").error();
+  EXPECT_EQ(read.message, "cannot read at the fault point data.read: Input/output error");
+  EXPECT_EQ(read.code, ExitCode::data);
+  EXPECT_EQ(read.reach, Reach::minute);
+  const Error written = pass(*faults_of("save.before_rename=error:EACCES"), "save.before_rename").error();
+  EXPECT_EQ(written.code, ExitCode::checkpoint);
+  EXPECT_EQ(written.reach, Reach::host);
+}
+
 TEST(FaultPoints, BreakTheDeviceThatIsConnected) {
   const auto faults = faults_of("step.before_reduce@2=gpu_trap,step.end=gpu_endless");
   EXPECT_TRUE(faults->breaks_device());

@@ -257,6 +257,26 @@ class ChaosTest(unittest.TestCase):
             steps = [event["step"] for event in run.events("step")]
             self.assertEqual(steps, list(range(1, 41)), (seed, "the log has all of them, once", run.events("gap"), output))
 
+    def test_storage_that_fails(self):
+        """Once: a read is repeated, and what one save has missed the next one saves. No rank leaves."""
+        output = self.fail_storage("24..26")
+        self.assertIn("3 of 3 runs ended with the right bits", output)
+        faults = self.result()["faults"]
+        self.assertEqual({name for name, fault in faults.items() if fault["injected"]}, {"read_error", "write_error"}, output)
+        for name, fault in faults.items():
+            self.assertEqual(fault["nothing to mend"], fault["injected"], (name, output))
+
+    @harness.full
+    def test_storage_that_fails_one_rank_for_good(self):
+        output = self.fail_storage("11..11")
+        self.assertIn("1 of 1 runs ended with the right bits", output)
+        self.assertGreaterEqual(self.result()["faults"]["read_error"]["in place"], 1, output)
+
+    def fail_storage(self, seeds):
+        output = self.chaos("--faults=read_error,write_error", "--faults-max=2", f"--seeds={seeds}", "--layouts=3x1x1", "--checkpoint.every_steps=10")
+        self.expect_launches(self.result())
+        return output
+
     def test_what_a_failure_costs_at_most(self):
         """The campaign compares what each death cost with what the run had said before."""
         output = self.chaos("--as-configured", "--faults=kill,all_killed,ram_lost", "--faults-max=3", "--seeds=2..4", "--layouts=3x1x1",
