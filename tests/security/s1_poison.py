@@ -20,7 +20,7 @@ def poisoned(slot):
     slot = bytearray(slot)
     header = list(HEADER.unpack_from(slot))
     begin, size = header[INDEX_OFFSET], header[INDEX_BYTES]
-    manifest, specs, sums = json.loads(bytes(slot[begin:begin + size]))
+    manifest, specs, sums, *digests = json.loads(bytes(slot[begin:begin + size]))
     offset = PAGE
     for number, spec in enumerate(specs):
         elements = math.prod(spec[3]) // spec[5]
@@ -29,7 +29,7 @@ def poisoned(slot):
         slot[offset + lengths[0] // 8 * 4 + 1] ^= 0x55
         sums[number] = two_users.crc32c(slot[offset:offset + lengths[0]])
         offset += (lengths[0] + PAGE - 1) // PAGE * PAGE
-    index = json.dumps([manifest, specs, sums], separators=(",", ":"), ensure_ascii=False).encode()
+    index = json.dumps([manifest, specs, sums, *digests], separators=(",", ":"), ensure_ascii=False).encode()
     slot[begin:] = (index + bytes(len(slot)))[:len(slot) - begin]
     header[WRITER], header[INDEX_BYTES], header[INDEX_CRC] = NEWEST_WRITER, len(index), two_users.crc32c(index)
     HEADER.pack_into(slot, 0, *header)

@@ -1536,11 +1536,13 @@ class Errors(unittest.TestCase):
     def test_rank_hangs_in_pipeline(self):
         # Which microbatch depends on how far MPI was with the one before, whose sender sleeps now.
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2", "--parallel.timeout=3s", "--elastic.recovery_timeout=1s",
+                                "--watchdog.guard=false",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
 
     @harness.full
     def test_rank_hangs_in_layer(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.tensor=2", "--parallel.timeout=3s", "--elastic.recovery_timeout=1s",
+                                "--watchdog.guard=false",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
 
     @harness.full
@@ -1695,7 +1697,7 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.train())
 
     def test_nothing_to_go_back_to(self):
-        kept = ["--checkpoint.every_steps=38", "--checkpoint.keep=1", "--optimizer.schedule=constant"]
+        kept = ["--checkpoint.every_steps=19", "--checkpoint.keep=1", "--optimizer.schedule=constant"]
         self.assertEqual(self.train("--training.steps=38", *kept).returncode, 0)
         spoiled = ",".join(f"data.sample@{sample}=scramble" for sample in range(160, 164))
         self.expect(self.train("--training.steps=60", *kept, "--verdict.on_spike=rollback", "--verdict.rollback_steps=5",

@@ -2,6 +2,7 @@
 and the sentence in the last line."""
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -42,7 +43,7 @@ class ReadyTest(unittest.TestCase):
         began = time.monotonic()
         outcome = self.ask()
         self.assertLess(time.monotonic() - began, TINY_S)
-        self.assertEqual((outcome.returncode, outcome.stdout), (0, "here\nready\n"))
+        self.assertEqual((outcome.returncode, outcome.stdout), (0, f"here {socket.gethostname()}\nready\n"))
         self.assertEqual(sorted(path for path in self.run_directory.rglob("*")), before, "a proof leaves something")
 
     def test_data_missing(self):
@@ -69,7 +70,7 @@ class ReadyTest(unittest.TestCase):
     def test_run_directory_of_its_own(self):
         self.nonce_file.unlink()
         outcome = self.ask(shared=False)
-        self.assertEqual((outcome.returncode, outcome.stdout), (0, "here\nready, with a run directory of its own\n"))
+        self.assertEqual((outcome.returncode, outcome.stdout), (0, f"here {socket.gethostname()}\nready, with a run directory of its own\n"))
 
     def test_config_missing(self):
         self.expect_unfit(self.ask(config="other.toml"), 2, "other.toml")
