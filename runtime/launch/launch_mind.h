@@ -153,8 +153,9 @@ class LaunchMind {
   void take_all() { follow(LaunchOutcome::enough); }
   Choice choose(std::int64_t now_ns);
   bool may_use(const std::string& host, std::int64_t now_ns) const;
-  // Returns whether the run that trains has ranks on the host.
+  // Returns whether the run that trains has ranks on the host, and whether all its ranks are on hosts of the list.
   bool has_ranks(const std::string& host) const { return trained_.contains(host); }
+  bool knows_where_ranks_are() const;
   int min_ranks() const { return min_ranks_that_fit_; }
   // Returns which hosts are not ready, and why, as clauses; empty: all are.
   std::string why_missing() const;

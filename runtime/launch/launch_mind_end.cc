@@ -136,6 +136,12 @@ void LaunchMind::unfit(std::int64_t now_ns, const UnfitHost& unfit) {
   say(fmt::format("host {}: {}", name, host->reason));
 }
 
+bool LaunchMind::knows_where_ranks_are() const {
+  return std::ranges::all_of(trained_, [&](const auto& entry) {
+    return std::ranges::any_of(hosts_, [&](const Host& host) { return host.named.name == entry.first; });
+  });
+}
+
 bool LaunchMind::is_given_ranks(const std::string& host) const {
   return given_.empty() || given_.contains(host);
 }

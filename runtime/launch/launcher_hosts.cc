@@ -1,12 +1,12 @@
-// The launcher watches its hosts while a run trains: when they have room for more ranks (scale_up.h), or the
-// run should leave one of them (drains.h), it asks the run to end after its next step, and starts it again.
+// The launcher asks its hosts before each start and while a run trains, and does what LaunchMind decides about them.
+// When they have room for more ranks, or the run should leave one of them (drains.h), it asks the run to end after its
+// next step, and starts it again.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "runtime/core/check.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/host_ready.h"
 #include "runtime/launch/launcher.h"
@@ -28,8 +28,8 @@ constexpr std::int64_t host_answer_ms = 10'000;
 constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs; less when it is over soon
 constexpr std::int64_t min_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
-constexpr std::int64_t ready_answer_ms =
-    60'000;                         // of one that has begun to answer: it may read data of cold storage
+// Of a host that has begun to answer: it may read data of cold storage.
+constexpr std::int64_t ready_answer_ms = 60'000;
 constexpr int something_lives = 1;  // exit code of HostCommand::look
 
 }  // namespace
@@ -47,10 +47,12 @@ Result<LaunchShape> Launcher::next_shape() {
     tell_news();
     if (choice.starts) {
       hosts_ = choice.hosts;
-      const std::optional<StartLayout> layout = layout_on(hosts_, mind_->min_ranks());
-      HF_CHECK(layout.has_value());
-      if (is_narrower(*layout)) say_narrower(*layout, ranks_per_copy());
-      return shape_on_hosts_left(*layout);
+      // The config of the run, which a narrower layout needs, may not be readable at this moment.
+      if (const std::optional<StartLayout> layout = layout_on(hosts_, mind_->min_ranks());
+          layout.has_value()) {
+        if (is_narrower(*layout)) say_narrower(*layout, ranks_per_copy());
+        return shape_on_hosts_left(*layout);
+      }
     }
     if (!choice.sentence.empty()) return fail(ExitCode::communication, "{}", choice.sentence);
     if (!said) say_waiting();
@@ -214,23 +216,26 @@ void Launcher::write_rows() {
   static_cast<void>(write_host_rows(*env_, paths_, rows).ok());  // nothing but what people see depends on it
 }
 
-// Asks the hosts without ranks whether a start could use them, beside the run. Those with ranks are in use.
+// Asks the hosts without ranks whether a start could use them, beside the run. Those with ranks are in use. Where ranks
+// are on hosts that the list does not have, any host may be theirs: then all are asked what lives there, and nothing is
+// ended.
 void Launcher::ask_for_room() {
   const std::int64_t until_ns = env_->monotonic_ns() + ready_answer_ms * 1'000'000;
   question_ = std::make_unique<Question>();
   const auto left_ms = [env = env_, until_ns, &given_up = question_->given_up]() -> std::int64_t {
     return given_up ? 0 : (until_ns - env->monotonic_ns()) / 1'000'000;
   };
-  std::vector<LaunchHost> without_ranks;
+  const bool knows = mind_->knows_where_ranks_are();
+  std::vector<LaunchHost> hosts;
   for (const LaunchHost& host : asked_) {
-    if (host.answers && !mind_->has_ranks(host.name)) without_ranks.push_back(host);
+    if (host.answers && !(knows && mind_->has_ranks(host.name))) hosts.push_back(host);
   }
-  question_->hosts = without_ranks;
-  question_->answers.start(
-      *env_, "host probe",
-      [env = env_, without_ranks, words = ready_words(), left_ms]() -> Result<std::vector<HostAnswer>> {
-        return ask_hosts(*env, without_ranks, words, left_ms, /*here_too=*/true);
-      });
+  question_->hosts = hosts;
+  question_->answers.start(*env_, "host probe",
+                           [env = env_, hosts, words = knows ? ready_words() : words_for(HostCommand::look),
+                            left_ms, knows]() -> Result<std::vector<HostAnswer>> {
+                             return ask_hosts(*env, hosts, words, left_ms, /*here_too=*/knows);
+                           });
 }
 
 // Removes what is written about hosts for this launch alone.
@@ -389,7 +394,9 @@ void Launcher::ask_for_another_start(const Question& question, const std::vector
   std::vector<HostAnswer> answers(asked_.size(), HostAnswer{.code = 0});
   for (std::size_t i = 0; i < question.hosts.size(); ++i) {
     const auto asked = std::ranges::find(asked_, question.hosts[i].name, &LaunchHost::name);
-    answers[static_cast<std::size_t>(asked - asked_.begin())] = given[i];
+    HostAnswer& answer = answers[static_cast<std::size_t>(asked - asked_.begin())];
+    answer = given[i];
+    if (answer.code == something_lives) answer.code = 0;  // it is in use
   }
   if (!mind_->is_worth_another_start(now_ns, asked_, answers)) return;
   if (request_restart(*env_, paths_, /*hosts_leaving=*/0).ok()) {

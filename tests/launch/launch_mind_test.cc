@@ -210,6 +210,12 @@ TEST_F(LaunchMindTest, AHostMayCallItselfByAnotherName) {
   const EndedStart ended = failed(ExitCode::data, {{.host = "ip-10-0-0-3", .sentence = "no data"}});
   EXPECT_TRUE(mind.ended(sec, ended, false).restart);
   EXPECT_THAT(choose(2 * sec), ElementsAre("a", "b"));
+  begins(2 * sec, without_c);
+  mind.trains(3 * sec);
+  mind.has(3 * sec, {{"a", 2}, {"ip-10-0-0-2", 2}});
+  EXPECT_FALSE(mind.knows_where_ranks_are()) << "so none of the hosts may be cleaned up beside the run";
+  mind.has(4 * sec, {{"a", 2}, {"ip-10-0-0-3", 2}});
+  EXPECT_TRUE(mind.knows_where_ranks_are() && mind.has_ranks("c"));
 }
 
 TEST_F(LaunchMindTest, OfTwoHostsThatLoseEachOtherAgainOneComesBack) {
