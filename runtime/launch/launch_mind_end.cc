@@ -81,8 +81,7 @@ void LaunchMind::begins(std::int64_t now_ns, const ScaleUp::Ranks& given, int ra
   has_reported_ = false;
   failed_in_start_.clear();
   begun_ns_ = now_ns;
-  trained_ns_ = own_calls_fail_since_ns_ = -1;
-  own_calls_failed_ = 0;
+  trained_ns_ = -1;
 }
 
 void LaunchMind::trains(std::int64_t now_ns) {
@@ -279,6 +278,8 @@ RestartLimits LaunchMind::limits_after(const EndedStart& ended) const {
 Verdict LaunchMind::ended(std::int64_t now_ns, EndedStart start, bool stop_requested) {
   EndedStart ended = in_list(std::move(start));
   StartEnd& end = ended.end;
+  own_calls_fail_since_ns_ = -1;  // a start was made
+  own_calls_failed_ = 0;
   end.begun_ns = begun_ns_;
   end.ended_ns = now_ns;
   const std::int64_t start_up_ns = trained_ns_ - begun_ns_, trained_for_ns = now_ns - trained_ns_;

@@ -244,6 +244,21 @@ TEST_F(LaunchMindTest, OwnCallsAreTriedAgainForTenMinutes) {
   EXPECT_LT(now_ns, 700 * sec);
 }
 
+TEST_F(LaunchMindTest, AnMpirunThatCannotBeStartedIsTriedForTenMinutes) {
+  const Error refused{
+      .code = ExitCode::communication, .message = "no more processes", .reach = Reach::minute};
+  std::int64_t now_ns = 0;
+  Verdict verdict{.restart = true};
+  while (verdict.restart && now_ns < 900 * sec) {
+    choose(now_ns);
+    begins(now_ns, of_three);  // it was about to be started
+    verdict = mind.own_call_failed(now_ns, refused);
+    now_ns += verdict.delay_ms * 1'000'000;
+  }
+  EXPECT_FALSE(verdict.restart);
+  EXPECT_LT(now_ns, 700 * sec);
+}
+
 TEST(BlameHosts, IsASmallestSetThatExplainsAllReports) {
   const std::vector<BlameHost> hosts = {
       {.name = "a", .is_own = true}, {.name = "b"}, {.name = "c"}, {.name = "d"}};
