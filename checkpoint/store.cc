@@ -207,6 +207,7 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
     HF_TRY_VOID(env_->sync_directory(run_directory_));
     HF_TRY_VOID(env_->rename(target, aside));
   }
+  const std::scoped_lock lock(lineage_mutex_);  // published() sees the checkpoint with its record
   Result<void> renamed = faults_->attempt("save.before_rename");
   if (renamed.ok()) renamed = check_fence();
   if (renamed.ok()) renamed = env_->rename(source, target);
@@ -220,13 +221,16 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   HF_TRY_VOID(env_->sync_directory(run_directory_));
   // The record serves only to notice that a checkpoint was removed from outside later, so a failure is
   // ignored.
-  {
-    const std::scoped_lock lock(lineage_mutex_);
-    static_cast<void>(record_newest_checkpoint(*env_, run_directory_, manifest, fence_.check).ok());
-  }
+  static_cast<void>(record_newest_checkpoint(*env_, run_directory_, manifest, fence_.check).ok());
   // The save is done; what cannot be removed now is removed by the next writer.
   if (occupied.exists) static_cast<void>(env_->remove_tree(aside).ok());
   return {};
+}
+
+CheckpointStore::Published CheckpointStore::published() {
+  const std::scoped_lock lock(lineage_mutex_);
+  return {.candidates = list_candidates(*env_, run_directory_),
+          .lineage = read_lineage(*env_, run_directory_)};
 }
 
 void CheckpointStore::set_in_use(std::vector<std::uint64_t> steps) {

@@ -98,6 +98,13 @@ class CheckpointStore {
   void all_hosts_have(const ParentCheckpoint& state) { on_all_hosts_ = state; }
   // Returns the newest checkpoint that all hosts are known to have; std::nullopt if none is known.
   const std::optional<ParentCheckpoint>& on_all_hosts() const { return on_all_hosts_; }
+  // Published holds the checkpoints of the directory, and what is recorded of those that were ever published.
+  struct Published {
+    Result<std::vector<CheckpointCandidate>> candidates;
+    Result<Lineage> lineage;
+  };
+  // Reads both. One that a save is publishing meanwhile is in both or in neither. Thread: any.
+  Published published();
   // Sets the steps whose checkpoints are being read, or will be, so retain() leaves them. Thread: any.
   void set_in_use(std::vector<std::uint64_t> steps);
 
@@ -126,7 +133,7 @@ class CheckpointStore {
   std::mutex mutex_;             // guards the members below
   std::vector<std::uint64_t> steps_in_use_;
   std::optional<std::uint64_t> around_;  // keep_around()
-  std::mutex lineage_mutex_;             // guards the file between reading and writing it
+  std::mutex lineage_mutex_;  // guards the file between reading and writing it, and the directory with it
 };
 
 }  // namespace holdfast::inline checkpoint

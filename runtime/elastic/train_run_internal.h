@@ -118,8 +118,8 @@ class TrainRun {
   Result<void> rebuild_group();
   void wait_for_given_up_saves();
   void decide_rollback(const Rollback& rollback, const std::string& reason);
-  bool disk_goes_back(std::uint64_t trusted_step) const;
-  bool has_nothing_to_lose() const;
+  bool disk_goes_back(std::uint64_t trusted_step);
+  bool has_nothing_to_lose();
   Result<bool> knows_state(const Rollback& rollback, std::span<const int> leaving_ranks);
   Result<bool> fetch_state(std::uint64_t trusted_step);
   Result<bool> can_go_back(const Rollback& rollback, std::span<const int> leaving_ranks);

@@ -33,10 +33,8 @@ bool counts(const CheckpointCandidate& candidate) {
 
 // Returns whether the run directory, or the start of the run, has a state to go back to. What cannot be read is left to
 // the recovery.
-bool TrainRun::disk_goes_back(std::uint64_t trusted_step) const {
-  const std::string& directory = setup_.config.run.directory;
-  const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(launched_.env, directory);
-  const Result<Lineage> lineage = read_lineage(launched_.env, directory);
+bool TrainRun::disk_goes_back(std::uint64_t trusted_step) {
+  const auto [candidates, lineage] = saves_.store->published();
   if (!candidates.ok() || !lineage.ok() || trusted_step == 0) return true;
   if (lineage->run_id == worker_->state().run_id && lineage->start_counts(trusted_step)) return true;
   return std::ranges::any_of(*candidates, [&](const CheckpointCandidate& each) {
@@ -45,10 +43,8 @@ bool TrainRun::disk_goes_back(std::uint64_t trusted_step) const {
 }
 
 // Returns whether the run may begin again though nobody knows what it has published: no checkpoint counts.
-bool TrainRun::has_nothing_to_lose() const {
-  const std::string& directory = setup_.config.run.directory;
-  const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(launched_.env, directory);
-  const Result<Lineage> lineage = read_lineage(launched_.env, directory);
+bool TrainRun::has_nothing_to_lose() {
+  const auto [candidates, lineage] = saves_.store->published();
   if (!candidates.ok() || !lineage.ok()) return true;
   const bool is_known = lineage->run_id == worker_->state().run_id && lineage->first_step.has_value();
   return !is_known && std::ranges::none_of(*candidates, counts);

@@ -220,7 +220,7 @@ class WrongRankTest(unittest.TestCase):
         clean = self.scene.run("clean", self.OPTIONS)
         clean.start(2).expect_exit(0)
         for name, options, oldest, newest in [("disk", ["--checkpoint.every_steps=4", "--checkpoint.keep=2"], 4, 14),
-                                              ("start", ["--checkpoint.every_steps=40", "--checkpoint.ram_every_steps=0"], 0, 0)]:
+                                              ("start", ["--checkpoint.every_steps=16", "--checkpoint.ram_every_steps=0"], 0, 0)]:
             with self.subTest(name=name):
                 run = self.scene.run(name, [*self.OPTIONS, *options])
                 start = run.start(4, faults=self.WRONG)
