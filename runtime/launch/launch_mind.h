@@ -229,6 +229,7 @@ class LaunchMind {
   std::vector<std::string> joined() const;
   bool is_given_ranks(const std::string& host) const;
   bool leaves_out_unfit(std::int64_t now_ns, EndedStart& ended);
+  bool is_new(const std::string& host) const;
   std::vector<BlameHost> hosts_to_blame() const;
   std::vector<SilentPair> in_list(std::span<const SilentPair> silent) const;
   bool leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended);

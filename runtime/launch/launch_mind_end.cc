@@ -209,15 +209,18 @@ bool LaunchMind::leaves_out_unfit(std::int64_t now_ns, EndedStart& ended) {
   return true;
 }
 
-std::vector<BlameHost> LaunchMind::hosts_to_blame() const {
+// Returns whether the start gave the host ranks that the one before did not have, or it got some back a while ago.
+bool LaunchMind::is_new(const std::string& host) const {
   const std::vector<std::string> newcomers = joined();
+  return scale_up_.pauses().has_returned(host) || std::ranges::find(newcomers, host) != newcomers.end();
+}
+
+std::vector<BlameHost> LaunchMind::hosts_to_blame() const {
   std::vector<BlameHost> hosts;
   for (const Host& host : hosts_) {
     const std::string& name = host.named.name;
-    const bool is_new =
-        scale_up_.pauses().has_returned(name) || std::ranges::find(newcomers, name) != newcomers.end();
     hosts.push_back({.name = name,
-                     .doubts = scale_up_.pauses().failures(name) + (is_new ? 1 : 0),
+                     .doubts = scale_up_.pauses().failures(name) + (is_new(name) ? 1 : 0),
                      .is_own = name == settings_.own_host});
   }
   return hosts;
@@ -239,11 +242,6 @@ bool LaunchMind::leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended)
     last_evidence_.reset();
     return false;
   }
-  const std::vector<std::string> newcomers = joined();
-  const GrowingPauses& pauses = scale_up_.pauses();
-  const auto is_new = [&](const std::string& name) {
-    return pauses.has_returned(name) || std::ranges::find(newcomers, name) != newcomers.end();
-  };
   std::vector<SilentPair> pairs = now.silent;
   if (before.has_value()) pairs.insert(pairs.end(), before->silent.begin(), before->silent.end());
   std::set<std::string> blamed = now.died_on;
