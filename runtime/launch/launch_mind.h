@@ -253,6 +253,7 @@ class LaunchMind {
   int ranks_ = 0;
   bool is_narrower_ = false, has_reported_ = false;
   std::set<std::string> failed_in_start_;  // hosts whose failure in it is counted
+  std::set<std::string> unfit_in_start_;   // hosts whose ranks have left it as unfit
   std::int64_t begun_ns_ = 0, trained_ns_ = -1;
   // What has trained: the ranks of the newest such start at its end, and the fewest of all.
   ScaleUp::Ranks trained_;

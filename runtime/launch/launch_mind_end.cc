@@ -80,6 +80,7 @@ void LaunchMind::begins(std::int64_t now_ns, const ScaleUp::Ranks& given, int ra
   is_narrower_ = is_narrower;
   has_reported_ = false;
   failed_in_start_.clear();
+  unfit_in_start_.clear();
   begun_ns_ = now_ns;
   trained_ns_ = -1;
 }
@@ -124,7 +125,7 @@ void LaunchMind::unfit(std::int64_t now_ns, const UnfitHost& unfit) {
   const std::string name = name_in_list(unfit.host);
   Host* host = find(name);
   if (host == nullptr || has_one_host() || unfit.reach == Reach::minute) return;
-  if (host->state != HostState::ready && host->reason.ends_with(unfit.sentence)) return;
+  if (!unfit_in_start_.insert(name).second) return;  // the reports are read again and again
   const bool is_counted = !failed_in_start_.insert(name).second;  // as a host that has lost its ranks
   if (!is_counted) scale_up_.pauses().failed(name, now_ns);
   host->fit_ranks = given_to(trained_, name);
