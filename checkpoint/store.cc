@@ -118,8 +118,8 @@ Result<void> CheckpointStore::restore_replaced() {
 
 Result<void> CheckpointStore::remove_leftovers() {
   const std::string pending = names::pending(run_directory_);
-  // What is there before the fence says that nobody else writes is of this writer or an earlier one, even where this
-  // process is stopped after that.
+  // Leftovers that are there before the fence says that nobody else writes are of this writer or an earlier one, even
+  // where this process is stopped after that.
   const Result<std::vector<std::string>> leftovers = entries_of(*env_, pending);
   HF_TRY_VOID(as_checkpoint_result(outcome_of(leftovers)));
   HF_TRY_VOID(restore_replaced());

@@ -36,8 +36,8 @@ struct HostAnswer {
 
   // Exit code of the program; none if the host could not be reached, was silent for too long, or did not end in time.
   std::optional<int> code = {};
-  // What it printed on both streams, and what the command that reaches the host said. Other users may have written it,
-  // so it is printable().
+  // Holds what it printed on both streams, and what the command that reaches the host said. Other users may have
+  // written it, so it is printable().
   std::string output = {};
 
   // Returns its last line that is not blank, without the name of the program before its messages: with an exit code

@@ -183,7 +183,7 @@ void LaunchMind::take_back(std::int64_t now_ns, Host& host) {
 
 void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers) {
   HF_CHECK(answers.size() == hosts_.size());
-  // What no host has at a first start is wrong with the run: its ranks say what, and end it with its exit code.
+  // A first start for which no host is ready has something wrong itself: its ranks say what, and end it with the code.
   const auto is_not_ready = [](const HostAnswer& answer) { return answer.code.value_or(0) != 0; };
   const auto is_ready = [](const HostAnswer& answer) { return answer.code == 0; };
   const bool is_everywhere =

@@ -195,11 +195,11 @@ class LaunchMind {
     std::string reason = {};
     std::int64_t since_ns = 0;
     bool is_reached = true;  // by the newest answer, and ready
-    // Of a host some of whose ranks are unfit, as one of its GPUs is gone: those that train. While its pause lasts it
-    // is used with so many slots. 0: of any other host.
+    // Number of ranks that train on a host of which some are unfit, as one of its GPUs is gone. While its pause lasts
+    // it is used with so many slots. 0: any other host.
     int fit_ranks = 0;
   };
-  // What speaks against hosts at the end of a start.
+  // Evidence is what speaks against hosts at the end of a start.
   struct Evidence {
     std::vector<SilentPair> silent = {};
     std::set<std::string> died_on = {};
@@ -255,7 +255,7 @@ class LaunchMind {
   std::set<std::string> failed_in_start_;  // hosts whose failure in it is counted
   std::set<std::string> unfit_in_start_;   // hosts whose ranks have left it as unfit
   std::int64_t begun_ns_ = 0, trained_ns_ = -1;
-  // What has trained: the ranks of the newest such start at its end, and the fewest of all.
+  // Ranks of the newest start that trained, at its end, and the fewest of all such starts.
   ScaleUp::Ranks trained_;
   std::optional<int> fewest_trained_ = {};
   bool has_trained_narrower_ = false;

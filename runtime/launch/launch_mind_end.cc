@@ -94,14 +94,16 @@ void LaunchMind::trains(std::int64_t now_ns) {
   if (trained_.empty()) trained_ = given_;
 }
 
-// Of two hosts that lost each other both lose their ranks; one of them is to blame, so that the other can come back
-// alone.
+// Takes the ranks. Both of two hosts that lost each other have lost theirs; one of them is to blame, so that the other
+// can come back alone.
 void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent) {
   const ScaleUp::Ranks named = in_list(ranks);
   const std::vector<SilentPair> pairs = in_list(silent);
   std::set<std::string> excused;
   for (const SilentPair& pair : pairs) excused.insert({pair.from, pair.of});
-  for (const std::string& blamed : blame_hosts(pairs, hosts_to_blame())) excused.erase(blamed);
+  if (!pairs.empty()) {
+    for (const std::string& blamed : blame_hosts(pairs, hosts_to_blame())) excused.erase(blamed);
+  }
   const bool is_first = !std::exchange(has_reported_, true);
   const std::vector<std::string> lost =
       is_first ? scale_up_.began(now_ns, named, given_) : scale_up_.saw(now_ns, named, excused);
@@ -125,7 +127,7 @@ void LaunchMind::unfit(std::int64_t now_ns, const UnfitHost& unfit) {
   const std::string name = name_in_list(unfit.host);
   Host* host = find(name);
   if (host == nullptr || has_one_host() || unfit.reach == Reach::minute) return;
-  if (!unfit_in_start_.insert(name).second) return;  // the reports are read again and again
+  if (!unfit_in_start_.insert(name).second) return;               // the reports are read again and again
   const bool is_counted = !failed_in_start_.insert(name).second;  // as a host that has lost its ranks
   if (!is_counted) scale_up_.pauses().failed(name, now_ns);
   host->fit_ranks = given_to(trained_, name);
@@ -185,7 +187,7 @@ bool LaunchMind::leaves_out_unfit(std::int64_t now_ns, EndedStart& ended) {
   const bool is_everywhere = reach == Reach::host && !names_some;
   const std::vector<std::string> newcomers = joined();
   if (reach != Reach::host && !newcomers.empty() && newcomers.size() < given) {
-    // Whatever it says: without them the run has trained.
+    // It does not matter what it says: the run has trained without them.
     reasons.clear();
     const std::string why = ended.unfit.empty() ? end.fault : ended.unfit.front().sentence;
     for (const std::string& name : newcomers)
@@ -200,7 +202,7 @@ bool LaunchMind::leaves_out_unfit(std::int64_t now_ns, EndedStart& ended) {
     end.reach = Reach::run;
     return false;
   } else if (!names_some && !is_everywhere) {
-    // What has fitted before fits again when others have released the memory.
+    // A model that has fitted before fits again when others have released the memory.
     if (has_trained && end.code == ExitCode::does_not_fit) end.reach = Reach::minute;
     return false;
   }
@@ -212,8 +214,8 @@ bool LaunchMind::leaves_out_unfit(std::int64_t now_ns, EndedStart& ended) {
 
 // Returns whether the start gave the host ranks that the one before did not have, or it got some back a while ago.
 bool LaunchMind::is_new(const std::string& host) const {
-  const std::vector<std::string> newcomers = joined();
-  return scale_up_.pauses().has_returned(host) || std::ranges::find(newcomers, host) != newcomers.end();
+  const bool has_joined = !trained_.empty() && given_to(given_, host) > given_to(trained_, host);
+  return scale_up_.pauses().has_returned(host) || has_joined;
 }
 
 std::vector<BlameHost> LaunchMind::hosts_to_blame() const {

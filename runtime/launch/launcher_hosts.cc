@@ -28,7 +28,7 @@ constexpr std::int64_t host_answer_ms = 10'000;
 constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs; less when it is over soon
 constexpr std::int64_t min_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
-// Of a host that has begun to answer: it may read data of cold storage.
+// Limit of a host that has begun to answer: it may read data of cold storage.
 constexpr std::int64_t ready_answer_ms = 60'000;
 constexpr int something_lives = 1;  // exit code of HostCommand::look
 
