@@ -680,10 +680,11 @@ def main(at_once=2, alone=()):
     sys.exit(ALL_SKIPPED if skipped == len(results) else 0)
 
 
-def reference_digest(scene, overrides=(), name="reference"):
+def reference_digest(scene, overrides=(), name="reference", **variables):
     """Of the run that nothing disturbs: one rank, one thread, start to end."""
     run = scene.run(name, overrides)
-    run.start(1, overrides=["--threads=1"]).expect_exit(0)
+    words = command("alone", 1) + run.train_arguments("--threads=1")
+    run.start_command(words, environment={**scene.environment, **variables}).expect_exit(0)
     digest = run.digest()
     if not digest.startswith("step "):
         raise AssertionError(f"a digest begins with the step, not with '{digest[:40]}'")

@@ -36,6 +36,8 @@ DOOR_PORT = 22
 DOOR_PATIENCE_S = 5
 NETWORK, TRAINING_NETWORK = "10.77.0", "10.78.0"
 SHARED_MEMORY_MIB = 256
+SHARED_MEMORY = Path("/dev/shm")
+TAKEN_MEMORY = SHARED_MEMORY / "taken"
 PROGRAM_NAME = harness.PROGRAM.name
 NAMESPACES = ["--net", "--uts", "--ipc", "--mount", "--pid"]
 
@@ -225,16 +227,26 @@ class Cluster:
             run_checked(*self.hosts[name].enter(), "ip", "neigh", "delete", f"{network}.{self.hosts[peer].index + 1}", "dev", card)
 
     def unfit(self, name):
-        """A file or a directory of `needs` is empty there, the next one each time, and its ranks are dead."""
+        """A file or a directory of `needs` is empty there, the next one each time, or its shared memory is full, and its ranks are
+        dead."""
         hidden = self.needs.pop(0)
         self.needs.append(hidden)
-        what = ["-t", "tmpfs", "tmpfs"] if hidden.is_dir() else ["--bind", "/dev/null"]
-        run_checked(*self.hosts[name].enter(), "mount", *what, str(hidden))
-        self.hidden[name] = hidden
+        self.hide(name, hidden)
         self.kill_trainers(name)
 
+    def hide(self, name, hidden):
+        if hidden == SHARED_MEMORY:
+            done = self.call(name, "dd", "if=/dev/zero", f"of={TAKEN_MEMORY}", "bs=1M")
+            assert "No space left" in done.stderr, done.stderr
+        else:
+            what = ["-t", "tmpfs", "tmpfs"] if hidden.is_dir() else ["--bind", "/dev/null"]
+            run_checked(*self.hosts[name].enter(), "mount", *what, str(hidden))
+        self.hidden[name] = hidden
+
     def fit(self, name):
-        run_checked(*self.hosts[name].enter(), "umount", "--lazy", str(self.hidden.pop(name)))
+        hidden = self.hidden.pop(name)
+        undo = ["rm", "-f", str(TAKEN_MEMORY)] if hidden == SHARED_MEMORY else ["umount", "--lazy", str(hidden)]
+        run_checked(*self.hosts[name].enter(), *undo)
 
     def stop(self, name):
         """All that runs there, its door first: nobody is told, and what is sent is taken and not answered."""

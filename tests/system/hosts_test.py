@@ -29,6 +29,9 @@ SILENCE_S = 4    # of a host that is unreachable, before the others say so: watc
 ROWS = errors_test.read_table(lambda heading: heading == errors_test.SEVERAL_HOSTS)
 # A step that takes long enough for something to happen in it, whatever else the machine does.
 SLOW_STEPS = ",".join(f"step.begin@{step}=sleep:150" for step in range(10, 31))
+# Small, because every thread of a GPU takes its turn on the CPU. All hosts have the same emulated one.
+EMULATED_GPU = ["--device=cuda", "--parallel.ranks_per_gpu=6", "--model.width=32", "--model.layers=1", "--training.sequence_length=16",
+                "--training.microbatch_size=1", "--evaluation.every_steps=0"]
 SLOW_UNTIL_THE_END = ",".join(f"step.begin@{step}=sleep:700" for step in range(10, 45))
 
 
@@ -483,6 +486,36 @@ class HostsTest(unittest.TestCase):
         self.assertNotIn("another start would end the same way", output)
         self.assertEqual({event["host"] for event in run.events("exclude")}, {"n2"}, output)
         self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS, output)
+
+    @harness.full
+    def test_data_are_gone_and_a_gpu_for_good(self):
+        """Of three hosts with GPUs (emulated) one loses its data for a while and another one its driver for good: the run goes on
+        without the first one, takes it back, and ends without the second one, whose ranks leave and never end it."""
+        module = harness.PROGRAM.parent / "libholdfast_cuda_emulated.so"
+        gpu = [*OPTIONS, *EMULATED_GPU]
+        reference = harness.reference_digest(self.scene, gpu, name="gpu-reference", HOLDFAST_CUDA_MODULE=str(module))
+        run = self.scene.run("gpu-story", gpu)
+        start = self.cluster.start(run, self.launch_words(run, "--elastic.grow_after=1s"), faults=SLOW_UNTIL_THE_END,
+                                   HOLDFAST_CUDA_MODULE=str(module))
+        self.assertTrue(start.wait_for_step(5, SETTLE_S), start.tail())
+        self.lose_for_its_ranks(run, start, "n2", self.scene.text, excluded=1)
+        self.cluster.fit("n2")
+        self.assertTrue(harness.wait_until(lambda: run.events("start")[-1]["ranks"] == RANKS and len(run.events("start")) > 1,
+                                           SETTLE_S, lambda: not start.alive(), "it is not used again", start.tail), start.tail())
+        self.lose_for_its_ranks(run, start, "n1", module, excluded=2)
+        output = start.expect_exit(0, SETTLE_S)
+        self.assertEqual(run.digest(), reference, output)
+        self.expect_clean(start)
+        self.assertEqual([event["host"] for event in run.events("exclude")][:2], ["n2", "n1"], output)
+        self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS], "no start is lost to a GPU that is gone")
+        self.assertEqual(run.events("recovery")[-1]["ranks_after"], RANKS - SLOTS, output)
+
+    def lose_for_its_ranks(self, run, start, name, hidden, excluded):
+        """A host has not that any more, and its ranks die; until the run has been told so many times that one is left out."""
+        self.cluster.hide(name, hidden)
+        self.cluster.kill_ranks(run, name)
+        self.assertTrue(harness.wait_until(lambda: len(run.events("exclude")) >= excluded, SETTLE_S, lambda: not start.alive(),
+                                           "no word", start.tail), start.tail())
 
     @harness.full
     def test_the_only_copy_loses_a_host(self):
