@@ -24,7 +24,7 @@ def start(cluster, campaign, config, *words):
     """Of the run directory `campaign`; on the first host. Its runs have a rank for each slot."""
     commands = [word for option, deed in DEEDS.items() for word in (f"--{option}", cluster.command(deed))]
     ranks = SLOTS * len(cluster.hosts)
-    cluster.needs = [campaign.scene.text, campaign.directory, harness.PROGRAM, hosts.SHARED_MEMORY]
+    cluster.needs += [campaign.scene.text, campaign.directory, harness.PROGRAM, hosts.SHARED_MEMORY]
     return cluster.start(campaign, [str(harness.PROGRAM), "chaos", str(config), f"--directory={campaign.directory}", "--hostfile",
                                     str(cluster.write_hostfile(SLOTS)), f"--layouts={ranks}x1x1", *commands, *words])
 

@@ -214,17 +214,21 @@ class Cluster:
     def mend(self, name):
         self.in_switch("ip", "link", "set", self.hosts[name].cable, "master", "bridge")
 
-    def cut_pair(self, one, other, card="e0"):
-        """What one sends to the other goes to a card that nobody has."""
-        network = TRAINING_NETWORK if card == "e1" else NETWORK
+    def cut_pair(self, one, other, card=None):
+        """What one sends to the other goes to a card that nobody has; on the network of the ranks."""
+        card, network = self.pair_network(card)
         for name, peer in ((one, other), (other, one)):
             run_checked(*self.hosts[name].enter(), "ip", "neigh", "replace", f"{network}.{self.hosts[peer].index + 1}", "lladdr",
                         "02:00:00:00:00:99", "dev", card, "nud", "permanent")
 
-    def mend_pair(self, one, other, card="e0"):
-        network = TRAINING_NETWORK if card == "e1" else NETWORK
+    def mend_pair(self, one, other, card=None):
+        card, network = self.pair_network(card)
         for name, peer in ((one, other), (other, one)):
             run_checked(*self.hosts[name].enter(), "ip", "neigh", "delete", f"{network}.{self.hosts[peer].index + 1}", "dev", card)
+
+    def pair_network(self, card):
+        card = card or ("e1" if self.training_network else "e0")
+        return card, TRAINING_NETWORK if card == "e1" else NETWORK
 
     def unfit(self, name):
         """A file or a directory of `needs` is empty there, the next one each time, or its shared memory is full, and its ranks are
