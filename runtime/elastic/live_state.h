@@ -20,7 +20,7 @@ bool no_coordinate_is_lost(const RankAssignment& assignment, const MembershipVie
                            const MembershipView& now);
 
 // Seals the live state. `worker`: between two updates, and for the last time; its communicator is not used.
-// `slot`: StateSaver::unused_slot() of this `writer`, whose object is gone. Errors: those of the device, that the
+// `slot`: StateSaver::unused_slot() of this `writer`, whose object is gone (it may have drained this slot). Errors: those of the device, that the
 // slot does not exist any more, or that the state has changed in memory since the last update.
 Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot);
 

@@ -118,7 +118,8 @@ Snapshot* SnapshotTier::free_snapshot(const std::vector<const Snapshot*>& waitin
 }
 
 std::optional<int> SnapshotTier::unused_slot(const std::vector<const Snapshot*>& waiting) const {
-  const Snapshot* const unused = free_snapshot(waiting);
+  const Snapshot* unused = free_snapshot(waiting);
+  if (unused == nullptr) unused = free_snapshot({});
   if (unused == nullptr || !outlives_process()) return std::nullopt;
   const auto is_it = [&](const std::unique_ptr<Snapshot>& each) { return each.get() == unused; };
   return static_cast<int>(std::ranges::find_if(snapshots_, is_it) - snapshots_.begin());

@@ -74,7 +74,8 @@ class SnapshotTier {
   // Returns the oldest snapshot that is neither in `waiting`, nor being copied or sent, nor the newest
   // confirmed one in shared memory; null: no such snapshot. Equal on all ranks.
   Snapshot* free_snapshot(const std::vector<const Snapshot*>& waiting) const;
-  // Returns the number of that snapshot's slot in the RAM tier; none: no such slot, or no RAM tier.
+  // Returns the number of that snapshot's slot in the RAM tier, or of the oldest one that waits for the disk
+  // where nothing else is free: its save is given up. None: no such slot, or no RAM tier.
   std::optional<int> unused_slot(const std::vector<const Snapshot*>& waiting) const;
 
   // Begins a copy of the current state to a free snapshot. The caller makes the returned copy on a thread, or

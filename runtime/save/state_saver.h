@@ -73,8 +73,8 @@ class StateSaver {
   bool has_ram_tier() const { return snapshots_.outlives_process(); }
   // Returns whether the snapshots of this epoch are copied to buddies.
   bool has_replicas() const { return snapshots_.has_replicas(); }
-  // Returns the number of a slot of the RAM tier whose content is no longer of use; none: no such slot, or no
-  // RAM tier.
+  // Returns the number of a slot of the RAM tier whose content is of no use once the saves under way are given
+  // up; none: no such slot, or no RAM tier.
   std::optional<int> unused_slot() const { return snapshots_.unused_slot(disk_.snapshots()); }
 
   // Copies the state after the step that was just made, and saves it if `to_disk`. Returns false where a RAM

@@ -252,12 +252,15 @@ class RecoveryTest(unittest.TestCase):
 
     def test_nobody_is_lost(self):
         """A rank is late for longer than the others wait. It is not dead, and nothing is lost: the step is redone, by the same
-        processes, however old the newest snapshot is."""
-        for layout, point, resumed in ((Layout(3), "step.before_vote@14:1", 13), (Layout(4, tensor=2), "step.after_vote@14:2", 14)):
-            with self.subTest(layout=layout):
+        processes, however old the newest snapshot is, and also where all slots but that one wait for the disk."""
+        disk_waits = "save.before_shard@1:0=sleep:1500"  # the saves of steps 5 and 10, while 15 is the newest snapshot
+        for layout, late, resumed, more in ((Layout(3), "step.before_vote@14:1", 13, ""),
+                                            (Layout(4, tensor=2), "step.after_vote@14:2", 14, ""),
+                                            (Layout(3), "step.before_vote@18:1", 17, disk_waits)):
+            with self.subTest(layout=layout, late=late):
                 options = ["--parallel.timeout=1500ms", "--checkpoint.ram_every_steps=10"]
-                self.run_ = self.scene.run(point.partition("@")[0], TENSOR_LANES)
-                start = self.run_.start(layout.ranks, "ft", [*layout.options(), *options], f"{point}=sleep:3000")
+                self.run_ = self.scene.run(late.partition(":")[0], TENSOR_LANES)
+                start = self.run_.start(layout.ranks, "ft", [*layout.options(), *options], f"{late}=sleep:3000{',' * bool(more)}{more}")
                 self.assertTrue(start.wait_for_step(1), start.tail())
                 pids = set(start.ranks())
                 harness.wait_until(lambda: self.run_.events("recovery"), SETTLE_S, lambda: not start.alive(), "nobody recovered",
