@@ -132,6 +132,15 @@ Result<void> DataSet::check_document_tokens(std::int64_t vocabulary) const {
   return {};
 }
 
+std::vector<std::string> DataSet::warnings_of_documents() const {
+  std::vector<std::string> warnings;
+  for (const Source& source : sources_) {
+    Result<std::string> warning = source.tokens->warning_of_documents();
+    if (warning.ok() && !warning->empty()) warnings.push_back(std::move(warning).value());
+  }
+  return warnings;
+}
+
 Digest DataSet::fingerprint() const {
   DigestStream stream;
   for (const Source& source : sources_) {

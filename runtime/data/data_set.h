@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/core/digest.h"
@@ -35,6 +36,9 @@ class DataSet {
   Result<std::int64_t> vocabulary_of_format() const;
   // Fails with ExitCode::config if a token that marks documents for the mask is not one of the vocabulary.
   Result<void> check_document_tokens(std::int64_t vocabulary) const;
+  // Returns TokenSource::warning_of_documents() of the sources that have one. One that cannot be read has none:
+  // that is an error of whoever reads it.
+  std::vector<std::string> warnings_of_documents() const;
   Digest fingerprint() const;
   std::uint64_t sample_count() const;           // samples in this part
   std::uint64_t token_count() const;            // tokens in the files

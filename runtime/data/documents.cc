@@ -1,5 +1,7 @@
 #include "runtime/data/documents.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace holdfast::inline data {
@@ -44,6 +46,17 @@ Result<void> Documents::check_tokens(std::int64_t vocabulary, const std::string&
                 key, token, vocabulary, vocabulary - 1);
   }
   return {};
+}
+
+std::string Documents::marks() const {
+  if (starts_.has_value()) return "";
+  if (begin_token_ < 0 || end_token_ < 0) return fmt::format("{}", std::max(begin_token_, end_token_));
+  return fmt::format("{} or {}", begin_token_, end_token_);
+}
+
+bool Documents::is_marked(std::span<const std::int32_t> tokens) const {
+  return std::ranges::any_of(
+      tokens, [this](std::int32_t token) { return token == begin_token_ || token == end_token_; });
 }
 
 void Documents::first_keys(std::uint64_t first_token, std::span<const std::int32_t> tokens,

@@ -31,6 +31,11 @@ class Documents {
   // find no document. `path` is for the message.
   Result<void> check_tokens(std::int64_t vocabulary, const std::string& path) const;
 
+  // Returns the tokens that mark documents, as in "3 or 7"; empty where the index of the file says where they
+  // begin. is_marked() returns whether one of them is among `tokens`.
+  std::string marks() const;
+  bool is_marked(std::span<const std::int32_t> tokens) const;
+
   // Computes first_key[t] for the window that starts at `first_token`: the index in the window where the
   // document of tokens[t] begins, or 0 if that is before the window (first_key in kernels/attention.h). Both
   // spans have the same length.

@@ -1,5 +1,7 @@
 #include "runtime/data/source.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -22,32 +24,48 @@ Result<TokenFile> open_format(Env& env, const SourceConfig& config, const Docume
               config.path, config.format);
 }
 
-// The rule is in source.h.
-Result<void> digest_file(File& file, DigestStream& stream) {
-  constexpr std::uint64_t sample_bytes = std::uint64_t{1} << 20;
-  constexpr std::uint64_t whole_bytes_max = std::uint64_t{256} << 20;
-  constexpr std::uint64_t spread_samples = 258;  // head, tail and 256 between them
-  HF_TRY(const std::uint64_t file_bytes, file.size());
-  std::vector<std::byte> buffer(std::min(file_bytes, sample_bytes));
-  stream.add(file_bytes);
-  const auto add = [&](std::uint64_t offset, std::uint64_t bytes) -> Result<void> {
-    const std::span<std::byte> sample = std::span(buffer).first(bytes);
-    HF_TRY_VOID(file.read_at(offset, sample));
-    stream.add(std::span<const std::byte>(sample));
-    return {};
-  };
-  if (file_bytes <= whole_bytes_max) {
-    for (std::uint64_t offset = 0; offset < file_bytes; offset += sample_bytes) {
-      HF_TRY_VOID(add(offset, std::min(sample_bytes, file_bytes - offset)));
+// What is looked at of something long: all of it, piece after piece, or pieces evenly spaced between its head
+// and its tail.
+struct Pieces {
+  std::uint64_t piece;
+  std::uint64_t whole_max;  // a greater length is not looked at as a whole
+  std::uint64_t spread;     // how many pieces then
+};
+
+// Calls use(offset, count) for each of them.
+template <typename Use>
+Result<void> for_pieces(std::uint64_t length, const Pieces& of, const Use& use) {
+  if (length <= of.whole_max) {
+    for (std::uint64_t offset = 0; offset < length; offset += of.piece) {
+      HF_TRY_VOID(use(offset, std::min(of.piece, length - offset)));
     }
     return {};
   }
-  const std::uint64_t last = file_bytes - sample_bytes;
-  for (std::uint64_t i = 0; i < spread_samples; ++i) {
-    // last * i could pass 2^64 only for files beyond 2^55 bytes
-    HF_TRY_VOID(add(last * i / (spread_samples - 1), sample_bytes));
+  const std::uint64_t last = length - of.piece;
+  for (std::uint64_t i = 0; i < of.spread; ++i) {
+    // last * i could pass 2^64 only for lengths beyond 2^55
+    HF_TRY_VOID(use(last * i / (of.spread - 1), of.piece));
   }
   return {};
+}
+
+// The rules are in source.h. For a digest: head, tail and 256 between them.
+constexpr Pieces digest_pieces = {
+    .piece = std::uint64_t{1} << 20, .whole_max = std::uint64_t{256} << 20, .spread = 258};
+constexpr Pieces document_pieces = {
+    .piece = std::uint64_t{1} << 14, .whole_max = std::uint64_t{1} << 20, .spread = 64};
+
+Result<void> digest_file(File& file, DigestStream& stream) {
+  HF_TRY(const std::uint64_t file_bytes, file.size());
+  std::vector<std::byte> buffer(std::min(file_bytes, digest_pieces.piece));
+  stream.add(file_bytes);
+  return for_pieces(file_bytes, digest_pieces,
+                    [&](std::uint64_t offset, std::uint64_t bytes) -> Result<void> {
+                      const std::span<std::byte> sample = std::span(buffer).first(bytes);
+                      HF_TRY_VOID(file.read_at(offset, sample));
+                      stream.add(std::span<const std::byte>(sample));
+                      return {};
+                    });
 }
 
 Result<Digest> fingerprint_of(const TokenFile& file) {
@@ -138,6 +156,29 @@ Result<std::unique_ptr<TokenSource>> TokenSource::open(Env& env, const SourceCon
   }
   HF_TRY(const Digest fingerprint, fingerprint_of(file));
   return std::unique_ptr<TokenSource>(new TokenSource(std::move(file), std::move(documents), fingerprint));
+}
+
+Result<std::string> TokenSource::warning_of_documents() const {
+  const std::string marks = documents_.has_value() ? documents_->marks() : "";
+  if (marks.empty()) return marks;
+  bool is_marked = false;
+  std::vector<std::int32_t> tokens(std::min(token_count(), document_pieces.piece));
+  HF_TRY_VOID(for_pieces(token_count(), document_pieces, [&](std::uint64_t first, std::uint64_t count) {
+    const std::span<std::int32_t> piece = std::span(tokens).first(count);
+    const Result<void> result = is_marked ? Result<void>() : read(first, piece, /*vocabulary=*/0);
+    is_marked = is_marked || documents_->is_marked(piece);
+    return result;
+  }));
+  if (is_marked) return std::string();
+  const bool is_whole = token_count() <= document_pieces.whole_max;
+  return fmt::format(
+      "{} has no token {} {}, so data.document_mask = true masks {} there. If its documents are shorter than "
+      "that, set data.document_begin or data.document_end to the token that stands between them",
+      path(), marks,
+      is_whole ? fmt::format("(all {} tokens were looked at)", token_count())
+               : fmt::format("in {} pieces of {} tokens, evenly spaced in {}", document_pieces.spread,
+                             document_pieces.piece, token_count()),
+      is_whole ? "nothing" : "little or nothing");
 }
 
 Result<void> TokenSource::read(std::uint64_t first_token, std::span<std::int32_t> target,

@@ -196,6 +196,9 @@ class PrepareSteps {
     const int ranks = terms_.ranks > 0 ? terms_.ranks : ranks_of_config(setup_.config);
     HF_TRY_VOID(agree(resolve_with_data(setup_.config, ranks, *setup_.data)));
     setup_.request = assignment_request(setup_.config, ranks);
+    if ((starts() || terms_.mode == PrepareMode::check) && is_first()) {
+      for (const std::string& warning : setup_.data->warnings_of_documents()) print_message("{}", warning);
+    }
     return checks() ? setup_.data->try_sources(setup_.config.model.vocabulary) : Result<void>();
   }
 

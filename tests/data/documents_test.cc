@@ -66,6 +66,37 @@ TEST_F(DocumentsTest, ATokenThatTheVocabularyLacksWouldMaskNothing) {
               HasSubstr("data.document_end = 4000 is no token: the vocabulary has 4000 entries"));
 }
 
+TEST_F(DocumentsTest, ASourceWithoutItsMarksIsWarnedOf) {
+  const auto warning = [&](const std::string& path, const std::string& format, const DocumentRule& rule) {
+    const auto source = TokenSource::open(posix_env(), {.path = path, .format = format}, 6, rule);
+    EXPECT_TRUE(source.ok());
+    const Result<std::string> warned = (*source)->warning_of_documents();
+    return warned.ok() ? *warned : warned.error().message;
+  };
+  const std::string path = write_bytes(directory / "shard", llmc_v1({1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(warning(path, "llmc", {.mask = false}), "");
+  EXPECT_EQ(warning(path, "llmc", {.mask = true, .begin_token = 8}), "");
+  EXPECT_EQ(warning(path, "llmc", {.mask = true, .begin_token = 9, .end_token = 1}), "");
+  EXPECT_THAT(
+      warning(path, "llmc", {.mask = true}),
+      HasSubstr("has no token 50256 (all 8 tokens were looked at), so data.document_mask = true masks "
+                "nothing there"));
+  EXPECT_THAT(warning(path, "llmc", {.mask = true, .begin_token = 9, .end_token = 10}),
+              HasSubstr("has no token 9 or 10 (all 8"));
+  // A long one is not read through: its end and its middle are looked at, and what is between pieces is not.
+  std::string text(std::size_t{2'000'000}, 'a');
+  const auto with_line_at = [&](std::size_t place) {
+    std::string with_line = text;
+    with_line[place] = '\n';
+    return warning(write_bytes(directory / "text", with_line), "text", {.mask = true, .end_token = '\n'});
+  };
+  EXPECT_EQ(with_line_at(text.size() - 1), "");
+  EXPECT_EQ(with_line_at(1'007'600), "");
+  EXPECT_THAT(with_line_at(20'000),
+              HasSubstr("has no token 10 in 64 pieces of 16384 tokens, evenly spaced in 2000000, so "
+                        "data.document_mask = true masks little or nothing there"));
+}
+
 // By document_indices, not by sequences: the first document has two of them, the third is empty.
 TEST_F(DocumentsTest, AMegatronIndexSaysWhereDocumentsBegin) {
   MegatronIndex index = megatron_index(8, 2, {2, 1, 4, 5});

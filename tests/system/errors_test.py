@@ -852,6 +852,12 @@ class Errors(unittest.TestCase):
     def test_document_token_too_large(self):
         self.expect_nothing_made(self.train("--data.document_mask=true", "--data.document_begin=9999999"))
 
+    def test_documents_not_marked(self):
+        token_file(self.folder / "tokens.bin", range(1000))
+        words = ['--data.sources=[{path = "tokens.bin", format = "llmc"}]', "--data.document_mask=true"]
+        self.expect(self.train(*words))
+        self.expect(self.holdfast("check", "run.toml", *words))
+
     def test_validation_too_small(self):
         self.expect_nothing_made(self.train("--data.validation_fraction=0.001", "--evaluation.every_steps=2"))
 
