@@ -1709,6 +1709,15 @@ class Errors(unittest.TestCase):
         self.expect(self.train("--training.steps=60", *kept, "--verdict.on_spike=rollback", "--verdict.rollback_steps=5",
                                "--verdict.norm_score=1", "--verdict.drift_steps=0", environment={"HOLDFAST_FAULTS": spoiled}))
 
+    def test_rollback_recorded_late(self):
+        """The writer dies before it has recorded what the verdict decided, and the next start finds it in shared memory."""
+        words = ["--training.steps=60", "--checkpoint.every_steps=5", "--optimizer.schedule=constant", "--verdict.on_spike=rollback",
+                 "--verdict.rollback_steps=5", "--verdict.norm_score=1", "--verdict.drift_steps=0"]
+        spoiled = ",".join(f"data.sample@{sample}=scramble" for sample in range(160, 164))
+        died = self.train(*words, environment={"HOLDFAST_FAULTS": f"{spoiled},generation.before_publish=kill"})
+        self.assertEqual(died.returncode, -signal.SIGKILL, died.stdout)
+        self.expect(self.train(*words))
+
     def test_host_computes_wrong(self):
         self.expect(self.mpirun(3, "train", "run.toml", "--parallel.lanes=3", "--training.steps=20", "--verdict.audit_every_steps=1",
                                 environment={"HOLDFAST_FAULTS": "step.begin@5:1=wrong_product_always"}))
