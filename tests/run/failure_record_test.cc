@@ -39,28 +39,16 @@ class CountingEnv final : public ForwardingEnv {
   }
 
  private:
-  class CountedFile final : public File {
+  class CountedFile final : public ForwardingFile {
    public:
     CountedFile(std::unique_ptr<File> inner, std::atomic<std::uint64_t>& read_bytes)
-        : inner_(std::move(inner)), read_bytes_(&read_bytes) {}
+        : ForwardingFile(std::move(inner)), read_bytes_(&read_bytes) {}
     Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) override {
       *read_bytes_ += target.size();
-      return inner_->read_at(offset, target);
+      return ForwardingFile::read_at(offset, target);
     }
-    Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) override {
-      return inner_->write_at(offset, source);
-    }
-    Result<void> allocate(std::uint64_t bytes) override { return inner_->allocate(bytes); }
-    Result<void> truncate(std::uint64_t bytes) override { return inner_->truncate(bytes); }
-    Result<void> sync() override { return inner_->sync(); }
-    Result<std::uint64_t> size() override { return inner_->size(); }
-    void will_need(std::uint64_t offset, std::uint64_t bytes) override { inner_->will_need(offset, bytes); }
-    void drop_cached() override { inner_->drop_cached(); }
-    std::string buffered_reason() const override { return inner_->buffered_reason(); }
-    const std::string& path() const override { return inner_->path(); }
 
    private:
-    std::unique_ptr<File> inner_;
     std::atomic<std::uint64_t>* read_bytes_;
   };
   bool counts(const std::string& path) const { return path.find(word_) != std::string::npos; }

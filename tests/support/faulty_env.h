@@ -230,86 +230,77 @@ class FaultyEnv final : public ForwardingEnv {
     std::uint64_t seen = 0;
   };
 
-  class FaultyFile final : public File {
+  class FaultyFile final : public ForwardingFile {
    public:
-    FaultyFile(FaultyEnv& env, std::unique_ptr<File> inner) : env_(&env), inner_(std::move(inner)) {}
+    FaultyFile(FaultyEnv& env, std::unique_ptr<File> inner) : ForwardingFile(std::move(inner)), env_(&env) {}
 
     Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) override {
       if (const auto fault = env_->next_seen(Operation::read, path()))
         return read_error("read", path(), fault->reason);
-      return inner_->read_at(offset, target);
+      return ForwardingFile::read_at(offset, target);
     }
     Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) override {
       if (const auto fault = env_->next_seen(Operation::write, path())) {
-        if (fault->short_write) HF_TRY_VOID(inner_->write_at(offset, source.first(source.size() / 2)));
+        if (fault->short_write)
+          HF_TRY_VOID(ForwardingFile::write_at(offset, source.first(source.size() / 2)));
         return write_error("write", path(), fault->reason);
       }
-      return inner_->write_at(offset, source);
+      return ForwardingFile::write_at(offset, source);
     }
     Result<void> allocate(std::uint64_t bytes) override {
       if (const auto fault = env_->next(Operation::allocate, path())) {
         return write_error("reserve space for", path(), fault->reason);
       }
-      return inner_->allocate(bytes);
+      return ForwardingFile::allocate(bytes);
     }
     Result<void> truncate(std::uint64_t bytes) override {
       if (const auto fault = env_->next(Operation::truncate, path())) {
         return write_error("set the size of", path(), fault->reason);
       }
-      return inner_->truncate(bytes);
+      return ForwardingFile::truncate(bytes);
     }
     Result<void> sync() override {
       if (const auto fault = env_->next_seen(Operation::sync, path())) {
         return write_error("make durable", path(), fault->reason);
       }
-      return inner_->sync();
+      return ForwardingFile::sync();
     }
     Result<std::uint64_t> size() override {
       if (const auto fault = env_->next(Operation::size, path())) {
         return read_error("get the size of", path(), fault->reason);
       }
-      return inner_->size();
+      return ForwardingFile::size();
     }
-    void will_need(std::uint64_t offset, std::uint64_t bytes) override { inner_->will_need(offset, bytes); }
-    void drop_cached() override { inner_->drop_cached(); }
-    std::string buffered_reason() const override { return inner_->buffered_reason(); }
-    const std::string& path() const override { return inner_->path(); }
-    File& inner() { return *inner_; }
 
    private:
     FaultyEnv* env_;
-    std::unique_ptr<File> inner_;
   };
 
-  class FaultyIoEngine final : public IoEngine {
+  class FaultyIoEngine final : public ForwardingIoEngine {
    public:
-    FaultyIoEngine(FaultyEnv& env, std::unique_ptr<IoEngine> inner) : env_(&env), inner_(std::move(inner)) {}
+    FaultyIoEngine(FaultyEnv& env, std::unique_ptr<IoEngine> inner)
+        : ForwardingIoEngine(std::move(inner)), env_(&env) {}
 
     void start(const IoOperation& operation) override {
       const auto fault = env_->next(counted_as(operation.kind), operation.file->path());
-      IoOperation inner = operation;
-      inner.file = &static_cast<FaultyFile&>(*operation.file).inner();
+      IoOperation passed = operation;
       const std::span<std::byte> half = operation.bytes.first(operation.bytes.size() / 2);
-      if (fault.has_value() && fault->only_short && operation.kind != IoKind::sync) inner.bytes = half;
-      if (!fault.has_value() || fault->only_short) return inner_->start(inner);
+      if (fault.has_value() && fault->only_short && operation.kind != IoKind::sync) passed.bytes = half;
+      if (!fault.has_value() || fault->only_short) return ForwardingIoEngine::start(passed);
       std::int64_t result = -fault->reason;
       if (fault->short_write && operation.kind == IoKind::write) {
-        const Result<void> torn = inner.file->write_at(operation.offset, half);
+        const Result<void> torn =
+            static_cast<FaultyFile&>(*operation.file).inner().write_at(operation.offset, half);
         if (!torn.ok()) result = -EIO;
       }
       failed_.push_back({.slot = operation.slot, .result = result});
     }
     IoOutcome wait() override {
-      if (failed_.empty()) return inner_->wait();
+      if (failed_.empty()) return ForwardingIoEngine::wait();
       const IoOutcome outcome = failed_.front();
       failed_.pop_front();
       return outcome;
     }
-    bool register_buffers(std::span<const std::span<std::byte>> buffers) override {
-      return inner_->register_buffers(buffers);
-    }
-    IoBackend backend() const override { return inner_->backend(); }
-    const std::string& fallback_reason() const override { return inner_->fallback_reason(); }
 
    private:
     static Operation counted_as(IoKind kind) {
@@ -318,7 +309,6 @@ class FaultyEnv final : public ForwardingEnv {
     }
 
     FaultyEnv* env_;
-    std::unique_ptr<IoEngine> inner_;
     std::deque<IoOutcome> failed_;
   };
 

@@ -1,5 +1,5 @@
-// ForwardingEnv: an Env in front of another one that changes nothing. What stands between a test and its Env
-// derives from it and overrides what it is about.
+// ForwardingEnv: an Env in front of another one that changes nothing, and ForwardingFile and ForwardingIoEngine
+// for what it opens. What stands between a test and its Env derives from them and overrides what it is about.
 #pragma once
 
 #include <fmt/core.h>
@@ -7,13 +7,61 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/os/io_queue.h"
 #include "runtime/os/thread.h"
 
 namespace holdfast {
+
+class ForwardingFile : public File {
+ public:
+  explicit ForwardingFile(std::unique_ptr<File> inner) : inner_(std::move(inner)) {}
+
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) override {
+    return inner_->read_at(offset, target);
+  }
+  Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) override {
+    return inner_->write_at(offset, source);
+  }
+  Result<void> allocate(std::uint64_t bytes) override { return inner_->allocate(bytes); }
+  Result<void> truncate(std::uint64_t bytes) override { return inner_->truncate(bytes); }
+  Result<void> sync() override { return inner_->sync(); }
+  Result<std::uint64_t> size() override { return inner_->size(); }
+  void will_need(std::uint64_t offset, std::uint64_t bytes) override { inner_->will_need(offset, bytes); }
+  void drop_cached() override { inner_->drop_cached(); }
+  std::string buffered_reason() const override { return inner_->buffered_reason(); }
+  const std::string& path() const override { return inner_->path(); }
+
+  File& inner() { return *inner_; }
+
+ private:
+  std::unique_ptr<File> inner_;
+};
+
+// Its files are ForwardingFiles of the same Env.
+class ForwardingIoEngine : public IoEngine {
+ public:
+  explicit ForwardingIoEngine(std::unique_ptr<IoEngine> inner) : inner_(std::move(inner)) {}
+
+  void start(const IoOperation& operation) override {
+    IoOperation passed = operation;
+    passed.file = &static_cast<ForwardingFile&>(*operation.file).inner();
+    inner_->start(passed);
+  }
+  IoOutcome wait() override { return inner_->wait(); }
+  bool register_buffers(std::span<const std::span<std::byte>> buffers) override {
+    return inner_->register_buffers(buffers);
+  }
+  IoBackend backend() const override { return inner_->backend(); }
+  const std::string& fallback_reason() const override { return inner_->fallback_reason(); }
+
+ private:
+  std::unique_ptr<IoEngine> inner_;
+};
 
 class ForwardingEnv : public Env {
  public:

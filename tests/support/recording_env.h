@@ -107,33 +107,27 @@ class RecordingEnv final : public ForwardingEnv {
   }
 
  private:
-  class RecordingFile final : public File {
+  class RecordingFile final : public ForwardingFile {
    public:
     RecordingFile(RecordingEnv& env, std::unique_ptr<File> inner, std::size_t number)
-        : env_(&env), inner_(std::move(inner)), number_(number) {}
+        : ForwardingFile(std::move(inner)), env_(&env), number_(number) {}
 
-    Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) override {
-      return inner_->read_at(offset, target);
-    }
     // Before it happens: of a write that fails, too, some may be there.
     Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) override {
       record_write(offset, source);
-      return inner_->write_at(offset, source);
+      return ForwardingFile::write_at(offset, source);
     }
     Result<void> allocate(std::uint64_t bytes) override {
-      return env_->after(inner_->allocate(bytes), {.kind = Kind::allocate, .file = number_, .size = bytes});
+      return env_->after(ForwardingFile::allocate(bytes),
+                         {.kind = Kind::allocate, .file = number_, .size = bytes});
     }
     Result<void> truncate(std::uint64_t bytes) override {
-      return env_->after(inner_->truncate(bytes), {.kind = Kind::truncate, .file = number_, .size = bytes});
+      return env_->after(ForwardingFile::truncate(bytes),
+                         {.kind = Kind::truncate, .file = number_, .size = bytes});
     }
     Result<void> sync() override {
-      return env_->after(inner_->sync(), {.kind = Kind::sync, .file = number_});
+      return env_->after(ForwardingFile::sync(), {.kind = Kind::sync, .file = number_});
     }
-    Result<std::uint64_t> size() override { return inner_->size(); }
-    void will_need(std::uint64_t offset, std::uint64_t bytes) override { inner_->will_need(offset, bytes); }
-    void drop_cached() override { inner_->drop_cached(); }
-    std::string buffered_reason() const override { return inner_->buffered_reason(); }
-    const std::string& path() const override { return inner_->path(); }
 
     void record_write(std::uint64_t offset, std::span<const std::byte> source) {
       env_->add({.kind = Kind::write,
@@ -142,41 +136,31 @@ class RecordingEnv final : public ForwardingEnv {
                  .bytes = std::vector<std::byte>(source.begin(), source.end())});
     }
     void record_sync() { env_->add({.kind = Kind::sync, .file = number_}); }
-    File& inner() { return *inner_; }
 
    private:
     RecordingEnv* env_;
-    std::unique_ptr<File> inner_;
     std::size_t number_;
   };
 
   // A write is in the log when it begins, a sync when it has succeeded.
-  class RecordingIoEngine final : public IoEngine {
+  class RecordingIoEngine final : public ForwardingIoEngine {
    public:
     RecordingIoEngine(std::unique_ptr<IoEngine> inner, int depth)
-        : inner_(std::move(inner)), syncs_(static_cast<std::size_t>(depth), nullptr) {}
+        : ForwardingIoEngine(std::move(inner)), syncs_(static_cast<std::size_t>(depth), nullptr) {}
 
     void start(const IoOperation& operation) override {
       auto& file = static_cast<RecordingFile&>(*operation.file);
       if (operation.kind == IoKind::write) file.record_write(operation.offset, operation.bytes);
       syncs_[operation.slot] = operation.kind == IoKind::sync ? &file : nullptr;
-      IoOperation inner = operation;
-      inner.file = &file.inner();
-      inner_->start(inner);
+      ForwardingIoEngine::start(operation);
     }
     IoOutcome wait() override {
-      const IoOutcome outcome = inner_->wait();
+      const IoOutcome outcome = ForwardingIoEngine::wait();
       if (syncs_[outcome.slot] != nullptr && outcome.result >= 0) syncs_[outcome.slot]->record_sync();
       return outcome;
     }
-    bool register_buffers(std::span<const std::span<std::byte>> buffers) override {
-      return inner_->register_buffers(buffers);
-    }
-    IoBackend backend() const override { return inner_->backend(); }
-    const std::string& fallback_reason() const override { return inner_->fallback_reason(); }
 
    private:
-    std::unique_ptr<IoEngine> inner_;
     std::vector<RecordingFile*> syncs_;  // by slot
   };
 

@@ -178,60 +178,41 @@ class SimulatedEnv : public ForwardingEnv {
     SimulatedEnv* env_;
   };
 
-  class SimulatedFile final : public File {
+  class SimulatedFile final : public ForwardingFile {
    public:
-    SimulatedFile(SimulatedEnv& env, std::unique_ptr<File> inner) : env_(&env), inner_(std::move(inner)) {}
+    SimulatedFile(SimulatedEnv& env, std::unique_ptr<File> inner)
+        : ForwardingFile(std::move(inner)), env_(&env) {}
     Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) override {
       env_->wait_for_storage(IoKind::read, path(), target.size());
-      return inner_->read_at(offset, target);
+      return ForwardingFile::read_at(offset, target);
     }
-    Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) override {
-      return inner_->write_at(offset, source);
-    }
-    Result<void> allocate(std::uint64_t bytes) override { return inner_->allocate(bytes); }
-    Result<void> truncate(std::uint64_t bytes) override { return inner_->truncate(bytes); }
     Result<void> sync() override {
       env_->wait_for_storage(IoKind::sync, path(), 0);
-      return inner_->sync();
+      return ForwardingFile::sync();
     }
-    Result<std::uint64_t> size() override { return inner_->size(); }
-    void will_need(std::uint64_t offset, std::uint64_t bytes) override { inner_->will_need(offset, bytes); }
-    void drop_cached() override { inner_->drop_cached(); }
-    std::string buffered_reason() const override { return inner_->buffered_reason(); }
-    const std::string& path() const override { return inner_->path(); }
-    File& inner() { return *inner_; }
 
    private:
     SimulatedEnv* env_;
-    std::unique_ptr<File> inner_;
   };
 
   // The storage does one operation of a queue at a time.
-  class SimulatedIoEngine final : public IoEngine {
+  class SimulatedIoEngine final : public ForwardingIoEngine {
    public:
     SimulatedIoEngine(SimulatedEnv& env, std::unique_ptr<IoEngine> inner)
-        : env_(&env), inner_(std::move(inner)) {}
+        : ForwardingIoEngine(std::move(inner)), env_(&env) {}
     void start(const IoOperation& operation) override {
       started_.insert_or_assign(operation.slot, operation);
-      IoOperation passed = operation;
-      passed.file = &static_cast<SimulatedFile&>(*operation.file).inner();
-      inner_->start(passed);
+      ForwardingIoEngine::start(operation);
     }
     IoOutcome wait() override {
-      const IoOutcome outcome = inner_->wait();
+      const IoOutcome outcome = ForwardingIoEngine::wait();
       const IoOperation& operation = started_.at(outcome.slot);
       env_->wait_for_storage(operation.kind, operation.file->path(), operation.bytes.size());
       return outcome;
     }
-    bool register_buffers(std::span<const std::span<std::byte>> buffers) override {
-      return inner_->register_buffers(buffers);
-    }
-    IoBackend backend() const override { return inner_->backend(); }
-    const std::string& fallback_reason() const override { return inner_->fallback_reason(); }
 
    private:
     SimulatedEnv* env_;
-    std::unique_ptr<IoEngine> inner_;
     std::map<unsigned, IoOperation> started_;  // by slot
   };
 
