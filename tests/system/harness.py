@@ -355,14 +355,14 @@ class Start:
     def expect_exit(self, code, timeout_s=HANG_S):
         found = self.wait(timeout_s)
         if found != code:
-            raise AssertionError(f"exit code {found}, expected {code}\n{self.tail()}")
+            raise AssertionError(f"exit code {found}, expected {code}\n{self.tail()}\n{self.record()}")
         return self.output()
 
     def expect_failure(self, timeout_s=HANG_S):
         """It ends, and its exit code is not 0. Where mpirun stayed behind there is none; that is counted."""
         found = self.wait(timeout_s)
         if found == 0:
-            raise AssertionError(f"exit code 0 of a start that must fail\n{self.tail()}")
+            raise AssertionError(f"exit code 0 of a start that must fail\n{self.tail()}\n{self.record()}")
         return self.output()
 
     def passed_points(self):
@@ -398,6 +398,17 @@ class Start:
 
     def tail(self, lines=25):
         return "\n".join(["--- the end of its output:", *self.output().splitlines()[-lines:]])
+
+    def record(self, lines=25, patience_s=5):
+        """What the run and its guards know of the end. mpirun knows less: it returns 0 where all ranks were killed, drops what
+        their guard says after that, and has been seen to drop the last words of a rank that left with another code."""
+        limit = time.monotonic() + patience_s
+        while self.run.guards() and time.monotonic() < limit:
+            time.sleep(0.01)
+        status = self.run.directory / "status.json"
+        known = [status.read_text().strip() if status.exists() else "no status.json"]
+        known += call_program("flight", self.run.directory).stdout.splitlines()[:lines]
+        return "\n".join(["--- what was recorded:", *known])
 
 
 def wait_until(condition, timeout_s, ended, complaint, tail):

@@ -139,6 +139,13 @@ class HarnessTest(unittest.TestCase):
             with self.assertRaisesRegex(AssertionError, "the fault point step.end@100=kill was never passed"):
                 other.expect_faults()
 
+    def test_an_end_that_mpirun_knows_nothing_of(self):
+        """All ranks are killed: it returns 0. The complaint has what the guard has recorded of them."""
+        with harness.Scene(steps=6) as scene:
+            start = scene.run("killed").start(2, faults="step.begin@3=kill")
+            with self.assertRaisesRegex(AssertionError, r'(?s)exit code 0, expected 75.*"state": *"running".*rank [01]\b.*died'):
+                start.expect_exit(75)
+
     def test_a_guard_that_stays(self):
         with harness.Scene() as scene:
             beside = scene.run("beside")
