@@ -5,6 +5,7 @@
 #include "checkpoint/candidates.h"
 #include "checkpoint/lineage.h"
 #include "checkpoint/names.h"
+#include "runtime/os/retry.h"
 
 namespace holdfast::inline checkpoint {
 namespace {
@@ -17,6 +18,17 @@ Result<Checkpoint> open_and_use(Env& env, const std::string& directory, const Ch
   return checkpoint;
 }
 
+// Checkpoints that do not count, and why.
+struct Skipped {
+  std::vector<std::string> sentences = {};
+  Reach reach = Reach::run;  // Reach::minute: one of them may be read at another time
+
+  void add(const Error& error) {
+    sentences.push_back(error.message);
+    if (error.reach == Reach::minute) reach = error.reach;
+  }
+};
+
 Error only_discarded(const std::string& run_directory, const CheckpointCandidate& newest) {
   return fail(
       ExitCode::checkpoint,
@@ -25,36 +37,55 @@ Error only_discarded(const std::string& run_directory, const CheckpointCandidate
       names::checkpoints(run_directory), newest.step, names::lineage(run_directory), newest.directory);
 }
 
+// Lists the candidates again while a manifest of them fails to be read for the moment: it says whether the checkpoint
+// is of a future that the run has left.
+Result<std::vector<CheckpointCandidate>> list_patiently(Env& env, const std::string& run_directory) {
+  const auto list = [&]() -> Result<std::vector<CheckpointCandidate>> {
+    HF_TRY(std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
+    for (const CheckpointCandidate& candidate : candidates) {
+      if (!candidate.manifest.ok() && candidate.manifest.error().reach == Reach::minute)
+        return candidate.manifest.error();
+    }
+    return candidates;
+  };
+  Result<std::vector<CheckpointCandidate>> listed = retry_storage(env, list);
+  return listed.ok() ? std::move(listed) : list_candidates(env, run_directory);
+}
+
 Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& run_directory,
                                                    const CheckpointUse& use) {
-  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
+  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_patiently(env, run_directory));
   if (candidates.empty()) return std::optional<FoundCheckpoint>();
-  std::vector<std::string> skipped;
+  Skipped skipped;
   for (const CheckpointCandidate& candidate : candidates) {
     if (candidate.discarded) break;
     if (!candidate.manifest.ok()) {
-      skipped.push_back(candidate.manifest.error().message);
+      skipped.add(candidate.manifest.error());
       continue;
     }
-    Result<Checkpoint> checkpoint = open_and_use(env, candidate.directory, use);
+    // An older one costs work, so a read that fails for a moment is repeated first.
+    Result<Checkpoint> checkpoint =
+        retry_storage(env, [&] { return open_and_use(env, candidate.directory, use); });
     if (checkpoint.ok()) {
-      return std::optional<FoundCheckpoint>(
-          FoundCheckpoint{.checkpoint = std::move(checkpoint).value(), .skipped = std::move(skipped)});
+      return std::optional<FoundCheckpoint>(FoundCheckpoint{.checkpoint = std::move(checkpoint).value(),
+                                                            .skipped = std::move(skipped.sentences)});
     }
-    skipped.push_back(checkpoint.error().message);
+    skipped.add(checkpoint.error());
   }
-  if (skipped.empty()) {
+  if (skipped.sentences.empty()) {
     HF_TRY(const Lineage lineage, read_lineage(env, run_directory));
     if (lineage.goes_back_to_start()) return std::optional<FoundCheckpoint>();
     return only_discarded(run_directory, candidates.front());
   }
   std::string list;
-  for (const std::string& sentence : skipped) list += "\n  " + sentence;
-  return fail(
-      ExitCode::checkpoint,
-      "{} holds {} checkpoint{}, none of them whole; restore one from a copy, or set run.resume = \"never\" "
-      "and another run.directory to start from the beginning:{}",
-      names::checkpoints(run_directory), skipped.size(), skipped.size() == 1 ? "" : "s", list);
+  for (const std::string& sentence : skipped.sentences) list += "\n  " + sentence;
+  const std::size_t count = skipped.sentences.size();
+  return with_reach(
+      skipped.reach,
+      fail(ExitCode::checkpoint,
+           "{} holds {} checkpoint{}, none of them whole; restore one from a copy, or set run.resume = "
+           "\"never\" and another run.directory to start from the beginning:{}",
+           names::checkpoints(run_directory), count, count == 1 ? "" : "s", list));
 }
 
 }  // namespace

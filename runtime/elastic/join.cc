@@ -10,6 +10,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/core/digest.h"
 #include "runtime/elastic/decided_rollback.h"
+#include "runtime/elastic/joint_search.h"
 #include "runtime/elastic/part_start.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/model/spec.h"
@@ -259,15 +260,15 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
     HF_TRY(own, join_domains(inputs, waiter, config, *domains, claim));
   } else {
     HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, check_of(claim)));
+    HF_TRY(own, join_search(inputs, waiter, config.run.directory));
   }
+  const bool is_local = domains.has_value();
   Result<StartPoint> chosen = StartPoint{};
   if (first) {
-    chosen = try_storage(inputs, "the checkpoints", [&] {
-      return domains.has_value() ? choose_start(env, config, own, /*in_place=*/false)
-                                 : choose_start(env, config);
-    });
+    chosen = try_storage(inputs, "the checkpoints",
+                         [&] { return choose_start(env, config, own, /*in_place=*/false); });
     const bool follows_own = config.run.resume == "auto" || config.run.resume == "must";
-    if (!own.newest.ok() && follows_own && !own.shm_run_id.empty()) {
+    if (is_local && !own.newest.ok() && follows_own && !own.shm_run_id.empty()) {
       chosen = StartPoint{
           .shm_run_id = own.shm_run_id, .lineage = own.lineage, .unusable = own.newest.error().message};
     }

@@ -12,6 +12,7 @@
 #include "parallel/comm/gather.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/retry.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_identity.h"
@@ -35,6 +36,7 @@ class PartsOfHosts {
   PartsOfHosts(const TrainInputs& inputs, const Waiter& waiter, const std::string& run_directory,
                const StorageDomains& domains, const ClaimCheck& check)
       : env_(inputs.env),
+        faults_(inputs.faults),
         communicator_(inputs.communicator),
         waiter_(waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms)),
         run_directory_(run_directory),
@@ -208,9 +210,11 @@ class PartsOfHosts {
             std::ranges::find(holders->second, static_cast<std::size_t>(index_of_domain())) !=
                 holders->second.end();
         if (!is_here) continue;
-        const Result<void> verified =
-            verify_shard(env_, directory_of(parts), shard, parts.state, parts.run_id, env_.processor_count(),
-                         [&](std::uint64_t bytes) { storage.progress(bytes); });
+        const Result<void> verified = retry_storage(env_, [&]() -> Result<void> {
+          HF_FAILING_FAULT_POINT(faults_, load_point);
+          return verify_shard(env_, directory_of(parts), shard, parts.state, parts.run_id,
+                              env_.processor_count(), [&](std::uint64_t bytes) { storage.progress(bytes); });
+        });
         if (verified.ok()) {
           mine.sound.push_back(shard.name);
           continue;
@@ -253,6 +257,7 @@ class PartsOfHosts {
   }
 
   Env& env_;
+  FaultPoints& faults_;
   Communicator& communicator_;
   Waiter waiter_;
   std::string run_directory_;

@@ -2,11 +2,9 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "checkpoint/candidates.h"
-#include "parallel/comm/agreement.h"
 #include "runtime/elastic/join.h"
+#include "runtime/elastic/joint_search.h"
 #include "runtime/elastic/part_start.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_identity.h"
@@ -27,97 +25,6 @@ Result<StartPoint> newest_by_manifest(Env& env, const std::string& run_directory
     break;
   }
   return start;
-}
-
-// Returns a waiter for what waits for a rank that may read the disk: it ends by the guard where it hangs there.
-Waiter while_one_reads(const Waiter& waiter) {
-  return waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
-}
-
-// Searches run.directory, which all ranks share, for the newest whole checkpoint. Rank 0 looks, and asks all ranks
-// to verify a checkpoint together, each its own share of the shards: a rank of many would take as many times longer,
-// and all others would wait.
-class JointSearch {
- public:
-  JointSearch(const TrainInputs& inputs, const Waiter& waiter)
-      : inputs_(inputs), communicator_(inputs.communicator), waiter_(while_one_reads(waiter)) {}
-
-  // On rank 0. The others learn at its end that there is nothing more to verify.
-  Result<OwnStates> lead(const std::string& run_directory) {
-    begin_reading();
-    Result<OwnStates> states = states_of_directory(
-        inputs_.env, run_directory, [this](Checkpoint& checkpoint) { return verify(checkpoint); });
-    reading_.reset();
-    if (lost_.has_value()) return *lost_;
-    HF_TRY_VOID(outcome_of(ask("")));
-    return states;
-  }
-
-  // On all other ranks.
-  Result<void> follow() {
-    while (true) {
-      HF_TRY(const std::string directory, ask(""));
-      if (directory.empty()) return {};
-      const Result<void> agreed = verify_together(directory);
-      if (communicator_.abandoned()) return agreed;
-    }
-  }
-
- private:
-  void begin_reading() { reading_.emplace(inputs_.watch, "the checkpoints"); }
-
-  // Returns the directory that rank 0 asks about; empty: none.
-  Result<std::string> ask(const std::string& directory) {
-    HF_TRY(std::vector<std::string> asked, all_gather_text(communicator_, waiter_, directory));
-    renew_limits(inputs_.watch);
-    return std::move(asked.front());
-  }
-
-  Result<void> verify(Checkpoint& checkpoint) {
-    if (lost_.has_value()) return *lost_;
-    reading_.reset();
-    Result<void> agreed = outcome_of(ask(checkpoint.directory()));
-    if (agreed.ok()) agreed = verify_together(checkpoint.directory());
-    begin_reading();
-    if (communicator_.abandoned()) lost_ = agreed.error();
-    if (!agreed.ok()) return agreed;
-    return checkpoint.check_complete();
-  }
-
-  Result<void> verify_together(const std::string& directory) {
-    const Result<void> mine = verify_share(directory);
-    const Result<void> agreed = agree_on_outcome(communicator_, waiter_, mine, inputs_.env.host_name());
-    renew_limits(inputs_.watch);
-    return agreed;
-  }
-
-  Result<void> verify_share(const std::string& directory) {
-    const StorageWait storage(inputs_.watch, "the checkpoint");
-    HF_TRY(const Manifest manifest, read_manifest(inputs_.env, directory));
-    const int threads = std::max(1, inputs_.env.processor_count() / std::max(1, inputs_.ranks_on_host));
-    const auto ranks = static_cast<std::size_t>(communicator_.size());
-    for (auto i = static_cast<std::size_t>(communicator_.rank()); i < manifest.shards.size(); i += ranks) {
-      HF_TRY_VOID(verify_shard(inputs_.env, directory, manifest.shards[i], state_of(manifest),
-                               manifest.run_id, threads,
-                               [&](std::uint64_t bytes) { storage.progress(bytes); }));
-    }
-    return {};
-  }
-
-  const TrainInputs& inputs_;
-  Communicator& communicator_;
-  Waiter waiter_;
-  std::optional<StorageWait> reading_ = {};
-  std::optional<Error> lost_ = {};  // of the communicator
-};
-
-// Returns the states of run.directory on rank 0, and nothing on the others.
-Result<OwnStates> search_together(const TrainInputs& inputs, const Waiter& waiter,
-                                  const std::string& run_directory) {
-  JointSearch search(inputs, waiter);
-  if (inputs.communicator.rank() == 0) return search.lead(run_directory);
-  HF_TRY_VOID(search.follow());
-  return OwnStates{};
 }
 
 // Returns the config with which a recovery chooses: a run that was started afresh goes on from what it has
@@ -163,7 +70,7 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
   const std::string& shm_run_id = asked.shm_run_id;
   HF_TRY(const OwnStates own, domains.has_value()
                                   ? join_parts(inputs, waiter, config.run.directory, *domains, check)
-                                  : search_together(inputs, waiter, config.run.directory));
+                                  : join_search(inputs, waiter, config.run.directory));
   Result<StartPoint> chosen = StartPoint{};
   if (inputs.communicator.rank() == 0) {
     const StorageWait storage(inputs.watch, "the checkpoint");

@@ -39,7 +39,7 @@ constexpr NamedReason reasons[] = {
     {"EIO", EIO}, {"EACCES", EACCES}, {"ENOSPC", ENOSPC}, {"ESTALE", ESTALE}, {"ETIMEDOUT", ETIMEDOUT}};
 
 // Points at which a call of storage may fail; the others have no error to return.
-constexpr std::string_view storage_points[] = {read_point, write_point, "save.before_manifest",
+constexpr std::string_view storage_points[] = {read_point, load_point, write_point, "save.before_manifest",
                                                "save.before_rename"};
 constexpr std::string_view rate_point = "step.before_update", lane_point = "step.before_reduce",
                            activation_point = "step.before_backward", message_point = "reduce.received";

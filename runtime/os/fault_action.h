@@ -31,8 +31,10 @@ struct FaultAction {
 
 // Name of the point that is passed at a sample, and not at a place of the program.
 inline constexpr std::string_view sample_point = "data.sample";
-// Points of each read of training data, and of each shard of a checkpoint.
-inline constexpr std::string_view read_point = "data.read", write_point = "save.before_shard";
+// Points of each read of training data, of each shard of a checkpoint that is written, and of each time that a rank
+// reads one: each shard that it verifies with others, all of them where it verifies alone, and the state that it loads.
+inline constexpr std::string_view read_point = "data.read", write_point = "save.before_shard",
+                                  load_point = "load.read";
 inline constexpr std::string_view all_passes = "always";  // in the place of a number of passes
 
 // Parses the action of a point, whose name is known to exist. Error: a clause that says what is wrong.

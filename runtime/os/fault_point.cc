@@ -80,6 +80,8 @@ void report_hit(Env& env, std::string_view name, std::uint64_t hit, std::string_
 
 Error error_of_storage(std::string_view point, int reason) {
   const std::string where(point);
+  if (point == load_point)
+    return with_code(ExitCode::checkpoint, read_error("read at the fault point", where, reason));
   return point == read_point ? read_error("read at the fault point", where, reason)
                              : write_error("write at the fault point", where, reason);
 }
@@ -106,6 +108,7 @@ const std::vector<std::string_view>& FaultPoints::names() {
                                                      "grow.prepare",
                                                      "load.before_read",
                                                      "load.before_snapshot",
+                                                     "load.read",
                                                      "log.before_line",
                                                      "recover.after_shrink",
                                                      "recover.before_load",

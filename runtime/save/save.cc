@@ -16,6 +16,7 @@
 #include "runtime/model/parameters.h"
 #include "runtime/os/background_job.h"
 #include "runtime/os/console.h"
+#include "runtime/os/retry.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 #include "runtime/save/device_state.h"
@@ -156,6 +157,16 @@ Result<void> read_owned(StateView& view, const std::string& directory, Checkpoin
   return {};
 }
 
+// Reads the owned state of each rank. A rank that alone cannot is unfit.
+Result<void> read_owned_together(StateView& view, const std::string& directory, Checkpoint::Shards shards) {
+  const Result<void> mine = retry_storage(view.rank.env, [&]() -> Result<void> {
+    HF_FAILING_FAULT_POINT(view.rank.faults, load_point);
+    return read_owned(view, directory, shards);
+  });
+  return agree_on_fitness(view.rank.communicator, patient_waiter(view), mine, view.rank.env.host_name(),
+                          Examined::own);
+}
+
 // Returns the pieces that this rank owns, in the slices in which a snapshot or a checkpoint has them.
 std::vector<ShardSpec> wanted_in_cut_of(StateView& view, const Config& stored) {
   std::vector<ShardSpec> wanted;
@@ -277,7 +288,7 @@ Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, s
 
 Result<void> restore_checkpoint(StateView& view, const std::string& checkpoint_directory) {
   HF_FAULT_POINT(view.rank.faults, "load.before_read");
-  HF_TRY_VOID(agree(view, read_owned(view, checkpoint_directory, Checkpoint::Shards::all)));
+  HF_TRY_VOID(read_owned_together(view, checkpoint_directory, Checkpoint::Shards::all));
   return view.publish_parameters();
 }
 
@@ -292,7 +303,7 @@ Result<void> restore_parts(StateView& view, const std::string& checkpoint_direct
         return wanted_in_cut_of(view, stored);
       },
       check));
-  HF_TRY_VOID(agree(view, read_owned(view, checkpoint_directory, Checkpoint::Shards::present)));
+  HF_TRY_VOID(read_owned_together(view, checkpoint_directory, Checkpoint::Shards::present));
   return view.publish_parameters();
 }
 

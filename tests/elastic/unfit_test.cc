@@ -45,6 +45,18 @@ class UnfitTest : public RecoveryTest {
     return deaths;
   }
 
+  // A run that stops after a step, and has checkpoints of steps 4 and 8.
+  static Launch saved_twice() {
+    return {.run = "a",
+            .ranks = 2,
+            .stop_after_steps = 8,
+            .overrides = {"checkpoint.every_steps=4", "checkpoint.ram_every_steps=0"}};
+  }
+  std::uint64_t resumed_from(const std::string& run) const {
+    const std::vector<Json> starts = events(run, "start");
+    return starts.empty() ? 0 : starts.back().value("resumed_from_step", std::uint64_t{0});
+  }
+
   std::string message_;
 };
 
@@ -129,6 +141,59 @@ TEST_F(UnfitTest, DataThatDoNotComeBackAreNoReasonToGiveUpForGood) {
   const Launch resumed{.run = "a", .ranks = 2, .overrides = {"elastic.input_timeout=5s"}};
   EXPECT_EQ(train_until(ExitCode::communication, resumed, {.machine = &host}), 0);
   EXPECT_NE(message_.find("train.txt"), std::string::npos) << message_;
+}
+
+TEST_F(UnfitTest, ACheckpointThatFailsToBeReadForAMomentCounts) {
+  const std::string end = reference();
+  ASSERT_EQ(train(saved_twice()).code, ExitCode::saved);
+  FaultyEnv disk(posix_env());
+  disk.inject({.operation = Operation::read, .path_contains = "step-00000008/", .reason = EIO});
+  EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 2}, {.machine = &disk}), 0);
+  EXPECT_EQ(disk.failure_count(), 1U);
+  EXPECT_EQ(resumed_from("a"), 8U) << "no work is made again for a read that fails once";
+  EXPECT_EQ(digest("a"), end);
+}
+
+TEST_F(UnfitTest, WhereTheNewestCheckpointCannotBeReadAnOlderOneCounts) {
+  const std::string end = reference();
+  ASSERT_EQ(train(saved_twice()).code, ExitCode::saved);
+  FaultyEnv disk(posix_env());
+  UnfitHost host(disk);
+  disk.inject(
+      {.operation = Operation::read, .path_contains = "step-00000008/", .for_ever = true, .reason = EIO});
+  EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 2}, {.machine = &host}), 0);
+  EXPECT_EQ(resumed_from("a"), 4U) << "no rank leaves for what no rank can read";
+  EXPECT_EQ(digest("a"), end);
+}
+
+TEST_F(UnfitTest, WhereNoCheckpointCanBeReadTheRunEndsToBeStartedAgain) {
+  const std::string end = reference();
+  ASSERT_EQ(train(saved_twice()).code, ExitCode::saved);
+  FaultyEnv disk(posix_env());
+  UnfitHost host(disk);
+  disk.inject(
+      {.operation = Operation::read, .path_contains = "checkpoints/", .for_ever = true, .reason = EIO});
+  const Launch resumed{.run = "a", .ranks = 2, .overrides = {"elastic.input_timeout=5s"}};
+  EXPECT_EQ(train_until(ExitCode::communication, resumed, {.machine = &host}), 0);
+  EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 2}, {}), 0);
+  EXPECT_EQ(digest("a"), end);
+}
+
+// In a start and in a recovery: a rank of two, and of the two that a death has left.
+TEST_F(UnfitTest, ARankThatAloneCannotReadCheckpointsLeavesAndTheOthersGoOn) {
+  const std::string end = reference();
+  ASSERT_EQ(train(saved_twice()).code, ExitCode::saved);
+  UnfitHost host(posix_env());
+  const Launch resumed{.run = "a", .ranks = 2, .faults = "load.read:1=error:EIO:always"};
+  EXPECT_EQ(train_until(ExitCode::done, resumed, {.host_of = {{1, &host}}}), 1);
+  EXPECT_EQ(resumed_from("a"), 8U);
+  EXPECT_EQ(digest("a"), end);
+  const Launch dies{.run = "b",
+                    .ranks = 3,
+                    .overrides = {"checkpoint.every_steps=4", "checkpoint.ram_every_steps=0"},
+                    .faults = "step.begin@17:2=kill,load.read:1=error:EIO:always"};
+  EXPECT_EQ(train_until(ExitCode::done, dies, {.host_of = {{1, &host}}}), 2);
+  EXPECT_EQ(digest("b"), end);
 }
 
 TEST_F(UnfitTest, ARunEndsForAPersonWhereItsInputsAreWrongEverywhere) {

@@ -105,7 +105,8 @@ TEST(FaultAction, ErrorsSayWhatIsExpected) {
       {"wrong_product:2", "step.begin", "'wrong_product' takes no number"},
       {"wrong_product", "save.after_rename", "'wrong_product' belongs to a point of a step"},
       {"error", "step.begin",
-       "'error' belongs to data.read, save.before_shard, save.before_manifest, save.before_rename"},
+       "'error' belongs to data.read, load.read, save.before_shard, save.before_manifest, "
+       "save.before_rename"},
       {"error:EPERM", "data.read",
        "'EPERM' is not an errno; there are EIO, EACCES, ENOSPC, ESTALE, ETIMEDOUT"},
       {"error:EIO:0", "data.read", "'0' is not a number of passes, nor 'always'"},
