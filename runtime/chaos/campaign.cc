@@ -36,6 +36,18 @@ std::vector<std::string> host_options(const CampaignOptions& options) {
   return {};
 }
 
+// Returns the files that training data are read from; a source may be named without its ending.
+std::vector<std::string> data_files(Env& env, const Config& config) {
+  std::vector<std::string> files;
+  for (const SourceConfig& source : config.data.sources) {
+    for (const char* ending : {"", ".bin"}) {
+      const Result<FileStatus> status = env.status(source.path + ending);
+      if (status.ok() && status->exists && !status->directory) files.push_back(source.path + ending);
+    }
+  }
+  return files;
+}
+
 class Campaign {
  public:
   Campaign(Env& env, Mounts& mounts, const CampaignOptions& options, const ChaosMachine& machine,
@@ -57,7 +69,8 @@ class Campaign {
               .hosts = machine.hosts,
               .other_hosts = machine.other_hosts,
               .host_commands = options.host_commands,
-              .mounts = &mounts};
+              .mounts = &mounts,
+              .data_files = data_files(env, config_)};
     header_ = {.name = "chaos of " + options.config, .program = options.version, .host = env.host_name()};
   }
 
@@ -185,7 +198,7 @@ class Campaign {
   // Returns the digest that a run of this plan must have: that of the undisturbed run, or of its twin, which
   // reads the same spoiled sample. A campaign makes each twin once.
   Result<std::string> expected_digest(const ChaosPlan& plan) {
-    const std::string samples = fault_points_of(plan, /*only_of_data=*/true);
+    const std::string samples = fault_points_of(plan, {.only_of_data = true});
     if (samples.empty()) return undisturbed_digest_;
     if (const auto known = twin_digests_.find(samples); known != twin_digests_.end()) return known->second;
     const std::string directory = options_->directory + "/twin";

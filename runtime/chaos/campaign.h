@@ -54,6 +54,7 @@ struct ChaosMachine {
   std::string no_small_disk = {};      // reason why no file system of limited size can be mounted; empty: it
                                        // can
   std::string no_stalling_disk = {};   // reason why none that can stall can be mounted; empty: it can
+  std::string no_slow_files = {};      // reason why no file's calls can be slow; empty: they can
   std::vector<LaunchHost> hosts = {};  // hosts that the options name
   std::vector<std::string> other_hosts = {};  // all of `hosts` except this one
   bool auto_is_gpu = false;  // device = "auto" takes a GPU of this host; false where nothing depends on it

@@ -7,6 +7,7 @@
 #include "runtime/launch/launch_options.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/slow_files.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/run/run_layout.h"
 
@@ -138,6 +139,7 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
     case ChaosFault::ram_lost:
       return several_hosts ? other_memory : "";
     case ChaosFault::damaged_checkpoint:
+    case ChaosFault::load_error:
       if (several_hosts) return other_memory;
       return config.checkpoint.every_steps != 0 ? ""
                                                 : "checkpoint.every_steps is 0: there is none before the end";
@@ -147,6 +149,9 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
       return machine.no_small_disk;
     case ChaosFault::write_error:
       return config.checkpoint.every_steps != 0 ? "" : "checkpoint.every_steps is 0: nothing is written";
+    case ChaosFault::slow_storage:
+      if (several_hosts) return "other hosts would not see a file system that is mounted here";
+      return machine.no_slow_files;
     case ChaosFault::stalled_disk:
       if (several_hosts) return "other hosts would not see a file system that is mounted here";
       return machine.no_stalling_disk;
@@ -214,10 +219,12 @@ Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions
            (options.faults.empty() || std::ranges::find(options.faults, fault) != options.faults.end());
   };
   const bool stalls = may_draw(ChaosFault::stalled_disk);
-  if (!stalls && !may_draw(ChaosFault::full_disk)) return machine;
+  if (!stalls && !may_draw(ChaosFault::full_disk) && !may_draw(ChaosFault::slow_storage)) return machine;
+  machine.no_slow_files = why_no_slow_files();
   if (const Result<void> own = mounts.begin_own(); !own.ok()) {
     machine.no_small_disk = "a file system of limited size is not permitted: " + own.error().message;
     machine.no_stalling_disk = machine.no_small_disk;
+    machine.no_slow_files = "mounts are not permitted: " + own.error().message;
   } else if (stalls) {
     machine.no_stalling_disk = StallingDisk::why_not(env);
   }

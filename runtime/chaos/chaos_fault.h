@@ -42,6 +42,8 @@ enum class ChaosFault : std::uint8_t {
   stopped_host,        // SIGSTOP of all processes of a machine, which continue later
   read_error,          // reads of training data fail with EIO: one of them, some, or all from then on
   write_error,         // the same of shards of checkpoints
+  load_error,          // the job dies as with ram_lost, and reads of checkpoints fail when it begins again
+  slow_storage,        // each call to the run directory, or to training data, takes seconds for a while
   // Wrong numbers (number_fault.h), each drawn only where it is asked for.
   flip_weights,          // a bit of an owned weight
   flip_moments,          // a bit of an owned moment
@@ -72,11 +74,16 @@ inline bool is_stall(ChaosFault fault) {
 // Returns whether the fault ends by the clock, not by steps: the run may have made all of its steps meanwhile. A host
 // is unfit for so long that new ranks are wanted there.
 inline bool is_timed(ChaosFault fault) {
-  return is_stall(fault) || fault == ChaosFault::unfit_host;
+  return is_stall(fault) || fault == ChaosFault::unfit_host || fault == ChaosFault::slow_storage;
+}
+// Returns whether other faults meet the run while this one lasts.
+inline bool lasts_beside_others(ChaosFault fault) {
+  return fault == ChaosFault::slow_storage;
 }
 // Returns whether storage fails, on one rank or on all, until it is tried again often enough, or for good.
 inline bool is_storage_error(ChaosFault fault) {
-  return fault == ChaosFault::read_error || fault == ChaosFault::write_error;
+  return fault == ChaosFault::read_error || fault == ChaosFault::write_error ||
+         fault == ChaosFault::load_error;
 }
 // Returns whether the watchdog has to notice the fault.
 inline bool is_hang(ChaosFault fault) {

@@ -16,8 +16,13 @@
 namespace holdfast::inline chaos {
 namespace {
 
-constexpr std::int64_t delay_max_us = 60'000;     // within a step of a small run, or some of them
-constexpr std::int64_t stall_max_ms = 8'000;      // longer than the default watchdog.floor
+constexpr std::int64_t delay_max_us = 60'000;  // within a step of a small run, or some of them
+constexpr std::int64_t stall_max_ms = 8'000;   // longer than the default watchdog.floor
+// How long calls of slow storage take, each so many times in 20, and the storage is slow.
+constexpr struct {
+  std::uint64_t weight;
+  std::int64_t call_ms, least_ms, most_ms;
+} slow_calls[] = {{14, 1'000, 10'000, 30'000}, {5, 10'000, 30'000, 60'000}, {1, 60'000, 70'000, 120'000}};
 constexpr std::int64_t recovery_max_us = 15'000;  // the others have begun to recover, and are hardly done
 constexpr std::int64_t lasts_min = 3, lasts_max = 12;  // steps; what was under way when it began is one
 constexpr std::array<std::string_view, 4> recovery_points = {"recover.begin", "recover.after_shrink",
@@ -63,6 +68,10 @@ std::vector<ChaosFault> draw_kinds(Draw& draw, const std::vector<ChaosFault>& po
   // A run has one disk, and the one that can stall is another one than the one that can be full.
   const bool stalls = std::ranges::find(kinds, ChaosFault::stalled_disk) != kinds.end();
   if (stalls) std::erase(kinds, ChaosFault::full_disk);
+  if (std::ranges::find(kinds, ChaosFault::slow_storage) != kinds.end()) {
+    std::erase(kinds, ChaosFault::full_disk);
+    std::erase(kinds, ChaosFault::stalled_disk);
+  }
   return kinds;
 }
 
@@ -136,7 +145,7 @@ std::string points_of_slow_rank(const ChaosLimits& limits, const ChaosLayout& la
 // It passes at the next attempt, after some, or on one rank never: what no rank could do in any start would be no run.
 std::string point_of_storage_error(const ChaosLimits& limits, const ChaosLayout& layout,
                                    const ChaosInjection& injection) {
-  constexpr std::uint64_t passes_max = 20, shards_max = 3;
+  constexpr std::uint64_t passes_max = 20, shards_max = 3, loads_max = 2;
   std::uint64_t draw = injection.place;
   const auto drawn = [&draw](std::uint64_t count) {
     const std::uint64_t number = draw % count;
@@ -155,6 +164,8 @@ std::string point_of_storage_error(const ChaosLimits& limits, const ChaosLayout&
                                                : static_cast<std::uint64_t>(std::max(layout.data(), 1));
   const std::uint64_t samples =
       static_cast<std::uint64_t>(limits.samples_of_step) / lanes * lanes_of_rank(limits, layout);
+  if (injection.fault == ChaosFault::load_error)
+    return fmt::format("{}@{}{}=error{}", load_point, drawn(loads_max) + 1, rank, passes);
   const std::uint64_t hit = reads ? (injection.step - 1) * samples + 1 : drawn(shards_max) + 1;
   return fmt::format("{}@{}{}=error{}", reads ? read_point : write_point, hit, rank, passes);
 }
@@ -168,6 +179,22 @@ std::string point_of_numbers(const ChaosLimits& limits, const ChaosLayout& layou
                              .lanes_of_rank = lanes_of_rank(limits, layout),
                              .samples_of_step = static_cast<std::uint64_t>(limits.samples_of_step),
                              .draw = injection.place});
+}
+
+// Mostly of the run directory, and mostly a second a call.
+void draw_slow_storage(Draw& draw, ChaosInjection& injection) {
+  constexpr std::uint64_t weights = 20;
+  std::uint64_t drawn = injection.place % weights;
+  for (const auto& calls : slow_calls) {
+    if (drawn < calls.weight) {
+      injection.call_ms = calls.call_ms;
+      injection.pause_us = 1000 * draw.between(calls.least_ms, calls.most_ms);
+      break;
+    }
+    drawn -= calls.weight;
+  }
+  injection.of_data = injection.place / weights % 3 == 0;
+  injection.lasts = 0;
 }
 
 ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
@@ -201,6 +228,9 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
     case ChaosFault::unfit_host:
       injection.lasts = 0;
       injection.pause_us = 1000 * draw.between(500, stall_max_ms);
+      break;
+    case ChaosFault::slow_storage:
+      draw_slow_storage(draw, injection);
       break;
     case ChaosFault::host_killed:
       injection.lasts = 0;
@@ -303,15 +333,21 @@ ChaosPlan plan_chaos(std::uint64_t seed, const ChaosLimits& limits) {
   return plan;
 }
 
-std::string fault_points_of(const ChaosPlan& plan, bool only_of_data) {
+std::string fault_points_of(const ChaosPlan& plan, const ArmedPoints& armed) {
   std::string text;
   for (const ChaosInjection& injection : plan.injections) {
-    const bool is_left_out = only_of_data && injection.fault != ChaosFault::bad_sample;
-    if (injection.point.empty() || is_left_out) continue;
+    const bool is_of_data = injection.fault == ChaosFault::bad_sample;
+    const bool is_armed =
+        is_armed_later(injection) ? &injection == armed.later : is_of_data || !armed.only_of_data;
+    if (injection.point.empty() || !is_armed) continue;
     if (!text.empty()) text += ",";
     text += injection.point;
   }
   return text;
+}
+
+bool is_armed_later(const ChaosInjection& injection) {
+  return !injection.point.empty() && facts_of(injection.fault).ends_job;
 }
 
 bool is_armed_by(const ChaosInjection& injection, std::string_view point, std::uint64_t hit, int rank,
@@ -334,10 +370,17 @@ std::string to_text(const ChaosLayout& layout) {
   return text;
 }
 
+std::string what_is_slow(const ChaosInjection& injection) {
+  return fmt::format("each call to the {} takes {} s", injection.of_data ? "training data" : "run directory",
+                     injection.call_ms / 1000);
+}
+
 std::string to_text(const ChaosInjection& injection) {
   std::string text(facts_of(injection.fault).text);
   if (injection.fault == ChaosFault::crash) text += fmt::format(" ({})", signal_name(injection.signal));
-  if (!injection.point.empty()) return fmt::format("{}: {}", text, injection.point);
+  if (!injection.point.empty()) text += ": " + injection.point;
+  if (!injection.point.empty() && !is_armed_later(injection)) return text;
+  if (injection.fault == ChaosFault::slow_storage) text += ": " + what_is_slow(injection);
   text += fmt::format(", {} ms behind step {}", injection.delay_us / 1000, injection.step);
   if (injection.lasts > 0) text += fmt::format(", for {} steps", injection.lasts);
   if (is_timed(injection.fault))

@@ -38,10 +38,13 @@ struct ChaosInjection {
   // Pause before the next death; kill_in_recovery: counted from the start of the recovery. Of one that is timed: its
   // duration.
   std::int64_t pause_us = 0;
-  std::uint64_t lasts = 0;  // steps until a full disk, a lost host or a link is restored
-  int signal = 0;           // signal of a crash
+  std::int64_t call_ms = 0;  // of slow_storage: how long each call takes
+  bool of_data = false;      // of slow_storage: calls to the training data, and not to the run directory
+  std::uint64_t lasts = 0;   // steps until a full disk, a lost host or a link is restored
+  int signal = 0;            // signal of a crash
   std::string point =
-      {};  // for HOLDFAST_FAULTS: it happens by itself, in every start of the plan's first launch
+      {};  // for HOLDFAST_FAULTS: it happens by itself, in every start of the plan's first launch; of a
+           // fault that ends the job in every start of the launch after it
   // Place of the damage: which file, and which byte of it. Of a number fault all that NumberPlace::draw says.
   std::uint64_t place = 0;
 };
@@ -72,12 +75,22 @@ struct ChaosLimits {
 
 ChaosPlan plan_chaos(std::uint64_t seed, const ChaosLimits& limits);
 
-// Returns the value of HOLDFAST_FAULTS. `only_of_data`: of spoiled samples, which every start reads again.
-std::string fault_points_of(const ChaosPlan& plan, bool only_of_data = false);
+// Which points of a plan a launch has armed.
+struct ArmedPoints {
+  bool only_of_data = false;  // of spoiled samples, which every start reads again
+  const ChaosInjection* later =
+      nullptr;  // injection that ended the launch before, if its point is armed then
+};
+// Returns the value of HOLDFAST_FAULTS.
+std::string fault_points_of(const ChaosPlan& plan, const ArmedPoints& armed = {});
+// Returns whether the injection ends the job, and its point is armed in the launch after that.
+bool is_armed_later(const ChaosInjection& injection);
 // Returns whether the injection has armed this action of a launched rank, or of all, at its `hit`-th pass of the point.
 bool is_armed_by(const ChaosInjection& injection, std::string_view point, std::uint64_t hit, int rank,
                  std::string_view action);
-std::string to_text(const ChaosLayout& layout);        // "4 ranks = 2 copies x 2 stages x 1"
+std::string to_text(const ChaosLayout& layout);  // "4 ranks = 2 copies x 2 stages x 1"
+// Returns "each call to the run directory takes 1 s".
+std::string what_is_slow(const ChaosInjection& injection);
 std::string to_text(const ChaosInjection& injection);  // "kill of rank ... behind step 12"
 std::vector<std::string> to_lines(const ChaosPlan& plan);
 

@@ -34,8 +34,9 @@ struct ChaosSetup {
   std::vector<LaunchHost> hosts = {};             // hosts that these name now
   std::vector<std::string> other_hosts = {};      // those of `hosts` that may be lost
   HostCommands host_commands = {};
-  Mounts* mounts = nullptr;      // for runs whose disk is full for a while
-  std::uint64_t disk_bytes = 0;  // size of such a disk, enough for a run
+  Mounts* mounts = nullptr;                  // for runs whose disk is full for a while
+  std::uint64_t disk_bytes = 0;              // size of such a disk, enough for a run
+  std::vector<std::string> data_files = {};  // of the training data; calls to them can be slow
 };
 
 // A fault that was injected or happened by itself; faults that were armed and never reached are not recorded.

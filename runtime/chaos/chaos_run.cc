@@ -9,6 +9,7 @@
 
 #include "checkpoint/find_checkpoint.h"
 #include "checkpoint/ram_tier.h"
+#include "runtime/chaos/culprits.h"
 #include "runtime/chaos/lasting_fault.h"
 #include "runtime/chaos/left_out.h"
 #include "runtime/chaos/number_fault.h"
@@ -32,6 +33,8 @@ constexpr std::int64_t look_us = 3'000;
 constexpr std::int64_t recovery_look_us = 500;
 constexpr std::uint64_t steps_under_way_max = 3;  // begun after the death of an active rank
 constexpr std::int64_t launches_after_end = 3;    // by the campaign, of a run that ended with exit code 76
+constexpr std::int64_t slow_limit =
+    2;  // times the time of slow storage: a start that it delays is made again
 constexpr std::size_t last_words_bytes = 800;
 
 class Executor {
@@ -65,6 +68,8 @@ class Executor {
     std::ranges::stable_sort(run_.verdicts, {}, &ReportedVerdict::time_us);
     if (Result<IncidentLog> ledger = read_incident_log(*env_, paths_); ledger.ok())
       run_.ledger = std::move(ledger).value();
+    if (const auto verdict = find_culprits(run_).on_slow_storage; run_.wrong.empty() && verdict.has_value())
+      run_.wrong = fmt::format("a rank that did not hang was ended on slow storage: {}", verdict->sentence);
     const bool keeps = keep || !run_.wrong.empty();
     if (keeps && small_disk_ != nullptr) HF_TRY_VOID(small_disk_->keep());
     if (keeps && stalling_disk_ != nullptr) HF_TRY_VOID(stalling_disk_->keep());
@@ -72,13 +77,15 @@ class Executor {
   }
 
  private:
-  // Makes what the faults of the plan need; a plan has one of the two disks at most.
+  // Makes what the faults of the plan need; a plan has one of the three kinds of storage at most.
   Result<void> prepare_ground() {
     const auto has = [&](ChaosFault fault) {
       return std::ranges::find(run_.plan.injections, fault, &ChaosInjection::fault) !=
              run_.plan.injections.end();
     };
-    if (has(ChaosFault::stalled_disk)) {
+    if (has(ChaosFault::slow_storage)) {
+      HF_TRY(slow_storage_, SlowStorage::mount(*env_, paths_.directory, setup_->data_files));
+    } else if (has(ChaosFault::stalled_disk)) {
       HF_TRY(stalling_disk_,
              StallingDisk::mount(*env_, *setup_->mounts, paths_.directory, setup_->disk_bytes));
     } else if (has(ChaosFault::full_disk)) {
@@ -111,7 +118,8 @@ class Executor {
   Result<void> launch() {
     ProcessStart start{.arguments = launch_words(*setup_, run_.plan, paths_.directory),
                        .variables = {{"HOLDFAST_FAULTS",
-                                      fault_points_of(run_.plan, /*only_of_data=*/!run_.launches.empty())},
+                                      fault_points_of(run_.plan, {.only_of_data = !run_.launches.empty(),
+                                                                  .later = std::exchange(later_, nullptr)})},
                                      {"HOLDFAST_FAULTS_LOG", points_log()}},
                        .output = output_ != nullptr ? output_path() : log_path(),
                        .own_session = true,
@@ -140,7 +148,10 @@ class Executor {
     const auto hangs = std::ranges::count_if(run_.injected, [](const ChaosInjected& injected) {
       return is_hang(injected.fault) || is_storage_error(injected.fault);
     });
-    return setup_->limit_ms + hangs * setup_->hang_ms;
+    std::int64_t slow_ms = 0;
+    for (const ChaosInjection& injection : run_.plan.injections)
+      slow_ms += injection.call_ms > 0 ? injection.pause_us / 1000 : 0;
+    return setup_->limit_ms + hangs * setup_->hang_ms + slow_limit * slow_ms;
   }
   bool time_is_over() const { return env_->monotonic_ns() - begun_ns_ > limit_ms() * 1'000'000; }
 
@@ -191,7 +202,7 @@ class Executor {
       const auto armed = std::ranges::find_if(injections, [&](const ChaosInjection& injection) {
         return is_armed_by(injection, point.name, point.hit, point.rank, point.action);
       });
-      if (armed == injections.end()) continue;
+      if (armed == injections.end() || is_armed_later(*armed)) continue;
       // A slow rank is late for three steps, a sample is read by several ranks, and again, and storage fails for all:
       // one fault each.
       const bool of_data = armed->fault == ChaosFault::bad_sample;
@@ -212,7 +223,7 @@ class Executor {
   bool act() {
     if (lasting_.has_value()) {
       if (lasting_->is_over(step_reached()) || watcher_.finished()) put_right();
-      return false;
+      if (!lasting_.has_value() || !lasts_beside_others(lasting_->fault())) return false;
     }
     const std::vector<ChaosInjection>& injections = run_.plan.injections;
     while (next_ < injections.size() && happens_by_itself(injections[next_])) ++next_;
@@ -224,7 +235,8 @@ class Executor {
     const std::int64_t now_ns = env_->monotonic_ns();
     if (due_ns_ < 0) due_ns_ = now_ns + injection.delay_us * 1000;
     const bool lasts = facts_of(injection.fault).lasts;
-    if (now_ns < due_ns_ || (!lasts && watcher_.living().empty())) return false;
+    if (now_ns < due_ns_ || (lasts && lasting_.has_value()) || (!lasts && watcher_.living().empty()))
+      return false;
     due_ns_ = -1;
     ++next_;
     if (facts_of(injection.fault).ends_job) return end_job(injection);
@@ -237,10 +249,12 @@ class Executor {
     return false;
   }
 
-  static bool happens_by_itself(const ChaosInjection& injection) { return !injection.point.empty(); }
+  static bool happens_by_itself(const ChaosInjection& injection) {
+    return !injection.point.empty() && !is_armed_later(injection);
+  }
 
   void put_wrong(const ChaosInjection& injection) {
-    const RunGround ground{small_disk_.get(), stalling_disk_.get(), output_.get()};
+    const RunGround ground{small_disk_.get(), stalling_disk_.get(), output_.get(), slow_storage_.get()};
     lasting_.emplace(*env_, *setup_, ground, injection);
     note(injection.fault, lasting_->what());
     run_.injected.back().host = lasting_->host();
@@ -318,6 +332,11 @@ class Executor {
 
   bool end_job(const ChaosInjection& injection) {
     note(injection.fault, std::string(facts_of(injection.fault).text));
+    if (is_armed_later(injection)) {
+      run_.injected.back().what += ": " + injection.point;
+      later_ = &injection;
+    }
+    if (lasting_.has_value()) put_right();  // whoever waits for slow storage does not die before
     if (!kill_job(*env_, *launcher_, paths_.directory)) {
       run_.wrong = "processes of the run outlived its launcher by ten seconds";
       return true;
@@ -425,11 +444,13 @@ class Executor {
   std::uint64_t seen_before_ = 0;                // steps, at the last injection
   std::unique_ptr<SmallDisk> small_disk_;        // of a run whose plan fills it
   std::unique_ptr<StallingDisk> stalling_disk_;  // of one whose plan stalls it
+  std::unique_ptr<SlowStorage> slow_storage_;    // of one whose plan slows it down
   std::unique_ptr<Fifo> output_;                 // of one whose plan stops reading
   std::string unread_;                           // of it, the line that is not whole yet
-  std::optional<LastingFault> lasting_;          // while there is one, nothing else is done to the run
+  std::optional<LastingFault> lasting_;          // while there is one, little else is done to the run
   bool disk_was_full_ = false;                   // in this launch
   Result<void> trouble_;                         // that keeps the campaign from going on
+  const ChaosInjection* later_ = nullptr;        // injection whose point the next launch has armed
   bool job_ended_ = false;
   std::set<std::ptrdiff_t> noted_;  // injections that count once
 };

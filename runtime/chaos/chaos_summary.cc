@@ -49,7 +49,8 @@ JudgedFault judge_number(const ChaosRun& run, const ChaosInjected& injected, con
 JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected, const NamedHang& hang) {
   JudgedFault judged{.fault = injected.fault, .in_recovery = injected.during_recovery, .named = hang.named};
   const bool beside = injected.fault == ChaosFault::slow_rank || injected.fault == ChaosFault::full_disk ||
-                      injected.fault == ChaosFault::write_error || is_stall(injected.fault);
+                      injected.fault == ChaosFault::write_error ||
+                      injected.fault == ChaosFault::slow_storage || is_stall(injected.fault);
   if (injected.fault == ChaosFault::full_disk) judged = judge_full_disk(run, injected);
   if (beside && gave_up_between(run, injected.time_us, 0)) judged.outcome = ChaosOutcome::ended_truthfully;
   const FaultEntry* entry = beside ? nullptr : entry_of(run.ledger, injected.time_us);

@@ -12,11 +12,12 @@ namespace holdfast::inline chaos {
 namespace {
 
 bool is_disk(ChaosFault fault) {
-  return fault == ChaosFault::full_disk || fault == ChaosFault::stalled_disk;
+  return fault == ChaosFault::full_disk || fault == ChaosFault::stalled_disk ||
+         fault == ChaosFault::slow_storage;
 }
 
 LostPart part_of(ChaosFault fault) {
-  if (fault == ChaosFault::ram_lost || fault == ChaosFault::damaged_checkpoint) return LostPart::job;
+  if (facts_of(fault).ends_job && fault != ChaosFault::job_killed) return LostPart::job;
   if (host_fault_of(fault) != nullptr) return LostPart::host;
   return LostPart::process;
 }
@@ -28,7 +29,8 @@ CheckedLoss check(const ChaosRun& run, const WorkLoss& loss, std::int64_t after_
     if (injected.time_us > loss.resumed_us) continue;
     no_disk = no_disk || is_disk(injected.fault);
     if (injected.time_us <= after_us) continue;
-    damaged = damaged || injected.fault == ChaosFault::damaged_checkpoint;
+    damaged = damaged || injected.fault == ChaosFault::damaged_checkpoint ||
+              injected.fault == ChaosFault::load_error;  // an older one may count
     checked.part = std::max(checked.part, part_of(injected.fault));
   }
   if (!loss.reported.has_value()) {

@@ -85,7 +85,12 @@ class Judge {
       settle(hang, verdict.rank < 0 ? NamedRank::nobody : NamedRank::other);
       return;
     }
-    if (verdict.rank >= 0) ++culprits_.baseless_verdicts;
+    if (verdict.rank < 0) return;
+    ++culprits_.baseless_verdicts;
+    const bool is_slow = std::ranges::any_of(run_->injected, [&](const ChaosInjected& injected) {
+      return injected.fault == ChaosFault::slow_storage && injected.time_us <= verdict.time_us;
+    });
+    if (is_slow && !culprits_.on_slow_storage.has_value()) culprits_.on_slow_storage = verdict;
   }
 
   void settle(Hang& hang, NamedRank named) {

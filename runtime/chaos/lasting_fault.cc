@@ -60,6 +60,7 @@ LastingFault::LastingFault(Env& env, const ChaosSetup& setup, const RunGround& g
 
 std::string LastingFault::what() const {
   std::string what(is_stall(injection_->fault) ? facts_of(injection_->fault).text : "the disk is full");
+  if (injection_->fault == ChaosFault::slow_storage) what = what_is_slow(*injection_);
   if (of_host_ != nullptr) what = fmt::format("host {} {}", host_, of_host_->text);
   if (!peer_.empty()) what += " " + peer_;
   if (is_timed(injection_->fault))
@@ -79,6 +80,10 @@ Result<void> LastingFault::begin() {
                                                                   : host_limit_ms * 1'000'000);
   if (disk) return ground_.small_disk->fill();
   if (injection_->fault == ChaosFault::stalled_disk) return ground_.stalling_disk->stall();
+  if (injection_->fault == ChaosFault::slow_storage) {
+    ground_.slow_storage->slow_down(injection_->of_data, injection_->call_ms);
+    return {};
+  }
   if (injection_->fault == ChaosFault::stalled_output) return ground_.output->fill();
   return command(of_host_->begin);
 }
@@ -86,6 +91,10 @@ Result<void> LastingFault::begin() {
 Result<void> LastingFault::end() {
   if (injection_->fault == ChaosFault::full_disk) return ground_.small_disk->empty();
   if (injection_->fault == ChaosFault::stalled_disk) return ground_.stalling_disk->resume();
+  if (injection_->fault == ChaosFault::slow_storage) {
+    ground_.slow_storage->resume();
+    return {};
+  }
   if (injection_->fault == ChaosFault::stalled_output) return {};  // it is read again when this is over
   return of_host_->end.empty() ? Result<void>() : command(of_host_->end);
 }

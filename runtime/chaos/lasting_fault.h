@@ -1,5 +1,5 @@
-// LastingFault is a fault that lasts: a full disk or a host fault for some steps of a run, a stalled disk or
-// unread output for some time.
+// LastingFault is a fault that lasts: a full disk or a host fault for some steps of a run, a stalled disk,
+// slow storage or unread output for some time.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include "runtime/chaos/chaos_plan.h"
 #include "runtime/chaos/chaos_record.h"
 #include "runtime/chaos/host_fault.h"
+#include "runtime/chaos/slow_storage.h"
 #include "runtime/chaos/small_disk.h"
 #include "runtime/chaos/stalling_disk.h"
 #include "runtime/core/result.h"
@@ -21,6 +22,7 @@ struct RunGround {
   SmallDisk* small_disk = nullptr;        // full_disk
   StallingDisk* stalling_disk = nullptr;  // stalled_disk
   Fifo* output = nullptr;                 // stalled_output: pipe for the launcher's output
+  SlowStorage* slow_storage = nullptr;    // slow_storage
 };
 
 class LastingFault {

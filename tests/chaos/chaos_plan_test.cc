@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "runtime/chaos/campaign.h"
@@ -114,6 +115,63 @@ TEST(ChaosPlan, StorageFailsForAsLongAndAsManyAsTheSeedSays) {
     }
   }
   EXPECT_EQ(kinds.size(), 10U) << "on all ranks it is never for good";
+}
+
+// The job is killed first, and the launch after that has the point armed: none other.
+TEST(ChaosPlan, ReadsOfCheckpointsFailWhereARunBeginsAgain) {
+  ChaosLimits storage = limits();
+  storage.faults = {ChaosFault::load_error};
+  std::set<std::string> kinds;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const ChaosPlan plan = plan_chaos(seed, storage);
+    EXPECT_EQ(fault_points_of(plan), "");
+    for (const ChaosInjection& injection : plan.injections) {
+      const std::string& point = injection.point;
+      EXPECT_TRUE(is_armed_later(injection));
+      EXPECT_EQ(fault_points_of(plan, {.only_of_data = true, .later = &injection}), point);
+      EXPECT_TRUE(FaultPoints::parse(point, 0, posix_env()).ok()) << point;
+      EXPECT_THAT(point, testing::StartsWith("load.read@"));
+      EXPECT_THAT(to_text(injection), HasSubstr(point + ", "));
+      const std::string action = point.substr(point.find('='));
+      kinds.insert(fmt::format("{} {}", point.find(':') > point.find('='),
+                               action.find(':') == std::string::npos ? action : action.substr(0, 12)));
+    }
+  }
+  EXPECT_THAT(kinds, Contains("true =error"));
+  EXPECT_THAT(kinds, Contains("false =error:EIO:a"));
+  EXPECT_THAT(kinds, Not(Contains("true =error:EIO:a"))) << "on all ranks it is never for good";
+}
+
+TEST(ChaosPlan, SlowStorageIsMostlyOfASecondACallAndRarelyOfAMinute) {
+  const ChaosLimits slow{
+      .steps = 50,
+      .layouts = {{.ranks = 2}},
+      .faults = {ChaosFault::full_disk, ChaosFault::stalled_disk, ChaosFault::slow_storage},
+      .savings = {""}};
+  std::map<std::int64_t, int> count;
+  int of_data = 0, beside_other_disks = 0;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    bool is_slow = false, is_other = false;
+    for (const ChaosInjection& injection : plan_chaos(seed, slow).injections) {
+      if (injection.fault != ChaosFault::slow_storage) {
+        is_other = true;
+        continue;
+      }
+      is_slow = true;
+      ++count[injection.call_ms];
+      of_data += injection.of_data ? 1 : 0;
+      EXPECT_EQ(injection.lasts, 0U);
+      EXPECT_GT(injection.pause_us, 1000 * injection.call_ms) << "a call is over before";
+      EXPECT_LE(injection.pause_us, 120'000'000);
+      EXPECT_THAT(to_text(injection), HasSubstr(fmt::format("takes {} s", injection.call_ms / 1000)));
+    }
+    beside_other_disks += is_slow && is_other ? 1 : 0;
+  }
+  EXPECT_EQ(beside_other_disks, 0) << "a run has one disk";
+  EXPECT_EQ(count.size(), 3U);
+  EXPECT_GT(count[1'000], 2 * count[10'000]);
+  EXPECT_GT(count[10'000], 2 * count[60'000]);
+  EXPECT_GT(of_data, 10);
 }
 
 // A rank with two lanes passes some places twice a step.
@@ -344,6 +402,15 @@ TEST(Campaign, ADiskStallsWhereOneCanBeMounted) {
   EXPECT_THAT(choice->limits.faults, Not(Contains(ChaosFault::stalled_disk)));
   EXPECT_THAT(choice->limits.faults, Contains(ChaosFault::stalled_output)) << "which takes a pipe alone";
   EXPECT_EQ(choice->skipped.at(ChaosFault::stalled_disk), "there is no mkfs.ext4");
+}
+
+TEST(Campaign, StorageIsSlowWhereFuseIs) {
+  const CampaignOptions options{.config = "run.toml"};
+  EXPECT_THAT(choose_limits(small_config(), options, {})->limits.faults, Contains(ChaosFault::slow_storage));
+  const Result<ChaosChoice> choice =
+      choose_limits(small_config(), options, {.no_slow_files = "no /dev/fuse"});
+  EXPECT_THAT(choice->limits.faults, Not(Contains(ChaosFault::slow_storage)));
+  EXPECT_EQ(choice->skipped.at(ChaosFault::slow_storage), "no /dev/fuse");
 }
 
 TEST(Campaign, SavesAsConfiguredWhenAsked) {

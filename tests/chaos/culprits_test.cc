@@ -40,6 +40,14 @@ std::vector<std::optional<NamedRank>> named(const ChaosRun& run) {
   return all;
 }
 
+TEST(Culprits, NoRankMayBeEndedOnSlowStorageUnlessItHangs) {
+  const ChaosInjected slow{.fault = ChaosFault::slow_storage, .time_us = 10 * second};
+  EXPECT_FALSE(find_culprits(run_with({slow}, {verdict(5, 1)}, {})).on_slow_storage.has_value());
+  EXPECT_EQ(find_culprits(run_with({slow}, {verdict(12, 1)}, {})).on_slow_storage->rank, 1);
+  EXPECT_FALSE(
+      find_culprits(run_with({slow, hang(11, 2)}, {verdict(12, 2)}, {})).on_slow_storage.has_value());
+}
+
 TEST(Culprits, TheVerdictCountsHoweverTheRunWasMended) {
   for (const FaultLevel level :
        {FaultLevel::in_place, FaultLevel::restart, FaultLevel::launch, FaultLevel::ended}) {

@@ -170,6 +170,36 @@ TEST_F(LastingFaultTest, AStalledDiskTakesNoWriteUntilItResumes) {
   EXPECT_THAT(env_.list(folder_).value(), ElementsAre("run")) << "the image is gone";
 }
 
+TEST_F(LastingFaultTest, CallsToSlowStorageTakeAsLongAsIsSaid) {
+  if (const std::string reason = why_no_slow_files(); !reason.empty()) HF_SKIP_OUTSIDE_CI(reason);
+  if (const Result<void> own = posix_mounts().begin_own(); !own.ok()) HF_SKIP_OUTSIDE_CI(own.error().message);
+  const std::string directory = folder_ + "/run", tokens = folder_ + "/tokens";
+  ASSERT_TRUE(env_.replace_text(tokens, "text").ok());
+  {
+    Result<std::unique_ptr<SlowStorage>> storage = SlowStorage::mount(env_, directory, {tokens});
+    ASSERT_TRUE(storage.ok()) << storage.error().message;
+    ASSERT_TRUE(env_.replace_text(directory + "/status", "one").ok());
+    const auto read_ms = [&](const std::string& path) {
+      const std::int64_t begin_ns = env_.monotonic_ns();
+      EXPECT_TRUE(env_.run_command({.line = "cat " + path, .timeout_ms = 60'000})->succeeded());
+      return (env_.monotonic_ns() - begin_ns) / 1'000'000;
+    };
+    for (const bool of_data : {false, true}) {
+      const ChaosInjection injection{
+          .fault = ChaosFault::slow_storage, .pause_us = 3'600'000'000, .call_ms = 1'000, .of_data = of_data};
+      LastingFault fault(env_, setup_, {.slow_storage = storage->get()}, injection);
+      EXPECT_EQ(fault.what(), fmt::format("each call to the {} takes 1 s for 3600.0 s",
+                                          of_data ? "training data" : "run directory"));
+      ASSERT_TRUE(fault.begin().ok());
+      EXPECT_FALSE(fault.is_over(1'000)) << "steps do not end it";
+      EXPECT_GE(read_ms(of_data ? tokens : directory + "/status"), 1'000);
+      ASSERT_TRUE(fault.end().ok());
+    }
+    EXPECT_EQ(env_.read_text(tokens).value(), "text");
+  }
+  EXPECT_EQ(env_.read_text(directory + "/status").value(), "one");
+}
+
 // What it hides and shows is the system's.
 class NoMounts final : public Mounts {
  public:

@@ -99,7 +99,7 @@ TEST(NumberFault, PlansHaveThem) {
     EXPECT_LE(samples, 1) << "its twin is one run";
     EXPECT_LE(lasting, 1);
     EXPECT_EQ(plan.audits.empty(), numbers == 0);
-    EXPECT_EQ(fault_points_of(plan, /*only_of_data=*/true).empty(), samples == 0);
+    EXPECT_EQ(fault_points_of(plan, {.only_of_data = true}).empty(), samples == 0);
     EXPECT_TRUE(FaultPoints::parse(fault_points_of(plan), 0, posix_env()).ok()) << fault_points_of(plan);
   }
   EXPECT_EQ(seen.size(), number_limits().faults.size());
@@ -117,8 +117,9 @@ TEST(NumberFault, ASampleIsOneWhoeverReadsIt) {
 // A seed of a campaign that was made before there were number faults repeats its plan.
 TEST(NumberFault, PlansWithoutThemStayAsTheyWere) {
   ChaosLimits limits{.steps = 50, .layouts = layouts_up_to(4, 2, 2), .faults = read_faults("all").value()};
-  for (const ChaosFault later : {ChaosFault::unfit_host, ChaosFault::cut_pair, ChaosFault::stopped_host,
-                                 ChaosFault::read_error, ChaosFault::write_error})
+  for (const ChaosFault later :
+       {ChaosFault::unfit_host, ChaosFault::cut_pair, ChaosFault::stopped_host, ChaosFault::read_error,
+        ChaosFault::write_error, ChaosFault::load_error, ChaosFault::slow_storage})
     std::erase(limits.faults, later);
   limits.lanes = 4;
   limits.points = {"step.begin", "step.before_reduce", "step.after_vote", "save.before_rename"};

@@ -29,7 +29,7 @@ PRESET_RECORD = os.environ.get("HOLDFAST_TEST_CHAOS_PRESET_RECORD", "")
 # By config: its layouts. The first is that of the undisturbed run.
 PRESET_LAYOUTS = {"llama-15m": "3x1x1,2x1x1+1,2x2x1", "gpt2-124m": "3x1x1,2x1x1+1", "gpt2-355m": "2x1x1"}
 PRESET_FAULTS = "kill,two_kills,kill_in_recovery,all_killed,job_killed,ram_lost,hang"
-JOB_ENDS = ("job_killed", "ram_lost", "damaged_checkpoint")  # faults after which the campaign launches a run again
+JOB_ENDS = ("job_killed", "ram_lost", "damaged_checkpoint", "load_error")  # faults after which the campaign launches a run again
 LAYOUTS = ["2x1x1+5", "3x1x1+4", "4x1x1+4", "2x2x1+4", "3x2x1+2", "4x2x1", "2x1x2+4", "3x1x2+2", "4x1x2", "2x2x2"]
 # A start heals up to seven deaths in place. The steps are short: what counts is where a run dies, and how often.
 KILLS_OPTIONS = ["--training.steps=140", "--training.sequence_length=32", "--training.microbatch_size=1",
@@ -256,6 +256,32 @@ class ChaosTest(unittest.TestCase):
             self.assertEqual(run.events("fault") + run.events("recovery"), [], (seed, output))
             steps = [event["step"] for event in run.events("step")]
             self.assertEqual(steps, list(range(1, 41)), (seed, "the log has all of them, once", run.events("gap"), output))
+
+    def test_slow_storage(self):
+        """Each call to the run directory takes a second, and a rank is killed meanwhile: it takes time, and nothing else."""
+        output = self.slow_down(855, "run directory")
+        self.assertEqual(self.result()["faults"]["kill"]["injected"], 1, output)
+        run = harness.Run(self.scene, "campaign/seed-855", [])
+        steps = {event["step"] for event in run.events("step")}
+        self.assertEqual(steps, set(range(1, 41)), output)
+
+    @harness.full
+    def test_slow_training_data(self):
+        self.slow_down(68, "training data")
+
+    def slow_down(self, seed, what):
+        output = self.chaos("--faults=slow_storage,kill", "--faults-max=3", f"--seeds={seed}..{seed}", "--keep", "--layouts=3x1x1",
+                            "--watchdog.floor=1s", "--log.every_steps=1", code=None)
+        if "left out: storage is slow" in output:
+            harness.skip(output)
+        self.assertIn("1 of 1 runs ended with the right bits", output)
+        faults = self.result()["faults"]
+        self.assertGreaterEqual(faults["slow_storage"]["injected"], 1, output)
+        self.assertEqual(faults["slow_storage"]["nothing to mend"], faults["slow_storage"]["injected"], output)
+        self.assertIn(f"each call to the {what} takes 1 s", json.dumps(self.result()["each"]), output)
+        self.assertEqual(self.result()["hangs"]["baseless_verdicts"], 0, output)
+        self.expect_launches(self.result())
+        return output
 
     def test_storage_that_fails(self):
         """Once: a read is repeated, and what one save has missed the next one saves. No rank leaves."""
