@@ -31,8 +31,8 @@
 // step.end a change of weights or parameters first waits until all parameters have arrived; at
 // step.before_gather changed weights of an fp32 run reach all ranks.
 // Actions that fail a call of storage, at data.read (each read of a sample), load.read (each time a rank verifies or
-// reads a checkpoint, or its shard of one), save.before_shard (each shard of a checkpoint), save.before_manifest and
-// save.before_rename (its publication):
+// reads a checkpoint, or its shard of one), save.before_shard (each attempt to write a shard of a checkpoint),
+// save.before_manifest and save.before_rename (its publication):
 //   data.read@70:1=error             the 70th read of rank 1 fails with EIO; `error:ESTALE` with another errno
 //   data.read@70=error:EIO:5         so do the four after it; `error:EIO:always`: and all later ones
 // The point `data.sample` is passed at samples, whatever the layout and how often it is computed again:

@@ -27,10 +27,9 @@ Error os_error(ExitCode code, std::string_view action, const std::string& path, 
   const std::string text = reason_text(reason);
   const bool is_full = reason == ENOSPC || reason == EDQUOT;
   return with_reach(reach_of_reason(reason),
-                    is_full
-                        ? fail(code, "cannot {} {}: the disk is full ({}); free space there and start again",
-                               action, path, text)
-                        : fail(code, "cannot {} {}: {}", action, path, text));
+                    is_full ? fail(code, "cannot {} {}: {} ({}); free space there and start again", action,
+                                   path, full_disk_clause, text)
+                            : fail(code, "cannot {} {}: {}", action, path, text));
 }
 
 // A second descriptor of an open file, for direct I/O, or why there is none.

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "parallel/comm/agreement.h"
 #include "parallel/comm/gather.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
+#include "runtime/save/save_failure.h"
 #include "runtime/save/shard_options.h"
 
 namespace holdfast::inline save {
@@ -82,7 +82,8 @@ Result<std::int64_t> DiskSaver::publish(Save& save, const Manifest& manifest) {
   return env.monotonic_ns() - begin_ns;
 }
 
-Result<ShardFile> DiskSaver::drain(Save& save) {
+// Writes the shard once.
+Result<ShardFile> DiskSaver::write_shard(Save& save) {
   Env& env = view_->rank.env;
   FaultPoints& faults = view_->rank.faults;
   const Snapshot& snapshot = *save.copy->snapshot;
@@ -102,16 +103,23 @@ Result<ShardFile> DiskSaver::drain(Save& save) {
     HF_FAULT_POINT(faults, "save.mid_shard");
   };
   options.cancelled = [this] { return cancelled_.load(); };
-  Result<ShardFile> shard =
-      write_shard_file(env, directory, CheckpointStore::shard_name(view_->rank.communicator.rank()),
-                       state.step, state.run_id, snapshot.pieces(), {}, options);
-  HF_FAULT_POINT(faults, "save.after_shard");
+  return write_shard_file(env, directory, CheckpointStore::shard_name(view_->rank.communicator.rank()),
+                          state.step, state.run_id, snapshot.pieces(), {}, options);
+}
+
+Result<ShardFile> DiskSaver::drain(Save& save) {
+  Result<ShardFile> shard = write_shard_repeatedly(
+      view_->rank.env, tier_, [&] { return write_shard(save); }, [this] { return cancelled_.load(); });
+  HF_FAULT_POINT(view_->rank.faults, "save.after_shard");
+  RankWatch* const watch = view_->rank.watch;
   if (shard.ok()) {
+    const std::uint64_t step = save.report.step;
     const auto count = [&](std::uint64_t bytes) {
       const std::uint64_t drained = save.drained_bytes += bytes;
-      if (watch != nullptr) watch->drains(state.step, drained);
+      if (watch != nullptr) watch->drains(step, drained);
     };
-    if (const Result<void> copied = tier_.copy(state.step, directory, *shard, count); !copied.ok())
+    if (const Result<void> copied = tier_.copy(step, store_->pending_directory(step), *shard, count);
+        !copied.ok())
       shard = copied.error();
   }
   if (watch != nullptr) watch->drained();
@@ -135,7 +143,7 @@ void DiskSaver::vote(SaveVotes& votes) {
 
 Result<void> DiskSaver::advance(const SaveVotes& sums) {
   if (publishing_ && sums.published + sums.unpublished == tier_.publishers())
-    end_publishing(sums.unpublished == 0);
+    HF_TRY_VOID(end_publishing(sums.unpublished == 0));
   const bool drained = sums.durable + sums.failed == view_->rank.communicator.size();
   if (!drained || publishing_) return {};
   return sums.failed == 0 ? begin_publishing() : give_up();
@@ -168,34 +176,35 @@ Result<void> DiskSaver::begin_publishing() {
   return {};
 }
 
-void DiskSaver::end_publishing(bool published) {
-  Result<void> outcome;
-  if (!published && tier_.in_parts()) {
-    outcome = fail(ExitCode::checkpoint, "a host could not publish its part of the checkpoint");
-  } else if (!published) {
-    outcome = fail(ExitCode::checkpoint, "rank 0 could not publish the checkpoint");
-  }
-  if (published && tier_.in_parts())
-    store_->all_hosts_have({.generation = view_->state.generation, .step = publishing_->report.step});
-  if (tier_.publishes()) {
-    publishing_->published = publish_.take();
-    if (!publishing_->published->ok()) outcome = publishing_->published->error();
-  }
-  report(*publishing_, outcome);
-  publishing_.reset();
+Result<void> DiskSaver::end_publishing(bool published) {
+  const std::unique_ptr<Save> save = std::move(publishing_);
+  if (tier_.publishes()) save->published = publish_.take();
+  if (!published)
+    return tell_failure(*save, save->published.has_value() ? outcome_of(*save->published) : Result<void>());
+  if (tier_.in_parts())
+    store_->all_hosts_have({.generation = view_->state.generation, .step = save->report.step});
+  report(*save, {});
+  return {};
 }
 
-// Abandons the oldest save, because the parts of other ranks are of no use. Returns the error that caused it.
+// Abandons the oldest save, because the parts of other ranks are of no use.
 Result<void> DiskSaver::give_up() {
   const std::unique_ptr<Save> save = std::move(saves_.front());
   saves_.pop_front();
-  const Result<void> outcome = agree_on_outcome(view_->rank.communicator, view_->rank.waiter,
-                                                outcome_of(save->job.take()), view_->rank.env.host_name());
+  return tell_failure(*save, outcome_of(save->job.take()));
+}
+
+// Reports the error that caused a save to fail, on all ranks. Where some are unfit, it is returned, and no save of this
+// group can succeed any more. `mine`: what this rank had to do for the save.
+Result<void> DiskSaver::tell_failure(Save& save, const Result<void>& mine) {
+  const Result<void> outcome = agree_on_written(*view_, tier_, *store_, save.report.step, mine);
   HF_CHECK(!outcome.ok());
-  if (outcome.error().code == ExitCode::communication) return outcome;
-  if (tier_.publishes()) static_cast<void>(store_->abandon_save(save->report.step).ok());
-  report(*save, outcome);
-  return {};
+  if (view_->rank.communicator.abandoned()) return outcome;
+  if (tier_.publishes()) static_cast<void>(store_->abandon_save(save.report.step).ok());
+  report(save, outcome);
+  if (!is_of_unfit_ranks(outcome.error())) return {};
+  cancel();
+  return outcome;
 }
 
 // Reports a save on which none of its threads works any more.

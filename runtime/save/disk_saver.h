@@ -5,11 +5,11 @@
 //   saver.vote(votes);                               // in the vote of a later step
 //   HF_TRY_VOID(saver.advance(sums));                // publishes what all ranks have drained
 //
-// One save is drained at a time, and the one before may be published meanwhile. A save that fails is reported
-// and abandoned; nothing visible has changed.
+// One save is drained at a time, and the one before may be published meanwhile. What storage fails for a moment is
+// tried again (save_failure.h). A save that fails is reported and abandoned; nothing visible has changed.
 //
-// Threads: one owner, the training loop; its own threads never use the communicator. Errors: communication
-// only; the outcome of a save is in its report.
+// Threads: one owner, the training loop; its own threads never use the communicator. Errors: communication, and
+// those of agree_on_written() where some ranks are unfit; the outcome of a save is in its report.
 #pragma once
 
 #include <atomic>
@@ -82,10 +82,12 @@ class DiskSaver {
 
   Result<ShardFile> copy_and_drain(Save& save);
   Result<ShardFile> drain(Save& save);
+  Result<ShardFile> write_shard(Save& save);
   Result<std::int64_t> publish(Save& save, const Manifest& manifest);
   Result<void> begin_publishing();
-  void end_publishing(bool published);
+  Result<void> end_publishing(bool published);
   Result<void> give_up();
+  Result<void> tell_failure(Save& save, const Result<void>& mine);
   void report(Save& save, const Result<void>& outcome);
   bool is_alone() const { return view_->rank.communicator.size() == 1; }
   bool is_checked_later() const { return view_->optimizer.checks_state(); }

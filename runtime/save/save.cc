@@ -20,6 +20,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 #include "runtime/save/device_state.h"
+#include "runtime/save/save_failure.h"
 #include "runtime/save/shard_fetch.h"
 #include "runtime/save/shard_options.h"
 #include "runtime/save/snapshot_exchange.h"
@@ -256,8 +257,16 @@ Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, s
                                       const std::optional<DiskTier>& given_tier) {
   const DiskTier tier = given_tier.has_value() ? *given_tier : DiskTier(view.rank.communicator.rank());
   HF_TRY_VOID(view.parameter_gather.finish());
-  HF_TRY_VOID(agree(view, tier.publishes() ? store.begin_save(view.state.step) : Result<void>()));
-  Result<ShardFile> shard = write_own_shard(view, store);
+  const auto agree_on = [&](const Result<void>& mine) {
+    return agree_on_written(view, tier, store, view.state.step, mine);
+  };
+  HF_TRY_VOID(agree_on(tier.publishes() ? store.begin_save(view.state.step) : Result<void>()));
+  Result<ShardFile> shard = [&] {
+    const StorageWait storage(view.rank.watch, "a checkpoint");
+    return write_shard_repeatedly(
+        view.rank.env, tier, [&] { return write_own_shard(view, store); },
+        [&] { return view.rank.communicator.abandoned(); });
+  }();
   HF_FAULT_POINT(view.rank.faults, "save.after_shard");
   if (shard.ok()) {
     const std::uint64_t step = view.state.step;
@@ -266,7 +275,7 @@ Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, s
         !copied.ok())
       shard = copied.error();
   }
-  if (Result<void> written = agree(view, outcome_of(shard)); !written.ok()) {
+  if (Result<void> written = agree_on(outcome_of(shard)); !written.ok()) {
     // The shards of other ranks are of no use, and the error that caused this is the one to report.
     if (tier.publishes()) static_cast<void>(store.abandon_save(view.state.step).ok());
     return written.error();
@@ -278,7 +287,7 @@ Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, s
   Result<void> published;
   if (tier.publishes()) published = store.publish(manifest);
   if (!tier.in_parts() && tier.publishes() && published.ok()) retain_or_complain(store, tier.kept(keep));
-  HF_TRY_VOID(agree(view, published));
+  HF_TRY_VOID(agree_on(published));
   if (tier.in_parts()) {
     store.all_hosts_have(state_of(manifest));
     if (tier.publishes()) retain_or_complain(store, tier.kept(keep));

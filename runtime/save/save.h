@@ -17,8 +17,8 @@ namespace holdfast::inline save {
 
 // Saves a checkpoint: every rank writes the state that it owns; rank 0 publishes when all shards are durable,
 // and keeps the newest `keep`. All ranks get the same outcome: the total bytes of the shards. On error
-// nothing visible has changed. Training waits for all of it (state_saver.h saves without waiting). `tier`:
-// where checkpoints are; none: in one directory.
+// nothing visible has changed; where some ranks are unfit for it, its reach says so (save_failure.h). Training waits
+// for all of it (state_saver.h saves without waiting). `tier`: where checkpoints are; none: in one directory.
 Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, std::int64_t keep,
                                       const std::optional<DiskTier>& tier = {});
 

@@ -26,14 +26,15 @@
 // A slot is free when it is neither waiting for the disk, nor being sent, nor, in shared memory, the newest
 // confirmed one; the oldest free slot is used. Where none is free, a RAM snapshot is skipped, and a save
 // waits for the disk: a run has the checkpoints it was asked for, and a user who wants shorter waits saves
-// less often. After a save that failed, the next one that is due is another try.
+// less often. A shard that cannot be written for a moment is written again beside the steps. After a save that failed,
+// the next one that is due is another try.
 //
 // Threads that drain, publish or send yield to those that train (Env::lower_thread_priority). A thread that
 // waits for them computes nothing meanwhile, so they then have the processors that they need.
 //
 // Threads: one, that of the training loop. Ranks call the same functions in the same order; what they do next
-// follows from the votes alone. Errors: communication only, except for prepare(); the outcome of a save is in
-// its report.
+// follows from the votes alone. Errors: communication, and those of save_failure.h where some ranks are unfit, except
+// for prepare(); the outcome of a save is in its report.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "parallel/comm/gather.h"
 #include "parallel/comm/rank_sum.h"
 #include "runtime/optim/schedule.h"
+#include "runtime/rank/spare_ranks.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/numbers_log.h"
 #include "runtime/train/hardware_findings.h"
@@ -155,13 +155,6 @@ Digest run_state_term(const Worker& worker) {
                         all.rank(), all.size());
 }
 
-bool can_spare(const Worker& worker, std::span<const int> ranks) {
-  std::set<int> copies;  // of the model, that lose a rank
-  for (const int rank : ranks) copies.insert(worker.rank().mesh.coordinate_of(rank).data);
-  const auto left = worker.workload().lanes.ranks() - static_cast<std::int64_t>(copies.size());
-  return !ranks.empty() && left >= worker.rank().config.elastic.min_data_parallel;
-}
-
 bool can_spare_a_replica(const Worker& worker) {
   return worker.workload().lanes.ranks() > worker.rank().config.elastic.min_data_parallel;
 }
@@ -201,7 +194,7 @@ Result<DamagedState> judge_damage(Worker& worker, std::uint64_t read_by) {
     damaged.report.host = culprit.host;
   }
   // Each has found the damage of its own memory, so it is known of every one of several.
-  if (dissent.is_known && can_spare(worker, ranks)) damaged.leaving_ranks = ranks;
+  if (dissent.is_known && can_spare(worker.rank(), ranks)) damaged.leaving_ranks = ranks;
   if (!damaged.leaving_ranks.empty()) damaged.report.action = "evict";
   damaged.report.reason = fmt::format("step {}: {}: {}; the run goes back to step {} or before{}", read_by,
                                       !is_of_memory ? "an update was not the one that its step has"

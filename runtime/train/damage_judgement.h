@@ -41,8 +41,6 @@ Result<std::optional<DamagedState>> look_for_damage(Worker& worker);
 // nobody found damage.
 Result<std::optional<DamagedState>> examine_state(Worker& worker);
 
-// Returns whether the run can go on without these ranks of the communicator, which there are.
-bool can_spare(const Worker& worker, std::span<const int> ranks);
 // Returns whether the run can go on without a rank of one of its copies of the model.
 bool can_spare_a_replica(const Worker& worker);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "parallel/comm/gather.h"
+#include "runtime/rank/spare_ranks.h"
 #include "runtime/run/numbers_log.h"
 #include "runtime/train/damage_judgement.h"
 
@@ -146,7 +147,7 @@ void conclude(const Worker& worker, bool is_lost, std::span<const int> to_blame,
   const bool lasts = !is_lost && judged.attempt.parameters_differ();
   const bool is_repeated = to_blame.size() == 1 && at(records, to_blame[0]).hardware.earlier_findings > 0;
   std::string consequence;
-  if ((is_lost || lasts || is_repeated) && can_spare(worker, to_blame)) {
+  if ((is_lost || lasts || is_repeated) && can_spare(worker.rank(), to_blame)) {
     judged.leaving_ranks.assign(to_blame.begin(), to_blame.end());
     judged.report.action = verdict_values::evict;
     consequence = to_blame.size() == 1 ? "that rank leaves the run, which goes on without it"

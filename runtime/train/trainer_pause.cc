@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "parallel/comm/agreement.h"
+#include "runtime/save/save_failure.h"
 #include "runtime/train/trainer.h"
 
 namespace holdfast::inline train {
@@ -66,7 +67,7 @@ Result<bool> Trainer::seal_elsewhere(bool to_disk, int hosts_leaving) {
   if (in_parts && (hosts_leaving > 1 || parts_.tier->copies() == nullptr)) return false;
   const Result<void> saved = save();
   if (saved.ok()) return true;
-  if (saved.error().code == ExitCode::communication) return saved.error();
+  if (saved.error().code == ExitCode::communication || is_of_unfit_ranks(saved.error())) return saved.error();
   save_failed({.step = step, .outcome = saved});
   return false;
 }

@@ -8,6 +8,7 @@
 #include "parallel/comm/agreement.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/save.h"
+#include "runtime/save/save_failure.h"
 #include "runtime/train/trainer.h"
 
 namespace holdfast::inline train {
@@ -51,8 +52,8 @@ Result<void> Trainer::free_old_snapshots() {
   if (!parts_.resumed.has_value() || (saver_ && saver_->has_ram_tier())) return {};
   Worker& worker = parts_.worker;
   const Result<void> saved = save();
-  if (!saved.ok() &&
-      (worker.rank().communicator.abandoned() || saved.error().code == ExitCode::communication))
+  if (!saved.ok() && (worker.rank().communicator.abandoned() ||
+                      saved.error().code == ExitCode::communication || is_of_unfit_ranks(saved.error())))
     return saved;
   if (!saved.ok()) {
     parts_.progress.say("the RAM snapshots of the last start stay: " + saved.error().message);
@@ -140,7 +141,8 @@ Result<void> Trainer::save() {
 // the state, so that the steps wait. Like any other save before the end, this one may fail.
 Result<void> Trainer::save_on_request() {
   Result<void> outcome = save();
-  if (outcome.ok() || outcome.error().code == ExitCode::communication) return outcome;
+  if (outcome.ok() || outcome.error().code == ExitCode::communication || is_of_unfit_ranks(outcome.error()))
+    return outcome;
   save_failed({.step = parts_.worker.state().step, .outcome = outcome});
   return {};
 }

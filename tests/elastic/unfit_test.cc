@@ -1,17 +1,19 @@
 // Whole runs of ranks whose host, or whose minute, is unfit: what they lack ends no run that others can continue.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 
 #include "tests/elastic/recovery_fixture.h"
+#include "tests/support/hasty_env.h"
 
 namespace holdfast {
 namespace {
 
-// Host whose clock passes faster while a thread waits for storage, and which may fail to open a file.
-class UnfitHost final : public ForwardingEnv {
+// Host that may fail to open a file.
+class UnfitHost final : public HastyEnv {
  public:
-  using ForwardingEnv::ForwardingEnv;
+  using HastyEnv::HastyEnv;
 
   std::atomic<bool> lacks_data = false;
 
@@ -19,14 +21,6 @@ class UnfitHost final : public ForwardingEnv {
     if (lacks_data && path.ends_with("train.txt")) return read_error("open", path, ENOENT);
     return inner().open(path, mode);
   }
-  std::int64_t monotonic_ns() override { return inner().monotonic_ns() + shift_ns_; }
-  void sleep_us(std::int64_t duration_us) override {
-    if (duration_us >= 100'000) shift_ns_ += 20 * duration_us * 1000;
-    inner().sleep_us(duration_us);
-  }
-
- private:
-  std::atomic<std::int64_t> shift_ns_ = 0;
 };
 
 class UnfitTest : public RecoveryTest {
@@ -57,8 +51,29 @@ class UnfitTest : public RecoveryTest {
     return starts.empty() ? 0 : starts.back().value("resumed_from_step", std::uint64_t{0});
   }
 
+  // Trains, and returns what the ranks printed on stderr.
+  std::string printed_until(ExitCode code, int deaths, const Launch& launch, const Trouble& trouble) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(train_until(code, launch, trouble), deaths);
+    return testing::internal::GetCapturedStderr();
+  }
+
+  // Returns the fault events of saves that failed.
+  std::vector<Json> failed_saves(const std::string& run) const {
+    std::vector<Json> failed = events(run, "fault");
+    std::erase_if(failed, [](const Json& event) { return event["what"] != "save"; });
+    return failed;
+  }
+
   std::string message_;
 };
+
+// Of a disk that cannot be written where checkpoints are.
+InjectedFault unwritable(int reason) {
+  return {.path_contains = "/.pending", .for_ever = true, .reason = reason};
+}
+
+const std::vector<std::string> saves_often = {"checkpoint.every_steps=4", "checkpoint.ram_every_steps=1"};
 
 TEST_F(UnfitTest, AReadThatFailsForAMomentIsRepeated) {
   const std::string end = reference();
@@ -101,6 +116,110 @@ TEST_F(UnfitTest, WhereNoRankCanReadTheRunEndsToBeStartedAgain) {
   EXPECT_EQ(digest("a"), end);
 }
 
+TEST_F(UnfitTest, AWriteThatFailsForAMomentIsRepeated) {
+  const std::string end = reference();
+  UnfitHost host(posix_env());
+  EXPECT_EQ(train_until(ExitCode::done,
+                        {.run = "a",
+                         .ranks = 3,
+                         .overrides = saves_often,
+                         .faults = "save.before_shard@2:1=error:EIO:4,save.before_shard@3:2=error:ESTALE"},
+                        {.machine = &host}),
+            0);
+  EXPECT_TRUE(failed_saves("a").empty());
+  EXPECT_EQ(events("a", "checkpoint").size(), 5U);
+  EXPECT_EQ(digest("a"), end);
+}
+
+TEST_F(UnfitTest, ARankThatAloneCannotSaveLeavesAndTheOthersGoOn) {
+  const std::string end = reference();
+  UnfitHost host(posix_env());
+  const std::string printed = printed_until(
+      ExitCode::done, 1,
+      {.run = "a", .ranks = 3, .overrides = saves_often, .faults = "save.before_shard@2:1=error:EIO:always"},
+      {.machine = &host});
+  EXPECT_THAT(printed, testing::ContainsRegex("rank 1 leaves the run, which goes on without it: .*"
+                                              "Input/output error"));
+  EXPECT_EQ(digest("a"), end);
+  EXPECT_GE(failed_saves("a").size(), 1U) << "with those that were under way";
+  const std::vector<Json> recoveries = events("a", "recovery");
+  ASSERT_EQ(recoveries.size(), 1U);
+  EXPECT_LE(recoveries[0]["lost_steps"].get<int>(), 8) << "it goes on from RAM";
+}
+
+// Rank 0 publishes, and what it cannot write any more another rank can.
+TEST_F(UnfitTest, ARankThatAloneCannotPublishLeavesAndAnotherOneDoes) {
+  const std::string end = reference();
+  FaultyEnv disk(posix_env());
+  UnfitHost host(disk);
+  Trouble trouble{.host_of = {{0, &host}}};
+  std::atomic<bool> broken = false;
+  trouble.before_step = [&](int rank, int steps) {
+    if (rank == 0 && steps == 6 && !broken.exchange(true)) disk.inject(unwritable(EROFS));
+  };
+  EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 3, .overrides = saves_often}, trouble), 1);
+  EXPECT_EQ(digest("a"), end);
+}
+
+TEST_F(UnfitTest, ARankThatCannotWriteTheLastCheckpointLeavesIt) {
+  const std::string end = reference();
+  UnfitHost host(posix_env());
+  EXPECT_EQ(train_until(ExitCode::done,
+                        {.run = "a",
+                         .ranks = 3,
+                         .overrides = {"checkpoint.ram_every_steps=1"},
+                         .faults = "save.before_shard:2=error:EIO:always"},
+                        {.machine = &host}),
+            1);
+  EXPECT_EQ(digest("a"), end);
+}
+
+// One rank finds no room, because the shards of the others take it.
+TEST_F(UnfitTest, NoRankLeavesADiskThatIsFull) {
+  const std::string end = reference();
+  FaultyEnv disk(posix_env());
+  disk.inject({.operation = Operation::allocate,
+               .path_contains = "step-00000008",
+               .for_ever = true,
+               .reason = ENOSPC});
+  EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 3, .overrides = saves_often},
+                        {.host_of = {{1, &disk}}}),
+            0);
+  EXPECT_EQ(failed_saves("a").size(), 1U);
+  EXPECT_EQ(digest("a"), end);
+}
+
+TEST_F(UnfitTest, NoRankLeavesThatTheRunCannotSpare) {
+  const std::string end = reference();
+  Launch launch{
+      .run = "a", .ranks = 2, .overrides = saves_often, .faults = "save.before_shard@2:1=error:EACCES:2"};
+  launch.overrides.emplace_back("parallel.pipeline=2");
+  EXPECT_EQ(train_until(ExitCode::done, launch, {}), 0);
+  EXPECT_EQ(failed_saves("a").size(), 1U);
+  EXPECT_EQ(digest("a"), end);
+}
+
+// The others have their shards on the disk when it fails for all.
+TEST_F(UnfitTest, NoRankLeavesADiskThatFailsForAllInTheMiddleOfASave) {
+  const std::string end = reference();
+  FaultyEnv failing(posix_env()), disk(posix_env());
+  UnfitHost host(failing), others(disk);
+  failing.inject({.path_contains = ".pending/step-00000008", .for_ever = true, .reason = ESTALE});
+  Trouble trouble{.host_of = {{0, &others}, {1, &host}, {2, &others}}};
+  host.at_long_wait = [&](int waits) {
+    if (waits == 6)
+      disk.inject({.path_contains = ".pending/step-00000008", .for_ever = true, .reason = ESTALE});
+  };
+  trouble.before_step = [&](int rank, int steps) {
+    if (rank != 1 || steps != 17) return;
+    failing.clear_faults();
+    disk.clear_faults();
+  };
+  EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 3, .overrides = saves_often}, trouble), 0);
+  EXPECT_EQ(failed_saves("a").size(), 1U);
+  EXPECT_EQ(digest("a"), end);
+}
+
 TEST_F(UnfitTest, AHostWithoutTheDataIsLeftOutOfTheFirstStart) {
   const std::string end = reference();
   UnfitHost host(posix_env());
@@ -121,16 +240,11 @@ TEST_F(UnfitTest, DataThatTheRunHasReadBeforeAreWaitedFor) {
   ASSERT_EQ(train({.run = "a", .ranks = 2, .stop_after_steps = 8}).code, ExitCode::saved);
   UnfitHost host(posix_env());
   host.lacks_data = true;
+  host.at_long_wait = [&](int waits) {
+    if (waits == 4) host.lacks_data = false;
+  };
   const Launch resumed{.run = "a", .ranks = 2, .overrides = {"elastic.input_timeout=60s"}};
-  const std::unique_ptr<Thread> mounts = posix_env()
-                                             .start_thread("mount",
-                                                           [&] {
-                                                             posix_env().sleep_us(700'000);
-                                                             host.lacks_data = false;
-                                                           })
-                                             .value();
   EXPECT_EQ(train_until(ExitCode::done, resumed, {.machine = &host}), 0);
-  mounts->wait();
   EXPECT_EQ(digest("a"), end);
 }
 

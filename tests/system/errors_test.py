@@ -1096,6 +1096,10 @@ class Errors(unittest.TestCase):
         self.assertIn("whole    disk/run/checkpoints/step-00000002", outcome.stdout)
         self.assertTrue(outcome.stdout.endswith("step-00000002\n"), outcome.stdout)
 
+    def test_save_unfit(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--training.steps=6",
+                                environment={"HOLDFAST_FAULTS": "save.before_shard@2:1=error:EACCES:always"}))
+
     def damage_newest(self, run):
         shard = newest(run) / "shard-00000.hfs"
         flip_byte(shard, shard.stat().st_size // 3)

@@ -1,0 +1,90 @@
+#include "runtime/save/save_failure.h"
+
+#include <fmt/core.h>
+
+#include <vector>
+
+#include "parallel/comm/agreement.h"
+#include "parallel/comm/gather.h"
+#include "runtime/os/errno_reason.h"
+#include "runtime/os/retry.h"
+#include "runtime/rank/spare_ranks.h"
+#include "runtime/rank/watch.h"
+#include "runtime/save/checkpoint_parts.h"
+
+namespace holdfast::inline save {
+namespace {
+
+bool is_full_for_all(const DiskTier& tier, const Error& error) {
+  return is_of_full_disk(error) && !tier.in_parts();
+}
+
+// WriteProof says what a rank knows of itself after a save that failed.
+struct WriteProof {
+  bool failed = false;  // its part of the save, for a reason that may be its own
+  bool writes = false;  // it can write now
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("failed", self.failed);
+    visit("writes", self.writes);
+  }
+  bool is_unfit() const { return failed && !writes; }
+};
+
+// Writes a small file where the shards of the save are, and removes it.
+Result<void> try_to_write(const StateView& view, const std::string& directory) {
+  const StorageWait storage(view.rank.watch, "a checkpoint");
+  HF_FAILING_FAULT_POINT(view.rank.faults, write_point);
+  Env& env = view.rank.env;
+  HF_TRY_VOID(env.make_directories(directory));
+  const std::string path = fmt::format("{}/proof-{:05}", directory, view.rank.communicator.rank());
+  HF_TRY_VOID(env.replace_text(path, path));
+  return env.remove(path);
+}
+
+// Returns the ranks that are unfit; none if it is not proven that all others can write.
+std::vector<int> unfit_ranks(const std::vector<WriteProof>& proofs) {
+  std::vector<int> unfit;
+  for (std::size_t rank = 0; rank < proofs.size(); ++rank) {
+    if (!proofs[rank].failed && !proofs[rank].writes) return {};
+    if (proofs[rank].is_unfit()) unfit.push_back(static_cast<int>(rank));
+  }
+  return unfit;
+}
+
+}  // namespace
+
+Result<ShardFile> write_shard_repeatedly(Env& env, const DiskTier& tier,
+                                         const std::function<Result<ShardFile>()>& write,
+                                         const std::function<bool()>& gives_up) {
+  bool is_full = false;
+  const auto attempt = [&] {
+    Result<ShardFile> shard = write();
+    is_full = !shard.ok() && is_full_for_all(tier, shard.error());
+    return shard;
+  };
+  return retry_storage(env, attempt, [&] { return is_full || gives_up(); });
+}
+
+Result<void> agree_on_written(const StateView& view, const DiskTier& tier, const CheckpointStore& store,
+                              std::uint64_t step, const Result<void>& mine) {
+  Communicator& communicator = view.rank.communicator;
+  const Waiter waiter = patient_waiter(view);
+  const std::string host = view.rank.env.host_name();
+  const Result<void> outcome = agree_on_outcome(communicator, waiter, mine, host);
+  if (outcome.ok() || outcome.error().code == ExitCode::communication || communicator.size() == 1)
+    return outcome;
+  const WriteProof proof{
+      .failed = !mine.ok() && mine.error().reach != Reach::run && !is_full_for_all(tier, mine.error()),
+      .writes = try_to_write(view, store.pending_directory(step)).ok()};
+  HF_TRY(const std::vector<WriteProof> proofs, gather(communicator, waiter, proof));
+  if (!can_spare(view.rank, unfit_ranks(proofs))) return outcome;
+  return agree_on_fitness(communicator, waiter, proof.is_unfit() ? mine : Result<void>(), host,
+                          Examined::own);
+}
+
+bool is_of_unfit_ranks(const Error& error) {
+  return error.reach == Reach::host || error.reach == Reach::peers;
+}
+
+}  // namespace holdfast::inline save

@@ -1,0 +1,29 @@
+// Says what becomes of a part of a checkpoint that cannot be written: it is tried again for a while, and then all
+// ranks find out together whether some of them are unfit for it, or none can write now.
+#pragma once
+
+#include <functional>
+
+#include "checkpoint/store.h"
+#include "runtime/save/disk_tier.h"
+#include "runtime/save/state_view.h"
+
+namespace holdfast::inline save {
+
+// Writes this rank's shard by `write`, and again as retry_storage() says. A disk that is full for all is not tried
+// again: the next save that is due is another try. `gives_up`: asked between attempts; true ends them.
+Result<ShardFile> write_shard_repeatedly(Env& env, const DiskTier& tier,
+                                         const std::function<Result<ShardFile>()>& write,
+                                         const std::function<bool()>& gives_up);
+
+// Agrees on the outcome of what each rank has written of the save of this step. Where some have failed, each tries
+// now whether it can write there at all. If those can that had not failed, and the run can spare the others, these are
+// unfit: the reach of the error is that of agree_on_fitness(). Else it is that of agree_on_outcome(), as where a disk
+// is full for all, or fails for all since some had written their part.
+Result<void> agree_on_written(const StateView& view, const DiskTier& tier, const CheckpointStore& store,
+                              std::uint64_t step, const Result<void>& mine);
+
+// Returns whether some ranks are unfit, which agree_on_written() has found: they leave, and the others go on.
+bool is_of_unfit_ranks(const Error& error);
+
+}  // namespace holdfast::inline save
