@@ -247,6 +247,8 @@ struct FaultEvent {
   std::string reason = {};
   std::optional<int> attempts = {};
   std::optional<double> duration_ms = {};
+  std::optional<std::uint64_t> unsaved_steps = {};
+  std::optional<double> unsaved_ms = {};
 
   // Returns whether training went on beside it, with all its ranks.
   bool is_aside() const { return what == save || what == replica || what == upload || what == spare; }
@@ -266,6 +268,9 @@ struct FaultEvent {
     visit("reason", self.reason, "", "Sentence");
     visit("attempts", self.attempts, "", "How often the command was run; of upload");
     visit("duration_ms", self.duration_ms, "ms", "All attempts together; of upload");
+    visit("unsaved_steps", self.unsaved_steps, "", "Steps that are in no checkpoint; of save");
+    visit("unsaved_ms", self.unsaved_ms, "ms",
+          "Since the save of the newest checkpoint was begun, or since the start; of save");
   }
 };
 

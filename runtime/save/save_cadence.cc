@@ -56,7 +56,8 @@ SaveCadence::SaveCadence(const CheckpointConfig& config, std::int64_t now_ns)
       stated_mtbf_seconds_(static_cast<double>(config.mtbf_ms) / 1e3),
       every_ns_(config.every_ms * 1'000'000),
       keep_every_steps_(config.keep_every_steps),
-      last_save_ns_(now_ns) {
+      last_save_ns_(now_ns),
+      unsaved_(now_ns) {
   disk_.every_steps = config.every_steps;
   ram_.every_steps = config.ram_every_steps;
 }
@@ -79,6 +80,8 @@ void SaveCadence::begin_epoch(const MembershipEpoch& epoch) {
   }
   copying_ = nullptr;
   steps_ = saves_under_way_ = 0;
+  unsaved_.forget_failures();  // a rank that could not save may have left
+  if (epoch.saved_step > 0) unsaved_.saved(epoch.saved_step, 0);
 }
 
 bool SaveCadence::is_due(const Tier& tier, std::uint64_t step) const {
@@ -115,7 +118,8 @@ bool SaveCadence::disk_due_from_here(std::uint64_t step, std::int64_t now_ns) co
 SaveDue SaveCadence::due(std::uint64_t step, std::int64_t now_ns, bool growth_waits) const {
   SaveDue due;
   due.to_ram = is_due(ram_, step);
-  due.to_disk = disk_due_exactly(step) || (!growth_waits && disk_due_from_here(step, now_ns));
+  due.to_disk = unsaved_.may_try(now_ns) &&
+                (disk_due_exactly(step) || (!growth_waits && disk_due_from_here(step, now_ns)));
   return due;
 }
 
@@ -157,9 +161,11 @@ void SaveCadence::copied(std::int64_t duration_ns) {
     tier->own_ns += duration_ns;
 }
 
-void SaveCadence::ended(const SaveReport& report) {
+void SaveCadence::ended(const SaveReport& report, std::int64_t now_ns) {
   --saves_under_way_;
-  if (report.outcome.ok()) durable_seconds_.add(seconds(report.duration_ns));
+  if (!report.outcome.ok()) return unsaved_.failed(now_ns);
+  durable_seconds_.add(seconds(report.duration_ns));
+  unsaved_.saved(report.step, now_ns - report.duration_ns);
 }
 
 void SaveCadence::replicated(const ReplicaReport& report) {

@@ -7,7 +7,7 @@
 //   cadence.stepped({.duration_ns = ..., ...});       // every step
 //   cadence.began({.step = ..., ...});                // what was begun
 //   cadence.copied(copy_ns);                          // the copy of what was begun is whole
-//   cadence.ended(report);                            // of every save to disk
+//   cadence.ended(report, now_ns);                    // of every save to disk
 //   if (const auto choice = cadence.take_choice()) tell(*choice);
 //   if (const auto cost = cadence.take_failure_cost()) tell(*cost);
 //
@@ -19,7 +19,8 @@
 //
 // With "auto" the state after the first step of an epoch is saved at once, to shared memory where there is a
 // RAM tier, else to disk, so that a death before an interval is chosen costs only a few steps. Then a few
-// steps are measured, and a snapshot and a save are tried. Nothing here allocates after construction.
+// steps are measured, and a snapshot and a save are tried. Where one save after another fails, the next one is left
+// out for a while (unsaved_work.h). Nothing here allocates after construction.
 // Threads: one.
 #pragma once
 
@@ -32,6 +33,7 @@
 #include "runtime/config/config.h"
 #include "runtime/run/save_interval.h"
 #include "runtime/save/save_records.h"
+#include "runtime/save/unsaved_work.h"
 
 namespace holdfast::inline save {
 
@@ -74,10 +76,11 @@ class SaveCadence {
 
   struct MembershipEpoch {
     FailureHistory history = {};
-    bool has_ram_tier = true;     // snapshots outlive the process
-    bool survives_host = false;   // snapshots are also on another host
-    double work = 1.0;            // work of this rank in a step, in any unit
-    double snapshot_bytes = 1.0;  // bytes of a snapshot of this rank
+    bool has_ram_tier = true;      // snapshots outlive the process
+    bool survives_host = false;    // snapshots are also on another host
+    double work = 1.0;             // work of this rank in a step, in any unit
+    double snapshot_bytes = 1.0;   // bytes of a snapshot of this rank
+    std::uint64_t saved_step = 0;  // step of the newest checkpoint that is known of
   };
   // Begins an epoch. Saves that were under way are dropped from the measurements.
   void begin_epoch(const MembershipEpoch& epoch);
@@ -102,8 +105,14 @@ class SaveCadence {
   void began(const Begun& save);
   // Adds the time for which the copy of the newest save or snapshot used the processors that train.
   void copied(std::int64_t duration_ns);
-  void ended(const SaveReport& report);
+  void ended(const SaveReport& report, std::int64_t now_ns);
   void replicated(const ReplicaReport& report);
+  // Adds a checkpoint that all steps have waited for.
+  void saved(std::uint64_t step, std::int64_t begun_ns) { unsaved_.saved(step, begun_ns); }
+  // Returns what is in no checkpoint after this step.
+  UnsavedWork::Size unsaved(std::uint64_t step, std::int64_t now_ns) const {
+    return unsaved_.size(step, now_ns);
+  }
   // Returns an interval that was chosen for the first time, or has changed by a factor of two or more.
   std::optional<IntervalChoice> take_choice();
   // Returns the cost of a failure once the intervals are known, and again when a figure grew by a quarter or
@@ -147,6 +156,7 @@ class SaveCadence {
   std::int64_t last_save_ns_;         // time at which the newest save to disk, or else the run, was begun
   std::int64_t steps_ = 0;            // steps made in this epoch
   std::int64_t saves_under_way_ = 0;  // number of saves to disk that are under way
+  UnsavedWork unsaved_;
   MembershipEpoch epoch_;
   Tier* copying_ = nullptr;  // tier whose copy is under way and is measured
   // Durations of steps that overlap with no save, and of those that overlap only with saves whose interval

@@ -206,16 +206,31 @@ void Progress::set_failure_cost(std::uint64_t step, const FailureCost& cost) {
                                .job_ms = milliseconds_of(cost.job_seconds)});
 }
 
-void Progress::save_failed(const SaveReport& report) {
+void Progress::save_failed(const SaveReport& report, const std::optional<UnsavedWork::Size>& unsaved) {
+  const bool pauses = unsaved.has_value() && unsaved->pause_ns > 0;
+  tell_failed_save(report, unsaved,
+                   pauses ? fmt::format("Training goes on, and the next save that is due in {} or later is "
+                                        "another try",
+                                        format_duration(unsaved->pause_ns / 1'000'000))
+                          : "Training goes on, and the next save that is due is another try");
+}
+
+void Progress::tell_failed_save(const SaveReport& report, const std::optional<UnsavedWork::Size>& unsaved,
+                                const std::string& consequence) {
   if (!writes_) return;
   const std::string& reason = report.outcome.error().message;
-  if (speaks_) {
-    print_message(
-        "step {} could not be saved: {}. Training goes on, and the next save that is due is another try",
-        report.step, reason);
+  FaultEvent fault{
+      .time_us = env_->wall_time_us(), .step = report.step, .what = FaultEvent::save, .reason = reason};
+  std::string work;
+  if (unsaved.has_value()) {
+    fault.unsaved_steps = unsaved->steps;
+    fault.unsaved_ms = static_cast<double>(unsaved->duration_ns) / 1e6;
+    work = fmt::format(" {} {} ({:.1f} s) {} in no checkpoint.", unsaved->steps,
+                       unsaved->steps == 1 ? "step" : "steps", *fault.unsaved_ms / 1e3,
+                       unsaved->steps == 1 ? "is" : "are");
   }
-  log_->write(FaultEvent{
-      .time_us = env_->wall_time_us(), .step = report.step, .what = FaultEvent::save, .reason = reason});
+  if (speaks_) print_message("step {} could not be saved: {}.{} {}", report.step, reason, work, consequence);
+  log_->write(fault);
 }
 
 void Progress::replicated(const ReplicaReport& report) {

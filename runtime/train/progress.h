@@ -67,8 +67,9 @@ class Progress {
   void chose_interval(std::uint64_t step, const IntervalChoice& choice);
   // Reports what a failure costs at most from now on.
   void set_failure_cost(std::uint64_t step, const FailureCost& cost);
-  // Reports a failed save on stderr and as a fault; training goes on.
-  void save_failed(const SaveReport& report);
+  // Reports a failed save on stderr and as a fault; training goes on. `unsaved`: what is in no checkpoint; none: not
+  // known.
+  void save_failed(const SaveReport& report, const std::optional<UnsavedWork::Size>& unsaved);
   // Writes an event for each replica report, and a line on stderr when replicas begin to fail and when they
   // succeed again.
   void replicated(const ReplicaReport& report);
@@ -95,6 +96,8 @@ class Progress {
  private:
   std::string console_line(const StepOutcome& outcome, double duration_ms, double tokens_per_sec) const;
   void recovered();
+  void tell_failed_save(const SaveReport& report, const std::optional<UnsavedWork::Size>& unsaved,
+                        const std::string& consequence);
   void compare_with_peak(double flops_per_second);
 
   Env* env_;

@@ -91,6 +91,8 @@ class Trainer {
   // made.
   Result<void> save();
   Result<void> begin_save(bool to_disk);
+  std::optional<UnsavedWork::Size> unsaved() const;
+  std::uint64_t newest_saved_step() const;
   bool grows(const SaveDue& due);
   SaveDue due();
   void note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "checkpoint/candidates.h"
 #include "checkpoint/ram_tier.h"
 #include "parallel/comm/agreement.h"
 #include "runtime/rank/watch.h"
@@ -32,7 +33,8 @@ Result<void> Trainer::prepare_saves() {
   if (!saver_->replica_warning().empty())
     parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_warning());
   Worker& worker = parts_.worker;
-  if (!parts_.cadence.has_value())
+  const bool is_first_epoch = !parts_.cadence.has_value();
+  if (is_first_epoch)
     parts_.cadence.emplace(save_intervals(worker.rank().config), worker.rank().env.monotonic_ns());
   cadence_ = &*parts_.cadence;
   const MeshShape& shape = worker.rank().mesh.shape();
@@ -41,8 +43,23 @@ Result<void> Trainer::prepare_saves() {
        .has_ram_tier = saver_->has_ram_tier(),
        .survives_host = parts_.survives_host && saver_->has_replicas(),
        .work = static_cast<double>(worker.workload().lanes.waves()) / (shape.pipeline * shape.tensor),
-       .snapshot_bytes = static_cast<double>(worker.snapshots().bytes())});
+       .snapshot_bytes = static_cast<double>(worker.snapshots().bytes()),
+       .saved_step = is_first_epoch ? newest_saved_step() : 0});
   return {};
+}
+
+// Returns the step of the newest checkpoint when training begins, on a rank that tells of it. State that is in memory
+// alone is newer than that.
+std::uint64_t Trainer::newest_saved_step() const {
+  if (!parts_.resumed.has_value()) return parts_.worker.state().step;
+  if (parts_.claim == nullptr) return 0;
+  const StorageWait storage(parts_.worker.rank().watch, "the checkpoints");
+  const CheckpointStore::Published published = parts_.store.published();
+  if (!published.candidates.ok()) return 0;
+  for (const CheckpointCandidate& each : *published.candidates) {  // newest first
+    if (each.manifest.ok() && !each.discarded) return each.step;
+  }
+  return 0;
 }
 
 // Removes the RAM snapshots that the run resumed from where there is no RAM tier: no newer snapshot would
@@ -127,6 +144,7 @@ Result<void> Trainer::save() {
   const std::int64_t duration_ns = worker.rank().env.monotonic_ns() - begin_ns;
   note_save(duration_ns);
   const std::uint64_t step = worker.state().step;
+  if (cadence_ != nullptr) cadence_->saved(step, begin_ns);
   saved({.step = step,
          .outcome = {},
          .bytes = bytes,
@@ -135,6 +153,12 @@ Result<void> Trainer::save() {
          .durable_ns = duration_ns,
          .duration_ns = duration_ns});
   return {};
+}
+
+// Returns what is in no checkpoint; none where no save was due before this one.
+std::optional<UnsavedWork::Size> Trainer::unsaved() const {
+  if (cadence_ == nullptr) return std::nullopt;
+  return cadence_->unsaved(parts_.worker.state().step, parts_.worker.rank().env.monotonic_ns());
 }
 
 // Saves at once on request where no save is due before the end and there is therefore no memory for a copy of
@@ -161,7 +185,7 @@ void Trainer::report_saves() {
     parts_.progress.replicated(report);
   }
   for (const SaveReport& report : saver_->take_reports()) {
-    cadence_->ended(report);
+    cadence_->ended(report, parts_.worker.rank().env.monotonic_ns());
     if (report.outcome.ok()) {
       note_save(report.drain_ns + report.publish_ns);
       saved(report);
@@ -185,7 +209,7 @@ void Trainer::saved(const SaveReport& report) {
 void Trainer::save_failed(const SaveReport& report) {
   // Another writer has replaced this one, so the run ends here and its log no longer belongs to this process.
   if (report.outcome.error().code == ExitCode::communication) return keep(report.outcome);
-  parts_.progress.save_failed(report);
+  parts_.progress.save_failed(report, unsaved());
   if (parts_.requests != nullptr) parts_.requests->ended(report.step, report.outcome);
 }
 

@@ -220,6 +220,32 @@ TEST_F(UnfitTest, NoRankLeavesADiskThatFailsForAllInTheMiddleOfASave) {
   EXPECT_EQ(digest("a"), end);
 }
 
+TEST_F(UnfitTest, ARunTrainsOnWhileNoRankCanSave) {
+  const std::string end = reference();
+  FaultyEnv disk(posix_env());
+  UnfitHost host(disk);
+  Trouble trouble{.machine = &host};
+  std::atomic<bool> broken = false, mended = false;
+  trouble.before_step = [&](int, int steps) {
+    if (steps == 8 && !broken.exchange(true)) disk.inject(unwritable(EIO));
+    if (steps == 17 && !mended.exchange(true)) disk.clear_faults();
+  };
+  const std::string printed = printed_until(
+      ExitCode::done, 0,
+      {.run = "a", .ranks = 3, .overrides = {"checkpoint.every_steps=2", "checkpoint.ram_every_steps=1"}},
+      trouble);
+  EXPECT_EQ(digest("a"), end);
+  const std::vector<Json> failed = failed_saves("a");
+  ASSERT_GE(failed.size(), 2U);
+  EXPECT_GE(failed[0]["unsaved_steps"].get<int>(), 2);
+  EXPECT_GT(failed[1]["unsaved_steps"].get<int>(), failed[0]["unsaved_steps"].get<int>());
+  EXPECT_LT(failed.size(), 5U) << "one failure after another makes tries rarer";
+  EXPECT_THAT(printed,
+              testing::ContainsRegex("could not be saved: .*Input/output error.* [0-9]+ steps .* are in no "
+                                     "checkpoint. Training goes on, and the next save that is due in 10s or "
+                                     "later is another try"));
+}
+
 TEST_F(UnfitTest, AHostWithoutTheDataIsLeftOutOfTheFirstStart) {
   const std::string end = reference();
   UnfitHost host(posix_env());

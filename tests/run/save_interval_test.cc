@@ -99,7 +99,7 @@ struct SimulatedRun {
       if (was_saving && --saving == 0) {
         SaveReport report;
         report.duration_ns = to_ns(static_cast<double>(save_steps) * step_seconds);
-        cadence.ended(report);
+        cadence.ended(report, now_ns);
       }
       cadence.stepped(
           {.duration_ns = to_ns(duration), .beside_snapshot = copying, .beside_save = was_saving});
