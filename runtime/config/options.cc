@@ -218,8 +218,9 @@ std::vector<Option> elastic_options() {
       duration(
           "elastic.input_timeout", HF_FIELD(elastic.input_timeout_ms), {0, kDay_ms}, kSafe,
           "How long a start waits for what the run has read before and no host can read now: its data, its "
-          "run directory, its devices. Past it the run ends with 76, to be started again. What is missing at "
-          "the first start of a run ends it at once"),
+          "run directory, its devices, and how long the end of a run waits for a last checkpoint that no "
+          "rank can write now. Past it the run ends with 76, to be started again. What is missing at the "
+          "first start of a run ends it at once"),
       choice(
           "elastic.grow", HF_FIELD(elastic.grow), {"auto", "off"}, kSafe,
           "A run that lost ranks: auto = gets new ones between two steps, until it has the copies that were "

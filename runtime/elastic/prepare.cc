@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "parallel/comm/agreement.h"
@@ -14,6 +15,7 @@
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/host_watch.h"
+#include "runtime/rank/return_wait.h"
 #include "runtime/rank/run_secret.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_layout.h"
@@ -225,35 +227,6 @@ class NothingToStop final : public StopSource {
   bool stop_requested() override { return false; }
 };
 
-// InputWait repeats the preparation of a run that has begun before while no rank can read its inputs.
-class InputWait {
- public:
-  explicit InputWait(const TrainInputs& inputs) : inputs_(inputs), begun_ns_(inputs.env.monotonic_ns()) {}
-
-  // Waits, and returns whether to try again. Collective: all ranks got the same kind of error.
-  Result<bool> again(const RunSetup& setup, const Waiter& waiter, const Error& error) {
-    const std::int64_t limit_ms = setup.config.elastic.input_timeout_ms;
-    const bool is_over = inputs_.env.monotonic_ns() - begun_ns_ >= limit_ms * 1'000'000;
-    if (inputs_.communicator.rank() == 0 && !std::exchange(said_, true) && !is_over) {
-      print_message(
-          "{}. The run has read this before, so it waits until it is there again, at most {} "
-          "(elastic.input_timeout)",
-          error.message, format_duration(limit_ms));
-    }
-    enter(inputs_.watch, Phase::start_up, 0);
-    std::array<std::int64_t, 1> ends = {is_over || inputs_.stop.stop_requested() ? 1 : 0};
-    HF_TRY_VOID(all_reduce_sum(inputs_.communicator, waiter, ends));
-    if (ends[0] == 0) inputs_.env.sleep_us(pause_us);
-    return ends[0] == 0;
-  }
-
- private:
-  static constexpr std::int64_t pause_us = 250'000;
-  const TrainInputs& inputs_;
-  std::int64_t begun_ns_;
-  bool said_ = false;
-};
-
 }  // namespace
 
 const char* name_of(PrepareStep step) {
@@ -265,17 +238,27 @@ const char* name_of(PrepareStep step) {
 }
 
 Result<void> prepare(const TrainInputs& inputs, const PrepareTerms& terms, RunSetup& setup) {
-  InputWait wait(inputs);
+  std::optional<ReturnWait> wait;
   while (true) {
     const Result<void> outcome = PrepareSteps(inputs, terms, setup).run();
     // An error with 76 has been waited for already, as for memory that other processes hold.
     const bool may_come_back =
-        !outcome.ok() && !inputs.communicator.abandoned() && setup.has_begun &&
-        outcome.error().code != ExitCode::communication &&
-        (outcome.error().reach == Reach::everywhere || outcome.error().reach == Reach::minute);
+        !outcome.ok() && setup.has_begun && ReturnWait::may_return(inputs.communicator, outcome.error());
     if (!may_come_back || terms.mode != PrepareMode::start) return outcome;
-    HF_TRY(const bool again,
-           wait.again(setup, waiter_for(inputs, setup.config, terms.recovers), outcome.error()));
+    const std::int64_t limit_ms = setup.config.elastic.input_timeout_ms;
+    if (!wait.has_value()) {
+      wait.emplace(ReturnWait::Terms{
+          .env = inputs.env, .communicator = inputs.communicator, .timeout_ms = limit_ms, .gives_up = [&] {
+            return inputs.stop.stop_requested();
+          }});
+    }
+    enter(inputs.watch, Phase::start_up, 0);
+    HF_TRY(const bool again, wait->again(waiter_for(inputs, setup.config, terms.recovers), [&] {
+      print_message(
+          "{}. The run has read this before, so it waits until it is there again, at most {} "
+          "(elastic.input_timeout)",
+          outcome.error().message, format_duration(limit_ms));
+    }));
     if (!again) return with_code(ExitCode::communication, outcome.error());
   }
 }

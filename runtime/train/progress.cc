@@ -215,6 +215,14 @@ void Progress::save_failed(const SaveReport& report, const std::optional<Unsaved
                           : "Training goes on, and the next save that is due is another try");
 }
 
+void Progress::last_save_failed(const SaveReport& report, const std::optional<UnsavedWork::Size>& unsaved,
+                                std::int64_t limit_ms) {
+  tell_failed_save(report, unsaved,
+                   fmt::format("It is the last one, so the run waits until it can be saved, at most {} "
+                               "(elastic.input_timeout)",
+                               format_duration(limit_ms)));
+}
+
 void Progress::tell_failed_save(const SaveReport& report, const std::optional<UnsavedWork::Size>& unsaved,
                                 const std::string& consequence) {
   if (!writes_) return;

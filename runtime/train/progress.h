@@ -70,6 +70,9 @@ class Progress {
   // Reports a failed save on stderr and as a fault; training goes on. `unsaved`: what is in no checkpoint; none: not
   // known.
   void save_failed(const SaveReport& report, const std::optional<UnsavedWork::Size>& unsaved);
+  // Reports in the same way that the last save has failed, and that the run waits `limit_ms` at most for another try.
+  void last_save_failed(const SaveReport& report, const std::optional<UnsavedWork::Size>& unsaved,
+                        std::int64_t limit_ms);
   // Writes an event for each replica report, and a line on stderr when replicas begin to fail and when they
   // succeed again.
   void replicated(const ReplicaReport& report);

@@ -93,7 +93,7 @@ Result<ExitCode> Trainer::run_steps() {
     if (outcome.grow && !last && !stopping) return pause_for_resize(outcome.due.wants_disk());
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
-      HF_TRY_VOID(save());
+      HF_TRY_VOID(save_at_end());
     } else if (const bool to_disk = outcome.due.wants_disk(); to_disk || outcome.due.to_ram) {
       HF_TRY_VOID(begin_save(to_disk));
     }

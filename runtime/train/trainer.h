@@ -88,9 +88,10 @@ class Trainer {
   Result<void> check_state(bool update_follows);
   Result<void> evaluate();
   // Saves the state after this step: save() waits for all of it, begin_save() saves while the next steps are
-  // made.
+  // made; save_at_end() waits for storage that no rank can write.
   Result<void> save();
   Result<void> begin_save(bool to_disk);
+  Result<void> save_at_end();
   std::optional<UnsavedWork::Size> unsaved() const;
   std::uint64_t newest_saved_step() const;
   bool grows(const SaveDue& due);

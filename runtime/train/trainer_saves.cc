@@ -7,6 +7,7 @@
 #include "checkpoint/candidates.h"
 #include "checkpoint/ram_tier.h"
 #include "parallel/comm/agreement.h"
+#include "runtime/rank/return_wait.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/save.h"
 #include "runtime/save/save_failure.h"
@@ -153,6 +154,29 @@ Result<void> Trainer::save() {
          .durable_ns = duration_ns,
          .duration_ns = duration_ns});
   return {};
+}
+
+// Saves the state after the last step, or at a stop. Where no rank can write it now, it is tried again for
+// elastic.input_timeout, unless the run is to stop.
+Result<void> Trainer::save_at_end() {
+  constexpr std::int64_t longest_pause_ms = 10'000;
+  const RankContext& rank = parts_.worker.rank();
+  const std::int64_t limit_ms = rank.config.elastic.input_timeout_ms;
+  ReturnWait wait({.env = rank.env,
+                   .communicator = rank.communicator,
+                   .timeout_ms = limit_ms,
+                   .longest_pause_ms = longest_pause_ms,
+                   .gives_up = [this] { return parts_.stop.stop_requested() || time_is_up(); }});
+  while (true) {
+    const Result<void> outcome = save();
+    if (outcome.ok() || !ReturnWait::may_return(rank.communicator, outcome.error())) return outcome;
+    enter(rank.watch, Phase::save, parts_.worker.state().step, rank.config.watchdog.ceiling_ms);
+    HF_TRY(const bool again, wait.again(rank.waiter, [&] {
+      parts_.progress.last_save_failed({.step = parts_.worker.state().step, .outcome = outcome}, unsaved(),
+                                       limit_ms);
+    }));
+    if (!again) return outcome;
+  }
 }
 
 // Returns what is in no checkpoint; none where no save was due before this one.

@@ -246,6 +246,49 @@ TEST_F(UnfitTest, ARunTrainsOnWhileNoRankCanSave) {
                                      "later is another try"));
 }
 
+TEST_F(UnfitTest, TheEndOfARunWaitsUntilItsLastCheckpointCanBeWritten) {
+  const std::string end = reference();
+  for (const int reason : {EIO, ENOSPC}) {
+    FaultyEnv disk(posix_env());
+    UnfitHost host(disk);
+    host.at_long_wait = [&](int waits) {
+      if (waits == 6) disk.clear_faults();
+    };
+    Trouble trouble{.machine = &host};
+    std::atomic<bool> broken = false;
+    trouble.before_step = [&](int, int steps) {
+      if (steps == 8 && !broken.exchange(true)) disk.inject(unwritable(reason));
+    };
+    const std::string run = fmt::format("a-{}", reason);
+    const std::string printed = printed_until(
+        ExitCode::done, 0, {.run = run, .ranks = 2, .overrides = {"checkpoint.ram_every_steps=1"}}, trouble);
+    EXPECT_THAT(printed, testing::HasSubstr("at most 10m (elastic.input_timeout)"));
+    EXPECT_EQ(digest(run), end);
+    EXPECT_EQ(failed_saves(run).size(), 1U);
+  }
+}
+
+TEST_F(UnfitTest, ARunWhoseLastCheckpointCannotBeWrittenIsStartedAgain) {
+  const std::string end = reference();
+  for (const int reason : {EIO, EROFS, ENOSPC}) {
+    FaultyEnv disk(posix_env());
+    UnfitHost host(disk);
+    Trouble trouble{.machine = &host};
+    std::atomic<bool> broken = false;
+    trouble.before_step = [&](int, int steps) {
+      if (steps == 8 && !broken.exchange(true)) disk.inject(unwritable(reason));
+    };
+    const Launch launch{.run = fmt::format("a-{}", reason),
+                        .ranks = 2,
+                        .overrides = {"checkpoint.ram_every_steps=1", "elastic.input_timeout=5m"}};
+    EXPECT_EQ(train_until(ExitCode::communication, launch, trouble), 0);
+    EXPECT_THAT(message_, testing::HasSubstr("/.pending"));
+    EXPECT_GT(host.long_waits, 4);
+    EXPECT_EQ(train_until(ExitCode::done, launch, {}), 0);
+    EXPECT_EQ(digest(launch.run), end);
+  }
+}
+
 TEST_F(UnfitTest, AHostWithoutTheDataIsLeftOutOfTheFirstStart) {
   const std::string end = reference();
   UnfitHost host(posix_env());

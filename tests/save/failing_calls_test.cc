@@ -43,6 +43,7 @@ Config tiny_config(const std::string& io) {
   config.checkpoint.every_steps = 1;
   config.checkpoint.keep = 1;
   config.checkpoint.io = io;
+  config.elastic.input_timeout_ms = 0;
   return config;
 }
 

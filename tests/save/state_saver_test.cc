@@ -216,7 +216,8 @@ TEST_F(StateSaverTest, ADiskThatStaysFullEndsTheRunAtItsEnd) {
       {.operation = Operation::allocate, .path_contains = "shard-00001", .for_ever = true, .reason = ENOSPC});
   testing::internal::CaptureStderr();
   const RunEnd run_end =
-      train({.run = "full", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, machine);
+      train({.run = "full", .ranks = 2, .overrides = {"checkpoint.every_steps=5", "elastic.input_timeout=0"}},
+            machine);
   const std::string reported = testing::internal::GetCapturedStderr();
   EXPECT_EQ(run_end.code, ExitCode::communication);
   EXPECT_THAT(run_end.message, testing::HasSubstr("the disk is full"));

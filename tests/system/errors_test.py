@@ -1089,7 +1089,7 @@ class Errors(unittest.TestCase):
         outcome = self.on_small_disk(f"""
             '{PROGRAM}' train run.toml --run.directory=disk/run --training.steps=2 || exit 98
             cat /dev/zero > disk/fill 2>/dev/null; truncate -s -40K disk/fill
-            '{PROGRAM}' train run.toml --run.directory=disk/run; code=$?
+            '{PROGRAM}' train run.toml --run.directory=disk/run --elastic.input_timeout=1s; code=$?
             '{PROGRAM}' verify disk/run; ls disk/run/checkpoints
             exit $code""")
         self.expect(outcome)
