@@ -8,8 +8,10 @@
 namespace holdfast::inline cli {
 
 // Makes the proof: enters the working directory; loads the config, and compares it with the launcher's; looks for the
-// launcher's run directory; opens the data and reads a sample of each source; makes the device, and a product on it; and
-// checks that one rank's memory fits. Prints "ready" when all of this succeeds. Claims nothing and changes nothing.
+// launcher's run directory; opens the data and reads a sample of each source; makes the device, and a product on it, on
+// each GPU that ranks of this host will take; and counts how many of its ranks fit into its memory. Prints "ready" when
+// all of this succeeds, and before it line_of() the room that it has, if that is for fewer ranks. Claims nothing and
+// changes nothing.
 Result<void> prove_ready(Env& env, const ReadyQuestion& question);
 
 }  // namespace holdfast::inline cli

@@ -160,6 +160,12 @@ std::string HostAnswer::own_name() const {
 std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                   const std::vector<std::string>& words,
                                   const std::function<std::int64_t()>& left_ms, bool here_too) {
+  return ask_hosts(
+      env, hosts, [&](std::size_t) { return words; }, left_ms, here_too);
+}
+
+std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts, const WordsOfHost& words,
+                                  const std::function<std::int64_t()>& left_ms, bool here_too) {
   const int min_not_reached = mpirun_uses_srun(env) ? min_srun_error : not_reached;
   std::vector<HostAnswer> answers(hosts.size());
   std::vector<AskedHost> asked;
@@ -167,7 +173,7 @@ std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (!here_too && is_this_host(env, hosts[i].name)) {
       answers[i].code = 0;
-    } else if (std::optional<AskedHost> host = ask_host(env, hosts[i].name, words); host.has_value()) {
+    } else if (std::optional<AskedHost> host = ask_host(env, hosts[i].name, words(i)); host.has_value()) {
       host->index = i;
       host->heard.is_suspected = hosts[i].is_suspected;
       asked.push_back(std::move(*host));

@@ -53,5 +53,9 @@ struct HostAnswer {
 std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                   const std::vector<std::string>& words,
                                   const std::function<std::int64_t()>& left_ms, bool here_too = false);
+// Does the same with words of its own for each host, by index.
+using WordsOfHost = std::function<std::vector<std::string>(std::size_t index)>;
+std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts, const WordsOfHost& words,
+                                  const std::function<std::int64_t()>& left_ms, bool here_too);
 
 }  // namespace holdfast::inline launch

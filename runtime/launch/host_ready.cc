@@ -3,9 +3,12 @@
 #include <fmt/core.h>
 
 #include <charconv>
+#include <span>
+#include <sstream>
 
 #include "runtime/config/document.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/units.h"
 #include "runtime/launch/mpirun_line.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/os/foreign_text.h"
@@ -13,19 +16,24 @@
 namespace holdfast::inline launch {
 namespace {
 
-constexpr const char *shared = "shared", *local = "local", *no_digest = "-";
+constexpr const char *shared = "shared", *local = "local", *nothing = "-";
 // Words before those of the config.
-constexpr std::size_t fixed_words = 8;
+constexpr std::size_t fixed_words = 9;
 
 std::string nonce_path(const RunPaths& paths, const std::string& token) {
   return fmt::format("{}/{}-ready", paths.launch(), token);
 }
 
+std::optional<int> parse_number(const std::string& text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_number = error == std::errc() && end == text.data() + text.size() && number >= 0;
+  return is_number ? std::optional(number) : std::nullopt;
+}
+
 std::optional<int> parse_count(const std::string& text) {
-  int count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  const bool is_count = error == std::errc() && end == text.data() + text.size() && count > 0;
-  return is_count ? std::optional(count) : std::nullopt;
+  const std::optional<int> number = parse_number(text);
+  return number == 0 ? std::nullopt : number;
 }
 
 Error not_mounted(const RunPaths& paths, const std::string& reason) {
@@ -85,16 +93,54 @@ std::string config_digest(const Config& config) {
   return to_hex(digest_of(dump_config(config)));
 }
 
+RoomOfHost room_for_ranks(int ranks, std::span<const RankSpace> spaces, std::uint64_t needed_bytes,
+                          std::int64_t most) {
+  std::vector<std::int64_t> sharing(spaces.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::size_t index = static_cast<std::size_t>(rank) % spaces.size();
+    const RankSpace& space = spaces[index];
+    const auto sharers = static_cast<std::uint64_t>(++sharing[index]);
+    if (!space.trouble.empty()) return {.ranks = rank, .why = space.trouble};
+    if (most > 0 && sharing[index] > most)
+      return {.ranks = rank,
+              .why = fmt::format("{} is for {} rank{} (parallel.ranks_per_gpu)", space.name, most,
+                                 most == 1 ? "" : "s")};
+    if (space.bytes.has_value() && needed_bytes > *space.bytes / sharers)
+      return {.ranks = rank,
+              .why = fmt::format("a rank needs {}, and {} has {}", format_bytes(needed_bytes), space.name,
+                                 format_bytes(*space.bytes))};
+  }
+  return {.ranks = ranks};
+}
+
+namespace {
+constexpr std::string_view room_words = "room for ";
+}
+
+std::string line_of(const RoomOfHost& room) {
+  return fmt::format("{}{}: {}", room_words, room.ranks, room.why);
+}
+
+std::optional<RoomOfHost> find_room_line(const std::string& output) {
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(": ");
+    if (!line.starts_with(room_words) || colon == std::string::npos) continue;
+    const std::optional<int> ranks = parse_count(line.substr(room_words.size(), colon - room_words.size()));
+    if (ranks.has_value()) return RoomOfHost{.ranks = *ranks, .why = line.substr(colon + 2)};
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> words_of(const ReadyQuestion& question) {
   std::vector<std::string> words = {"ready",
                                     question.token,
                                     question.nonce,
                                     question.shares_directory ? shared : local,
-                                    question.config_digest.empty() ? no_digest : question.config_digest,
+                                    question.config_digest.empty() ? nothing : question.config_digest,
                                     fmt::format("{}", question.ranks),
-                                    question.directory,
-                                    "--",
-                                    question.config};
+                                    fmt::format("{}", question.ranks_here)};
+  words.insert(words.end(), {question.directory, "--", question.config});
   words.insert(words.end(), question.overrides.begin(), question.overrides.end());
   return words;
 }
@@ -102,17 +148,18 @@ std::vector<std::string> words_of(const ReadyQuestion& question) {
 std::optional<ReadyQuestion> parse_ready_question(const std::vector<std::string>& words) {
   if (words.size() <= fixed_words || words[0] != "ready" || words[fixed_words - 1] != "--")
     return std::nullopt;
-  const std::optional<int> ranks = parse_count(words[5]);
-  const bool fits = is_launch_token(words[1]) && is_run_id(words[2]) &&
-                    (words[3] == shared || words[3] == local) &&
-                    (words[4] == no_digest || is_run_id(words[4])) && ranks.has_value();
+  const std::optional<int> ranks = parse_count(words[5]), ranks_here = parse_count(words[6]);
+  const bool fits =
+      is_launch_token(words[1]) && is_run_id(words[2]) && (words[3] == shared || words[3] == local) &&
+      (words[4] == nothing || is_run_id(words[4])) && ranks.has_value() && ranks_here.has_value();
   if (!fits) return std::nullopt;
   return ReadyQuestion{.token = words[1],
                        .nonce = words[2],
                        .shares_directory = words[3] == shared,
-                       .config_digest = words[4] == no_digest ? "" : words[4],
+                       .config_digest = words[4] == nothing ? "" : words[4],
                        .ranks = *ranks,
-                       .directory = words[6],
+                       .ranks_here = *ranks_here,
+                       .directory = words[fixed_words - 2],
                        .config = words[fixed_words],
                        .overrides = {words.begin() + fixed_words + 1, words.end()}};
 }

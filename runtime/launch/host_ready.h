@@ -9,7 +9,9 @@
 //   ask_hosts(env, hosts, ready_line(env, program, question), left_ms);
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,7 @@ struct ReadyQuestion {
   bool shares_directory = false;   // a host that does not see the nonce is unfit (hosts_share_directory())
   std::string config_digest = {};  // empty: the host's config is not compared
   int ranks = 1;                   // that the start is to have on all hosts, spares included
+  int ranks_here = 1;              // that it may have on this host
   std::string directory = {};      // working directory
   std::string config = {};         // path of the config file
   std::vector<std::string> overrides = {};
@@ -53,6 +56,28 @@ bool hosts_share_directory(Env& env, const RunPaths& paths);
 
 // Returns the digest of a config as it was loaded, which is the same on all hosts.
 std::string config_digest(const Config& config);
+
+// RankSpace is what ranks of a host compute on, and share where there are more of them: a GPU, or the processors.
+struct RankSpace {
+  std::string name = {};                    // "GPU-..."; "this host"
+  std::string trouble = {};                 // why no rank can compute there; empty: it can
+  std::optional<std::uint64_t> bytes = {};  // of memory; none: unknown
+};
+// RoomOfHost says how many ranks a host has room for, and what keeps it from more.
+struct RoomOfHost {
+  int ranks = 0;
+  std::string why = {};
+  bool operator==(const RoomOfHost&) const = default;
+};
+// Returns how many of `ranks` the host has room for, which take its spaces in turn (DevicePlace): those before the
+// first that has no place. `needed_bytes`: of each; `most`: ranks of a space, 0 for any number. Pure.
+RoomOfHost room_for_ranks(int ranks, std::span<const RankSpace> spaces, std::uint64_t needed_bytes,
+                          std::int64_t most);
+
+// Returns the line in which a host that is ready says that it has room for fewer ranks than planned, and reads it from
+// what the host has printed; none if there is no such line.
+std::string line_of(const RoomOfHost& room);
+std::optional<RoomOfHost> find_room_line(const std::string& output);
 
 // Returns the words after `--on-host` of the question, and reads them; none if they are invalid.
 std::vector<std::string> words_of(const ReadyQuestion& question);

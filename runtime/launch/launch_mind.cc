@@ -118,6 +118,12 @@ void LaunchMind::name_hosts(std::int64_t now_ns, const std::vector<LaunchHost>& 
   hosts_ = std::move(named);
 }
 
+std::vector<LaunchHost> LaunchMind::named() const {
+  std::vector<LaunchHost> named;
+  for (const Host& host : hosts_) named.push_back(host.named);
+  return named;
+}
+
 std::string LaunchMind::name_in_list(const std::string& own_name) const {
   const auto is_named = [&](const Host& host) { return host.named.name == own_name; };
   if (hosts_.size() == 1) return hosts_.front().named.name;
@@ -196,6 +202,8 @@ void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers)
     host.is_reached = answer.code == 0;
     if (const std::string own_name = answer.own_name(); !own_name.empty() && own_name != name)
       known_as_[own_name] = name;
+    host.room = host.is_reached ? find_room_line(answer.output) : std::nullopt;
+    if (host.room.has_value() && !drained_.contains(name)) tell_room(now_ns, host, *host.room);
     host.named.is_suspected = false;  // if it comes back, its login takes the usual time
     if (host.is_reached || drained_.contains(name)) continue;
     // A host that came back and is lost again has cost the others a start.
@@ -214,6 +222,14 @@ void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers)
     }
     if (before != host.state || reason_before != host.reason) tell_excluded(now_ns, host);
   }
+}
+
+void LaunchMind::tell_room(std::int64_t now_ns, Host& host, const RoomOfHost& room) {
+  std::string reason =
+      fmt::format("it has room for {} rank{} alone: {}", room.ranks, room.ranks == 1 ? "" : "s", room.why);
+  if (host.state == HostState::unfit && host.reason == reason) return;
+  set(now_ns, host, HostState::unfit, std::move(reason));
+  say(fmt::format("host {}: {}", host.named.name, host.reason));
 }
 
 bool LaunchMind::is_usable(const Host& host, std::int64_t now_ns) const {
@@ -235,7 +251,9 @@ std::vector<LaunchHost> LaunchMind::marked(std::int64_t now_ns,
   for (const Host& host : hosts_) {
     marked.push_back(host.named);
     marked.back().answers = answers(host);
-    if (is_partly_fit(host, now_ns)) marked.back().slots = std::min(marked.back().slots, host.fit_ranks);
+    int& slots = marked.back().slots;
+    if (is_partly_fit(host, now_ns)) slots = std::min(slots, host.fit_ranks);
+    if (host.room.has_value()) slots = std::min(slots, host.room->ranks);
   }
   return marked;
 }
@@ -282,7 +300,8 @@ LaunchMind::Choice LaunchMind::choose(std::int64_t now_ns) {
   if (is_enough) {
     drop_doubted(chosen);
     for (std::size_t i = 0; i < hosts_.size(); ++i) {
-      if (chosen[i].answers && !is_partly_fit(hosts_[i], now_ns)) take_back(now_ns, hosts_[i]);
+      const bool is_whole = !is_partly_fit(hosts_[i], now_ns) && !hosts_[i].room.has_value();
+      if (chosen[i].answers && is_whole) take_back(now_ns, hosts_[i]);
     }
     follow(LaunchOutcome::enough);
     if (is_implicit_) chosen.clear();
@@ -326,6 +345,11 @@ bool LaunchMind::is_worth_another_start(std::int64_t now_ns, std::span<const Lau
     if (!left[i].answers) continue;
     left[i].answers = answers[i].code == 0;
     Host* host = find(left[i].name);
+    const std::optional<RoomOfHost> room = find_room_line(answers[i].output);
+    if (left[i].answers && host != nullptr && room.has_value()) {
+      left[i].slots = std::min(left[i].slots, room->ranks);
+      tell_room(now_ns, *host, *room);
+    }
     const std::string line = answers[i].last_line();
     const bool says_why = answers[i].code.has_value() && *answers[i].code <= max_code_of_program;
     if (host == nullptr || left[i].answers || !says_why || line.empty() || host->reason == line) continue;

@@ -36,6 +36,7 @@
 
 #include "runtime/core/result.h"
 #include "runtime/launch/host_probe.h"
+#include "runtime/launch/host_ready.h"
 #include "runtime/launch/scale_up.h"
 #include "watchdog/blame.h"
 #include "watchdog/restart_policy.h"
@@ -133,6 +134,8 @@ class LaunchMind {
 
   // Takes the list of hosts, which may have changed; empty: mpirun finds them, and this host stands for all.
   void name_hosts(std::int64_t now_ns, const std::vector<LaunchHost>& hosts);
+  // Returns the list, with all slots of each host.
+  std::vector<LaunchHost> named() const;
   // Returns the name that a host has in the list, which may be another one than it calls itself by.
   std::string name_in_list(const std::string& own_name) const;
   void set_drained(const std::set<std::string>& hosts) { drained_ = hosts; }
@@ -195,6 +198,8 @@ class LaunchMind {
     std::string reason = {};
     std::int64_t since_ns = 0;
     bool is_reached = true;  // by the newest answer, and ready
+    // Room that it has proved in the newest answer, if that is for fewer ranks than planned.
+    std::optional<RoomOfHost> room = {};
     // Number of ranks that train on a host of which some are unfit, as one of its GPUs is gone. While its pause lasts
     // it is used with so many slots. 0: any other host.
     int fit_ranks = 0;
@@ -217,6 +222,7 @@ class LaunchMind {
   void tell_excluded(std::int64_t now_ns, Host& host);
   void take_back(std::int64_t now_ns, Host& host);
   bool is_partly_fit(const Host& host, std::int64_t now_ns) const;
+  void tell_room(std::int64_t now_ns, Host& host, const RoomOfHost& room);
   std::vector<LaunchHost> marked(std::int64_t now_ns, const std::function<bool(const Host&)>& answers) const;
   int ranks_on(const std::vector<LaunchHost>& hosts) const;
   void drop_doubted(std::vector<LaunchHost>& chosen) const;

@@ -132,10 +132,7 @@ void LaunchMind::unfit(std::int64_t now_ns, const UnfitHost& unfit) {
   if (!is_counted) scale_up_.pauses().failed(name, now_ns);
   host->fit_ranks = given_to(trained_, name);
   if (host->fit_ranks == 0) return leave_out(now_ns, *host, HostState::unfit, unfit.sentence);
-  set(now_ns, *host, HostState::unfit,
-      fmt::format("it has room for {} rank{} alone: {}", host->fit_ranks, host->fit_ranks == 1 ? "" : "s",
-                  unfit.sentence));
-  say(fmt::format("host {}: {}", name, host->reason));
+  tell_room(now_ns, *host, {.ranks = host->fit_ranks, .why = unfit.sentence});
 }
 
 bool LaunchMind::knows_where_ranks_are() const {

@@ -80,18 +80,8 @@ class Launcher {
   // Tell LaunchMind what happens to the hosts, and do what it decides about them (launcher_hosts.cc).
   Result<LaunchShape> next_shape();
   void say_waiting() const;
-  void ask_before_start();
-  void ask_at_end(HostCommand duty);
-  std::vector<std::string> words_for(HostCommand duty) const;
-  std::vector<std::string> ready_words() const;
-  std::vector<HostAnswer> ask(const std::vector<std::string>& words, std::int64_t limit_ms,
-                              bool here_too = false);
-  bool lives_elsewhere();
   std::string look_after_hosts();
   void look_for_room();
-  void ask_for_room();
-  void ask_for_another_start(const Question& question, const std::vector<HostAnswer>& given);
-  void give_up_asking();
   void look_at_ranks();
   void tell_news();
   void write_rows();
@@ -108,6 +98,18 @@ class Launcher {
   void answer_refused(const DrainStep& step);
   void take_earlier_drains();
   void tell_drained();
+  // Ask the hosts (launcher_asks.cc).
+  void ask_before_start();
+  void ask_at_end(HostCommand duty);
+  std::vector<std::string> words_for(HostCommand duty) const;
+  std::optional<ReadyQuestion> ready_question() const;
+  WordsOfHost ready_words(const ReadyQuestion& question, const std::vector<LaunchHost>& hosts) const;
+  std::map<std::string, int> ranks_expected() const;
+  std::vector<HostAnswer> ask(const WordsOfHost& words, std::int64_t limit_ms, bool here_too = false);
+  bool lives_elsewhere();
+  void ask_for_room();
+  void ask_for_another_start(const Question& question, const std::vector<HostAnswer>& given);
+  void give_up_asking();
 
   Env* env_;
   StopRequest* stop_;

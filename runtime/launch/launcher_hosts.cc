@@ -1,5 +1,5 @@
-// The launcher asks its hosts before each start and while a run trains, and does what LaunchMind decides about them.
-// When they have room for more ranks, or the run should leave one of them (drains.h), it asks the run to end after its
+// The launcher chooses the hosts of each start, looks after them while a run trains, and does what LaunchMind decides
+// about them; launcher_asks.cc asks them. When they have room for more ranks, or the run should leave one of them (drains.h), it asks the run to end after its
 // next step, and starts it again.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -7,13 +7,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/launch/host_probe.h"
 #include "runtime/launch/host_ready.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/os/paths.h"
 #include "runtime/run/hardware_record.h"
 #include "runtime/run/host_rows.h"
 #include "runtime/run/launch_record.h"
@@ -24,13 +22,6 @@ namespace holdfast::inline launch {
 namespace {
 
 constexpr std::int64_t host_retry_ms = 5'000;
-constexpr std::int64_t host_answer_ms = 10'000;
-constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs; less when it is over soon
-constexpr std::int64_t min_answer_ms = 200, end_reserve_ms = 100;
-constexpr std::int64_t look_answer_ms = 5'000;
-// Limit of a host that has begun to answer: it may read data of cold storage.
-constexpr std::int64_t ready_answer_ms = 60'000;
-constexpr int something_lives = 1;  // exit code of HostCommand::look
 
 }  // namespace
 
@@ -69,76 +60,6 @@ void Launcher::say_waiting() const {
       "too few hosts are left for {} = {} copies of the model on {} ranks each: waiting for more{}",
       wanted.at_most ? "the least ranks of -np" : "elastic.min_data_parallel", wanted.min_copies,
       wanted.per_copy, reason));
-}
-
-// Has all hosts end what earlier starts have left there, so that no process of a host that was unreachable goes on
-// beside the next start, and prove that they are ready for it. A run on one host asks nobody.
-void Launcher::ask_before_start() {
-  note_run_id();
-  const bool asks = hosts_.size() > 1 || hosts_may_change(options_) || ranks_wanted().at_most;
-  std::vector<HostAnswer> answers(std::max<std::size_t>(hosts_.size(), 1), HostAnswer{.code = 0});
-  if (asks && !hosts_.empty()) answers = ask(ready_words(), ready_answer_ms, /*here_too=*/true);
-  mind_->heard(env_->monotonic_ns(), answers);
-}
-
-// Returns the question whether a host is ready (host_ready.h). Where the nonce cannot be written, because the disk is
-// full, the hosts clean up, and prove nothing.
-std::vector<std::string> Launcher::ready_words() const {
-  const Result<std::string> nonce = write_ready_nonce(*env_, paths_, token_);
-  if (!nonce.ok()) return words_for(HostCommand::clean);
-  const auto is_kept_back = [&](const std::string& name) {
-    return may_be_secret(name) && !env_->variable(name).empty();
-  };
-  const bool is_comparable = std::ranges::none_of(variables_of_ranks(), is_kept_back);
-  return ready_line(*env_, places_.program,
-                    {.token = token_,
-                     .nonce = *nonce,
-                     .shares_directory = hosts_share_directory(*env_, paths_),
-                     .config_digest = is_comparable ? config_digest(config_) : "",
-                     .ranks = ranks_wanted().ranks,
-                     .directory = working_directory(),
-                     .config = options_.config,
-                     .overrides = options_.overrides});
-}
-
-// A host that did not answer before rarely does at the end.
-void Launcher::ask_at_end(HostCommand duty) {
-  const bool all_answer = std::ranges::all_of(hosts_, &LaunchHost::answers);
-  static_cast<void>(ask(words_for(duty), all_answer ? host_answer_ms : look_answer_ms));
-}
-
-std::vector<std::string> Launcher::words_for(HostCommand duty) const {
-  std::vector<std::string> words = arguments_of(duty, token_, duty == HostCommand::look ? "" : run_ids_);
-  words.insert(words.begin(), places_.program);
-  return words;
-}
-
-// Asks all hosts, with a shorter limit once a stop has been requested, even meanwhile, because this must end
-// within the notice, too.
-std::vector<HostAnswer> Launcher::ask(const std::vector<std::string>& words, std::int64_t limit_ms,
-                                      bool here_too) {
-  const std::int64_t until_ns = env_->monotonic_ns() + limit_ms * 1'000'000;
-  std::int64_t hurried_until_ns = -1;
-  const auto time_left_ms = [&] {
-    stop_->poll();
-    const std::int64_t now_ns = env_->monotonic_ns();
-    if (!stop_->requested()) return (until_ns - now_ns) / 1'000'000;
-    if (hurried_until_ns < 0) {
-      const std::int64_t left_ms = std::clamp<std::int64_t>(stop_->left_to_end_ms() - end_reserve_ms,
-                                                            min_answer_ms, hurried_answer_ms);
-      hurried_until_ns = std::min(until_ns, now_ns + left_ms * 1'000'000);
-    }
-    return (hurried_until_ns - now_ns) / 1'000'000;
-  };
-  return ask_hosts(*env_, hosts_, words, time_left_ms, here_too);
-}
-
-bool Launcher::lives_elsewhere() {
-  const std::vector<HostAnswer> answers = ask(words_for(HostCommand::look), look_answer_ms);
-  // A host that was asked with the shorter limit may not have had time to answer.
-  return stop_->requested() || std::ranges::any_of(answers, [](const HostAnswer& answer) {
-           return answer.code == something_lives;
-         });
 }
 
 std::string Launcher::look_after_hosts() {
@@ -214,28 +135,6 @@ void Launcher::write_rows() {
                           .failures = host.failures});
   }
   static_cast<void>(write_host_rows(*env_, paths_, rows).ok());  // nothing but what people see depends on it
-}
-
-// Asks the hosts without ranks whether a start could use them, beside the run. Those with ranks are in use. Where ranks
-// are on hosts that the list does not have, any host may be theirs: then all are asked what lives there, and nothing is
-// ended.
-void Launcher::ask_for_room() {
-  const std::int64_t until_ns = env_->monotonic_ns() + ready_answer_ms * 1'000'000;
-  question_ = std::make_unique<Question>();
-  const auto left_ms = [env = env_, until_ns, &given_up = question_->given_up]() -> std::int64_t {
-    return given_up ? 0 : (until_ns - env->monotonic_ns()) / 1'000'000;
-  };
-  const bool knows = mind_->knows_where_ranks_are();
-  std::vector<LaunchHost> hosts;
-  for (const LaunchHost& host : asked_) {
-    if (host.answers && !(knows && mind_->has_ranks(host.name))) hosts.push_back(host);
-  }
-  question_->hosts = hosts;
-  question_->answers.start(*env_, "host probe",
-                           [env = env_, hosts, words = knows ? ready_words() : words_for(HostCommand::look),
-                            left_ms, knows]() -> Result<std::vector<HostAnswer>> {
-                             return ask_hosts(*env, hosts, words, left_ms, /*here_too=*/knows);
-                           });
 }
 
 // Removes what is written about hosts for this launch alone.
@@ -380,30 +279,6 @@ bool Launcher::look_at_drains() {
     }
   }
   return true;
-}
-
-void Launcher::give_up_asking() {
-  if (question_ == nullptr) return;
-  question_->given_up = true;
-  question_.reset();  // waits until the asking ends
-}
-
-// Asks the run to end after its next step if LaunchMind finds that its hosts have room for a start with more ranks.
-void Launcher::ask_for_another_start(const Question& question, const std::vector<HostAnswer>& given) {
-  const std::int64_t now_ns = env_->monotonic_ns();
-  std::vector<HostAnswer> answers(asked_.size(), HostAnswer{.code = 0});
-  for (std::size_t i = 0; i < question.hosts.size(); ++i) {
-    const auto asked = std::ranges::find(asked_, question.hosts[i].name, &LaunchHost::name);
-    HostAnswer& answer = answers[static_cast<std::size_t>(asked - asked_.begin())];
-    answer = given[i];
-    if (answer.code == something_lives) answer.code = 0;  // it is in use
-  }
-  if (!mind_->is_worth_another_start(now_ns, asked_, answers)) return;
-  if (request_restart(*env_, paths_, /*hosts_leaving=*/0).ok()) {
-    mind_->leaves();
-  } else {
-    mind_->postpone(now_ns);
-  }
 }
 
 }  // namespace holdfast::inline launch

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "runtime/rank/rank_layout.h"
 #include "runtime/run/run_layout.h"
@@ -308,6 +309,20 @@ Result<bool> LayoutPlanner::first_rank_fits(const Config& config, int ranks) {
   const Mesh mesh = mesh_of(config, ranks);
   HF_TRY(const RankPlan first, plan_rank(config, mesh, mesh.rank_at({}), {}));
   return fits(first, mesh.shape().ranks());
+}
+
+Result<std::uint64_t> LayoutPlanner::least_rank_bytes(const Config& config, int ranks) {
+  HF_TRY_VOID(check_layout(config, ranks));
+  const Mesh mesh = mesh_of(config, ranks);
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
+    for (const int replica : {0, mesh.shape().data - 1}) {
+      const int rank = mesh.rank_at({.data = replica, .pipeline = stage, .tensor = 0});
+      HF_TRY(const RankPlan planned, plan_rank(config, mesh, rank, {}));
+      least = std::min(least, planned.needed_bytes(machine_));
+    }
+  }
+  return least;
 }
 
 Result<StepEstimate> LayoutPlanner::estimate(const Config& config, int ranks) {

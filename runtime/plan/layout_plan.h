@@ -80,6 +80,9 @@ class LayoutPlanner {
   Result<std::optional<LayoutPlan>> plan_if_it_fits(const Config& config, int ranks);
   // Returns whether the first rank of the first stage fits, which keeps the most activations.
   Result<bool> first_rank_fits(const Config& config, int ranks);
+  // Returns a lower bound of what a rank needs in the memory that bytes_for_rank() is about: that of the stage whose
+  // first or last rank needs least.
+  Result<std::uint64_t> least_rank_bytes(const Config& config, int ranks);
   // Returns the time that plan() computes, without its memory. Without prices: the time of the FLOP at one
   // per second.
   Result<StepEstimate> estimate(const Config& config, int ranks);

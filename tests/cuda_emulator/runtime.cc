@@ -1,6 +1,7 @@
 // The emulated CUDA runtime: memory, streams and events (include/cuda_runtime.h).
 #include <cuda_runtime.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -30,6 +31,8 @@ std::atomic<std::size_t> device_bytes = asked("EMULATED_GPU_BYTES", std::uint64_
 int device_count() {
   return static_cast<int>(asked("EMULATED_GPUS", 1));
 }
+// This one is there, and does not work. None: -1.
+const auto broken_device = static_cast<int>(asked("EMULATED_BROKEN_GPU", ~std::uint64_t{0}));
 // The kernel of this number (from 1, over all streams) breaks the device for good; 0 = none does.
 const std::uint64_t breaking_kernel = asked("EMULATED_GPU_BREAKS_AT", 0);
 // A process that has no context yet needs so much for one, in cudaSetDevice; it is not counted as used.
@@ -257,7 +260,7 @@ cudaError_t cudaSetDevice(int device) {
     refused();
     return noted(cudaErrorMemoryAllocation);
   }
-  return noted(device < device_count() ? cudaSuccess : cudaErrorInvalidDevice);
+  return noted(device < device_count() && device != broken_device ? cudaSuccess : cudaErrorInvalidDevice);
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
@@ -266,6 +269,8 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   properties->uuid.bytes[0] = static_cast<char>(device);
+  // Hosts of a test have devices of their own.
+  static_cast<void>(gethostname(properties->uuid.bytes + 1, sizeof(properties->uuid.bytes) - 1));
   std::snprintf(properties->name, sizeof(properties->name), "emulated device");
   properties->totalGlobalMem = device_bytes;
   properties->multiProcessorCount = 4;  // few, so that grids that depend on it take several turns

@@ -22,6 +22,7 @@ ReadyQuestion some_question() {
           .shares_directory = true,
           .config_digest = std::string(32, 'b'),
           .ranks = 12,
+          .ranks_here = 4,
           .directory = "/home/a b",
           .config = "run.toml",
           .overrides = {"--run.seed=2", "--", "--threads=1"}};
@@ -38,8 +39,8 @@ TEST(ReadyQuestion, IsReadAsItWasWritten) {
 
 TEST(ReadyQuestion, OtherWordsAreRefused) {
   const std::vector<std::string> words = words_of(some_question());
-  for (std::size_t i = 0; i < 8; ++i) {
-    if (i == 6) continue;  // any text may be the name of a directory
+  for (std::size_t i = 0; i < 9; ++i) {
+    if (i == 7) continue;  // any text may be the name of a directory
     std::vector<std::string> other = words;
     other[i] = "../x";
     EXPECT_EQ(parse_ready_question(other), std::nullopt) << i;
@@ -48,8 +49,11 @@ TEST(ReadyQuestion, OtherWordsAreRefused) {
     std::vector<std::string> other = words;
     other[5] = ranks;
     EXPECT_EQ(parse_ready_question(other), std::nullopt) << ranks;
+    other = words;
+    other[6] = ranks;
+    EXPECT_EQ(parse_ready_question(other), std::nullopt) << ranks;
   }
-  EXPECT_EQ(parse_ready_question({words.begin(), words.begin() + 8}), std::nullopt) << "no config";
+  EXPECT_EQ(parse_ready_question({words.begin(), words.begin() + 9}), std::nullopt) << "no config";
   const auto prove = [](const ReadyQuestion&) -> Result<void> {
     ADD_FAILURE() << "asked";
     return {};
@@ -66,6 +70,28 @@ TEST(ReadyQuestion, TheLineHasTheVariablesThatRanksGet) {
       std::vector(line.begin(), line.begin() + 6),
       testing::ElementsAre("env", "HOLDFAST_RUN_SEED=7", "/bin/holdfast", "launch", "--on-host", "ready"));
   EXPECT_EQ(parse_ready_question({line.begin() + 5, line.end()}), some_question());
+}
+
+TEST(RoomOfHost, RanksTakeTheSpacesInTurn) {
+  const std::vector<RankSpace> host = {{.name = "this host", .bytes = 7'000}};
+  EXPECT_EQ(room_for_ranks(7, host, 1'000, 0), (RoomOfHost{.ranks = 7}));
+  EXPECT_EQ(room_for_ranks(8, host, 1'000, 0).ranks, 7);
+  EXPECT_EQ(room_for_ranks(8, host, 8'000, 0).ranks, 0);
+  EXPECT_EQ(room_for_ranks(8, std::vector<RankSpace>{{.name = "this host"}}, 8'000, 0).ranks, 8)
+      << "not known";
+  std::vector<RankSpace> gpus = {{.name = "GPU-a", .bytes = 2'000}, {.name = "GPU-b", .bytes = 1'000}};
+  EXPECT_EQ(room_for_ranks(4, gpus, 1'000, 0).ranks, 3);
+  EXPECT_EQ(room_for_ranks(4, gpus, 100, 1),
+            (RoomOfHost{.ranks = 2, .why = "GPU-a is for 1 rank (parallel.ranks_per_gpu)"}));
+  gpus[1].trouble = "it computes wrong products";
+  EXPECT_EQ(room_for_ranks(2, gpus, 100, 1), (RoomOfHost{.ranks = 1, .why = "it computes wrong products"}));
+}
+
+TEST(RoomOfHost, IsReadAsItWasSaid) {
+  const RoomOfHost room{.ranks = 7, .why = "a rank needs 2 GiB: more"};
+  EXPECT_EQ(find_room_line("here n1\n" + line_of(room) + "\nready\n"), room);
+  EXPECT_EQ(find_room_line("here n1\nready\n"), std::nullopt);
+  EXPECT_EQ(find_room_line("room for many: x\nroom for 0: y\nready\n"), std::nullopt);
 }
 
 TEST(HostReady, AnErrorIsOneLineWithItsCode) {

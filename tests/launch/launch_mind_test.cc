@@ -202,6 +202,27 @@ TEST_F(LaunchMindTest, AHostWithOneGpuLessIsUsedWithTheOthers) {
   EXPECT_EQ(choice.hosts[2].slots, 1);
 }
 
+TEST_F(LaunchMindTest, AHostWithRoomForFewerRanksGetsThose) {
+  const std::string line = line_of({.ranks = 1, .why = "a rank needs 2 GiB, and this host has 3 GiB"});
+  const std::vector<HostAnswer> short_of_room = {
+      {0}, {0}, {.code = 0, .output = "here c\n" + line + "\nready\n"}};
+  mind.heard(0, short_of_room);
+  LaunchMind::Choice choice = mind.choose(0);
+  EXPECT_THAT(used(choice), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(choice.hosts[2].slots, 1);
+  const std::vector<LaunchNews> news = mind.take_news();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].sentence,
+            "host c: it has room for 1 rank alone: a rank needs 2 GiB, and this host has 3 GiB");
+  EXPECT_EQ(mind.views()[2].state, HostState::unfit);
+  mind.heard(sec, short_of_room);
+  EXPECT_EQ(mind.choose(sec).hosts[2].slots, 1);
+  EXPECT_THAT(mind.take_news(), IsEmpty()) << "it is told once";
+  mind.heard(2 * sec, std::vector<HostAnswer>{{0}, {0}, {0}});
+  EXPECT_EQ(mind.choose(2 * sec).hosts[2].slots, 2);
+  EXPECT_EQ(mind.views()[2].state, HostState::ready);
+}
+
 TEST_F(LaunchMindTest, AHostMayCallItselfByAnotherName) {
   mind.heard(0,
              std::vector<HostAnswer>{{.code = 0}, {.code = 0}, {.code = 0, .output = "here ip-10-0-0-3\n"}});

@@ -565,6 +565,16 @@ class HostsTest(unittest.TestCase):
         self.assertIn("the others may go on", output)
 
     @harness.full
+    def test_hosts_with_room_for_fewer_ranks(self):
+        """Each has one GPU for its two ranks, and they are not to share it: a start with all would lose half of them."""
+        run, start = self.launch("--device=cuda", "--parallel.ranks_per_gpu=1", "--training.steps=6", faults="", until=2,
+                                 **errors_test.EMULATED)
+        output = start.expect_exit(0, SETTLE_S)
+        self.assertEqual([event["hosts"] for event in run.events("start")], [{"n0": 1, "n1": 1, "n2": 1}], output)
+        self.assertEqual(run.events("fault"), [], output)
+        self.expect_sentence("launch-host-room", output)
+
+    @harness.full
     def test_two_hosts_lose_each_other(self):
         """For good, and the third one, the launcher's, hears both: one of the two is left out, and the run goes on with the rest."""
         slow = ",".join(f"step.begin@{step}=sleep:700" for step in range(10, 25))

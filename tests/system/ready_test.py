@@ -24,11 +24,12 @@ class ReadyTest(unittest.TestCase):
         self.nonce_file.parent.mkdir(parents=True)
         self.nonce_file.write_text(self.nonce)
 
-    def ask(self, *overrides, shared=True, digest="-", ranks=2, directory=None, config=None):
-        words = ["ready", self.token, self.nonce, "shared" if shared else "local", digest, str(ranks),
+    def ask(self, *overrides, shared=True, digest="-", ranks=2, ranks_here=1, directory=None, config=None, **variables):
+        words = ["ready", self.token, self.nonce, "shared" if shared else "local", digest, str(ranks), str(ranks_here),
                  str(directory or self.scene.directory), "--", config or self.scene.config.name,
                  f"--run.directory={self.run_directory.name}", *overrides]
-        return subprocess.run([str(harness.PROGRAM), "launch", "--on-host", *words], env=self.scene.environment, cwd="/", timeout=harness.HANG_S,
+        environment = {**self.scene.environment, **variables}
+        return subprocess.run([str(harness.PROGRAM), "launch", "--on-host", *words], env=environment, cwd="/", timeout=harness.HANG_S,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
     def expect_unfit(self, outcome, code, *parts):
@@ -91,6 +92,25 @@ class ReadyTest(unittest.TestCase):
     def test_too_large(self):
         outcome = self.ask("--model.width=65536", "--model.heads=512", "--model.kv_heads=512", "--model.layers=20")
         self.expect_unfit(outcome, 3, "a rank of this run does not fit into the memory of this host", "holdfast plan --ranks 2")
+
+    def expect_room(self, outcome, line):
+        self.assertEqual(outcome.returncode, 0, outcome.stdout)
+        self.assertRegex(outcome.stdout, f"^here {socket.gethostname()}\n{line}\nready\n$")
+
+    def test_memory_for_fewer_ranks_than_planned(self):
+        self.expect_room(self.ask(ranks_here=1_000_000), r"room for [1-9]\d+: a rank needs .*, and this host has .*")
+
+    def test_gpus_of_all_ranks(self):
+        gpus = {**errors_test.EMULATED, "EMULATED_GPUS": "2"}
+        ready = f"here {socket.gethostname()}\nready\n"
+        self.assertEqual(self.ask("--device=cuda", ranks_here=4, **gpus).stdout, ready)
+        own = ["--device=cuda", "--parallel.ranks_per_gpu=1"]
+        self.assertEqual(self.ask(*own, ranks_here=2, **gpus).stdout, ready)
+        self.expect_room(self.ask(*own, ranks_here=4, **gpus), r"room for 2: GPU-\S+ is for 1 rank \(parallel.ranks_per_gpu\)")
+        self.expect_room(self.ask("--device=cuda", ranks_here=1_000_000, **gpus), r"room for [1-9]\d+: a rank needs .*, and GPU-\S+ has 8.00 GiB")
+        broken = {**gpus, "EMULATED_BROKEN_GPU": "1"}
+        self.assertEqual(self.ask("--device=cuda", ranks_here=1, **broken).stdout, ready)
+        self.expect_room(self.ask("--device=cuda", ranks_here=2, **broken), "room for 1: .*GPU 1.*")
 
     def test_what_an_earlier_start_left_is_ended_first(self):
         left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
