@@ -6,6 +6,7 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
+#include "runtime/launch/host_meeting.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/launch_record.h"
@@ -45,7 +46,9 @@ Result<void> make_ready(Env& env, const ReadyQuestion& question, const HostProof
                            "processes of an earlier start of this run do not die on this host; the "
                            "system holds them"));
   }
-  return prove(question);
+  HF_TRY_VOID(prove(question));
+  attend_meeting(env, question.meeting, question.nonce);
+  return {};
 }
 
 }  // namespace
@@ -96,14 +99,19 @@ Result<int> run_host_command(Env& env, const std::vector<std::string>& words, co
     if (ready.ok()) return 0;
     return Error{ready.error().code, in_one_line(ready.error().message), ready.error().reach};
   }
+  if (const std::optional<MeetQuestion> question = parse_meet_question(words); question.has_value()) {
+    attend_meeting(env, question->meeting, question->nonce);
+    return 0;
+  }
   for (const HostCommand duty : {HostCommand::look, HostCommand::clean, HostCommand::finish}) {
     const bool fits = (words.size() == 2 || (words.size() == 3 && are_run_ids(words[2]))) &&
                       words[0] == name_of(duty) && is_launch_token(words[1]);
     if (fits) return do_host_command(env, duty, words[1], words.size() == 3 ? words[2] : "") ? 0 : 1;
   }
-  return fail(ExitCode::config,
-              "launch --on-host is for the launcher itself, which calls it on distant hosts: it needs look, "
-              "clean or finish, a token, and ids of the run; or ready, and the words of that question");
+  return fail(
+      ExitCode::config,
+      "launch --on-host is for the launcher itself, which calls it on distant hosts: it needs look, "
+      "clean or finish, a token, and ids of the run; or ready or meet, and the words of that question");
 }
 
 }  // namespace holdfast::inline launch

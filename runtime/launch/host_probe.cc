@@ -17,7 +17,8 @@ namespace holdfast::inline launch {
 namespace {
 
 constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_us = 20'000;
-constexpr int not_reached = 255;  // exit code of ssh when it does not reach a host
+constexpr std::int64_t meeting_reserve_ms = 2'000;  // from the end of a meeting to that of its last guest
+constexpr int not_reached = 255;                    // exit code of ssh when it does not reach a host
 constexpr std::int64_t min_silence_ms = 3'000, longest_silence_ms = 10'000, silence_factor = 4;
 // Minimum for a suspected host: guards have already waited for it, for longer than a login takes.
 constexpr std::int64_t min_silence_of_suspected_ms = 500;
@@ -161,11 +162,12 @@ std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts
                                   const std::vector<std::string>& words,
                                   const std::function<std::int64_t()>& left_ms, bool here_too) {
   return ask_hosts(
-      env, hosts, [&](std::size_t) { return words; }, left_ms, here_too);
+      env, hosts, [&](std::size_t) { return words; }, left_ms, here_too, nullptr);
 }
 
 std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts, const WordsOfHost& words,
-                                  const std::function<std::int64_t()>& left_ms, bool here_too) {
+                                  const std::function<std::int64_t()>& left_ms, bool here_too,
+                                  HostMeeting* meeting) {
   const int min_not_reached = mpirun_uses_srun(env) ? min_srun_error : not_reached;
   std::vector<HostAnswer> answers(hosts.size());
   std::vector<AskedHost> asked;
@@ -194,6 +196,14 @@ std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts
              (host.heard.after_ms >= 0 || now_ms < silence_limit_ms(heard, host.heard.is_suspected));
     };
     if (std::ranges::none_of(asked, is_waited_for)) break;
+    if (meeting != nullptr) {
+      meeting->look();
+      const auto is_missed = [&](const AskedHost& host) {
+        return is_waited_for(host) && !meeting->has_come(host.index);
+      };
+      const bool is_late = left_ms() < HostMeeting::report_ms + meeting_reserve_ms;
+      if (is_late || std::ranges::none_of(asked, is_missed)) meeting->begin();
+    }
     env.sleep_us(probe_look_us);
   }
   for (AskedHost& host : asked) answers[host.index] = answer_of(env, host, min_not_reached);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/launch/host_meeting.h"
 #include "runtime/os/env.h"
 #include "watchdog/restart_policy.h"
 
@@ -53,9 +54,11 @@ struct HostAnswer {
 std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                   const std::vector<std::string>& words,
                                   const std::function<std::int64_t()>& left_ms, bool here_too = false);
-// Does the same with words of its own for each host, by index.
+// Does the same with words of its own for each host, by index. Where there is a meeting, it begins when the hosts that
+// are still waited for have come to it (host_meeting.h), and early enough to end in time.
 using WordsOfHost = std::function<std::vector<std::string>(std::size_t index)>;
 std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts, const WordsOfHost& words,
-                                  const std::function<std::int64_t()>& left_ms, bool here_too);
+                                  const std::function<std::int64_t()>& left_ms, bool here_too,
+                                  HostMeeting* meeting);
 
 }  // namespace holdfast::inline launch

@@ -17,8 +17,8 @@ namespace holdfast::inline launch {
 namespace {
 
 constexpr const char *shared = "shared", *local = "local", *nothing = "-";
-// Words before those of the config.
-constexpr std::size_t fixed_words = 9;
+// Words of a meeting, and those before the words of the config.
+constexpr std::size_t meeting_words = 4, fixed_words = 9 + meeting_words;
 
 std::string nonce_path(const RunPaths& paths, const std::string& token) {
   return fmt::format("{}/{}-ready", paths.launch(), token);
@@ -34,6 +34,20 @@ std::optional<int> parse_number(const std::string& text) {
 std::optional<int> parse_count(const std::string& text) {
   const std::optional<int> number = parse_number(text);
   return number == 0 ? std::nullopt : number;
+}
+
+// Adds the words of a meeting; "-" stands for an empty one.
+void append(std::vector<std::string>& words, const MeetingWords& meeting) {
+  const auto or_nothing = [](const std::string& text) { return text.empty() ? nothing : text; };
+  words.insert(words.end(), {or_nothing(meeting.door), fmt::format("{}", meeting.place), meeting.mpi,
+                             or_nothing(meeting.interface)});
+}
+
+std::optional<MeetingWords> parse_meeting(std::span<const std::string> words) {
+  const std::optional<int> place = parse_number(words[1]);
+  if (!place.has_value()) return std::nullopt;
+  const auto text = [](const std::string& word) { return word == nothing ? "" : word; };
+  return MeetingWords{.door = text(words[0]), .place = *place, .mpi = words[2], .interface = text(words[3])};
 }
 
 Error not_mounted(const RunPaths& paths, const std::string& reason) {
@@ -140,6 +154,7 @@ std::vector<std::string> words_of(const ReadyQuestion& question) {
                                     question.config_digest.empty() ? nothing : question.config_digest,
                                     fmt::format("{}", question.ranks),
                                     fmt::format("{}", question.ranks_here)};
+  append(words, question.meeting);
   words.insert(words.end(), {question.directory, "--", question.config});
   words.insert(words.end(), question.overrides.begin(), question.overrides.end());
   return words;
@@ -149,9 +164,11 @@ std::optional<ReadyQuestion> parse_ready_question(const std::vector<std::string>
   if (words.size() <= fixed_words || words[0] != "ready" || words[fixed_words - 1] != "--")
     return std::nullopt;
   const std::optional<int> ranks = parse_count(words[5]), ranks_here = parse_count(words[6]);
-  const bool fits =
-      is_launch_token(words[1]) && is_run_id(words[2]) && (words[3] == shared || words[3] == local) &&
-      (words[4] == nothing || is_run_id(words[4])) && ranks.has_value() && ranks_here.has_value();
+  const std::optional<MeetingWords> meeting = parse_meeting(std::span(words).subspan(7, meeting_words));
+  const bool fits = is_launch_token(words[1]) && is_run_id(words[2]) &&
+                    (words[3] == shared || words[3] == local) &&
+                    (words[4] == nothing || is_run_id(words[4])) && ranks.has_value() &&
+                    ranks_here.has_value() && meeting.has_value();
   if (!fits) return std::nullopt;
   return ReadyQuestion{.token = words[1],
                        .nonce = words[2],
@@ -159,9 +176,23 @@ std::optional<ReadyQuestion> parse_ready_question(const std::vector<std::string>
                        .config_digest = words[4] == nothing ? "" : words[4],
                        .ranks = *ranks,
                        .ranks_here = *ranks_here,
+                       .meeting = *meeting,
                        .directory = words[fixed_words - 2],
                        .config = words[fixed_words],
                        .overrides = {words.begin() + fixed_words + 1, words.end()}};
+}
+
+std::vector<std::string> words_of(const MeetQuestion& question) {
+  std::vector<std::string> words = {"meet", question.nonce};
+  append(words, question.meeting);
+  return words;
+}
+
+std::optional<MeetQuestion> parse_meet_question(const std::vector<std::string>& words) {
+  if (words.size() != 2 + meeting_words || words[0] != "meet" || !is_run_id(words[1])) return std::nullopt;
+  const std::optional<MeetingWords> meeting = parse_meeting(std::span(words).subspan(2));
+  if (!meeting.has_value()) return std::nullopt;
+  return MeetQuestion{.nonce = words[1], .meeting = *meeting};
 }
 
 bool may_be_secret(const std::string& variable) {

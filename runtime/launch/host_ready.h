@@ -1,5 +1,5 @@
 // Readiness of hosts: before a start waits for them, the launcher asks all hosts to prove what each can prove without
-// the others. One command per host ends what earlier starts have left there, and then makes the proof:
+// the others, and then that they reach each other (host_meeting.h). One command per host ends what earlier starts have left there, and then makes the proof:
 // `holdfast launch --on-host ready ...` (host_command.h). Here are the words of that question, and what is compared with
 // the launcher's host. The rest of the proof needs the model and the device (runtime/cli/host_proof.h).
 //
@@ -17,6 +17,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
+#include "runtime/launch/host_links.h"
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
@@ -33,8 +34,9 @@ struct ReadyQuestion {
   std::string config_digest = {};  // empty: the host's config is not compared
   int ranks = 1;                   // that the start is to have on all hosts, spares included
   int ranks_here = 1;              // that it may have on this host
-  std::string directory = {};      // working directory
-  std::string config = {};         // path of the config file
+  MeetingWords meeting = {};
+  std::string directory = {};  // working directory
+  std::string config = {};     // path of the config file
   std::vector<std::string> overrides = {};
 
   bool operator==(const ReadyQuestion&) const = default;
@@ -82,6 +84,16 @@ std::optional<RoomOfHost> find_room_line(const std::string& output);
 // Returns the words after `--on-host` of the question, and reads them; none if they are invalid.
 std::vector<std::string> words_of(const ReadyQuestion& question);
 std::optional<ReadyQuestion> parse_ready_question(const std::vector<std::string>& words);
+
+// MeetQuestion is for a host on which the run trains, and which others want to reach: it proves nothing, and ends
+// nothing that is there.
+struct MeetQuestion {
+  std::string nonce = {};
+  MeetingWords meeting = {};
+  bool operator==(const MeetQuestion&) const = default;
+};
+std::vector<std::string> words_of(const MeetQuestion& question);
+std::optional<MeetQuestion> parse_meet_question(const std::vector<std::string>& words);
 // Returns the command line for a host: it sets the variables that ranks there get, too, since the config may have values
 // from them; but not those whose values may be secrets, as command lines are no secret (may_be_secret()).
 bool may_be_secret(const std::string& variable);

@@ -1,6 +1,7 @@
 #include "runtime/launch/launch_mind.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +18,39 @@ constexpr int max_code_of_program =
 
 std::string whole_seconds(std::int64_t duration_ns) {
   return format_duration((duration_ns + 999'999'999) / 1'000'000'000 * 1'000);
+}
+
+bool is_answering(std::span<const LaunchHost> hosts, const std::string& name) {
+  const auto found = std::ranges::find(hosts, name, &LaunchHost::name);
+  return found != hosts.end() && found->answers;
+}
+
+void drop(std::vector<LaunchHost>& hosts, const std::vector<std::string>& names) {
+  for (LaunchHost& host : hosts)
+    host.answers = host.answers && std::ranges::find(names, host.name) == names.end();
+}
+
+// Returns which of the hosts left could not connect to the host, or to which of them it could not.
+std::string reason_of(std::span<const LinkFault> links, const std::string& name,
+                      std::span<const LaunchHost> left) {
+  std::vector<std::string> callers, callees;
+  std::string where;
+  for (const LinkFault& link : links) {
+    if (link.of != name || !is_answering(left, link.from)) continue;
+    callers.push_back(link.from);
+    if (where.empty()) where = link.where;
+  }
+  if (!callers.empty())
+    return fmt::format("host{} {} cannot connect to it at {}", callers.size() == 1 ? "" : "s",
+                       fmt::join(callers, ", "), where);
+  for (const LinkFault& link : links) {
+    if (link.from != name || !is_answering(left, link.of)) continue;
+    callees.push_back(link.of);
+    if (where.empty()) where = link.where;
+  }
+  if (callees.empty()) return "it cannot connect to hosts that are left out, too";
+  return fmt::format("it cannot connect to host{} {} at {}", callees.size() == 1 ? "" : "s",
+                     fmt::join(callees, ", "), where);
 }
 
 }  // namespace
@@ -187,8 +221,10 @@ void LaunchMind::take_back(std::int64_t now_ns, Host& host) {
   set(now_ns, host, HostState::ready, "");
 }
 
-void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers) {
+void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers,
+                       std::span<const LinkFault> links) {
   HF_CHECK(answers.size() == hosts_.size());
+  links_.assign(links.begin(), links.end());
   // A first start for which no host is ready has something wrong itself: its ranks say what, and end it with the code.
   const auto is_not_ready = [](const HostAnswer& answer) { return answer.code.value_or(0) != 0; };
   const auto is_ready = [](const HostAnswer& answer) { return answer.code == 0; };
@@ -278,10 +314,53 @@ void LaunchMind::drop_doubted(std::vector<LaunchHost>& chosen) const {
   }
 }
 
+// Drops the fewest hosts without which no two of the rest failed to connect.
+std::vector<LaunchHost> LaunchMind::linked(std::vector<LaunchHost> wanted) const {
+  std::vector<SilentPair> pairs;
+  for (const LinkFault& link : links_) {
+    if (is_answering(wanted, link.from) && is_answering(wanted, link.of))
+      pairs.push_back({.from = link.from, .of = link.of});
+  }
+  if (!pairs.empty()) drop(wanted, blame_hosts(pairs, hosts_to_blame()));
+  return wanted;
+}
+
+// Drops hosts without ranks: those that fail to connect to one with ranks, which the run would lose in their place, and
+// the fewest that leave no such failure among the others.
+std::vector<LaunchHost> LaunchMind::linked_to_run(std::vector<LaunchHost> wanted,
+                                                  std::span<const LinkFault> links) const {
+  for (const LinkFault& link : links) {
+    if (has_ranks(link.from) != has_ranks(link.of))
+      drop(wanted, {has_ranks(link.from) ? link.of : link.from});
+  }
+  std::vector<SilentPair> pairs;
+  for (const LinkFault& link : links) {
+    const bool are_new = !has_ranks(link.from) && !has_ranks(link.of);
+    if (are_new && is_answering(wanted, link.from) && is_answering(wanted, link.of))
+      pairs.push_back({.from = link.from, .of = link.of});
+  }
+  if (!pairs.empty()) drop(wanted, blame_hosts(pairs, hosts_to_blame()));
+  return wanted;
+}
+
+// Tells which hosts are left out because of their links, and why. They get no pause: they are asked again.
+void LaunchMind::leave_out_unlinked(std::int64_t now_ns, const std::vector<LaunchHost>& wanted,
+                                    const std::vector<LaunchHost>& chosen, std::span<const LinkFault> links) {
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    Host* host = find(wanted[i].name);
+    if (!wanted[i].answers || chosen[i].answers || host == nullptr) continue;
+    std::string reason = reason_of(links, wanted[i].name, chosen);
+    if (host->state == HostState::suspected && host->reason == reason) continue;
+    set(now_ns, *host, HostState::suspected, std::move(reason));
+    tell_excluded(now_ns, *host);
+  }
+}
+
 // Takes all hosts that may be used, and where these are too few, those whose pause is not over, the one with
 // the fewest failures first.
 LaunchMind::Choice LaunchMind::choose(std::int64_t now_ns) {
-  std::vector<LaunchHost> chosen = marked(now_ns, [&](const Host& host) { return is_usable(host, now_ns); });
+  std::vector<LaunchHost> wanted = marked(now_ns, [&](const Host& host) { return is_usable(host, now_ns); });
+  std::vector<LaunchHost> chosen = linked(wanted);
   bool is_enough = ranks_on(chosen) > 0;
   if (!is_enough && short_since_ns_ < 0) short_since_ns_ = now_ns;
   std::vector<std::size_t> needed;
@@ -289,14 +368,16 @@ LaunchMind::Choice LaunchMind::choose(std::int64_t now_ns) {
     const Host& host = hosts_[i];
     const bool may_help = host.is_reached && !drained_.contains(host.named.name) &&
                           scale_up_.pauses().may_be_needed(host.named.name, now_ns);
-    if (!chosen[i].answers && may_help) needed.push_back(i);
+    if (!wanted[i].answers && may_help) needed.push_back(i);
   }
   std::ranges::stable_sort(needed, {},
                            [&](std::size_t i) { return scale_up_.pauses().failures(hosts_[i].named.name); });
   for (std::size_t i = 0; i < needed.size() && !is_enough; ++i) {
-    chosen[needed[i]].answers = true;
+    wanted[needed[i]].answers = true;
+    chosen = linked(wanted);
     is_enough = ranks_on(chosen) > 0;
   }
+  leave_out_unlinked(now_ns, wanted, chosen, links_);
   if (is_enough) {
     drop_doubted(chosen);
     for (std::size_t i = 0; i < hosts_.size(); ++i) {
@@ -339,7 +420,8 @@ std::vector<LaunchHost> LaunchMind::candidates(std::int64_t now_ns) {
 }
 
 bool LaunchMind::is_worth_another_start(std::int64_t now_ns, std::span<const LaunchHost> asked,
-                                        std::span<const HostAnswer> answers) {
+                                        std::span<const HostAnswer> answers,
+                                        std::span<const LinkFault> links) {
   std::vector<LaunchHost> left(asked.begin(), asked.end());
   for (std::size_t i = 0; i < left.size(); ++i) {
     if (!left[i].answers) continue;
@@ -356,6 +438,8 @@ bool LaunchMind::is_worth_another_start(std::int64_t now_ns, std::span<const Lau
     set(now_ns, *host, HostState::unfit, line);
     tell_excluded(now_ns, *host);
   }
+  const std::vector<LaunchHost> answering = std::exchange(left, linked_to_run(left, links));
+  leave_out_unlinked(now_ns, answering, left, links);
   const int room = ranks_on(left);
   if (room <= scale_up_.ranks()) {
     scale_up_.postpone(now_ns);

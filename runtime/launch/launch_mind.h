@@ -15,9 +15,9 @@
 //   - An error of a run's inputs ends the launch only if it is wrong everywhere. What one host reports of itself
 //     leaves that host out. A start that has trained goes on with the hosts that it trained on, whatever hosts
 //     that came later say.
-//   - A host is left out only with evidence against it: it does not answer or is not ready; it reported that it
-//     is unfit; a start that it joined failed; or short starts in a row lost the ranks of this host, or did not
-//     hear it (blame.h). It comes back after a pause that grows (watchdog/growing_pauses.h).
+//   - A host is left out only with evidence against it: it does not answer or is not ready; it and others do not
+//     reach each other (host_links.h); it reported that it is unfit; a start that it joined failed; or short starts in
+//     a row lost the ranks of this host, or did not hear it (blame.h). It comes back after a pause that grows (watchdog/growing_pauses.h).
 //   - Too few hosts are no reason to end: hosts whose pause is not over are used then, and if there are none, the
 //     launch waits for hosts.
 //   - "Does not fit" of fewer ranks than have trained, or than are wanted, is "too few hosts", too.
@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/launch/host_links.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/host_ready.h"
 #include "runtime/launch/scale_up.h"
@@ -143,8 +144,9 @@ class LaunchMind {
   void set_doubted(std::map<std::string, std::string> hosts);
   // Marks the hosts that other hosts have lost. They get less time to answer.
   void suspect(const std::set<std::string>& own_names);
-  // Takes the answers of all hosts, in the order of the list, when no start runs.
-  void heard(std::int64_t now_ns, std::span<const HostAnswer> answers);
+  // Takes the answers of all hosts, in the order of the list, when no start runs, and which of them could not connect
+  // to which.
+  void heard(std::int64_t now_ns, std::span<const HostAnswer> answers, std::span<const LinkFault> links = {});
 
   struct Choice {
     bool starts = false;  // else the launch waits, or has ended
@@ -184,7 +186,7 @@ class LaunchMind {
   // not worth the question now; and whether another start is worth it, after their answers.
   std::vector<LaunchHost> candidates(std::int64_t now_ns);
   bool is_worth_another_start(std::int64_t now_ns, std::span<const LaunchHost> asked,
-                              std::span<const HostAnswer> answers);
+                              std::span<const HostAnswer> answers, std::span<const LinkFault> links = {});
   void postpone(std::int64_t now_ns) { scale_up_.postpone(now_ns); }
   const ScaleUp& scale_up() const { return scale_up_; }
   // Returns how the newest start ended, as far as that decides about the next one.
@@ -226,6 +228,11 @@ class LaunchMind {
   std::vector<LaunchHost> marked(std::int64_t now_ns, const std::function<bool(const Host&)>& answers) const;
   int ranks_on(const std::vector<LaunchHost>& hosts) const;
   void drop_doubted(std::vector<LaunchHost>& chosen) const;
+  std::vector<LaunchHost> linked(std::vector<LaunchHost> wanted) const;
+  std::vector<LaunchHost> linked_to_run(std::vector<LaunchHost> wanted,
+                                        std::span<const LinkFault> links) const;
+  void leave_out_unlinked(std::int64_t now_ns, const std::vector<LaunchHost>& wanted,
+                          const std::vector<LaunchHost>& chosen, std::span<const LinkFault> links);
   bool has_one_host() const {
     return hosts_.size() == 1;
   }  // it has no other to go to, and ranks grow in place
@@ -250,6 +257,7 @@ class LaunchMind {
   std::map<std::string, std::string> known_as_;
   std::set<std::string> drained_;
   std::map<std::string, std::string> doubted_;
+  std::vector<LinkFault> links_;  // between hosts that were asked for the next start
   ScaleUp scale_up_;
   std::vector<LaunchNews> news_;
   std::int64_t short_since_ns_ = -1;  // since when hosts are missing for a start; -1: they are not

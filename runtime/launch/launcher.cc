@@ -206,6 +206,7 @@ Result<EndedStart> Launcher::start(LaunchShape shape) {
                .directory = paths_.launch() + "/" + name};
   plan.on_running = [this, ranks = shape.ranks](std::uint64_t step) {
     mind_->trains(env_->monotonic_ns());
+    log_excluded_before();
     if (failed_ns_ >= 0) log_recovery(ranks, step);
     drains_.forget_cancelled(read_drain_requests(*env_, paths_));
     answer(drains_.trains(step));

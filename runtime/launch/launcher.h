@@ -48,6 +48,7 @@ class Launcher {
   struct Question {
     std::atomic<bool> given_up = false;
     std::vector<LaunchHost> hosts = {};
+    std::unique_ptr<HostMeeting> meeting = {};            // of these hosts; null: there is none
     BackgroundJob<std::vector<HostAnswer>> answers = {};  // of these hosts
   };
 
@@ -76,6 +77,7 @@ class Launcher {
   void log_fault(const StartEnd& end);
   void log_drains(std::uint64_t step);
   void log_excluded(const std::string& host, const std::string& reason);
+  void log_excluded_before();
   void log_recovery(int ranks, std::uint64_t step);
   // Tell LaunchMind what happens to the hosts, and do what it decides about them (launcher_hosts.cc).
   Result<LaunchShape> next_shape();
@@ -103,9 +105,13 @@ class Launcher {
   void ask_at_end(HostCommand duty);
   std::vector<std::string> words_for(HostCommand duty) const;
   std::optional<ReadyQuestion> ready_question() const;
+  std::unique_ptr<HostMeeting> open_meeting(ReadyQuestion& question, std::size_t hosts) const;
   WordsOfHost ready_words(const ReadyQuestion& question, const std::vector<LaunchHost>& hosts) const;
+  std::vector<std::string> meet_words(const ReadyQuestion& question) const;
+  std::vector<LaunchHost> hosts_to_meet() const;
   std::map<std::string, int> ranks_expected() const;
-  std::vector<HostAnswer> ask(const WordsOfHost& words, std::int64_t limit_ms, bool here_too = false);
+  std::vector<HostAnswer> ask(const WordsOfHost& words, std::int64_t limit_ms, bool here_too = false,
+                              HostMeeting* meeting = nullptr);
   bool lives_elsewhere();
   void ask_for_room();
   void ask_for_another_start(const Question& question, const std::vector<HostAnswer>& given);
@@ -130,6 +136,7 @@ class Launcher {
   std::uint64_t log_bytes_ = 0;       // size of the log when the newest start began
   std::unique_ptr<LaunchMind> mind_;  // null until run()
   std::vector<HostView> told_views_;  // as they were written last
+  std::vector<ExcludeEvent> unlogged_;  // of hosts that were left out before there was a log
   Drains drains_;
   std::string start_directory_ = {};    // of the newest start (launch_record.h)
   std::uint64_t seen_bytes_ = 0;        // size of the log that has been searched for rank counts

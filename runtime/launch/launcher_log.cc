@@ -26,10 +26,16 @@ void Launcher::log_drains(std::uint64_t step) {
 }
 
 void Launcher::log_excluded(const std::string& host, const std::string& reason) {
-  if (log_bytes(*env_, paths_) == 0) return;
+  unlogged_.push_back(
+      {.time_us = env_->wall_time_us(), .step = newest_step(*env_, paths_), .host = host, .reason = reason});
+  if (log_bytes(*env_, paths_) > 0) log_excluded_before();
+}
+
+// The log of a run begins with its first start, which the ranks write.
+void Launcher::log_excluded_before() {
+  if (unlogged_.empty()) return;
   log_->others_have_written();
-  log_->write(ExcludeEvent{
-      .time_us = env_->wall_time_us(), .step = newest_step(*env_, paths_), .host = host, .reason = reason});
+  for (const ExcludeEvent& event : std::exchange(unlogged_, {})) log_->write(event);
 }
 
 void Launcher::log_recovery(int ranks, std::uint64_t step) {

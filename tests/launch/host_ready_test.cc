@@ -23,6 +23,7 @@ ReadyQuestion some_question() {
           .config_digest = std::string(32, 'b'),
           .ranks = 12,
           .ranks_here = 4,
+          .meeting = {.door = "40112@10.0.0.1", .place = 2, .mpi = "+e1", .interface = "e 0"},
           .directory = "/home/a b",
           .config = "run.toml",
           .overrides = {"--run.seed=2", "--", "--threads=1"}};
@@ -34,13 +35,19 @@ TEST(ReadyQuestion, IsReadAsItWasWritten) {
   question.shares_directory = false;
   question.config_digest = "";
   question.overrides.clear();
+  question.meeting = {};
   EXPECT_EQ(parse_ready_question(words_of(question)), question);
+  const MeetQuestion meet{.nonce = question.nonce, .meeting = some_question().meeting};
+  EXPECT_EQ(parse_meet_question(words_of(meet)), meet);
+  EXPECT_EQ(parse_meet_question({"meet", "../x", "-", "0", "-", "-"}), std::nullopt);
+  EXPECT_EQ(parse_meet_question({"meet", question.nonce, "-", "-1", "-", "-"}), std::nullopt);
 }
 
 TEST(ReadyQuestion, OtherWordsAreRefused) {
   const std::vector<std::string> words = words_of(some_question());
-  for (std::size_t i = 0; i < 9; ++i) {
-    if (i == 7) continue;  // any text may be the name of a directory
+  for (std::size_t i = 0; i < 13; ++i) {
+    // Any text may be a place where nobody is, an interface, or the name of a directory.
+    if (i == 7 || i == 9 || i == 10 || i == 11) continue;
     std::vector<std::string> other = words;
     other[i] = "../x";
     EXPECT_EQ(parse_ready_question(other), std::nullopt) << i;
@@ -53,7 +60,7 @@ TEST(ReadyQuestion, OtherWordsAreRefused) {
     other[6] = ranks;
     EXPECT_EQ(parse_ready_question(other), std::nullopt) << ranks;
   }
-  EXPECT_EQ(parse_ready_question({words.begin(), words.begin() + 9}), std::nullopt) << "no config";
+  EXPECT_EQ(parse_ready_question({words.begin(), words.begin() + 13}), std::nullopt) << "no config";
   const auto prove = [](const ReadyQuestion&) -> Result<void> {
     ADD_FAILURE() << "asked";
     return {};

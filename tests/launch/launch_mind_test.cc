@@ -155,6 +155,51 @@ TEST_F(LaunchMindTest, ABrokenLinkCostsOneHost) {
   EXPECT_THAT(choose(16 * sec), ElementsAre("a", "b")) << "once is no proof, twice is";
 }
 
+TEST_F(LaunchMindTest, HostsThatDoNotReachEachOtherAreNotInOneStart) {
+  const std::vector<HostAnswer> all = {{0}, {0}, {0}};
+  mind.heard(0, all, std::vector<LinkFault>{{"b", "c", "10.0.0.3"}, {"c", "b", "10.0.0.2"}});
+  EXPECT_THAT(used(mind.choose(0)), ElementsAre("a", "b")) << "one of the two is enough";
+  const std::vector<LaunchNews> news = mind.take_news();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].sentence, "host c cannot be used: host b cannot connect to it at 10.0.0.3");
+  ASSERT_TRUE(news[0].excluded.has_value());
+  EXPECT_EQ(news[0].excluded->state, HostState::suspected);
+  EXPECT_EQ(news[0].excluded->until_ns, 0) << "it is asked again";
+  EXPECT_EQ(mind.why_missing(), "c is suspected: host b cannot connect to it at 10.0.0.3");
+  mind.heard(sec, all, std::vector<LinkFault>{{"b", "c", "10.0.0.3"}});
+  EXPECT_THAT(used(mind.choose(sec)), ElementsAre("a", "b"));
+  EXPECT_THAT(mind.take_news(), IsEmpty()) << "it is told once";
+  EXPECT_THAT(choose(2 * sec), ElementsAre("a", "b", "c")) << "the link is mended";
+  const std::vector<LinkFault> from_a = {{"a", "b", "10.0.0.2"}, {"a", "c", "10.0.0.3"}};
+  mind.heard(3 * sec, all, from_a);
+  EXPECT_THAT(used(mind.choose(3 * sec)), ElementsAre("b", "c")) << "one host explains both";
+}
+
+TEST_F(LaunchMindTest, ALinkToAHostThatTheStartIsWithoutCostsNobody) {
+  choose(0);
+  begins(0, of_three);
+  ASSERT_TRUE(mind.ended(sec, failed(ExitCode::data, {{.host = "b", .sentence = "no data"}}), false).restart);
+  const std::vector<LinkFault> links = {{"b", "c", "10.0.0.3"}, {"a", "b", "10.0.0.2"}};
+  mind.heard(2 * sec, std::vector<HostAnswer>{{0}, {0}, {0}}, links);
+  EXPECT_THAT(used(mind.choose(2 * sec)), ElementsAre("a", "c")) << "the pause of b is not over";
+  mind.heard(2 * sec, std::vector<HostAnswer>{{0}, {0}, {}}, std::vector<LinkFault>{{"b", "c", "10.0.0.3"}});
+  EXPECT_THAT(used(mind.choose(2 * sec)), ElementsAre("a")) << "c does not answer";
+}
+
+TEST_F(LaunchMindTest, ANewcomerThatDoesNotReachTheRunIsNoReasonForAStart) {
+  trains(0, without_c);
+  mind.take_news();
+  const std::vector<HostAnswer> all = {{0}, {0}, {0}};
+  std::vector<LaunchHost> asked = mind.candidates(20 * sec);
+  ASSERT_EQ(asked.size(), 3u);
+  const std::vector<LinkFault> cut = {{"c", "a", "10.0.0.1"}};
+  EXPECT_FALSE(mind.is_worth_another_start(20 * sec, asked, all, cut));
+  const std::vector<LaunchNews> news = mind.take_news();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].sentence, "host c cannot be used: it cannot connect to host a at 10.0.0.1");
+  EXPECT_TRUE(mind.is_worth_another_start(60 * sec, asked, all)) << "the link is mended";
+}
+
 TEST_F(LaunchMindTest, AHostThatGaveWrongNumbersIsUsedOnlyWhereOthersWillNotDo) {
   mind.set_doubted({{"b", "it gave wrong numbers"}});
   EXPECT_THAT(choose(0), ElementsAre("a", "b", "c")) << "with fewer hosts there were fewer ranks";

@@ -5,6 +5,7 @@
 //   - The launch ends with 2 to 5 only if the inputs themselves are wrong, or all hosts of its first start lack them.
 //   - No host is left out that did nothing.
 //   - No host costs the run more than 6 starts in an hour.
+//   - No start has two hosts of which it was known that they do not reach each other.
 #pragma once
 
 #include <fmt/core.h>
@@ -137,7 +138,12 @@ class SimulatedLaunch {
     pass(ask_s);
     std::vector<HostAnswer> answers;
     for (const SimulatedHost& host : hosts_) answers.push_back(answer_of(host));
-    mind_.heard(now(), answers);
+    shown_.clear();
+    for (const auto& [one, other] : cuts_) {
+      const bool attend = answers[one].code == 0 && answers[other].code == 0;
+      if (attend) shown_.push_back({.from = list_[one].name, .of = list_[other].name, .where = "10.0.0.1"});
+    }
+    mind_.heard(now(), answers, shown_);
     take_news();
   }
   static HostAnswer answer_of(const SimulatedHost& host) {
@@ -159,6 +165,10 @@ class SimulatedLaunch {
     used_.clear(), died_.clear(), breaks_ = false;
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       if (hosts[i].answers) used_.insert(i), ranks[hosts[i].name] = 2;
+    }
+    for (const LinkFault& link : shown_) {
+      if (ranks.contains(link.from) && ranks.contains(link.of))
+        wrong_ = fmt::format("a start has {} and {}, which do not reach each other", link.from, link.of);
     }
     mind_.begins(now(), ranks, static_cast<int>(2 * ranks.size()), false);
     pass(start_s);
@@ -219,7 +229,7 @@ class SimulatedLaunch {
       if (asked.empty()) continue;
       std::vector<HostAnswer> answers;
       for (const SimulatedHost& host : hosts_) answers.push_back(answer_of(host));
-      const bool grows = mind_.is_worth_another_start(now(), asked, answers);
+      const bool grows = mind_.is_worth_another_start(now(), asked, answers);  // before they meet
       take_news();
       if (!grows) continue;
       mind_.leaves();
@@ -279,6 +289,7 @@ class SimulatedLaunch {
   std::vector<LaunchHost> list_;
   std::vector<SimulatedHost> hosts_ = std::vector<SimulatedHost>(4);
   std::set<std::pair<std::size_t, std::size_t>> cuts_;
+  std::vector<LinkFault> shown_;  // by the newest question
   std::set<std::size_t> used_, died_;
   bool breaks_ = false, trains_ = false, inputs_wrong_ = false, over_ = false;
   std::size_t next_ = 0;

@@ -439,8 +439,9 @@ class Errors(unittest.TestCase):
 
     def ready(self, *overrides, digest="-", directory=None):
         token, nonce = "0123456789abcdef", "0" * 32
-        return self.holdfast("launch", "--on-host", "ready", token, nonce, "shared", digest, "1", "1", directory or self.folder, "--", "run.toml",
-                             *overrides)
+        meeting = ["-", "0", "-", "-"]  # there is none
+        return self.holdfast("launch", "--on-host", "ready", token, nonce, "shared", digest, "1", "1", *meeting, directory or self.folder,
+                             "--", "run.toml", *overrides)
 
     def test_ready_working_directory(self):
         self.expect_nothing_made(self.ready(directory="/no/such/place"))

@@ -564,6 +564,39 @@ class HostsTest(unittest.TestCase):
                          [(RANKS, RANKS - SLOTS)], output)
         self.assertIn("the others may go on", output)
 
+    def test_a_start_with_two_hosts_that_do_not_reach_each_other(self):
+        """They answer the launcher, and their ranks would not reach each other: one of them is left out before a start is lost."""
+        self.cluster.close()
+        self.cluster = hosts.Cluster(HOSTS, training_network=True)
+        self.addCleanup(self.cluster.close)
+        self.cluster.cut_pair("n1", "n2", card="e1")
+        run, start = self.launch(NO_GROWTH, faults="", until=3, OMPI_MCA_btl_tcp_if_exclude="lo,e0")
+        status = json.loads(self.cluster.call("n0", str(harness.PROGRAM), "status", "--json", str(run.directory)).stdout)
+        self.assertEqual({name: row["state"] for name, row in status["left_out"].items()}, {"n2": "suspected"}, status)
+        output = self.expect_finished(run, start)
+        self.assertEqual([event["hosts"] for event in run.events("start")], [{"n0": SLOTS, "n1": SLOTS}], output)
+        self.assertEqual(run.events("fault") + run.events("recovery"), [], output)
+        [excluded] = run.events("exclude")
+        self.assertEqual(excluded["host"], "n2")
+        self.assertRegex(excluded["reason"], "n1 .*10.78.0.3")
+        self.expect_sentence("launch-host-not-linked", output)
+
+    @harness.full
+    def test_a_newcomer_that_does_not_reach_the_run(self):
+        """A healthy run is not asked to pause for it, until its link is mended."""
+        self.cluster.close()
+        self.cluster = hosts.Cluster(HOSTS, training_network=True)
+        self.addCleanup(self.cluster.close)
+        self.cluster.cut_pair("n1", "n2", card="e1")
+        run, start = self.launch("--elastic.grow_after=1s", faults=SLOW_UNTIL_THE_END, until=16, OMPI_MCA_btl_tcp_if_exclude="lo,e0")
+        self.assertEqual(len(run.events("start")), 1, start.tail())
+        self.cluster.mend_pair("n1", "n2", card="e1")
+        harness.wait_until(lambda: len(run.events("start")) > 1, SETTLE_S, lambda: not start.alive(), "n2 is not taken back", start.tail)
+        output = self.expect_finished(run, start)
+        everywhere = {name: SLOTS for name in ("n0", "n1", "n2")}
+        self.assertEqual([event["hosts"] for event in run.events("start")], [{"n0": SLOTS, "n1": SLOTS}, everywhere], output)
+        self.assertEqual(run.events("fault"), [], output)
+
     @harness.full
     def test_hosts_with_room_for_fewer_ranks(self):
         """Each has one GPU for its two ranks, and they are not to share it: a start with all would lose half of them."""

@@ -24,8 +24,9 @@ class ReadyTest(unittest.TestCase):
         self.nonce_file.parent.mkdir(parents=True)
         self.nonce_file.write_text(self.nonce)
 
-    def ask(self, *overrides, shared=True, digest="-", ranks=2, ranks_here=1, directory=None, config=None, **variables):
-        words = ["ready", self.token, self.nonce, "shared" if shared else "local", digest, str(ranks), str(ranks_here),
+    def ask(self, *overrides, shared=True, digest="-", ranks=2, ranks_here=1, meeting=("-", "0", "-", "-"), directory=None, config=None,
+            **variables):
+        words = ["ready", self.token, self.nonce, "shared" if shared else "local", digest, str(ranks), str(ranks_here), *meeting,
                  str(directory or self.scene.directory), "--", config or self.scene.config.name,
                  f"--run.directory={self.run_directory.name}", *overrides]
         environment = {**self.scene.environment, **variables}
@@ -111,6 +112,13 @@ class ReadyTest(unittest.TestCase):
         broken = {**gpus, "EMULATED_BROKEN_GPU": "1"}
         self.assertEqual(self.ask("--device=cuda", ranks_here=1, **broken).stdout, ready)
         self.expect_room(self.ask("--device=cuda", ranks_here=2, **broken), "room for 1: .*GPU 1.*")
+
+    def test_a_meeting_to_which_it_cannot_come(self):
+        """Nobody listens there: that is no fault of this host."""
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        outcome = self.ask(meeting=(f"{port}@127.0.0.1", "0", "^lo", "-"))
+        self.assertEqual((outcome.returncode, outcome.stdout), (0, f"here {socket.gethostname()}\nready\n"))
 
     def test_what_an_earlier_start_left_is_ended_first(self):
         left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
