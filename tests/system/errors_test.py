@@ -1290,6 +1290,19 @@ class Errors(unittest.TestCase):
     def test_download_foreign(self):
         self.expect_not_kept(self.train(self.fetching(), "--run.seed=7"))
 
+    def test_download_other_run(self):
+        fetching = self.fetching()
+        lineage = (self.folder / "elsewhere" / "lineage.json").read_text()
+        self.run_directory.mkdir()
+        (self.run_directory / "lineage.json").write_text(lineage.replace(json.loads(lineage)["run_id"], "0" * 32))
+        self.expect_not_kept(self.train(fetching))
+
+    def test_download_no_shard(self):
+        fetching = self.fetching()
+        shard = newest(self.folder / "elsewhere") / "shard-00000.hfs"
+        shard.write_text("x" * shard.stat().st_size)
+        self.expect_not_kept(self.train(fetching))
+
     def test_download_more(self):
         fetching = self.fetching()
         (newest(self.folder / "elsewhere") / "latest").symlink_to("/etc/hostname")
