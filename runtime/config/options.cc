@@ -381,7 +381,8 @@ std::vector<Option> interval_options() {
            "Shell command that takes one file of a checkpoint, HOLDFAST_FILE, elsewhere, with the variables "
            "of "
            "checkpoint.upload_command and in place of it: every rank runs it for its own shard, all "
-           "at once, and when all are sent rank 0 runs it for the manifest, without which nobody takes the "
+           "at once, and when all are sent one of them runs it for the manifest, without which nobody takes "
+           "the "
            "others for a checkpoint"),
       duration("checkpoint.upload_timeout", HF_FIELD(checkpoint.upload_timeout_ms), {1000, kDay_ms}, kSafe,
                "An upload command that takes longer is killed, and has failed"),

@@ -134,13 +134,12 @@ Result<void> claim_directory(Env& env, const Config& config, std::unique_ptr<Cla
 // Refuses commands that would treat a part of a checkpoint as if it were all of it.
 Result<void> check_fits_parts(const Config& config) {
   const CheckpointConfig& checkpoint = config.checkpoint;
-  if (!checkpoint.upload_command.empty() || !checkpoint.upload_shard_command.empty()) {
+  if (!checkpoint.upload_command.empty()) {
     return fail(ExitCode::config,
                 "run.directory {} is local to each host, so each has a part of every checkpoint, and "
-                "checkpoint.{} would upload one part as if it were all: leave it out, or give a "
-                "directory that the hosts share",
-                config.run.directory,
-                checkpoint.upload_command.empty() ? "upload_shard_command" : "upload_command");
+                "checkpoint.upload_command would upload one part as if it were all: give "
+                "checkpoint.upload_shard_command in place of it, which each rank runs for its own shard",
+                config.run.directory);
   }
   if (!checkpoint.download_command.empty()) {
     return fail(

@@ -7,7 +7,7 @@
 #include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
 #include "parallel/comm/agreement.h"
-#include "runtime/save/upload_name.h"
+#include "parallel/comm/gather.h"
 
 namespace holdfast::inline save {
 
@@ -29,21 +29,48 @@ void ShardUploads::offer(std::uint64_t step) {
   mark_in_use();
 }
 
-// Marks the checkpoints whose files are needed. Some rank may read them until the upload is over, and rank 0
-// removes old checkpoints.
+// Marks the checkpoints whose files are needed. Some rank may read them until the upload is over, and a rank that
+// publishes removes old checkpoints.
 void ShardUploads::mark_in_use() {
   std::vector<std::uint64_t> steps;
   if (busy()) steps.push_back(uploading_);
   if (next_.has_value()) steps.push_back(*next_);
-  if (is_first()) store_->set_in_use(std::move(steps));
+  store_->set_in_use(std::move(steps));
 }
 
 void ShardUploads::begin() {
-  phase_ = Phase::shards;
   uploading_ = *std::exchange(next_, std::nullopt);
   begin_ns_ = env_->monotonic_ns();
   attempts_ = 0;
+  if (!settings_.domains.has_value()) return begin_shards();
+  phase_ = Phase::parts;
+  share_.reset();
+  part_ = {};
+  if (!takes_part()) return;
+  job_.start(*env_, "uploader", [this, directory = store_->checkpoint_directory(uploading_)] {
+    part_ = find_upload_part(*env_, directory);
+    return Result<int>(1);
+  });
+}
+
+void ShardUploads::begin_shards() {
+  phase_ = Phase::shards;
   job_.start(*env_, "uploader", [this, step = uploading_] { return send_shards(step); });
+}
+
+void ShardUploads::begin_manifest() {
+  phase_ = Phase::manifest;
+  if (takes_part()) job_.start(*env_, "uploader", [this, step = uploading_] { return send_manifest(step); });
+}
+
+int ShardUploads::awaited() const {
+  if (phase_ == Phase::parts) return settings_.domains->count();
+  return phase_ == Phase::shards ? settings_.ranks : 1;
+}
+
+bool ShardUploads::takes_part() const {
+  if (phase_ == Phase::parts) return settings_.domains->leads(settings_.rank);
+  return phase_ == Phase::shards || (phase_ == Phase::manifest && sends_manifest());
 }
 
 void ShardUploads::vote(SaveVotes& votes) const {
@@ -52,8 +79,7 @@ void ShardUploads::vote(SaveVotes& votes) const {
 }
 
 Result<void> ShardUploads::advance(Communicator& communicator, const Waiter& waiter, const SaveVotes& sums) {
-  const std::int64_t awaited = phase_ == Phase::shards ? settings_.ranks : 1;
-  if (!busy() || sums.sent + sums.unsent < awaited) return {};
+  if (!busy() || sums.sent + sums.unsent < awaited()) return {};
   Result<void> outcome;
   if (takes_part()) {
     const Result<int> attempts = job_.take();
@@ -65,12 +91,31 @@ Result<void> ShardUploads::advance(Communicator& communicator, const Waiter& wai
     HF_CHECK(!outcome.ok());
     if (communicator.abandoned()) return outcome;
     end(std::move(outcome));
-  } else if (phase_ == Phase::manifest) {
-    end({});
-  } else {
-    phase_ = Phase::manifest;
-    if (is_first()) job_.start(*env_, "uploader", [this, step = uploading_] { return send_manifest(step); });
+    return {};
   }
+  return advance_phase(communicator, waiter);
+}
+
+// Goes to the phase after one that has succeeded on all ranks.
+Result<void> ShardUploads::advance_phase(Communicator& communicator, const Waiter& waiter) {
+  if (phase_ == Phase::parts) return share_out(communicator, waiter);
+  if (phase_ == Phase::shards) {
+    begin_manifest();
+  } else {
+    end({});
+  }
+  return {};
+}
+
+Result<void> ShardUploads::share_out(Communicator& communicator, const Waiter& waiter) {
+  HF_TRY(const std::vector<UploadPart> parts, gather(communicator, waiter, part_));
+  const Result<std::vector<UploadShare>> shares = shares_of_parts(parts, *settings_.domains);
+  if (!shares.ok()) {
+    end(shares.error());
+    return {};
+  }
+  share_ = (*shares)[static_cast<std::size_t>(settings_.rank)];
+  begin_shards();
   return {};
 }
 
@@ -87,14 +132,16 @@ void ShardUploads::end(Result<void> outcome) {
 // Sends the shards. It runs on a thread of its own, as send_manifest() does; both return the most attempts
 // that a file needed.
 Result<int> ShardUploads::send_shards(std::uint64_t step) {
+  if (share_.has_value() && share_->shards.empty()) return 1;  // this host may have no manifest, either
   const std::string directory = store_->checkpoint_directory(step);
   HF_TRY(const Manifest manifest, read_manifest(*env_, directory));
-  HF_TRY(const std::vector<std::string> files,
-         files_to_send(*env_, directory, manifest, settings_.rank, settings_.ranks));
+  const UploadShare share =
+      share_.has_value() ? *share_ : share_of_rank(manifest, settings_.rank, settings_.ranks);
+  HF_TRY(const std::vector<std::string> files, files_to_send(*env_, directory, manifest, share.shards));
   int attempts = 1;
   for (const std::string& file : files) {
     HF_FAULT_POINT(*faults_, "upload.before_file");
-    const CommandAttempts done = send(manifest, directory, file);
+    const CommandAttempts done = send(manifest, share.name, directory, file);
     HF_TRY_VOID(done.outcome);
     attempts = std::max(attempts, done.attempts);
   }
@@ -105,21 +152,21 @@ Result<int> ShardUploads::send_manifest(std::uint64_t step) {
   const std::string directory = store_->checkpoint_directory(step);
   HF_TRY(const Manifest manifest, read_manifest(*env_, directory));
   HF_FAULT_POINT(*faults_, "upload.before_manifest");
-  const CommandAttempts done = send(manifest, directory, checkpoint_names::manifest);
+  const CommandAttempts done = send(manifest, upload_name(manifest), directory, checkpoint_names::manifest);
   HF_TRY_VOID(done.outcome);
   record_upload(*env_, settings_.record, manifest, settings_.command.line);
   return done.attempts;
 }
 
-CommandAttempts ShardUploads::send(const Manifest& manifest, const std::string& directory,
-                                   const std::string& file) {
+CommandAttempts ShardUploads::send(const Manifest& manifest, const std::string& name,
+                                   const std::string& directory, const std::string& file) {
   if (cancelled_) return {.outcome = fail(ExitCode::checkpoint, "the run ends")};
   if (const Result<void> own = check_no_link(*env_, directory + "/" + file); !own.ok())
     return {.outcome = own.error()};
   return run_user_command(*env_, settings_.command,
                           {{"HOLDFAST_CHECKPOINT", directory},
                            {"HOLDFAST_FILE", directory + "/" + file},
-                           {"HOLDFAST_NAME", upload_name(manifest)},
+                           {"HOLDFAST_NAME", name},
                            {"HOLDFAST_STEP", fmt::format("{}", manifest.step)},
                            {"HOLDFAST_RUN", manifest.run_id}},
                           cancelled_);

@@ -5,10 +5,13 @@
 //   run_step(worker, {.uploads = &uploads});
 //   HF_TRY_VOID(uploads.advance(communicator, waiter, outcome.saves));
 //
-// An upload has two phases:
-//   shards     every rank sends its files (upload_name.h), and reports this in the vote of some later step
-//   manifest   when all have, rank 0 sends the manifest, and reports this in another vote; files without a
-//              manifest do not count as a checkpoint, so what is visible there is complete
+// An upload has two phases, and one before them where run.directory is local to each host:
+//   parts      the first rank of each host looks which shards are there (upload_name.h), and reports this in the vote
+//              of some later step; then all share out the shards
+//   shards     every rank sends its files, and reports this in the vote of some later step
+//   manifest   when all have, one rank (rank 0 where there is one directory) sends the manifest, and reports this in
+//              another vote; files without a manifest do not count as a checkpoint, so what is visible there is
+//              complete
 // One upload is under way at a time; of the checkpoints that are offered meanwhile only the newest waits for
 // its turn. An upload that fails on some rank is abandoned by all, and the checkpoint stays where it is.
 //
@@ -30,6 +33,8 @@
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/save/save_records.h"
+#include "runtime/save/storage_domains.h"
+#include "runtime/save/upload_name.h"
 #include "runtime/save/uploader.h"
 #include "runtime/save/user_command.h"
 
@@ -42,6 +47,7 @@ class ShardUploads {
     std::string record = {};  // path of RUN/uploaded; empty: none
     int rank = 0;
     int ranks = 1;
+    std::optional<StorageDomains> domains = {};  // of all ranks; none: all see one directory
   };
   // The store outlives it.
   ShardUploads(Env& env, FaultPoints& faults, CheckpointStore& store, Settings settings);
@@ -62,16 +68,23 @@ class ShardUploads {
   std::vector<UploadReport> take_reports() { return std::exchange(reports_, {}); }
 
  private:
-  enum class Phase { idle, shards, manifest };
+  enum class Phase { idle, parts, shards, manifest };
 
   void begin();
+  void begin_shards();
+  void begin_manifest();
+  Result<void> advance_phase(Communicator& communicator, const Waiter& waiter);
+  Result<void> share_out(Communicator& communicator, const Waiter& waiter);
   void end(Result<void> outcome);
   void mark_in_use();
-  bool takes_part() const { return phase_ == Phase::shards || (phase_ == Phase::manifest && is_first()); }
-  bool is_first() const { return settings_.rank == 0; }
+  // Returns how many ranks report the end of the phase.
+  int awaited() const;
+  bool takes_part() const;
+  bool sends_manifest() const { return share_.has_value() ? share_->sends_manifest : settings_.rank == 0; }
   Result<int> send_shards(std::uint64_t step);
   Result<int> send_manifest(std::uint64_t step);
-  CommandAttempts send(const Manifest& manifest, const std::string& directory, const std::string& file);
+  CommandAttempts send(const Manifest& manifest, const std::string& name, const std::string& directory,
+                       const std::string& file);
 
   Env* env_;
   FaultPoints* faults_;
@@ -82,7 +95,9 @@ class ShardUploads {
   std::uint64_t uploading_ = 0;        // step being uploaded, unless idle
   std::optional<std::uint64_t> next_;  // step that waits
   std::int64_t begin_ns_ = 0;
-  int attempts_ = 0;  // most attempts that a file of this rank needed
+  int attempts_ = 0;                  // most attempts that a file of this rank needed
+  UploadPart part_;                   // of the directory that this rank looks into
+  std::optional<UploadShare> share_;  // of this rank, where the checkpoint is in parts
   std::vector<UploadReport> reports_;
   BackgroundJob<int> job_;  // attempts; the last member: it uses the others
 };

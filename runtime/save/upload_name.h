@@ -1,12 +1,14 @@
 // Names a checkpoint at the place that it is uploaded to, and decides which rank sends which of its files.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "checkpoint/manifest.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
+#include "runtime/save/storage_domains.h"
 
 namespace holdfast::inline save {
 
@@ -26,10 +28,43 @@ void record_upload(Env& env, const std::string& path, const Manifest& manifest, 
 Result<void> check_no_link(Env& env, const std::string& path);
 Result<void> check_no_links_in(Env& env, const std::string& directory);
 
-// Returns the names of the files that this rank of `ranks` sends: its own shard where this layout wrote the
-// checkpoint, every `ranks`-th one where another did, and the base files of each (FORMAT.md), each name once.
-// The manifest is not among the names of any rank.
+// UploadShare is what one rank sends of a checkpoint, beside the manifest, which is sent last.
+struct UploadShare {
+  std::string name = {};                 // upload_name() of the checkpoint, the same on all ranks
+  std::vector<std::size_t> shards = {};  // indexes in the manifest
+  bool sends_manifest = false;
+};
+
+// Returns the share of this rank of `ranks` where all see one directory: its own shard where this layout wrote
+// the checkpoint, every `ranks`-th one where another did. Rank 0 sends the manifest.
+UploadShare share_of_rank(const Manifest& manifest, int rank, int ranks);
+
+// UploadPart is what the directory of one host has of a checkpoint that is in parts on several hosts.
+struct UploadPart {
+  std::string name = {};                    // upload_name() of the manifest there; empty: there is none
+  std::string content = {};                 // content_of() the shards that it names
+  std::uint64_t shard_count = 0;            // that it names
+  std::vector<std::uint64_t> present = {};  // indexes of the shards that are here
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("name", self.name);
+    visit("content", self.content);
+    visit("shard_count", self.shard_count);
+    visit("present", self.present);
+  }
+};
+// Looks for the part of the checkpoint in `directory`. What cannot be read there is none.
+UploadPart find_upload_part(Env& env, const std::string& directory);
+// Returns the share of each rank of a checkpoint in parts: a shard is sent from a host that has it, by the rank that
+// wrote it if that is there. The manifest, which gives the checkpoint its name, is that of the first host whose shards
+// can all be found. Hosts write the same manifest, but for what they know of the checkpoint before it. `parts`: by rank,
+// empty but on leaders. Error: checkpoint, if some shard is nowhere. Pure.
+Result<std::vector<UploadShare>> shares_of_parts(const std::vector<UploadPart>& parts,
+                                                 const StorageDomains& domains);
+
+// Returns the names of the shards and of the base files that they use (FORMAT.md), each name once.
 Result<std::vector<std::string>> files_to_send(Env& env, const std::string& directory,
-                                               const Manifest& manifest, int rank, int ranks);
+                                               const Manifest& manifest,
+                                               const std::vector<std::size_t>& shards);
 
 }  // namespace holdfast::inline save

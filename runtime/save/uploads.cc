@@ -1,8 +1,10 @@
 #include "runtime/save/uploads.h"
 
-#include <array>
+#include <algorithm>
+#include <tuple>
 
 #include "checkpoint/candidates.h"
+#include "parallel/comm/gather.h"
 #include "parallel/comm/rank_sum.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/run_directory.h"
@@ -38,27 +40,55 @@ Uploads::Uploads(const Setup& setup)
       store_(&setup.store),
       command_(upload_command_of(setup.config.checkpoint)),
       record_(RunPaths{setup.config.run.directory}.uploaded()),
-      first_(setup.rank == 0) {
+      first_(setup.rank == 0),
+      looks_(setup.domains.has_value() ? setup.domains->leads(setup.rank) : first_) {
   if (!setup.config.checkpoint.upload_shard_command.empty()) {
     shards_.emplace(setup.env, setup.faults, setup.store,
-                    ShardUploads::Settings{
-                        .command = command_, .record = record_, .rank = setup.rank, .ranks = setup.ranks});
+                    ShardUploads::Settings{.command = command_,
+                                           .record = record_,
+                                           .rank = setup.rank,
+                                           .ranks = setup.ranks,
+                                           .domains = setup.domains});
   } else if (wanted() && first_) {
     whole_.emplace(setup.env, setup.store, Uploader::Settings{.command = command_, .record = record_});
   }
 }
 
+// Newest describes the newest checkpoint in the directory of a rank.
+struct Uploads::Newest {
+  bool exists = false, is_uploaded = false;
+  std::uint64_t generation = 0, step = 0;
+
+  auto age() const { return std::tuple(exists, generation, step); }
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("exists", self.exists);
+    visit("is_uploaded", self.is_uploaded);
+    visit("generation", self.generation);
+    visit("step", self.step);
+  }
+};
+
+// Looks for the newest checkpoint. Where it is in parts, that is the newest of which all hosts have theirs, if one is
+// known.
+Uploads::Newest Uploads::find_newest() const {
+  const std::optional<ParentCheckpoint>& whole = store_->on_all_hosts();
+  const Result<Manifest> manifest = read_manifest(
+      *env_, whole.has_value() ? store_->checkpoint_directory(whole->step) : store_->newest_directory());
+  if (!manifest.ok()) return {};
+  return {.exists = true,
+          .is_uploaded = text_within_or_empty(*env_, record_, text_limits::identity) ==
+                         upload_record(*manifest, command_.line),
+          .generation = manifest->generation,
+          .step = manifest->step};
+}
+
 Result<void> Uploads::offer_newest(Communicator& communicator, const Waiter& waiter) {
   if (!wanted()) return {};
-  std::array<std::int64_t, 1> newest = {0};  // step + 1; 0: there is none to send
-  if (first_) {
-    const Result<Manifest> manifest = read_manifest(*env_, store_->newest_directory());
-    if (manifest.ok() && text_within_or_empty(*env_, record_, text_limits::identity) !=
-                             upload_record(*manifest, command_.line))
-      newest[0] = static_cast<std::int64_t>(manifest->step) + 1;
-  }
-  HF_TRY_VOID(all_reduce_sum(communicator, waiter, newest));
-  if (newest[0] > 0) offer(static_cast<std::uint64_t>(newest[0] - 1));
+  HF_TRY(const std::vector<Newest> all, gather(communicator, waiter, looks_ ? find_newest() : Newest{}));
+  const Newest& newest = *std::ranges::max_element(all, {}, &Newest::age);
+  const bool is_uploaded = std::ranges::any_of(
+      all, [&](const Newest& each) { return each.is_uploaded && each.age() == newest.age(); });
+  if (newest.exists && !is_uploaded) offer(newest.step);
   return {};
 }
 

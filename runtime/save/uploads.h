@@ -24,6 +24,7 @@
 #include "runtime/os/fault_point.h"
 #include "runtime/save/save_records.h"
 #include "runtime/save/shard_uploads.h"
+#include "runtime/save/storage_domains.h"
 #include "runtime/save/uploader.h"
 
 namespace holdfast::inline save {
@@ -37,10 +38,11 @@ class Uploads {
     const Config& config;
     int rank = 0;
     int ranks = 1;
+    std::optional<StorageDomains> domains = {};  // of all ranks; none: all see one directory
   };
   explicit Uploads(const Setup& setup);
 
-  // Offers the newest checkpoint, unless RUN/uploaded says that it is there. The processes of an earlier
+  // Offers the newest checkpoint, unless RUN/uploaded says on some host that it is there. The processes of an earlier
   // start, or the ranks before a recovery, may not have sent it completely.
   Result<void> offer_newest(Communicator& communicator, const Waiter& waiter);
   void offer(std::uint64_t step);
@@ -56,13 +58,16 @@ class Uploads {
   std::vector<UploadReport> take_reports();
 
  private:
+  struct Newest;
   bool wanted() const { return !command_.line.empty(); }
+  Newest find_newest() const;
 
   Env* env_;
   CheckpointStore* store_;
   UserCommand command_;            // without a line: no uploads
   std::string record_;             // path of RUN/uploaded
   bool first_;                     // rank 0
+  bool looks_;                     // rank 0, or the first rank of each host
   std::optional<Uploader> whole_;  // set on rank 0
   std::optional<ShardUploads> shards_;
 };

@@ -41,7 +41,8 @@ Trainer::Trainer(const Parts& parts)
                 .store = parts.store,
                 .config = parts.worker.rank().config,
                 .rank = parts.worker.rank().communicator.rank(),
-                .ranks = parts.worker.rank().communicator.size()}) {
+                .ranks = parts.worker.rank().communicator.size(),
+                .domains = parts.tier.has_value() ? parts.tier->domains() : std::nullopt}) {
   // The initial estimate of the duration of a save is that of a slow disk.
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_view().state_bytes()) * slow_ns_per_byte;

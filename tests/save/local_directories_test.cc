@@ -275,6 +275,68 @@ TEST_F(LocalDirectoriesTest, HostsOfOneName) {
   EXPECT_THAT(end.message, HasSubstr("no host that is here has shard-00001.hfs; it was on host n"));
 }
 
+// Uploads from the disks of several hosts.
+class RemoteCopyTest : public LocalDirectoriesTest {
+ protected:
+  std::string remote() const { return run_directory("remote"); }
+  // Copies the file from the disk of its host, and writes down its name.
+  std::string uploading() const {
+    return fmt::format(
+        "checkpoint.upload_shard_command=mkdir -p {0}/$HOLDFAST_NAME && cp $HOLDFAST_FILE "
+        "{0}/$HOLDFAST_NAME/ && "
+        "echo $HOLDFAST_NAME $(basename $HOLDFAST_FILE) >> {0}.log",
+        remote());
+  }
+  std::vector<std::string> sent() const {
+    const Result<std::string> text = posix_env().read_text(remote() + ".log");
+    std::istringstream lines(text.ok() ? *text : "");
+    std::vector<std::string> names;
+    for (std::string line; std::getline(lines, line);) names.push_back(line);
+    return names;
+  }
+  // Verifies all that counts there, and returns the digest of the newest.
+  std::string remote_digest() const {
+    std::string digest = "none";
+    for (const std::string& name : names_in(remote())) {
+      if (!fs::exists(remote() + "/" + name + "/manifest.json")) continue;
+      Result<Checkpoint> there = open_verified(posix_env(), remote() + "/" + name);
+      EXPECT_TRUE(there.ok()) << name << ": " << there.error().message;
+      if (!there.ok()) continue;
+      const Result<StateDigest> state = digest_checkpoint(*there);
+      digest = state.ok() ? to_text(*state) : state.error().message;
+    }
+    return digest;
+  }
+  std::string reference() {
+    EXPECT_EQ(train({.run = "reference"}).code, ExitCode::done);
+    return digest("reference");
+  }
+};
+
+TEST_F(RemoteCopyTest, EveryHostSendsWhatItHas) {
+  for (const std::string& copies : {no_copies, std::string("checkpoint.replicas=auto")}) {
+    const RunEnd end = train(on_two_hosts(0, {copies, "checkpoint.every_steps=10", uploading()}));
+    ASSERT_EQ(end.code, ExitCode::done) << end.message;
+    EXPECT_EQ(remote_digest(), reference()) << copies;
+    std::vector<std::string> names = sent();
+    ASSERT_GE(names.size(), 3U);
+    EXPECT_THAT(names.back(), HasSubstr("-step-00000020-"));
+    EXPECT_THAT(names.back(), HasSubstr("manifest.json"));
+    std::ranges::sort(names);
+    EXPECT_EQ(std::ranges::adjacent_find(names), names.end()) << "each file is sent once: " << names.front();
+    fs::remove_all(remote());
+    fs::remove(remote() + ".log");
+    fs::remove_all(run_directory("disks"));
+    fs::remove_all(run_directory("reference"));
+  }
+}
+
+TEST_F(RemoteCopyTest, OneRankCannotSendAllOfIt) {
+  const RunEnd end = train(on_two_hosts(0, {"checkpoint.upload_command=true"}));
+  EXPECT_EQ(end.code, ExitCode::config);
+  EXPECT_THAT(end.message, HasSubstr("checkpoint.upload_shard_command"));
+}
+
 TEST_F(LocalDirectoriesTest, OneHostHasOneDirectory) {
   const RunEnd end =
       train({.run = "run", .ranks = 2, .overrides = {}, .hosts = {"n@a", "n@a"}, .disks = {"x", "y"}});

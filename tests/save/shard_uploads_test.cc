@@ -37,6 +37,41 @@ TEST(UploadName, TheGreatestIsTheNewestAndOtherBytesHaveAnother) {
   EXPECT_TRUE(newer.starts_with("generation-0000-step-00000100-")) << newer;
 }
 
+// Ranks 0 and 2 of host a, 1 and 3 of host b.
+TEST(UploadShares, AShardIsSentFromAHostThatHasIt) {
+  const StorageDomain a{.number = 0, .host = "a"}, b{.number = 1, .host = "b"};
+  const StorageDomains domains({a, b, a, b});
+  const std::vector<std::uint64_t> shards = {0, 1, 2};
+  const auto part = [&](const std::string& name, const std::string& content,
+                        std::vector<std::uint64_t> present) {
+    return UploadPart{.name = name, .content = content, .shard_count = 3, .present = std::move(present)};
+  };
+  struct Case {
+    UploadPart of_a, of_b;
+    std::vector<std::vector<std::size_t>> sent;  // by rank; empty: it cannot be sent
+    std::size_t manifest_sender;
+  };
+  const std::vector<Case> cases = {
+      {part("A", "x", {0, 2}), part("B", "x", {1}), {{0}, {1}, {2}, {}}, 0},
+      {part("A", "x", shards), part("B", "x", shards), {{0}, {1}, {2}, {}}, 0},  // with copies
+      {part("A", "x", shards), {}, {{0}, {}, {1, 2}, {}}, 0},                    // b is new
+      {{}, part("B", "x", shards), {{}, {0, 1}, {}, {2}}, 1},                    // a is new
+      {part("A", "x", {0}), part("B", "y", shards), {{}, {0, 1}, {}, {2}}, 1},   // a has an older layout's
+      {part("A", "x", {0}), part("B", "x", {1}), {}, 0},
+      {{}, {}, {}, 0},
+  };
+  for (const Case& each : cases) {
+    const Result<std::vector<UploadShare>> shares = shares_of_parts({each.of_a, each.of_b, {}, {}}, domains);
+    EXPECT_EQ(shares.ok(), !each.sent.empty());
+    if (!shares.ok()) continue;
+    for (std::size_t rank = 0; rank < each.sent.size(); ++rank) {
+      EXPECT_EQ((*shares)[rank].shards, each.sent[rank]) << rank;
+      EXPECT_EQ((*shares)[rank].sends_manifest, rank == each.manifest_sender);
+      EXPECT_EQ((*shares)[rank].name, each.manifest_sender == 0 ? "A" : "B");
+    }
+  }
+}
+
 class ShardUploadsTest : public TrainingTest {
  protected:
   // A checkpoint of step 2 with a shard of each of these ranks.

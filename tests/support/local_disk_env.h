@@ -1,4 +1,5 @@
-// LocalDiskEnv: one directory is at another place for who uses this Env, as a path on a host's own disk is.
+// LocalDiskEnv: one directory is at another place for who uses this Env, as a path on a host's own disk is. Commands that
+// are started by it get the other place in their variables.
 //
 //   LocalDiskEnv env(inner, "/scratch/run", "/scratch/disks/n0/run");   // a rank of host n0
 #pragma once
@@ -49,6 +50,11 @@ class LocalDiskEnv final : public ForwardingEnv {
   }
   Result<bool> is_locked(const std::string& path) override { return inner().is_locked(at(path)); }
   Result<std::uint64_t> free_bytes(const std::string& path) override { return inner().free_bytes(at(path)); }
+  Result<CommandEnd> run_command(const Command& command) override {
+    Command there = command;
+    for (auto& [name, value] : there.variables) value = at(value);
+    return inner().run_command(there);
+  }
 
  private:
   std::string at(const std::string& path) const {
