@@ -230,6 +230,7 @@ class Guard {
     HostEvidence evidence;
     for (std::uint32_t index = 0; index < board_->slots(); ++index)
       evidence.slots.push_back(read_slot(board_->slot(index)));
+    if (network_ != nullptr) evidence.leaves_because_of = network_->leaves_because_of(now_ns);
     if (network_ != nullptr && mind_.wants_distant(evidence))
       evidence.distant = network_->distant_ranks(now_ns);
     if (mind_.wants_processes(evidence)) evidence.processes = all_processes();

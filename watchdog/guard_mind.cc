@@ -1,6 +1,7 @@
 #include "watchdog/guard_mind.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -203,6 +204,7 @@ bool GuardMind::wants_distant(const HostEvidence& evidence) const {
 bool GuardMind::wants_processes(const HostEvidence& evidence) const {
   if (std::ranges::any_of(watched_, [&](const Watched& each) { return resists(each); })) return true;
   if (std::ranges::any_of(watched_, &Watched::is_dying)) return false;
+  if (!evidence.leaves_because_of.empty()) return true;
   return own_may_hang(evidence) || (is_distant_look_due() ? distant_may_hang(evidence) : distant_may_hang_);
 }
 
@@ -221,7 +223,9 @@ GuardActions GuardMind::judge(const HostEvidence& evidence) {
   report_late(actions);
   look_at_killed(evidence, actions);
   report_storage(evidence, actions);
-  if (somebody_may_hang(evidence)) {
+  if (!evidence.leaves_because_of.empty()) {
+    leave(evidence, actions);
+  } else if (somebody_may_hang(evidence)) {
     find_hang(evidence, actions);
   } else {
     suspected_ = {};
@@ -312,6 +316,17 @@ void GuardMind::end(std::span<const HangVerdict::Another> culprits, const HostEv
     actions.push_back({.kind = Kind::say, .text = each.sentence + "; it is ended"});
     actions.push_back({.kind = Kind::report, .rank = rank_of(each), .text = each.sentence});
   }
+}
+
+// Ends the ranks of this host, which nothing but a link to other hosts has failed.
+void GuardMind::leave(const HostEvidence& evidence, GuardActions& actions) {
+  if (nobody_left() || std::ranges::any_of(watched_, &Watched::is_dying)) return;
+  HF_CHECK(evidence.processes.size() == watched_.size());
+  end_all(fmt::format("host {} and {} {} do not hear each other, and the other hosts hear both; without host {} "
+                      "the others may go on",
+                      host_, evidence.leaves_because_of.size() == 1 ? "host" : "hosts",
+                      fmt::join(evidence.leaves_because_of, ", "), host_),
+          evidence, actions);
 }
 
 // Ends the ranks of this host if it is among those whose end lets the others go on.

@@ -17,6 +17,8 @@
 //   - The detector says which ranks hang. A rank is ended only after two ticks in a row have found the same,
 //     as a single look may catch a slot between two moments; and none while one that was killed still lives.
 //   - Ranks of other hosts are evidence, but their own guards end them.
+//   - Where this host has lost the link to others and is the one that has to leave for it, its ranks are ended: the
+//     others go on in place.
 //   - Where all wait for each other, and where a process does not die of SIGKILL (death_patience_ns), all
 //     ranks of the host are ended: level 2, the launcher starts the run again.
 #pragma once
@@ -82,6 +84,9 @@ struct HostEvidence {
   std::vector<SlotView> slots = {};
   std::vector<WatchedRank> distant = {};    // ranks of hosts in reach, where wants_distant()
   std::vector<SlotProcess> processes = {};  // by slot, where wants_processes()
+  // Hosts to which the link is broken while other hosts hear them and this one, if it is this one that has to leave
+  // (PeerHostMonitor::leaves_because_of).
+  std::vector<std::string> leaves_because_of = {};
 };
 
 class GuardMind {
@@ -160,6 +165,7 @@ class GuardMind {
   void find_hang(const HostEvidence& evidence, GuardActions& actions);
   void end(std::span<const HangVerdict::Another> culprits, const HostEvidence& evidence,
            GuardActions& actions);
+  void leave(const HostEvidence& evidence, GuardActions& actions);
   void end_deadlock(const HangVerdict& verdict, const HostEvidence& evidence, GuardActions& actions);
   void end_all(const std::string& sentence, const HostEvidence& evidence, GuardActions& actions);
   void kill(std::size_t index, const HostEvidence& evidence, GuardActions& actions);

@@ -59,22 +59,25 @@ void GuardNetwork::tick(std::int64_t now_ns, bool late) {
   call_some(now_ns);
   if (now_ns - beat_ns_ >= beat_every_ns_) beat(now_ns);
   for (Peer& peer : peers_) send(peer, now_ns);
+  show(now_ns);
+}
+
+void GuardNetwork::show(std::int64_t now_ns) {
+  std::vector<std::int32_t> missed = sight_->missed(now_ns);
+  silent_changed_ = silent_changed_ || missed != missed_;
+  missed_ = std::move(missed);
+  const std::vector<std::int32_t> out_of_reach = sight_->out_of_reach(now_ns);
   for (int host = 0; host < table_->hosts(); ++host) {
-    if (host == table_->own_host()) continue;
-    const bool away = sight_->out_of_reach(host, now_ns);
-    if (away == (table_->silent_since_ns(host) != 0)) continue;
-    table_->say_silent(host, away ? sight_->heard_ns(host) : 0);
-    silent_changed_ = true;
+    const bool away = std::ranges::binary_search(out_of_reach, host);
+    if (away != (table_->silent_since_ns(host) != 0))
+      table_->say_silent(host, away ? sight_->heard_ns(host) : 0);
   }
 }
 
 std::optional<std::vector<std::string>> GuardNetwork::take_silent() {
   if (!std::exchange(silent_changed_, false)) return std::nullopt;
   std::vector<std::string> silent;
-  for (int host = 0; host < table_->hosts(); ++host) {
-    if (host != table_->own_host() && table_->silent_since_ns(host) != 0)
-      silent.push_back(table_->name_of(host));
-  }
+  for (const std::int32_t host : missed_) silent.push_back(table_->name_of(host));
   if (hear_until_ns_ != 0) return silent;
   for (const std::int32_t host : sight_->never_heard()) silent.push_back(table_->name_of(host));
   return silent;
@@ -275,7 +278,7 @@ void GuardNetwork::ended(const SlotView& slot) {
 bool GuardNetwork::is_cut_off() const {
   if (table_ == nullptr || !has_peers()) return false;
   const auto away = [&](int host) {
-    return host == table_->own_host() || table_->silent_since_ns(host) != 0;
+    return host == table_->own_host() || std::ranges::binary_search(missed_, host);
   };
   if (table_->own_host() != 0) return away(0);
   for (int host = 0; host < table_->hosts(); ++host) {
@@ -296,6 +299,13 @@ std::string GuardNetwork::take_never_heard(std::int64_t now_ns) {
                          addresses.empty() ? "no address" : addresses.front());
   }
   if (hosts.size() > max_named) names += fmt::format(" and {} more", hosts.size() - max_named);
+  return names;
+}
+
+std::vector<std::string> GuardNetwork::leaves_because_of(std::int64_t now_ns) const {
+  std::vector<std::string> names;
+  if (sight_ == nullptr || missed_.empty()) return names;
+  for (const std::int32_t host : sight_->leaves_because_of(now_ns)) names.push_back(table_->name_of(host));
   return names;
 }
 

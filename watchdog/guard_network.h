@@ -55,8 +55,10 @@ class GuardNetwork {
   // Returns the hosts that have a guard and were not heard since the start, "b (10.0.0.2), c (10.0.0.3)";
   // once, when they had the time for it. Empty before and after that, and if there is none.
   std::string take_never_heard(std::int64_t now_ns);
-  // Returns the hosts that are out of reach, or were not heard in time, if they are others than at the last call.
+  // Returns the hosts that are missed, or were not heard in time, if they are others than at the last call.
   std::optional<std::vector<std::string>> take_silent();
+  // Returns the names of PeerHostMonitor::leaves_because_of().
+  std::vector<std::string> leaves_because_of(std::int64_t now_ns) const;
   // Returns the ranks of hosts in reach, by the clock of this one.
   std::vector<WatchedRank> distant_ranks(std::int64_t now_ns) const;
 
@@ -82,6 +84,7 @@ class GuardNetwork {
   GuardNetwork(Env& env, Board& board, std::string name, const Secret& secret)
       : env_(&env), board_(&board), name_(std::move(name)), network_(env, secret, "guard") {}
   bool find_table(std::int64_t now_ns);
+  void show(std::int64_t now_ns);
   void listen_to_callers(std::int64_t now_ns);
   void accept_callers();
   bool listen_to(Caller& caller, std::int64_t now_ns);
@@ -110,6 +113,7 @@ class GuardNetwork {
   std::vector<Caller> callers_;
   std::vector<EndedProcess> ended_;
   std::vector<WatchedRank> lost_spares_;
+  std::vector<std::int32_t> missed_;   // hosts, as of the newest tick
   bool silent_changed_ = false;        // since take_silent()
   std::vector<std::byte> frame_ = {};  // newest heartbeat
   std::int64_t framed_ns_ = 0;         // its time

@@ -10,6 +10,11 @@
 //     silence more: long enough for all ranks that still wait. Ranks that have gone on without it by then are
 //     not concerned, and afterwards nothing is said until the host is heard again.
 //   - Processes that the guard of their host saw end are dead; silence is no proof of that.
+//   - Two hosts that do not hear each other while a third one hears both have lost the link between them, and nothing
+//     else. Every guard finds the same smallest set of hosts whose end explains it (blame.h). They leave the run: the
+//     third host hears of it and proves it to the others, which go on in place. So a host that is heard elsewhere is
+//     missed, but for two silences more not out of reach. The first host of the run is, as mpirun is usually there: it
+//     would not hear of a death over that link, nor would MPI.
 //
 // A host sends a heartbeat ten times a second while the run has at most 200 hosts, and more rarely in larger
 // runs, so that a guard never hears more than about 2,000 of them a second. The silence is at least five
@@ -25,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "watchdog/blame.h"
 #include "watchdog/detector.h"
 #include "watchdog/guard_message.h"
 
@@ -53,7 +59,14 @@ class PeerHostMonitor {
   // Says that this guard looked late and could not hear any host meanwhile: all count as heard now.
   void looked_late(std::int64_t now_ns);
 
-  bool out_of_reach(int host, std::int64_t now_ns) const;
+  // Returns whether this host and that one do not hear each other.
+  bool misses(int host, std::int64_t now_ns) const;
+  std::vector<std::int32_t> missed(std::int64_t now_ns) const;
+  // Returns the missed hosts whose ranks nobody can prove to be dead, because no other host hears them, because they did
+  // not leave in time, or because the first host is at one end: ranks here wait for them in vain.
+  std::vector<std::int32_t> out_of_reach(std::int64_t now_ns) const;
+  // Returns the hosts that this one misses and others hear, if it is this one that has to leave the run for that.
+  std::vector<std::int32_t> leaves_because_of(std::int64_t now_ns) const;
   std::int64_t heard_ns(int host) const;                        // time of the last message; 0: never
   std::vector<std::int32_t> silent(std::int64_t now_ns) const;  // hosts that this one does not hear
   // Returns the hosts whose guard listens, and from which no message has ever come.
@@ -69,11 +82,15 @@ class PeerHostMonitor {
     std::int64_t heard_ns = 0,
                  received_ns = 0;  // received: time of `last`; heard: or assumed so
     std::int64_t closed_ns = 0;    // when its guard ended after `last`; 0: it has not
-    bool deaf = false;
+    std::int64_t deaf_since_ns = 0;  // since when it says that it does not hear this host; 0: it hears it
     GuardMessage last = {};
   };
   bool is_silent(int host, std::int64_t now_ns) const;
   bool is_lost_behind_guard(const Host& host, std::int64_t now_ns) const;
+  std::int64_t missed_since_ns(int host, std::int64_t now_ns) const;
+  bool is_heard(int host, std::int64_t now_ns) const;
+  bool is_heard_elsewhere(int host, std::int64_t now_ns) const;
+  std::vector<SilentPair> broken_links(std::int64_t now_ns) const;
 
   std::uint64_t start_;
   int own_host_;

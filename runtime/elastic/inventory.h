@@ -17,6 +17,7 @@ struct RecoveryInventory {
   bool joined = false;                  // config agreed on, data open, device made
   std::optional<bool> log_opened = {};  // the start is in the event log; unknown to a spare
   std::uint64_t step = 0;               // newest step of the rank
+  std::uint64_t kept_step = 0;          // newest step that was whole in RAM with all ranks of the epoch; 0: none was
   double gemm_peak = 0.0;               // FLOP/s of an active rank, measured at the start
   std::string shm_run_id = {};          // empty: not yet known to any rank
   std::string verdict = {};             // verdict of the watchdog on any host, a line
@@ -43,6 +44,7 @@ struct RecoveryInventory {
     visit("joined", self.joined);
     visit("log_opened", self.log_opened);
     visit("step", self.step);
+    visit("kept_step", self.kept_step);
     visit("gemm_peak", self.gemm_peak);
     visit("shm_run_id", self.shm_run_id);
     visit("verdict", self.verdict);

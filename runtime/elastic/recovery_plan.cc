@@ -1,5 +1,8 @@
 #include "runtime/elastic/recovery_plan.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -29,6 +32,7 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
     some_did_not = some_did_not || one.log_opened == false;
     some_did = some_did || one.log_opened == true;
     all.step = std::max(all.step, one.step);
+    all.kept_step = std::max(all.kept_step, one.kept_step);
     all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
     if (all.shm_run_id.empty()) all.shm_run_id = one.shm_run_id;
     if (all.verdict.empty()) all.verdict = one.verdict;
@@ -91,6 +95,17 @@ std::optional<SnapshotStep> plan_snapshot(std::span<const std::vector<SnapshotId
   }
   const SnapshotStep disk = {.writer = 0, .generation = start.generation, .step = start.step};
   return newest_whole_step(offers, disk, start.passed_over);
+}
+
+Result<void> check_kept_state(const RecoveryInventory& known, const StartPoint& start,
+                              std::span<const std::string> lost_hosts) {
+  const std::uint64_t found = start.snapshot.has_value() ? start.snapshot->step : start.step;
+  if (lost_hosts.empty() || found >= known.kept_step) return {};
+  return fail(ExitCode::communication,
+              "the ranks that are left have the state of step {} at most, and that of step {} may still be in the "
+              "memory of {}, where no rank is left; the run ends here, start it again: it goes on from what its "
+              "hosts have",
+              found, known.kept_step, fmt::join(lost_hosts, ", "));
 }
 
 StateSource source_of(const StartPoint& start) {

@@ -5,6 +5,7 @@
 //
 //   plan_recovery(inventories of all ranks)    end, start again, admit joiners, or go on with an assignment
 //   plan_snapshot(snapshots of all ranks)      the newest step that is whole in RAM, or none
+//   check_kept_state(what was found)           whether a new start may find a newer one
 //
 // The executors are TrainRun::recover() and admit() (train_run_recovery.cc, train_run_growth.cc) and
 // join_snapshot() (join.h): they gather, call the plan, and act.
@@ -57,6 +58,12 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
 // lowered goes on from the disk, too.
 std::optional<SnapshotStep> plan_snapshot(std::span<const std::vector<SnapshotIdentity>> snapshots,
                                           const StartPoint& start, std::uint64_t steps);
+
+// Returns an error with ExitCode::communication where the ranks that are left would go on from an older state than was
+// whole in RAM before, and `lost_hosts`, of which no rank is left, may still have their parts of it: what is in shared
+// memory outlives the processes, and a new start on all hosts that answer finds it.
+Result<void> check_kept_state(const RecoveryInventory& known, const StartPoint& start,
+                              std::span<const std::string> lost_hosts);
 
 enum class StateSource {
   ram,      // a snapshot or replica

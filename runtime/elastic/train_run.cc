@@ -419,6 +419,7 @@ Result<EpochEnd> TrainRun::train() {
   if (!end.ok()) {  // noted first, because the end of the trainer may take a while
     recovery_.fault_ns = launched_.env.monotonic_ns();
     saves_.unused_slot = trainer.unused_slot();
+    recovery_.inventory.kept_step = trainer.kept_step().value_or(0);
     recovery_.is_evicted = trainer.has_to_leave();
     enter_recovery(launched_.watch, step(), setup_.config);
     saves_.given_up = trainer.give_up_saves();
@@ -436,6 +437,7 @@ Result<EpochEnd> TrainRun::train() {
 void TrainRun::distrust_state(std::uint64_t trusted_step) {
   wait_for_given_up_saves();
   saves_.unused_slot.reset();
+  recovery_.inventory.kept_step = std::min(recovery_.inventory.kept_step, trusted_step);
   unseal_snapshots_after(launched_.env, digest_of(worker_->state().shm_run_id), trusted_step);
 }
 

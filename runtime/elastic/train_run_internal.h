@@ -132,6 +132,7 @@ class TrainRun {
   void keep_live_state(const MembershipView& of_epoch);
   Result<std::vector<RecoveryInventory>> exchange_inventories();
   void adopt_inventory(const RecoveryInventory& known);
+  std::vector<std::string> lost_hosts() const;
   Result<void> find_recovery_point();
 
   // Functions for growing back (train_run_growth.cc).

@@ -1,6 +1,9 @@
 #include "runtime/elastic/train_run_internal.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "parallel/comm/gather.h"
 #include "runtime/elastic/live_state.h"
@@ -78,6 +81,7 @@ void TrainRun::note_fault(const Error& fault) {
   recovery_.step = step();
   // The last recovery is over if a step was made since; a spare assumes that.
   const bool was_spare = group_.epoch != nullptr && !group_.epoch->is_active();
+  if (was_spare) recovery_.inventory.kept_step = 0;  // of an epoch before this one
   if (was_spare ||
       (worker_ != nullptr && recovery_.record.has_value() && recovery_.step > recovery_.record->resumed_step))
     recovery_.record.reset();
@@ -200,6 +204,17 @@ void TrainRun::adopt_inventory(const RecoveryInventory& known) {
   recovery_.record->reported = recovery_.inventory.reported;
 }
 
+// Returns the hosts of which no rank is left, where a launcher can start the run again on them.
+std::vector<std::string> TrainRun::lost_hosts() const {
+  std::vector<std::string> lost;
+  if (launched_start(launched_.env).empty()) return lost;
+  const std::map<std::string, int> now = ranks_by_host(view_of_group());
+  for (const auto& [host, ranks] : ranks_by_host(recovery_.record->before)) {
+    if (!now.contains(host)) lost.push_back(host);
+  }
+  return lost;
+}
+
 // Finds the state to go on from, among all ranks that are left.
 Result<void> TrainRun::find_recovery_point() {
   HF_TRY_VOID(complete_rollback());
@@ -263,6 +278,10 @@ Result<PhaseOutcome> TrainRun::plan_epoch() {
       break;
   }
   HF_TRY_VOID(find_recovery_point());
+  if (Result<void> kept = check_kept_state(recovery_.inventory, setup_.start, lost_hosts()); !kept.ok()) {
+    recovery_.failed = true;
+    return kept.error();
+  }
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
   recovery_.record->plan_ns += phase_ns();
   return PhaseOutcome::ready;

@@ -98,7 +98,11 @@ void LaunchMind::trains(std::int64_t now_ns) {
 // can come back alone.
 void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent) {
   const ScaleUp::Ranks named = in_list(ranks);
-  const std::vector<SilentPair> pairs = in_list(silent);
+  std::vector<SilentPair> pairs = in_list(silent);
+  // Where one of them has its ranks still, the guards have found the other to blame.
+  std::erase_if(pairs, [&](const SilentPair& pair) {
+    return given_to(named, pair.from) > 0 || given_to(named, pair.of) > 0;
+  });
   std::set<std::string> excused;
   for (const SilentPair& pair : pairs) excused.insert({pair.from, pair.of});
   if (!pairs.empty()) {

@@ -51,6 +51,12 @@ Trainer::Trainer(const Parts& parts)
                                           parts.tier);
 }
 
+std::optional<std::uint64_t> Trainer::kept_step() const {
+  const std::optional<std::uint64_t> confirmed = saver_ ? saver_->confirmed_step() : std::nullopt;
+  if (confirmed.has_value() || !parts_.resumed.has_value()) return confirmed;
+  return parts_.resumed->step;
+}
+
 // Runs the steps. An error that all ranks agree on ends the run only after the saves that it has begun,
 // because they are of earlier steps, and sound.
 Result<ExitCode> Trainer::run() {

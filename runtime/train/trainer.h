@@ -71,6 +71,9 @@ class Trainer {
   bool goes_back_together() const { return goes_back_together_; }
   // Returns StateSaver::unused_slot(). Called after an error.
   std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
+  // Returns StateSaver::confirmed_step(), or the step of the snapshot that the state was resumed from. Called after an
+  // error.
+  std::optional<std::uint64_t> kept_step() const;
   // Cancels the saves and returns their saver, which may have to wait for the disk before it can be
   // destroyed. Called after an error. Null: there is no saver.
   std::unique_ptr<StateSaver> give_up_saves();

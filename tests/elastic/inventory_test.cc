@@ -45,10 +45,11 @@ TEST(GatherInventories, IsThatOfTheRankThatCameFurthest) {
 
 TEST(GatherInventories, WhatOneRankKnowsHoldsForAll) {
   const RecoveryInventory all =
-      merged({{.redone_step = 4, .redone = 1},
+      merged({{.kept_step = 6, .redone_step = 4, .redone = 1},
               {.verdict = "rank 2 hung", .lost_some = true, .redone_step = 5, .redone = 2},
               {.redone_step = 5, .redone = 1}});
   EXPECT_TRUE(all.lost_some);
+  EXPECT_EQ(all.kept_step, 6U);
   EXPECT_EQ(all.verdict, "rank 2 hung");
   EXPECT_EQ(all.redone_step, 5U);
   EXPECT_EQ(all.redone, 2);

@@ -132,5 +132,23 @@ TEST(SourceOfState, IsRamBeforeDisk) {
   EXPECT_EQ(source_of({.snapshot = SnapshotStep{}, .unusable = "no checkpoint is whole"}), StateSource::ram);
 }
 
+TEST(CheckKeptState, AnOlderStateThanLostHostsMayHaveIsForANewStart) {
+  const std::vector<std::string> lost = {"b", "c"};
+  const StartPoint nothing, checkpoint = {.step = 100};
+  const StartPoint snapshot = {.snapshot = SnapshotStep{.step = 162}};
+  const RecoveryInventory known = merge_inventories(
+      std::vector<RecoveryInventory>{{.kept_step = 162}, {.kept_step = 0}, {.kept_step = 160}});
+  EXPECT_EQ(known.kept_step, 162U);
+  for (const StartPoint& older : {nothing, checkpoint}) {
+    const Result<void> checked = check_kept_state(known, older, lost);
+    ASSERT_FALSE(checked.ok());
+    EXPECT_EQ(checked.error().code, ExitCode::communication);
+    EXPECT_THAT(checked.error().message, HasSubstr("that of step 162 may still be in the memory of b, c"));
+    EXPECT_TRUE(check_kept_state(known, older, {}).ok()) << "what is not here is nowhere";
+  }
+  EXPECT_TRUE(check_kept_state(known, snapshot, lost).ok());
+  EXPECT_TRUE(check_kept_state({}, nothing, lost).ok()) << "nothing was ever kept";
+}
+
 }  // namespace
 }  // namespace holdfast

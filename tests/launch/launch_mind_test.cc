@@ -296,6 +296,20 @@ TEST_F(LaunchMindTest, OfTwoHostsThatLoseEachOtherAgainOneComesBack) {
   EXPECT_FALSE(mind.may_use("c", 5 * sec));
 }
 
+TEST_F(LaunchMindTest, AHostThatLeftForALostLinkIsNotExcusedByAnOlderDoubtAboutTheOther) {
+  const EndedStart as_asked = {.end = {.step = 3, .fault = "as asked"}, .is_as_asked = true};
+  trains(0, of_three);
+  mind.has(sec, {{"a", 2}});
+  ASSERT_TRUE(mind.ended(2 * sec, as_asked, false).restart);
+  trains(3 * sec, of_three);
+  mind.has(4 * sec, {{"a", 2}, {"c", 2}});
+  ASSERT_TRUE(mind.ended(100 * sec, as_asked, false).restart);
+  trains(101 * sec, of_three);
+  mind.has(102 * sec, {{"a", 2}, {"b", 2}}, std::vector<SilentPair>{{"b", "c"}, {"c", "b"}});
+  EXPECT_FALSE(mind.may_use("c", 103 * sec)) << "it would come back and leave again without end";
+  EXPECT_TRUE(mind.may_use("b", 103 * sec));
+}
+
 TEST_F(LaunchMindTest, OwnCallsAreTriedAgainForTenMinutes) {
   const Error full{.code = ExitCode::checkpoint, .message = "the disk is full", .reach = Reach::minute};
   choose(0);

@@ -176,6 +176,16 @@ class HostsTest(unittest.TestCase):
         self.expect_finished(run, start)
         self.assertEqual([(event["level"], event["ranks_after"]) for event in run.events("recovery")], [(1, RANKS - 1)], start.output())
 
+    def test_the_ranks_of_two_hosts_die(self):
+        """Together they and the host that is left have all of a snapshot, and that one alone has nothing: another start goes on
+        from the snapshot."""
+        run, start = self.launch(NO_GROWTH)
+        for name in ("n1", "n2"):
+            self.cluster.kill_ranks(run, name)
+        output = self.expect_finished(run, start)
+        self.expect_sentence("hosts-have-newer-state", output)
+        self.expect_level_2(run, start, ranks_after=RANKS)
+
     def test_the_lower_half_dies(self):
         """Those that are left are half of the run, and not the half with the lowest rank: what the guard of the other host
         has seen is their proof that they are not merely cut off."""
@@ -609,12 +619,27 @@ class HostsTest(unittest.TestCase):
 
     @harness.full
     def test_two_hosts_lose_each_other(self):
-        """For good, and the third one, the launcher's, hears both: one of the two is left out, and the run goes on with the rest."""
-        slow = ",".join(f"step.begin@{step}=sleep:700" for step in range(10, 25))
-        run, start = self.launch("--elastic.grow=off", "--parallel.timeout=15s", "--elastic.recovery_timeout=10s", faults=slow)
+        """For good, and the third one, the launcher's, hears both: the ranks of one end, and the others go on in place."""
+        run, start = self.launch(NO_GROWTH, faults=SLOW_UNTIL_THE_END)
+        before = self.cluster.ranks_on(run, "n1")
         self.cluster.cut_pair("n1", "n2")
+        harness.wait_until(lambda: run.events("recovery"), SETTLE_S, lambda: not start.alive(), "nobody recovered", start.tail)
+        self.assertEqual(self.cluster.ranks_on(run, "n1"), before, start.tail())
         output = self.expect_finished(run, start)
-        self.assertEqual([event["host"] for event in run.events("exclude")], ["n2"], output)
+        self.assertIn("without host n2 the others may go on", output)
+        [recovery] = run.events("recovery")
+        self.assertEqual((recovery["level"], recovery["ranks_before"], recovery["ranks_after"], recovery["resumed_from"]),
+                         (1, RANKS, RANKS - SLOTS, "ram"), output)
+        self.assertLessEqual(recovery["lost_steps"], INTERVAL + 1, output)
+        self.assertEqual(len(run.events("start")), 1, output)
+
+    @harness.full
+    def test_a_host_and_that_of_the_launcher_lose_each_other(self):
+        """For good. All end at once, and the next start has the two that reach each other."""
+        run, start = self.launch(NO_GROWTH, faults=SLOW_UNTIL_THE_END)
+        self.cluster.cut_pair("n0", "n2")
+        output = self.expect_finished_but(run, start, "n2")
+        self.expect_level_2(run, start, ranks_after=RANKS - SLOTS)
         self.assertEqual(run.events("start")[-1]["hosts"], {"n0": SLOTS, "n1": SLOTS}, output)
 
     @harness.full

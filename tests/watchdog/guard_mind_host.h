@@ -131,6 +131,7 @@ class MindHost {
   std::vector<Rank> ranks;
   std::vector<WatchedRank> distant;
   bool has_peers = false;
+  std::vector<std::string> leaves_because_of;
   int work_looks = 0, distant_looks = 0, process_looks = 0;
   std::vector<Done> done;
   GuardMind mind;
@@ -159,6 +160,7 @@ class MindHost {
   void judge() {
     HostEvidence evidence;
     for (const Rank& each : ranks) evidence.slots.push_back(each.slot);
+    evidence.leaves_because_of = leaves_because_of;
     if (mind.wants_distant(evidence)) {
       ++distant_looks;
       evidence.distant = distant;

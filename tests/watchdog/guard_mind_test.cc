@@ -344,6 +344,26 @@ TEST(GuardMind, EndsAllWhoWaitForEachOther) {
                           GuardAction{.kind = GuardAction::Kind::report, .rank = -1, .text = sentence}));
 }
 
+TEST(GuardMind, EndsAllOfAHostThatHasToLeaveForALostLink) {
+  MindHost host(2);
+  host.tick();
+  host.rank(1).held = true;
+  host.leaves_because_of = {"b"};
+  host.pass(1'000);
+  const std::string sentence =
+      "host a and host b do not hear each other, and the other hosts hear both; without host a the others may "
+      "go on";
+  EXPECT_THAT(host.actions(),
+              ElementsAre(GuardAction{.kind = GuardAction::Kind::take_flight, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::post_verdict, .rank = -1, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::kill, .slot = 0},
+                          GuardAction{.kind = GuardAction::Kind::kill, .slot = 1},
+                          GuardAction{.kind = GuardAction::Kind::say,
+                                      .text = sentence + "; all ranks of this host are ended"},
+                          GuardAction{.kind = GuardAction::Kind::report, .rank = -1, .text = sentence}))
+      << "once, though one takes its time to die";
+}
+
 TEST(GuardMind, ARingWithoutOneOfTheRunIsNone) {
   MindHost host(3);
   for (int each = 0; each < 3; ++each) {

@@ -6,11 +6,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 namespace holdfast {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::Ge;
+using testing::Gt;
 using testing::IsEmpty;
+using testing::Key;
+using testing::Le;
+using testing::Pair;
 
 constexpr std::int64_t second = 1'000'000'000;
 constexpr std::uint64_t start = 77;
@@ -30,13 +42,13 @@ GuardMessage beat(int host, std::uint64_t number, std::vector<std::int32_t> sile
 TEST(PeerHostMonitor, OnlyWhoWasHeardCanFallSilent) {
   PeerHostMonitor sight(setup_of(3, 0));
   EXPECT_TRUE(sight.heard(beat(1, 1), second));
-  EXPECT_FALSE(sight.out_of_reach(1, 6 * second)) << "for just as long as it may";
-  EXPECT_TRUE(sight.out_of_reach(1, 6 * second + 1));
+  EXPECT_FALSE(sight.misses(1, 6 * second)) << "for just as long as it may";
+  EXPECT_TRUE(sight.misses(1, 6 * second + 1));
   EXPECT_THAT(sight.silent(100 * second), ElementsAre(1));
-  EXPECT_FALSE(sight.out_of_reach(2, 100 * second)) << "its guard may be unable to reach anybody";
-  EXPECT_FALSE(sight.out_of_reach(0, 100 * second));
+  EXPECT_FALSE(sight.misses(2, 100 * second)) << "its guard may be unable to reach anybody";
+  EXPECT_FALSE(sight.misses(0, 100 * second));
   EXPECT_TRUE(sight.heard(beat(1, 2), 100 * second));
-  EXPECT_FALSE(sight.out_of_reach(1, 101 * second)) << "it is back";
+  EXPECT_FALSE(sight.misses(1, 101 * second)) << "it is back";
 }
 
 TEST(PeerHostMonitor, ASilenceIsAtLeastFiveHeartbeatsAndNeverShorterThanTheFloor) {
@@ -70,26 +82,106 @@ TEST(PeerHostMonitor, APartitionIsSeenFromBothSides) {
   EXPECT_THAT(sights[0].silent(10 * second), ElementsAre(2));
   EXPECT_THAT(sights[1].silent(10 * second), ElementsAre(2));
   EXPECT_THAT(sights[2].silent(10 * second), ElementsAre(0, 1));
-  EXPECT_FALSE(sights[0].out_of_reach(1, 10 * second));
+  EXPECT_FALSE(sights[0].misses(1, 10 * second));
 }
 
 TEST(PeerHostMonitor, ALinkInOneDirectionIsNone) {
   PeerHostMonitor hearing(setup_of(2, 0));
   EXPECT_TRUE(hearing.heard(beat(1, 1), second));
-  EXPECT_FALSE(hearing.out_of_reach(1, second));
+  EXPECT_FALSE(hearing.misses(1, second));
   EXPECT_TRUE(hearing.heard(beat(1, 2, {0}), 2 * second));
-  EXPECT_TRUE(hearing.out_of_reach(1, 2 * second)) << "it says that it does not hear this one";
+  EXPECT_TRUE(hearing.misses(1, 2 * second)) << "it says that it does not hear this one";
   EXPECT_THAT(hearing.silent(2 * second), IsEmpty()) << "but it is not silent itself";
   EXPECT_TRUE(hearing.heard(beat(1, 3), 3 * second));
-  EXPECT_FALSE(hearing.out_of_reach(1, 3 * second));
+  EXPECT_FALSE(hearing.misses(1, 3 * second));
 }
 
 TEST(PeerHostMonitor, WhatAThirdOneDoesNotHearChangesNothingHere) {
   PeerHostMonitor sight(setup_of(3, 0));
   EXPECT_TRUE(sight.heard(beat(1, 1, {2}), second));
   EXPECT_TRUE(sight.heard(beat(2, 1, {1}), second));
-  EXPECT_FALSE(sight.out_of_reach(1, second));
-  EXPECT_FALSE(sight.out_of_reach(2, second));
+  EXPECT_FALSE(sight.misses(1, second));
+  EXPECT_FALSE(sight.misses(2, second));
+}
+
+// Hosts that send each other heartbeats, but over the links that are cut, from 2 s to 20 s.
+class CutLinks {
+ public:
+  using Link = std::pair<int, int>;  // from, to
+  CutLinks(int hosts, std::vector<Link> cut) : cut_(std::move(cut)) {
+    for (int own = 0; own < hosts; ++own) sights_.emplace_back(setup_of(hosts, own));
+    const std::int64_t beat_ns = second / 10;
+    for (std::int64_t now_ns = beat_ns; now_ns <= 20 * second; now_ns += beat_ns) {
+      for (int from = 0; from < hosts; ++from) send(from, now_ns);
+      for (int own = 0; own < hosts; ++own) look(own, now_ns);
+    }
+  }
+
+  // When the host has to leave, and when others are out of its reach, in tenths of a second; -1: never.
+  std::map<int, std::int64_t> leaves_ds, out_of_reach_ds;
+
+ private:
+  PeerHostMonitor& sight(int host) { return sights_[static_cast<std::size_t>(host)]; }
+  void send(int from, std::int64_t now_ns) {
+    const GuardMessage message = beat(from, ++number_, sight(from).silent(now_ns));
+    for (int to = 0; to < static_cast<int>(sights_.size()); ++to) {
+      const bool is_cut = now_ns > 2 * second && std::ranges::find(cut_, Link(from, to)) != cut_.end();
+      if (from != to && !is_cut) sight(to).heard(message, now_ns);
+    }
+  }
+  void look(int own, std::int64_t now_ns) {
+    const std::int64_t now_ds = 10 * now_ns / second;
+    if (!sight(own).leaves_because_of(now_ns).empty()) leaves_ds.try_emplace(own, now_ds);
+    if (!sight(own).out_of_reach(now_ns).empty()) out_of_reach_ds.try_emplace(own, now_ds);
+  }
+
+  std::vector<Link> cut_;
+  std::vector<PeerHostMonitor> sights_;
+  std::uint64_t number_ = 0;
+};
+
+// Both guards find the same one, half a silence after they notice, and nobody is out of reach meanwhile.
+TEST(PeerHostMonitor, OfTwoThatLoseEachOtherOneLeavesWhereAThirdOneHearsBoth) {
+  for (const bool is_both_ways : {true, false}) {
+    std::vector<CutLinks::Link> cut = {{1, 2}};
+    if (is_both_ways) cut.emplace_back(2, 1);
+    const CutLinks links(3, cut);
+    EXPECT_THAT(links.leaves_ds, ElementsAre(Pair(2, AllOf(Ge(95), Le(97))))) << is_both_ways;
+    EXPECT_THAT(links.out_of_reach_ds, ElementsAre(Pair(1, Gt(70 + 2 * 50)), Pair(2, Gt(70 + 2 * 50))))
+        << "it has two silences to leave, here in vain";
+  }
+}
+
+TEST(PeerHostMonitor, NobodyLeavesForALinkToTheFirstHost) {
+  const CutLinks links(3, {{0, 2}, {2, 0}});
+  EXPECT_THAT(links.leaves_ds, IsEmpty());
+  EXPECT_THAT(links.out_of_reach_ds, ElementsAre(Pair(0, Le(71)), Pair(2, Le(71)))) << "both end at once";
+}
+
+TEST(PeerHostMonitor, ThoseOfTheFewestHostsLeave) {
+  const CutLinks one_end(5, {{1, 2}, {2, 1}, {1, 3}, {3, 1}});
+  EXPECT_THAT(one_end.leaves_ds, ElementsAre(Key(1))) << "it is at the end of both links";
+  const CutLinks two_links(5, {{1, 2}, {2, 1}, {3, 4}, {4, 3}});
+  EXPECT_THAT(two_links.leaves_ds, ElementsAre(Key(2), Key(4)));
+}
+
+TEST(PeerHostMonitor, NobodyLeavesForAHostThatIsCutOffOrDeafOrMute) {
+  for (int lost = 0; lost < 3; ++lost) {
+    std::vector<CutLinks::Link> deaf, mute, both;
+    for (int other = 0; other < 3; ++other) {
+      if (other == lost) continue;
+      deaf.emplace_back(other, lost);
+      mute.emplace_back(lost, other);
+      both.insert(both.end(), {{other, lost}, {lost, other}});
+    }
+    for (const std::vector<CutLinks::Link>& cut : {deaf, mute, both}) {
+      const CutLinks links(3, cut);
+      EXPECT_THAT(links.leaves_ds, IsEmpty()) << lost;
+      ASSERT_EQ(links.out_of_reach_ds.size(), 3u) << lost;
+      for (const auto& [host, at_ds] : links.out_of_reach_ds)
+        EXPECT_LE(at_ds, 73) << "as soon as it is missed: nobody can prove a death there";
+    }
+  }
 }
 
 TEST(PeerHostMonitor, RefusesWhatIsLateTwiceOrOfAnotherStart) {
@@ -105,32 +197,32 @@ TEST(PeerHostMonitor, RefusesWhatIsLateTwiceOrOfAnotherStart) {
   EXPECT_FALSE(sight.heard(beat(0, 6), 4 * second)) << "it is this host";
   EXPECT_FALSE(sight.heard(beat(2, 6), 4 * second)) << "there is no such host";
   EXPECT_FALSE(sight.heard(beat(-1, 6), 4 * second));
-  EXPECT_TRUE(sight.out_of_reach(1, 6 * second + 1)) << "what is refused is no sign of life";
+  EXPECT_TRUE(sight.misses(1, 6 * second + 1)) << "what is refused is no sign of life";
   EXPECT_TRUE(sight.heard(beat(1, 1, {}, /*generation=*/2), 7 * second))
       << "a guard that has followed counts anew";
-  EXPECT_FALSE(sight.out_of_reach(1, 7 * second));
+  EXPECT_FALSE(sight.misses(1, 7 * second));
 }
 
 TEST(PeerHostMonitor, AGuardThatEndsIsNoSilence) {
   PeerHostMonitor sight(setup_of(2, 0));
   EXPECT_TRUE(sight.heard(beat(1, 1), second));
   sight.closed(1, second + second / 10);
-  EXPECT_FALSE(sight.out_of_reach(1, 11 * second)) << "another guard may begin";
+  EXPECT_FALSE(sight.misses(1, 11 * second)) << "another guard may begin";
   EXPECT_TRUE(sight.silent(12 * second).empty());
-  EXPECT_TRUE(sight.out_of_reach(1, 12 * second)) << "none did, and who still waits is told";
-  EXPECT_FALSE(sight.out_of_reach(1, 60 * second)) << "the others have gone on";
+  EXPECT_TRUE(sight.misses(1, 12 * second)) << "none did, and who still waits is told";
+  EXPECT_FALSE(sight.misses(1, 60 * second)) << "the others have gone on";
   EXPECT_TRUE(sight.heard(beat(1, 1, {}, 2), 60 * second));
-  EXPECT_TRUE(sight.out_of_reach(1, 66 * second)) << "watched again";
+  EXPECT_TRUE(sight.misses(1, 66 * second)) << "watched again";
   sight.closed(1, 75 * second);
-  EXPECT_TRUE(sight.out_of_reach(1, 76 * second)) << "closed by this side, because nothing came";
+  EXPECT_TRUE(sight.misses(1, 76 * second)) << "closed by this side, because nothing came";
 }
 
 TEST(PeerHostMonitor, WhoStoodStillHasHeardNobodyAndBlamesNobody) {
   PeerHostMonitor sight(setup_of(2, 0));
   EXPECT_TRUE(sight.heard(beat(1, 1), second));
   sight.looked_late(60 * second);
-  EXPECT_FALSE(sight.out_of_reach(1, 61 * second));
-  EXPECT_TRUE(sight.out_of_reach(1, 66 * second));
+  EXPECT_FALSE(sight.misses(1, 61 * second));
+  EXPECT_TRUE(sight.misses(1, 66 * second));
 }
 
 TEST(PeerHostMonitor, RanksOfOtherHostsByTheClockOfThisOne) {

@@ -69,7 +69,7 @@ bool read_table(FuzzEnv& env) {
     const int found = table.find(table.name_of(host));
     require(found >= 0 && found <= host, "a host is not found by its name");
     static_cast<void>(table.silent_since_ns(host));
-    static_cast<void>(sight.out_of_reach(host, FuzzEnv::now_ns));
+    static_cast<void>(sight.misses(host, FuzzEnv::now_ns));
   }
   table.say_ended({.host = 0, .launched_rank = 1, .process = 2, .started_ticks = 3});
   static_cast<void>(table.has_ended(0, {.id = 2, .started_ticks = 3}));
