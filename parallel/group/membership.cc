@@ -3,10 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <csignal>
 #include <iterator>
 #include <set>
 
 #include "parallel/comm/gather.h"
+#include "parallel/group/leaving.h"
 #include "parallel/group/quorum.h"
 #include "runtime/os/processes.h"
 
@@ -86,7 +88,10 @@ void Membership::look_around() {
 }
 
 Result<void> Membership::grow(int count, std::int64_t timeout_ms, const std::string& why) {
-  HF_TRY_VOID(world_->grow(count, timeout_ms, why));
+  deadline_ns_ = env_->monotonic_ns() + timeout_ms * 1'000'000;
+  const Result<void> grown = world_->grow(count, timeout_ms, why);
+  if (!communicator().abandoned()) deadline_ns_ = never_ns;
+  HF_TRY_VOID(grown);
   ++epoch_;
   MembershipView newest;
   HF_TRY(view_, introduce({*env_, timeout_ms, listener_}, newest));
@@ -147,8 +152,8 @@ Error Membership::end_cut_off() {
 }
 
 Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why) {
-  const std::int64_t deadline_ns = env_->monotonic_ns() + timeout_ms * 1'000'000;
-  const auto left_ms = [&] { return (deadline_ns - env_->monotonic_ns()) / 1'000'000; };
+  deadline_ns_ = env_->monotonic_ns() + timeout_ms * 1'000'000;
+  const auto left_ms = [&] { return (deadline_ns_ - env_->monotonic_ns()) / 1'000'000; };
   while (left_ms() > 0) {
     if (!out_of_reach().empty()) return end_cut_off();
     if (const Result<void> shrunk = world_->shrink(left_ms(), why); !shrunk.ok()) {
@@ -160,7 +165,10 @@ Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why
     Result<MembershipView> now = introduce(waiter, newest);
     Result<void> outcome = outcome_of(now);
     if (outcome.ok()) outcome = check_quorum(waiter, newest, *now);
-    if (outcome.ok()) view_ = std::move(now).value();
+    if (outcome.ok()) {
+      view_ = std::move(now).value();
+      deadline_ns_ = never_ns;
+    }
     if (outcome.ok() || !communicator().abandoned()) return outcome;
   }
   communicator().abandon();
@@ -174,8 +182,9 @@ Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why
 Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipView& newest) {
   Communicator& group = communicator();
   const ProcessIdentity own = ProcessIdentity::of(env_->processes(), env_->process_id());
+  own_rank_ = group.global_rank(group.rank());
   const Introduction mine{.epoch = epoch_,
-                          .self = {.launched_rank = group.global_rank(group.rank()),
+                          .self = {.launched_rank = own_rank_,
                                    .process_id = own.id,
                                    .started_ticks = own.started_ticks,
                                    .host = env_->host_name(),
@@ -240,6 +249,50 @@ std::vector<int> Membership::proven_dead(const std::vector<Member>& missing, con
     if (!may_follow || env_->monotonic_ns() - begin_ns > patience_ns) return facts.dead;
     env_->sleep_us(look_again_us);
   }
+}
+
+// Returns the other members that may wait for this rank. Those out of reach end by themselves, or go on without it.
+std::vector<Member> Membership::others_within_reach() {
+  std::vector<Member> others = view_.members;
+  std::erase_if(others, [&](const Member& member) {
+    return member.launched_rank == own_rank_ || is_proven_dead(member) ||
+           (knowledge_.out_of_reach && knowledge_.out_of_reach(member));
+  });
+  return others;
+}
+
+bool Membership::is_awaited(bool has_guard) {
+  constexpr std::int64_t look_ns = 2'000'000'000, apart_ns = 50'000'000, look_again_us = 1'000,
+                         slack_ns = 10'000'000;
+  const std::int64_t begin_ns = env_->monotonic_ns();
+  const bool nobody_ends_them = !has_guard && deadline_ns_ - begin_ns < slack_ns;
+  // One of several that end the others is the first.
+  const std::int64_t end_ns =
+      begin_ns + look_ns + (nobody_ends_them ? std::min(own_rank_, 32) * apart_ns : 0);
+  while (true) {
+    const std::vector<Member> others = others_within_reach();
+    switch (leaving_step({.rank = own_rank_,
+                          .others = ranks_of(others),
+                          .looked_long = env_->monotonic_ns() > end_ns,
+                          .nobody_ends_them = nobody_ends_them})) {
+      case LeavingStep::exit_with_code:
+        return false;
+      case LeavingStep::look_again:
+        env_->sleep_us(look_again_us);
+        break;
+      case LeavingStep::die:
+        return true;
+      case LeavingStep::end_others:
+        for (const Member& member : others) end_if_in_sight(member);
+        return false;
+    }
+  }
+}
+
+void Membership::end_if_in_sight(const Member& member) {
+  if (std::ranges::find(in_sight_, member.launched_rank) == in_sight_.end()) return;
+  const Result<std::unique_ptr<Process>> process = member.identity().open(env_->processes());
+  if (process.ok() && *process != nullptr) static_cast<void>((*process)->signal(SIGKILL).ok());
 }
 
 bool Membership::is_proven_dead(const Member& member) {

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -70,6 +71,9 @@ class ShrinkingWorld {
   virtual std::string why_none_can_start() { return ""; }
   virtual NewRankState new_rank_state() { return NewRankState::none; }  // for rank 0; does not block
   virtual void dismiss_new_ranks() {}                                   // the new ranks end themselves
+  // Sets what ends this process, by whatever thread, where a call that blocks has missed its deadline; if it returns,
+  // the process ends with ExitCode::communication. See Membership::is_awaited().
+  virtual void leaves_by(std::function<void()> leave) { static_cast<void>(leave); }
   // Makes a communicator of all ranks of current() and of the `count` processes that rank 0 has started, or
   // starts now. All ranks of current() call it, with no message under way there. An error that does not
   // abandon current() means that no new rank has joined, and nothing has changed. After any other error,
@@ -139,7 +143,8 @@ class Membership {
 
   const MembershipView& view() const { return view_; }
   Communicator& communicator() { return world_->current(); }
-  std::vector<std::string> hosts() const;  // by rank
+  int own_rank() const { return own_rank_; }  // launched
+  std::vector<std::string> hosts() const;     // by rank
 
   // Rebuilds the group without the ranks that do not answer any more: revoke, drain, shrink, and a first
   // exchange in which all get the same view or the same error, which is that too few are left to know that
@@ -147,7 +152,13 @@ class Membership {
   // none. A rank that dies meanwhile is excluded, too.
   Result<void> recover(std::int64_t timeout_ms, const std::string& why);
 
-  // Calls the function of ShrinkingWorld with this name, as the next three do.
+  // Returns whether this rank, which has given up its group and is about to end, must die by SIGKILL: others may
+  // wait for it in MPI, which does not tell them of an exit code (leaving.h). May wait for a moment, for the others
+  // to end as well. Where some did not come in the time of recover(), and no guard would end them, it ends them: the
+  // run is over.
+  bool is_awaited(bool has_guard);
+  // Calls the function of ShrinkingWorld with this name, as the next four do.
+  void leaves_by(std::function<void()> leave) { world_->leaves_by(std::move(leave)); }
   Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
     return world_->start_new_ranks(count, task, timeout_ms);
   }
@@ -172,12 +183,15 @@ class Membership {
   std::vector<int> proven_dead(const std::vector<Member>& missing, const MembershipView& before,
                                const MembershipView& now);
   bool is_proven_dead(const Member& member);
+  std::vector<Member> others_within_reach();
+  void end_if_in_sight(const Member& member);
   std::vector<Member> out_of_reach() const;
   std::string why_cut_off() const;
   Error end_cut_off();
 
   void look_around();
 
+  static constexpr std::int64_t never_ns = std::numeric_limits<std::int64_t>::max();
   static constexpr std::uint64_t epoch_not_known = ~std::uint64_t{0};  // of a joiner
 
   Env* env_;
@@ -187,8 +201,10 @@ class Membership {
   HostKnowledge knowledge_;
   bool cut_off_ = false, lost_quorum_ = false;
   std::uint64_t epoch_;
-  MembershipView view_;        // newest view that was agreed on
-  std::vector<int> in_sight_;  // launched ranks whose processes this process can observe
+  int own_rank_ = 0;
+  std::int64_t deadline_ns_ = never_ns;  // of the recovery, or growth, that is under way
+  MembershipView view_;                  // newest view that was agreed on
+  std::vector<int> in_sight_;            // launched ranks whose processes this process can observe
 };
 
 // Returns the members of `before` that are not in `now`.

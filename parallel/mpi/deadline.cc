@@ -10,9 +10,9 @@
 namespace holdfast::inline parallel {
 
 Deadline::Deadline(Env& env, std::int64_t timeout_ms, const WaitReport& reported, std::string sentence,
-                   std::function<std::string()> sooner, End end)
+                   std::function<std::string()> sooner, std::function<void()> leave)
     : env_(&env), reported_(reported), sooner_(std::move(sooner)) {
-  thread_ = std::thread([this, timeout_ms, end, text = std::move(sentence)] {
+  thread_ = std::thread([this, timeout_ms, leave = std::move(leave), text = std::move(sentence)] {
     if (wait_for_end(timeout_ms)) return;
     if (said_sooner_.empty()) {
       std::fprintf(stderr, "%s\n", text.c_str());
@@ -20,7 +20,7 @@ Deadline::Deadline(Env& env, std::int64_t timeout_ms, const WaitReport& reported
       std::fprintf(stderr, "holdfast: %s; the run ends, start it again\n", said_sooner_.c_str());
     }
     std::fflush(stderr);
-    if (end == End::die) env_->kill_self();
+    if (leave) leave();
     _exit(static_cast<int>(ExitCode::communication));
   });
 }

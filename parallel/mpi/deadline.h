@@ -15,21 +15,20 @@
 namespace holdfast::inline parallel {
 
 // A Deadline runs from construction to destruction; on expiry `sentence` goes to stderr and the process ends
-// at once with ExitCode::communication, because a blocked MPI call can neither be cancelled nor be left. It
-// is for calls without which the whole run cannot go on. A rank that leaves a run that goes on dies by
-// SIGKILL instead: End::die.
+// at once with ExitCode::communication, because a blocked MPI call can neither be cancelled nor be left.
+// `leave` is called before that, and may end the process in another way: a rank that others may wait for dies by
+// SIGKILL (ShrinkingWorld::leaves_by()).
 class Deadline {
  public:
   struct WaitReport {
     WaitListener* listener = nullptr;  // null: none
     const char* operation = "";
   };
-  enum class End { exit, die };
   // Starts the deadline. The call waits for other ranks: a thread reports so to `told` while the constructing
   // thread is inside the call. `sooner` is polled meanwhile; when it returns a text, that is printed instead
   // of `sentence`, and the deadline ends at once.
   Deadline(Env& env, std::int64_t timeout_ms, const WaitReport& reported, std::string sentence,
-           std::function<std::string()> sooner = {}, End end = End::exit);
+           std::function<std::string()> sooner = {}, std::function<void()> leave = {});
   ~Deadline();
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;

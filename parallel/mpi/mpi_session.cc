@@ -131,7 +131,7 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
                     "failed before it "
                     "joined (its own output says why) or its host is unreachable; this process ends itself",
                     launched_rank(env), env.host_name(), join_timeout_ms, launched_ranks(env)),
-        {}, is_joiner ? Deadline::End::die : Deadline::End::exit);
+        {}, is_joiner ? std::function<void()>([&env] { env.kill_self(); }) : nullptr);
     code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   }
   if (code != MPI_SUCCESS) {

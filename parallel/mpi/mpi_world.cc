@@ -123,7 +123,7 @@ Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
                   "together without whom it had lost: one of them hangs or is unreachable; the "
                   "run ends, start it again",
                   why, rank, timeout_ms),
-      [this] { return cut_off_ ? cut_off_() : ""; });
+      [this] { return cut_off_ ? cut_off_() : ""; }, leave_);
   MPI_Comm next = MPI_COMM_NULL;
   if (MPIX_Comm_shrink(current().handle(), &next) != MPI_SUCCESS || next == MPI_COMM_NULL) {
     return fail(ExitCode::communication,
@@ -177,7 +177,8 @@ Result<void> MpiWorld::start_new_ranks(int count, const std::string& task, std::
           "holdfast: rank {} waited {} ms for MPI to start new ranks, which it cannot give up: {}",
           current().global_rank(current().rank()), timeout_ms,
           others_go_on ? "it leaves the run, which goes on without it" : "the run ends, start it again"),
-      [this] { return cut_off_ ? cut_off_() : ""; }, others_go_on ? Deadline::End::die : Deadline::End::exit);
+      [this] { return cut_off_ ? cut_off_() : ""; },
+      others_go_on ? std::function<void()>([this] { env_->kill_self(); }) : leave_);
   Started started{.count = count};
   HF_TRY_VOID(start_processes(count, started.bridge));
   // MPI does not tell the new processes of the leader's death when it is on their host.
@@ -290,7 +291,7 @@ Result<void> MpiWorld::grow(int count, std::int64_t timeout_ms, const std::strin
       fmt::format("holdfast: {}\nholdfast: rank {} waited {} ms for MPI to start new ranks and to "
                   "connect them: the run ends, start it again",
                   why, current().global_rank(current().rank()), timeout_ms),
-      [this] { return cut_off_ ? cut_off_() : ""; });
+      [this] { return cut_off_ ? cut_off_() : ""; }, leave_);
   const bool leads = current().rank() == 0;
   Result<int> started = 0;
   if (leads) started = count_started(count, timeout_ms);
@@ -379,7 +380,7 @@ void MpiWorld::join(std::int64_t timeout_ms, const Preparation& preparation) {
   auto deadline = std::make_unique<Deadline>(
       *env_, timeout_ms, Deadline::WaitReport{},
       fmt::format("holdfast: a new rank waited {} ms for those that started it, and ends itself", timeout_ms),
-      std::function<std::string()>(), Deadline::End::die);
+      std::function<std::string()>(), [this] { env_->kill_self(); });
   came_later_ = true;
   MPI_Comm parent = MPI_COMM_NULL, bridge = MPI_COMM_NULL, next = MPI_COMM_NULL;
   MPI_Comm_get_parent(&parent);
@@ -400,7 +401,7 @@ void MpiWorld::join(std::int64_t timeout_ms, const Preparation& preparation) {
   deadline = std::make_unique<Deadline>(
       *env_, timeout_ms, Deadline::WaitReport{},
       fmt::format("holdfast: a new rank waited {} ms to be taken in, and ends itself", timeout_ms),
-      std::function<std::string()>(), Deadline::End::die);
+      std::function<std::string()>(), [this] { env_->kill_self(); });
   if (const Result<void> connected = connect(MPI_COMM_WORLD, 0, bridge, /*later=*/true, next);
       !connected.ok())
     leave_silently(*env_, connected.error().message);

@@ -44,6 +44,7 @@ class MpiWorld final : public ShrinkingWorld {
   void dismiss_new_ranks() override;
   Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why) override;
   void watch(std::function<std::string()> cut_off) override { cut_off_ = std::move(cut_off); }
+  void leaves_by(std::function<void()> leave) override { leave_ = std::move(leave); }
   bool reported_by_peer() const override { return epochs_.back()->reported_by_peer(); }
   bool is_joiner() const override { return came_later_; }
   // Dismisses new ranks that wait, and frees the groups with processes that were started later. All ranks are
@@ -68,6 +69,7 @@ class MpiWorld final : public ShrinkingWorld {
   Env* env_;
   WaitListener* listener_;
   std::function<std::string()> cut_off_;
+  std::function<void()> leave_;
   bool came_later_ = false;
   int next_number_ = 0;  // launched rank of the next process that is started
   std::optional<Started> started_;

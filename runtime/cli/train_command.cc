@@ -21,6 +21,7 @@
 #include "runtime/os/processes.h"
 #include "runtime/os/signals.h"
 #include "runtime/rank/device_choice.h"
+#include "runtime/rank/leaving.h"
 #include "runtime/rank/transport_choice.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
@@ -214,6 +215,10 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
                                               .looks = launched_rank_on_host(env) == 0,
                                               .has_launcher = !launched_start(env).empty()});
     stop.heeds(&*notice);
+  }
+  if (group.membership != nullptr) {
+    group.membership->leaves_by(
+        [&] { die_if_awaited(env, *group.membership, watch != nullptr, ExitCode::communication, ""); });
   }
   const RunEnd end = train_run({.env = env,
                                 .faults = **faults,

@@ -59,6 +59,7 @@ class TrainRun {
   void follow_unfit_peers(const Error& fault);
   Error error_of_run(const Error& fault) const;
   void leave_run(const Error& error);
+  void leave_if_awaited(const RunEnd& end);
 
   void record_end(const RunPaths& paths, const RunEnd& end);
   void remove_new_directory(const RunPaths& paths);
@@ -156,6 +157,7 @@ class TrainRun {
   Result<void> take_place_on_host();
   void dismiss_joiners(const Error& error);
   void record_for_the_dead();
+  void claim_for_the_dead();
   std::string resumed_from() const {
     const StateSource source = source_of(setup_.start);
     return source == StateSource::ram ? "ram" : source == StateSource::start ? "start" : "disk";

@@ -250,6 +250,7 @@ void TrainRun::write_final_status(const RunEnd& end) {
   constexpr std::int64_t report_timeout_ms = 600'000;
   enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
   const RunPaths paths{setup_.config.run.directory};
+  leave_if_awaited(end);
   const bool begun = log_.progress != nullptr;
   // A claim that another writer has taken over is the only reason to record nothing; a file that cannot be
   // read may be repaired.

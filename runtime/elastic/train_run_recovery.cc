@@ -8,6 +8,7 @@
 #include "parallel/comm/gather.h"
 #include "runtime/elastic/live_state.h"
 #include "runtime/os/console.h"
+#include "runtime/rank/leaving.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
 
@@ -56,6 +57,17 @@ void TrainRun::leave_run(const Error& error) {
   }
   std::fflush(nullptr);
   launched_.env.kill_self();
+}
+
+// Ends this process by SIGKILL where this rank has given up the group alone, before it records that the run has ended:
+// the others may go on without it. Returns on the last of those that give up, which records it for all of them.
+void TrainRun::leave_if_awaited(const RunEnd& end) {
+  const bool all_agree =
+      !world().communicator.abandoned() || end.code == ExitCode::done || end.code == ExitCode::saved;
+  if (launched_.membership == nullptr || all_agree) return;
+  flush_log();
+  die_if_awaited(launched_.env, *launched_.membership, launched_.watch != nullptr, end.code, end.message);
+  claim_for_the_dead();
 }
 
 // Begins the record of a recovery. `noticed`: what this rank has noticed.
@@ -131,6 +143,7 @@ void TrainRun::drop_epoch() {
 
 // Rebuilds the group with the ranks that are left, and drops the objects of the epoch.
 Result<void> TrainRun::rebuild_group() {
+  HF_FAILING_FAULT_POINT(launched_.faults, rebuild_point);
   const std::int64_t begin_ns = launched_.env.monotonic_ns();
   const MembershipView of_epoch = launched_.membership->view();  // recovery_.record->before may be older
   const Result<void> group_rebuilt =
@@ -156,8 +169,11 @@ Result<void> TrainRun::rebuild_group() {
 // If the other side may go on (lost quorum), it has the run.
 void TrainRun::record_for_the_dead() {
   Communicator& left = world().communicator;
-  if (left.abandoned() || left.rank() != 0 || setup_.claim != nullptr || !recovery_.inventory.joined) return;
-  if (launched_.membership->lost_quorum()) return;
+  if (!left.abandoned() && left.rank() == 0) claim_for_the_dead();
+}
+
+void TrainRun::claim_for_the_dead() {
+  if (setup_.claim != nullptr || !recovery_.inventory.joined || launched_.membership->lost_quorum()) return;
   const StorageWait storage(launched_.watch, "the lock of the run directory");
   Result<std::unique_ptr<Claim>> claim = claim_run_directory(launched_.env, {setup_.config.run.directory});
   if (!claim.ok()) return;
@@ -227,7 +243,6 @@ Result<void> TrainRun::find_recovery_point() {
 Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
   note_fault(fault);
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
-  HF_FAULT_POINT(launched_.faults, "recover.begin");
   if (Result<void> group_rebuilt = rebuild_group(); !group_rebuilt.ok()) {
     record_for_the_dead();
     recovery_.failed = true;

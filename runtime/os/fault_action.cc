@@ -38,9 +38,9 @@ struct NamedReason {
 constexpr NamedReason reasons[] = {
     {"EIO", EIO}, {"EACCES", EACCES}, {"ENOSPC", ENOSPC}, {"ESTALE", ESTALE}, {"ETIMEDOUT", ETIMEDOUT}};
 
-// Points at which a call of storage may fail; the others have no error to return.
-constexpr std::string_view storage_points[] = {read_point, load_point, write_point, "save.before_manifest",
-                                               "save.before_rename"};
+// Points at which a call may fail; the others have no error to return.
+constexpr std::string_view failing_points[] = {read_point,          load_point,           write_point,
+                                               "save.before_manifest", "save.before_rename", rebuild_point};
 constexpr std::string_view rate_point = "step.before_update", lane_point = "step.before_reduce",
                            activation_point = "step.before_backward", message_point = "reduce.received";
 constexpr std::string_view sum_points[] = {"step.before_vote", "step.after_vote", rate_point};
@@ -120,8 +120,8 @@ Result<double> parse_factor(const std::vector<std::string_view>& words, std::str
 // Parses `error[:ERRNO[:PASSES]]`.
 Result<FaultAction> parse_error(std::string_view text, std::string_view point) {
   const std::vector<std::string_view> words = words_of(text);
-  if (std::ranges::find(storage_points, point) == std::end(storage_points))
-    return clause(fmt::format("'error' belongs to {}", fmt::join(storage_points, ", ")));
+  if (std::ranges::find(failing_points, point) == std::end(failing_points))
+    return clause(fmt::format("'error' belongs to {}", fmt::join(failing_points, ", ")));
   if (words.size() > 3) return clause("'error' needs no more than ERRNO and PASSES");
   FaultAction action{.name = std::string(words[0]), .number = 1, .reason = EIO, .record = std::string(text)};
   if (words.size() > 1) {

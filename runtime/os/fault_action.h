@@ -35,6 +35,8 @@ inline constexpr std::string_view sample_point = "data.sample";
 // reads one: each shard that it verifies with others, all of them where it verifies alone, and the state that it loads.
 inline constexpr std::string_view read_point = "data.read", write_point = "save.before_shard",
                                   load_point = "load.read";
+// Point at which a rank begins to rebuild the group after a death; one that fails there gives up alone.
+inline constexpr std::string_view rebuild_point = "recover.begin";
 inline constexpr std::string_view all_passes = "always";  // in the place of a number of passes
 
 // Parses the action of a point, whose name is known to exist. Error: a clause that says what is wrong.

@@ -78,10 +78,12 @@ void report_hit(Env& env, std::string_view name, std::uint64_t hit, std::string_
   static_cast<void>(env.append_line(path, record_to_text(record)).ok());
 }
 
-Error error_of_storage(std::string_view point, int reason) {
+Error error_at(std::string_view point, int reason) {
   const std::string where(point);
   if (point == load_point)
     return with_code(ExitCode::checkpoint, read_error("read at the fault point", where, reason));
+  if (point == rebuild_point)
+    return fail(ExitCode::communication, "the group cannot be rebuilt at the fault point {}", where);
   return point == read_point ? read_error("read at the fault point", where, reason)
                              : write_error("write at the fault point", where, reason);
 }
@@ -246,7 +248,7 @@ Result<void> FaultPoints::attempt(std::string_view name) {
     if (rule->name != name) continue;
     const std::uint64_t hit = rule->hits.fetch_add(1, std::memory_order_relaxed) + 1;
     if (hit == rule->at_hit) act(*rule);
-    if (rule->fails_at(hit)) outcome = error_of_storage(name, *rule->action.reason);
+    if (rule->fails_at(hit)) outcome = error_at(name, *rule->action.reason);
   }
   return outcome;
 }

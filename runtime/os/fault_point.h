@@ -35,6 +35,7 @@
 // save.before_manifest and save.before_rename (its publication):
 //   data.read@70:1=error             the 70th read of rank 1 fails with EIO; `error:ESTALE` with another errno
 //   data.read@70=error:EIO:5         so do the four after it; `error:EIO:always`: and all later ones
+//   recover.begin:2=error            rank 2 cannot rebuild the group with the others after a death, and gives up
 // The point `data.sample` is passed at samples, whatever the layout and how often it is computed again:
 //   data.sample@70=nan               the first activation of sample 70 of the run (its position in the order
 //                                    of all samples, counted from 1) has a NaN
@@ -152,7 +153,7 @@ class FaultPoints {
       (faults).hit(name);              \
   } while (false)
 
-// A point at which the caller's Result may be an error of storage.
+// A point at which the caller's Result may be an error.
 #define HF_FAILING_FAULT_POINT(faults, name) \
   do {                                       \
     if ((faults).armed()) [[unlikely]]       \

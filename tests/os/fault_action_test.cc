@@ -106,7 +106,7 @@ TEST(FaultAction, ErrorsSayWhatIsExpected) {
       {"wrong_product", "save.after_rename", "'wrong_product' belongs to a point of a step"},
       {"error", "step.begin",
        "'error' belongs to data.read, load.read, save.before_shard, save.before_manifest, "
-       "save.before_rename"},
+       "save.before_rename, recover.begin"},
       {"error:EPERM", "data.read",
        "'EPERM' is not an errno; there are EIO, EACCES, ENOSPC, ESTALE, ETIMEDOUT"},
       {"error:EIO:0", "data.read", "'0' is not a number of passes, nor 'always'"},

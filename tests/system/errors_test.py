@@ -1568,7 +1568,7 @@ class Errors(unittest.TestCase):
     def test_rank_hangs_in_layer(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.tensor=2", "--parallel.timeout=3s", "--elastic.recovery_timeout=1s",
                                 "--watchdog.guard=false",
-                                environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
+                                environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:20000"}))
 
     @harness.full
     def test_step_fails_again(self):

@@ -289,6 +289,18 @@ class RecoveryTest(unittest.TestCase):
                 self.assertNotRegex(start.output(), "holdfast guard: .* hangs")
                 self.assertGreater(self.run_.events("recovery")[0]["duration_ms"], 4000, "the save was over before the death")
 
+    def test_one_gives_up_while_the_others_come_together(self):
+        """A rank that ends by itself while the others wait for it in MPI, which tells nobody of an exit code: they go on at once.
+        Rank 0 first looks whether it is the last one."""
+        for rank in (2, 0):
+            with self.subTest(rank=rank):
+                self.run_ = self.scene.run(f"gives-up-{rank}", TENSOR_LANES)
+                options = [*Layout(4).options(), *RAM["every step"], "--elastic.recovery_timeout=20s"]
+                start = self.run_.start(4, "ft", options, f"step.begin@14:1=kill,recover.begin:{rank}=error")
+                self.check_end(start, 2)
+                self.assertRegex(start.output(), rf"holdfast: rank {rank} leaves the run, which may go on without it: rank {rank} ")
+                self.assertLess(self.run_.events("recovery")[0]["duration_ms"], 5000, "much less than they may take")
+
     def test_too_few_left(self):
         """Half a copy of the model cannot go on: the run says so, ends as one, and the next start goes on."""
         start, _ = self.start("half", Layout(2, pipeline=2), "every step", harness.slow_steps(8, count=4))

@@ -175,6 +175,19 @@ TEST(Membership, WhoNeverComesIsADeadlineMissed) {
   });
 }
 
+// Of two that have given up the group one knows that the others are gone.
+TEST(Membership, WhoGivesUpIsAwaitedByThoseThatMayLive) {
+  run_ranks(3, {}, [](int rank, Membership& membership) {
+    EXPECT_EQ(membership.own_rank(), rank);
+    if (rank == 0) return;
+    if (rank == 1) {
+      membership.use({.has_ended = [](const Member& member) { return member.launched_rank == 0; },
+                      .out_of_reach = [](const Member& member) { return member.launched_rank == 2; }});
+    }
+    EXPECT_EQ(membership.is_awaited(/*has_guard=*/true), rank == 2);
+  });
+}
+
 TEST(Membership, NamesWhoIsLost) {
   const MembershipView before{.epoch = 0,
                               .members = {{.launched_rank = 0, .host = "a"},
