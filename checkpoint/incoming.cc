@@ -38,15 +38,31 @@ Result<void> sync_files(Env& env, const std::string& directory) {
   return env.sync_directory(directory);
 }
 
+// Moves away what is in the place of a checkpoint, and returns where to; empty: there is nothing. The next writer puts
+// it back if nothing takes the place (CheckpointStore::restore_replaced()).
+Result<std::string> put_aside(Env& env, const std::string& run_directory, const std::string& target) {
+  HF_TRY(const FileStatus occupied, env.status(target));
+  if (!occupied.exists) return std::string();
+  const std::string name = target.substr(target.find_last_of('/') + 1);
+  std::string aside = fmt::format("{}/{}{}", checkpoint_names::pending(run_directory),
+                                  checkpoint_names::replaced_prefix, name);
+  HF_TRY_VOID(env.remove_tree(aside));
+  HF_TRY_VOID(env.sync_directory(run_directory));  // which may not have .pending yet
+  HF_TRY_VOID(env.rename(target, aside));
+  return aside;
+}
+
 Result<void> make_visible(Env& env, FaultPoints& faults, const std::string& run_directory,
                           const std::string& source, const std::string& target) {
   HF_TRY_VOID(sync_files(env, source));
   const std::string visible = checkpoint_names::checkpoints(run_directory);
   HF_TRY_VOID(make_durable_directories(env, visible));
+  HF_TRY(const std::string aside, put_aside(env, run_directory, target));
   HF_FAULT_POINT(faults, "download.before_rename");
   HF_TRY_VOID(env.rename(source, target));
   HF_FAULT_POINT(faults, "download.after_rename");
-  return env.sync_directory(visible);
+  HF_TRY_VOID(env.sync_directory(visible));
+  return aside.empty() ? Result<void>() : env.remove_tree(aside);
 }
 
 // Removes files that neither the manifest nor a shard names, and returns their names.

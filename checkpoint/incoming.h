@@ -41,7 +41,7 @@ struct PublishedIncoming {
   std::vector<std::string> left_out;  // names of files that no part of the checkpoint names, which are gone
 };
 // Makes the files of the checkpoint durable, then the checkpoint visible, without anything else that is beside
-// them. `checkpoint` was opened in its incoming directory and verified. On error nothing is visible, and the
+// them. A directory of the same step, such as a part of it, is replaced. `checkpoint` was opened in its incoming directory and verified. On error nothing is visible, and the
 // directory stays where it was.
 Result<PublishedIncoming> publish_incoming(Env& env, FaultPoints& faults, const std::string& run_directory,
                                            const Checkpoint& checkpoint);

@@ -34,11 +34,11 @@ Error not_kept(const std::string& what) {
 }
 
 // Checks a checkpoint as a resume does, before it is visible.
-Result<void> check_is_of_run(Env& env, Config config, const DataSet& data, const Checkpoint& checkpoint) {
+Result<void> check_is_of_run(Env& env, Config config, const DataSet& data, const Lineage& lineage,
+                             const Checkpoint& checkpoint) {
   const Manifest& manifest = checkpoint.manifest();
   if (const auto source = manifest.values.find(imported_from_key); source != manifest.values.end())
     return not_kept(fmt::format("a model imported from {}, without a training state", source->second));
-  HF_TRY(const Lineage lineage, read_lineage(env, config.run.directory));
   if (!lineage.run_id.empty() && lineage.run_id != manifest.run_id) {
     return not_kept(fmt::format("a checkpoint of run {}, but {} is that of run {}", manifest.run_id,
                                 config.run.directory, lineage.run_id));
@@ -54,18 +54,25 @@ Result<void> check_is_of_run(Env& env, Config config, const DataSet& data, const
   return {};
 }
 
+// Wanted says what a download is for.
+struct Wanted {
+  Lineage lineage = {};                           // of the run; empty: none is known
+  std::optional<std::uint64_t> before_step = {};  // brings an older checkpoint than that; none: the newest
+  bool chooses = true;                            // chooses where to start when it has come
+  bool has_parts = false;                         // there are checkpoints, and none is whole
+};
+
 // Download is the download on rank 0, on a thread of its own.
 class Download {
  public:
-  // `before_step`: brings an older checkpoint than that, and chooses no start; none: the newest.
   Download(const TrainInputs& inputs, const Config& config, const DataSet& data,
-           std::function<Result<void>()> fence, std::optional<std::uint64_t> before_step = {})
+           std::function<Result<void>()> fence, Wanted wanted)
       : env_(&inputs.env),
         faults_(&inputs.faults),
         config_(&config),
         data_(&data),
         fence_(std::move(fence)),
-        before_step_(before_step) {}
+        wanted_(std::move(wanted)) {}
   ~Download() {
     cancelled_ = true;
     job_.wait();
@@ -77,9 +84,9 @@ class Download {
     HF_TRY(directory_, make_incoming_directory(*env_, config_->run.directory));
     begin_ns_ = reported_ns_ = env_->monotonic_ns();
     print_line(
-        "{} holds no checkpoint{}: checkpoint.download_command looks for one elsewhere (for at most {})",
-        config_->run.directory,
-        before_step_.has_value() ? fmt::format(" of a step before {}", *before_step_) : "",
+        "{} holds no {}checkpoint{}: checkpoint.download_command looks for one elsewhere (for at most {})",
+        config_->run.directory, wanted_.has_parts ? "whole " : "",
+        before_step().has_value() ? fmt::format(" of a step before {}", *before_step()) : "",
         format_duration(config_->checkpoint.download_timeout_ms));
     job_.start(*env_, "download", [this] { return bring(); });
     return {};
@@ -100,16 +107,16 @@ class Download {
   Result<std::optional<StartPoint>> end() { return job_.take(); }
 
  private:
+  const std::optional<std::uint64_t>& before_step() const { return wanted_.before_step; }
   std::string elapsed(std::int64_t now_ns) const {
     return format_duration((now_ns - begin_ns_) / 1'000'000'000 * 1000);
   }
 
   Result<void> run_command() {
     const CheckpointConfig& config = config_->checkpoint;
-    const Result<Lineage> lineage = read_lineage(*env_, config_->run.directory);
     std::map<std::string, std::string> variables = {{"HOLDFAST_DOWNLOAD", directory_},
-                                                    {"HOLDFAST_RUN", lineage.ok() ? lineage->run_id : ""}};
-    if (before_step_.has_value()) variables["HOLDFAST_BEFORE_STEP"] = std::to_string(*before_step_);
+                                                    {"HOLDFAST_RUN", wanted_.lineage.run_id}};
+    if (before_step().has_value()) variables["HOLDFAST_BEFORE_STEP"] = std::to_string(*before_step());
     const CommandAttempts done = run_user_command(*env_,
                                                   {.key = "checkpoint.download_command",
                                                    .line = config.download_command,
@@ -117,7 +124,7 @@ class Download {
                                                    .timeout_ms = config.download_timeout_ms},
                                                   variables, cancelled_);
     if (done.outcome.ok()) return {};
-    if (before_step_.has_value()) return done.outcome.error();
+    if (before_step().has_value()) return done.outcome.error();
     return fail_because(
         done.outcome.error(), ExitCode::communication,
         "{}. It is not known whether there is a checkpoint elsewhere, so nothing is begun: start again "
@@ -131,7 +138,7 @@ class Download {
     if (!came.ok() || !*came) static_cast<void>(env_->remove_tree(directory_).ok());
     if (!came.ok()) return came.error();
     if (!*came) return std::optional<StartPoint>();
-    if (before_step_.has_value()) return std::optional<StartPoint>(StartPoint{});
+    if (!wanted_.chooses) return std::optional<StartPoint>(StartPoint{});
     HF_TRY(StartPoint start, choose_start(*env_, *config_));
     return std::optional(std::move(start));
   }
@@ -147,14 +154,14 @@ class Download {
     const Result<Checkpoint> checkpoint = open_verified(*env_, directory_);
     if (!checkpoint.ok()) return not_kept(checkpoint.error().message);
     if (const std::uint64_t step = checkpoint->manifest().step;
-        before_step_.has_value() && step >= *before_step_) {
+        before_step().has_value() && step >= *before_step()) {
       return fail(
           ExitCode::checkpoint,
           "checkpoint.download_command brought the checkpoint of step {}, and was asked for one of a step "
           "before HOLDFAST_BEFORE_STEP = {}",
-          step, *before_step_);
+          step, *before_step());
     }
-    HF_TRY_VOID(check_is_of_run(*env_, *config_, *data_, *checkpoint));
+    HF_TRY_VOID(check_is_of_run(*env_, *config_, *data_, wanted_.lineage, *checkpoint));
     if (fence_) HF_TRY_VOID(fence_());
     HF_TRY(const PublishedIncoming published,
            publish_incoming(*env_, *faults_, config_->run.directory, *checkpoint));
@@ -175,15 +182,20 @@ class Download {
   const Config* config_;
   const DataSet* data_;
   std::function<Result<void>()> fence_;
-  std::optional<std::uint64_t> before_step_;
+  Wanted wanted_;
   std::string directory_;
   std::int64_t begin_ns_ = 0, reported_ns_ = 0;
   std::atomic<bool> cancelled_ = false, verifies_ = false;
   BackgroundJob<std::optional<StartPoint>> job_;  // last, because its thread uses the others
 };
 
-Result<StartPoint> end_download(const Config& config, const StartPoint& start, Download& download) {
-  HF_TRY(std::optional<StartPoint> came, download.end());
+// Returns the start point that rank 0 chose after the download; none: nothing was there.
+Result<StartPoint> end_download(const Config& config, const StartPoint& start,
+                                std::optional<StartPoint> came) {
+  if (!came.has_value() && !start.unusable.empty()) {
+    return fail(ExitCode::checkpoint, "checkpoint.download_command finds no checkpoint elsewhere, and {}",
+                start.unusable);
+  }
   if (!came.has_value() && config.run.resume == "must") return nothing_to_resume(config.run.directory);
   if (!came.has_value()) {
     print_line("there is no checkpoint elsewhere, either: the run begins");
@@ -191,6 +203,20 @@ Result<StartPoint> end_download(const Config& config, const StartPoint& start, D
   }
   came->writer = start.writer;
   return std::move(*came);
+}
+
+// Chooses the start of a run whose directory is local to each host, after the download to one of them.
+Result<StartPoint> choose_among_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                      const StorageDomain& domain, std::uint64_t writer,
+                                      const ClaimCheck& check) {
+  HF_TRY(const StorageDomains domains, gather_storage_domains(inputs.communicator, waiter, domain));
+  HF_TRY(const OwnStates own, join_states_of_hosts(inputs, waiter, config, domains, check));
+  Result<StartPoint> chosen = StartPoint{};
+  if (inputs.communicator.rank() == 0) {
+    chosen = choose_start(inputs.env, config, own, /*in_place=*/false);
+    if (chosen.ok()) chosen->writer = writer;
+  }
+  return share_start(inputs, waiter, chosen);
 }
 
 // Has all ranks vote until the download has ended.
@@ -217,23 +243,39 @@ bool wants_download(const Config& config, const StartPoint& start) {
 
 Result<StartPoint> join_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                  const DataSet& data, const StartPoint& start,
+                                 const std::optional<StorageDomain>& domain,
                                  const std::function<Result<void>()>& fence) {
   const bool first = inputs.communicator.rank() == 0;
-  Download download(inputs, config, data, fence);
+  Download download(
+      inputs, config, data, fence,
+      {.lineage = start.lineage, .chooses = !domain.has_value(), .has_parts = !start.unusable.empty()});
   HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, first ? download.begin() : Result<void>(),
                                inputs.env.host_name()));
   HF_TRY_VOID(wait_for(inputs, waiter, download));
   Result<StartPoint> chosen = start;
-  if (first) chosen = end_download(config, start, download);
-  return share_start(inputs, waiter, chosen);
+  std::array<std::int64_t, 1> came = {0};
+  if (first) {
+    Result<std::optional<StartPoint>> brought = download.end();
+    came[0] = brought.ok() && brought->has_value() ? 1 : 0;
+    chosen = brought.ok() ? end_download(config, start, *std::move(brought)) : brought.error();
+  }
+  HF_TRY(StartPoint next, share_start(inputs, waiter, chosen));
+  HF_TRY_VOID(all_reduce_sum(inputs.communicator, waiter, came));
+  if (!domain.has_value() || came[0] == 0) return next;
+  return choose_among_hosts(inputs, waiter, config, *domain, start.writer, fence);
 }
 
 Result<bool> join_earlier_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                    const DataSet& data, std::uint64_t before_step,
                                    const std::function<Result<void>()>& fence) {
-  Download download(inputs, config, data, fence, before_step);
   const bool first = inputs.communicator.rank() == 0;
-  const Result<void> begun = first ? download.begin() : Result<void>();
+  const Result<Lineage> lineage =
+      first ? read_lineage(inputs.env, config.run.directory) : Result<Lineage>(Lineage{});
+  Download download(
+      inputs, config, data, fence,
+      {.lineage = lineage.ok() ? *lineage : Lineage{}, .before_step = before_step, .chooses = false});
+  Result<void> begun = outcome_of(lineage);
+  if (first && begun.ok()) begun = download.begin();
   HF_TRY_VOID(wait_for(inputs, waiter, download));
   std::array<std::int64_t, 1> came = {0};
   if (first) {

@@ -2,18 +2,22 @@
 // checkpoint.download_command fetch the newest checkpoint from elsewhere. The command fills an empty
 // directory that nothing mistakes for a checkpoint (checkpoint/incoming.h). The result is compared with the
 // run as a resume does, verified to the last byte, and then made visible; a command that is killed meanwhile
-// leaves nothing that counts. A run that a verdict takes back, and that has no state here to go back to, lets it fetch
+// leaves nothing that counts. Where run.directory is local to each host, it comes whole to the host of rank 0, also in
+// the place of a part of it, and the hosts then go on from what they have together: each copies what it needs
+// (shard_fetch.h). A run that a verdict takes back, and that has no state here to go back to, lets it fetch
 // an older one: HOLDFAST_BEFORE_STEP says which.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "parallel/comm/collectives.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
 #include "runtime/elastic/resume.h"
 #include "runtime/rank/train_inputs.h"
+#include "runtime/save/storage_domains.h"
 
 namespace holdfast::inline elastic {
 
@@ -26,10 +30,13 @@ bool wants_download(const Config& config, const StartPoint& start);
 // point that follows: `start` itself if there is nothing elsewhere. `fence`: checks on rank 0 that the lock
 // is still its own before the checkpoint becomes visible, because the command may have taken hours.
 //
+// `domain`: of this rank, if run.directory is local to each host.
+//
 // Errors: communication if the command fails or takes too long, because another start may succeed; checkpoint
 // if the result is damaged or of another run, or if run.resume = "must" finds nothing.
 Result<StartPoint> join_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                  const DataSet& data, const StartPoint& start,
+                                 const std::optional<StorageDomain>& domain,
                                  const std::function<Result<void>()>& fence);
 
 // Collective. Brings a checkpoint of a step before `before_step` into run.directory in the same way, beside training,

@@ -131,24 +131,14 @@ Result<void> claim_directory(Env& env, const Config& config, std::unique_ptr<Cla
   return {};
 }
 
-// Refuses commands that would treat a part of a checkpoint as if it were all of it.
+// Refuses a command that would treat a part of a checkpoint as if it were all of it.
 Result<void> check_fits_parts(const Config& config) {
-  const CheckpointConfig& checkpoint = config.checkpoint;
-  if (!checkpoint.upload_command.empty()) {
-    return fail(ExitCode::config,
-                "run.directory {} is local to each host, so each has a part of every checkpoint, and "
-                "checkpoint.upload_command would upload one part as if it were all: give "
-                "checkpoint.upload_shard_command in place of it, which each rank runs for its own shard",
-                config.run.directory);
-  }
-  if (!checkpoint.download_command.empty()) {
-    return fail(
-        ExitCode::config,
-        "run.directory {} is local to each host, and checkpoint.download_command would bring a checkpoint "
-        "to one of them alone: leave it out, or give a directory that the hosts share",
-        config.run.directory);
-  }
-  return {};
+  if (config.checkpoint.upload_command.empty()) return {};
+  return fail(ExitCode::config,
+              "run.directory {} is local to each host, so each has a part of every checkpoint, and "
+              "checkpoint.upload_command would upload one part as if it were all: give "
+              "checkpoint.upload_shard_command in place of it, which each rank runs for its own shard",
+              config.run.directory);
 }
 
 // Claims the directory of each other host by its first rank. Returns the states of all hosts, on all ranks.
@@ -161,11 +151,7 @@ Result<OwnStates> join_domains(const TrainInputs& inputs, const Waiter& waiter, 
                           [&] { return claim_directory(inputs.env, config, claim); });
   HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
   HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, check_of(claim)));
-  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, domains, check_of(claim)));
-  Result<void> named;
-  if (own.newest.ok() && claim != nullptr)
-    named = remember_domain_name(inputs.env, config.run.directory, domains.of(inputs.communicator.rank()));
-  HF_TRY_VOID(agree(inputs, waiter, named));
+  HF_TRY(OwnStates own, join_states_of_hosts(inputs, waiter, config, domains, check_of(claim)));
   if (inputs.communicator.rank() == 0) {
     print_message(
         "run.directory {} is local to each host: each of {} hosts keeps its part of every checkpoint there{}",
@@ -267,7 +253,8 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
     chosen = try_storage(inputs, "the checkpoints",
                          [&] { return choose_start(env, config, own, /*in_place=*/false); });
     const bool follows_own = config.run.resume == "auto" || config.run.resume == "must";
-    if (is_local && !own.newest.ok() && follows_own && !own.shm_run_id.empty()) {
+    const bool may_come = !own.shm_run_id.empty() || !config.checkpoint.download_command.empty();
+    if (is_local && !own.newest.ok() && follows_own && may_come) {
       chosen = StartPoint{
           .shm_run_id = own.shm_run_id, .lineage = own.lineage, .unusable = own.newest.error().message};
     }
@@ -281,6 +268,17 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
   JoinedStart joined{.start = std::move(start)};
   if (domains.has_value()) joined.domain = domains->of(inputs.communicator.rank());
   return joined;
+}
+
+Result<OwnStates> join_states_of_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                       const StorageDomains& domains, const ClaimCheck& check) {
+  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, domains, check));
+  Result<void> named;
+  const int rank = inputs.communicator.rank();
+  if (own.newest.ok() && domains.leads(rank))
+    named = remember_domain_name(inputs.env, config.run.directory, domains.of(rank));
+  HF_TRY_VOID(agree(inputs, waiter, named));
+  return own;
 }
 
 Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,

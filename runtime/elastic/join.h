@@ -40,6 +40,11 @@ struct JoinedStart {
 Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                std::unique_ptr<Claim>& claim);
 
+// Finds what the directories of all hosts hold together (join_parts()). Each remembers the name of its host, unless the
+// states are of no use.
+Result<OwnStates> join_states_of_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                       const StorageDomains& domains, const ClaimCheck& check);
+
 // Sends the choice of rank 0, or its error, to all; the argument of other ranks is ignored.
 Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
                                const Result<StartPoint>& chosen);

@@ -168,12 +168,17 @@ class PrepareSteps {
     if (setup_.domain.has_value()) inputs_.stop.directory_is_local();
     enter(inputs_.watch, Phase::start_up, 0);
     HF_TRY_VOID(join_snapshot(inputs_, waiter(), setup_.config, setup_.start));
+    if (wants_download(setup_.config, setup_.start)) HF_TRY_VOID(download());
     if (source_of(setup_.start) == StateSource::nothing)
       return fail(ExitCode::checkpoint, "{}", setup_.start.unusable);
-    if (!wants_download(setup_.config, setup_.start)) return {};
+    return {};
+  }
+
+  Result<void> download() {
     enter(inputs_.watch, Phase::load, 0, setup_.config.watchdog.ceiling_ms);
-    HF_TRY(setup_.start, join_download(inputs_, waiter(), setup_.config, *setup_.data, setup_.start,
-                                       setup_.claim == nullptr ? nullptr : setup_.claim->fence()));
+    HF_TRY(setup_.start,
+           join_download(inputs_, waiter(), setup_.config, *setup_.data, setup_.start, setup_.domain,
+                         setup_.claim == nullptr ? nullptr : setup_.claim->fence()));
     enter(inputs_.watch, Phase::start_up, 0);
     return {};
   }

@@ -275,7 +275,7 @@ TEST_F(LocalDirectoriesTest, HostsOfOneName) {
   EXPECT_THAT(end.message, HasSubstr("no host that is here has shard-00001.hfs; it was on host n"));
 }
 
-// Uploads from the disks of several hosts.
+// Uploads from the disks of several hosts, and downloads to them.
 class RemoteCopyTest : public LocalDirectoriesTest {
  protected:
   std::string remote() const { return run_directory("remote"); }
@@ -286,6 +286,17 @@ class RemoteCopyTest : public LocalDirectoriesTest {
         "{0}/$HOLDFAST_NAME/ && "
         "echo $HOLDFAST_NAME $(basename $HOLDFAST_FILE) >> {0}.log",
         remote());
+  }
+  // Copies the newest that has a manifest.
+  std::string downloading() const {
+    return fmt::format(
+        "checkpoint.download_command=newest=$(ls -d {}/*/manifest.json 2>/dev/null | tail -n 1); "
+        "test -z \"$newest\" || cp $(dirname $newest)/* $HOLDFAST_DOWNLOAD/",
+        remote());
+  }
+  std::vector<std::string> with_remote(std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {uploading(), downloading()});
+    return more;
   }
   std::vector<std::string> sent() const {
     const Result<std::string> text = posix_env().read_text(remote() + ".log");
@@ -307,8 +318,11 @@ class RemoteCopyTest : public LocalDirectoriesTest {
     }
     return digest;
   }
-  std::string reference() {
-    EXPECT_EQ(train({.run = "reference"}).code, ExitCode::done);
+  void lose_disks(const std::vector<std::string>& names) const {
+    for (const std::string& name : names) fs::remove_all(disk(name));
+  }
+  std::string reference(std::vector<std::string> overrides = {}) {
+    EXPECT_EQ(train({.run = "reference", .overrides = std::move(overrides)}).code, ExitCode::done);
     return digest("reference");
   }
 };
@@ -329,6 +343,80 @@ TEST_F(RemoteCopyTest, EveryHostSendsWhatItHas) {
     fs::remove_all(run_directory("disks"));
     fs::remove_all(run_directory("reference"));
   }
+}
+
+// All disks are lost, or all but one; the run goes on where it was, on other hosts and in another layout.
+TEST_F(RemoteCopyTest, WhatTheHostsHaveLostComesBack) {
+  const std::string constant = "optimizer.schedule=constant";  // the first run ends early
+  const std::string expected = reference({constant});
+  struct Case {
+    std::vector<std::string> lost, hosts;
+  };
+  const std::vector<Case> cases = {
+      {{"n0", "n1"}, {"n0", "n1"}},              // all
+      {{"n0"}, {"n0", "n1"}},                    // where rank 0 is
+      {{"n1"}, {"n0", "n1"}},                    // what comes takes the place of the part that is there
+      {{"n0", "n1"}, {"n2", "n3", "n4", "n4"}},  // all, and the hosts with them
+  };
+  for (const Case& each : cases) {
+    fs::remove_all(run_directory("disks"));
+    fs::remove_all(remote());
+    const RunEnd begun = train(on_two_hosts(0, with_remote({no_copies, constant, "training.steps=7"})));
+    ASSERT_EQ(begun.code, ExitCode::done) << begun.message;
+    lose_disks(each.lost);
+    Launch launch = on_two_hosts(0, with_remote({no_copies, constant, "run.resume=must"}));
+    launch.ranks = static_cast<int>(each.hosts.size());
+    launch.hosts = launch.disks = each.hosts;
+    const RunEnd end = train(launch);
+    ASSERT_EQ(end.code, ExitCode::done) << end.message;
+    for (const std::string& host : each.hosts)
+      EXPECT_EQ(of_last_start(host, "resumed_from_step"), Json(7)) << host;
+    EXPECT_EQ(remote_digest(), expected);
+  }
+}
+
+// A kill between the two renames with which a download takes the place of a part: the part is put back, so that it is
+// known what is missing, and the download is made again.
+TEST_F(RemoteCopyTest, APartThatWasBeingReplacedIsPutBack) {
+  ASSERT_EQ(train(on_two_hosts(0, with_remote({no_copies, "training.steps=5"}))).code, ExitCode::done);
+  lose_disks({"n1"});
+  fs::create_directories(disk("n0") + "/.pending");
+  fs::rename(checkpoint("n0", 5), disk("n0") + "/.pending/replaced-step-00000005");
+  EXPECT_EQ(train(on_two_hosts(0, {no_copies, "checkpoint.download_command=exit 0"})).code,
+            ExitCode::checkpoint);
+  EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000005"));
+  fs::rename(checkpoint("n0", 5), disk("n0") + "/.pending/replaced-step-00000005");
+  ASSERT_EQ(train(on_two_hosts(0, with_remote({no_copies}))).code, ExitCode::done);
+  EXPECT_EQ(of_last_start("n1", "resumed_from_step"), Json(5));
+}
+
+TEST_F(RemoteCopyTest, IsNotAskedWhereTheHostsHaveACheckpoint) {
+  ASSERT_EQ(train(on_two_hosts(5)).code, ExitCode::saved);
+  lose_disks({"n1"});  // and n0 has its copy
+  EXPECT_EQ(train(on_two_hosts(0, {"checkpoint.download_command=exit 1"})).code, ExitCode::done);
+}
+
+// Else the run would begin again at step 0, unasked.
+TEST_F(RemoteCopyTest, NothingElsewhereDoesNotMakeALossAFreshStart) {
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  lose_disks({"n1"});
+  const RunEnd end = train(on_two_hosts(0, {no_copies, "checkpoint.download_command=exit 0"}));
+  EXPECT_EQ(end.code, ExitCode::checkpoint);
+  EXPECT_THAT(end.message, HasSubstr("step 5 is not whole"));
+  EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000005"));
+}
+
+// Its part of the run, which another host has, says that what comes is of another one.
+TEST_F(RemoteCopyTest, AnotherRunIsNotTaken) {
+  ASSERT_EQ(train(on_two_hosts(0, with_remote({no_copies, "training.steps=5"}))).code, ExitCode::done);
+  lose_disks({"n0", "n1"});
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  lose_disks({"n0"});
+  const RunEnd end = train(on_two_hosts(0, {no_copies, downloading()}));
+  EXPECT_EQ(end.code, ExitCode::checkpoint);
+  EXPECT_THAT(end.message, HasSubstr("checkpoint.download_command brought what this run cannot go on from: a "
+                                     "checkpoint of run "));
+  EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), testing::IsEmpty());
 }
 
 TEST_F(RemoteCopyTest, OneRankCannotSendAllOfIt) {

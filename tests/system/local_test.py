@@ -14,6 +14,7 @@ from pathlib import Path
 import errors_test
 import harness
 import hosts
+import object_store_test as object_store
 
 HOSTS = 3
 OPTIONS = ["--checkpoint.every_steps=5", "--watchdog.floor=4s", "--elastic.grow=off"]  # of the disk alone: the scene has no RAM tier
@@ -54,6 +55,16 @@ class LocalRun(harness.Run):
 
     def lose_disk(self, host):
         shutil.rmtree(self.cluster.disk(host))
+
+    def lose_directory(self, host):
+        """Of a host that stays, with a new disk."""
+        shutil.rmtree(self.on(host).directory)
+
+    def kill_all(self, start):
+        """As when the job is killed."""
+        start.signal(signal.SIGKILL)
+        start.wait()
+        harness.wait_until(lambda: not any(self.cluster.processes(self).values()), 60, lambda: False, "processes stay", start.tail)
 
 
 class LocalTest(unittest.TestCase):
@@ -216,9 +227,7 @@ class LocalTest(unittest.TestCase):
         for host in ("n1", "n2"):
             run.cluster.lose(host)
             run.lose_disk(host)
-        start.signal(signal.SIGKILL)
-        start.wait()
-        harness.wait_until(lambda: not any(run.cluster.processes(run).values()), 60, lambda: False, "processes stay", start.tail)
+        run.kill_all(start)
         run.cluster.power_on("n1")
         again = self.start(run, ("n0", "n1"), faults="")
         self.expect_sentence("local-part-missing", again.expect_exit(ROWS["local-part-missing"].code, SETTLE_S))
@@ -234,6 +243,8 @@ class LocalTest(unittest.TestCase):
             shard.unlink()
         again = self.start(run, ("n0", "n1"), "--checkpoint.replicas=off", faults="")
         self.expect_sentence("local-part-gone", again.expect_exit(ROWS["local-part-gone"].code, SETTLE_S))
+        again = self.start(run, ("n0", "n1"), "--checkpoint.replicas=off", "--checkpoint.download_command=true", faults="")
+        self.expect_sentence("local-nothing-elsewhere", again.expect_exit(ROWS["local-nothing-elsewhere"].code, SETTLE_S))
         shutil.rmtree(theirs)
         (run.on("n1").directory / "lineage.json").unlink()  # which says that they were published
         again = self.start(run, ("n0", "n1"), "--checkpoint.replicas=off", faults="")
@@ -244,9 +255,7 @@ class LocalTest(unittest.TestCase):
         """Where no checkpoint is whole: all processes are killed, and a host loses its part of every one."""
         words = ("--checkpoint.replicas=off", "--checkpoint.ram_every_steps=1")
         run, start = self.launch(self.cluster(), *words, names=("n0", "n1"))
-        start.signal(signal.SIGKILL)
-        start.wait()
-        harness.wait_until(lambda: not any(run.cluster.processes(run).values()), 60, lambda: False, "processes stay", start.tail)
+        run.kill_all(start)
         for shard in run.on("n1").directory.glob("checkpoints/step-*/shard-*"):
             shard.unlink()
         again = self.start(run, ("n0", "n1"), *words, faults="")
@@ -258,6 +267,93 @@ class LocalTest(unittest.TestCase):
         run = LocalRun(self.cluster(), self.scene, "upload", OPTIONS)
         start = self.start(run, ("n0", "n1"), "--checkpoint.upload_command=true", faults="")
         self.expect_sentence("local-upload", start.expect_exit(ROWS["local-upload"].code, SETTLE_S))
+
+    def store(self, cluster):
+        """An S3 server beside the switch."""
+        if reason := object_store.why_not():
+            harness.skip(reason)
+        address = f"{hosts.NETWORK}.254"
+        cluster.in_switch("ip", "link", "set", "lo", "up")
+        cluster.in_switch("ip", "address", "add", f"{address}/24", "dev", "bridge")
+        server = object_store.Server(cluster.directory / "store", cluster.enter_switch(), address)
+        self.addCleanup(server.close)
+        return server
+
+    def run_with_store(self, server, cluster, name, *options):
+        """Ranks get nothing of the caller's environment, so the command has it all."""
+        variables = " ".join(f"{variable}={value}" for variable, value in server.variables().items())
+        command = f"exec env {variables} {object_store.PYTHON} {object_store.CLIENT} {{}} s3://{object_store.BUCKET}/{name}"
+        return LocalRun(cluster, self.scene, name, [*OPTIONS, *options, f"--checkpoint.upload_shard_command={command.format('put')} --keep 3",
+                                                    f"--checkpoint.download_command={command.format('get')}"])
+
+    def wait_until_stored(self, server, run, start):
+        name = run.directory.name
+        harness.wait_until(lambda: server.whole(name), SETTLE_S, lambda: not start.alive(), "nothing was uploaded", start.tail)
+
+    def expect_downloaded(self, server, run, start, names):
+        """The run goes on from the store, which has its last checkpoint at the end."""
+        output = start.expect_exit(0, SETTLE_S)
+        resumed = run.on(names[0]).events("start")[-1]["resumed_from_step"]
+        self.assertIn(f"downloaded the checkpoint of step {resumed}: ", output)
+        self.assertEqual(self.collect(run, names).digest(), self.reference, output)
+        target = self.scene.directory / f"{run.directory.name}-fetched"
+        target.mkdir()
+        server.client("get", run.directory.name, HOLDFAST_DOWNLOAD=str(target))
+        self.assertEqual(harness.program_output("digest", target), self.reference)
+
+    @harness.full
+    def test_all_directories_are_lost(self):
+        """After a rank was killed in the middle of an upload; the others heal the run, and what it has saved is sent again. Other hosts
+        go on from the store, each with what it needs."""
+        cluster = self.cluster()
+        server = self.store(cluster)
+        run = self.run_with_store(server, cluster, "store")
+        with server.holding("store", "PUT", "shard-00002.hfs") as wait_for_it:
+            start = self.start(run, ("n0", "n1"), slots=2)
+            wait_for_it(start)
+            self.assertEqual(server.whole("store"), [], "half of a checkpoint is none")
+            harness.kill(cluster.ranks_on(run, "n1")[0], signal.SIGKILL)
+        self.wait_until_stored(server, run, start)
+        self.assertEqual(len(run.on("n0").events("recovery")), 1, start.tail())
+        run.kill_all(start)
+        for host in ("n0", "n1"):
+            run.lose_directory(host)
+        self.expect_downloaded(server, run, self.start(run, ("n1", "n2"), host="n1", faults=""), ["n1", "n2"])
+
+    @harness.full
+    def test_one_directory_is_lost_and_was_copied_nowhere_but_to_the_store(self):
+        """What comes from there takes the place of the parts that are left."""
+        cluster = self.cluster()
+        server = self.store(cluster)
+        run = self.run_with_store(server, cluster, "part", "--checkpoint.replicas=off")
+        start = self.start(run, ("n0", "n1"))
+        self.wait_until_stored(server, run, start)
+        run.kill_all(start)
+        run.lose_directory("n1")
+        self.expect_downloaded(server, run, self.start(run, ("n0", "n1"), faults=""), ["n0", "n1"])
+
+    @harness.full
+    def test_a_verdict_goes_back_to_what_comes_from_elsewhere(self):
+        """The hosts have nothing of before the last good products any more. What comes to the host of rank 0 is copied from there."""
+        elsewhere = self.scene.directory / "elsewhere"
+        elsewhere.mkdir()
+        options = ["--checkpoint.replicas=off", "--checkpoint.every_steps=4", "--checkpoint.keep=19", "--verdict.audit_every_steps=7",
+                   f'--checkpoint.download_command=test -z "$HOLDFAST_BEFORE_STEP" || cp {elsewhere}/* "$HOLDFAST_DOWNLOAD"']
+        names = ("n0", "n1", "n2")
+        run = LocalRun(self.cluster(), self.scene, "verdict", [*OPTIONS, *options])
+        start = self.start(run, names, faults=f"step.begin@20:1=wrong_product_always,{harness.slow_steps(14, count=8, milliseconds=500)}")
+        self.assertTrue(start.wait_for_checkpoint(16, SETTLE_S), start.tail())
+        for host in names:
+            for checkpoint in run.on(host).checkpoints():
+                if checkpoint.name == "step-00000012":
+                    for file in checkpoint.iterdir():
+                        shutil.copy(file, elsewhere)
+                if checkpoint.name <= "step-00000012":
+                    shutil.rmtree(checkpoint)
+        output = start.expect_exit(0, SETTLE_S)
+        self.assertIn("downloaded the checkpoint of step 12: ", output)
+        self.assertEqual(run.on("n0").events("recovery")[0]["resumed_from_step"], 12, output)
+        self.assertEqual(self.collect(run, ["n0", "n2"]).digest(), self.reference, output)
 
     @harness.full
     def test_collect_from_hosts(self):

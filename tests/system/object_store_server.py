@@ -1,6 +1,7 @@
-"""An S3 server (moto) on a port of this machine's own loopback, for object_store_test.py; run by the Python of .deps/object_store.
+"""An S3 server (moto) on a port of this machine's own loopback, or of another address, for object_store_test.py; run by the Python of
+.deps/object_store.
 
-    python object_store_server.py DIRECTORY     # writes the port to DIRECTORY/port
+    python object_store_server.py DIRECTORY [ADDRESS]     # writes the port to DIRECTORY/port
 
 While DIRECTORY/NAME.hold has a line "PUT shard-00001", the first half of what such a request for NAME in the bucket carries is moved,
 DIRECTORY/NAME.held appears, and nothing more of it happens until the file is gone; then the request fails, as one whose connection broke.
@@ -57,13 +58,13 @@ class Quiet(WSGIRequestHandler):
         pass
 
 
-def main(directory):
+def main(directory, address="127.0.0.1"):
     app = Gate(DomainDispatcherApplication(create_backend_app), directory)
-    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
+    server = make_server(address, 0, app, threaded=True, request_handler=Quiet)
     (directory / "port.new").write_text(str(server.port))
     (directory / "port.new").rename(directory / "port")
     server.serve_forever()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import unittest
-import urllib.request
 from pathlib import Path
 
 import harness
@@ -18,23 +17,30 @@ PYTHON = harness.ROOT / ".deps/object_store/bin/python"
 CLIENT = harness.ROOT / "configs/object_store/s3.py"
 BUCKET = "checkpoints"
 SLOW = harness.slow_steps(8, count=200, milliseconds=300)  # time for uploads
+MAKE_BUCKET = "import sys, urllib.request as http; http.urlopen(http.Request(sys.argv[1], method='PUT'), timeout=30).close()"
+
+
+def why_not():
+    """Why there is no S3 server here; None where there is one."""
+    return None if PYTHON.exists() else "tools/bootstrap --tests could not install an S3 server and client"
 
 
 class Server:
-    """The S3 server, which dies with this process."""
+    """The S3 server, which dies with this process. `enter`: words before a command, for another network that it is in."""
 
-    def __init__(self, directory):
-        self.directory = directory
+    def __init__(self, directory, enter=(), address="127.0.0.1"):
+        self.directory, self.enter = directory, [*enter]
         directory.mkdir()
         self.log = open(directory / "log", "wb")
-        words = ["setpriv", "--pdeathsig", "KILL", str(PYTHON), str(Path(__file__).with_name("object_store_server.py")), str(directory)]
+        words = [*enter, "setpriv", "--pdeathsig", "KILL", str(PYTHON), str(Path(__file__).with_name("object_store_server.py")),
+                 str(directory), address]
         variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT, env=variables)
         harness.wait_until((directory / "port").exists, 60, lambda: self.process.poll() is not None, "no S3 server", self.log_text)
         if self.process.poll() is not None:
             raise AssertionError(self.log_text())
-        self.url = f"http://127.0.0.1:{(directory / 'port').read_text()}"
-        urllib.request.urlopen(urllib.request.Request(f"{self.url}/{BUCKET}", method="PUT"), timeout=30).close()
+        self.url = f"http://{address}:{(directory / 'port').read_text()}"
+        subprocess.run([*enter, str(PYTHON), "-c", MAKE_BUCKET, f"{self.url}/{BUCKET}"], check=True)
 
     def log_text(self):
         return (self.directory / "log").read_text(errors="replace")
@@ -48,6 +54,18 @@ class Server:
         """For boto3."""
         return {"AWS_ENDPOINT_URL": self.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
                 "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+
+    def client(self, deed, name, *words, **variables):
+        environment = {**os.environ, **self.variables(), **variables}
+        done = subprocess.run([*self.enter, str(PYTHON), str(CLIENT), deed, f"s3://{BUCKET}/{name}", *words], capture_output=True,
+                              text=True, timeout=60, check=False, env=environment)
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+        return done.stdout
+
+    def whole(self, name):
+        """The names of what counts in the store, the newest last."""
+        return self.client("list", name).split()
 
     @contextlib.contextmanager
     def holding(self, name, method, part):
@@ -71,25 +89,14 @@ class Server:
 class ObjectStoreTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        if not PYTHON.exists():
-            harness.skip("tools/bootstrap --tests could not install an S3 server and client")
+        if reason := why_not():
+            harness.skip(reason)
         cls.scene = harness.Scene(steps=STEPS)
         cls.addClassCleanup(cls.scene.close)
         cls.server = Server(cls.scene.directory / "server")
         cls.addClassCleanup(cls.server.close)
         cls.scene.environment.update(cls.server.variables())
         cls.reference = harness.reference_digest(cls.scene)
-
-    def client(self, deed, name, *words, **variables):
-        environment = {**os.environ, **self.server.variables(), **variables}
-        done = subprocess.run([str(PYTHON), str(CLIENT), deed, f"s3://{BUCKET}/{name}", *words], capture_output=True, text=True,
-                              timeout=60, check=False, env=environment)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
-    def whole(self, name):
-        """The names of what counts in the store, the newest last."""
-        return self.client("list", name).split()
 
     def run_of(self, name, upload="upload_shard_command", options=()):
         command = f"exec {PYTHON} {CLIENT} {{}} s3://{BUCKET}/{name}"
@@ -104,18 +111,18 @@ class ObjectStoreTest(unittest.TestCase):
 
     def check_store(self, name):
         """The newest that counts there is whole, to the last byte. Returns the names of all."""
-        found = self.whole(name)
+        found = self.server.whole(name)
         if found:
             target = self.scene.directory / f"{name}-fetched"
             target.mkdir()
-            self.client("get", name, HOLDFAST_DOWNLOAD=str(target))
+            self.server.client("get", name, HOLDFAST_DOWNLOAD=str(target))
             harness.program_output("verify", target)
             shutil.rmtree(target)
             target.mkdir()
             oldest = int(found[0].split("-")[3])
-            self.client("get", name, HOLDFAST_DOWNLOAD=str(target), HOLDFAST_BEFORE_STEP=str(oldest))
+            self.server.client("get", name, HOLDFAST_DOWNLOAD=str(target), HOLDFAST_BEFORE_STEP=str(oldest))
             self.assertEqual(list(target.iterdir()), [], "nothing is older")
-            fetched = self.client("get", name, HOLDFAST_DOWNLOAD=str(target), HOLDFAST_BEFORE_STEP=str(oldest + 1))
+            fetched = self.server.client("get", name, HOLDFAST_DOWNLOAD=str(target), HOLDFAST_BEFORE_STEP=str(oldest + 1))
             self.assertIn(f"-step-{oldest:08}-", fetched)
             harness.program_output("verify", target)
             shutil.rmtree(target)
@@ -137,9 +144,9 @@ class ObjectStoreTest(unittest.TestCase):
     def begin_until_stored(self, run, ranks=2):
         start = run.start(ranks, faults=SLOW)
         name = run.directory.name
-        harness.wait_until(lambda: self.whole(name), harness.HANG_S, lambda: not start.alive(), "nothing was uploaded", start.tail)
+        harness.wait_until(lambda: self.server.whole(name), harness.HANG_S, lambda: not start.alive(), "nothing was uploaded", start.tail)
         start.kill_all()
-        return int(self.whole(name)[-1].split("-")[3])
+        return int(self.server.whole(name)[-1].split("-")[3])
 
     def kill_while_held(self, run, method, part, **more):
         with self.server.holding(run.directory.name, method, part) as wait_for_it:
@@ -152,7 +159,7 @@ class ObjectStoreTest(unittest.TestCase):
         another number of ranks."""
         run = self.run_of("lost")
         self.kill_while_held(run, "PUT", "shard-00001.hfs", faults=SLOW)
-        self.assertEqual(self.whole("lost"), [])
+        self.assertEqual(self.server.whole("lost"), [])
         self.lose_all(run)
         stored = self.begin_until_stored(run)
         self.assertIsNone(run.events("start")[0]["resumed_from_step"], "half of a checkpoint is none")
@@ -173,7 +180,7 @@ class ObjectStoreTest(unittest.TestCase):
         """Of either way: all shards are there, and nothing counts."""
         run = self.run_of("manifest")
         self.kill_while_held(run, "PUT", "manifest.json", faults=SLOW)
-        self.assertEqual(self.whole("manifest"), [])
+        self.assertEqual(self.server.whole("manifest"), [])
         self.lose_all(run)
         self.begin_until_stored(run)
         self.lose_all(run)
@@ -209,7 +216,7 @@ class ObjectStoreTest(unittest.TestCase):
             start = run.start(2)
             wait_for_it(start)
             start.kill_all()
-        self.assertEqual(self.whole("last"), [])
+        self.assertEqual(self.server.whole("last"), [])
         self.assertIn("is finished", run.start(2).expect_exit(0))
         self.assertIn(f"-step-{STEPS:08}-", self.check_store("last")[-1])
 
