@@ -409,6 +409,8 @@ std::string LaunchMind::why_missing() const {
 
 std::vector<LaunchHost> LaunchMind::candidates(std::int64_t now_ns) {
   if (phase_ != LaunchPhase::train || is_implicit_ || !scale_up_.is_due(now_ns)) return {};
+  if (!has_reported_)
+    return {};  // a host that is asked ends what is left there, and may have ranks of this start
   std::vector<LaunchHost> asked = marked(now_ns, [&](const Host& host) {
     const bool is_worth = scale_up_.is_worth_a_start(host.named.name, now_ns);
     return (is_worth && !drained_.contains(host.named.name)) || is_partly_fit(host, now_ns);

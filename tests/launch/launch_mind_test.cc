@@ -310,6 +310,21 @@ TEST_F(LaunchMindTest, AHostThatLeftForALostLinkIsNotExcusedByAnOlderDoubtAboutT
   EXPECT_TRUE(mind.may_use("b", 103 * sec));
 }
 
+// A host that is asked ends what starts have left there: it would end the ranks of this one.
+TEST_F(LaunchMindTest, NoHostIsAskedForRoomBeforeItIsKnownWhereTheRanksOfThisStartAre) {
+  trains(0, without_c);
+  ASSERT_EQ(mind.candidates(40 * sec).size(), 3u);
+  mind.leaves();
+  ASSERT_TRUE(
+      mind.ended(41 * sec, {.end = {.step = 3, .fault = "as asked"}, .is_as_asked = true}, false).restart);
+  choose(42 * sec);
+  begins(42 * sec, of_three);
+  mind.trains(43 * sec);
+  EXPECT_THAT(mind.candidates(90 * sec), IsEmpty());
+  mind.has(91 * sec, without_c);
+  EXPECT_EQ(mind.candidates(140 * sec).size(), 3u);
+}
+
 TEST_F(LaunchMindTest, OwnCallsAreTriedAgainForTenMinutes) {
   const Error full{.code = ExitCode::checkpoint, .message = "the disk is full", .reach = Reach::minute};
   choose(0);
