@@ -400,8 +400,8 @@ class Start:
         return "\n".join(["--- the end of its output:", *self.output().splitlines()[-lines:]])
 
     def record(self, lines=25, patience_s=5):
-        """What the run and its guards know of the end. mpirun knows less: it returns 0 where all ranks were killed, drops what
-        their guard says after that, and has been seen to drop the last words of a rank that left with another code."""
+        """What the run and its guards know of the end. mpirun knows less: it returns 0 where all ranks were killed, and has been
+        seen to drop the last words of a rank that left with another code."""
         limit = time.monotonic() + patience_s
         while self.run.guards() and time.monotonic() < limit:
             time.sleep(0.01)
