@@ -322,11 +322,12 @@ void GuardMind::end(std::span<const HangVerdict::Another> culprits, const HostEv
 void GuardMind::leave(const HostEvidence& evidence, GuardActions& actions) {
   if (nobody_left() || std::ranges::any_of(watched_, &Watched::is_dying)) return;
   HF_CHECK(evidence.processes.size() == watched_.size());
-  end_all(fmt::format("host {} and {} {} do not hear each other, and the other hosts hear both; without host {} "
-                      "the others may go on",
-                      host_, evidence.leaves_because_of.size() == 1 ? "host" : "hosts",
-                      fmt::join(evidence.leaves_because_of, ", "), host_),
-          evidence, actions);
+  end_all(
+      fmt::format("host {} and {} {} do not hear each other, and the other hosts hear both; without host {} "
+                  "the others may go on",
+                  host_, evidence.leaves_because_of.size() == 1 ? "host" : "hosts",
+                  fmt::join(evidence.leaves_because_of, ", "), host_),
+      evidence, actions);
 }
 
 // Ends the ranks of this host if it is among those whose end lets the others go on.

@@ -80,8 +80,8 @@ class PeerHostMonitor {
     std::string name = {};
     bool has_guard = false, watched = false;
     std::int64_t heard_ns = 0,
-                 received_ns = 0;  // received: time of `last`; heard: or assumed so
-    std::int64_t closed_ns = 0;    // when its guard ended after `last`; 0: it has not
+                 received_ns = 0;    // received: time of `last`; heard: or assumed so
+    std::int64_t closed_ns = 0;      // when its guard ended after `last`; 0: it has not
     std::int64_t deaf_since_ns = 0;  // since when it says that it does not hear this host; 0: it hears it
     GuardMessage last = {};
   };

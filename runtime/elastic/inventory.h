@@ -17,12 +17,12 @@ struct RecoveryInventory {
   bool joined = false;                  // config agreed on, data open, device made
   std::optional<bool> log_opened = {};  // the start is in the event log; unknown to a spare
   std::uint64_t step = 0;               // newest step of the rank
-  std::uint64_t kept_step = 0;          // newest step that was whole in RAM with all ranks of the epoch; 0: none was
-  double gemm_peak = 0.0;               // FLOP/s of an active rank, measured at the start
-  std::string shm_run_id = {};          // empty: not yet known to any rank
-  std::string verdict = {};             // verdict of the watchdog on any host, a line
-  bool lost_some = false;               // ranks of the epoch before this one were lost
-  bool lost_starter = false;            // a rank was lost while it started new ones: no more are started
+  std::uint64_t kept_step = 0;  // newest step that was whole in RAM with all ranks of the epoch; 0: none was
+  double gemm_peak = 0.0;       // FLOP/s of an active rank, measured at the start
+  std::string shm_run_id = {};  // empty: not yet known to any rank
+  std::string verdict = {};     // verdict of the watchdog on any host, a line
+  bool lost_some = false;       // ranks of the epoch before this one were lost
+  bool lost_starter = false;    // a rank was lost while it started new ones: no more are started
   // Step that was given up last although no rank was lost, and how often in succession.
   std::uint64_t redone_step = 0;
   int redone = 0;

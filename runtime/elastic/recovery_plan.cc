@@ -101,11 +101,12 @@ Result<void> check_kept_state(const RecoveryInventory& known, const StartPoint& 
                               std::span<const std::string> lost_hosts) {
   const std::uint64_t found = start.snapshot.has_value() ? start.snapshot->step : start.step;
   if (lost_hosts.empty() || found >= known.kept_step) return {};
-  return fail(ExitCode::communication,
-              "the ranks that are left have the state of step {} at most, and that of step {} may still be in the "
-              "memory of {}, where no rank is left; the run ends here, start it again: it goes on from what its "
-              "hosts have",
-              found, known.kept_step, fmt::join(lost_hosts, ", "));
+  return fail(
+      ExitCode::communication,
+      "the ranks that are left have the state of step {} at most, and that of step {} may still be in the "
+      "memory of {}, where no rank is left; the run ends here, start it again: it goes on from what its "
+      "hosts have",
+      found, known.kept_step, fmt::join(lost_hosts, ", "));
 }
 
 StateSource source_of(const StartPoint& start) {

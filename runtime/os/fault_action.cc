@@ -39,8 +39,8 @@ constexpr NamedReason reasons[] = {
     {"EIO", EIO}, {"EACCES", EACCES}, {"ENOSPC", ENOSPC}, {"ESTALE", ESTALE}, {"ETIMEDOUT", ETIMEDOUT}};
 
 // Points at which a call may fail; the others have no error to return.
-constexpr std::string_view failing_points[] = {read_point,          load_point,           write_point,
-                                               "save.before_manifest", "save.before_rename", rebuild_point};
+constexpr std::string_view failing_points[] = {
+    read_point, load_point, write_point, "save.before_manifest", "save.before_rename", rebuild_point};
 constexpr std::string_view rate_point = "step.before_update", lane_point = "step.before_reduce",
                            activation_point = "step.before_backward", message_point = "reduce.received";
 constexpr std::string_view sum_points[] = {"step.before_vote", "step.after_vote", rate_point};

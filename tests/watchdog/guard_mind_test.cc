@@ -351,7 +351,8 @@ TEST(GuardMind, EndsAllOfAHostThatHasToLeaveForALostLink) {
   host.leaves_because_of = {"b"};
   host.pass(1'000);
   const std::string sentence =
-      "host a and host b do not hear each other, and the other hosts hear both; without host a the others may "
+      "host a and host b do not hear each other, and the other hosts hear both; without host a the others "
+      "may "
       "go on";
   EXPECT_THAT(host.actions(),
               ElementsAre(GuardAction{.kind = GuardAction::Kind::take_flight, .text = sentence},

@@ -24,7 +24,8 @@ void write_final_status(const GuardMessage& message) {
   for (const std::int64_t later_ns : {std::int64_t{0}, std::int64_t{1} << 40}) {
     const std::int64_t now_ns = FuzzEnv::now_ns + later_ns;
     for (int host = 1; host < 3; ++host) static_cast<void>(sight.misses(host, now_ns));
-    require(sight.out_of_reach(now_ns).size() <= sight.missed(now_ns).size(), "more are out of reach than are missed");
+    require(sight.out_of_reach(now_ns).size() <= sight.missed(now_ns).size(),
+            "more are out of reach than are missed");
     require(sight.leaves_because_of(now_ns).size() <= 2, "it leaves because of more hosts than there are");
     require(sight.silent(now_ns).size() <= 2, "it does not hear more hosts than there are");
     const std::vector<WatchedRank> ranks = sight.ranks(now_ns);
