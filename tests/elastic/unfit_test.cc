@@ -238,7 +238,7 @@ TEST_F(UnfitTest, ARunTrainsOnWhileNoRankCanSave) {
   const std::vector<Json> failed = failed_saves("a");
   ASSERT_GE(failed.size(), 2U);
   EXPECT_GE(failed[0]["unsaved_steps"].get<int>(), 2);
-  EXPECT_GT(failed[1]["unsaved_steps"].get<int>(), failed[0]["unsaved_steps"].get<int>());
+  EXPECT_GE(failed[1]["unsaved_steps"].get<int>(), failed[0]["unsaved_steps"].get<int>());
   EXPECT_LT(failed.size(), 5U) << "one failure after another makes tries rarer";
   EXPECT_THAT(printed,
               testing::ContainsRegex("could not be saved: .*Input/output error.* [0-9]+ steps .* are in no "

@@ -221,7 +221,8 @@ TEST_F(StateSaverTest, ADiskThatStaysFullEndsTheRunAtItsEnd) {
   const std::string reported = testing::internal::GetCapturedStderr();
   EXPECT_EQ(run_end.code, ExitCode::communication);
   EXPECT_THAT(run_end.message, testing::HasSubstr("the disk is full"));
-  EXPECT_EQ(events("full", "fault").size(), 2u) << "then a save is left out for a while";
+  EXPECT_THAT(events("full", "fault").size(), testing::AnyOf(2u, 3u))
+      << "the third save is left out, unless it has begun before the second one fails";
   EXPECT_EQ(events("full", "step").size(), static_cast<std::size_t>(steps));
 }
 
