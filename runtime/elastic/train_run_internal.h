@@ -122,7 +122,7 @@ class TrainRun {
   bool disk_goes_back(std::uint64_t trusted_step);
   bool has_nothing_to_lose();
   Result<bool> knows_state(const Rollback& rollback, std::span<const int> leaving_ranks);
-  Result<bool> fetch_state(std::uint64_t trusted_step);
+  Result<bool> fetch_state(std::uint64_t trusted_step, std::span<const int> leaving_ranks);
   Result<bool> can_go_back(const Rollback& rollback, std::span<const int> leaving_ranks);
   Result<void> record_rollback();
   Result<void> complete_rollback();

@@ -68,9 +68,12 @@ Result<bool> TrainRun::knows_state(const Rollback& rollback, std::span<const int
   return refusals[0] == 0;
 }
 
-// Lets checkpoint.download_command fetch a state to go back to, and returns whether it has.
-Result<bool> TrainRun::fetch_state(std::uint64_t trusted_step) {
-  if (setup_.config.checkpoint.download_command.empty() || setup_.domain.has_value()) return false;
+// Lets checkpoint.download_command fetch a state to go back to, and returns whether it has. Where run.directory is local
+// to each host, that comes to the host of rank 0 alone, which has to stay.
+Result<bool> TrainRun::fetch_state(std::uint64_t trusted_step, std::span<const int> leaving_ranks) {
+  const bool is_lost =
+      setup_.domain.has_value() && std::ranges::find(leaving_ranks, 0) != leaving_ranks.end();
+  if (setup_.config.checkpoint.download_command.empty() || is_lost) return false;
   saves_.store->keep_around(trusted_step);  // a save that is under way may remove old ones at its end
   enter(launched_.watch, Phase::load, step(), setup_.config.watchdog.ceiling_ms);
   Result<bool> came =
@@ -83,7 +86,7 @@ Result<bool> TrainRun::fetch_state(std::uint64_t trusted_step) {
 Result<bool> TrainRun::can_go_back(const Rollback& rollback, std::span<const int> leaving_ranks) {
   HF_TRY(const bool is_here, knows_state(rollback, leaving_ranks));
   if (is_here) return true;
-  HF_TRY(const bool came, fetch_state(rollback.trusted_step));
+  HF_TRY(const bool came, fetch_state(rollback.trusted_step, leaving_ranks));
   if (came) return true;
   std::array<std::int64_t, 1> refusals = {!group_.writes || has_nothing_to_lose() ? 0 : 1};
   HF_TRY_VOID(all_reduce_sum(active().communicator, waiter(), refusals));
