@@ -126,13 +126,18 @@ Result<ExitCode> Launcher::run() {
       launched_before_ || ranks_wanted().at_most || mpirun_uses_srun(*env_) || hosts_.size() > 1;
   if (!looks_at_hosts) mind_->take_all();
   Result<LaunchShape> shape = looks_at_hosts ? next_shape() : whole_shape();
-  stop_->poll();
-  if (stop_->requested()) {
-    say("stopped on request before it began");
+  const auto stopped = [&](const std::string& sentence) {
+    say(sentence);
+    forget_hosts();
     return ExitCode::saved;
-  }
+  };
+  stop_->poll();
+  if (stop_->requested()) return stopped("stopped on request before it began");
   while (true) {
-    if (!shape.ok()) return shape.error();
+    if (!shape.ok()) {
+      forget_hosts();
+      return shape.error();
+    }
     HF_TRY(const Verdict verdict, make_start(*shape));
     if (!verdict.restart) {
       if (verdict.code != ExitCode::done) say(verdict.sentence);
@@ -143,10 +148,7 @@ Result<ExitCode> Launcher::run() {
     say(fmt::format("{}; starting again{}", verdict.sentence,
                     verdict.delay_ms == 0 ? "" : fmt::format(" in {} s", verdict.delay_ms / 1000)));
     if (wait_ms(verdict.delay_ms)) shape = next_shape();
-    if (stop_->requested()) {
-      say(after_start({&mind_->last_end(), 1}, true, {}).sentence);
-      return ExitCode::saved;
-    }
+    if (stop_->requested()) return stopped(after_start({&mind_->last_end(), 1}, true, {}).sentence);
   }
 }
 
