@@ -76,6 +76,9 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
     const StorageWait storage(inputs.watch, "the checkpoint");
     chosen = choose_start(inputs.env, as_resumed(config), own, /*in_place=*/true,
                           [&](std::uint64_t bytes) { storage.progress(bytes); });
+    // The disk of a host without ranks may have what is missing: another start asks it, and the place elsewhere.
+    if (!chosen.ok() && domains.has_value() && !own.newest.ok())
+      chosen = with_code(ExitCode::communication, chosen.error());
     if (chosen.ok()) {
       StartPoint start = *chosen;
       if (!shm_run_id.empty()) start.shm_run_id = shm_run_id;

@@ -147,6 +147,17 @@ class LocalTest(unittest.TestCase):
         print(f"\na host and its disk lost behind the save of step {step}: the others go on from step {last['resumed_from_step']} of their "
               f"disks, {again} steps computed again; {lasted_s:.1f} s to the end of the run, digest equal")
 
+    @harness.full
+    def test_a_host_whose_part_is_nowhere_else_loses_its_ranks(self):
+        """The others cannot go on without its disk: they end for another start, which has it."""
+        run, start = self.launch(self.cluster(), "--checkpoint.replicas=off")
+        step = run.newest_step()
+        run.cluster.kill_trainers("n2")
+        output = self.expect_finished(run, start, ["n0", "n1", "n2"])
+        last = run.on("n0").events("start")[-1]
+        self.assertEqual((last["ranks"], last["resumed_from"]), (HOSTS, "disk"), output)
+        self.assertGreaterEqual(last["resumed_from_step"], step, output)
+
     def test_two_leaders(self):
         """Directories that are of two runs, or of one run that two starts have taken different ways."""
         def train(name, steps, *overrides):
