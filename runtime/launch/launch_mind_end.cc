@@ -108,11 +108,17 @@ void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span
   if (!pairs.empty()) {
     for (const std::string& blamed : blame_hosts(pairs, hosts_to_blame())) excused.erase(blamed);
   }
+  // The only host of a run gets no pause for ranks that die: nothing is won by waiting, and the limits of restarts hold.
+  const bool is_alone = has_one_host();
+  for (const auto& [host, count] : trained_) {
+    if (is_alone) excused.insert(host);
+  }
   const bool is_first = !std::exchange(has_reported_, true);
   const std::vector<std::string> lost =
-      is_first ? scale_up_.began(now_ns, named, given_) : scale_up_.saw(now_ns, named, excused);
+      is_first ? scale_up_.began(now_ns, named, is_alone ? ScaleUp::Ranks() : given_)
+               : scale_up_.saw(now_ns, named, excused);
   trained_ = named;
-  if (has_one_host()) return;
+  if (is_alone) return;
   failed_in_start_.insert(lost.begin(), lost.end());
   for (const std::string& name : lost) {
     Host* host = find(name);

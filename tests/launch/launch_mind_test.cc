@@ -325,6 +325,22 @@ TEST_F(LaunchMindTest, NoHostIsAskedForRoomBeforeItIsKnownWhereTheRanksOfThisSta
   EXPECT_EQ(mind.candidates(140 * sec).size(), 3u);
 }
 
+TEST_F(LaunchMindTest, TheOnlyHostIsNotPaused) {
+  LaunchMind alone(settings());
+  alone.name_hosts(0, std::vector<LaunchHost>{{.name = "a", .slots = 8}});
+  for (int start = 0; start < 10; ++start) {
+    const std::int64_t now_ns = 10 * start * sec;
+    alone.heard(now_ns, std::vector<HostAnswer>{{0}});
+    ASSERT_TRUE(alone.choose(now_ns).starts) << start << ": nothing is won by waiting";
+    alone.begins(now_ns, {{"a", 8}}, 8, false);
+    alone.trains(now_ns + sec);
+    alone.has(now_ns + sec, {{"a", 8}});
+    alone.has(now_ns + 2 * sec, {{"a", 2}});
+    const EndedStart killed = failed(ExitCode::communication, {}, static_cast<std::uint64_t>(start + 1));
+    ASSERT_TRUE(alone.ended(now_ns + 3 * sec, killed, false).restart) << start;
+  }
+}
+
 TEST_F(LaunchMindTest, OwnCallsAreTriedAgainForTenMinutes) {
   const Error full{.code = ExitCode::checkpoint, .message = "the disk is full", .reach = Reach::minute};
   choose(0);
