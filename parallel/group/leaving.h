@@ -20,7 +20,7 @@ enum class LeavingStep : std::uint8_t {
 
 struct LeavingFacts {
   int rank = 0;                  // launched, as the others
-  std::vector<int> others = {};  // members that may be alive and within reach
+  std::vector<int> others = {};  // members that may be alive
   bool looked_long = false;      // longer than the others take to leave if they do
   bool nobody_ends_them =
       false;  // a member did not come in all of the time, and no guard ends one that hangs

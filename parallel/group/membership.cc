@@ -251,12 +251,11 @@ std::vector<int> Membership::proven_dead(const std::vector<Member>& missing, con
   }
 }
 
-// Returns the other members that may wait for this rank. Those out of reach end by themselves, or go on without it.
-std::vector<Member> Membership::others_within_reach() {
+// Returns the other members that may wait for this rank.
+std::vector<Member> Membership::others_not_dead() {
   std::vector<Member> others = view_.members;
   std::erase_if(others, [&](const Member& member) {
-    return member.launched_rank == own_rank_ || is_proven_dead(member) ||
-           (knowledge_.out_of_reach && knowledge_.out_of_reach(member));
+    return member.launched_rank == own_rank_ || is_proven_dead(member);
   });
   return others;
 }
@@ -264,13 +263,14 @@ std::vector<Member> Membership::others_within_reach() {
 bool Membership::is_awaited(bool has_guard) {
   constexpr std::int64_t look_ns = 2'000'000'000, apart_ns = 50'000'000, look_again_us = 1'000,
                          slack_ns = 10'000'000;
+  if (cut_off_ || !out_of_reach().empty()) return false;
   const std::int64_t begin_ns = env_->monotonic_ns();
   const bool nobody_ends_them = !has_guard && deadline_ns_ - begin_ns < slack_ns;
   // One of several that end the others is the first.
   const std::int64_t end_ns =
       begin_ns + look_ns + (nobody_ends_them ? std::min(own_rank_, 32) * apart_ns : 0);
   while (true) {
-    const std::vector<Member> others = others_within_reach();
+    const std::vector<Member> others = others_not_dead();
     switch (leaving_step({.rank = own_rank_,
                           .others = ranks_of(others),
                           .looked_long = env_->monotonic_ns() > end_ns,

@@ -155,7 +155,8 @@ class Membership {
   // Returns whether this rank, which has given up its group and is about to end, must die by SIGKILL: others may
   // wait for it in MPI, which does not tell them of an exit code (leaving.h). May wait for a moment, for the others
   // to end as well. Where some did not come in the time of recover(), and no guard would end them, it ends them: the
-  // run is over.
+  // run is over. Returns false also where members are unreachable: the run ends for all, and the next start goes on
+  // from what is in the memory of all hosts that it has, not only of those that went on.
   bool is_awaited(bool has_guard);
   // Calls the function of ShrinkingWorld with this name, as the next four do.
   void leaves_by(std::function<void()> leave) { world_->leaves_by(std::move(leave)); }
@@ -183,7 +184,7 @@ class Membership {
   std::vector<int> proven_dead(const std::vector<Member>& missing, const MembershipView& before,
                                const MembershipView& now);
   bool is_proven_dead(const Member& member);
-  std::vector<Member> others_within_reach();
+  std::vector<Member> others_not_dead();
   void end_if_in_sight(const Member& member);
   std::vector<Member> out_of_reach() const;
   std::string why_cut_off() const;

@@ -67,7 +67,7 @@ void TrainRun::leave_if_awaited(const RunEnd& end) {
   if (launched_.membership == nullptr || all_agree) return;
   flush_log();
   die_if_awaited(launched_.env, *launched_.membership, launched_.watch != nullptr, end.code, end.message);
-  claim_for_the_dead();
+  if (!launched_.membership->cut_off()) claim_for_the_dead();
 }
 
 // Begins the record of a recovery. `noticed`: what this rank has noticed.

@@ -181,8 +181,8 @@ TEST(Membership, WhoGivesUpIsAwaitedByThoseThatMayLive) {
     EXPECT_EQ(membership.own_rank(), rank);
     if (rank == 0) return;
     if (rank == 1) {
-      membership.use({.has_ended = [](const Member& member) { return member.launched_rank == 0; },
-                      .out_of_reach = [](const Member& member) { return member.launched_rank == 2; }});
+      membership.use(
+          {.has_ended = [](const Member& member) { return member.launched_rank != 1; }, .out_of_reach = {}});
     }
     EXPECT_EQ(membership.is_awaited(/*has_guard=*/true), rank == 2);
   });
