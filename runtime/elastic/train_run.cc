@@ -16,7 +16,6 @@
 #include "runtime/run/run_identity.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/save/save.h"
-#include "runtime/save/uploads.h"
 #include "runtime/train/trainer.h"
 
 namespace holdfast::inline elastic {
@@ -439,28 +438,6 @@ void TrainRun::distrust_state(std::uint64_t trusted_step) {
   saves_.unused_slot.reset();
   recovery_.inventory.kept_step = std::min(recovery_.inventory.kept_step, trusted_step);
   unseal_snapshots_after(launched_.env, digest_of(worker_->state().shm_run_id), trusted_step);
-}
-
-// Uploads the last checkpoint of a run that was killed when only the upload was left to do.
-Result<void> TrainRun::send_last() {
-  CheckpointStore store(launched_.env, launched_.faults, setup_.config.run.directory, setup_.start.writer);
-  if (!setup_.start.content.empty())
-    store.all_hosts_have({.generation = setup_.start.generation, .step = setup_.start.step});
-  Communicator& all = world().communicator;
-  HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
-  Uploads uploads({.env = launched_.env,
-                   .faults = launched_.faults,
-                   .store = store,
-                   .config = setup_.config,
-                   .rank = all.rank(),
-                   .ranks = all.size(),
-                   .domains = domains});
-  HF_TRY_VOID(uploads.offer_newest(all, waiter()));
-  HF_TRY_VOID(uploads.finish(all, waiter(), [&] { mark(launched_.watch); }));
-  for (const UploadReport& report : uploads.take_reports()) {
-    if (all.rank() == 0) report_upload(report);
-  }
-  return {};
 }
 
 // Ends a run that is finished, which may be one whose last start died right after its last save.

@@ -1,10 +1,20 @@
-// TrainRun's part for run directories that are local to each host.
+// TrainRun's part for what depends on whether run.directory is local to each host: who writes, which checkpoint all hosts
+// have, who keeps copies, and the last upload.
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/shard_copies.h"
 #include "runtime/save/storage_domains.h"
+#include "runtime/save/uploads.h"
 
 namespace holdfast::inline elastic {
+namespace {
+
+// Tells the store the checkpoint of which all hosts have their parts.
+void tell_whole_checkpoint(CheckpointStore& store, const StartPoint& start) {
+  if (!start.content.empty()) store.all_hosts_have({.generation = start.generation, .step = start.step});
+}
+
+}  // namespace
 
 // Returns the storage domains of a group of ranks; none if there is one directory for all.
 Result<std::optional<StorageDomains>> TrainRun::domains_of(const TrainInputs& group) {
@@ -41,14 +51,34 @@ Result<void> TrainRun::make_tier() {
   const int rank = active().communicator.rank();
   if (domains->count() > 1) {
     saves_.store->holds_part_of(setup_.domain->host);
-    if (!setup_.start.content.empty())
-      saves_.store->all_hosts_have({.generation = setup_.start.generation, .step = setup_.start.step});
+    tell_whole_checkpoint(*saves_.store, setup_.start);
     if (setup_.config.checkpoint.replicas != "off") {
       HF_TRY(saves_.copies,
              ShardCopies::create(worker_->state_view(), *saves_.store, *domains, setup_.start.writer));
     }
   }
   saves_.tier.emplace(rank, std::move(*domains), saves_.copies.get());
+  return {};
+}
+
+// Uploads the last checkpoint of a run that was killed when only the upload was left to do.
+Result<void> TrainRun::send_last() {
+  CheckpointStore store(launched_.env, launched_.faults, setup_.config.run.directory, setup_.start.writer);
+  tell_whole_checkpoint(store, setup_.start);
+  Communicator& all = world().communicator;
+  HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
+  Uploads uploads({.env = launched_.env,
+                   .faults = launched_.faults,
+                   .store = store,
+                   .config = setup_.config,
+                   .rank = all.rank(),
+                   .ranks = all.size(),
+                   .domains = domains});
+  HF_TRY_VOID(uploads.offer_newest(all, waiter()));
+  HF_TRY_VOID(uploads.finish(all, waiter(), [&] { mark(launched_.watch); }));
+  for (const UploadReport& report : uploads.take_reports()) {
+    if (all.rank() == 0) report_upload(report);
+  }
   return {};
 }
 
