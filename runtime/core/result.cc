@@ -18,6 +18,12 @@ Error with_reach(Reach reach, Error error) {
   return error;
 }
 
+Error with_cause(const Error& cause, Error error) {
+  error.reach = cause.reach;
+  error.reason = cause.reason;
+  return error;
+}
+
 Error fail_with(ExitCode code, fmt::string_view format, fmt::format_args values) {
   return Error{code, fmt::vformat(format, values)};
 }

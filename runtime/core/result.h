@@ -47,11 +47,14 @@ struct Error {
   ExitCode code = ExitCode::config;
   std::string message;
   Reach reach = Reach::run;
+  int reason = 0;  // errno of the call of the system that failed; 0: none did, or it is not known
 };
 
 // Return the same error with another exit code, and with another reach.
 Error with_code(ExitCode code, Error error);
 Error with_reach(Reach reach, Error error);
+// Returns `error` with the reach and the reason of its cause.
+Error with_cause(const Error& cause, Error error);
 
 // Ends the program: out of line, because every type of a Result checks three times.
 [[noreturn]] void value_of_error(const Error& error);
@@ -125,11 +128,11 @@ Error fail(ExitCode code, fmt::format_string<Values...> format, Values&&... valu
   return fail_with(code, format, fmt::make_format_args(values...));
 }
 
-// Makes an error whose cause is another one, which it quotes, and whose reach it has.
+// Makes an error whose cause is another one, which it quotes, and whose reach and reason it has.
 template <typename... Values>
 Error fail_because(const Error& cause, ExitCode code, fmt::format_string<Values...> format,
                    Values&&... values) {
-  return with_reach(cause.reach, fail_with(code, format, fmt::make_format_args(values...)));
+  return with_cause(cause, fail_with(code, format, fmt::make_format_args(values...)));
 }
 
 }  // namespace holdfast::inline core

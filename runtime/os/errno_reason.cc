@@ -39,4 +39,8 @@ Reach reach_of_reason(int reason) {
   }
 }
 
+bool is_full_disk(int reason) {
+  return reason == ENOSPC || reason == EDQUOT;
+}
+
 }  // namespace holdfast::inline os

@@ -25,11 +25,13 @@ constexpr std::size_t largest_transfer_bytes = std::size_t{1} << 30;  // the ker
 
 Error os_error(ExitCode code, std::string_view action, const std::string& path, int reason) {
   const std::string text = reason_text(reason);
-  const bool is_full = reason == ENOSPC || reason == EDQUOT;
-  return with_reach(reach_of_reason(reason),
-                    is_full ? fail(code, "cannot {} {}: {} ({}); free space there and start again", action,
-                                   path, full_disk_clause, text)
-                            : fail(code, "cannot {} {}: {}", action, path, text));
+  Error error = is_full_disk(reason)
+                    ? fail(code, "cannot {} {}: the disk is full ({}); free space there and start again",
+                           action, path, text)
+                    : fail(code, "cannot {} {}: {}", action, path, text);
+  error.reach = reach_of_reason(reason);
+  error.reason = reason;
+  return error;
 }
 
 // A second descriptor of an open file, for direct I/O, or why there is none.

@@ -16,7 +16,7 @@ namespace holdfast::inline save {
 namespace {
 
 bool is_full_for_all(const DiskTier& tier, const Error& error) {
-  return is_of_full_disk(error) && !tier.in_parts();
+  return is_full_disk(error.reason) && !tier.in_parts();
 }
 
 // WriteProof says what a rank knows of itself after a save that failed.
