@@ -37,7 +37,7 @@ class ReturnWait {
   Result<bool> again(const Waiter& waiter, const std::function<void()>& say) {
     const bool is_over = terms_.env.monotonic_ns() - begun_ns_ >= terms_.timeout_ms * 1'000'000;
     if (terms_.communicator.rank() == 0 && !is_over && !std::exchange(said_, true)) say();
-    std::array<std::int64_t, 1> ends = {is_over || terms_.gives_up() ? 1 : 0};
+    std::array<std::int64_t, 1> ends = {is_over || (terms_.gives_up && terms_.gives_up()) ? 1 : 0};
     HF_TRY_VOID(all_reduce_sum(terms_.communicator, waiter, ends));
     if (ends[0] > 0) return false;
     terms_.env.sleep_us(pause_ms_ * 1000);
