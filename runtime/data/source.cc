@@ -24,8 +24,8 @@ Result<TokenFile> open_format(Env& env, const SourceConfig& config, const Docume
               config.path, config.format);
 }
 
-// What is looked at of something long: all of it, piece after piece, or pieces evenly spaced between its head
-// and its tail.
+// Pieces say how much of something long is looked at: all of it, piece after piece, or pieces evenly spaced between
+// its head and its tail.
 struct Pieces {
   std::uint64_t piece;
   std::uint64_t whole_max;  // a greater length is not looked at as a whole

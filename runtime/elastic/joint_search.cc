@@ -68,8 +68,8 @@ class JointSearch {
            (!agreed.ok() && (agreed.error().reach == Reach::host || agreed.error().reach == Reach::peers));
   }
 
-  // What a rank finds damaged is so for all. What some ranks cannot read, another one reads: if it can, they are unfit,
-  // and else the checkpoint.
+  // Verifies this rank's share, and agrees. A shard that a rank finds damaged is so for all. One that some ranks cannot
+  // read another one reads: if it can, they are unfit, and else the checkpoint.
   Result<void> verify_together(const std::string& directory) {
     const int rank = communicator_.rank();
     const Result<void> mine = verify_share(directory, rank);

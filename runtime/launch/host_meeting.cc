@@ -19,8 +19,8 @@ namespace holdfast::inline launch {
 namespace {
 
 constexpr const char* purpose = "meeting";
-// Of a connection: the system sends its first packet once more after a second. A host that is busy may take longer
-// for the proof that follows.
+// A connection may take so long, because the system sends its first packet once more after a second. A host that is
+// busy may take longer for the proof that follows.
 constexpr std::int64_t connect_ms = 1'300, known_ms = 5'000;
 constexpr std::int64_t stay_ms = 120'000;  // longer than the launcher waits for the proofs of others
 constexpr std::int64_t send_ms = 1'000, accept_ms = 5;

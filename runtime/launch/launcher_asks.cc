@@ -1,5 +1,5 @@
-// What the launcher asks its hosts, and what they are told for it: whether they are ready for the next start and reach
-// each other, what lives there, and while a run trains whether others have room for more ranks.
+// The launcher asks its hosts whether they are ready for the next start and reach each other, what lives there, and
+// while a run trains whether others have room for more ranks.
 #include <algorithm>
 #include <utility>
 

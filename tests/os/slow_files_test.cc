@@ -70,7 +70,7 @@ TEST(SlowFiles, AreTheSameFilesWithAndWithoutTheView) {
   EXPECT_EQ(posix_env().read_text(directory / "whole/shard")->size(), 3'000'000U);
 }
 
-// Of another process alone: the one that has made the view looks on.
+// Calls of another process are slow, and those of the one that has made the view are not.
 TEST(SlowFiles, ACallTakesAsLongAsIsSaidUntilItIsOver) {
   const TemporaryDirectory directory;
   const std::string file = directory / "tokens";

@@ -175,7 +175,7 @@ TEST(Membership, WhoNeverComesIsADeadlineMissed) {
   });
 }
 
-// Of two that have given up the group one knows that the others are gone.
+// Two have given up the group, and one of them knows that the others are gone.
 TEST(Membership, WhoGivesUpIsAwaitedByThoseThatMayLive) {
   run_ranks(3, {}, [](int rank, Membership& membership) {
     EXPECT_EQ(membership.own_rank(), rank);
