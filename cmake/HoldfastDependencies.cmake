@@ -24,6 +24,7 @@ holdfast_find_library(xxhash xxhash.h xxhash)
 holdfast_find_library(sodium sodium.h sodium)
 holdfast_find_library(liburing liburing.h uring)
 holdfast_find_library(zstd zstd.h zstd)
+holdfast_find_library(fuse fuse3/fuse.h fuse3)
 holdfast_find_library(dnnl oneapi/dnnl/dnnl.hpp dnnl)
 
 # MPI: the prefix that tools/bootstrap chose (a link in .deps), so that plain cmake needs no environment.
