@@ -9,11 +9,12 @@
 namespace holdfast::inline train {
 
 // Saves the state and leaves the steps, so that the run can be resized. An evaluation that is due is made up
-// for when the run goes on. Nothing is computed again: where there is no RAM tier the disk has the state.
+// for when the run goes on. Nothing is computed again: where there is no RAM tier the disk has the state. The
+// replicas on other hosts are waited for, because the next epoch removes older snapshots before it confirms one.
 Result<ExitCode> Trainer::pause_for_resize(bool to_disk) {
   if (saver_ && saver_->has_ram_tier()) {
     HF_TRY_VOID(seal_in_memory(to_disk));
-    HF_TRY_VOID(saver_->finish());
+    HF_TRY_VOID(parts_.survives_host ? saver_->finish_with_replicas() : saver_->finish());
     report_saves();
   } else {
     HF_TRY_VOID(save());

@@ -499,8 +499,9 @@ class HostsTest(unittest.TestCase):
 
     @harness.full
     def test_data_are_gone_and_a_gpu_for_good(self):
-        """Of three hosts with GPUs (emulated) one loses its data for a while and another one its driver for good: the run goes on
-        without the first one, takes it back, and ends without the second one, whose ranks leave and never end it."""
+        """Of three hosts with GPUs (emulated) one loses its data for a while and another one its driver for good, before the
+        start with the first one has made a step: the run goes on without the first one, takes it back, and ends without the
+        second one, whose ranks leave and never end it."""
         module = harness.PROGRAM.parent / "libholdfast_cuda_emulated.so"
         gpu = [*OPTIONS, *EMULATED_GPU]
         reference = harness.reference_digest(self.scene, gpu, name="gpu-reference", HOLDFAST_CUDA_MODULE=str(module))
@@ -517,8 +518,10 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(run.digest(), reference, output)
         self.expect_clean(start)
         self.assertEqual([event["host"] for event in run.events("exclude")][:2], ["n2", "n1"], output)
-        self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS], "no start is lost to a GPU that is gone")
+        self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS],
+                         f"no start is lost to a GPU that is gone\n{output}")
         self.assertEqual(run.events("recovery")[-1]["ranks_after"], RANKS - SLOTS, output)
+        self.assertEqual(run.events("recovery")[-1]["resumed_from"], "ram", output)
 
     def lose_for_its_ranks(self, run, start, name, hidden, excluded):
         """A host has not that any more, and its ranks die; until the run has been told so many times that one is left out."""
