@@ -6,6 +6,7 @@
 #include "checkpoint/lineage.h"
 #include "checkpoint/names.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/retry.h"
 
 namespace holdfast::inline checkpoint {
 namespace {
@@ -68,6 +69,20 @@ Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::st
     return std::tuple(!candidate.discarded, generation, candidate.step);
   });
   return candidates;
+}
+
+Result<std::vector<CheckpointCandidate>> list_candidates_patiently(Env& env,
+                                                                   const std::string& run_directory) {
+  const auto list = [&]() -> Result<std::vector<CheckpointCandidate>> {
+    HF_TRY(std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
+    for (const CheckpointCandidate& candidate : candidates) {
+      if (!candidate.manifest.ok() && candidate.manifest.error().reach == Reach::minute)
+        return candidate.manifest.error();
+    }
+    return candidates;
+  };
+  Result<std::vector<CheckpointCandidate>> listed = retry_storage(env, list);
+  return listed.ok() ? std::move(listed) : list_candidates(env, run_directory);
 }
 
 }  // namespace holdfast::inline checkpoint

@@ -22,6 +22,10 @@ struct CheckpointCandidate {
 // without a usable manifest is ordered by its step among those of the newest generation. Includes a
 // checkpoint that a dead writer was about to replace. Empty when there are none.
 Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::string& run_directory);
+// Lists them again while a manifest fails to be read for the moment (retry_storage()): it says whether the checkpoint
+// is of a future that the run has left.
+Result<std::vector<CheckpointCandidate>> list_candidates_patiently(Env& env,
+                                                                   const std::string& run_directory);
 
 // Calls Checkpoint::open, then Checkpoint::verify on every processor of this process: the caller has nothing
 // else to do.

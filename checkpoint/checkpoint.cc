@@ -27,11 +27,12 @@ Error in_directory(const std::string& directory, const Error& error) {
 }
 
 Error on_other_hosts(const std::string& directory, const ShardFile& shard) {
-  return fail(
-      ExitCode::checkpoint,
-      "{} has a part of a checkpoint, and {} is not in it: run.directory was another directory on "
-      "each host, and the one of {} has this file; holdfast collect makes one whole checkpoint of all",
-      directory, shard.name, fmt::join(shard.hosts, " or "));
+  return with_reach(
+      Reach::peers,
+      fail(ExitCode::checkpoint,
+           "{} has a part of a checkpoint, and {} is not in it: run.directory was another directory on "
+           "each host, and the one of {} has this file; holdfast collect makes one whole checkpoint of all",
+           directory, shard.name, fmt::join(shard.hosts, " or ")));
 }
 
 // A number of slices is believed only when there is a piece for each, of all tensors together: whoever reads

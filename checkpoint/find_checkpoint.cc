@@ -21,11 +21,13 @@ Result<Checkpoint> open_and_use(Env& env, const std::string& directory, const Ch
 // Checkpoints that do not count, and why.
 struct Skipped {
   std::vector<std::string> sentences = {};
-  Reach reach = Reach::run;  // Reach::minute: one of them may be read at another time
+  // Reach::minute: one of them may be read at another time; else Reach::peers: a part of one is on other hosts.
+  Reach reach = Reach::run;
 
   void add(const Error& error) {
     sentences.push_back(error.message);
-    if (error.reach == Reach::minute) reach = error.reach;
+    const bool is_elsewhere = error.reach == Reach::peers && reach == Reach::run;
+    if (error.reach == Reach::minute || is_elsewhere) reach = error.reach;
   }
 };
 
@@ -37,24 +39,9 @@ Error only_discarded(const std::string& run_directory, const CheckpointCandidate
       names::checkpoints(run_directory), newest.step, names::lineage(run_directory), newest.directory);
 }
 
-// Lists the candidates again while a manifest of them fails to be read for the moment: it says whether the checkpoint
-// is of a future that the run has left.
-Result<std::vector<CheckpointCandidate>> list_patiently(Env& env, const std::string& run_directory) {
-  const auto list = [&]() -> Result<std::vector<CheckpointCandidate>> {
-    HF_TRY(std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
-    for (const CheckpointCandidate& candidate : candidates) {
-      if (!candidate.manifest.ok() && candidate.manifest.error().reach == Reach::minute)
-        return candidate.manifest.error();
-    }
-    return candidates;
-  };
-  Result<std::vector<CheckpointCandidate>> listed = retry_storage(env, list);
-  return listed.ok() ? std::move(listed) : list_candidates(env, run_directory);
-}
-
 Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& run_directory,
                                                    const CheckpointUse& use) {
-  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_patiently(env, run_directory));
+  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates_patiently(env, run_directory));
   if (candidates.empty()) return std::optional<FoundCheckpoint>();
   Skipped skipped;
   for (const CheckpointCandidate& candidate : candidates) {

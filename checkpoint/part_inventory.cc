@@ -86,10 +86,12 @@ bool has_shard(Env& env, const std::string& directory, const ShardFile& shard, c
 Result<PartInventory> take_inventory(Env& env, const std::string& run_directory, const std::string& host) {
   PartInventory inventory{.host = host};
   HF_TRY(inventory.lineage, read_lineage(env, run_directory));
-  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
+  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates_patiently(env, run_directory));
   for (const CheckpointCandidate& candidate : candidates) {
     if (!candidate.manifest.ok()) {
-      inventory.unreadable.push_back({.step = candidate.step, .why = candidate.manifest.error().message});
+      const Error& error = candidate.manifest.error();
+      inventory.unreadable.push_back(
+          {.step = candidate.step, .why = error.message, .may_pass = error.reach == Reach::minute});
       continue;
     }
     const Manifest& manifest = *candidate.manifest;
@@ -198,6 +200,16 @@ std::string why_not_whole(const FoundParts& parts) {
   }
   return fmt::format("step {} is not whole: no host that is here has {}{}; it was on host {}",
                      parts.state.step, shard->name, more, fmt::join(shard->hosts, " and on host "));
+}
+
+bool is_with_other_hosts(const FoundParts& parts, std::span<const PartInventory> inventories) {
+  const auto is_away = [&](const std::string& host) {
+    return std::ranges::find(inventories, host, &PartInventory::host) == inventories.end();
+  };
+  return std::ranges::all_of(parts.missing(), [&](const std::string& name) {
+    const auto shard = std::ranges::find(parts.named, name, &ShardFile::name);
+    return std::ranges::any_of(shard->hosts, is_away);
+  });
 }
 
 bool is_lost(const FoundParts& parts, std::span<const PartInventory> inventories) {

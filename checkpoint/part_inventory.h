@@ -50,11 +50,13 @@ struct CheckpointPart {
 struct UnreadablePart {
   std::uint64_t step = 0;  // from its name
   std::string why = {};
+  bool may_pass = false;  // it could not be read, and may be at another time
   bool operator==(const UnreadablePart&) const = default;
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("step", self.step);
     visit("why", self.why);
+    visit("may_pass", self.may_pass);
   }
 };
 
@@ -111,6 +113,8 @@ struct FoundParts {
 std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, const Lineage& lineage);
 // Says why a checkpoint that is not whole cannot be used: which shard is missing, and which host has it.
 std::string why_not_whole(const FoundParts& parts);
+// Returns whether hosts that are not among `inventories` had published all of the missing shards.
+bool is_with_other_hosts(const FoundParts& parts, std::span<const PartInventory> inventories);
 // Returns whether some of the missing shards may have been published: by a host that is not among
 // `inventories`, or whose directory is new, or that has a part of this step and lacks the file. Else the
 // hosts that were to have them never got that far.

@@ -193,8 +193,8 @@ class Download {
 Result<StartPoint> end_download(const Config& config, const StartPoint& start,
                                 std::optional<StartPoint> came) {
   if (!came.has_value() && !start.unusable.empty()) {
-    return fail(ExitCode::checkpoint, "checkpoint.download_command finds no checkpoint elsewhere, and {}",
-                start.unusable);
+    return fail_because(why_unusable(start), start.unusable_code,
+                        "checkpoint.download_command finds no checkpoint elsewhere, and {}", start.unusable);
   }
   if (!came.has_value() && config.run.resume == "must") return nothing_to_resume(config.run.directory);
   if (!came.has_value()) {

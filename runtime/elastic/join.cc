@@ -247,16 +247,23 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
     HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, check_of(claim)));
     HF_TRY(own, join_search(inputs, waiter, config.run.directory));
   }
-  const bool is_local = domains.has_value();
   Result<StartPoint> chosen = StartPoint{};
   if (first) {
-    chosen = try_storage(inputs, "the checkpoints",
-                         [&] { return choose_start(env, config, own, /*in_place=*/false); });
     const bool follows_own = config.run.resume == "auto" || config.run.resume == "must";
-    const bool may_come = !own.shm_run_id.empty() || !config.checkpoint.download_command.empty();
-    if (is_local && !own.newest.ok() && follows_own && may_come) {
-      chosen = StartPoint{
-          .shm_run_id = own.shm_run_id, .lineage = own.lineage, .unusable = own.newest.error().message};
+    if (domains.has_value() && !own.newest.ok() && follows_own) {
+      const bool may_come = !own.shm_run_id.empty() || !config.checkpoint.download_command.empty();
+      const Error& error = own.newest.error();
+      chosen = error;
+      if (may_come) {
+        chosen = StartPoint{.shm_run_id = own.shm_run_id,
+                            .lineage = own.lineage,
+                            .unusable = error.message,
+                            .unusable_code = error.code,
+                            .unusable_reach = error.reach};
+      }
+    } else {
+      chosen = try_storage(inputs, "the checkpoints",
+                           [&] { return choose_start(env, config, own, /*in_place=*/false); });
     }
     if (chosen.ok()) {
       StartPoint start = *chosen;

@@ -28,6 +28,9 @@ class JointSearch {
     reading_.reset();
     if (lost_.has_value()) return *lost_;
     HF_TRY_VOID(outcome_of(ask("")));
+    // A start with more hosts may have the rest of a checkpoint.
+    if (states.ok() && !states->newest.ok() && states->newest.error().reach == Reach::peers)
+      states->newest = with_code(ExitCode::communication, states->newest.error());
     return states;
   }
 

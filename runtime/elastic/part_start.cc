@@ -24,10 +24,12 @@ namespace {
 struct VerifiedShards {
   std::vector<std::string> sound = {};
   std::string damage = {};  // of the first that is not; empty: there is none
+  bool may_pass = false;    // one that is not could not be read, and may be at another time
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("sound", self.sound);
     visit("damage", self.damage);
+    visit("may_pass", self.may_pass);
   }
 };
 
@@ -95,8 +97,10 @@ class PartsOfHosts {
     Result<PartInventory> own = PartInventory{};
     if (leads_) {
       const StorageWait storage(watch_, "the checkpoints");
-      const Result<void> restored = store_.restore_replaced();
-      own = restored.ok() ? own_inventory() : restored.error();
+      own = retry_storage(env_, [&]() -> Result<PartInventory> {
+        HF_TRY_VOID(store_.restore_replaced());
+        return own_inventory();
+      });
     }
     HF_TRY_VOID(agree(outcome_of(own)));
     HF_TRY(std::vector<PartInventory> all, parallel::gather(communicator_, waiter_, *own));
@@ -152,6 +156,7 @@ class PartsOfHosts {
     for (const FoundParts& parts : found) {
       if (!parts.missing().empty()) {
         skipped.push_back(why_not_whole(parts));
+        some_are_away_ = some_are_away_ || is_with_other_hosts(parts, inventories_);
         continue;
       }
       HF_TRY(const std::string damage, verify_together(parts));
@@ -168,20 +173,22 @@ class PartsOfHosts {
     if (skipped.empty()) return std::optional<OwnCheckpoint>();  // none was ever published on all hosts
     std::string list;
     for (const std::string& sentence : skipped) list += "\n  " + sentence;
-    return fail(
-        ExitCode::checkpoint,
-        "{} is local to each host, and of {} checkpoint{} there none can be put together from the hosts "
-        "that are here; start it with the hosts that have what is missing, or set run.resume = \"never\" "
-        "and another run.directory to start from the beginning:{}",
-        run_directory_, skipped.size(), skipped.size() == 1 ? "" : "s", list);
+    return with_reach(
+        some_may_be_read_ || some_are_away_ ? Reach::minute : Reach::run,
+        fail(some_are_away_ ? ExitCode::communication : ExitCode::checkpoint,
+             "{} is local to each host, and of {} checkpoint{} there none can be put together from the hosts "
+             "that are here; start it with the hosts that have what is missing, or set run.resume = \"never\" "
+             "and another run.directory to start from the beginning:{}",
+             run_directory_, skipped.size(), skipped.size() == 1 ? "" : "s", list));
   }
 
   // Adds the unreadable parts of steps from `least` on.
-  void add_unreadable(std::vector<std::string>& sentences, std::uint64_t least) const {
+  void add_unreadable(std::vector<std::string>& sentences, std::uint64_t least) {
     for (const PartInventory& inventory : inventories_) {
       for (const UnreadablePart& part : inventory.unreadable) {
-        if (part.step >= least)
-          sentences.push_back(fmt::format("step {} on host {}: {}", part.step, inventory.host, part.why));
+        if (part.step < least) continue;
+        sentences.push_back(fmt::format("step {} on host {}: {}", part.step, inventory.host, part.why));
+        some_may_be_read_ = some_may_be_read_ || part.may_pass;
       }
     }
   }
@@ -220,7 +227,11 @@ class PartsOfHosts {
           continue;
         }
         if (mine.damage.empty()) mine.damage = verified.error().message;
-        damaged.push_back(shard.name);
+        if (verified.error().reach == Reach::run) {
+          damaged.push_back(shard.name);
+        } else {
+          mine.may_pass = true;
+        }
       }
     }
     HF_TRY(const std::vector<VerifiedShards> all, parallel::gather(communicator_, waiter_, mine));
@@ -229,6 +240,7 @@ class PartsOfHosts {
     for (const VerifiedShards& each : all) {
       sound_somewhere.insert(each.sound.begin(), each.sound.end());
       if (reported.empty()) reported = each.damage;
+      some_may_be_read_ = some_may_be_read_ || each.may_pass;
     }
     for (const std::string& name : damaged) {
       if (sound_somewhere.contains(name) && may_write().ok())
@@ -267,6 +279,9 @@ class PartsOfHosts {
   RankWatch* watch_;
   CheckpointStore store_;  // store of this host
   std::vector<PartInventory> inventories_;
+  // Of the checkpoints that do not count:
+  bool some_may_be_read_ = false;  // at another time
+  bool some_are_away_ = false;     // in parts, with hosts that are not here
 };
 
 }  // namespace

@@ -170,7 +170,7 @@ class PrepareSteps {
     HF_TRY_VOID(join_snapshot(inputs_, waiter(), setup_.config, setup_.start));
     if (wants_download(setup_.config, setup_.start)) HF_TRY_VOID(download());
     if (source_of(setup_.start) == StateSource::nothing)
-      return fail(ExitCode::checkpoint, "{}", setup_.start.unusable);
+      return why_unusable(setup_.start);
     return {};
   }
 

@@ -194,6 +194,10 @@ Error nothing_to_resume(const std::string& run_directory) {
       run_directory);
 }
 
+Error why_unusable(const StartPoint& start) {
+  return {.code = start.unusable_code, .message = start.unusable, .reach = start.unusable_reach};
+}
+
 Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory, const CheckpointUse& use) {
   OwnStates own;
   HF_TRY(own.lineage, read_lineage(env, run_directory));

@@ -42,6 +42,8 @@ struct StartPoint {
   std::string begins = {};  // why a generation begins here, whatever the settings; empty: none begins
   // Reason why no checkpoint can be used although there are some: then only a snapshot in RAM can be used.
   std::string unusable = {};
+  ExitCode unusable_code = ExitCode::checkpoint;
+  Reach unusable_reach = Reach::run;  // Reach::minute: one may be read at another time, or with the hosts that are away
   std::uint64_t writer = 0;  // drawn anew by every start; identifies its unfinished saves
 
   static void visit_fields(auto& self, auto&& visit) {
@@ -59,6 +61,8 @@ struct StartPoint {
     visit("lineage", self.lineage);
     visit("begins", self.begins);
     visit("unusable", self.unusable);
+    visit("unusable_code", self.unusable_code);
+    visit("unusable_reach", self.unusable_reach);
     visit("writer", self.writer);
   }
 };
@@ -101,6 +105,8 @@ Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates&
                                 const Pace& pace = {});
 // Returns the error of run.resume = "must" if nothing is found.
 Error nothing_to_resume(const std::string& run_directory);
+// Returns StartPoint::unusable, which is not empty, as the error that ends the start.
+Error why_unusable(const StartPoint& start);
 // Returns "checkpoints/step-00000010", or a phrase for a snapshot.
 std::string name_of(const StartPoint& start);
 

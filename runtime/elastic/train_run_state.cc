@@ -30,7 +30,7 @@ Result<void> TrainRun::load_state() {
     }
   }
   const StateSource source = source_of(setup_.start);
-  if (source == StateSource::nothing) return fail(ExitCode::checkpoint, "{}", setup_.start.unusable);
+  if (source == StateSource::nothing) return why_unusable(setup_.start);
   if (source == StateSource::start) return start_afresh();
   recovery_.inventory.shm_run_id = setup_.start.shm_run_id;
   if (group_.leads) print_line("resuming from {} (step {})", setup_.start.checkpoint, setup_.start.step);

@@ -5,6 +5,7 @@
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/lineage.h"
+#include "tests/support/hasty_env.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {
@@ -161,6 +162,30 @@ TEST_F(LocalDirectoriesTest, AHostThatHadPublishedHasLostItsPart) {
   EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000005"));
 }
 
+// It may come back, so a launcher starts the run again.
+TEST_F(LocalDirectoriesTest, AHostThatIsAwayHasTheRest) {
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  Launch alone = on_two_hosts(0, {no_copies});
+  alone.ranks = 1;
+  alone.hosts = alone.disks = {"n0"};
+  const RunEnd end = train(alone);
+  EXPECT_EQ(end.code, ExitCode::communication);
+  EXPECT_THAT(end.message, HasSubstr("and the one of n1 has this file"));
+  EXPECT_EQ(train(on_two_hosts(0, {no_copies})).code, ExitCode::done);
+}
+
+// A disk that cannot be read for a while loses nothing, and ends no run for good.
+TEST_F(LocalDirectoriesTest, APartThatCannotBeReadIsReadAgainAndStays) {
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  HastyEnv hasty(posix_env());
+  Launch fails = on_two_hosts(0, {no_copies, "elastic.input_timeout=5s"});
+  fails.faults = "load.read:1=error:EIO:always";
+  EXPECT_EQ(train(fails, hasty).code, ExitCode::communication);
+  fails.faults = "load.read:1=error:EIO";
+  EXPECT_EQ(train(fails, hasty).code, ExitCode::done);
+  EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(5));
+}
+
 // However often it is tried: what is on the other host counts again when the disk is back.
 TEST_F(LocalDirectoriesTest, AStartThatIsRefusedChangesNothing) {
   ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
@@ -271,7 +296,7 @@ TEST_F(LocalDirectoriesTest, HostsOfOneName) {
   // The second start has copied what was on the host that is away now.
   for (const char* name : {"b", "c"}) fs::remove_all(checkpoint(name, 2));
   const RunEnd end = train(on({"b", "c"}, 2));
-  EXPECT_EQ(end.code, ExitCode::checkpoint);
+  EXPECT_EQ(end.code, ExitCode::communication) << "host a may come back";
   EXPECT_THAT(end.message, HasSubstr("no host that is here has shard-00001.hfs; it was on host n"));
 }
 
