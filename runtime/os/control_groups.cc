@@ -4,6 +4,8 @@
 #include <optional>
 #include <sstream>
 
+#include "runtime/core/split.h"
+
 namespace holdfast::inline os {
 namespace {
 
@@ -11,11 +13,8 @@ using Version = ControlGroup::Version;
 
 // Returns whether a comma-separated list contains the word.
 bool has_word(const std::string& list, const std::string& word) {
-  std::istringstream words(list);
-  for (std::string each; std::getline(words, each, ',');) {
-    if (each == word) return true;
-  }
-  return false;
+  const std::vector<std::string> words = split_list(list);
+  return std::ranges::find(words, word) != words.end();
 }
 
 // The kernel writes blanks of a path as \040.

@@ -118,8 +118,8 @@ Result<void> LineLog::hold(std::string_view line, const Error& reason) {
     ++dropped_, ++dropped_of_outage_;
   }
   if (!memory_.drops_oldest && waiting_bytes_ + line.size() > memory_.bytes) {
-    return fail(ExitCode::checkpoint, "{}; memory is full with {} that waited before", reason.message,
-                count_of_lines(waiting_.size()));
+    return fail_because(reason, ExitCode::checkpoint, "{}; memory is full with {} that waited before",
+                        reason.message, count_of_lines(waiting_.size()));
   }
   waiting_.emplace_back(line);
   waiting_bytes_ += line.size();

@@ -81,9 +81,10 @@ class LineThread::State {
     coming_.flushes = true;
     if (const auto outcome = wait_for_outcome(guard, limit_ms); outcome.has_value()) return *outcome;
     const std::uint64_t left = coming_.count + in_hand_;
-    return fail(ExitCode::checkpoint, "{}: {} for a disk that does not respond, for {:.1f} s now", path_,
-                left == 1 ? "1 line of it waits" : fmt::format("{} lines of it wait", left),
-                static_cast<double>(limit_ms) / 1e3);
+    return with_reach(Reach::minute,
+                      fail(ExitCode::checkpoint, "{}: {} for a disk that does not respond, for {:.1f} s now",
+                           path_, left == 1 ? "1 line of it waits" : fmt::format("{} lines of it wait", left),
+                           static_cast<double>(limit_ms) / 1e3));
   }
 
   void others_have_written() {
@@ -154,9 +155,10 @@ class LineThread::State {
   // Drops a few more than necessary, so that it is not done for every line.
   Result<void> make_room(std::size_t bytes) {
     if (!memory_.drops_oldest) {
-      return fail(ExitCode::checkpoint,
-                  "memory is full with {} lines that wait for a disk that does not respond",
-                  coming_.count + in_hand_);
+      return with_reach(Reach::minute,
+                        fail(ExitCode::checkpoint,
+                             "memory is full with {} lines that wait for a disk that does not respond",
+                             coming_.count + in_hand_));
     }
     std::string& lines = coming_.lines;
     const std::size_t least = std::min<std::size_t>(lines.size(), bytes + memory_.bytes / 8);

@@ -193,6 +193,7 @@ TEST_F(LineLogTest, NoneGoesWhereAllAreWanted) {
     const Result<void> third = log.append("three");
     ASSERT_FALSE(third.ok());
     EXPECT_EQ(third.error().code, ExitCode::checkpoint);
+    EXPECT_EQ(third.error().reach, Reach::minute);
     EXPECT_THAT(third.error().message, HasSubstr("the disk is full"));
     EXPECT_THAT(third.error().message, HasSubstr("; memory is full with 2 lines that waited before"));
     env.room = 1000;

@@ -174,6 +174,7 @@ TEST_F(LineThreadTest, NoneGoesWhereAllAreWanted) {
   while (put.ok() && count < 100) put = lines->append(fmt::format("line {:03}", count++));
   ASSERT_FALSE(put.ok());
   EXPECT_EQ(put.error().code, ExitCode::checkpoint);
+  EXPECT_EQ(put.error().reach, Reach::minute);
   EXPECT_THAT(put.error().message, HasSubstr("memory is full with 12 lines that wait"));
   disk_->open();
   EXPECT_TRUE(lines->flush().ok());
@@ -199,6 +200,7 @@ TEST_F(LineThreadTest, FlushHasAnEnd) {
   const Result<void> flushed = lines->flush(/*patience_ms=*/50);
   ASSERT_FALSE(flushed.ok());
   EXPECT_EQ(flushed.error().code, ExitCode::checkpoint);
+  EXPECT_EQ(flushed.error().reach, Reach::minute);
   EXPECT_THAT(flushed.error().message,
               HasSubstr("the log: 1 line of it waits for a disk that does not respond"));
   disk_->open();
