@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/core/split.h"
 #include "runtime/core/suggest.h"
 
 namespace holdfast::inline chaos {
@@ -92,10 +93,7 @@ Result<std::vector<ChaosFault>> read_faults(std::string_view list) {
   std::vector<std::string_view> words = names;
   words.insert(words.end(), {word_for_numbers, word_for_others});
   std::vector<ChaosFault> faults;
-  while (!list.empty()) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    const std::string_view word = list.substr(0, comma);
-    list.remove_prefix(std::min(comma + 1, list.size()));
+  for (const std::string& word : split_list(list)) {
     const auto found = std::ranges::find(names, word);
     if (found != names.end()) {
       faults.push_back(static_cast<ChaosFault>(found - names.begin()));

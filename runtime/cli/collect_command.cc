@@ -13,6 +13,7 @@
 #include "runtime/cli/collect_source.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/core/split.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/os/console.h"
 #include "runtime/os/paths.h"
@@ -40,16 +41,6 @@ constexpr const char* collect_usage =
     "missing.\n";
 
 namespace names = checkpoint_names;
-
-std::vector<std::string> split_list(const std::string& list) {
-  std::vector<std::string> found;
-  for (std::size_t begin = 0; begin < list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) found.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return found;
-}
 
 class Collection {
  public:

@@ -175,11 +175,12 @@ class PartsOfHosts {
     for (const std::string& sentence : skipped) list += "\n  " + sentence;
     return with_reach(
         some_may_be_read_ || some_are_away_ ? Reach::minute : Reach::run,
-        fail(some_are_away_ ? ExitCode::communication : ExitCode::checkpoint,
-             "{} is local to each host, and of {} checkpoint{} there none can be put together from the hosts "
-             "that are here; start it with the hosts that have what is missing, or set run.resume = \"never\" "
-             "and another run.directory to start from the beginning:{}",
-             run_directory_, skipped.size(), skipped.size() == 1 ? "" : "s", list));
+        fail(
+            some_are_away_ ? ExitCode::communication : ExitCode::checkpoint,
+            "{} is local to each host, and of {} checkpoint{} there none can be put together from the hosts "
+            "that are here; start it with the hosts that have what is missing, or set run.resume = \"never\" "
+            "and another run.directory to start from the beginning:{}",
+            run_directory_, skipped.size(), skipped.size() == 1 ? "" : "s", list));
   }
 
   // Adds the unreadable parts of steps from `least` on.

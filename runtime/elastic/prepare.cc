@@ -169,8 +169,7 @@ class PrepareSteps {
     enter(inputs_.watch, Phase::start_up, 0);
     HF_TRY_VOID(join_snapshot(inputs_, waiter(), setup_.config, setup_.start));
     if (wants_download(setup_.config, setup_.start)) HF_TRY_VOID(download());
-    if (source_of(setup_.start) == StateSource::nothing)
-      return why_unusable(setup_.start);
+    if (source_of(setup_.start) == StateSource::nothing) return why_unusable(setup_.start);
     return {};
   }
 

@@ -43,7 +43,8 @@ struct StartPoint {
   // Reason why no checkpoint can be used although there are some: then only a snapshot in RAM can be used.
   std::string unusable = {};
   ExitCode unusable_code = ExitCode::checkpoint;
-  Reach unusable_reach = Reach::run;  // Reach::minute: one may be read at another time, or with the hosts that are away
+  Reach unusable_reach =
+      Reach::run;  // Reach::minute: one may be read at another time, or with the hosts that are away
   std::uint64_t writer = 0;  // drawn anew by every start; identifies its unfinished saves
 
   static void visit_fields(auto& self, auto&& visit) {

@@ -2,10 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <sstream>
+#include <algorithm>
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/split.h"
 #include "runtime/launch/host_meeting.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/os/foreign_text.h"
@@ -18,10 +19,8 @@ namespace {
 
 // Checks a list of run ids that are separated by commas.
 bool are_run_ids(const std::string& text) {
-  std::istringstream ids(text);
-  bool all = !text.empty();
-  for (std::string each; std::getline(ids, each, ',');) all = all && is_run_id(each);
-  return all;
+  const std::vector<std::string> ids = split_list(text);
+  return !ids.empty() && std::ranges::all_of(ids, is_run_id);
 }
 
 void remove_scratch(Env& env, const std::string& token) {
@@ -81,8 +80,7 @@ bool do_host_command(Env& env, HostCommand duty, const std::string& token, const
   const bool ended = end_processes_of_starts(env, token, 0);
   remove_scratch(env, token);
   static_cast<void>(remove_dead_boards(env));
-  std::istringstream run_ids(duty == HostCommand::finish ? run_id : "");
-  for (std::string each; std::getline(run_ids, each, ',');)
+  for (const std::string& each : split_list(duty == HostCommand::finish ? run_id : ""))
     static_cast<void>(remove_snapshots(env, digest_of(each)).ok());
   return ended;
 }

@@ -7,19 +7,12 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/core/split.h"
+
 namespace holdfast::inline launch {
 namespace {
 
 constexpr int few_hosts = 9;
-
-std::vector<std::string> parts_of(const std::string& list) {
-  std::vector<std::string> parts;
-  std::istringstream stream(list);
-  for (std::string part; std::getline(stream, part, ',');) {
-    if (!part.empty()) parts.push_back(part);
-  }
-  return parts;
-}
 
 // Returns the value of a parameter in a file for mpirun --tune, where lines are "--mca NAME VALUE"; the last one wins.
 std::string tuned(const std::string& tune, const std::string& name) {
@@ -37,7 +30,7 @@ std::string tuned(const std::string& tune, const std::string& name) {
 // Returns whether a list of components, as in "self,sm,tcp" or "^ofi", has one.
 bool has_component(const std::string& list, const std::string& name) {
   const bool excludes = list.starts_with('^');
-  const std::vector<std::string> parts = parts_of(excludes ? list.substr(1) : list);
+  const std::vector<std::string> parts = split_list(excludes ? list.substr(1) : list);
   return list.empty() || (std::ranges::find(parts, name) != parts.end()) != excludes;
 }
 
@@ -73,7 +66,7 @@ bool is_in(const std::string& address, const std::string& network) {
 std::vector<std::string> named(Network& network, const std::vector<std::string>& all,
                                const std::string& list) {
   std::vector<std::string> found;
-  for (const std::string& part : parts_of(list)) {
+  for (const std::string& part : split_list(list)) {
     if (part.find('/') != std::string::npos) {
       std::ranges::copy_if(all, std::back_inserter(found),
                            [&](const std::string& address) { return is_in(address, part); });

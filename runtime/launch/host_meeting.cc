@@ -9,10 +9,10 @@
 #include <charconv>
 #include <cstring>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "runtime/core/record.h"
+#include "runtime/core/split.h"
 #include "runtime/os/background_job.h"
 
 namespace holdfast::inline launch {
@@ -87,8 +87,7 @@ Door parse_door(const std::string& text) {
   const std::size_t at = text.find('@');
   if (at == std::string::npos) return door;
   std::from_chars(text.data(), text.data() + at, door.port);
-  std::istringstream list(text.substr(at + 1));
-  for (std::string address; std::getline(list, address, ',');) door.addresses.push_back(address);
+  door.addresses = split_list(std::string_view(text).substr(at + 1));
   return door;
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/core/split.h"
 #include "runtime/core/suggest.h"
 #include "runtime/os/foreign_text.h"
 
@@ -177,9 +178,7 @@ std::vector<LaunchHost> hosts_of_file(const std::string& text) {
 
 std::vector<LaunchHost> hosts_of_list(const std::string& list) {
   std::vector<LaunchHost> hosts;
-  std::istringstream entries(list);
-  for (std::string entry; std::getline(entries, entry, ',');) {
-    if (entry.empty()) continue;
+  for (const std::string& entry : split_list(list)) {
     const std::size_t colon = entry.find(':');
     LaunchHost host{.name = entry.substr(0, colon), .slots = 1};
     if (colon != std::string::npos) {

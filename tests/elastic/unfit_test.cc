@@ -192,10 +192,11 @@ TEST_F(UnfitTest, NoRankLeavesADiskThatIsFull) {
 TEST_F(UnfitTest, NoRankLeavesThatTheRunCannotSpare) {
   const std::string end = reference();
   // The save of step 8 and the rank's proof fail; the sleeps keep the save of step 16 behind the proof.
-  Launch launch{.run = "a",
-                .ranks = 2,
-                .overrides = {"checkpoint.every_steps=8", "checkpoint.ram_every_steps=1"},
-                .faults = "save.before_shard@1:1=error:EACCES:2,step.begin@9=sleep:300,step.begin@12=sleep:300"};
+  Launch launch{
+      .run = "a",
+      .ranks = 2,
+      .overrides = {"checkpoint.every_steps=8", "checkpoint.ram_every_steps=1"},
+      .faults = "save.before_shard@1:1=error:EACCES:2,step.begin@9=sleep:300,step.begin@12=sleep:300"};
   launch.overrides.emplace_back("parallel.pipeline=2");
   EXPECT_EQ(train_until(ExitCode::done, launch, {}), 0);
   EXPECT_EQ(failed_saves("a").size(), 1U);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
-#include <sstream>
 
 #include "runtime/chaos/campaign.h"
 #include "runtime/cli/common/arguments.h"
@@ -13,6 +12,7 @@
 #include "runtime/cli/common/program.h"
 #include "runtime/cli/common/resolved_config.h"
 #include "runtime/config/loader.h"
+#include "runtime/core/split.h"
 
 namespace holdfast::inline cli {
 namespace {
@@ -108,8 +108,7 @@ Result<void> read_seeds(const Arguments& parsed, CampaignOptions& options) {
 
 Result<std::vector<ChaosLayout>> read_layouts(const std::string& list) {
   std::vector<ChaosLayout> layouts;
-  std::istringstream words(list);
-  for (std::string word; std::getline(words, word, ',');) {
+  for (const std::string& word : split_list(list)) {
     const std::optional<ChaosLayout> layout = read_layout(word);
     if (!layout.has_value() || layout->ranks < 2) {
       return fail(ExitCode::config,
