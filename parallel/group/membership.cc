@@ -81,9 +81,7 @@ void Membership::look_around() {
   for (const Member& member : view_.members) {
     const bool same = member.started_ticks != 0 &&
                       ProcessIdentity::of(env_->processes(), member.process_id) == member.identity();
-    // The ranks of a test may be threads of one process.
-    const bool another = member.process_id != env_->process_id();
-    if (member.host_id == env_->host_id() && same && another) in_sight_.push_back(member.launched_rank);
+    if (member.host_id == env_->host_id() && same) in_sight_.push_back(member.launched_rank);
   }
 }
 

@@ -39,8 +39,7 @@ enum class NewRankState : std::uint8_t {
   lost,       // one of them is gone: dismiss them all
 };
 
-// Message layer that continues without dead ranks, and with new ones: parallel/mpi over ULFM, parallel/local
-// for ranks that are threads.
+// Message layer that continues without dead ranks, and with new ones: parallel/mpi over ULFM.
 class ShrinkingWorld {
  public:
   virtual ~ShrinkingWorld() = default;

@@ -1,6 +1,6 @@
 // Pipeline schedules are pure data: what every stage of a pipeline does, in order, and which messages it
-// sends to which stage. One executor runs any of them; schedule_check.h proves them, schedule_time.h computes
-// their durations.
+// sends to which stage. One executor runs any of them, schedule_time.h computes their durations, and
+// tests/support/schedule_check.h proves them.
 //
 // A model is cut into stages x chunks parts (stage_split.h). Part number c * stages + s is chunk c of stage
 // s, so that activations go from stage to stage and, after the last stage, to the next chunk of the first.

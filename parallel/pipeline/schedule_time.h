@@ -38,7 +38,7 @@ struct ScheduleTime {
 
 // Computes the times of all actions. `parts`: by part number (schedule.h). `transfer`: from the end of an
 // action until its message is with another stage; transfers take no time from the work of either. The
-// schedule has no problems (schedule_check.h).
+// schedule is complete and free of deadlock.
 ScheduleTime schedule_time(const Schedule& schedule, std::span<const PartDurations> parts, double transfer);
 // Computes the same for links that differ: `transfers`, by stage, are those between it and the next one, in
 // either direction; for the last stage between it and the first.

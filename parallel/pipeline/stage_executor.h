@@ -4,7 +4,7 @@
 //
 // Each direction between two neighbours is a Transport of these two ranks (transport.h), a message one
 // exchange. Messages of one direction are in the order of the receiver's actions, which is that of the
-// sender's (schedule_check.h). Receives are posted as soon as their buffer is free.
+// sender's (tests/support/schedule_check.h). Receives are posted as soon as their buffer is free.
 //
 // A backward in two parts sends its gradient with the first one; what the second one reads stays in its
 // buffer until it is done.

@@ -11,9 +11,9 @@
 #include <system_error>
 
 #include "checkpoint/ram_tier.h"
-#include "parallel/local/local_world.h"
 #include "runtime/core/json.h"
 #include "tests/support/forwarding_env.h"
+#include "tests/support/local_world.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {
@@ -131,8 +131,9 @@ class RecoveryTest : public TrainingTest {
     if (world.is_joiner() && !trouble.newcomers_change.empty())
       mine.push_back(parse_overrides({"--" + trouble.newcomers_change})->front());
     const Result<LoadedConfig> config = load_config_text(env, config_text(launch), "test.toml", mine);
+    ThreadRankEnv group_env(env);
     const Result<std::unique_ptr<Membership>> membership =
-        Membership::begin(env, world, 60'000, [](const Member&) { return true; });
+        Membership::begin(group_env, world, 60'000, [](const Member&) { return true; });
     EXPECT_TRUE(membership.ok()) << membership.error().message;
     const std::unique_ptr<RankWatch> watch = trouble.begin_watch ? trouble.begin_watch(env, rank) : nullptr;
     std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl;

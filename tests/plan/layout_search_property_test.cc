@@ -8,12 +8,12 @@
 #include <random>
 #include <set>
 
-#include "parallel/pipeline/schedule_check.h"
 #include "runtime/config/loader.h"
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/run/run_layout.h"
+#include "tests/support/schedule_check.h"
 
 namespace holdfast::test {
 namespace {

@@ -11,7 +11,6 @@
 
 #include "checkpoint/store.h"
 #include "parallel/group/membership.h"
-#include "parallel/local/local_world.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/os/background_job.h"
 #include "runtime/os/processes.h"
@@ -22,6 +21,7 @@
 #include "runtime/run/save_requests.h"
 #include "runtime/save/uploader.h"
 #include "tests/elastic/recovery_fixture.h"
+#include "tests/support/local_world.h"
 #include "tests/support/memory_env.h"
 #include "tests/support/simulated_env.h"
 #include "tests/watchdog/guard_mind_host.h"

@@ -8,8 +8,8 @@
 
 #include "parallel/data/lanes.h"
 #include "parallel/group/layout.h"
-#include "parallel/pipeline/schedule_check.h"
 #include "parallel/pipeline/stage_split.h"
+#include "tests/support/schedule_check.h"
 
 namespace holdfast {
 namespace {

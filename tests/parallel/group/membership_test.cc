@@ -8,9 +8,9 @@
 #include <functional>
 #include <thread>
 
-#include "parallel/local/local_world.h"
 #include "tests/parallel/communicator_contract.h"
 #include "tests/parallel/patient.h"
+#include "tests/support/local_world.h"
 
 namespace holdfast {
 namespace {
@@ -35,12 +35,12 @@ using Body = std::function<void(int rank, Membership& membership)>;
 // body() on every rank; a rank dies when its body returns.
 void run_ranks(int ranks, const Membership::DeathProof& proof, const Body& body) {
   LocalWorld world(ranks);
+  ThreadRankEnv env(posix_env());
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       const std::unique_ptr<ShrinkingWorld> mine = world.join(rank);
-      Result<std::unique_ptr<Membership>> membership =
-          Membership::begin(posix_env(), *mine, timeout_ms, proof);
+      Result<std::unique_ptr<Membership>> membership = Membership::begin(env, *mine, timeout_ms, proof);
       ASSERT_TRUE(membership.ok()) << membership.error().message;
       body(rank, **membership);
     });

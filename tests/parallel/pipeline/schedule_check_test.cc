@@ -1,4 +1,4 @@
-#include "parallel/pipeline/schedule_check.h"
+#include "tests/support/schedule_check.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>

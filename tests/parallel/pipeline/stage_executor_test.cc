@@ -13,8 +13,8 @@
 #include "parallel/comm/group_communicator.h"
 #include "parallel/comm/host_transport.h"
 #include "parallel/local/local_communicator.h"
-#include "parallel/pipeline/schedule_check.h"
 #include "runtime/core/random.h"
+#include "tests/support/schedule_check.h"
 
 namespace holdfast {
 namespace {

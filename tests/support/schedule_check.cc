@@ -1,4 +1,4 @@
-#include "parallel/pipeline/schedule_check.h"
+#include "tests/support/schedule_check.h"
 
 #include <fmt/core.h>
 
@@ -7,7 +7,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast {
 namespace {
 
 const char* text_of(Work work) {
@@ -358,4 +358,4 @@ std::vector<std::string> schedule_problems(const Schedule& schedule) {
   return problems.take();
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast

@@ -1,4 +1,4 @@
-#include "parallel/local/local_world.h"
+#include "tests/support/local_world.h"
 
 #include <algorithm>
 #include <mutex>
@@ -8,7 +8,7 @@
 #include "parallel/local/local_communicator.h"
 #include "runtime/os/thread.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast {
 
 struct LocalWorld::Shared {
   struct Place {
@@ -157,4 +157,4 @@ std::unique_ptr<ShrinkingWorld> LocalWorld::join(int launched_rank) {
   return std::make_unique<Rank>(shared_, launched_rank);
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast
