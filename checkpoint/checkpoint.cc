@@ -45,7 +45,7 @@ Result<void> check_slices(const std::string& directory, const Manifest& manifest
   const std::uint64_t all_pieces = pieces.size() + std::min(claimed, pieces_max_of_missing);
   std::set<std::pair<std::string_view, std::string_view>> seen;
   std::uint64_t slices = 0;
-  for (const ShardSpec& tensor : manifest.tensors.empty() ? pieces : manifest.tensors) {
+  for (const ShardSpec& tensor : manifest.tensors) {
     if (!seen.emplace(tensor.tensor, tensor.kind).second) continue;
     slices += tensor.slices;
     if (slices <= all_pieces) continue;
@@ -120,7 +120,7 @@ std::vector<ShardSpec> Checkpoint::pieces() const {
 }
 
 std::vector<ShardSpec> Checkpoint::tensors() const {
-  return whole_slices(manifest_.tensors.empty() ? pieces() : manifest_.tensors);
+  return whole_slices(manifest_.tensors);
 }
 
 Result<void> Checkpoint::noted(Result<void> outcome) {

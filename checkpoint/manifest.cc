@@ -122,7 +122,6 @@ Result<ShardSpec> decode_tensor(const Json& object, const std::string& place) {
   return tensor;
 }
 
-// Decodes the members that version 2 added.
 Result<void> decode_parent_and_tensors(const Json& body, const std::string& place, Manifest& manifest) {
   MemberReader members(body);
   const Json* const tensors = members.find("tensors", &Json::is_array);
@@ -203,12 +202,11 @@ Result<Manifest> decode_manifest(std::string_view text, const std::string& place
   std::uint32_t version = 0;
   members.read(manifest_key.data(), version);
   if (!members.problem().empty()) return bad_member(place, members.problem());
-  if (version < 1 || version > Manifest::format_version) {
-    return fail(
-        ExitCode::checkpoint,
-        "{} has manifest format version {}, this program reads versions 1 to {}; use the program that "
-        "wrote it",
-        place, version, Manifest::format_version);
+  if (version != Manifest::format_version) {
+    return fail(ExitCode::checkpoint,
+                "{} has manifest format version {}, this program reads version {}; use the program that "
+                "wrote it",
+                place, version, Manifest::format_version);
   }
   Manifest manifest;
   members.read("run_id", manifest.run_id);
@@ -233,7 +231,7 @@ Result<Manifest> decode_manifest(std::string_view text, const std::string& place
     HF_TRY(ShardFile shard, decode_shard(object, place));
     manifest.shards.push_back(std::move(shard));
   }
-  if (version >= 2) HF_TRY_VOID(decode_parent_and_tensors(body, place, manifest));
+  HF_TRY_VOID(decode_parent_and_tensors(body, place, manifest));
   return manifest;
 }
 

@@ -45,17 +45,16 @@ struct ParentCheckpoint {
 // Everything about a saved state that is not tensor bytes. Numbers that must keep their bits travel as
 // integers or hex.
 struct Manifest {
-  static constexpr std::uint32_t format_version = 2;  // version that is written; 1 is read, too
+  static constexpr std::uint32_t format_version = 2;  // the only one that is read
   std::string run_id;                                 // 32 hex digits, made at the first start of a run
   std::uint64_t generation = 0;
   std::uint64_t step = 0;                     // steps completed
   std::uint64_t epoch = 0;                    // of the writer's claim (WriterFence); 0: not given
-  std::optional<ParentCheckpoint> parent;     // newest one that was there before it; version 1 has none
+  std::optional<ParentCheckpoint> parent;     // newest one that was there before it
   std::string identity;                       // hash of the settings that define the run (config_identity)
   std::string config;                         // the resolved config as TOML
   std::map<std::string, std::string> values;  // training state in texts: data cursor, digests, program facts
-  // Every tensor and kind once, whole (slice 0 of those in slices), in whatever layout they were written;
-  // empty in version 1.
+  // Every tensor and kind once, whole (slice 0 of those in slices), in whatever layout they were written.
   std::vector<ShardSpec> tensors;
   std::vector<ShardFile> shards;
 };
@@ -66,7 +65,7 @@ inline ParentCheckpoint state_of(const Manifest& manifest) {
 
 std::string encode_manifest(const Manifest& manifest);
 // Decodes a manifest; `place` is the path for the error message. ExitCode::checkpoint for a wrong checksum,
-// another magic, a later version.
+// another magic, another version.
 Result<Manifest> decode_manifest(std::string_view text, const std::string& place);
 
 }  // namespace holdfast::inline checkpoint

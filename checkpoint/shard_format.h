@@ -15,13 +15,13 @@ namespace holdfast::inline checkpoint::shard_format {
 static_assert(std::endian::native == std::endian::little,
               "shard files are little-endian, and so is this code");
 
-inline constexpr std::uint32_t version = 2;             // version that is written; 1 is read, too
+inline constexpr std::uint32_t version = 2;
 inline constexpr std::uint64_t alignment_bytes = 4096;  // of stored chunks, the index and the file
 inline constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;  // of a piece
 inline constexpr std::array<char, 8> header_magic = {'H', 'F', 'S', 'H', 'A', 'R', 'D', '\0'};
 inline constexpr std::array<char, 8> trailer_magic = {'H', 'F', 'S', 'H', 'E', 'N', 'D', '\0'};
 
-// Header, the same in both versions.
+// The first bytes of the file.
 struct Header {
   std::array<char, 8> magic;
   std::uint32_t version;
@@ -39,8 +39,7 @@ static_assert(offsetof(Header, step) == 16 && offsetof(Header, chunk_bytes) == 4
               offsetof(Header, crc32c) == 4092);
 
 // Record of a piece. Followed by dimension_count u64 extents, the tensor's name, the kind, zeros up to a
-// multiple of 8, then chunk_count ChunkRecords (version 1: u32 checksums, zeros up to a multiple of 8). In
-// version 1 the offset of the piece, a u64, is before it.
+// multiple of 8, then chunk_count ChunkRecords.
 struct PieceRecord {
   std::uint64_t byte_count;
   std::uint64_t first_block;
@@ -91,19 +90,6 @@ struct Trailer {
   std::uint32_t crc32c;  // of all bytes before
 };
 static_assert(sizeof(Trailer) == 64 && offsetof(Trailer, magic) == 48 && offsetof(Trailer, crc32c) == 60);
-
-struct TrailerOfVersion1 {
-  std::uint64_t index_offset;
-  std::uint64_t index_bytes;
-  std::uint64_t file_bytes;
-  std::uint64_t step;
-  std::uint32_t piece_count;
-  std::uint32_t index_crc32c;
-  std::array<char, 8> magic;
-  std::uint32_t version;
-  std::uint32_t crc32c;  // of all bytes before
-};
-static_assert(sizeof(TrailerOfVersion1) == 56 && offsetof(TrailerOfVersion1, magic) == 40);
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

@@ -72,9 +72,8 @@ class IndexCursor {
   std::span<const std::byte> rest_;
 };
 
-// Values that both trailers have.
+// Values of the trailer.
 struct Place {
-  std::uint32_t version = 0;
   std::uint64_t trailer_offset = 0;
   std::uint64_t index_offset = 0;
   std::uint64_t index_bytes = 0;
@@ -97,9 +96,9 @@ Result<void> check_header(const std::string& path, const Header& header, std::ui
                 path, advice);
   }
   if (header.crc32c != checksum_of(header)) return damaged_shard(path, "the checksum of its header is wrong");
-  if (header.version < 1 || header.version > version) {
+  if (header.version != version) {
     return fail(ExitCode::checkpoint,
-                "{} has shard format version {}, this program reads versions 1 to {}; use the program that "
+                "{} has shard format version {}, this program reads version {}; use the program that "
                 "wrote it",
                 path, header.version, version);
   }
@@ -119,46 +118,38 @@ Result<void> check_header(const std::string& path, const Header& header, std::ui
   return {};
 }
 
-// Reads a trailer of either version.
-template <typename AnyTrailer>
-Result<Place> read_trailer(File& file, std::uint32_t version, const ShardFile& expected, std::uint64_t step) {
+Result<Place> read_trailer(File& file, const ShardFile& expected, std::uint64_t step) {
   const std::string& path = file.path();
-  if (expected.bytes < sizeof(Header) + sizeof(AnyTrailer))
+  if (expected.bytes < sizeof(Header) + sizeof(Trailer))
     return damaged_shard(path, fmt::format("its {} bytes are too few for a shard file", expected.bytes));
-  Place place{.version = version, .trailer_offset = expected.bytes - sizeof(AnyTrailer)};
-  HF_TRY(const AnyTrailer trailer, read_struct<AnyTrailer>(file, place.trailer_offset));
+  Place place{.trailer_offset = expected.bytes - sizeof(Trailer)};
+  HF_TRY(const Trailer trailer, read_struct<Trailer>(file, place.trailer_offset));
   if (trailer.magic != trailer_magic || trailer.crc32c != checksum_of(trailer)) {
-    return damaged_shard(path, fmt::format("the trailer in its last {} bytes is wrong", sizeof(AnyTrailer)));
+    return damaged_shard(path, fmt::format("the trailer in its last {} bytes is wrong", sizeof(Trailer)));
   }
   if (trailer.version != version || trailer.file_bytes != expected.bytes || trailer.step != step ||
       trailer.piece_count != expected.piece_count || trailer.index_crc32c != expected.index_crc32c) {
     return damaged_shard(path, "its trailer is not the one that the manifest beside it describes");
   }
-  if constexpr (requires { trailer.base_count; }) {
-    place.base_count = trailer.base_count;
-    if (trailer.zero != 0) return damaged_shard(path, "its trailer has impossible numbers");
-  }
+  if (trailer.zero != 0) return damaged_shard(path, "its trailer has impossible numbers");
   place.index_offset = trailer.index_offset;
   place.index_bytes = trailer.index_bytes;
   place.index_crc32c = trailer.index_crc32c;
   place.piece_count = trailer.piece_count;
-  // The index ends at the trailer; in version 2, at the last multiple of the alignment that leaves room.
+  place.base_count = trailer.base_count;
+  // The index begins at the last multiple of the alignment that leaves room for it and the trailer.
   const std::uint64_t room = place.trailer_offset - sizeof(Header);
   const bool fits = place.index_bytes <= room && place.index_offset >= sizeof(Header) &&
                     place.index_offset <= place.trailer_offset - place.index_bytes &&
                     place.index_offset % alignment_bytes == 0;
-  const std::uint64_t end = version == 1
-                                ? place.trailer_offset + sizeof(AnyTrailer)
-                                : aligned(place.index_offset + place.index_bytes + sizeof(AnyTrailer));
-  if (!fits || end != expected.bytes ||
-      (version == 1 && place.index_offset + place.index_bytes != place.trailer_offset)) {
+  if (!fits || aligned(place.index_offset + place.index_bytes + sizeof(Trailer)) != expected.bytes) {
     return damaged_shard(path, fmt::format("its index is said to be at {}, {} bytes long, which cannot be",
                                            trailer.index_offset, trailer.index_bytes));
   }
   return place;
 }
 
-// The part of a record that both versions have; the chunks follow in the cursor.
+// Takes a record without its chunks, which follow in the cursor.
 bool take_spec(IndexCursor& cursor, PieceRecord& record, ShardSpec& spec) {
   if (!cursor.take_value(record) || record.dtype > static_cast<std::uint32_t>(DType::fp64)) return false;
   spec.slice = record.slice;
@@ -192,51 +183,6 @@ std::uint64_t raw_bytes_of(const PieceRecord& record, std::uint32_t chunk) {
 std::uint32_t stored_crc32c_of_raw(std::uint32_t raw_crc32c, std::uint64_t raw_bytes) {
   static constexpr std::array<std::byte, alignment_bytes> zeros{};
   return crc32c(std::span(zeros).first(aligned(raw_bytes) - raw_bytes), raw_crc32c);
-}
-
-// Checksums of chunks that follow each other become StoredChunks; the zeros behind the last one are part of
-// it, as in version 2.
-bool take_chunks_of_version_1(IndexCursor& cursor, const PieceRecord& record, std::uint64_t offset,
-                              std::uint64_t index_offset, std::vector<StoredChunk>& chunks) {
-  if (record.byte_count > index_offset - offset) return false;
-  std::vector<std::uint32_t> checksums;
-  if (!cursor.take_array(record.chunk_count, checksums) ||
-      !cursor.take_padding(padding_to_8(4 * std::uint64_t{record.chunk_count}))) {
-    return false;
-  }
-  chunks.reserve(checksums.size());
-  for (std::uint32_t i = 0; i < record.chunk_count; ++i) {
-    const std::uint64_t bytes = raw_bytes_of(record, i);
-    chunks.push_back({.offset_bytes = offset + i * chunk_bytes,
-                      .stored_bytes = static_cast<std::uint32_t>(bytes),
-                      .raw_bytes = static_cast<std::uint32_t>(bytes),
-                      .raw_crc32c = checksums[i],
-                      .stored_crc32c = stored_crc32c_of_raw(checksums[i], bytes)});
-  }
-  return true;
-}
-
-Result<ShardIndex> parse_version_1(const std::string& path, std::span<const std::byte> bytes,
-                                   const Place& place) {
-  ShardIndex index;
-  IndexCursor cursor(bytes);
-  std::uint64_t offset = sizeof(Header);
-  for (std::uint32_t i = 0; i < place.piece_count; ++i) {
-    std::uint64_t own_offset = 0;
-    PieceRecord record{};
-    IndexedPiece piece;
-    if (!cursor.take_value(own_offset) || own_offset != offset || !take_spec(cursor, record, piece.spec) ||
-        !is_consistent(record, piece.spec) ||
-        !take_chunks_of_version_1(cursor, record, offset, place.index_offset, piece.chunks)) {
-      return damaged_shard(path, fmt::format("entry {} of its index contradicts itself", i));
-    }
-    offset = aligned(offset + record.byte_count);
-    if (offset > place.index_offset) break;
-    index.pieces.push_back(std::move(piece));
-  }
-  if (cursor.left() != 0 || offset != place.index_offset)
-    return damaged_shard(path, "its index does not describe the whole file");
-  return index;
 }
 
 // `next`: where the next chunk of this file must lie; no byte is between them.
@@ -289,8 +235,8 @@ bool take_base(IndexCursor& cursor, BaseFile& base) {
   return checkpoint_names::is_file_name(base.name);
 }
 
-Result<ShardIndex> parse_version_2(const std::string& path, std::span<const std::byte> bytes,
-                                   const Place& place) {
+Result<ShardIndex> parse_index(const std::string& path, std::span<const std::byte> bytes,
+                               const Place& place) {
   ShardIndex index;
   IndexCursor cursor(bytes);
   std::uint64_t next = sizeof(Header);
@@ -396,14 +342,12 @@ Result<ShardIndex> read_shard_index(File& file, const ShardFile& expected, std::
     return damaged_shard(path, fmt::format("its {} bytes are too few for a shard file", *size));
   HF_TRY(const Header header, read_struct<Header>(file, 0));
   HF_TRY_VOID(check_header(path, header, step, run_id));
-  HF_TRY(const Place place, header.version == 1
-                                ? read_trailer<TrailerOfVersion1>(file, 1, expected, step)
-                                : read_trailer<Trailer>(file, header.version, expected, step));
+  HF_TRY(const Place place, read_trailer(file, expected, step));
   if (place.trailer_offset - place.index_offset > text_limits::shard_index) {
     return damaged_shard(path, fmt::format("its index is said to have {} bytes, more than any has",
                                            place.trailer_offset - place.index_offset));
   }
-  // The index and, in version 2, the zeros between it and the trailer.
+  // The index and the zeros between it and the trailer.
   std::vector<std::byte> bytes(place.trailer_offset - place.index_offset);
   HF_TRY_VOID(read_shard_bytes(file, place.index_offset, bytes));
   const std::span<const std::byte> index = std::span(bytes).first(place.index_bytes);
@@ -411,7 +355,7 @@ Result<ShardIndex> read_shard_index(File& file, const ShardFile& expected, std::
   if (crc32c(index) != place.index_crc32c) return damaged_shard(path, "the checksum of its index is wrong");
   if (!std::ranges::all_of(zeros, [](std::byte b) { return b == std::byte{0}; }))
     return damaged_shard(path, "the bytes between its index and its trailer are not zero");
-  return place.version == 1 ? parse_version_1(path, index, place) : parse_version_2(path, index, place);
+  return parse_index(path, index, place);
 }
 
 }  // namespace holdfast::inline checkpoint

@@ -1,5 +1,4 @@
 // The index of a shard file: which pieces of which tensors it holds, and where every chunk of them is stored.
-// Both versions of the format become the same ShardIndex, so that readers of chunks handle only one.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The writer writes what FORMAT.md says: tools/bench_peers/checkpoint.py, which shares nothing with
-// this program, reads it. Every element type raw and in planes, slices, pieces of several ranks, base files
-// of a delta, and version 1.
+// this program, reads it. Every element type raw and in planes, slices, pieces of several ranks, and base
+// files of a delta.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -162,20 +162,6 @@ TEST_F(FormatReaderTest, ReadsADeltaFromItsBaseFiles) {
     expect_reads(checkpoint, state);
     state[step].bytes[0] ^= std::byte{0x3f};
   }
-}
-
-TEST_F(FormatReaderTest, ReadsVersion1) {
-  const std::string checkpoint = HF_SOURCE_DIR "/tests/golden/checkpoint_version_1/checkpoints/step-00000003";
-  Result<Checkpoint> opened = Checkpoint::open(posix_env(), checkpoint);
-  HF_ASSERT_OK(opened);
-  std::vector<StateTensor> state;
-  for (const ShardSpec& spec : opened->tensors()) {
-    state.push_back({.spec = spec, .bytes = std::vector<std::byte>(spec.byte_count())});
-    const Checkpoint::Wanted wanted{.spec = spec, .target = state.back().bytes};
-    HF_ASSERT_OK(opened->read(std::span(&wanted, 1)));
-  }
-  EXPECT_EQ(state.size(), 5u);
-  expect_reads(checkpoint, state);
 }
 
 // One bit in each of the parts that a file has.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads checkpoints as checkpoint/FORMAT.md describes them, with none of holdfast's code: both versions, every codec, deltas.
+"""Reads checkpoints as checkpoint/FORMAT.md describes them, with none of holdfast's code: every codec, deltas.
 Every checksum is verified, and every rule of the page that a reader can check. Python's standard library and, through ctypes,
 the system's libzstd and libxxhash. It is for tests and comparisons: small checkpoints, all of it in memory.
 
@@ -12,14 +12,14 @@ import struct
 import sys
 from pathlib import Path
 
-BLOCK_ELEMENTS, CHUNK_BYTES, ALIGNMENT = 4096, 1 << 20, 4096
+VERSION, BLOCK_ELEMENTS, CHUNK_BYTES, ALIGNMENT = 2, 4096, 1 << 20, 4096
 TYPES = {0: ("fp32", 4), 1: ("bf16", 2), 2: ("int32", 4), 3: ("fp64", 8)}
 WIDTHS = dict(TYPES.values())
 HEADER = struct.Struct("<8sIIQQQII4044sI")
 PIECE = struct.Struct("<QQQIIIIIHH")
 CHUNK = struct.Struct("<QIIIIIIQQ")
 BASE = struct.Struct("<QII")
-TRAILER = {1: struct.Struct("<QQQQII8sII"), 2: struct.Struct("<QQQQIIII8sII")}
+TRAILER = struct.Struct("<QQQQIIII8sII")
 RAW, PLANES = 0, 1
 
 
@@ -145,7 +145,7 @@ def read_manifest(directory):
     demand(int(line.group(1), 16) == crc32c(content[:-16]), "manifest.json does not have its checksum")
     demand(content.startswith(b'{\n "holdfast_manifest":'), "manifest.json does not begin as a manifest")
     manifest = json.loads(content[:-16])
-    demand(manifest["holdfast_manifest"] in (1, 2), f"manifest version {manifest['holdfast_manifest']}, this reads 1 and 2")
+    demand(manifest["holdfast_manifest"] == VERSION, f"manifest version {manifest['holdfast_manifest']}, this reads {VERSION}")
     name = re.fullmatch(r"step-(\d{8,})", Path(directory).resolve().name)
     demand(not name or int(name.group(1)) == manifest["step"], "the name of the directory is of another step")
     return manifest
@@ -180,7 +180,7 @@ class Shard:
         self.directory, self.name, self.verifies = Path(directory), entry["name"], verifies
         self.content = (self.directory / self.name).read_bytes()
         demand(len(self.content) == entry["bytes"], f"{self.name} has not the length of the manifest")
-        self.version = self._check_header(manifest)
+        self._check_header(manifest)
         self.index_offset, index_bytes, pieces, base_files = self._check_trailer(entry, manifest)
         self.index = Index(self.content[self.index_offset:self.index_offset + index_bytes])
         demand(crc32c(self.index.content) == entry["index_crc32c"], f"{self.name}: its index has not the checksum")
@@ -194,30 +194,23 @@ class Shard:
         demand(crc == crc32c(self.content[:4092]), f"{self.name}: its header has not the checksum")
         demand((magic, size, chunk, alignment) == (b"HFSHARD\0", 4096, CHUNK_BYTES, ALIGNMENT) and not any(zeros),
                f"{self.name}: its header is another one")
-        demand(version in TRAILER, f"{self.name} has shard version {version}, this reads 1 and 2")
+        demand(version == VERSION, f"{self.name} has shard version {version}, this reads {VERSION}")
         demand(step == manifest["step"], f"{self.name} is of another step")
         demand((high, low) == xxh3_128(manifest["run_id"].encode()), f"{self.name} is of another run")
-        return version
 
     def _check_trailer(self, entry, manifest):
-        layout = TRAILER[self.version]
-        begin = len(self.content) - layout.size
-        found = layout.unpack_from(self.content, begin)
-        offset, size, length, step, pieces, index_crc = found[:6]
-        base_files, zero = found[6:8] if self.version == 2 else (0, 0)
-        magic, version, crc = found[-3:]
+        begin = len(self.content) - TRAILER.size
+        offset, size, length, step, pieces, index_crc, base_files, zero, magic, version, crc = TRAILER.unpack_from(self.content, begin)
         demand(crc == crc32c(self.content[begin:-4]), f"{self.name}: its trailer has not the checksum")
-        demand((magic, version, length, step, zero) == (b"HFSHEND\0", self.version, len(self.content), manifest["step"], 0),
+        demand((magic, version, length, step, zero) == (b"HFSHEND\0", VERSION, len(self.content), manifest["step"], 0),
                f"{self.name}: its trailer is another one")
         demand((index_crc, pieces) == (entry["index_crc32c"], entry["piece_count"]), f"{self.name} is not the file of the manifest")
         demand(offset % ALIGNMENT == 0 and ALIGNMENT <= offset and offset + size <= begin, f"{self.name}: its index is elsewhere")
         demand(not any(self.content[offset + size:begin]), f"{self.name}: bytes before its trailer are not zero")
-        end = begin if self.version == 1 else aligned(offset + size + layout.size) - layout.size
-        demand(end == begin and (self.version == 2 or offset + size == begin), f"{self.name}: its trailer is elsewhere")
+        demand(aligned(offset + size + TRAILER.size) == len(self.content), f"{self.name}: its trailer is elsewhere")
         return offset, size, pieces, base_files
 
     def _take_piece(self):
-        offset = self.index.take(struct.Struct("<Q"))[0] if self.version == 1 else 0
         size, first, blocks, type_, dimensions, name_bytes, kind_bytes, chunks, index, others = self.index.take(PIECE)
         demand(type_ in TYPES, f"{self.name}: there is no element type {type_}")
         shape = self.index.take(struct.Struct(f"<{dimensions}Q"))
@@ -227,15 +220,8 @@ class Shard:
         piece = {"name": text[:name_bytes].decode(), "kind": text[name_bytes:].decode(), "type": TYPES[type_][0], "shape": shape,
                  "slice": index, "slices": others + 1, "first": first, "blocks": blocks, "bytes": size}
         lengths = [min(CHUNK_BYTES, size - at) for at in range(0, size, CHUNK_BYTES)]
-        if self.version == 1:  # as records of version 2 that are raw and in this file
-            checksums = self.index.take(struct.Struct(f"<{chunks}I"))
-            self.index.take_padding(4 * chunks)
-            piece["offset"] = offset
-            piece["chunks"] = [(offset + i * CHUNK_BYTES, length, length, 0, RAW, checksum, None, 0, 0)
-                               for i, (length, checksum) in enumerate(zip(lengths, checksums))]
-        else:
-            piece["chunks"] = [self.index.take(CHUNK) for _ in range(chunks)]
-            demand([chunk[2] for chunk in piece["chunks"]] == lengths, f"{self.name}: a chunk has another length")
+        piece["chunks"] = [self.index.take(CHUNK) for _ in range(chunks)]
+        demand([chunk[2] for chunk in piece["chunks"]] == lengths, f"{self.name}: a chunk has another length")
         return piece
 
     def _take_base(self):
@@ -252,17 +238,12 @@ class Shard:
         end = ALIGNMENT  # of what is stored, which lies in the order of the index without gaps
         for piece in self.pieces:
             content, wanted = [], kinds is None or piece["kind"] in kinds
-            if self.version == 1:
-                demand(piece["offset"] == end, f"{self.name}: a piece is elsewhere")
             for chunk in piece["chunks"]:
                 if chunk[3] == 0:
                     demand(chunk[0] == end, f"{self.name}: a chunk is elsewhere")
-                    end += aligned(chunk[1]) if self.version == 2 else chunk[1]
+                    end += aligned(chunk[1])
                 if wanted:
                     content.append(self._read_chunk(chunk, WIDTHS[piece["type"]], piece["name"]))
-            if self.version == 1:
-                demand(not any(self.content[end:aligned(end)]), f"{self.name}: bytes after a piece are not zero")
-                end = aligned(end)
             if wanted:
                 yield piece, b"".join(content)
         demand(end == self.index_offset, f"{self.name}: its index is elsewhere")
@@ -271,12 +252,11 @@ class Shard:
         offset, stored, length, file, codec, raw_crc, stored_crc, high, low = chunk
         demand(file <= len(self.base_files), f"{self.name}: there is no base file {file}")
         source = self.base_files[file - 1] if file else self.content
-        end = offset + (stored if stored_crc is None else aligned(stored))
+        end = offset + aligned(stored)
         demand(end <= len(source), f"{self.name}: a chunk goes beyond its file")
         padded = source[offset:end]
-        if stored_crc is not None:
-            demand(offset % ALIGNMENT == 0, f"{self.name}: a chunk is elsewhere")
-            self._verify(padded, stored_crc, f"a stored chunk of {name}")
+        demand(offset % ALIGNMENT == 0, f"{self.name}: a chunk is elsewhere")
+        self._verify(padded, stored_crc, f"a stored chunk of {name}")
         demand(not any(padded[stored:]), f"{self.name}: bytes after a chunk are not zero")
         demand(codec in (RAW, PLANES), f"{self.name}: a chunk of {name} has codec {codec}")
         content = padded[:stored] if codec == RAW else joined_planes(padded[:stored], width, length)

@@ -21,11 +21,8 @@ ShardFile expected_of(std::span<const std::byte> file) {
   Trailer trailer{};
   if (file.size() < sizeof(Header) + sizeof(Trailer)) return expected;
   std::memcpy(&trailer, file.last(sizeof(trailer)).data(), sizeof(trailer));
-  TrailerOfVersion1 old{};
-  std::memcpy(&old, file.last(sizeof(old)).data(), sizeof(old));
-  const bool is_old = old.version == 1;
-  expected.index_crc32c = is_old ? old.index_crc32c : trailer.index_crc32c;
-  expected.piece_count = is_old ? old.piece_count : trailer.piece_count;
+  expected.index_crc32c = trailer.index_crc32c;
+  expected.piece_count = trailer.piece_count;
   return expected;
 }
 
@@ -36,9 +33,8 @@ std::uint64_t step_of(std::span<const std::byte> file) {
 }
 
 // Makes the numbers of the trailer fit: they count only if the index lies inside.
-template <typename AnyTrailer>
-void seal_trailer(std::span<std::byte> file, std::uint32_t version, std::uint64_t step) {
-  AnyTrailer trailer{};
+void seal_trailer(std::span<std::byte> file, std::uint64_t step) {
+  Trailer trailer{};
   const std::span<std::byte> place = file.last(sizeof(trailer));
   std::memcpy(&trailer, place.data(), sizeof(trailer));
   trailer.magic = trailer_magic;
@@ -59,7 +55,7 @@ std::vector<std::byte> sealed_shard(Input input) {
   std::memcpy(&header, file.data(), sizeof(header));
   const Digest run = digest_of(std::string_view(run_id));
   header.magic = header_magic;
-  header.version = header.version == 1 ? 1 : version;
+  header.version = version;
   header.header_bytes = sizeof(Header);
   header.chunk_bytes = chunk_bytes;
   header.alignment_bytes = alignment_bytes;
@@ -67,15 +63,11 @@ std::vector<std::byte> sealed_shard(Input input) {
   header.run_digest_low = run.low;
   header.crc32c = checksum_of(header);
   std::memcpy(file.data(), &header, sizeof(header));
-  if (header.version == 1) {
-    seal_trailer<TrailerOfVersion1>(file, 1, header.step);
-  } else {
-    seal_trailer<Trailer>(file, version, header.step);
-  }
+  seal_trailer(file, header.step);
   return file;
 }
 
-// Makes the checksums of stored chunks fit what is stored; of version 2.
+// Makes the checksums of stored chunks fit what is stored.
 std::vector<std::byte> with_sealed_chunks(std::span<const std::byte> file, ShardIndex index) {
   std::vector<std::byte> forged(file.begin(), file.end());
   for (IndexedPiece& piece : index.pieces) {
@@ -126,19 +118,13 @@ bool read_shard(std::span<const std::byte> file, ShardIndex& index) {
   return whole;
 }
 
-bool is_old(std::span<const std::byte> file) {
-  Header header{};
-  std::memcpy(&header, file.data(), sizeof(header));
-  return header.version == 1;
-}
-
 bool run_shard(Input input) {
   ShardIndex index;
   const bool accepted = read_shard(input, index);
   const std::vector<std::byte> file = sealed_shard(input);
   index = {};
   static_cast<void>(read_shard(file, index));
-  if (index.pieces.empty() || is_old(file)) return accepted;
+  if (index.pieces.empty()) return accepted;
   Trailer trailer{};
   std::memcpy(&trailer, std::span(file).last(sizeof(trailer)).data(), sizeof(trailer));
   const std::vector<std::byte> written = encode_shard_index(index);
