@@ -263,8 +263,9 @@ function(holdfast_relative_rpath target)
   set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${rpath}")
 endfunction()
 
-# What runtime/launch/build_places.h says. The Open MPI of a Python wheel is compiled for another prefix and asks OPAL_PREFIX
-# where it lives; in .deps it is a relative link.
+# The paths that the build knows on this machine, for the file: absolute, or relative to the program, so that the tree can be
+# moved. The Open MPI of a Python wheel is compiled for another prefix and asks OPAL_PREFIX where it lives; in .deps it is a
+# relative link.
 function(holdfast_build_places file)
   holdfast_path_from_bin(${HOLDFAST_MPI_PREFIX} mpi)
   holdfast_path_from_bin(${PROJECT_SOURCE_DIR}/configs/mpi tune)

@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "runtime/config/loader.h"
-#include "runtime/launch/build_places.h"
 #include "runtime/launch/shell_words.h"
 #include "runtime/launch/slurm.h"
 #include "runtime/os/paths.h"
@@ -48,7 +47,7 @@ std::string simplified(const std::string& path) {
 }
 
 std::string tune_file(Env& env, const std::string& name) {
-  for (const std::string& folder : {from_program(build_tune_directory()), program_directory()}) {
+  for (const std::string& folder : {from_program(HF_TUNE_DIRECTORY), program_directory()}) {
     if (is_file(env, folder + "/" + name)) return simplified(folder + "/" + name);
   }
   return "";
@@ -65,10 +64,11 @@ std::vector<std::string> variables_of_ranks() {
 
 Result<LaunchPaths> find_launch_paths(Env& env, const LaunchOptions& options) {
   LaunchPaths places{.program = program_path()};
-  const std::string built_with = from_program(build_mpi_prefix());
+  const std::string built_with = from_program(HF_MPI_PREFIX);
   if (is_file(env, built_with + "/bin/mpirun")) {
     places.mpirun = simplified(built_with + "/bin/mpirun");
-    if (!build_opal_prefix().empty()) places.opal_prefix = simplified(from_program(build_opal_prefix()));
+    const std::string opal = HF_OPAL_PREFIX;  // for an MPI that does not know its own path; else empty
+    if (!opal.empty()) places.opal_prefix = simplified(from_program(opal));
   } else if (is_file(env, program_directory() + "/mpirun")) {
     places.mpirun = program_directory() + "/mpirun";
   } else {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/slot_pool.h"
@@ -30,15 +31,35 @@
 #include "runtime/save/run_state.h"
 #include "runtime/save/snapshot_plan.h"
 #include "runtime/save/state_view.h"
-#include "runtime/train/hardware_checks.h"
+#include "runtime/train/lane_digests.h"
 #include "runtime/train/lane_runner.h"
+#include "runtime/train/parameter_digests.h"
+#include "runtime/train/product_test.h"
 #include "runtime/train/run_state_check.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/stage_model.h"
+#include "runtime/train/step_checks.h"
 #include "runtime/train/workload.h"
 #include "watchdog/rank_watch.h"
 
 namespace holdfast::inline train {
+
+// HardwareChecks holds what a rank finds wrong numbers of its hardware with.
+struct HardwareChecks {
+  LaneDigests lanes;                     // two ranks compute the same lane
+  ParameterDigests parameters;           // all ranks hold the same parameters
+  ProductTest products = {};             // a product has the result that is known
+  std::unique_ptr<StepChecks> ops = {};  // all results of a step in doubt; null until they are wanted
+
+  // Returns `ops`. Its memory is allocated by the first call that finds some; null: there is none.
+  StepChecks* ops_on(Device& device) {
+    if (ops == nullptr) {
+      if (Result<std::unique_ptr<StepChecks>> made = StepChecks::make(device); made.ok())
+        ops = std::move(made).value();
+    }
+    return ops.get();
+  }
+};
 
 // WorkerInputs holds what a worker is built from; the referenced objects outlive the worker.
 struct WorkerInputs {

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,8 +16,10 @@
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/team.h"
+#include "kernels/matmul.h"
+#include "kernels/reference/element.h"
+#include "runtime/core/device_fault.h"
 #include "runtime/device/counting_device.h"
-#include "runtime/device/cpu/wrong_product.h"
 #include "runtime/device/device.h"
 #include "runtime/os/env.h"
 
@@ -30,6 +34,60 @@ struct Slot {
   OpId id = OpId::count;
   Action action = Action::run;
   alignas(16) std::byte arguments[op_bytes_max];
+};
+
+bool same_shape(const Matmul& a, const Matmul& b) {
+  return a.m == b.m && a.n == b.n && a.k == b.k && a.transpose_a == b.transpose_a &&
+         a.transpose_b == b.transpose_b && a.accumulate == b.accumulate && a.dtype == b.dtype &&
+         a.dtype_c == b.dtype_c;
+}
+
+// Adds an error to the elements of one tile of 16 x 16 of C, in the middle of it (less where C is smaller):
+// 2^8 times the first element of the tile that is finite and not 0, or 2^8 if there is none. The result is
+// finite where that product is.
+void spoil_tile(const Matmul& op) {
+  constexpr std::int64_t side = 16;
+  constexpr double factor = 256.0;
+  const auto first_of = [](std::int64_t count) { return count / side / 2 * side; };
+  const std::int64_t row_begin = first_of(op.m), row_end = std::min(op.m, row_begin + side);
+  const std::int64_t column_begin = first_of(op.n), column_end = std::min(op.n, column_begin + side);
+  std::optional<double> error;
+  const auto for_each = [&](const auto& visit) {
+    for (std::int64_t row = row_begin; row < row_end; ++row) {
+      for (std::int64_t column = column_begin; column < column_end; ++column) visit(row * op.ldc + column);
+    }
+  };
+  for_each([&](std::int64_t index) {
+    const double value = element(op.c, index, op.dtype_c);
+    if (!error.has_value() && std::isfinite(value) && std::abs(value) > 0.0) error = factor * value;
+  });
+  for_each([&](std::int64_t index) {
+    set_element(op.c, index, op.dtype_c, element(op.c, index, op.dtype_c) + error.value_or(factor));
+  });
+}
+
+// WrongProduct makes matrix products wrong in one tile of their result, for tests (DeviceFault): what a broken unit
+// of a processor does, where everything else goes on. It is for the thread of the queue.
+class WrongProduct {
+ public:
+  // From now on, the next product is wrong, or that and every later one of its shape.
+  void begin(DeviceFault fault) {
+    fault_ = fault;
+    of_shape_.reset();
+  }
+  // Called after each op that has run. `arguments` is the struct of the op.
+  void after(OpId id, const void* arguments) {
+    if (!fault_.has_value() || id != Matmul::id) return;
+    const auto& op = *static_cast<const Matmul*>(arguments);
+    if (of_shape_.has_value() && !same_shape(*of_shape_, op)) return;
+    of_shape_ = op;
+    spoil_tile(op);
+    if (*fault_ == DeviceFault::wrong_product) fault_.reset();
+  }
+
+ private:
+  std::optional<DeviceFault> fault_;
+  std::optional<Matmul> of_shape_;  // the first product that was spoiled
 };
 
 class CpuDevice final : public Device {
