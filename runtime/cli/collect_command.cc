@@ -3,19 +3,27 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
+#include "checkpoint/part_inventory.h"
 #include "checkpoint/store.h"
-#include "runtime/cli/collect_source.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/cli/common/build_facts.h"
+#include "runtime/core/record.h"
+#include "runtime/core/result.h"
 #include "runtime/core/split.h"
+#include "runtime/launch/host_probe.h"
 #include "runtime/launch/launch_options.h"
+#include "runtime/launch/run_progress.h"
+#include "runtime/launch/shell_words.h"
 #include "runtime/os/console.h"
+#include "runtime/os/env.h"
 #include "runtime/os/paths.h"
 #include "runtime/run/run_directory.h"
 
@@ -41,6 +49,102 @@ constexpr const char* collect_usage =
     "missing.\n";
 
 namespace names = checkpoint_names;
+
+// CollectSource is a place from which `holdfast collect` takes files. It is another directory of the run that this
+// host sees, or the run directory of another host, which is reached as `holdfast launch` reaches hosts.
+struct CollectSource {
+  std::string host = {};       // empty: a directory of this host
+  std::string directory = {};  // run directory
+  PartInventory inventory = {};
+  std::uint64_t newest_step = 0;  // newest step in its event log
+
+  // Names the fields that a host reports.
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("inventory", self.inventory);
+    visit("newest_step", self.newest_step);
+  }
+};
+
+constexpr std::uint64_t copied_at_a_time = std::uint64_t{4} << 20;
+constexpr std::int64_t list_limit_ms = 60'000, copy_limit_ms = 3'600'000;
+
+// Returns the beginning of a listing, with the program's digest: a listing of another program may mean
+// something else.
+std::string listing_mark(Env& env) {
+  return fmt::format("holdfast-listing {} ", program_digest(env));
+}
+
+std::string line_for_host(Env& env, const std::string& host, const std::string& words) {
+  std::string line;
+  for (const std::string& word : host_agent(env)) line += shell_word(word) + " ";
+  return line + shell_word(host) + " " + shell_word(words);
+}
+
+Error host_failed(const std::string& host, const std::string& what, const CommandEnd& end) {
+  return fail(ExitCode::communication, "host {} {}: {}", host, what,
+              end.output.empty() ? "it does not answer" : end.output);
+}
+
+Result<void> copy_file(Env& env, const std::string& source_path, const std::string& target_path) {
+  HF_TRY(const std::unique_ptr<File> source, env.open(source_path, OpenMode::read));
+  HF_TRY(const std::uint64_t bytes, source->size());
+  HF_TRY(const std::unique_ptr<File> target, env.open(target_path, OpenMode::create));
+  std::vector<std::byte> part;
+  for (std::uint64_t done = 0; done < bytes; done += part.size()) {
+    part.resize(std::min(copied_at_a_time, bytes - done));
+    HF_TRY_VOID(source->read_at(done, part));
+    HF_TRY_VOID(target->write_at(done, part));
+  }
+  return target->sync();
+}
+
+// Returns the source with an inventory of its content. ExitCode::checkpoint: there is nothing of a run.
+Result<CollectSource> source_at(Env& env, const std::string& directory) {
+  CollectSource source{.directory = directory};
+  HF_TRY(source.inventory, take_inventory(env, directory, directory));
+  source.newest_step = newest_step(env, RunPaths{directory});
+  return source;
+}
+
+// Returns the text that source_on_host() makes the host print.
+Result<std::string> listing_of(Env& env, const std::string& directory) {
+  HF_TRY(const CollectSource source, source_at(env, directory));
+  return listing_mark(env) + record_to_text(source);
+}
+
+// Returns the same of another host. ExitCode::communication: it does not answer. `program`: path of this program,
+// which the host has under the same path.
+Result<CollectSource> source_on_host(Env& env, const std::string& host, const std::string& directory,
+                                     const std::string& program) {
+  const std::string words = fmt::format("{} collect {} --list", shell_word(program), shell_word(directory));
+  constexpr std::size_t listing_bytes_max = std::size_t{64} << 20;
+  HF_TRY(const CommandEnd end, env.run_command({.line = line_for_host(env, host, words),
+                                                .timeout_ms = list_limit_ms,
+                                                .output_bytes = listing_bytes_max}));
+  const std::string mark = listing_mark(env);
+  const std::size_t begin = end.output.find(mark);
+  if (!end.succeeded() || begin == std::string::npos)
+    return host_failed(host, fmt::format("does not say what it has in {}", directory), end);
+  const std::string text = end.output.substr(begin + mark.size());
+  Result<CollectSource> source = record_from_text<CollectSource>(text.substr(0, text.find('\n')));
+  if (!source.ok()) return host_failed(host, "answers something else than this program would", end);
+  source->host = source->inventory.host = host;
+  source->directory = directory;
+  return source;
+}
+
+// Copies the file `path` of the source to `target`, which must not exist; the copy is durable when it returns.
+Result<void> copy_from(Env& env, const CollectSource& source, const std::string& path,
+                       const std::string& target) {
+  if (source.host.empty()) return copy_file(env, path, target);
+  const std::string words = "cat " + shell_word(path);
+  HF_TRY(const CommandEnd end,
+         env.run_command({.line = line_for_host(env, source.host, words) + " > " + shell_word(target),
+                          .timeout_ms = copy_limit_ms}));
+  if (!end.succeeded()) return host_failed(source.host, fmt::format("does not give {}", path), end);
+  HF_TRY(const std::unique_ptr<File> copied, env.open(target, OpenMode::read));
+  return copied->sync();
+}
 
 class Collection {
  public:

@@ -1,7 +1,7 @@
 // Readiness of hosts: before a start waits for them, the launcher asks all hosts to prove what each can prove without
 // the others, and then that they reach each other (host_meeting.h). One command per host ends what earlier starts have left there, and then makes the proof:
 // `holdfast launch --on-host ready ...` (host_command.h). Here are the words of that question, and what is compared with
-// the launcher's host. The rest of the proof needs the model and the device (runtime/cli/host_proof.h).
+// the launcher's host. The rest of the proof needs the model and the device (runtime/cli/launch_command.cc).
 //
 //   HF_TRY(const std::string nonce, write_ready_nonce(env, paths, token));
 //   const ReadyQuestion question{.token = token, .nonce = nonce, .shares_directory = hosts_share_directory(env, paths),
