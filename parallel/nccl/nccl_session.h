@@ -38,7 +38,7 @@ class NcclSession {
 
   // Makes a transport over the ranks of `control`, all of which call it, in one order if they call it several
   // times, while no other transport of the session has anything open. Transports with different ranks must be
-  // made in an order in which no ranks wait in a circle (runtime/rank/nccl_connection.h). The id of the
+  // made in an order in which no ranks wait in a circle (runtime/rank/rank_links.h). The id of the
   // communicator is sent over `control`, which stays usable as well. When connect() returns ok, each pair of
   // ranks has exchanged a message. Errors are agreed on over `control`: all ranks get the sentence of the
   // lowest failing one (a rank that dies meanwhile breaks `control`, which is an error too), and this session

@@ -2,7 +2,66 @@
 
 #include <fmt/core.h>
 
+#include <span>
+#include <utility>
+
+#include "parallel/comm/agreement.h"
+#include "parallel/comm/guarded_transport.h"
+
 namespace holdfast::inline rank {
+namespace {
+
+constexpr int groups_of_phase_max = 2;  // groups of one rank: activations and gradients
+
+Result<void> connect_group(NcclSession& session, CountedCommunicator& run, Env& env, const NcclGroup& group) {
+  Communicator& control = group.transport->group();
+  if (control.size() == 1) return {};
+  Result<std::unique_ptr<Transport>> connected = session.connect(control, group.name);
+  if (!connected.ok()) {
+    return fail_because(connected.error(), connected.error().code,
+                        "{}. parallel.exchange = \"host\" does without NCCL", connected.error().message);
+  }
+  group.transport->use(std::make_unique<GuardedTransport>(std::move(connected).value(), control, env,
+                                                          run.traffic().of(group.axis)));
+  return {};
+}
+
+Result<void> connect_phase(NcclSession& session, CountedCommunicator& run, Env& env,
+                           std::span<const NcclGroup> groups, NcclPhase phase) {
+  for (const NcclGroup& group : groups) {
+    if (group.phase == phase) HF_TRY_VOID(connect_group(session, run, env, group));
+  }
+  return {};
+}
+
+// Connects the groups; one of a single rank moves nothing and is skipped. All communicators of a rank belong to one
+// session and end together.
+//
+// No deadlock can occur. Connecting is collective over a group, and a rank is in several groups, so it
+// happens in phases. In one phase a rank connects with the ranks of at most one group (or twice with the same
+// one, in one order), and no phase begins before all ranks of the run have agreed that the one before is
+// done. The pairs of a pipeline take three phases: those that start at even stages have no rank in common,
+// nor have those that start at odd stages. The pair of the last stage and the first, if the stages form a
+// ring, has a phase of its own, because with an odd number of stages it shares a rank with a pair that starts
+// at an even stage. So 64 stages take as long as 4.
+//
+// A failure of one rank is therefore a failure of all: a rank with no group in a phase waits for the outcome
+// of the others, and no rank starts a phase with one that has given up.
+Result<void> connect_nccl_groups(NcclSession& session, CountedCommunicator& run, Env& env,
+                                 std::span<const NcclGroup> groups) {
+  const Waiter patient(env, groups_of_phase_max * session.connect_patience_ms());
+  for (const NcclPhase phase : {NcclPhase::data, NcclPhase::tensor, NcclPhase::even_stages,
+                                NcclPhase::odd_stages, NcclPhase::wrapped_stages, NcclPhase::tied_ends}) {
+    const Result<void> mine = connect_phase(session, run, env, groups, phase);
+    const Result<void> all = agree_on_outcome(run, patient, mine, env.host_name());
+    if (all.ok()) continue;
+    static_cast<void>(session.abort_all(all.error().message));
+    return all;
+  }
+  return {};
+}
+
+}  // namespace
 
 PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options& options)
     : stage_(mesh.coordinate_of(run.rank()).pipeline), stages_(mesh.shape().pipeline) {

@@ -21,7 +21,6 @@
 #include "runtime/core/result.h"
 #include "runtime/device/nccl_library.h"
 #include "runtime/os/env.h"
-#include "runtime/rank/nccl_connection.h"
 #include "runtime/rank/rank_transport.h"
 
 namespace holdfast::inline rank {
@@ -32,6 +31,17 @@ struct LinkBytes {
   std::uint64_t tensor = 0;
   std::uint64_t boundary = 0;  // size of a microbatch between two stages
   std::uint64_t tied = 0;      // size of this rank's part of a tied weight
+};
+
+// NcclPhase is when the groups of a kind are connected: one phase after the other, in this order.
+enum class NcclPhase { data, tensor, even_stages, odd_stages, wrapped_stages, tied_ends };
+
+// NcclGroup is a group of ranks that NCCL can connect.
+struct NcclGroup {
+  RankTransport* transport = nullptr;
+  Axis axis = Axis::data;
+  std::string name;  // name of its communicator, the same on all its ranks
+  NcclPhase phase = NcclPhase::data;
 };
 
 // PipelineLinks holds the transports of one rank to the other stages of its pipeline: activations and
@@ -69,7 +79,8 @@ class RankLinks {
 
   // Connects NCCL for all links. All ranks call it together, before the memory of the plan is allocated, so
   // that the GPU memory that NCCL takes is counted. If NCCL does not finish in time, options.die ends the
-  // process. `library` and `env` outlive this object.
+  // process. `library` and `env` outlive this object. Errors are the same on all ranks: the sentence of NCCL or of
+  // the deadline (NcclSession::connect), followed by the setting that avoids NCCL; the session has ended then.
   Result<void> connect_nccl(NcclLibrary& library, Env& env, const NcclOptions& options);
   // Plans the memory of a run whose lanes exchange by NCCL, which needs no buffers, without loading NCCL.
   void plan_with_nccl();
