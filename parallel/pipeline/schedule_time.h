@@ -1,6 +1,6 @@
 // schedule_time() computes how long a schedule takes when the durations of its parts are known: every action
 // starts as soon as its stage is free and its message is there. Pure; the planner estimates a step with it,
-// and a picture of the pipeline draws it.
+// and a timeline replays a recorded one.
 //
 // With equal parts and free transfers the share of the step that every stage idles is, for p stages, v chunks
 // and m >= p microbatches,

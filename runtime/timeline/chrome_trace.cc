@@ -1,4 +1,4 @@
-#include "runtime/timeline/pictures.h"
+#include "runtime/timeline/timeline_output.h"
 
 #include <fmt/core.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/timeline/pictures.h"
+#include "runtime/timeline/timeline_output.h"
 
 #include <fmt/core.h>
 
@@ -55,8 +55,6 @@ std::string shares_text(const std::vector<RankShares>& ranks) {
   return text;
 }
 
-}  // namespace
-
 double median_step_ms(const PipelineTimes& pipeline) {
   std::vector<std::int64_t> durations;
   for (const PipelineStep& step : pipeline.steps) {
@@ -88,6 +86,8 @@ std::string describe_timeline(const Timeline& timeline, const PipelineTimes& pip
                         static_cast<double>(timeline.clock_error_ns) / 1e6);
   return text;
 }
+
+}  // namespace
 
 std::string timeline_summary(const Timeline& timeline, const std::vector<PipelineTimes>& pipelines) {
   std::string text = describe_timeline(timeline, pipelines.front()) + "\n\n";

@@ -39,11 +39,10 @@ class TimelineTest(unittest.TestCase):
             with self.subTest(layout):
                 run = self.traced_run(layout)
                 self.assertEqual(run.digest(), self.digest, "tracing changes no bit")
-                trace, page = run.directory / "trace.json", run.directory / "timeline.html"
-                output = self.timeline(run, f"--trace={trace}", f"--html={page}")
+                trace = run.directory / "trace.json"
+                output = self.timeline(run, f"--trace={trace}")
                 self.check_summary(output, layout, ranks)
                 self.check_trace(json.loads(trace.read_text()), layout, ranks)
-                self.check_page(page.read_text(), layout)
 
     def check_summary(self, output, layout, ranks):
         self.assertIn(f"steps {FIRST} to {FIRST + TRACED - 1} of {ranks} rank", output)
@@ -104,15 +103,6 @@ class TimelineTest(unittest.TestCase):
                 self.assertLessEqual(arrived["ts"], second["ts"])
                 self.assertEqual(sent["args"]["bytes"], 4 * harness.MICROBATCH_SIZE * harness.SEQUENCE_LENGTH * harness.WIDTH)
                 self.assertLessEqual(stages[1, "backward", step, microbatch]["ts"], stages[0, "backward", step, microbatch]["ts"])
-
-    def check_page(self, page, layout):
-        chunks, copies = (2 if layout == "interleaved" else 1), (2 if layout == "two copies" else 1)
-        stages = 1 if layout == "alone" else 2
-        boxes = TRACED * stages * chunks * LANES * MICROBATCHES_PER_LANE
-        self.assertEqual(page.count('<rect class="box f '), boxes)
-        self.assertEqual(page.count('<rect class="box b '), boxes)
-        self.assertEqual(page.count("<svg"), TRACED * copies)
-        self.assertNotRegex(page, r"<script|https?:|\bnan\b")
 
     def test_a_run_without_a_trace_says_how_to_record_one(self):
         run = self.scene.run("untraced", self.overrides)

@@ -1,4 +1,4 @@
-// What the timeline is written as: a trace for viewers, a page, lines on the console.
+// What the timeline is written as: a trace for viewers, lines on the console.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <set>
 
 #include "runtime/core/json.h"
-#include "runtime/timeline/pictures.h"
+#include "runtime/timeline/timeline_output.h"
 #include "tests/timeline/made_up_trace.h"
 
 namespace holdfast::test {
@@ -71,34 +71,6 @@ TEST(ChromeTrace, HasASpanForEverythingAndNoneCrossesAnother) {
       }
     }
   }
-}
-
-TEST(TimelinePage, ShowsEveryBoxAndNeedsNothingElse) {
-  const Timeline timeline = merge_ranks(ranks_with_messages()).value();
-  const std::string page = timeline_page("a <run>", timeline, analyse(timeline));
-  const auto count = [&](const std::string& text) {
-    int found = 0;
-    for (std::size_t at = page.find(text); at != std::string::npos; at = page.find(text, at + 1)) ++found;
-    return found;
-  };
-  EXPECT_EQ(count("<rect class=\"box f "), 2 * 2 * 2);  // ranks, steps, microbatches
-  EXPECT_EQ(count("<rect class=\"box b "), 2 * 2 * 2);
-  EXPECT_EQ(count("<path class=\"message activation\""), 2);
-  for (const char* expected : {"a &lt;run&gt;", "Step 7", "Step 8", "33.3 %", "prefers-color-scheme: dark",
-                               "backward of microbatch 1 (number 1 of its lane 0)", "waits: vote"}) {
-    EXPECT_THAT(page, HasSubstr(expected));
-  }
-  for (const char* unwanted : {"<script", "http:", "https:", "nan", "inf\""}) {
-    EXPECT_THAT(page, Not(HasSubstr(unwanted)));
-  }
-}
-
-TEST(TimelinePage, StaysSmallEnoughToScroll) {
-  const MadeUpRun run{.shape = {.stages = 16, .microbatches_per_lane = 512}};
-  const Timeline timeline = merge_ranks(made_up_ranks(run)).value();
-  const std::string page = timeline_page("big", timeline, analyse(timeline));
-  EXPECT_THAT(page, HasSubstr("1 more pictures are left out"));
-  EXPECT_LT(page.size(), 12'000'000u);
 }
 
 TEST(TimelineSummary, NamesTheBubbleBesideTheFormula) {
