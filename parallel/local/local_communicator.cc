@@ -181,6 +181,7 @@ class LocalCommunicator final : public Communicator {
  private:
   int name() const { return global_rank(rank_); }
   Error gone() const {
+    if (lost_.has_value()) return *lost_;
     return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
                 name());
   }
@@ -192,10 +193,11 @@ class LocalCommunicator final : public Communicator {
   }
   Error lost(int peer) {
     abandon();
-    return fail(ExitCode::communication,
-                "rank {} lost rank {}: its process or thread ended; its own output says why; start the run "
-                "again",
-                name(), global_rank(peer));
+    lost_ = fail(ExitCode::communication,
+                 "rank {} lost rank {}: its process or thread ended; its own output says why; start the run "
+                 "again",
+                 name(), global_rank(peer));
+    return *lost_;
   }
   Result<void> check_revoked() {
     const int by = hub_->abandoned_by.load(std::memory_order_acquire);
@@ -242,6 +244,7 @@ class LocalCommunicator final : public Communicator {
   std::unique_ptr<Slot[]> slots_;
   std::vector<Request> free_;
   bool abandoned_ = false;
+  std::optional<Error> lost_;  // what a check of the peers found
 };
 
 }  // namespace

@@ -115,13 +115,18 @@ Result<bool> MpiCommunicator::test(Request request) {
 Result<void> MpiCommunicator::check_peers() {
   const std::lock_guard guard(mutex_);
   if (abandoned_) return left();
-  return look_at_peers([](int) { return true; });
+  return noted(look_at_peers([](int) { return true; }));
 }
 
 Result<void> MpiCommunicator::check_peers_among(std::span<const int> ranks) {
   const std::lock_guard guard(mutex_);
   if (abandoned_) return left();
-  return look_at_peers([ranks](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); });
+  return noted(look_at_peers([ranks](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }));
+}
+
+Result<void> MpiCommunicator::noted(Result<void> looked) {
+  if (!looked.ok()) found_ = looked.error();
+  return looked;
 }
 
 bool MpiCommunicator::awaits(int rank) const {
@@ -180,6 +185,7 @@ Error MpiCommunicator::leave_cut_off(const std::string& why) {
 }
 
 Error MpiCommunicator::left() const {
+  if (found_.has_value()) return *found_;
   return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
               global_rank(rank_));
 }

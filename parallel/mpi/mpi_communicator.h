@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,8 @@ class MpiCommunicator final : public Communicator {
   template <typename Post>
   Result<Request> post(std::size_t bytes, int peer, int tag, bool receiving, const Post& post_part);
   Error left() const;
+  // Keeps the error of a look at the peers for later calls, because a wait for the device only looks.
+  Result<void> noted(Result<void> looked);
   // Checks for dead peers; called with the mutex held. The death of a rank that is not missed is no error.
   Result<void> look_at_peers(const std::function<bool(int)>& is_missed);
   bool awaits(int rank) const;  // whether a request to or from it is under way
@@ -93,6 +96,7 @@ class MpiCommunicator final : public Communicator {
   int rank_ = 0, size_ = 0;
   std::vector<int> launched_ranks_;
   bool abandoned_ = false, drained_ = false, reported_by_peer_ = false;
+  std::optional<Error> found_;  // what a look at the peers found
   std::vector<Slot> slots_;
   std::vector<Request> free_;
 };
