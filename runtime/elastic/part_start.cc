@@ -280,9 +280,9 @@ class PartsOfHosts {
   RankWatch* watch_;
   CheckpointStore store_;  // store of this host
   std::vector<PartInventory> inventories_;
-  // Of the checkpoints that do not count:
-  bool some_may_be_read_ = false;  // at another time
-  bool some_are_away_ = false;     // in parts, with hosts that are not here
+  // These say of the checkpoints that do not count:
+  bool some_may_be_read_ = false;  // a part may be read at another time
+  bool some_are_away_ = false;     // parts are on hosts that are not here
 };
 
 }  // namespace

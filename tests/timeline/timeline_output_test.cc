@@ -1,4 +1,4 @@
-// What the timeline is written as: a trace for viewers, lines on the console.
+// Tests what the timeline is written as: a trace for viewers, and lines on the console.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
