@@ -8,7 +8,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/retry.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 namespace names = checkpoint_names;
@@ -85,4 +85,4 @@ Result<std::vector<CheckpointCandidate>> list_candidates_patiently(Env& env,
   return listed.ok() ? std::move(listed) : list_candidates(env, run_directory);
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

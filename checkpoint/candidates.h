@@ -9,7 +9,7 @@
 
 #include "checkpoint/checkpoint.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 struct CheckpointCandidate {
   std::uint64_t step = 0;  // from its name
@@ -31,4 +31,4 @@ Result<std::vector<CheckpointCandidate>> list_candidates_patiently(Env& env,
 // else to do.
 Result<Checkpoint> open_verified(Env& env, const std::string& directory);
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -11,7 +11,7 @@
 #include "checkpoint/shard_format.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 namespace names = checkpoint_names;
@@ -227,4 +227,4 @@ Result<void> verify_shard(Env& env, const std::string& directory, const ShardFil
   return read_chunks(env, chunks, threads, pace);
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -13,7 +13,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // Reads the manifest of one checkpoint directory; the step of a directory called step-%08d must be the
 // manifest's.
@@ -78,4 +78,4 @@ Result<void> verify_shard(Env& env, const std::string& directory, const ShardFil
                           const ParentCheckpoint& state, const std::string& run_id, int threads,
                           const Pace& pace = {});
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

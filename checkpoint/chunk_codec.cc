@@ -8,7 +8,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 // The fast level makes zstd do little more than Huffman coding, which is what is wanted: in noise around few
@@ -175,4 +175,4 @@ bool ChunkCoder::decode_planes(std::span<const std::byte> stored, std::uint64_t 
   return true;
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

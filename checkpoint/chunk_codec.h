@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 enum class ChunkCodec : std::uint32_t { raw = 0, planes = 1 };
 
@@ -67,4 +67,4 @@ class ChunkCoder {
   std::vector<std::byte> scratch_;
 };
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -9,7 +9,7 @@
 #include "runtime/os/background_job.h"
 #include "runtime/os/io_queue.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 // Fewer chunks than this are read one after another: a queue would cost more than it brings.
@@ -123,4 +123,4 @@ Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads, 
   return reading.outcome();
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -9,7 +9,7 @@
 #include "checkpoint/paced.h"
 #include "checkpoint/shard_file.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // Part of a chunk: `target` gets the bytes of the chunk from `offset_bytes` on.
 struct ChunkPart {
@@ -35,4 +35,4 @@ inline constexpr int read_depth = 8;
 // whatever the order of the threads. `pace`: called on the calling thread, for each chunk that it has read itself.
 Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads, const Pace& pace = {});
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

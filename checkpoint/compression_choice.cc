@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 constexpr double newest_weight = 0.25;  // of a measurement in its running mean
@@ -73,4 +73,4 @@ void CompressionChoice::saw_write(std::uint64_t bytes, std::int64_t duration_ns)
   follow(write_ns_per_byte_, measured);
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -16,7 +16,7 @@
 #include "checkpoint/chunk_codec.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 enum class Compression { automatic, none, always };
 // Parses "automatic", "none" or "always".
@@ -56,4 +56,4 @@ class CompressionChoice {
   double write_ns_per_byte_ = 0;  // 0 = not known yet
 };
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -7,7 +7,7 @@
 #include "checkpoint/names.h"
 #include "runtime/os/retry.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 namespace names = checkpoint_names;
@@ -103,4 +103,4 @@ Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::stri
   return std::optional<FoundCheckpoint>(FoundCheckpoint{.checkpoint = std::move(checkpoint), .skipped = {}});
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // Verifies a checkpoint that is opened and not verified. An error means that this one is damaged.
 using CheckpointUse = std::function<Result<void>(Checkpoint&)>;
@@ -30,4 +30,4 @@ Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::stri
 Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path,
                                                        const CheckpointUse& use);
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

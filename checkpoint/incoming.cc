@@ -8,7 +8,7 @@
 #include "checkpoint/names.h"
 #include "runtime/os/durable_directory.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 constexpr std::string_view incoming_prefix = "incoming-";
@@ -127,4 +127,4 @@ Result<PublishedIncoming> publish_incoming(Env& env, FaultPoints& faults, const 
   return published;
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

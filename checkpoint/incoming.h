@@ -19,7 +19,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // Makes an empty directory with a name that none had before, because processes that were started by a killed
 // one may still write into an older one. Removes older ones as far as that is possible now.
@@ -46,4 +46,4 @@ struct PublishedIncoming {
 Result<PublishedIncoming> publish_incoming(Env& env, FaultPoints& faults, const std::string& run_directory,
                                            const Checkpoint& checkpoint);
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -11,7 +11,7 @@
 #include "runtime/core/crc32c.h"
 #include "runtime/core/record.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 constexpr std::array<char, 8> rollback_magic = {'H', 'F', 'B', 'A', 'C', 'K', '\0', '\0'};
@@ -114,4 +114,4 @@ Result<void> remove_kept_rollbacks(Env& env, const Digest& run) {
   return {};
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

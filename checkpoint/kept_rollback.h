@@ -16,7 +16,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // DecidedRollback is a roll-back that all ranks have agreed on, as the lineage is to have it.
 struct DecidedRollback {
@@ -61,4 +61,4 @@ std::vector<KeptRollback> kept_rollbacks(Env& env, const Digest& run);
 // Removes those of the run on this host. It is not an error if another process removes some at the same time.
 Result<void> remove_kept_rollbacks(Env& env, const Digest& run);
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

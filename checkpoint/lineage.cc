@@ -9,7 +9,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 constexpr const char* lineage_key = "holdfast_lineage";
@@ -237,4 +237,4 @@ Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory
   return write_lineage(env, run_directory, lineage, check);
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -24,7 +24,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // DataJump leaves batches out: after step `at_step` the run goes on from another position in the data.
 struct DataJump {
@@ -129,4 +129,4 @@ Result<void> record_rollback(Env& env, const std::string& run_directory, const s
 Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest,
                                       const WriterCheck& check = {});
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

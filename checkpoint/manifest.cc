@@ -9,7 +9,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 constexpr std::string_view manifest_key = "holdfast_manifest";
@@ -235,4 +235,4 @@ Result<Manifest> decode_manifest(std::string_view text, const std::string& place
   return manifest;
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

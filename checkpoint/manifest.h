@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // One shard file as its writer reported it.
 struct ShardFile {
@@ -68,4 +68,4 @@ std::string encode_manifest(const Manifest& manifest);
 // another magic, another version.
 Result<Manifest> decode_manifest(std::string_view text, const std::string& place);
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace holdfast::inline checkpoint::checkpoint_names {
+namespace holdfast::checkpoint::checkpoint_names {
 
 inline constexpr const char* manifest = "manifest.json";
 // Prefix of a whole checkpoint that another one of the same step replaces. It counts until that one is there.
@@ -55,4 +55,4 @@ inline bool is_file_name(std::string_view name) {
          name.find('\0') == std::string_view::npos;
 }
 
-}  // namespace holdfast::inline checkpoint::checkpoint_names
+}  // namespace holdfast::checkpoint::checkpoint_names

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // Callback that gets the bytes of every part that was gone through; may be empty.
 using Pace = std::function<void(std::uint64_t bytes)>;
@@ -22,4 +22,4 @@ void in_paced_parts(std::uint64_t bytes, const Pace& pace, const Work& work) {
   }
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -6,7 +6,7 @@
 #include "checkpoint/names.h"
 #include "checkpoint/shard_format.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 std::uint64_t first_byte_of(const ShardSpec& spec, std::uint64_t chunk) {
@@ -90,4 +90,4 @@ const ParentChunks::Known* ParentChunks::find(const ShardSpec& spec, std::uint64
   return same ? &found->second : nullptr;
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -11,7 +11,7 @@
 
 #include "checkpoint/shard_file.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 class ParentChunks {
  public:
@@ -55,4 +55,4 @@ class ParentChunks {
   std::map<Slice, std::map<std::uint64_t, Known>> chunks_;  // by the first byte in the slice
 };
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

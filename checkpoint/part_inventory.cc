@@ -9,7 +9,7 @@
 #include "checkpoint/names.h"
 #include "runtime/core/digest.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 // Returns whether the host has something of this step, whatever it is.
@@ -253,4 +253,4 @@ Lineage forget(Lineage lineage, std::span<const FoundParts> never_whole, std::sp
   return lineage;
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -24,7 +24,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // One checkpoint directory of one host.
 struct CheckpointPart {
@@ -128,4 +128,4 @@ std::vector<FoundParts> take_never_whole(std::vector<FoundParts>& found,
 Lineage forget(Lineage lineage, std::span<const FoundParts> never_whole, std::span<const FoundParts> left,
                std::span<const PartInventory> inventories);
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -11,7 +11,7 @@
 #include "checkpoint/kept_rollback.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 constexpr std::string_view name_begin = "holdfast-";
@@ -92,4 +92,4 @@ std::vector<RunInMemory> list_runs_in_memory(Env& env) {
   return listed;
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

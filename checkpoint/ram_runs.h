@@ -11,7 +11,7 @@
 
 #include "checkpoint/ram_tier.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // The value of a snapshot's manifest that is the absolute path of its run directory on that host.
 inline constexpr const char* run_directory_key = "run_directory";
@@ -29,4 +29,4 @@ struct RunInMemory {
 // Lists the runs by digest. What cannot be read counts as not sealed. Empty where there is no shared memory.
 std::vector<RunInMemory> list_runs_in_memory(Env& env);
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

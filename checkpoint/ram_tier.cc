@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 std::string prefix_of(const Digest& run) {
@@ -369,4 +369,4 @@ Result<std::vector<std::byte>> SnapshotSet::read_digests(const std::vector<Shard
   return digests;
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

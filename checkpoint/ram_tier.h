@@ -20,7 +20,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 std::string snapshot_name(const Digest& run, std::uint64_t writer, int rank, int slot);
 std::string replica_name(const Digest& run, std::uint64_t writer, int rank, int slot);
@@ -151,4 +151,4 @@ class SnapshotSet {
   std::vector<std::string> damages_;
 };
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -9,7 +9,7 @@
 
 #include "runtime/core/crc32c.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 constexpr std::array<char, 8> hello_magic = {'H', 'F', 'R', 'E', 'P', 'L', 'I', 'C'};
@@ -213,4 +213,4 @@ Result<void> ReplicaKeeper::fill(Slot& slot, const SnapshotIdentity& announced, 
   return {};
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -25,7 +25,7 @@
 #include "runtime/os/fault_point.h"
 #include "runtime/os/network.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // Sends a slot and returns when the replica is sealed. `slot` is sealed and stays so; it is of the snapshot
 // `step`. `confirmed`: the step whose replica the keeper must not touch; all zero: none is.
@@ -66,4 +66,4 @@ class ReplicaKeeper {
   FaultPoints* faults_;
 };
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

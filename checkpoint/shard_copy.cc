@@ -8,7 +8,7 @@
 #include "checkpoint/names.h"
 #include "runtime/core/crc32c.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 constexpr std::array<char, 8> copy_magic = {'H', 'F', 'S', 'H', 'C', 'O', 'P', 'Y'};
@@ -162,4 +162,4 @@ Result<void> receive_shard_copy(Connection& connection, Env& env, const CopySour
   return take_file(connection, env, directory_of(hello.step), name, hello.bytes, faults, limits);
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

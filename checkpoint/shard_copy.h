@@ -25,7 +25,7 @@
 #include "runtime/os/fault_point.h"
 #include "runtime/os/network.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // CopySource names one start of a run, whose files are copied.
 struct CopySource {
@@ -45,4 +45,4 @@ Result<void> receive_shard_copy(Connection& connection, Env& env, const CopySour
                                 const std::function<std::string(std::uint64_t step)>& directory_of,
                                 FaultPoints& faults, const ReplicaLimits& limits = {});
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

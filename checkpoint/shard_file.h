@@ -19,7 +19,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/io_engine.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // A piece of live state to be saved, and the memory it is in (spec.byte_count() bytes, contiguous): the
 // host's, or a device's that is only read through ReadState.
@@ -98,4 +98,4 @@ class ShardReader {
   std::vector<std::unique_ptr<File>> files_;  // the shard, then its bases
 };
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -10,7 +10,7 @@
 
 #include "runtime/core/crc32c.h"
 
-namespace holdfast::inline checkpoint::shard_format {
+namespace holdfast::checkpoint::shard_format {
 
 static_assert(std::endian::native == std::endian::little,
               "shard files are little-endian, and so is this code");
@@ -110,4 +110,4 @@ std::uint32_t checksum_of(const Struct& value) {
   return crc32c(std::as_bytes(std::span(&value, 1)).first(sizeof(Struct) - sizeof(std::uint32_t)));
 }
 
-}  // namespace holdfast::inline checkpoint::shard_format
+}  // namespace holdfast::checkpoint::shard_format

@@ -8,7 +8,7 @@
 #include "checkpoint/shard_format.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 using namespace shard_format;
@@ -358,4 +358,4 @@ Result<ShardIndex> read_shard_index(File& file, const ShardFile& expected, std::
   return parse_index(path, index, place);
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -12,7 +12,7 @@
 #include "runtime/core/shard_spec.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // Stored form of 1 MiB of a piece; the last chunk of a piece is shorter.
 struct StoredChunk {
@@ -63,4 +63,4 @@ Error damaged_shard(const std::string& path, std::string_view what);
 // Reads bytes of a shard. A read that fails is an ExitCode::checkpoint error, whatever the system called it.
 Result<void> read_shard_bytes(File& file, std::uint64_t offset, std::span<std::byte> target);
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -3,7 +3,7 @@
 #include "checkpoint/shard_file.h"
 #include "checkpoint/shard_format.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 using namespace shard_format;
@@ -76,4 +76,4 @@ Result<std::span<const std::byte>> ShardReader::check_chunk(std::size_t piece, s
   return std::span<const std::byte>(scratch.raw);
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -4,7 +4,7 @@
 
 #include "checkpoint/shard_format.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 // A completion that was there already when it was asked for: the disk is faster than what feeds it.
@@ -143,4 +143,4 @@ Result<void> ShardStream::take_buffer() {
   return {};
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -15,7 +15,7 @@
 
 #include "runtime/os/io_queue.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 class ShardStream {
  public:
@@ -76,4 +76,4 @@ class ShardStream {
   std::unique_ptr<IoQueue> queue_;  // last: it waits for what is in flight before the buffers go
 };
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -7,7 +7,7 @@
 #include "checkpoint/shard_stream.h"
 #include "runtime/core/digest.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 using namespace shard_format;
@@ -296,4 +296,4 @@ Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const
   return write_file(env, name, content, pieces, constant);
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -6,7 +6,7 @@
 
 #include "runtime/os/resizable_memory.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 void SlotPool::begin(Env& env, const Digest& run, std::uint64_t writer,
                      const std::optional<SnapshotStep>& resumed) {
@@ -125,4 +125,4 @@ Result<std::unique_ptr<SharedMemory>> SlotPool::make(Env& env, FaultPoints& faul
   return memory;
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -34,7 +34,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 class SlotPool {
  public:
@@ -76,4 +76,4 @@ class SlotPool {
   std::map<std::string, std::unique_ptr<SharedMemory>> kept_;  // by name
 };
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -15,7 +15,7 @@
 #include "checkpoint/shard_format.h"
 #include "runtime/core/crc32c.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 constexpr std::array<char, 8> slot_magic = {'H', 'F', 'S', 'N', 'A', 'P', '\0', '\0'};
@@ -388,4 +388,4 @@ Result<std::span<const std::byte>> SnapshotReader::piece(std::size_t index, cons
   return bytes;
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -29,7 +29,7 @@
 #include "runtime/core/result.h"
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // Turns a slot, sealed or not, into one that counts for nothing. Done before anything else in it changes.
 void unseal_snapshot(std::span<std::byte> slot);
@@ -148,4 +148,4 @@ class SnapshotReader {
   bool digests_verified_ = false;
 };
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

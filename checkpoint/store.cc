@@ -10,7 +10,7 @@
 #include "checkpoint/lineage.h"
 #include "checkpoint/names.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 namespace {
 
 namespace names = checkpoint_names;
@@ -371,4 +371,4 @@ Result<void> CheckpointStore::remove_checkpoint(const std::string& directory) {
   return env_->remove_tree(aside);
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

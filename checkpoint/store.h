@@ -29,7 +29,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 struct CheckpointCandidate;
 
@@ -136,4 +136,4 @@ class CheckpointStore {
   std::mutex lineage_mutex_;  // guards the file between reading and writing it, and the directory with it
 };
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -10,7 +10,7 @@
 #include "runtime/core/crc32c.h"
 #include "runtime/os/network.h"
 
-namespace holdfast::inline checkpoint {
+namespace holdfast::checkpoint {
 
 // Limits how long one end waits for the other.
 struct ReplicaLimits {
@@ -39,4 +39,4 @@ Result<Frame> receive_frame(Connection& connection, const std::array<char, 8>& m
               connection.peer());
 }
 
-}  // namespace holdfast::inline checkpoint
+}  // namespace holdfast::checkpoint

@@ -40,6 +40,13 @@ endif()
 # By itself GCC collects garbage from 128 MiB on, a seventh of its time for the larger files; so they take up to 1 GB.
 target_compile_options(hf_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
 target_include_directories(hf_flags INTERFACE ${PROJECT_SOURCE_DIR})
+# The namespaces of the layers, and which sees which, before all else; where headers are precompiled, they begin with it.
+set(HOLDFAST_LAYERS "${PROJECT_SOURCE_DIR}/runtime/core/layers.h")
+set(precompiled $<BOOL:$<TARGET_PROPERTY:PRECOMPILE_HEADERS>$<TARGET_PROPERTY:PRECOMPILE_HEADERS_REUSE_FROM>>)
+if(CMAKE_DISABLE_PRECOMPILE_HEADERS)
+  set(precompiled 0)
+endif()
+target_compile_options(hf_flags INTERFACE "$<$<NOT:${precompiled}>:SHELL:-include ${HOLDFAST_LAYERS}>")
 if(HOLDFAST_SANITIZE)
   # Instrumented code confuses the compiler's flow analysis: maybe-uninitialized would name correct lines.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${HOLDFAST_SANITIZE}> -fno-omit-frame-pointer

@@ -7,7 +7,7 @@ function(holdfast_precompile name)
   add_library(${name} OBJECT ${unit})
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   target_link_libraries(${name} PRIVATE ${ARG_LINK})
-  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+  target_precompile_headers(${name} PRIVATE ${HOLDFAST_LAYERS} ${ARG_HEADERS})
 endfunction()
 
 # Gives the target the precompiled headers of NAME. The compiler takes them only for code of the same kind, so that programs
@@ -91,7 +91,7 @@ function(holdfast_count_branches)
     foreach(file ${files})
       file(STRINGS ${file} catches REGEX "^ *} catch " LIMIT_COUNT 1)
       if(NOT catches)
-        set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS -O1 -fno-inline -fno-exceptions -Wno-maybe-uninitialized)
+        set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS "SHELL:-include ${HOLDFAST_LAYERS}" -O1 -fno-inline -fno-exceptions -Wno-maybe-uninitialized)
         set_property(SOURCE ${file} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
       endif()
     endforeach()
@@ -119,7 +119,7 @@ function(holdfast_compile_per_isa name)
 endfunction()
 
 # holdfast_kernel_lists(NAME FUNCTION function NAMESPACE cpu|cuda BUILDS namespace... SOURCES file...): adds to target NAME
-# holdfast::NAMESPACE::FUNCTION(), which returns the lists of files that register kernels (kernels/cpu/register.h,
+# holdfast::kernels::NAMESPACE::FUNCTION(), which returns the lists of files that register kernels (kernels/cpu/register.h,
 # kernels/cuda/register.h): one of each file in each of the namespaces that it is built in. The function names every list, so
 # that the linker cannot leave one out. Whoever calls adds the files to the target.
 function(holdfast_kernel_lists name)
@@ -149,19 +149,19 @@ function(holdfast_kernel_lists name)
   file(CONFIGURE OUTPUT ${generated} @ONLY CONTENT [[
 // Written by cmake/HoldfastLayer.cmake.
 #include "kernels/@ARG_NAMESPACE@/lists.h"
-namespace holdfast::@ARG_NAMESPACE@ {
+namespace holdfast::kernels::@ARG_NAMESPACE@ {
 @declarations@
 std::span<const ImplementationList* const> @ARG_FUNCTION@();
 std::span<const ImplementationList* const> @ARG_FUNCTION@() {
 @body@
 }
-}  // namespace holdfast::@ARG_NAMESPACE@
+}  // namespace holdfast::kernels::@ARG_NAMESPACE@
 ]])
   target_sources(${name} PRIVATE ${generated})
 endfunction()
 
 # holdfast_cpu_kernels(NAME FUNCTION function SOURCES file... LINK target...): files that register kernels of the CPU, compiled
-# into target NAME once per instruction set, and holdfast::cpu::FUNCTION() with their lists.
+# into target NAME once per instruction set, and holdfast::kernels::cpu::FUNCTION() with their lists.
 function(holdfast_cpu_kernels name)
   cmake_parse_arguments(ARG "" "FUNCTION" "SOURCES;LINK" ${ARGN})
   if(ARG_SOURCES)
@@ -170,7 +170,7 @@ function(holdfast_cpu_kernels name)
   holdfast_kernel_lists(${name} FUNCTION ${ARG_FUNCTION} NAMESPACE cpu BUILDS ${HOLDFAST_OPS_ISAS} SOURCES ${ARG_SOURCES})
 endfunction()
 
-# holdfast_table_lists(NAME BUILDS namespace...): adds to target NAME holdfast::cpu::table_lists() and built_isas()
+# holdfast_table_lists(NAME BUILDS namespace...): adds to target NAME holdfast::kernels::cpu::table_lists() and built_isas()
 # (kernels/cpu/lists.h).
 function(holdfast_table_lists name)
   cmake_parse_arguments(ARG "" "" "BUILDS" ${ARGN})
@@ -182,7 +182,7 @@ function(holdfast_table_lists name)
   file(CONFIGURE OUTPUT ${generated} @ONLY CONTENT [[
 // Written by cmake/HoldfastLayer.cmake.
 #include "kernels/cpu/lists.h"
-namespace holdfast::cpu {
+namespace holdfast::kernels::cpu {
 std::span<const ImplementationList* const> table_lists() {
 static constexpr const ImplementationList* lists[] = {@lists@};
 return lists;
@@ -191,7 +191,7 @@ std::span<const CpuIsa> built_isas() {
 static constexpr CpuIsa isas[] = {@isas@};
 return isas;
 }
-}  // namespace holdfast::cpu
+}  // namespace holdfast::kernels::cpu
 ]])
   target_sources(${name} PRIVATE ${generated})
 endfunction()

@@ -12,8 +12,8 @@ endif()
 # Asks the code that the program asks.
 if(NOT DEFINED CACHE{HOLDFAST_BEST_ISA})
   set(asks ${CMAKE_BINARY_DIR}/CMakeFiles/best_isa.cc)
-  file(WRITE ${asks} "#include <cstdio>\n#include \"kernels/cpu/isa.cc\"\n"
-    "int main() { std::puts(holdfast::name_of(holdfast::best_cpu_isa())); }\n")
+  file(WRITE ${asks} "#include <cstdio>\n#include \"runtime/core/layers.h\"\n#include \"kernels/cpu/isa.cc\"\n"
+    "int main() { std::puts(name_of(holdfast::kernels::best_cpu_isa())); }\n")
   try_run(code compiled SOURCES ${asks} CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${PROJECT_SOURCE_DIR}
     CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON RUN_OUTPUT_VARIABLE best)
   if(NOT compiled OR NOT code EQUAL 0)

@@ -7,7 +7,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 struct GeluForward {
   static constexpr OpId id = OpId::gelu_forward;
@@ -48,4 +48,4 @@ struct SwigluBackward {
 };
 void reference(const SwigluBackward& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -19,7 +19,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 struct AttentionForward {
   static constexpr OpId id = OpId::attention_forward;
@@ -46,4 +46,4 @@ struct AttentionBackward {
 };
 void reference(const AttentionBackward& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -5,7 +5,7 @@
 #include "kernels/visit_op.h"
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 namespace {
 
 std::uint64_t bytes(std::int64_t count, DType dtype) {
@@ -266,4 +266,4 @@ OpCost cost_of(OpId id, const void* arguments) {
   return visit_op(id, arguments, [](const auto& op) { return cost(op); });
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

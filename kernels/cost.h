@@ -6,7 +6,7 @@
 
 #include "kernels/op.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 struct OpCost {
   // Number of multiplications and additions in the op's matrix products; 0 for ops that memory limits.
@@ -32,4 +32,4 @@ OpCost cost_of(const Op& op) {
   return cost_of(Op::id, &op);
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

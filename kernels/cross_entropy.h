@@ -7,7 +7,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 struct CrossEntropy {
   static constexpr OpId id = OpId::cross_entropy;
@@ -81,4 +81,4 @@ struct LossSum {
 };
 void reference(const LossSum& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

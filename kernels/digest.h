@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // Digest of the elements of a tensor, whose bits are taken as an unsigned integer of their size.
 struct DigestWords {
@@ -56,4 +56,4 @@ inline void add(DigestWords& into, const DigestWords& words) {
   into.largest = words.largest > into.largest ? words.largest : into.largest;
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -6,7 +6,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 struct Add {  // y = a + b, rounded once; y may be a or b
   static constexpr OpId id = OpId::add;
@@ -52,4 +52,4 @@ struct Copy {
 };
 void reference(const Copy& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

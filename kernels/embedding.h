@@ -11,7 +11,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 struct EmbeddingForward {
   static constexpr OpId id = OpId::embedding_forward;
@@ -40,4 +40,4 @@ struct EmbeddingBackward {
 };
 void reference(const EmbeddingBackward& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -8,7 +8,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/op.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace cpu {
 class Context;  // kernels/cpu/context.h: threads and scratch memory
@@ -59,4 +59,4 @@ struct ImplementationList {
   std::size_t count = 0;
 };
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -20,7 +20,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 struct Matmul {
   static constexpr OpId id = OpId::matmul;
@@ -49,4 +49,4 @@ struct BiasGradient {
 };
 void reference(const BiasGradient& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -10,7 +10,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 struct LayerNormForward {
   static constexpr OpId id = OpId::layernorm_forward;
@@ -70,4 +70,4 @@ struct RmsNormBackward {
 };
 void reference(const RmsNormBackward& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

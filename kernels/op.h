@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // Lists the ops in the order of tables. The names are those that users write: [kernels] rmsnorm_forward =
 // "avx2".
@@ -60,4 +60,4 @@ const char* name_of(OpId id);
 
 inline constexpr std::size_t op_bytes_max = 192;  // largest argument struct; queues hold arguments by value
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

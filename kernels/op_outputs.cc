@@ -5,7 +5,7 @@
 #include "kernels/visit_op.h"
 #include "runtime/core/block.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 namespace {
 
 void add(OpOutputs& outputs, const void* values, std::int64_t count, DType dtype = DType::fp32) {
@@ -174,4 +174,4 @@ OpOutputs outputs_of(const AdamWTensor& tensor) {
   return outputs;
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -13,7 +13,7 @@
 #include "runtime/core/check.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // Describes a floating-point tensor that an op writes, in memory of its device.
 struct OpOutput {
@@ -64,4 +64,4 @@ OpOutputs outputs_of(const Op& op) {
 // Returns what AdamW writes of one tensor of its table: weight, moments, copy.
 OpOutputs outputs_of(const AdamWTensor& tensor);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -5,7 +5,7 @@
 #include <limits>
 #include <tuple>
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 namespace {
 
 using Part = OpScope::Part;
@@ -60,4 +60,4 @@ const char* pass_name(const OpScope& scope) {
   return scope.pass == Pass::forward ? "forward" : "backward";
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

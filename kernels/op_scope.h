@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 struct OpScope {
   // Passes over a microbatch, in their order. `weights` is the part of a split backward that computes the
@@ -55,4 +55,4 @@ class OpScopeGuard {
   const OpScope outer_;
 };
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -8,7 +8,7 @@
 #include "kernels/state_digest.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // One tensor, or the part of it that a rank owns. All arrays have `count` elements. Of a frozen tensor, which only
 // OptimizerDigest takes, moments and gradient are null.
@@ -79,4 +79,4 @@ struct SquareSum {
 };
 void reference(const SquareSum& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

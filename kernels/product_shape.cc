@@ -2,7 +2,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 ProductShape product_shape(const Matmul& op) {
   return {.m = op.m,
@@ -44,4 +44,4 @@ void check_matmul(const Matmul& op) {
       op.ldc, op.m, op.n, op.k);
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -7,7 +7,7 @@
 
 #include "kernels/matmul.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // The fields have the same meaning as in Matmul.
 struct ProductShape {
@@ -29,4 +29,4 @@ struct ProductShapeHash {
 // Aborts when the sizes, leading dimensions and types of a call do not fit together.
 void check_matmul(const Matmul& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

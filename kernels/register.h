@@ -4,7 +4,7 @@
 
 #include "kernels/implementation.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // Describes a kernel to the registry; Implementation (kernels/implementation.h) explains each field.
 struct About {
@@ -62,4 +62,4 @@ constexpr bool (*untyped())(const void*) {
   constinit const ImplementationList HF_KERNEL_LIST = {HF_KERNEL_FILE, implementations, \
                                                        sizeof(implementations) / sizeof(Implementation)}
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

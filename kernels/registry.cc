@@ -7,7 +7,7 @@
 #include "kernels/cpu/lists.h"
 #include "runtime/core/suggest.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace {
 
@@ -214,4 +214,4 @@ std::string bits_of(const KernelTable& table, DType precision) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

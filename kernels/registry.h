@@ -21,7 +21,7 @@
 #include "runtime/core/result.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // The processor that kernels are chosen for.
 struct KernelTarget {
@@ -97,4 +97,4 @@ const KernelRegistry& kernel_registry();
 std::string bits_of(const KernelTable& table, DType precision);
 std::string bits_of(const KernelChoice& choice, DType precision);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -7,7 +7,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 struct Rotary {
   static constexpr OpId id = OpId::rotary;
@@ -20,4 +20,4 @@ struct Rotary {
 };
 void reference(const Rotary& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

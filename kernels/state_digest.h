@@ -19,7 +19,7 @@
 
 #include "runtime/core/block.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // g, a multiplier modulo 2^32 with good spectra (L'Ecuyer 1999, "Tables of linear congruential generators").
 inline constexpr std::uint32_t digest_generator = 747796405;
@@ -50,4 +50,4 @@ struct StateDamage {
 };
 static_assert(sizeof(StateDamage) == 16);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -8,7 +8,7 @@
 #include "kernels/op.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // Computes y = tree (+ bias), rounded to fp32 after every addition and to dtype once, at the end.
 struct TreeSum {
@@ -24,4 +24,4 @@ struct TreeSum {
 static_assert(sizeof(TreeSum) <= op_bytes_max);
 void reference(const TreeSum& op);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -19,7 +19,7 @@
 #include "kernels/tree_sum.h"
 #include "runtime/core/check.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // Calls the visitor with the op, and returns its result. The visitor returns the same type for every op.
 // `arguments` is the struct of `id`.
@@ -67,4 +67,4 @@ auto visit_op(OpId id, const void* arguments, const Visitor& visitor) {
   __builtin_unreachable();
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

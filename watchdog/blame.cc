@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 using Pair = std::pair<std::size_t, std::size_t>;  // indices of hosts
@@ -99,4 +99,4 @@ std::vector<std::string> blame_hosts(std::span<const SilentPair> pairs, std::spa
   return names;
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

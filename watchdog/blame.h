@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 // SilentPair says that a guard or a rank of `from` heard nothing of `of`, or waited for it in vain: the link between
 // the two is broken, or one of them is.
@@ -28,4 +28,4 @@ struct BlameHost {
 // are not among `hosts`, do not count. With very many hosts the set may be larger than the smallest one.
 std::vector<std::string> blame_hosts(std::span<const SilentPair> pairs, std::span<const BlameHost> hosts);
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -11,7 +11,7 @@
 #include "runtime/os/processes.h"
 #include "watchdog/peer_host_table.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
@@ -390,4 +390,4 @@ std::string read_run_directory(const BoardHeader& header) {
   return all.substr(0, all.find('\0'));
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -37,7 +37,7 @@
 #include "runtime/os/span_recorder.h"
 #include "watchdog/phase.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 // Returns the name of the shared memory of one start of a run on one host. `start`: what all ranks of the
 // start know before MPI (runtime/rank/watch.h).
@@ -235,4 +235,4 @@ std::optional<GuardNetworkFacts> read_guard_network(const BoardHeader& header); 
 void write_run_directory(BoardHeader& header, const std::string& directory);  // only the first call counts
 std::string read_run_directory(const BoardHeader& header);                    // empty: not known
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

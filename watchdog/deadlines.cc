@@ -5,7 +5,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 constexpr double first_times = 4, beside_save_times = 2;  // the deadline of the usual kind
@@ -85,4 +85,4 @@ void Deadlines::rescale(double times) {
   }
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

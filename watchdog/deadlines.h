@@ -8,7 +8,7 @@
 
 #include "watchdog/phase.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 struct DeadlineLimits {
   double factor = 3.0;
@@ -52,4 +52,4 @@ class Deadlines {
   std::array<History, phases * kinds> histories_{};  // by place()
 };
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -9,7 +9,7 @@
 
 #include "watchdog/blame.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 // Condition of one rank, not yet compared with the others.
@@ -356,4 +356,4 @@ std::string storage_sentence(std::span<const WatchedRank> ranks, std::int64_t no
                      duration(ceiling_of(longest->slot)));
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -21,7 +21,7 @@
 
 #include "watchdog/board.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 struct WatchedRank {
   SlotView slot;
@@ -73,4 +73,4 @@ HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns
 // ended for it before 600 s".
 std::string storage_sentence(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t quiet_ns);
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

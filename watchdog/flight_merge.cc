@@ -9,7 +9,7 @@
 
 #include "watchdog/detector.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 // An operation that every rank of the communicator takes part in, in the order in which they do.
@@ -181,4 +181,4 @@ std::string flight_text(std::span<const FlightRecord> records) {
   return text;
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -8,7 +8,7 @@
 
 #include "watchdog/flight_record.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 struct FlightMerge {
   // Lowest step and number of an operation of all ranks that some have begun and others have not: "step 9,
@@ -23,4 +23,4 @@ FlightMerge merge_flights(std::span<const FlightRecord> records);
 // Formats the flight records for a terminal: what each rank was at and waited for, and the merge.
 std::string flight_text(std::span<const FlightRecord> records);
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

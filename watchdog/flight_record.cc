@@ -11,7 +11,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 constexpr int format_version = 1;
@@ -308,4 +308,4 @@ Result<std::vector<FlightRecord>> read_flight_records(Env& env, const std::strin
   return records;
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -15,7 +15,7 @@
 #include "runtime/os/env.h"
 #include "watchdog/board.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 struct FlightSpan {
   std::string kind;
@@ -50,4 +50,4 @@ Result<void> write_flight_record(Env& env, const std::string& directory, const F
 // read.
 Result<std::vector<FlightRecord>> read_flight_records(Env& env, const std::string& directory);
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 const GrowingPauses::Entry* GrowingPauses::find(const std::string& key) const {
   const auto found = entries_.find(key);
   return found == entries_.end() ? nullptr : &found->second;
@@ -65,4 +65,4 @@ std::int64_t GrowingPauses::until_ns(const std::string& key) const {
   return entry == nullptr ? 0 : entry->until_ns;
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -14,7 +14,7 @@
 #include <optional>
 #include <string>
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 class GrowingPauses {
  public:
@@ -58,4 +58,4 @@ class GrowingPauses {
   std::map<std::string, Entry> entries_;
 };
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -21,7 +21,7 @@
 #include "watchdog/guard_writer.h"
 #include "watchdog/signs_of_life.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 constexpr std::size_t max_unwritten = 256;
@@ -403,4 +403,4 @@ Result<void> run_guard(Env& env, const GuardSettings& settings) {
   return {};
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

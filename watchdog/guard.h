@@ -23,7 +23,7 @@
 #include "runtime/os/env.h"
 #include "watchdog/guard_mind.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 // How the process of a rank ended.
 struct RankDeath {
@@ -55,4 +55,4 @@ struct GuardSettings {
 // Runs the guard until the last rank has gone. Error: the board cannot be opened.
 Result<void> run_guard(Env& env, const GuardSettings& settings);
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

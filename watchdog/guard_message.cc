@@ -6,7 +6,7 @@
 
 #include "runtime/core/crc32c.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the hosts of a run have processors of one kind");
@@ -174,4 +174,4 @@ Result<GuardMessage> message_of(std::span<const std::byte> frame) {
   return message;
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -13,7 +13,7 @@
 #include "watchdog/board.h"
 #include "watchdog/peer_host_table.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 struct GuardMessage {
   std::uint64_t start = 0;                // PeerHostTableSetup
@@ -35,4 +35,4 @@ inline constexpr std::size_t frame_bytes_max = std::size_t{1} << 20;
 Result<std::size_t> frame_bytes(std::span<const std::byte> head);
 Result<GuardMessage> message_of(std::span<const std::byte> frame);
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -8,7 +8,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 using Kind = GuardAction::Kind;
@@ -358,4 +358,4 @@ void GuardMind::kill(std::size_t index, const HostEvidence& evidence, GuardActio
   actions.push_back({.kind = Kind::kill, .slot = static_cast<std::uint32_t>(index)});
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

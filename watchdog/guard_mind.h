@@ -36,7 +36,7 @@
 #include "watchdog/growing_pauses.h"
 #include "watchdog/signs_of_life.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 struct GuardMindSettings {
   std::int64_t tick_ms = 25;
@@ -191,4 +191,4 @@ class GuardMind {
   bool reported_storage_ = false, said_that_one_stays_ = false;
 };
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 constexpr std::int64_t ns_per_ms = 1'000'000;
@@ -313,4 +313,4 @@ std::vector<WatchedRank> GuardNetwork::distant_ranks(std::int64_t now_ns) const 
   return sight_ == nullptr ? std::vector<WatchedRank>() : sight_->ranks(now_ns);
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

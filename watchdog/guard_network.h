@@ -27,7 +27,7 @@
 #include "watchdog/peer_host_monitor.h"
 #include "watchdog/peer_host_table.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 class GuardNetwork {
  public:
@@ -123,4 +123,4 @@ class GuardNetwork {
   std::size_t next_call_ = 0;
 };
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

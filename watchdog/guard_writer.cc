@@ -6,7 +6,7 @@
 
 #include "runtime/os/thread.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 class GuardWriter::State {
  public:
@@ -99,4 +99,4 @@ bool GuardWriter::wait_until_done(std::int64_t timeout_ms) {
   return state_->wait_until_done(timeout_ms);
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -17,7 +17,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 class GuardWriter {
  public:
@@ -38,4 +38,4 @@ class GuardWriter {
   std::shared_ptr<State> state_;  // shared with the thread
 };
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 // Most links of one host that are taken for broken one by one; where more are, it or a whole network is cut off.
@@ -197,4 +197,4 @@ std::vector<WatchedRank> PeerHostMonitor::ranks(std::int64_t now_ns) const {
   return found;
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -34,7 +34,7 @@
 #include "watchdog/detector.h"
 #include "watchdog/guard_message.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 // Returns the time between two heartbeats of a host in a run on so many hosts.
 inline std::int64_t beat_ms_of(std::size_t hosts) {
@@ -98,4 +98,4 @@ class PeerHostMonitor {
   std::vector<Host> hosts_;
 };
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

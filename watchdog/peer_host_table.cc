@@ -5,7 +5,7 @@
 #include <sstream>
 #include <string_view>
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 constexpr std::uint64_t magic_whole = 0x31'54'53'4f'48'46'48'01;
@@ -201,4 +201,4 @@ std::uint16_t PeerHostTable::port_of(int index) const {
   return static_cast<std::uint16_t>(host(index).port.load());
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

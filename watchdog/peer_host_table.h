@@ -18,7 +18,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/process_identity.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 // Facts that the ranks tell each other about a host. `addresses` are numbers (Network::own_addresses).
 struct HostFacts {
@@ -103,4 +103,4 @@ class PeerHostTable {
   Size size_;  // checked once against the memory; the header is not read for it again
 };
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 const char* name_of(Phase phase) {
   constexpr std::array<const char*, static_cast<std::size_t>(Phase::count)> names = {
@@ -10,4 +10,4 @@ const char* name_of(Phase phase) {
   return phase < Phase::count ? names[static_cast<std::size_t>(phase)] : "unknown";
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

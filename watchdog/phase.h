@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 enum class Phase : std::uint8_t {
   start_up,    // the program, MPI, config, data, device: until the first step can begin
@@ -28,4 +28,4 @@ enum class WorkKind : std::uint8_t {
   count
 };
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -9,7 +9,7 @@
 
 #include "runtime/os/processes.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 constexpr std::int64_t look_ns = 100'000'000;
@@ -312,4 +312,4 @@ void RankWatch::start_guard(std::int64_t now_ns) {
   header.guard_process = identity.id;
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -22,7 +22,7 @@
 #include "watchdog/board.h"
 #include "watchdog/deadlines.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 class RankWatch final : public WaitListener {
  public:
@@ -121,4 +121,4 @@ class RankWatch final : public WaitListener {
   std::uint64_t seen_generation_ = 0;
 };
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 namespace {
 
 constexpr std::int64_t sample_ns = 250'000'000, late_sample_ns = 1'000'000'000;
@@ -57,4 +57,4 @@ void SignsOfLife::look_at_process(const ProcessWork& work, std::int64_t now_ns, 
   if (moved) last_ns_ = now_ns;
 }
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

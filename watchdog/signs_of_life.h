@@ -13,7 +13,7 @@
 
 #include "watchdog/board.h"
 
-namespace holdfast::inline watchdog {
+namespace holdfast::watchdog {
 
 // Work of a process since it started.
 struct ProcessWork {
@@ -50,4 +50,4 @@ class SignsOfLife {
   std::int64_t stopped_since_ns_ = 0;
 };
 
-}  // namespace holdfast::inline watchdog
+}  // namespace holdfast::watchdog

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/team.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 namespace {
 
@@ -64,4 +64,4 @@ void Context::parallel_for(std::int64_t count, TaskRef body) const {
   team_->run(count, body);
 }
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/task_ref.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 class Team;         // kernels/cpu/team.h: the threads
 class MatmulCache;  // kernels/cpu/matmul_cache.h: oneDNN primitives by shape
@@ -77,4 +77,4 @@ class Context {
   MatmulCache* matmuls_;
 };
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -3,7 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace {
 
@@ -61,4 +61,4 @@ CpuIsa best_cpu_isa() {
   return best;
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

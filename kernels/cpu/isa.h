@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 enum class CpuIsa : std::uint8_t {
   portable,     // x86-64
@@ -23,4 +23,4 @@ std::optional<CpuIsa> cpu_isa_of(std::string_view name);
 // Returns the highest level that this processor has and that the operating system lets this process use.
 CpuIsa best_cpu_isa();
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/matmul_cache.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace {
 
@@ -36,4 +36,4 @@ Result<void> limit_library_isa(CpuIsa isa) {
               name_of(isa), cpu::matmul_library());
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

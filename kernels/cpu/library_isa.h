@@ -4,10 +4,10 @@
 #include "kernels/cpu/isa.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 // Limits the instruction set of oneDNN, which is not configured by device. The limit holds for the whole
 // process and only works before oneDNN's first use: before the first device, and before any description().
 Result<void> limit_library_isa(CpuIsa isa);
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

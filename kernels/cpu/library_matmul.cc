@@ -1,6 +1,6 @@
 #include "kernels/cpu/library_matmul.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 LibraryMatmul::LibraryMatmul(int threads) {
   use_threads_per_primitive(threads);
@@ -27,4 +27,4 @@ void LibraryMatmul::run(const Matmul& op) {
   product.run(0, op.a, op.b, op.bias, op.c, scratch_.get() + (alignment_bytes - misalignment));
 }
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

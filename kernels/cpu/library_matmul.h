@@ -8,7 +8,7 @@
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 // Runs oneDNN products. Used by the thread that made it. While it lives, that thread's oneDNN primitives take
 // `threads` threads.
@@ -27,4 +27,4 @@ class LibraryMatmul {
   std::size_t scratch_bytes_ = 0;
 };
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 namespace {
 
@@ -20,4 +20,4 @@ std::span<const ImplementationList> implementation_lists() {
   return lists;
 }
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -7,7 +7,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/implementation.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 // Returns all lists, in the order that tables show.
 std::span<const ImplementationList> implementation_lists();
@@ -44,4 +44,4 @@ extern const ImplementationList table_list;
 // Returns the lists of kernels/cpu/custom/*.cc; CMake writes the function.
 std::span<const ImplementationList* const> custom_lists();
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

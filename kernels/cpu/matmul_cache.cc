@@ -16,7 +16,7 @@
     "Holdfast needs a oneDNN built for the OpenMP or the sequential CPU runtime (tools/bootstrap installs one)"
 #endif
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 namespace {
 
@@ -167,4 +167,4 @@ const Product& MatmulCache::product(const ProductShape& shape) {
   return *product;
 }
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -11,7 +11,7 @@
 
 #include "kernels/product_shape.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 // Limits each primitive to the calling thread. Must be called first on every thread that creates or runs
 // products.
@@ -56,4 +56,4 @@ class MatmulCache {
   std::unordered_map<ProductShape, std::unique_ptr<Product>, ProductShapeHash> products_;
 };
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -2,18 +2,18 @@
 // file is compiled like those of kernels/cpu/ops: once per instruction set, and under their rules
 // (kernels/cpu/ops/ops.h).
 //
-//   namespace holdfast::cpu::HF_ISA {
+//   namespace holdfast::kernels::cpu::HF_ISA {
 //   namespace {
 //   void run(const Context& context, const RmsNormForward& op) { ... }
 //   }  // namespace
 //   HF_REGISTER_KERNELS(kernel<RmsNormForward, run>({.name = "mine", .what = "two rows at a time"}));
-//   }  // namespace holdfast::cpu::HF_ISA
+//   }  // namespace holdfast::kernels::cpu::HF_ISA
 #pragma once
 
 #include "kernels/cpu/context.h"
 #include "kernels/register.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 // Returns the implementation that runs `run_op`; `prepare_op` and `supports_op` may be left out.
 template <typename Op, void (*run_op)(const Context&, const Op&),
@@ -27,4 +27,4 @@ constexpr Implementation kernel(const About& about) {
   return result;
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

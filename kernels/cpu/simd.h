@@ -21,7 +21,7 @@
 
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 #define HF_INLINE [[gnu::always_inline]] inline
 
@@ -509,4 +509,4 @@ HF_INLINE void for_dtype(DType dtype, const Body& body) {
   }
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

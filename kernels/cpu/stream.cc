@@ -1,10 +1,10 @@
 #include "kernels/cpu/stream.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 StreamFunction stream_function(CpuIsa isa) {
   if (isa >= CpuIsa::avx512) return avx512::stream;
   return isa >= CpuIsa::avx2 ? avx2::stream : portable::stream;
 }
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/isa.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 // Three regions of one thread, each of a multiple of 16 floats (0 = none), 64-byte aligned, not overlapping.
 struct StreamRegions {
@@ -33,4 +33,4 @@ namespace avx512 {
 float stream(const StreamRegions& regions);
 }
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -3,7 +3,7 @@
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 bool supports_bf16_matmul(const void* arguments) {
   return static_cast<const Matmul*>(arguments)->dtype == DType::bf16;
@@ -17,4 +17,4 @@ bool supports_bf16_attention_backward(const void* arguments) {
   return static_cast<const AttentionBackward*>(arguments)->dtype == DType::bf16;
 }
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

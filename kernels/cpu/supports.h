@@ -3,10 +3,10 @@
 // earlier one in the order does not support.
 #pragma once
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 bool supports_bf16_matmul(const void* arguments);              // const Matmul*
 bool supports_bf16_attention_forward(const void* arguments);   // const AttentionForward*
 bool supports_bf16_attention_backward(const void* arguments);  // const AttentionBackward*
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 // Refers to a function without allocating; it does not outlive the function.
 class TaskRef {
@@ -20,4 +20,4 @@ class TaskRef {
   void (*call_)(const void*, std::int64_t, int);
 };
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -2,7 +2,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 Team::Team(int threads, void (*on_thread_start)()) : threads_(threads) {
   HF_CHECK(threads >= 1, "a team needs at least one thread, not {}", threads);
@@ -107,4 +107,4 @@ void Team::serve(int member, void (*on_thread_start)()) {
   }
 }
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/task_ref.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 class Team {
  public:
@@ -65,4 +65,4 @@ bool spin_until(const Done& done) {
   return done();
 }
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

@@ -6,7 +6,7 @@
 #include "kernels/cuda/scalar.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -155,4 +155,4 @@ void run_swiglu_backward(Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/ops.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -100,4 +100,4 @@ void run_attention_forward(Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -7,7 +7,7 @@
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/ops.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -203,4 +203,4 @@ void run_attention_backward(Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

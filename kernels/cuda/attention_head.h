@@ -10,7 +10,7 @@
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/launch.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 inline constexpr float log2_e = 1.44269504088896F;
 inline constexpr float ln_2 = 0.693147180559945F;
@@ -92,4 +92,4 @@ __device__ VisibleKeys visible_keys(const Op& op, int b) {
 // Computes delta = sum of out * dout over each row (kernels/cuda/attention_backward.cu).
 void run_attention_delta(Context& context, const AttentionBackward& op);
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -16,7 +16,7 @@
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 inline constexpr int mma_threads = 128;
 inline constexpr int mma_warps = mma_threads / 32;
@@ -252,4 +252,4 @@ void for_mma_head_size(std::int64_t head_size, const Body& body) {
   }
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

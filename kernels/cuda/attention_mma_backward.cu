@@ -9,7 +9,7 @@
 #include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/ops.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -350,4 +350,4 @@ void run_attention_backward_mma(Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

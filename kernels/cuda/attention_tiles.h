@@ -18,7 +18,7 @@
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 inline constexpr int tile_rows = 64;  // queries or keys
 inline constexpr int tile_threads = 256;
@@ -186,4 +186,4 @@ void for_tile_kernel(DType dtype, std::int64_t head_size, const Body& body) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

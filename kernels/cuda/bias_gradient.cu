@@ -4,7 +4,7 @@
 #include "kernels/cuda/vector.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -87,4 +87,4 @@ void run_bias_gradient(Context& context, const void* arguments) {
                             .accumulate = op.accumulate});
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

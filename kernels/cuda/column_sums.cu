@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/launch.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -38,4 +38,4 @@ void add_column_sums(Context& context, const ColumnSums& sums) {
          sums);
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

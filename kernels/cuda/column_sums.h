@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/context.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 struct ColumnSums {
   const float* partials = nullptr;  // (groups, target_count, columns)
@@ -20,4 +20,4 @@ struct ColumnSums {
 // number.
 void add_column_sums(Context& context, const ColumnSums& sums);
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

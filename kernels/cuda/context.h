@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 class MatmulCache;  // kernels/cuda/matmul_cache.h: the matrix products of cuBLASLt
 
@@ -46,4 +46,4 @@ class Context {
   const char* operation_ = "";
 };
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -11,7 +11,7 @@
 #include "kernels/cuda/scalar.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -240,4 +240,4 @@ void run_loss_sum(Context& context, const void* arguments) {
   launch(context, loss_sum, {.blocks = 1, .threads = threads_max}, op.values, op.count, op.sum);
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

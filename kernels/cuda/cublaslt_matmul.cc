@@ -2,7 +2,7 @@
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/ops.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -33,4 +33,4 @@ void run_cublaslt_matmul(Context& context, const void* arguments) {
   context.note(error == cudaSuccess ? cudaErrorUnknown : error, cublasLtGetStatusName(status));
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

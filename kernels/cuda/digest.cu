@@ -9,7 +9,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -195,4 +195,4 @@ void run_digest(Context& context, const void* arguments) {
          op.accumulate);
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

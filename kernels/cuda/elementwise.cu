@@ -6,7 +6,7 @@
 #include "kernels/cuda/square_sum.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -86,4 +86,4 @@ void run_copy(Context& context, const void* arguments) {
                "cudaMemcpyAsync");
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

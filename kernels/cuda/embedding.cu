@@ -5,7 +5,7 @@
 #include "kernels/cuda/sorted_tokens.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -136,4 +136,4 @@ void run_embedding_backward(Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 namespace {
 
 __device__ void abort_kernel() {
@@ -48,4 +48,4 @@ cudaError_t launch_fault_kernel(cudaStream_t stream, DeviceFault fault) {
                             reinterpret_cast<const volatile int*>(on_first_page));
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

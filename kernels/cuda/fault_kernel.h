@@ -5,9 +5,9 @@
 
 #include "runtime/core/device_fault.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 // Puts the kernel on the stream. The error is returned by whichever call waits for the stream later.
 cudaError_t launch_fault_kernel(cudaStream_t stream, DeviceFault fault);
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

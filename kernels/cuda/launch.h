@@ -10,7 +10,7 @@
 #include "kernels/cuda/context.h"
 #include "runtime/core/check.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 struct Grid {
   dim3 blocks;
@@ -65,4 +65,4 @@ __device__ inline std::byte* dynamic_shared() {
 #endif
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

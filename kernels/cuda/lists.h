@@ -4,9 +4,9 @@
 
 #include "kernels/implementation.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 // Returns the lists of kernels/cuda/custom/*.cu; CMake writes the function.
 std::span<const ImplementationList* const> custom_lists();
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

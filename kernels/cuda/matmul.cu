@@ -8,7 +8,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -129,4 +129,4 @@ void run_matmul(Context& context, const void* arguments) {
   launch_multiply<BFloat16, BFloat16>(context, op);
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -250,4 +250,4 @@ std::string MatmulCache::description() const {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

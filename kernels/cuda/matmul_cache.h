@@ -19,7 +19,7 @@
 #include "kernels/product_shape.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 // Returns the library's version, such as "cuBLASLt 13.1.0": with the GPU it decides the algorithms, and so
 // the bits.
@@ -90,4 +90,4 @@ class MatmulCache {
   std::unordered_map<ProductShape, Product, ProductShapeHash> products_;
 };
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -7,7 +7,7 @@
 #include "kernels/cuda/reduce.h"
 #include "kernels/norm.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -214,4 +214,4 @@ void run_rmsnorm_backward(Context& context, const void* arguments) {
   backward<Norm::rms>(context, *static_cast<const RmsNormBackward*>(arguments), nullptr);
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

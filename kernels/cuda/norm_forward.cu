@@ -4,7 +4,7 @@
 #include "kernels/cuda/reduce.h"
 #include "kernels/norm.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -89,4 +89,4 @@ void run_rmsnorm_forward(Context& context, const void* arguments) {
   forward<Norm::rms>(context, *static_cast<const RmsNormForward*>(arguments), nullptr);
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 // Selects LayerNorm or RMSNorm, which is LayerNorm without the mean and the bias.
 enum class Norm { layer, rms };
@@ -115,4 +115,4 @@ class Row {
   Pack<T, size> held_[access == Access::packs ? packs : 1];
 };
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -5,7 +5,7 @@
 #include "kernels/cuda/context.h"
 #include "kernels/op.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 #define HF_DECLARE_RUN(op) void run_##op(Context& context, const void* arguments);
 HF_OPS(HF_DECLARE_RUN)
@@ -24,4 +24,4 @@ void run_attention_backward_mma(Context& context, const void* arguments);
 void prepare_cublaslt_matmul(Context& context, const void* arguments);
 void run_cublaslt_matmul(Context& context, const void* arguments);
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

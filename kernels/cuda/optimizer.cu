@@ -6,7 +6,7 @@
 #include "kernels/cuda/square_sum.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -224,4 +224,4 @@ void run_square_sum(Context& context, const void* arguments) {
          op.sums);
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

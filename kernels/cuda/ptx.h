@@ -19,7 +19,7 @@
 
 #include "kernels/cuda/scalar.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 #ifdef HF_CUDA_EMULATED
 
@@ -109,4 +109,4 @@ __device__ inline void await_copies() {
 
 #endif
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -5,7 +5,7 @@
 
 #include <cuda_runtime.h>
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 inline constexpr unsigned all_lanes = 0xffffffffU;
 
@@ -62,4 +62,4 @@ __device__ void team_sum(float (&values)[count], unsigned warps) {
   }
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

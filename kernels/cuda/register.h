@@ -1,17 +1,17 @@
 // Registers the implementations of a file of kernels/cuda/custom; docs/kernels.md walks through one.
 //
-//   namespace holdfast::cuda::custom {
+//   namespace holdfast::kernels::cuda::custom {
 //   namespace {
 //   void run(Context& context, const RmsNormForward& op) { ... }
 //   }  // namespace
 //   HF_REGISTER_KERNELS(kernel<RmsNormForward, run>({.name = "mine", .what = "two rows at a time"}));
-//   }  // namespace holdfast::cuda::custom
+//   }  // namespace holdfast::kernels::cuda::custom
 #pragma once
 
 #include "kernels/cuda/context.h"
 #include "kernels/register.h"
 
-namespace holdfast::inline kernels::cuda::custom {
+namespace holdfast::kernels::cuda::custom {
 
 // Returns the implementation that runs `run_op`; `prepare_op` and `supports_op` may be left out.
 template <typename Op, void (*run_op)(Context&, const Op&), void (*prepare_op)(Context&, const Op&) = nullptr,
@@ -24,4 +24,4 @@ constexpr Implementation kernel(const About& about) {
   return result;
 }
 
-}  // namespace holdfast::inline kernels::cuda::custom
+}  // namespace holdfast::kernels::cuda::custom

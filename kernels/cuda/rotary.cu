@@ -4,7 +4,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -58,4 +58,4 @@ void run_rotary(Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

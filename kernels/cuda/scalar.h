@@ -9,7 +9,7 @@
 
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 __device__ inline float as_float(float value) {
   return value;
@@ -82,4 +82,4 @@ __device__ inline float sigmoid(float x) {
   return reciprocal_approximate(1.0F + exp_approximate(-x));
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

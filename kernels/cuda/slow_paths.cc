@@ -9,7 +9,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 namespace {
 
 // Returns whether the op is one of those that have FLOPs. The cost of others may be in a table in the GPU's
@@ -52,7 +52,7 @@ void SlowPaths::see(OpId id, const Implementation& chosen, const void* arguments
   if (id == OpId::matmul && is(chosen, "cublaslt")) {
     const Matmul& op = *static_cast<const Matmul*>(arguments);
     reason = why_not_cublaslt(op, matmuls);
-    shape = fmt::format("{} x {} x {} {}", op.m, op.n, op.k, holdfast::name_of(op.dtype));
+    shape = fmt::format("{} x {} x {} {}", op.m, op.n, op.k, core::name_of(op.dtype));
     path = {
         .min_times = 15.0, .max_times = 40.0, .remedy = "choose sizes of the model that are multiples of 8"};
   } else if (id == OpId::attention_forward && is(chosen, "cuda")) {
@@ -68,7 +68,7 @@ void SlowPaths::see(OpId id, const Implementation& chosen, const void* arguments
             .remedy = "choose model.heads so that model.width / model.heads is 64 or 128"};
   }
   if (reason.empty()) return;
-  const std::string key = fmt::format("{}: {}", holdfast::name_of(id), reason);
+  const std::string key = fmt::format("{}: {}", kernels::name_of(id), reason);
   Path& found = paths_.try_emplace(key, path).first->second;
   found.flops += flops;
   found.shapes.insert(shape);
@@ -90,4 +90,4 @@ std::vector<std::string> SlowPaths::sentences() const {
   return sentences;
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -11,7 +11,7 @@
 #include "kernels/implementation.h"
 #include "kernels/op.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 // Used by the launching thread only.
 class SlowPaths {
@@ -33,4 +33,4 @@ class SlowPaths {
   std::map<std::string, Path> paths_;  // by op and reason
 };
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

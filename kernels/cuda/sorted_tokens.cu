@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/launch.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -92,4 +92,4 @@ const TokenRow* sort_tokens(Context& context, const std::int32_t* tokens, std::i
   return tiles + count;
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/context.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 // A key that compares by token first. No two are equal, so the order is unique.
 using TokenRow = unsigned long long;
@@ -26,4 +26,4 @@ std::size_t sort_bytes(std::int64_t rows);
 // Sorts `tokens`: (rows), none negative. The result is (rows), in the workspace.
 const TokenRow* sort_tokens(Context& context, const std::int32_t* tokens, std::int64_t rows);
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

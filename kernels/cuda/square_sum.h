@@ -7,7 +7,7 @@
 #include "kernels/cuda/reduce.h"
 #include "runtime/core/block.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 inline constexpr int square_sum_warps = 4;
 
@@ -49,4 +49,4 @@ __global__ void square_sums(Values values, const float* source, std::int64_t cou
   if (threadIdx.x % 32 == 0 && index * block < count) sums[index] = sum;
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

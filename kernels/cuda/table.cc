@@ -7,7 +7,7 @@
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/ops.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -99,4 +99,4 @@ const KernelRegistry& registry() {
   return kernels;
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

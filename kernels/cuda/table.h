@@ -2,9 +2,9 @@
 
 #include "kernels/registry.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 // Returns the registry of the implementations for CUDA devices.
 const KernelRegistry& registry();
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -4,7 +4,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/vector.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 namespace {
 
@@ -68,4 +68,4 @@ void run_tree_sum(Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -1,6 +1,6 @@
 #include "kernels/cuda/trial_kernel.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 namespace {
 
 __global__ void write_answer(int* target) {
@@ -17,4 +17,4 @@ cudaError_t launch_trial(cudaStream_t stream, int* target) {
   return cudaLaunchKernelEx(&config, write_answer, target);
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -3,10 +3,10 @@
 
 #include <cuda_runtime.h>
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 // Puts *target = trial_answer on the stream. `target` is memory that the host and the device see.
 inline constexpr int trial_answer = 42;
 cudaError_t launch_trial(cudaStream_t stream, int* target);
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -10,7 +10,7 @@
 #include "kernels/cuda/scalar.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 // Holds `size` elements of T in memory, as one access of up to 16 bytes.
 template <typename T, int size>
@@ -117,4 +117,4 @@ void for_dtype(DType dtype, const Body& body) {
   dtype == DType::fp32 ? body(float{}) : body(BFloat16{});
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

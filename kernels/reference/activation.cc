@@ -5,7 +5,7 @@
 
 #include "kernels/reference/element.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace {
 
@@ -64,4 +64,4 @@ void reference(const SwigluBackward& op) {
   }
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

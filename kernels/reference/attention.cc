@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace {
 
@@ -117,4 +117,4 @@ void reference(const AttentionBackward& op) {
     set_element(op.dqkv, static_cast<std::int64_t>(i), op.dtype, dqkv[i]);
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

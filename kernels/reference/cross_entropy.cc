@@ -7,7 +7,7 @@
 
 #include "kernels/reference/element.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace {
 
@@ -121,4 +121,4 @@ void reference(const LossSum& op) {
   for (std::int64_t i = 0; i < op.count; ++i) *op.sum += static_cast<double>(op.values[i]);
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

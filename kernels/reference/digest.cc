@@ -8,7 +8,7 @@
 
 #include "kernels/reference/element.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace {
 
@@ -46,4 +46,4 @@ void reference(const TensorDigest& op) {
   add(*op.result, words);
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -5,7 +5,7 @@
 
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 inline double element(const void* data, std::int64_t index, DType dtype) {
   if (dtype == DType::bf16) return static_cast<double>(to_float(static_cast<const BFloat16*>(data)[index]));
@@ -20,4 +20,4 @@ inline void set_element(void* data, std::int64_t index, DType dtype, double valu
   }
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

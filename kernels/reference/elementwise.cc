@@ -3,7 +3,7 @@
 #include "kernels/optimizer.h"
 #include "kernels/reference/element.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 void reference(const Add& op) {
   for (std::int64_t i = 0; i < op.count; ++i) {
@@ -34,4 +34,4 @@ void reference(const Copy& op) {
   }
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

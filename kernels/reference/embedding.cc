@@ -2,7 +2,7 @@
 
 #include "kernels/reference/element.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace {
 
@@ -46,4 +46,4 @@ void reference(const EmbeddingBackward& op) {
   }
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

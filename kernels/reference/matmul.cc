@@ -2,7 +2,7 @@
 
 #include "kernels/reference/element.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 void reference(const Matmul& op) {
   for (std::int64_t row = 0; row < op.m; ++row) {
@@ -29,4 +29,4 @@ void reference(const BiasGradient& op) {
   }
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

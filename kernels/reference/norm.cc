@@ -4,7 +4,7 @@
 
 #include "kernels/reference/element.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace {
 
@@ -114,4 +114,4 @@ void reference(const RmsNormBackward& op) {
   }
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -6,7 +6,7 @@
 
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 namespace {
 
@@ -106,4 +106,4 @@ void reference(const SquareSum& op) {
   }
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -2,7 +2,7 @@
 
 #include "kernels/reference/element.h"
 
-namespace holdfast::inline kernels {
+namespace holdfast::kernels {
 
 void reference(const Rotary& op) {
   const std::int64_t half = op.head_size / 2;
@@ -22,4 +22,4 @@ void reference(const Rotary& op) {
   }
 }
 
-}  // namespace holdfast::inline kernels
+}  // namespace holdfast::kernels

@@ -12,7 +12,7 @@
 #include "kernels/rotary.h"
 #include "kernels/tree_sum.h"
 
-namespace holdfast::inline kernels::cpu {
+namespace holdfast::kernels::cpu {
 
 namespace {
 
@@ -63,4 +63,4 @@ constexpr Implementation implementations[] = {reference_of<Matmul>(),
 constinit const ImplementationList reference_list = {"kernels/reference/table.cc", implementations,
                                                      sizeof(implementations) / sizeof(Implementation)};
 
-}  // namespace holdfast::inline kernels::cpu
+}  // namespace holdfast::kernels::cpu

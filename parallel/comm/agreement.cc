@@ -8,7 +8,7 @@
 
 #include "parallel/comm/gather.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 // Appends a field of any content, preceded by its length.
@@ -185,4 +185,4 @@ Result<void> agree_on_fitness(Communicator& communicator, const Waiter& waiter, 
   return with_reach(Reach::host, mine.error());  // what this rank says when it leaves is about itself
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -8,7 +8,7 @@
 
 #include "parallel/comm/collectives.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct Fact {
   std::string name;   // "binary", "config", "data", "device"
@@ -44,4 +44,4 @@ Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, 
 Result<void> agree_on_fitness(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
                               const std::string& host, Examined examined);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr int questions = 16;
@@ -61,4 +61,4 @@ Result<ClockOffset> find_clock_offset(Communicator& communicator, const Waiter& 
   return offsets[static_cast<std::size_t>(std::ranges::find(hosts, host) - hosts.begin())];
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

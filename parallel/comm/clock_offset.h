@@ -12,7 +12,7 @@
 
 #include "parallel/comm/collectives.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct ClockOffset {
   std::int64_t offset_ns = 0;  // clock of rank 0's host minus that of this rank's host
@@ -24,4 +24,4 @@ struct ClockOffset {
 Result<ClockOffset> find_clock_offset(Communicator& communicator, const Waiter& waiter,
                                       const std::string& host);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

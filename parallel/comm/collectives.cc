@@ -5,7 +5,7 @@
 #include <bitset>
 #include <cstring>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 using Request = Communicator::Request;
@@ -226,4 +226,4 @@ Result<std::vector<std::string>> all_gather_text(Communicator& communicator, con
   return texts;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

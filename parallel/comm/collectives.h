@@ -15,7 +15,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class Waiter;
 
@@ -111,4 +111,4 @@ Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::s
 Result<std::vector<std::string>> all_gather_text(Communicator& communicator, const Waiter& waiter,
                                                  const std::string& mine);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -30,7 +30,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class Communicator {
  public:
@@ -80,4 +80,4 @@ class Communicator {
 // communicator are never mixed up.
 enum Tag : int { tag_never_sent = 0, tag_collective = 1, tag_exchange = 1000 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

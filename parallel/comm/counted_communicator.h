@@ -5,7 +5,7 @@
 #include "parallel/comm/group_communicator.h"
 #include "parallel/comm/traffic.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class CountedCommunicator final : public Communicator {
  public:
@@ -43,4 +43,4 @@ class CountedCommunicator final : public Communicator {
   AxisTraffic traffic_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

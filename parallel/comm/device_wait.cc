@@ -1,6 +1,6 @@
 #include "parallel/comm/device_wait.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 void wait_for_device(Device& device, Communicator& communicator) {
   constexpr std::int64_t poll_interval_us = 5000;
@@ -12,4 +12,4 @@ void poll_peers(Communicator& communicator) {
   if (communicator.size() > 1 && !communicator.abandoned()) static_cast<void>(communicator.check_peers());
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -7,7 +7,7 @@
 #include "parallel/comm/communicator.h"
 #include "runtime/device/device.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Time that a thread with pending messages waits for its device before it polls them again: MPI makes no
 // progress unless it is polled, but every poll takes the processor from a kernel.
@@ -29,4 +29,4 @@ inline bool holds_up_messages(Device& device) {
 // that it finds is reported by the next call on the communicator.
 void poll_peers(Communicator& communicator);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

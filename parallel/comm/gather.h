@@ -11,7 +11,7 @@
 #include "parallel/comm/collectives.h"
 #include "runtime/core/record.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Returns the records of all ranks, by rank. All ranks call it together. Errors: ExitCode::communication,
 // also where a rank's record cannot be read; all ranks get that error alike, and the communicator stays
@@ -34,4 +34,4 @@ Result<std::vector<T>> gather(Communicator& communicator, const Waiter& waiter, 
   return all;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -7,7 +7,7 @@
 #include "parallel/comm/host_transport.h"
 #include "runtime/core/check.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr int tags_of_a_group = 1 << 13;
@@ -46,4 +46,4 @@ GroupCommunicator::GroupCommunicator(Communicator& parent, std::vector<int> memb
   rank_ = static_cast<int>(self - members_.begin());
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

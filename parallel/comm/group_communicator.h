@@ -11,7 +11,7 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/traffic.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Tag space of a group. Groups that share two ranks have different ones.
 enum class TagGroup : int {
@@ -57,4 +57,4 @@ class GroupCommunicator final : public Communicator {
   int tag_base_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -1,6 +1,6 @@
 #include "parallel/comm/guarded_transport.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr std::int64_t look_interval_ns =
@@ -50,4 +50,4 @@ void GuardedTransport::abandon() {
   transport_->abandon();
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

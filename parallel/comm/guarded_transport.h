@@ -13,7 +13,7 @@
 #include "parallel/comm/traffic.h"
 #include "parallel/comm/transport.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class GuardedTransport final : public Transport {
  public:
@@ -46,4 +46,4 @@ class GuardedTransport final : public Transport {
   std::int64_t next_look_ns_ = 0;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

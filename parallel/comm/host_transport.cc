@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 static_assert(2 * Transport::ranks_max <= Communicator::request_count_max);
@@ -112,4 +112,4 @@ Transport::Awaited HostTransport::awaited() const {
   return {.number = oldest_};
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -7,7 +7,7 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/transport.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class HostTransport final : public Transport {
  public:
@@ -62,4 +62,4 @@ class HostTransport final : public Transport {
   std::vector<Request> receives_, sends_;  // [slot][peer]
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

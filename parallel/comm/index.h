@@ -3,11 +3,11 @@
 
 #include <cstddef>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Returns the number, which is not negative, as an index.
 inline std::size_t index(int number) {
   return static_cast<std::size_t>(number);
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

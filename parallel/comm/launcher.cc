@@ -9,7 +9,7 @@
 
 #include "runtime/os/process_identity.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 // Variables set by mpirun of Open MPI; by that of MPICH, Intel MPI and others of that family; and by srun.
@@ -98,4 +98,4 @@ std::string launched_as(Env& env) {
   return fmt::format("rank {} of {} ({}={})", launched_rank(env), ranks.number, ranks.name, ranks.number);
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

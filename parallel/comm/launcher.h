@@ -7,7 +7,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 bool launched_by_mpi(Env& env);    // as one rank of a job
 bool launched_by_ranks(Env& env);  // by ranks of a run that is going on, with MPI_Comm_spawn
@@ -31,4 +31,4 @@ Result<void> check_tasks_are_ranks(Env& env);
 // Returns the rank for messages: "rank 2 of 4 (OMPI_COMM_WORLD_SIZE=4)".
 std::string launched_as(Env& env);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -29,7 +29,7 @@
 #include "runtime/core/exact_sum.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Calls visit(word) for each 64-bit word of a field, in order.
 template <typename T>
@@ -89,4 +89,4 @@ Result<void> sum_over_ranks(Communicator& communicator, const Waiter& waiter, T&
   return {};
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct Traffic {
   std::uint64_t bytes_sent = 0, messages_sent = 0;
@@ -54,4 +54,4 @@ class AxisTraffic {
   std::array<Traffic, axis_count> traffic_{};
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 Awaited awaited_of(const Transport& transport, const char* operation) {
   const Transport::Awaited awaited = transport.awaited();
@@ -49,4 +49,4 @@ Result<void> pass_on(Transport& pair, const Waiter& waiter, std::span<std::byte>
   return finish_exchanges(pair, waiter, number + 1, operation);
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

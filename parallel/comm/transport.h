@@ -35,7 +35,7 @@
 #include "parallel/comm/collectives.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class Transport {
  public:
@@ -106,4 +106,4 @@ Error give_up_exchange(Transport& transport, const Waiter& waiter, const char* o
 Result<void> pass_on(Transport& pair, const Waiter& waiter, std::span<std::byte> bytes, bool sends,
                      const char* operation);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -4,7 +4,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr std::uint64_t alignment_elements = 16;
@@ -256,4 +256,4 @@ std::vector<ShardSpec> BucketPlan::shard_specs(int rank, const std::string& kind
   return result;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -31,7 +31,7 @@
 
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct BucketTensor {
   std::string name;
@@ -152,4 +152,4 @@ class BucketPlan {
   int gradient_slots_ = 0;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -6,7 +6,7 @@
 
 #include "parallel/comm/device_wait.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Transport& transport,
                              Device& device, const Waiter& waiter, MemoryPlan& plan)
@@ -376,4 +376,4 @@ void LaneReduction::finish_step() {
   sum_.add_tied();
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

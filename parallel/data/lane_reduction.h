@@ -40,7 +40,7 @@
 #include "runtime/os/fault_point.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct LaneReductionCounts {
   // "Before backward ended" counts sends that were posted before the last bucket of the lane was ready.
@@ -191,4 +191,4 @@ class LaneReduction {
   Recorded recorded_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -6,7 +6,7 @@
 #include "kernels/optimizer.h"
 #include "parallel/comm/index.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr std::uint64_t staging_alignment = 16;
@@ -151,4 +151,4 @@ void LaneSum::finish(int bucket, const float* last_term) {
   }
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -16,7 +16,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/device/device.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class LaneSum {
  public:
@@ -68,4 +68,4 @@ class LaneSum {
   std::span<double> square_sums_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -6,7 +6,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class LaneSchedule {
  public:
@@ -27,4 +27,4 @@ class LaneSchedule {
   int ranks_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

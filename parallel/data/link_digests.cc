@@ -4,7 +4,7 @@
 
 #include "runtime/core/random.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 std::vector<int> global_ranks_of(const Transport& transport) {
@@ -77,4 +77,4 @@ Digest LinkDigests::balance() const {
   return balance;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

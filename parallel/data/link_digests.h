@@ -24,7 +24,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/device/device.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Returns the weight of the link on which `source` sends to `target`, both as Transport::global_rank(): odd, so
 // that no product with it is 0 unless the other factor is, and, being a hash, another one for each direction.
@@ -66,4 +66,4 @@ class LinkDigests {
   bool wanted_ = false;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -5,7 +5,7 @@
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/index.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr const char* gathering = "the gathering of parameters";
@@ -209,4 +209,4 @@ Error ParameterGather::give_up() {
                                 : give_up_exchange(*transport_, waiter_, gathering);
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -28,7 +28,7 @@
 #include "runtime/device/device.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct ParameterGatherCounts {
   std::uint64_t buckets = 0;          // number of buckets gathered
@@ -116,4 +116,4 @@ class ParameterGather {
   ParameterGatherCounts counts_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -4,7 +4,7 @@
 
 #include "kernels/elementwise.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr std::size_t slot_count = 2;  // one is filled while the other is sent
@@ -151,4 +151,4 @@ Result<bool> PinnedTransport::advance() {
   return sent || moved || arrived || finished;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

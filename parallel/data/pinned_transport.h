@@ -16,7 +16,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/device/device.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Returns the size of all messages that `rank` receives and sends in one exchange: the largest that a lane
 // reduction (fp32) or a gather of parameters needs.
@@ -76,4 +76,4 @@ class PinnedTransport final : public Transport {
   Number next_ = 0, oldest_ = 0;  // the same numbers as host_'s
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

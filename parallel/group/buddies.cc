@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 // Member of a data group that could store a replica. Two members of one class never store replicas for each
@@ -134,4 +134,4 @@ bool any_crosses_hosts(std::span<const int> buddies, std::span<const std::string
   return false;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

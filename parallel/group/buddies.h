@@ -13,7 +13,7 @@
 
 #include "parallel/group/mesh.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Returns the buddy of each rank; -1 for spares and for a rank that is alone in its group. Within a group,
 // all ranks that can store replicas store about equally many; where hosts have unequal numbers of its ranks,
@@ -25,4 +25,4 @@ bool all_cross_hosts(std::span<const int> buddies, std::span<const std::string> 
 // Returns whether at least one rank has a buddy on another host.
 bool any_crosses_hosts(std::span<const int> buddies, std::span<const std::string> host_of_rank);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -8,7 +8,7 @@
 
 #include "parallel/comm/transport.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 bool is_power_of_two(std::int64_t value) {
@@ -222,4 +222,4 @@ MeshShape mesh_shape(const Layout& layout) {
           .spares = static_cast<int>(layout.spares)};
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

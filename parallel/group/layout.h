@@ -13,7 +13,7 @@
 #include "parallel/group/mesh.h"
 #include "parallel/pipeline/schedule.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Requested layout, as in the config.
 struct Layout {
@@ -56,4 +56,4 @@ std::vector<LayoutProblem> layout_problems(const Layout& layout, const LayoutFac
 // Returns the mesh shape of a layout without problems.
 MeshShape mesh_shape(const Layout& layout);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 LeavingStep leaving_step(const LeavingFacts& facts) {
   if (facts.others.empty()) return LeavingStep::exit_with_code;
@@ -11,4 +11,4 @@ LeavingStep leaving_step(const LeavingFacts& facts) {
   return is_lowest && !facts.looked_long ? LeavingStep::look_again : LeavingStep::die;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 enum class LeavingStep : std::uint8_t {
   exit_with_code,  // nobody waits for this rank
@@ -28,4 +28,4 @@ struct LeavingFacts {
 
 LeavingStep leaving_step(const LeavingFacts& facts);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -12,7 +12,7 @@
 #include "parallel/group/quorum.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 // Message by which a rank introduces itself in the first exchange of an epoch.
@@ -300,4 +300,4 @@ bool Membership::is_proven_dead(const Member& member) {
   return member.identity().has_ended(env_->processes());
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -29,7 +29,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/process_identity.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // State of the processes that start_new_ranks() started.
 enum class NewRankState : std::uint8_t {
@@ -216,4 +216,4 @@ std::map<std::string, int> ranks_by_host(const MembershipView& view);
 // Returns "rank 2 (host a)" or "ranks 1 (host a), 3 (host b)".
 std::string name_members(const std::vector<Member>& members);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -7,7 +7,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 struct Host {
@@ -132,4 +132,4 @@ std::vector<int> Mesh::group(int rank, MeshAxes axes) const {
   return ranks;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

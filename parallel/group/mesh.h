@@ -15,7 +15,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct MeshShape {
   int data = 1;      // copies of the model
@@ -80,4 +80,4 @@ class Mesh {
   std::vector<int> spares_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

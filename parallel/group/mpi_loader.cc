@@ -5,7 +5,7 @@
 #include "parallel/comm/launcher.h"
 #include "runtime/os/paths.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 Error not_loaded() {
@@ -42,4 +42,4 @@ Result<MpiFacts> mpi_library_facts() {
   return module->facts();
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

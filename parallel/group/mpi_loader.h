@@ -15,7 +15,7 @@
 #include "runtime/core/wait_listener.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct MpiFacts {
   std::string library;          // "Open MPI 5.0.11"
@@ -73,4 +73,4 @@ Result<std::unique_ptr<MpiSession>> start_mpi(Env& env, std::int64_t join_timeou
 // compiled in.
 Result<MpiFacts> mpi_library_facts();
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

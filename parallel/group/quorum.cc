@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 bool has_quorum(const QuorumFacts& facts) {
   std::vector<int> counting;
@@ -14,4 +14,4 @@ bool has_quorum(const QuorumFacts& facts) {
   return !counting.empty() && std::ranges::binary_search(facts.left, counting.front());
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Launched ranks that a quorum is computed from; each list is ascending.
 struct QuorumFacts {
@@ -20,4 +20,4 @@ struct QuorumFacts {
 // that counts. When all missing ranks are dead, the rest goes on, even a single rank.
 bool has_quorum(const QuorumFacts& facts);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

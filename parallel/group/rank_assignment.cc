@@ -4,7 +4,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 int RankAssignment::coordinate_of(int rank) const {
   const auto coordinate = std::ranges::find(active_ranks, rank);
@@ -44,4 +44,4 @@ Result<RankAssignment> assign_ranks(const AssignmentRequest& request,
               request.data_min > 1 ? ", the fewest that elastic.min_data_parallel allows" : "");
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -14,7 +14,7 @@
 #include "parallel/group/mesh.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct AssignmentRequest {
   int data_max = 1;  // copies of the model
@@ -38,4 +38,4 @@ Result<RankAssignment> assign_ranks(const AssignmentRequest& request,
 // Returns the assignment of a mesh with spares, with which a run starts.
 RankAssignment assignment_of(const Mesh& mesh);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -9,7 +9,7 @@
 
 #include "runtime/os/thread.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 using Request = Communicator::Request;
@@ -287,4 +287,4 @@ Result<void> run_local_ranks(int size, const std::function<Result<void>(Communic
   return {};
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

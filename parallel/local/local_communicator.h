@@ -9,7 +9,7 @@
 #include "parallel/comm/communicator.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Returns `size` connected ends; each is used by one thread.
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size);
@@ -21,4 +21,4 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(const std::v
 Result<void> run_local_ranks(int size, const std::function<Result<void>(Communicator&)>& body,
                              Env& env = posix_env());
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <utility>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 Deadline::Deadline(Env& env, std::int64_t timeout_ms, const WaitReport& reported, std::string sentence,
                    std::function<std::string()> sooner, std::function<void()> leave)
@@ -56,4 +56,4 @@ bool Deadline::wait_for_end(std::int64_t timeout_ms) {
   }
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

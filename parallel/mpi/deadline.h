@@ -12,7 +12,7 @@
 #include "runtime/core/wait_listener.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // A Deadline runs from construction to destruction; on expiry `sentence` goes to stderr and the process ends
 // at once with ExitCode::communication, because a blocked MPI call can neither be cancelled nor be left.
@@ -47,4 +47,4 @@ class Deadline {
   std::thread thread_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

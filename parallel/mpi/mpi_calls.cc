@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 std::string mpi_text(int code) {
   char text[MPI_MAX_ERROR_STRING] = "";
@@ -43,4 +43,4 @@ int test_when_complete(MPI_Request& request, int& complete) {
   return MPI_Test(&request, &complete, MPI_STATUS_IGNORE);
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Returns the sentence of MPI for an error code.
 std::string mpi_text(int code);
@@ -22,4 +22,4 @@ std::vector<bool> failed_ranks(MPI_Comm communicator, int size);
 // such a part of a freed send completes, it ends this process ("Send error after request freed").
 int test_when_complete(MPI_Request& request, int& complete);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -10,7 +10,7 @@
 #include "parallel/comm/collectives.h"
 #include "parallel/mpi/mpi_calls.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 #ifdef OMPI_HAVE_MPI_EXT_FTMPI
@@ -307,4 +307,4 @@ Error MpiCommunicator::error_of(int code, const Slot& slot) {
               std::string_view(text, static_cast<std::size_t>(length)));
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

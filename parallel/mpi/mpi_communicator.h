@@ -20,7 +20,7 @@
 #include "runtime/core/wait_listener.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class MpiCommunicator final : public Communicator {
  public:
@@ -101,4 +101,4 @@ class MpiCommunicator final : public Communicator {
   std::vector<Request> free_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -1,7 +1,7 @@
 // The one symbol of libholdfast_mpi.so that can be seen from outside.
 #include "parallel/mpi/mpi_session.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 extern "C" const MpiModule* holdfast_mpi_module();
 
@@ -10,4 +10,4 @@ const MpiModule* holdfast_mpi_module() {
   return &module;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

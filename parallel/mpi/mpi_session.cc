@@ -17,7 +17,7 @@
 #include "parallel/mpi/mpi_world.h"
 #include "runtime/os/paths.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 // "Open MPI v5.0.11, package: ..." -> "Open MPI 5.0.11"; other libraries: their first line.
@@ -159,4 +159,4 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
   return std::unique_ptr<MpiSession>(std::move(session));
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

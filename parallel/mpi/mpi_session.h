@@ -5,7 +5,7 @@
 
 #include "parallel/group/mpi_loader.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Implements start_mpi(); the function below implements mpi_library_facts().
 Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t join_timeout_ms,
@@ -13,4 +13,4 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
                                                       const Preparation& preparation = {});
 MpiFacts facts_of_linked_mpi();
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -15,7 +15,7 @@
 #include "parallel/mpi/mpi_calls.h"
 #include "runtime/os/process_identity.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 // Tags of messages between the leader and the processes that it started.
@@ -433,4 +433,4 @@ void MpiWorld::join(std::int64_t, const Preparation&) {
 }
 #endif
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -24,7 +24,7 @@
 #include "parallel/group/mpi_loader.h"
 #include "parallel/mpi/mpi_communicator.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class MpiWorld final : public ShrinkingWorld {
  public:
@@ -77,4 +77,4 @@ class MpiWorld final : public ShrinkingWorld {
   std::vector<MPI_Comm> connections_;  // between old and new processes
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -8,7 +8,7 @@
 
 #include "runtime/device/cuda_error.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr std::int64_t poll_us = 200;
@@ -198,4 +198,4 @@ CudaError NcclCommunicators::free_all() {
   return first;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

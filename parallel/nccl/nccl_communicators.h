@@ -32,7 +32,7 @@
 #include "runtime/device/nccl_library.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // One communicator and the CUDA objects that belong to it.
 struct NcclLink {
@@ -108,4 +108,4 @@ class NcclCommunicators {
   std::thread thread_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -8,7 +8,7 @@
 
 #include "runtime/os/posix_variables.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 // Returns the configuration files in NCCL's order. NCCL looks up the home directory in the user database,
@@ -68,4 +68,4 @@ void set_nccl_variables(Env& env) {
   }
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

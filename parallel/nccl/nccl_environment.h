@@ -13,7 +13,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct NcclSetting {
   std::string value;
@@ -37,4 +37,4 @@ Result<void> check_nccl_environment(Env& env);
 //                                 epoch, they may in the next. choose_transport() decides when it is allowed
 void set_nccl_variables(Env& env);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

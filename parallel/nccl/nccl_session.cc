@@ -7,7 +7,7 @@
 #include "parallel/comm/agreement.h"
 #include "parallel/nccl/nccl_transport.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr std::size_t first_message_bytes = 16;
@@ -171,4 +171,4 @@ Error NcclSession::cuda_failed(const char* call, CudaError error) {
               library_->text(error));
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

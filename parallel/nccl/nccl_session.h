@@ -22,7 +22,7 @@
 #include "parallel/comm/transport.h"
 #include "parallel/nccl/nccl_communicators.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct NcclOptions {
   int device = 0;  // CUDA ordinal
@@ -72,4 +72,4 @@ class NcclSession {
   NcclCommunicators communicators_;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -4,7 +4,7 @@
 
 #include "runtime/device/cuda_error.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 // "ranks 0, 2 and 3"
@@ -186,4 +186,4 @@ Error NcclTransport::cuda_failed(Number number, const char* call, CudaError erro
       rank_, link_->name, describe(number), call, library_->text(error));
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -43,7 +43,7 @@
 #include "parallel/comm/transport.h"
 #include "parallel/nccl/nccl_communicators.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 class NcclTransport final : public Transport {
  public:
@@ -94,4 +94,4 @@ class NcclTransport final : public Transport {
   CudaError cuda_error_ = 0;                   // of the last failure
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -6,7 +6,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr std::array<std::pair<ScheduleKind, const char*>, 4> kind_names = {{
@@ -185,4 +185,4 @@ std::vector<int> weight_gradient_buffers(const ScheduleShape& shape, const std::
   return most;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -29,7 +29,7 @@
 #include <string_view>
 #include <vector>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 enum class ScheduleKind { gpipe, one_forward_one_backward, interleaved, zero_bubble };
 const char* name_of(ScheduleKind kind);  // name in the table above
@@ -106,4 +106,4 @@ int weight_gradients_pending_max(const ScheduleShape& shape, int stage);
 // parts are in the order of microbatches, so microbatch i may use buffer i mod this number.
 std::vector<int> weight_gradient_buffers(const ScheduleShape& shape, const std::vector<Action>& actions);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -8,7 +8,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr double not_yet = std::numeric_limits<double>::infinity();
@@ -139,4 +139,4 @@ std::string describe(const ScheduleShape& shape, const ScheduleTime& time) {
   return text;
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -16,7 +16,7 @@
 
 #include "parallel/pipeline/schedule.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Durations of one microbatch through one part, all in the same unit. A backward in one piece takes the sum
 // of both.
@@ -49,4 +49,4 @@ ScheduleTime schedule_time(const Schedule& schedule, std::span<const PartDuratio
 // 1".
 std::string describe(const ScheduleShape& shape, const ScheduleTime& time);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -8,7 +8,7 @@
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/index.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 StagePosition position_of(const Action& action) {
@@ -379,4 +379,4 @@ Error StageExecutor::timed_out(int index_of_action) {
               action.microbatch, neighbours);
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -27,7 +27,7 @@
 #include "runtime/device/device.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // One microbatch in one chunk of the stage.
 struct StagePosition {
@@ -156,4 +156,4 @@ class StageExecutor {
   int first_microbatch_ = 0;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

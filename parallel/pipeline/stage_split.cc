@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 // Something that gets layers: a stage, or a part of one.
@@ -120,4 +120,4 @@ Result<StageSplit> split_as_given(std::span<const std::int64_t> layers_of_part, 
   return split_by_counts(stages, chunks, layers_of_part);
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -10,7 +10,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Costs of the ends of the model, in units of one layer, for one microbatch forward and backward.
 struct EndCosts {
@@ -49,4 +49,4 @@ StageSplit split_layers(int layers, int stages, int chunks, const EndCosts& ends
 Result<StageSplit> split_as_given(std::span<const std::int64_t> layers_of_part, int layers, int stages,
                                   int chunks);
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -7,7 +7,7 @@
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/index.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 namespace {
 
 constexpr const char* exchange_operation = "an exchange between the slices of a layer";
@@ -132,4 +132,4 @@ Result<void> TensorGroup::finish_sum(Device& device, Device::Ticket own_sum, con
   return {};
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

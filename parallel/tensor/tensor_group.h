@@ -24,7 +24,7 @@
 #include "runtime/device/device.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 // Partial results of all rows, one for each slice of this rank, and the buffer for those of the peers.
 struct SliceSums {
@@ -85,4 +85,4 @@ class TensorGroup {
   SpanRecorder* spans_ = nullptr;
 };
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

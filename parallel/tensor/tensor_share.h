@@ -3,7 +3,7 @@
 // `count` neighbouring ones, and so do its peers.
 #pragma once
 
-namespace holdfast::inline parallel {
+namespace holdfast::parallel {
 
 struct TensorShare {
   int slices = 1;
@@ -20,4 +20,4 @@ inline TensorShare all_slices(int slices) {
   return {.slices = slices, .first = 0, .count = slices};
 }
 
-}  // namespace holdfast::inline parallel
+}  // namespace holdfast::parallel

@@ -23,7 +23,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/save/snapshot_memory.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* check_usage =
@@ -252,4 +252,4 @@ int run_check_command(const std::vector<std::string>& words) {
   return run.ok() ? 0 : complain(run.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -12,7 +12,7 @@
 #include "runtime/run/run_identity.h"
 #include "watchdog/board.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* clean_usage =
@@ -145,4 +145,4 @@ int run_clean_command(const std::vector<std::string>& arguments) {
   return cleaned.ok() ? 0 : complain(cleaned.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -27,7 +27,7 @@
 #include "runtime/os/paths.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* collect_usage =
@@ -327,4 +327,4 @@ int run_collect_command(const std::vector<std::string>& arguments) {
   return collected.ok() ? 0 : complain(collected.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 int run_bench_command(const std::vector<std::string>& arguments);
 int run_chaos_command(const std::vector<std::string>& arguments);
@@ -36,4 +36,4 @@ int run_verify_command(const std::vector<std::string>& arguments);
 
 void print_version();
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -9,7 +9,7 @@
 #include "runtime/core/suggest.h"
 #include "runtime/run/event_schema.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* config_usage =
@@ -64,4 +64,4 @@ int run_config_command(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -3,7 +3,7 @@
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 Result<std::string> device_option(const Arguments& arguments, Env& env) {
   Config config;
@@ -13,4 +13,4 @@ Result<std::string> device_option(const Arguments& arguments, Env& env) {
   return config.device;
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

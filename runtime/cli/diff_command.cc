@@ -15,7 +15,7 @@
 #include "runtime/interop/checkpoint_diff.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr int states_differ = 1;  // as diff(1) and cmp(1)
@@ -172,4 +172,4 @@ int run_diff_command(const std::vector<std::string>& arguments) {
   return code.ok() ? *code : complain(code.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

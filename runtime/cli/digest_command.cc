@@ -5,7 +5,7 @@
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/save/state_digest.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* digest_usage =
@@ -36,4 +36,4 @@ int run_digest_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -14,7 +14,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_holder.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr std::int64_t look_at_answer_us = 100'000;
@@ -136,4 +136,4 @@ int run_drain_command(const std::vector<std::string>& arguments) {
   return drained.ok() ? 0 : complain(drained.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -9,7 +9,7 @@
 #include "runtime/inference/file_evaluation.h"
 #include "runtime/interop/checkpoint_contents.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* evaluate_usage =
@@ -70,4 +70,4 @@ int run_evaluate_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

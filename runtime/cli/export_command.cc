@@ -7,7 +7,7 @@
 #include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/model_export.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* export_usage =
@@ -62,4 +62,4 @@ int run_export_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

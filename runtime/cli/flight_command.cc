@@ -5,7 +5,7 @@
 #include "runtime/os/foreign_text.h"
 #include "watchdog/flight_merge.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* flight_usage =
@@ -38,4 +38,4 @@ int run_flight_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -7,7 +7,7 @@
 #include "runtime/run/launch_record.h"
 #include "watchdog/guard.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* guard_usage =
@@ -56,4 +56,4 @@ int run_guard_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

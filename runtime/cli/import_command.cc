@@ -11,7 +11,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/save/run_state.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* import_usage =
@@ -113,4 +113,4 @@ int run_import_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -18,7 +18,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/save/run_state.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* inspect_usage =
@@ -248,4 +248,4 @@ int run_inspect_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

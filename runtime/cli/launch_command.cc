@@ -12,6 +12,7 @@
 #include "runtime/core/result.h"
 #include "runtime/core/units.h"
 #include "runtime/elastic/prepare.h"
+#include "runtime/integrity/product_test.h"
 #include "runtime/launch/host_command.h"
 #include "runtime/launch/host_ready.h"
 #include "runtime/launch/launcher.h"
@@ -25,9 +26,8 @@
 #include "runtime/os/signals.h"
 #include "runtime/plan/layout_plan.h"
 #include "runtime/rank/device_choice.h"
-#include "runtime/train/product_test.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* launch_usage =
@@ -209,4 +209,4 @@ int run_launch_command(const std::vector<std::string>& arguments) {
   return code.ok() ? static_cast<int>(*code) : complain(code.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -15,6 +15,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/processes.h"
 
+namespace holdfast::cli {
 namespace {
 
 struct Command {
@@ -26,42 +27,37 @@ struct Command {
 };
 
 constexpr std::array<Command, 25> commands = {{
-    {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command, true},
-    {"launch", "train under mpirun, and start the run again when something fails",
-     holdfast::run_launch_command, true},
-    {"save", "let a run that is going on save, and go on", holdfast::run_save_command},
+    {"train", "train a model, or go on with a run that was interrupted", run_train_command, true},
+    {"launch", "train under mpirun, and start the run again when something fails", run_launch_command, true},
+    {"save", "let a run that is going on save, and go on", run_save_command},
     {"status", "how a run stands: its hosts and ranks, what is saved, what a failure would cost now",
-     holdfast::run_status_command},
-    {"drain", "let a run leave a host, with nothing computed again", holdfast::run_drain_command},
+     run_status_command},
+    {"drain", "let a run leave a host, with nothing computed again", run_drain_command},
     {"chaos", "train again and again with faults, and compare the bits with the run that had none",
-     holdfast::run_chaos_command, true},
+     run_chaos_command, true},
     {"check", "check a config and its data without training; say what this machine offers",
-     holdfast::run_check_command},
-    {"plan", "memory, traffic and time of a run before it starts; layouts that fit",
-     holdfast::run_plan_command},
-    {"sample", "let a trained model write text", holdfast::run_sample_command},
-    {"evaluate", "loss of a trained model on a data file", holdfast::run_evaluate_command},
-    {"digest", "digests of the newest saved state: equal lines are equal bits", holdfast::run_digest_command},
-    {"inspect", "what a run directory or a checkpoint holds", holdfast::run_inspect_command},
-    {"verify", "read every byte of the checkpoints and say what is damaged", holdfast::run_verify_command},
-    {"diff", "which tensors of two checkpoints differ, and by how much", holdfast::run_diff_command},
-    {"replay", "compute a recorded step of a run again, and compare the bits", holdfast::run_replay_command},
-    {"export", "the weights of a checkpoint as safetensors or as an llm.c model",
-     holdfast::run_export_command},
-    {"import", "a checkpoint of a Hugging Face folder or an llm.c model", holdfast::run_import_command},
-    {"report", "write RUN/report.html from the run's events", holdfast::run_report_command},
+     run_check_command},
+    {"plan", "memory, traffic and time of a run before it starts; layouts that fit", run_plan_command},
+    {"sample", "let a trained model write text", run_sample_command},
+    {"evaluate", "loss of a trained model on a data file", run_evaluate_command},
+    {"digest", "digests of the newest saved state: equal lines are equal bits", run_digest_command},
+    {"inspect", "what a run directory or a checkpoint holds", run_inspect_command},
+    {"verify", "read every byte of the checkpoints and say what is damaged", run_verify_command},
+    {"diff", "which tensors of two checkpoints differ, and by how much", run_diff_command},
+    {"replay", "compute a recorded step of a run again, and compare the bits", run_replay_command},
+    {"export", "the weights of a checkpoint as safetensors or as an llm.c model", run_export_command},
+    {"import", "a checkpoint of a Hugging Face folder or an llm.c model", run_import_command},
+    {"report", "write RUN/report.html from the run's events", run_report_command},
     {"timeline", "what every rank computed and waited for in recorded steps, and the pipeline's bubble",
-     holdfast::run_timeline_command},
-    {"flight", "what every rank was at when one hung or died, and who was the cause",
-     holdfast::run_flight_command},
-    {"guard", "looks after the ranks of a host; they start it themselves", holdfast::run_guard_command, true},
-    {"bench", "where the time goes, beside what this machine allows", holdfast::run_bench_command},
-    {"clean", "remove what killed starts of a run left in this host's shared memory",
-     holdfast::run_clean_command},
+     run_timeline_command},
+    {"flight", "what every rank was at when one hung or died, and who was the cause", run_flight_command},
+    {"guard", "looks after the ranks of a host; they start it themselves", run_guard_command, true},
+    {"bench", "where the time goes, beside what this machine allows", run_bench_command},
+    {"clean", "remove what killed starts of a run left in this host's shared memory", run_clean_command},
     {"collect", "one whole checkpoint of the parts that hosts keep where run.directory is local to each",
-     holdfast::run_collect_command},
+     run_collect_command},
     {"config", "reference of all keys, the config as it is resolved, a schema for editors",
-     holdfast::run_config_command},
+     run_config_command},
 }};
 
 void print_help() {
@@ -76,33 +72,34 @@ int run_command(const std::string& name, const std::vector<std::string>& words) 
   const auto* found = std::ranges::find(commands, name, &Command::name);
   if (found != commands.end()) {
     const int code = found->run(words);
-    return found->has_news && !holdfast::wants_help(words) ? code : holdfast::with_output(code);
+    return found->has_news && !wants_help(words) ? code : with_output(code);
   }
   std::vector<std::string_view> names;
   for (const Command& command : commands) names.push_back(command.name);
-  const std::string near = holdfast::closest(name, names);
-  return holdfast::complain(holdfast::fail(holdfast::ExitCode::config,
-                                           "there is no command {}{}; holdfast --help lists them", name,
-                                           near.empty() ? "" : fmt::format(", did you mean {}?", near)));
+  const std::string near = closest(name, names);
+  return complain(fail(ExitCode::config, "there is no command {}{}; holdfast --help lists them", name,
+                       near.empty() ? "" : fmt::format(", did you mean {}?", near)));
 }
 
 int run(const std::vector<std::string>& words) {
   const std::string first = words.empty() ? "" : words.front();
   if (first == "--version" || first == "version") {
-    holdfast::print_version();
-    return holdfast::with_output(0);
+    print_version();
+    return with_output(0);
   }
   if (first == "help" && words.size() > 1) return run_command(words[1], {"--help"});
   if (first.empty() || first == "--help" || first == "-h" || first == "help") {
     print_help();
-    return holdfast::with_output(first.empty() ? static_cast<int>(holdfast::ExitCode::config) : 0);
+    return with_output(first.empty() ? static_cast<int>(ExitCode::config) : 0);
   }
   return run_command(first, {words.begin() + 1, words.end()});
 }
 
 }  // namespace
+}  // namespace holdfast::cli
 
 int main(int argc, char** argv) {
-  if (holdfast::posix_env().variable("HOLDFAST_CORE_FILES") != "1") holdfast::forbid_core_files();
-  return holdfast::run_program(argc, argv, run);
+  using namespace holdfast;
+  if (os::posix_env().variable("HOLDFAST_CORE_FILES") != "1") os::forbid_core_files();
+  return cli::run_program(argc, argv, cli::run);
 }

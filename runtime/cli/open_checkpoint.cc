@@ -4,7 +4,7 @@
 #include "checkpoint/names.h"
 #include "runtime/os/console.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 Error no_checkpoint(const std::string& path) {
@@ -56,4 +56,4 @@ Result<CheckpointPaths> checkpoints_at(Env& env, std::string path) {
   return paths;
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

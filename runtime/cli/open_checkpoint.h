@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 // Opens a checkpoint. `path` is a run directory (its newest whole checkpoint) or one checkpoint. Damaged ones
 // that were skipped are named on stderr. ExitCode::checkpoint when there is none.
@@ -29,4 +29,4 @@ struct CheckpointPaths {
 };
 Result<CheckpointPaths> checkpoints_at(Env& env, std::string path);
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

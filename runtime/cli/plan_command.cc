@@ -19,7 +19,7 @@
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/run/run_layout.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* plan_usage =
@@ -306,4 +306,4 @@ int run_plan_command(const std::vector<std::string>& arguments) {
   return code.ok() ? *code : complain(code.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

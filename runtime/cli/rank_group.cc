@@ -4,7 +4,7 @@
 #include "parallel/local/local_communicator.h"
 #include "runtime/run/launch_record.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 Result<RankGroup> join_ranks(Env& env, WaitListener* listener, const Preparation& preparation) {
   RankGroup group;
@@ -31,4 +31,4 @@ int leave_ranks(RankGroup& group, int code, ExitCode after_error, const std::fun
   return speaks ? code : 0;
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

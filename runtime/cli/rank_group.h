@@ -12,7 +12,7 @@
 #include "runtime/core/wait_listener.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 // Longest wait for all ranks of a start to join.
 inline constexpr std::int64_t join_timeout_ms = 60'000;
@@ -33,4 +33,4 @@ Result<RankGroup> join_ranks(Env& env, WaitListener* listener = nullptr, const P
 // process ends here, with ExitCode `after_error`. `ends` is called before that.
 int leave_ranks(RankGroup& group, int code, ExitCode after_error, const std::function<void()>& ends = {});
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

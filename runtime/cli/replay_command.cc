@@ -14,7 +14,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/replay/replay.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr int step_differs = 1;  // as `holdfast diff`
@@ -192,4 +192,4 @@ int run_replay_command(const std::vector<std::string>& arguments) {
   return leave_ranks(*group, code, outcome.ok() ? ExitCode::communication : outcome.error().code);
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

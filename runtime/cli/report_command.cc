@@ -4,7 +4,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/report/report.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* report_usage =
@@ -34,4 +34,4 @@ int run_report_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -9,7 +9,7 @@
 #include "runtime/inference/sampler.h"
 #include "runtime/os/console.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* sample_usage =
@@ -68,4 +68,4 @@ int run_sample_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -14,7 +14,7 @@
 #include "runtime/run/run_holder.h"
 #include "runtime/run/save_requests.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr std::int64_t look_again_us = 100'000;
@@ -138,4 +138,4 @@ int run_save_command(const std::vector<std::string>& arguments) {
   return saved.ok() ? 0 : complain(saved.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -20,7 +20,7 @@
 #include "runtime/run/run_summary.h"
 #include "watchdog/board.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* status_usage =
@@ -47,7 +47,7 @@ std::set<std::int64_t> processes_here(Env& env, const RunSummary& run, const Run
   const Result<std::vector<std::string>> starts = env.list(paths.launch());
   for (const std::string& start : starts.ok() ? *starts : std::vector<std::string>()) {
     for (const LaunchedRank& rank : read_launched_ranks(env, paths.launch() + "/" + start)) {
-      if (holdfast::is_here(env, rank)) processes.insert(rank.process);
+      if (run::is_here(env, rank)) processes.insert(rank.process);
     }
   }
   return processes;
@@ -111,4 +111,4 @@ int run_status_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -3,9 +3,9 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/timeline/timeline_output.h"
+#include "runtime/report/timeline_output.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* timeline_usage =
@@ -53,4 +53,4 @@ int run_timeline_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -7,7 +7,7 @@
 #include "runtime/os/paths.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 // Replaces this process by the program of the command; returns only when that is not possible.
@@ -30,4 +30,4 @@ int run_chaos_command(const std::vector<std::string>& arguments) {
   return become_command("chaos", arguments);
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -27,7 +27,7 @@
 #include "runtime/run/launch_record.h"
 #include "runtime/run/preemption_notice.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* train_usage =
@@ -249,4 +249,4 @@ int run_train_command(const std::vector<std::string>& arguments) {
   return complain(code.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

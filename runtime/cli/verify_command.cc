@@ -6,7 +6,7 @@
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 constexpr const char* verify_usage =
@@ -56,4 +56,4 @@ int run_verify_command(const std::vector<std::string>& arguments) {
   return outcome.ok() ? 0 : complain(outcome.error());
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

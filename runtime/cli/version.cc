@@ -6,7 +6,7 @@
 #include "runtime/device/device.h"
 #include "runtime/rank/device_choice.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 namespace {
 
@@ -41,4 +41,4 @@ void print_version() {
   }
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

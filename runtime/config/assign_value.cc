@@ -10,7 +10,7 @@
 #include "runtime/core/suggest.h"
 #include "runtime/core/units.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 using Kind = TomlValue::Kind;
@@ -288,4 +288,4 @@ void assign_value(const Option& option, const TomlValue& value, Config& config,
   Reader(option, config, problems).assign(value);
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

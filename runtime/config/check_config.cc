@@ -8,7 +8,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/config/presets.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 constexpr std::int64_t kLargestHead = 256;
@@ -331,4 +331,4 @@ std::vector<ConfigProblem> check_intervals(const Config& config,
   return Checker(config, origin).check_intervals();
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

@@ -10,7 +10,7 @@
 
 #include "kernels/op.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 
 struct SourceConfig {
   std::string path;             // a file; relative to the directory the program was started in
@@ -198,4 +198,4 @@ struct Config {
   TraceConfig trace;
 };
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

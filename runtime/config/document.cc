@@ -8,7 +8,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/core/digest.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 // A comment may hold no control characters and must be UTF-8; an origin comes from file names.
@@ -126,4 +126,4 @@ std::string config_identity(const Config& config) {
   return to_hex(digest_of(text));
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

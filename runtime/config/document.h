@@ -9,7 +9,7 @@
 #include "runtime/config/config.h"
 #include "runtime/config/option.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 
 // Returns TOML that loads back to the same Config, without required keys that have no value; with `origin`, each line is followed by a comment with the
 // origin of its value.
@@ -37,4 +37,4 @@ std::vector<ConfigChange> diff_config(const Config& before, const Config& after)
 // identity describe the same run with the same lanes.
 std::string config_identity(const Config& config);
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

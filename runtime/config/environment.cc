@@ -7,7 +7,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/config/suggest_key.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 constexpr std::string_view kPrefix = "HOLDFAST_";
@@ -67,4 +67,4 @@ std::string suggest_key_of_variable(std::string_view name) {
   return suggest_key(key);
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

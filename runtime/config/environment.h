@@ -8,7 +8,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 
 // Returns the variable that gives the value of a key: HOLDFAST_TRAINING_STEPS of training.steps.
 std::string environment_name(std::string_view key);
@@ -25,4 +25,4 @@ std::vector<std::string> unknown_variables(Env& env);
 // Returns the key that the user of an unknown variable probably meant; empty when none is near.
 std::string suggest_key_of_variable(std::string_view name);
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

@@ -10,7 +10,7 @@
 
 #include "runtime/core/suggest.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 constexpr std::string_view embedding_entry = "embedding", head_entry = "head",
@@ -69,4 +69,4 @@ Result<FreezeList> parse_freeze_list(std::span<const std::string> entries) {
   return list;
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

@@ -8,7 +8,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 
 struct FreezeList {
   struct Layers {
@@ -25,4 +25,4 @@ struct FreezeList {
 // Errors: ExitCode::config, with the entry that is wrong and those that there are.
 Result<FreezeList> parse_freeze_list(std::span<const std::string> entries);
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

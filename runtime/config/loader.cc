@@ -16,7 +16,7 @@
 #include "runtime/core/suggest.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 constexpr std::size_t kDeepestInclude = 32;
@@ -364,4 +364,4 @@ Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& ar
   return overrides;
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

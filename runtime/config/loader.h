@@ -16,7 +16,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 
 struct Override {
   std::string key;    // "training.steps"
@@ -95,4 +95,4 @@ std::int64_t default_head_rows(const Config& config);
 // the value of `stored`. Call before resolve_config when a run is resumed.
 void inherit_resolved(Config& config, const Config& stored);
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

@@ -13,7 +13,7 @@
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 
 // Effect of a changed value on a run that is resumed.
 enum class ResumeEffect : std::uint8_t {
@@ -49,4 +49,4 @@ struct Option {
 // Returns every option, in the order of the reference: a constant table, built at the first call.
 std::span<const Option> option_registry();
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

@@ -8,7 +8,7 @@
 
 #include "runtime/config/option.h"
 
-namespace holdfast::inline config::builders {
+namespace holdfast::config::builders {
 
 // Makes the accessor of the field `name` of a Config that the constructors below take.
 #define HF_FIELD(name)           \
@@ -111,4 +111,4 @@ inline Option required(Option option, std::string_view example) {
   return option;
 }
 
-}  // namespace holdfast::inline config::builders
+}  // namespace holdfast::config::builders

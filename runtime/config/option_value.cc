@@ -8,7 +8,7 @@
 
 #include "runtime/core/units.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 template <typename Value>
@@ -127,4 +127,4 @@ std::string range_text(const Option& option) {
   }
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

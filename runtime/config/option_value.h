@@ -9,7 +9,7 @@
 #include "runtime/config/option.h"
 #include "runtime/config/toml_tree.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 
 const Option* find_option(std::string_view key);  // nullptr when unknown
 
@@ -38,4 +38,4 @@ struct ValueProblem {
 void assign_value(const Option& option, const TomlValue& value, Config& config,
                   std::vector<ValueProblem>& problems);
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

@@ -5,7 +5,7 @@
 #include "runtime/config/option_builders.h"
 #include "runtime/config/presets.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 using namespace builders;
@@ -478,4 +478,4 @@ std::span<const Option> option_registry() {
   return registry;
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

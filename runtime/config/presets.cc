@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 ModelPreset gpt2(std::string_view name, std::int64_t layers, std::int64_t heads, std::int64_t width) {
@@ -72,4 +72,4 @@ const ModelPreset* find_preset(std::string_view name) {
   return nullptr;
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

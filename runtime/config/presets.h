@@ -6,7 +6,7 @@
 
 #include "runtime/config/config.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 
 struct ModelPreset {
   std::string_view name;    // "gpt2-124m"
@@ -17,4 +17,4 @@ struct ModelPreset {
 std::span<const ModelPreset> model_presets();
 const ModelPreset* find_preset(std::string_view name);  // nullptr when unknown
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

@@ -10,7 +10,7 @@
 #include "runtime/config/suggest_key.h"
 #include "runtime/core/suggest.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 constexpr std::string_view kGeneral = "general";  // the name of the section of the top-level keys
@@ -151,4 +151,4 @@ std::string options_reference() {
   return text + preset_table();
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

@@ -7,7 +7,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/config/presets.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 void fill(std::int64_t& value, std::int64_t if_left_out) {
@@ -89,4 +89,4 @@ void inherit_resolved(Config& config, const Config& stored) {
   if (config.device == "auto") config.device = stored.device;
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

@@ -8,7 +8,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/core/json.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 Json source_schema() {
@@ -108,4 +108,4 @@ std::string options_schema() {
   return root.dump(2) + "\n";
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

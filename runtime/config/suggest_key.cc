@@ -11,7 +11,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/core/suggest.h"
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 // Names that PyTorch, Hugging Face, Megatron-LM, torchtitan and nanoGPT have for our keys.
@@ -121,4 +121,4 @@ std::string suggest_key(std::string_view key) {
   return !section.empty() && is_section(section) ? std::string() : closest(key, all);
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

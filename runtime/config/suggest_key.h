@@ -4,10 +4,10 @@
 #include <string>
 #include <string_view>
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 
 // Returns the key with the nearest name in its section, else our key for the name that another program uses,
 // else one of the same name in another section, else the nearest of all. Empty when nothing is near.
 std::string suggest_key(std::string_view key);
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

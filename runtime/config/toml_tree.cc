@@ -7,7 +7,7 @@
 #include <optional>
 #include <tuple>
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 namespace {
 
 TomlPosition position_of(const toml::source_region& region) {
@@ -168,4 +168,4 @@ std::string describe(const TomlValue& value) {
   return {};
 }
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

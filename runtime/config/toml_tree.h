@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-namespace holdfast::inline config {
+namespace holdfast::config {
 
 struct TomlPosition {
   std::uint32_t line = 0;    // from 1; 0 = unknown
@@ -52,4 +52,4 @@ std::string toml_real(double value);
 // Describes a value for messages: string "fast", integer 3, number 0.5, true, a list, a table, a date.
 std::string describe(const TomlValue& value);
 
-}  // namespace holdfast::inline config
+}  // namespace holdfast::config

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 void check_failed(const char* file, int line, const char* condition, std::string_view message) {
   const std::string text = fmt::format("{}:{}: bug: the check `{}` failed{}{}\n", file, line, condition,
@@ -19,4 +19,4 @@ void check_failed_with(const char* file, int line, const char* condition, fmt::s
   check_failed(file, line, condition, fmt::vformat(format, values));
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

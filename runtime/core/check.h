@@ -9,7 +9,7 @@
 
 #include <string_view>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, std::string_view message);
 
@@ -26,19 +26,19 @@ template <typename... Values>
 }
 #endif
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core
 
 // HF_CHECK takes (condition) or (condition, "format {}", values...).
 #ifdef __CUDACC__  // nvcc does not take fmt: its files say the format without the values
-#define HF_CHECK(condition, ...)                                                 \
-  do {                                                                           \
-    if (!(condition)) [[unlikely]]                                               \
-      ::holdfast::check_failed(__FILE__, __LINE__, #condition, "" #__VA_ARGS__); \
+#define HF_CHECK(condition, ...)                                                       \
+  do {                                                                                 \
+    if (!(condition)) [[unlikely]]                                                     \
+      ::holdfast::core::check_failed(__FILE__, __LINE__, #condition, "" #__VA_ARGS__); \
   } while (false)
 #else
-#define HF_CHECK(condition, ...)                                                   \
-  do {                                                                             \
-    if (!(condition)) [[unlikely]]                                                 \
-      ::holdfast::check_failed_as(__FILE__, __LINE__, #condition, "" __VA_ARGS__); \
+#define HF_CHECK(condition, ...)                                                         \
+  do {                                                                                   \
+    if (!(condition)) [[unlikely]]                                                       \
+      ::holdfast::core::check_failed_as(__FILE__, __LINE__, #condition, "" __VA_ARGS__); \
   } while (false)
 #endif

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 enum class NumberMemory : std::uint8_t {
   weights,             // owned master weights, frozen ones included
@@ -47,4 +47,4 @@ struct CorruptedNumber {
   }
 };
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

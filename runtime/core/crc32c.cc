@@ -7,7 +7,7 @@
 #include <nmmintrin.h>
 #endif
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 namespace {
 
 constexpr std::uint32_t polynomial = 0x82f63b78u;  // reflected
@@ -148,4 +148,4 @@ std::uint32_t crc32c_joined(std::uint32_t first, std::uint32_t second, std::uint
   return first ^ second;
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

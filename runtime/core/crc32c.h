@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 // Returns the crc of the bytes. `seed` is the crc of the bytes before: crc32c(b, crc32c(a)) == crc32c(a
 // followed by b).
@@ -22,4 +22,4 @@ namespace detail {
 std::uint32_t crc32c_by_table(std::span<const std::byte> bytes, std::uint32_t seed);
 
 }  // namespace detail
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -2,7 +2,7 @@
 // points request them and devices perform them.
 #pragma once
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 enum class DeviceFault {
   trap,             // the kernel is aborted: cudaErrorLaunchFailure
@@ -17,4 +17,4 @@ constexpr bool is_wrong_product(DeviceFault fault) {
   return fault == DeviceFault::wrong_product || fault == DeviceFault::wrong_products;
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

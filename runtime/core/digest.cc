@@ -7,7 +7,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 namespace {
 
 Digest to_digest(const XXH128_hash_t& hash) {
@@ -101,4 +101,4 @@ Digest chain(const Digest& previous, const Digest& value) {
   return digest_of(std::span<const std::byte>(bytes));
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

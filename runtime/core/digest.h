@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 struct Digest {
   std::uint64_t high = 0;
@@ -53,4 +53,4 @@ class DigestStream {
 // of a run.
 Digest chain(const Digest& previous, const Digest& value);
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 namespace {
 
 // Digit i weighs 2^(32 i - 1074). After normalise() all digits but the top one are in [0, 2^32); the top one
@@ -133,4 +133,4 @@ double ExactSum::value() const {
   return negative ? -magnitude : magnitude;
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 class ExactSum {
  public:
@@ -33,4 +33,4 @@ class ExactSum {
   std::uint32_t pending_ = 0;  // additions since the last carry propagation
 };
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

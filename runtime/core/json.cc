@@ -7,7 +7,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 using Tree = nlohmann::ordered_json;
 
@@ -356,4 +356,4 @@ std::uint64_t Json::count() const {
   return is_number_float() ? static_cast<std::uint64_t>(content_.fraction) : content_.count;
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 class Json;
 struct JsonMember;
@@ -270,4 +270,4 @@ T Json::value(std::string_view key, const T& otherwise) const {
   }
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
@@ -135,4 +135,4 @@ Result<void> KeptMemory::take_host(Held& held, std::uint64_t bytes, const KeptMe
   return {};
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -23,7 +23,7 @@
 
 #include "runtime/core/memory_plan.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 struct KeptMemoryOptions {
   bool device_is_host = true;  // both places are memory of the host
@@ -81,4 +81,4 @@ void fault_in(std::span<std::byte> memory, int threads, const std::function<void
 // called a few times a second, returns true. Does nothing where the system cannot (Linux before 5.14).
 void fault_in_beside(std::span<std::byte> memory, const std::function<bool()>& is_cancelled);
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -9,7 +9,7 @@
 
 #include "runtime/core/units.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 namespace {
 
 constexpr std::array<MemoryClass, 8> all_classes = {
@@ -129,4 +129,4 @@ Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan, const MemorySo
   return arena;
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

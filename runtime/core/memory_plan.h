@@ -19,7 +19,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 enum class MemoryClass : std::uint8_t {
   weights,
@@ -105,4 +105,4 @@ class MemoryArena {
   std::array<OwnedMemory, 2> places_;  // by MemoryKind
 };
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

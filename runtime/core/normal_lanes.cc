@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 // Declares the functions of runtime/core/per_isa/normal_lanes.cc.
 #define HF_DECLARE(isa)                                                                             \
@@ -27,4 +27,4 @@ std::span<const NormalFiller> normal_fillers() {
   return std::span(all).first(count);
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 inline constexpr std::int64_t normal_lanes = 8;
 
@@ -23,4 +23,4 @@ struct NormalFiller {
 // Returns the fillers that this processor can run, the fastest last; never empty.
 std::span<const NormalFiller> normal_fillers();
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -5,7 +5,7 @@
 
 #include "runtime/core/normal_lanes.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 namespace {
 
 // The third counter word keeps the words of normal() apart from those of bits().
@@ -120,4 +120,4 @@ void RandomStream::fill_normals(std::uint64_t first_element, float deviation, st
   for (std::size_t i = in_lanes; i < values.size(); ++i) values[i] = deviation * normal(first_element + i);
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

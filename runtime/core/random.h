@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 using Philox4 = std::array<std::uint32_t, 4>;
 Philox4 philox4x32(const Philox4& counter, std::uint64_t key);
@@ -29,4 +29,4 @@ class RandomStream {
   std::uint64_t key_;
 };
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -31,7 +31,7 @@
 #include "runtime/core/json.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 inline constexpr auto ignore_field = [](const char*, const auto&) {};
 template <typename T>
@@ -143,4 +143,4 @@ Result<T> record_from_text(std::string_view text) {
   return fail(ExitCode::communication, "its field {} has another type or is out of range", problem);
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

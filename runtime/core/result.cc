@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 void value_of_error(const Error& error) {
   check_failed_as(__FILE__, __LINE__, "ok()", "value() of an error: {}", error.message);
@@ -28,4 +28,4 @@ Error fail_with(ExitCode code, fmt::string_view format, fmt::format_args values)
   return Error{code, fmt::vformat(format, values)};
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -16,7 +16,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 // The process exit codes of docs/errors.md. An Error carries the code that the program ends with if nobody
 // handles it.
@@ -135,7 +135,7 @@ Error fail_because(const Error& cause, ExitCode code, fmt::format_string<Values.
   return with_cause(cause, fail_with(code, format, fmt::make_format_args(values...)));
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core
 
 #define HF_CONCAT_(a, b) a##b
 #define HF_CONCAT(a, b) HF_CONCAT_(a, b)

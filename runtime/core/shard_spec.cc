@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 namespace {
 
 // Elements [first, end) of one tensor, which existing[index] provides.
@@ -178,4 +178,4 @@ Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existin
   return copies;
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -12,7 +12,7 @@
 #include "runtime/core/result.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 struct ShardSpec {
   std::string tensor;  // e.g. "layers.3.attention.qkv.weight"
@@ -51,4 +51,4 @@ std::vector<ShardSpec> whole_slices(const std::vector<ShardSpec>& pieces);
 Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existing,
                                            const std::vector<ShardSpec>& wanted);
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 std::vector<std::string> split_list(std::string_view list, char separator) {
   std::vector<std::string> parts;
@@ -14,4 +14,4 @@ std::vector<std::string> split_list(std::string_view list, char separator) {
   return parts;
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 // Returns the parts of a list that are not empty, in its order.
 std::vector<std::string> split_list(std::string_view list, char separator = ',');
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

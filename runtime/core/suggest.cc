@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 namespace {
 
 std::size_t distance(std::string_view a, std::string_view b) {
@@ -44,4 +44,4 @@ std::string closest(std::string_view word, std::span<const std::string_view> can
   return std::string(best);
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

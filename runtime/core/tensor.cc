@@ -1,6 +1,6 @@
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
@@ -16,4 +16,4 @@ std::string_view name_of(DType dtype) {
   return "unknown";
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -12,7 +12,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 enum class DType : std::uint8_t { fp32 = 0, bf16 = 1, int32 = 2, fp64 = 3 };
 
@@ -50,4 +50,4 @@ inline BFloat16 to_bfloat16(float value) {
   return BFloat16{static_cast<std::uint16_t>(is_nan ? (bits >> 16) | 0x0040u : rounded)};
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

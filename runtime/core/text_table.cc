@@ -6,7 +6,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 TextTable::TextTable(std::vector<std::string> header, std::size_t left_aligned)
     : left_aligned_(left_aligned), rows_{std::move(header)} {
@@ -45,4 +45,4 @@ std::string TextTable::text() const {
   return text;
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

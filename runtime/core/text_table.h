@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 class TextTable {
  public:
@@ -19,4 +19,4 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;  // the header first; an empty row is a rule
 };
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <span>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 namespace {
 
 struct Unit {
@@ -112,4 +112,4 @@ Result<std::int64_t> parse_duration(std::string_view text) {
   return static_cast<std::int64_t>(std::llround(total_ms));
 }
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

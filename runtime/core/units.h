@@ -7,7 +7,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 std::string format_bytes(std::uint64_t bytes);  // "512 B", "1.50 GiB"
 
@@ -22,4 +22,4 @@ std::string format_seconds(double seconds);
 // large to small, each at most once. ExitCode::config with the accepted forms.
 Result<std::int64_t> parse_duration(std::string_view text);
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace holdfast::inline core {
+namespace holdfast::core {
 
 struct Awaited {
   const char* operation = "";  // "an all-reduce"; a literal
@@ -22,4 +22,4 @@ class WaitListener {
   virtual void on_resume() = 0;
 };
 
-}  // namespace holdfast::inline core
+}  // namespace holdfast::core

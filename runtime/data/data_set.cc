@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 namespace {
 
 std::uint64_t samples_of(const TokenSource& source, std::int64_t sequence_length) {
@@ -197,4 +197,4 @@ void DataSet::drop_cached() const {
   for (const Source& source : sources_) source.tokens->drop_cached();
 }
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

@@ -12,7 +12,7 @@
 #include "runtime/data/sample_order.h"
 #include "runtime/data/source.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 
 struct DataOptions {
   DocumentRule documents;
@@ -72,4 +72,4 @@ class DataSet {
   std::vector<Source> sources_;
 };
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

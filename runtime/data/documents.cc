@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 
 Result<std::optional<Documents>> Documents::of(TokenFile& file, const DocumentRule& rule) {
   const bool by_rule = rule.begin_token >= 0 || rule.end_token >= 0;
@@ -82,4 +82,4 @@ void Documents::first_keys(std::uint64_t first_token, std::span<const std::int32
   }
 }
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/data/token_file.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 
 // Tokens that mark the beginning or the end of a document; -1 = none.
 struct DocumentRule {
@@ -49,4 +49,4 @@ class Documents {
   bool by_rule_ = false;
 };
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

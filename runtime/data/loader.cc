@@ -8,7 +8,7 @@
 #include "runtime/os/retry.h"
 #include "runtime/os/thread.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 namespace {
 
 // Values that the digest of a sample covers ahead of its tokens.
@@ -221,4 +221,4 @@ Result<MicroBatch> DataLoader::next() {
                     .digest = slot.digest};
 }
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

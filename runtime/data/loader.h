@@ -19,7 +19,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 
 struct BatchShape {
   std::int64_t sequence_length = 0;
@@ -62,4 +62,4 @@ class DataLoader {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

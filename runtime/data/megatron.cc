@@ -7,7 +7,7 @@
 
 #include "runtime/data/token_file.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 namespace {
 
 // The index: magic, version u64, type u8, number of sequences u64, of document indices u64, then the arrays.
@@ -221,4 +221,4 @@ Result<TokenFile> open_megatron(Env& env, const std::string& path, bool with_doc
   return tokens;
 }
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

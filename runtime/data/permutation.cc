@@ -6,7 +6,7 @@
 #include "runtime/core/check.h"
 #include "runtime/core/random.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 namespace {
 
 // Any function will do for a bijection; this one spreads every input bit over the low half.
@@ -49,4 +49,4 @@ std::uint64_t Permutation::operator()(std::uint64_t index) const {
   return value;
 }
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 
 class Permutation {
  public:
@@ -22,4 +22,4 @@ class Permutation {
   std::array<std::uint64_t, rounds> keys_;
 };
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

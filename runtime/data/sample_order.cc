@@ -6,7 +6,7 @@
 #include "runtime/core/check.h"
 #include "runtime/core/random.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 namespace {
 
 // Streams that separate the keys of the permutations; source i uses source_stream + i.
@@ -87,4 +87,4 @@ std::uint32_t SampleOrder::source_holding(std::uint64_t index) const {
   return static_cast<std::uint32_t>(std::ranges::upper_bound(first_, index) - first_.begin() - 1);
 }
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

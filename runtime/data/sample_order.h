@@ -13,7 +13,7 @@
 #include "runtime/data/permutation.h"
 #include "runtime/data/sample_subset.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 
 struct SampleId {
   std::uint32_t source = 0;
@@ -48,4 +48,4 @@ class SampleOrder {
   std::vector<std::uint64_t> first_;  // unweighted: cumulative samples; weighted: cumulative slots of a round
 };
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

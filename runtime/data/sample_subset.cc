@@ -6,7 +6,7 @@
 #include "runtime/core/check.h"
 #include "runtime/core/random.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 namespace {
 
 __extension__ using Wide = unsigned __int128;  // products of a sample's number and 2^32
@@ -50,4 +50,4 @@ std::uint64_t SampleSubset::held_back(std::uint64_t group) const {
   return begin + mix64(key_, group) % (group_begin(group + 1) - begin);
 }
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

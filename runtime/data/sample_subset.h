@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 
 struct ValidationRule {
   double fraction = 0.0;  // share of the samples to hold back; 0 = none, at most 0.5
@@ -39,4 +39,4 @@ class SampleSubset {
   std::uint64_t key_ = 0;
 };
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

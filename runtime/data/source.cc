@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 namespace {
 
 constexpr std::size_t piece_bytes = 16384;  // what is read at once, on the stack
@@ -256,4 +256,4 @@ void TokenSource::will_need(std::uint64_t first_token, std::uint64_t count) cons
   file_.file->will_need(file_.first_byte + first_token * width, count * width);
 }
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

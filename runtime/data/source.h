@@ -16,7 +16,7 @@
 #include "runtime/data/token_file.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 
 // Target value that does not count in the loss.
 inline constexpr std::int32_t uncounted_target = -100;
@@ -99,4 +99,4 @@ class TokenSource {
   Digest fingerprint_;
 };
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

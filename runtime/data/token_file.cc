@@ -6,7 +6,7 @@
 #include <array>
 #include <bit>
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
@@ -97,4 +97,4 @@ Result<std::string> detect_format(Env& env, const std::string& path) {
   return std::string(index.exists && half_of_a_pair ? "megatron" : "text");
 }
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

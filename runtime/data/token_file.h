@@ -12,7 +12,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 
 enum class TokenType : std::uint8_t { u8, i8, u16, i16, u32, i32, i64 };
 constexpr std::uint64_t bytes_of(TokenType type) {
@@ -75,4 +75,4 @@ Result<std::unique_ptr<File>> open_data_file(Env& env, const std::string& path);
 // Returns " (it looks like ...)" for a known `magic` (the first four bytes of a file), or an empty string.
 std::string foreign_name(std::int32_t magic);
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

@@ -6,7 +6,7 @@
 
 #include "runtime/data/token_file.h"
 
-namespace holdfast::inline data {
+namespace holdfast::data {
 namespace {
 
 constexpr std::uint64_t shard_header_bytes = 1024;  // 256 int32; what follows the named fields is not read
@@ -122,4 +122,4 @@ Result<TokenFile> open_llmq(Env& env, const std::string& path) {
   return tokens;
 }
 
-}  // namespace holdfast::inline data
+}  // namespace holdfast::data

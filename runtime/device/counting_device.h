@@ -11,9 +11,9 @@
 
 #include "runtime/device/device.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Makes the device, which runs no op. The requests must be such that KernelRegistry::choose() accepts them.
 std::unique_ptr<Device> make_counting_cpu_device(const CpuDeviceOptions& options);
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

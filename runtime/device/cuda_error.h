@@ -2,7 +2,7 @@
 // CUDA's headers, so that it is tested everywhere.
 #pragma once
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 enum class CudaErrorClass {
   none,         // cudaSuccess
@@ -41,4 +41,4 @@ constexpr CudaErrorClass cuda_error_class(int code) {
   }
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 namespace {
 
 Error not_loaded() {
@@ -25,4 +25,4 @@ Result<const CudaModule*> load_cuda_module(const std::string& path) {
   return reinterpret_cast<CudaModuleFactory*>(factory)();
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -16,7 +16,7 @@
 #include "runtime/device/device.h"
 #include "runtime/device/nccl_library.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 struct CudaFacts {
   std::string name;  // "NVIDIA H200"
@@ -83,4 +83,4 @@ using CudaModuleFactory = const CudaModule*();
 // Loads the library `path`, which stays loaded until the process ends.
 Result<const CudaModule*> load_cuda_module(const std::string& path);
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

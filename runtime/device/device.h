@@ -34,7 +34,7 @@
 #include "runtime/device/op_inspector.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 class Device {
  public:
@@ -178,4 +178,4 @@ struct CpuDeviceOptions {
 // Makes a CPU device. The requests must be such that KernelRegistry::choose() accepts them.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

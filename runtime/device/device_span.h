@@ -5,7 +5,7 @@
 #include "runtime/device/device.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 class DeviceSpan {
  public:
@@ -33,4 +33,4 @@ class DeviceSpan {
   Span* span_;
 };
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -5,7 +5,7 @@
 
 #include "kernels/elementwise.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 namespace {
 
 void launch_copy(Device& device, void* target, const void* source, std::size_t bytes) {
@@ -88,4 +88,4 @@ std::span<const std::byte> HostAccess::to_read(std::span<const std::byte> region
   return buffer_.first(region.size());
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -24,7 +24,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/device/device.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Writes host memory to a device's memory, of either place; waits until it is there. For small tables.
 void write_memory(Device& device, void* target, std::span<const std::byte> source);
@@ -64,4 +64,4 @@ class HostAccess {
   std::vector<Pending> pending_;
 };
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -20,7 +20,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Values of ncclResult_t.
 enum class NcclResult : int {
@@ -132,4 +132,4 @@ inline std::string nccl_version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

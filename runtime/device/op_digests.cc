@@ -5,7 +5,7 @@
 
 #include "kernels/op_outputs.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 MemoryPlan::Slot OpDigests::reserve(MemoryPlan& plan, std::size_t capacity) {
   return plan.reserve("op_digests", MemoryClass::workspace, capacity * sizeof(DigestWords),
@@ -77,4 +77,4 @@ std::optional<OpGrowth> largest_growth(std::span<const OpDigest> digests) {
   return growth;
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

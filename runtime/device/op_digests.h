@@ -24,7 +24,7 @@
 #include "runtime/device/device.h"
 #include "runtime/device/op_inspector.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Digest of one output of one op, the gaps between its rows (OpOutput) included.
 struct OpDigest {
@@ -81,4 +81,4 @@ struct OpGrowth {
 // never did. Zeros count as no magnitude.
 std::optional<OpGrowth> largest_growth(std::span<const OpDigest> digests);
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

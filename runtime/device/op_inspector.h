@@ -3,7 +3,7 @@
 
 #include "kernels/op.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 class OpInspector {
  public:
@@ -15,4 +15,4 @@ class OpInspector {
   virtual void launched(OpId id, const void* arguments) = 0;
 };
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -12,7 +12,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_identity.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 // Returns the id that names the run's objects in shared memory, on all ranks; empty where no rank knows one.
@@ -67,4 +67,4 @@ Result<void> record_kept_rollbacks(const TrainInputs& inputs, const Waiter& wait
   return {};
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -7,7 +7,7 @@
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/claim.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Gathers what the hosts have kept, and has it in the lineage of each run directory before any state is chosen.
 // Collective. `claim`: of the run directory, or of that of this host, on the rank that has it. Where the disk
@@ -15,4 +15,4 @@ namespace holdfast::inline elastic {
 Result<void> record_kept_rollbacks(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                    const ClaimCheck& claim);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -21,7 +21,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/user_command.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 Error not_kept(const std::string& what) {
@@ -288,4 +288,4 @@ Result<bool> join_earlier_download(const TrainInputs& inputs, const Waiter& wait
   return came[0] != 0;
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

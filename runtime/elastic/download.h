@@ -19,7 +19,7 @@
 #include "runtime/rank/train_inputs.h"
 #include "runtime/save/storage_domains.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Returns whether a start from `start` looks for a checkpoint elsewhere. A run that went back to its start does not:
 // nothing that it may go on from was ever published.
@@ -46,4 +46,4 @@ Result<bool> join_earlier_download(const TrainInputs& inputs, const Waiter& wait
                                    const DataSet& data, std::uint64_t before_step,
                                    const std::function<Result<void>()>& fence);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 // Returns why a new generation begins; empty if the state goes on in generation `current`.
@@ -49,4 +49,4 @@ GenerationChoice choose_generation(const StartPoint& start, const RunState& stat
   return choice;
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -7,7 +7,7 @@
 #include "runtime/elastic/resume.h"
 #include "runtime/save/run_state.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 struct GenerationChoice {
   std::uint64_t generation = 0;
@@ -24,4 +24,4 @@ struct GenerationChoice {
 GenerationChoice choose_generation(const StartPoint& start, const RunState& state, const std::string& numeric,
                                    const std::string& settings);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -4,7 +4,7 @@
 
 #include "watchdog/growing_pauses.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 // Replays what has become of the joiners.
@@ -67,4 +67,4 @@ GrowthPlan plan_growth_places(std::span<const std::string> places, std::span<con
   return plan;
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

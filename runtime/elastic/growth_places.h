@@ -13,7 +13,7 @@
 
 #include "runtime/config/config.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Joiner is a rank that has joined the run after its start, and its place.
 struct Joiner {
@@ -46,4 +46,4 @@ struct GrowthPlan {
 GrowthPlan plan_growth_places(std::span<const std::string> places, std::span<const int> taken,
                               std::span<const Joiner> joiners, int missing, const ElasticConfig& config);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

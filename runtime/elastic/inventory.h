@@ -9,7 +9,7 @@
 
 #include "runtime/elastic/growth_places.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 struct RecoveryInventory {
   std::string host = {};                // Env::host_id() of the rank; empty when merged
@@ -61,4 +61,4 @@ struct RecoveryInventory {
   }
 };
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

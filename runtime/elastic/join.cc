@@ -21,7 +21,7 @@
 #include "runtime/run/run_layout.h"
 #include "runtime/save/checkpoint_io.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine) {
@@ -445,4 +445,4 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
   return device;
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -18,7 +18,7 @@
 #include "runtime/save/storage_domains.h"
 #include "runtime/train/evaluation.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Returns whether some rank sees that the run has begun before: its directory holds the config of its first start.
 // Ranks that do not see it, though ranks of several other hosts share it, have not mounted it: they get an error with
@@ -103,4 +103,4 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
                                             Difference difference = Difference::ends_run,
                                             Device* existing = nullptr);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -7,7 +7,7 @@
 #include "runtime/os/retry.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 // Searches run.directory, which all ranks share, for the newest whole checkpoint. Rank 0 looks, and asks all ranks
@@ -126,4 +126,4 @@ Result<OwnStates> join_search(const TrainInputs& inputs, const Waiter& waiter,
   return OwnStates{};
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -7,7 +7,7 @@
 #include "runtime/elastic/resume.h"
 #include "runtime/rank/train_inputs.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Returns a waiter for what waits for a rank that may read the disk: it ends by the guard where it hangs there.
 inline Waiter while_one_reads(const Waiter& waiter) {
@@ -19,4 +19,4 @@ inline Waiter while_one_reads(const Waiter& waiter) {
 Result<OwnStates> join_search(const TrainInputs& inputs, const Waiter& waiter,
                               const std::string& run_directory);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

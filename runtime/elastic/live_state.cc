@@ -6,7 +6,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/snapshot.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 bool no_coordinate_is_lost(const RankAssignment& assignment, const MembershipView& before,
                            const MembershipView& now) {
@@ -45,4 +45,4 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
   return {};
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

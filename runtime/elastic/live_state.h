@@ -13,7 +13,7 @@
 #include "parallel/group/rank_assignment.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Returns true if all ranks that had a coordinate are left. `assignment`: by rank of `before`. Pure.
 bool no_coordinate_is_lost(const RankAssignment& assignment, const MembershipView& before,
@@ -24,4 +24,4 @@ bool no_coordinate_is_lost(const RankAssignment& assignment, const MembershipVie
 // slot does not exist any more, or that the state has changed in memory since the last update.
 Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

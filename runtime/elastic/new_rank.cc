@@ -10,7 +10,7 @@
 #include "runtime/os/console.h"
 #include "runtime/save/snapshot_memory.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
   if (!inputs.device.host_sees_memory()) return NewRankTask{};
@@ -67,4 +67,4 @@ void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions
   }
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -9,7 +9,7 @@
 #include "runtime/core/result.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // NewRankTask describes what a new rank prepares before it joins.
 struct NewRankTask {
@@ -46,4 +46,4 @@ struct PreparedRank {
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
                       PreparedRank& prepared);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -17,7 +17,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_identity.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 // The shards of a checkpoint that a rank has verified on its host.
@@ -293,4 +293,4 @@ Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
   return PartsOfHosts(inputs, waiter, run_directory, domains, check).run();
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

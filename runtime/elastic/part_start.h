@@ -9,7 +9,7 @@
 #include "runtime/rank/train_inputs.h"
 #include "runtime/save/storage_domains.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Returns the same states on all ranks, which call it together. The lineage that they agree on is in the
 // directory of every host when it returns, unless OwnStates::newest is an error: then no directory was
@@ -20,4 +20,4 @@ Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
                              const std::string& run_directory, const StorageDomains& domains,
                              const ClaimCheck& check);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

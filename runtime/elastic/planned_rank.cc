@@ -2,7 +2,7 @@
 
 #include "kernels/visit_op.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 void PlannedDevice::begin_planning() {
   planning_ = true;
@@ -31,4 +31,4 @@ void PlannedDevice::submit(OpId id, const void* arguments, std::size_t) {
   }
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

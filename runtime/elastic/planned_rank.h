@@ -20,7 +20,7 @@
 #include "parallel/comm/communicator.h"
 #include "runtime/device/device.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // AbsentPeers completes every message at once; received data stays as it was.
 class AbsentPeers : public Communicator {
@@ -83,4 +83,4 @@ class PlannedDevice final : public Device {
   KernelTable no_kernels_ = {};
 };
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

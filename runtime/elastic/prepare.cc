@@ -9,19 +9,19 @@
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/units.h"
 #include "runtime/elastic/download.h"
+#include "runtime/elastic/host_watch.h"
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/recover.h"
 #include "runtime/elastic/recovery_plan.h"
+#include "runtime/integrity/product_test.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
-#include "runtime/rank/host_watch.h"
 #include "runtime/rank/return_wait.h"
 #include "runtime/rank/run_secret.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_layout.h"
-#include "runtime/train/product_test.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 // How long a proof waits for memory of a GPU that processes hold which have just been killed.
@@ -288,4 +288,4 @@ Waiter waiter_for(const TrainInputs& inputs, const Config& config, bool recovers
   return {inputs.env, timeout_ms, inputs.watch};
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -22,7 +22,7 @@
 #include "runtime/save/storage_domains.h"
 #include "runtime/train/evaluation.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 enum class PrepareMode {
   start,   // the processes have just begun, or a rank died before the run did
@@ -95,4 +95,4 @@ Result<void> prepare_alone(Env& env, const Result<LoadedConfig>& config, const P
 // Returns how long a rank waits for its peers, as the config says. `recovers`: as in PrepareTerms.
 Waiter waiter_for(const TrainInputs& inputs, const Config& config, bool recovers);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -9,7 +9,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_identity.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 // Returns the checkpoint that is newest by the manifests alone.
@@ -93,4 +93,4 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
   return start;
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -21,7 +21,7 @@
 #include "runtime/rank/train_inputs.h"
 #include "runtime/save/storage_domains.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Returns a snapshot that is not older than the newest checkpoint; else the state that a start would find on
 // the disk, with every byte verified. `domains`: if run.directory is local to each host; `check`: checks this
@@ -38,4 +38,4 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
                                           const std::optional<StorageDomains>& domains,
                                           const ClaimCheck& check);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

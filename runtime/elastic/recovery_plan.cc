@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 // Counts in a merged inventory that its step is begun again, unless a rank was lost.
@@ -115,4 +115,4 @@ StateSource source_of(const StartPoint& start) {
   return start.checkpoint.empty() ? StateSource::start : StateSource::disk;
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

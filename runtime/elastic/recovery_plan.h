@@ -21,7 +21,7 @@
 #include "runtime/elastic/inventory.h"
 #include "runtime/elastic/resume.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 enum class RecoveryAction {
   end,             // the step failed too often; no rank was lost, so the writer records it
@@ -73,4 +73,4 @@ enum class StateSource {
 };
 StateSource source_of(const StartPoint& start);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -16,7 +16,7 @@
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/run/run_identity.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 OwnCheckpoint without_files(const FoundCheckpoint& found) {
@@ -284,4 +284,4 @@ std::string numeric_settings(const Config& config) {
   return to_hex(digest_of(text));
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

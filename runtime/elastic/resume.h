@@ -14,7 +14,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Extra time for waits on rank 0, which may wait for another writer and then verifies every byte of the
 // newest checkpoint.
@@ -127,4 +127,4 @@ Result<ResumeChanges> compare_with_stored(Env& env, const StartPoint& start, con
 // Returns the digest of the numeric settings. `config` is resolved.
 std::string numeric_settings(const Config& config);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

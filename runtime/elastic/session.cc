@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 std::optional<SessionPhase> next_phase(SessionPhase phase, PhaseOutcome outcome) {
   using Row = std::array<std::optional<SessionPhase>, phase_outcomes>;
   using enum SessionPhase;
@@ -37,4 +37,4 @@ PhaseOutcome outcome_of_fault(const FaultFacts& facts) {
   return can_recover ? PhaseOutcome::group_fails : PhaseOutcome::run_fails;
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

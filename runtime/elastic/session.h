@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <optional>
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 enum class SessionPhase {
   start,      // agrees with the other ranks of the start (prepare.h)
@@ -63,4 +63,4 @@ struct FaultFacts {
 // Returns how a phase ended that returned an error.
 PhaseOutcome outcome_of_fault(const FaultFacts& facts);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -18,7 +18,7 @@
 #include "runtime/save/save.h"
 #include "runtime/train/trainer.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Runs a phase. If the system refuses a thread of the device, the standard library throws an exception; it is
 // converted into an error of this rank alone.
@@ -475,4 +475,4 @@ RunEnd train_run(const TrainInputs& inputs) {
   return end;
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

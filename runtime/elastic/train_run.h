@@ -9,7 +9,7 @@
 #include "runtime/core/result.h"
 #include "runtime/rank/train_inputs.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 struct RunEnd {
   ExitCode code = ExitCode::done;
@@ -23,4 +23,4 @@ struct RunEnd {
 // itself by SIGKILL.
 RunEnd train_run(const TrainInputs& inputs);
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -6,7 +6,7 @@
 #include "runtime/save/storage_domains.h"
 #include "runtime/save/uploads.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 namespace {
 
 // Tells the store the checkpoint of which all hosts have their parts.
@@ -82,4 +82,4 @@ Result<void> TrainRun::send_last() {
   return {};
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -16,7 +16,7 @@
 #include "runtime/train/growth.h"
 #include "watchdog/growing_pauses.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 // Returns whether the run has fewer ranks than it was started with, and may have more.
 bool TrainRun::wants_ranks() const {
   return launched_.membership != nullptr && setup_.config.elastic.grow == "auto" &&
@@ -298,4 +298,4 @@ void TrainRun::dismiss_joiners(const Error& error) {
   world().communicator.abandon();
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -25,7 +25,7 @@
 #include "runtime/train/growth.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // TrainRun is the run of one rank, from nothing to a trained model. The member functions that return a
 // PhaseOutcome are the phases of its session.
@@ -214,4 +214,4 @@ class TrainRun {
   ExitCode exit_code_ = ExitCode::done;  // of a run that is finished
 };
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -8,9 +8,9 @@
 #include "parallel/comm/gather.h"
 #include "runtime/config/document.h"
 #include "runtime/core/units.h"
+#include "runtime/measure/gemm_peak.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/rank/gemm_peak.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/rank/watch.h"
@@ -23,7 +23,7 @@
 #include "runtime/run/save_requests.h"
 #include "runtime/run/unused_directory.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Returns the rate of all ranks together in the best of a few short rounds: other work on the machine only
 // ever makes a peak look lower than it is, and every start waits for the rounds.
@@ -290,4 +290,4 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
   if (log_.progress != nullptr && summary.ok() && !summary->empty()) log_.progress->say(*summary);
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -13,9 +13,9 @@
 #include "checkpoint/store.h"
 #include "runtime/core/kept_memory.h"
 #include "runtime/elastic/inventory.h"
+#include "runtime/elastic/membership_epoch.h"
 #include "runtime/elastic/new_rank.h"
 #include "runtime/rank/device_loss.h"
-#include "runtime/rank/membership_epoch.h"
 #include "runtime/rank/memory_agreement.h"
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/failure_record.h"
@@ -28,7 +28,7 @@
 #include "runtime/train/progress.h"
 #include "runtime/train/sample_log.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // RunGroup holds the ranks that this one is together with now, and its part among them.
 struct RunGroup {
@@ -115,4 +115,4 @@ struct StartupClock {
   Progress::StartupTimes startup = {};
 };
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

@@ -12,7 +12,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 bool TrainRun::others_can_go_on() const {
   return launched_.membership != nullptr && recovery_.inventory.log_opened == true &&
@@ -302,4 +302,4 @@ Result<PhaseOutcome> TrainRun::plan_epoch() {
   return PhaseOutcome::ready;
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

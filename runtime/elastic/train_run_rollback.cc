@@ -13,7 +13,7 @@
 #include "runtime/os/retry.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 // Begins to count which steps this process has proved to compute right. A new rank has computed none of those before
 // it came. A process of a start may have had another one before it on the same hardware.
@@ -152,4 +152,4 @@ Result<void> TrainRun::complete_rollback() {
   return record_kept_rollbacks(world(), waiter().with_timeout(patience_ms), resumed, claim_check());
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

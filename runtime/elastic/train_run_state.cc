@@ -11,7 +11,7 @@
 #include "runtime/run/run_identity.h"
 #include "runtime/save/save.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 
 Result<void> TrainRun::load_state() {
   worker_->state().data_fingerprint = setup_.data->fingerprint();
@@ -113,4 +113,4 @@ Result<bool> TrainRun::load_snapshot() {
   return false;
 }
 
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic

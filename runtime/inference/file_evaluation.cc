@@ -6,7 +6,7 @@
 #include "runtime/core/exact_sum.h"
 #include "runtime/data/data_set.h"
 
-namespace holdfast::inline inference {
+namespace holdfast::inference {
 namespace {
 
 // WindowBatches reads the windows one after another as batches of one shape; the last batch is filled up with
@@ -90,4 +90,4 @@ Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string&
   return sum.value() / static_cast<double>(counted);
 }
 
-}  // namespace holdfast::inline inference
+}  // namespace holdfast::inference

@@ -7,7 +7,7 @@
 #include "runtime/inference/inference.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline inference {
+namespace holdfast::inference {
 
 // Returns the mean loss per target that counts (llmq shards can mask some) over the floor((tokens - 1) / N)
 // consecutive windows of N = model.shape().sequence_length tokens, window i predicting tokens i*N + 1 to i*N
@@ -16,4 +16,4 @@ namespace holdfast::inline inference {
 // ExitCode::data when the file is bad or shorter than one window.
 Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string& path);
 
-}  // namespace holdfast::inline inference
+}  // namespace holdfast::inference

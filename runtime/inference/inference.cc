@@ -9,7 +9,7 @@
 #include "runtime/rank/device_choice.h"
 #include "runtime/save/device_state.h"
 
-namespace holdfast::inline inference {
+namespace holdfast::inference {
 namespace {
 
 // Sequences are padded to a multiple of this, so that a growing text needs few matmul shapes. Padding comes
@@ -130,4 +130,4 @@ Result<double> InferenceModel::loss_sum(std::span<const std::int32_t> inputs,
   return *loss_sum_;
 }
 
-}  // namespace holdfast::inline inference
+}  // namespace holdfast::inference

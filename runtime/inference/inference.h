@@ -17,7 +17,7 @@
 #include "runtime/os/env.h"
 #include "runtime/train/token_staging.h"
 
-namespace holdfast::inline inference {
+namespace holdfast::inference {
 
 struct InferenceOptions {
   std::string device = "cpu";        // or "cuda"
@@ -68,4 +68,4 @@ class InferenceModel {
   std::unique_ptr<Device> device_;  // last: its queue drains while the memory that it works on is still there
 };
 
-}  // namespace holdfast::inline inference
+}  // namespace holdfast::inference

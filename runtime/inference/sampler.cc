@@ -10,7 +10,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/random.h"
 
-namespace holdfast::inline inference {
+namespace holdfast::inference {
 namespace {
 
 constexpr std::int64_t byte_vocabulary = 256;
@@ -128,4 +128,4 @@ Result<void> sample(InferenceModel& model, const SampleOptions& options,
   return {};
 }
 
-}  // namespace holdfast::inline inference
+}  // namespace holdfast::inference

@@ -13,7 +13,7 @@
 #include "runtime/core/result.h"
 #include "runtime/inference/inference.h"
 
-namespace holdfast::inline inference {
+namespace holdfast::inference {
 
 struct SampleOptions {
   std::string prompt = {};    // empty = a line end, for a byte-level model
@@ -38,4 +38,4 @@ Result<std::int32_t> choose_token(std::span<const float> logits, const SampleOpt
 Result<void> sample(InferenceModel& model, const SampleOptions& options,
                     const std::function<void(std::string_view)>& show);
 
-}  // namespace holdfast::inline inference
+}  // namespace holdfast::inference

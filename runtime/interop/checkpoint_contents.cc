@@ -12,7 +12,7 @@
 #include "runtime/interop/model_import.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 namespace {
 
 constexpr std::string_view layer_prefix = "layers.";
@@ -112,4 +112,4 @@ Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
   return std::move(loaded->config);
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

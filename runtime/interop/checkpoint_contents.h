@@ -12,7 +12,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 // StoredTensor is a tensor with the kinds of its state that are saved.
 struct StoredTensor {
@@ -51,4 +51,4 @@ std::vector<TensorRow> rows_by_layer(const std::vector<StoredTensor>& tensors);
 // ExitCode::checkpoint where it cannot be used.
 Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint);
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

@@ -8,7 +8,7 @@
 #include <limits>
 #include <set>
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 namespace {
 
 constexpr std::uint64_t compared_at_once = std::uint64_t{4} << 20;  // much more than a file's chunk
@@ -109,4 +109,4 @@ Result<std::vector<TensorDiff>> diff_checkpoints(TensorReader& a, TensorReader& 
   return diffs;
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

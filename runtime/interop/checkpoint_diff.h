@@ -9,7 +9,7 @@
 
 #include "runtime/interop/tensor_reader.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 // FirstDifference is the first element whose bits differ, in the order of the tensor's elements.
 struct FirstDifference {
@@ -42,4 +42,4 @@ Result<std::vector<TensorDiff>> diff_checkpoints(TensorReader& a, TensorReader& 
 void compare_elements(const ShardSpec& tensor, std::uint64_t first, std::span<const std::byte> a,
                       std::span<const std::byte> b, TensorDiff& diff);
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

@@ -4,7 +4,7 @@
 
 #include <map>
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 namespace {
 
 // ForeignList makes the entries of one model from the model's own list of tensors, so that no shape is stated
@@ -127,4 +127,4 @@ std::vector<ForeignTensor> llmc_tensors(const ModelSpec& spec) {
   return list.take();
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

@@ -9,7 +9,7 @@
 
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 // ForeignTensor is one tensor of a foreign file, with the rows of our tensor that it holds.
 struct ForeignTensor {
@@ -34,4 +34,4 @@ std::vector<ForeignTensor> llmc_tensors(const ModelSpec& spec);
 
 inline constexpr std::int64_t llmc_vocabulary_multiple = 128;
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

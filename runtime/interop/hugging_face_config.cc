@@ -8,7 +8,7 @@
 #include "runtime/core/json.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 namespace {
 
 // ConfigMembers reads members and remembers the first that is missing or of another type. A null counts as
@@ -255,4 +255,4 @@ std::string hugging_face_generation_config(const Config& config) {
   return json.dump(2) + "\n";
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

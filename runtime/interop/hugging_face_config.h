@@ -8,7 +8,7 @@
 #include "runtime/core/result.h"
 #include "runtime/interop/weight_files.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 // ForeignShape is the shape of a model as a foreign file states it. Its numbers are not checked here: the
 // rules of the config decide whether they make a model (runtime/interop/model_import.h).
@@ -32,4 +32,4 @@ Result<ForeignShape> parse_hugging_face_config(const std::string& text, const st
 Result<std::string> hugging_face_config(const Config& config, WeightType precision);
 std::string hugging_face_generation_config(const Config& config);
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

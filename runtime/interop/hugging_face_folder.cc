@@ -7,7 +7,7 @@
 #include "runtime/core/json.h"
 #include "runtime/interop/safetensors.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 namespace {
 
 constexpr const char* single_file = "model.safetensors";
@@ -136,4 +136,4 @@ FolderPlan plan_folder(const std::vector<ForeignTensor>& tensors, WeightType typ
   return plan;
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

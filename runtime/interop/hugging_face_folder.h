@@ -8,7 +8,7 @@
 #include "runtime/interop/foreign_tensors.h"
 #include "runtime/interop/weight_files.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 // Reads a text of at most `bytes_max` bytes. Fails with ExitCode::data.
 Result<std::string> read_small_text(Env& env, const std::string& path, std::uint64_t bytes_max);
@@ -31,4 +31,4 @@ struct FolderPlan {
 FolderPlan plan_folder(const std::vector<ForeignTensor>& tensors, WeightType type,
                        std::uint64_t file_bytes_max);
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

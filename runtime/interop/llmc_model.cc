@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 namespace {
 
 using HeaderWords = std::array<std::int32_t, 256>;
@@ -124,4 +124,4 @@ Result<std::string> llmc_header(const Config& config, WeightType precision) {
   return text;
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

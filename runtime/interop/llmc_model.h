@@ -11,7 +11,7 @@
 #include "runtime/interop/weight_files.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 struct LlmcHeader {
   WeightType precision = WeightType::fp32;
@@ -31,4 +31,4 @@ Result<WeightFiles> open_llmc_weights(std::unique_ptr<File> file, const LlmcHead
 // Returns the header as it is written. Fails with ExitCode::config when the format cannot express the model.
 Result<std::string> llmc_header(const Config& config, WeightType precision);
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

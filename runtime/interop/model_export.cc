@@ -9,7 +9,7 @@
 #include "runtime/interop/llmc_model.h"
 #include "runtime/interop/safetensors.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 namespace {
 
 constexpr std::uint64_t exported_at_once = std::uint64_t{4} << 20;
@@ -134,4 +134,4 @@ Result<void> export_llmc(Env& env, TensorReader& weights, const Config& config, 
   });
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

@@ -10,7 +10,7 @@
 #include "runtime/interop/tensor_reader.h"
 #include "runtime/interop/weight_files.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 struct ExportOptions {
   WeightType precision = WeightType::fp32;  // or bf16, rounded to nearest even
@@ -27,4 +27,4 @@ Result<void> export_hugging_face(Env& env, TensorReader& weights, const Config& 
 Result<void> export_llmc(Env& env, TensorReader& weights, const Config& config, const std::string& target,
                          const ExportOptions& options);
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

@@ -10,7 +10,7 @@
 #include "runtime/interop/hugging_face_folder.h"
 #include "runtime/interop/llmc_model.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 namespace {
 
 constexpr std::uint64_t config_bytes_max = std::uint64_t{1} << 20;
@@ -158,4 +158,4 @@ Result<std::vector<ShardFile>> ModelImport::write_shards(Env& env, const std::st
   return shards;
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

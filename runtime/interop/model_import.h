@@ -11,7 +11,7 @@
 #include "runtime/interop/hugging_face_config.h"
 #include "runtime/interop/weight_files.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 // Key of the manifest's value that marks a checkpoint as an imported model: weights without a training state.
 inline constexpr const char* imported_from_key = "imported_from";
@@ -46,4 +46,4 @@ class ModelImport {
 Result<void> match_tensors(const WeightFiles& weights, const std::string& source,
                            std::vector<ForeignTensor>& tensors);
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

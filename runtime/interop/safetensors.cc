@@ -10,7 +10,7 @@
 #include <optional>
 #include <set>
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 namespace {
 
 constexpr std::uint64_t length_bytes = 8;
@@ -244,4 +244,4 @@ std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
   return result + text;
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

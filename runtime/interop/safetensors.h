@@ -11,7 +11,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 struct SafetensorsTensor {
   std::string name;
@@ -32,4 +32,4 @@ Result<std::vector<SafetensorsTensor>> read_safetensors_header(File& file);
 std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                const std::map<std::string, std::string>& metadata);
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

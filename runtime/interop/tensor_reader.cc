@@ -10,7 +10,7 @@
 
 #include "runtime/model/tensor_runs.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 namespace {
 
 // Elements that are converted at once of a piece of another number of slices: 4 MiB of fp32.
@@ -207,4 +207,4 @@ std::vector<ShardSpec> pieces_in_slices(const std::vector<ParameterSpec>& parame
   return pieces;
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

@@ -16,7 +16,7 @@
 #include "runtime/core/shard_spec.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 // StoredTensors is the source that a TensorReader reads from: a checkpoint, or a RAM snapshot.
 struct StoredTensors {
@@ -68,4 +68,4 @@ class TensorReader {
 std::vector<ShardSpec> pieces_in_slices(const std::vector<ParameterSpec>& parameters,
                                         const std::vector<ShardSpec>& wanted, std::uint32_t stored_slices);
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

@@ -5,7 +5,7 @@
 
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 float float_of_half(std::uint16_t bits) {
   constexpr std::uint32_t mantissa_bits = 10, exponent_of_infinity = 31, bias_difference = 127 - 15;
@@ -81,4 +81,4 @@ Result<void> WeightFileWriter::finish() {
   return file_->sync();
 }
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

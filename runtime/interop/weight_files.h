@@ -10,7 +10,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline interop {
+namespace holdfast::interop {
 
 enum class WeightType { fp32, bf16, fp16 };
 constexpr std::uint64_t bytes_of(WeightType type) {
@@ -61,4 +61,4 @@ class WeightFileWriter {
   std::vector<std::uint16_t> halves_;
 };
 
-}  // namespace holdfast::inline interop
+}  // namespace holdfast::interop

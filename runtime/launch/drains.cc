@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 using State = DrainRequest::State;
@@ -158,4 +158,4 @@ std::optional<std::string> Drains::overdue(std::int64_t now_ns) const {
   return std::nullopt;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/launch/restart_policy.h"
 #include "runtime/run/drain_requests.h"
-#include "watchdog/restart_policy.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 // DrainView holds the facts about the start that trains.
 struct DrainView {
@@ -78,4 +78,4 @@ class Drains {
   std::vector<Drain> drains_;
 };
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -14,7 +14,7 @@
 #include "runtime/run/run_identity.h"
 #include "watchdog/board.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 // Checks a list of run ids that are separated by commas.
@@ -112,4 +112,4 @@ Result<int> run_host_command(Env& env, const std::vector<std::string>& words, co
       "clean or finish, a token, and ids of the run; or ready or meet, and the words of that question");
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

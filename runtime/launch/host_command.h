@@ -16,7 +16,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 // Returns the token of the run, and makes it when there is none. The caller holds the launcher's lock.
 Result<std::string> launch_token(Env& env, const RunPaths& paths);
@@ -41,4 +41,4 @@ using HostProof = std::function<Result<void>(const ReadyQuestion& question)>;
 std::vector<std::string> arguments_of(HostCommand duty, const std::string& token, const std::string& run_id);
 Result<int> run_host_command(Env& env, const std::vector<std::string>& words, const HostProof& prove);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -9,7 +9,7 @@
 
 #include "runtime/core/split.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr int few_hosts = 9;
@@ -127,4 +127,4 @@ HostNetworks addresses_to_reach(Network& network, const std::string& mpi, const 
   return networks;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

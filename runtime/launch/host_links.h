@@ -16,7 +16,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/network.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 // LinkFault says that a process of host `from` could not connect to one of host `of`.
 struct LinkFault {
@@ -85,4 +85,4 @@ struct HostReport {
   static void visit_fields(auto& self, auto&& visit) { visit("unreached", self.unreached); }
 };
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

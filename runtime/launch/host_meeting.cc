@@ -15,7 +15,7 @@
 #include "runtime/core/split.h"
 #include "runtime/os/background_job.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr const char* purpose = "meeting";
@@ -314,4 +314,4 @@ void attend_meeting(Env& env, const MeetingWords& words, const std::string& nonc
   HostGuest(env, secret, std::move(launcher), std::move(listener).value(), std::move(networks)).stay();
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

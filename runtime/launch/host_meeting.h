@@ -24,11 +24,11 @@
 
 #include "runtime/core/result.h"
 #include "runtime/launch/host_links.h"
+#include "runtime/launch/restart_policy.h"
 #include "runtime/os/env.h"
 #include "runtime/os/sealed_network.h"
-#include "watchdog/restart_policy.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 // MeetingMessages reads the texts that an end of a connection sends, one after the other, without waiting.
 class MeetingMessages {
@@ -83,4 +83,4 @@ class HostMeeting {
 // Takes this host to the meeting and returns when that is over. It is no error that it cannot come.
 void attend_meeting(Env& env, const MeetingWords& words, const std::string& nonce);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

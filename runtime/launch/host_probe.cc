@@ -13,7 +13,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_us = 20'000;
@@ -210,4 +210,4 @@ std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts
   return answers;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

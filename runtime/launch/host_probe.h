@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "runtime/launch/host_meeting.h"
+#include "runtime/launch/restart_policy.h"
 #include "runtime/os/env.h"
-#include "watchdog/restart_policy.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 // Returns the command that reaches a host: the first of PRTE_MCA_plm_ssh_agent, else ssh. The name of the
 // host (may_be_host_name) and the words for its shell come after it. The result is a list of words, not a
@@ -61,4 +61,4 @@ std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts
                                   const std::function<std::int64_t()>& left_ms, bool here_too,
                                   HostMeeting* meeting);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

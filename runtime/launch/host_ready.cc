@@ -13,7 +13,7 @@
 #include "runtime/launch/run_progress.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr const char *shared = "shared", *local = "local", *nothing = "-";
@@ -211,4 +211,4 @@ std::vector<std::string> ready_line(Env& env, const std::string& program, const 
   return words;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -21,7 +21,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 // Returns whether the text has the form of the token of a run (host_command.h), because it becomes part of paths that
 // are removed.
@@ -99,4 +99,4 @@ std::optional<MeetQuestion> parse_meet_question(const std::vector<std::string>& 
 bool may_be_secret(const std::string& variable);
 std::vector<std::string> ready_line(Env& env, const std::string& program, const ReadyQuestion& question);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

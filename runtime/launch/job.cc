@@ -11,7 +11,7 @@
 #include "runtime/os/console.h"
 #include "watchdog/board.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::int64_t tick_ms = 50;
@@ -320,4 +320,4 @@ void Job::report_fault(StartEnd& end) const {
   if (stayed_behind_) end.fault += "; " + why_killed_;  // after the cause, which may repeat
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

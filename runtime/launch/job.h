@@ -10,14 +10,14 @@
 
 #include "runtime/launch/launch_mind.h"
 #include "runtime/launch/mpirun_line.h"
+#include "runtime/launch/restart_policy.h"
 #include "runtime/launch/stop_request.h"
 #include "runtime/os/env.h"
 #include "runtime/os/processes.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/run_directory.h"
-#include "watchdog/restart_policy.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 struct JobPlan {
   CommandLine line;
@@ -96,4 +96,4 @@ class Job {
   std::optional<std::uint64_t> step_at_request_;
 };
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -10,7 +10,7 @@
 #include "runtime/core/check.h"
 #include "runtime/core/units.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr int max_code_of_program =
@@ -453,4 +453,4 @@ bool LaunchMind::is_worth_another_start(std::int64_t now_ns, std::span<const Lau
   return true;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

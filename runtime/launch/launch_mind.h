@@ -38,11 +38,11 @@
 #include "runtime/launch/host_links.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/host_ready.h"
+#include "runtime/launch/restart_policy.h"
 #include "runtime/launch/scale_up.h"
 #include "watchdog/blame.h"
-#include "watchdog/restart_policy.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 enum class LaunchPhase {
   ask,    // asks the hosts, and chooses those of the next start
@@ -280,4 +280,4 @@ class LaunchMind {
   int own_calls_failed_ = 0;
 };
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

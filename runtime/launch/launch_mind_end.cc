@@ -8,7 +8,7 @@
 
 #include "runtime/launch/launch_mind.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 // A start is short if it trained for less than this time, or than so many times what it took to begin.
@@ -340,4 +340,4 @@ Verdict LaunchMind::own_call_failed(std::int64_t now_ns, const Error& error) {
           .sentence = error.message};
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -13,7 +13,7 @@
 #include "runtime/core/suggest.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::array<std::string_view, 7> names_with_value = {"np",   "hostfile", "host-command",  "host",
@@ -244,4 +244,4 @@ std::map<std::string, int> ranks_by_host(const std::vector<LaunchHost>& hosts, i
   return given;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/launch/restart_policy.h"
 #include "runtime/os/env.h"
-#include "watchdog/restart_policy.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 struct LaunchOptions {
   int ranks = 0;      // -np N; or MAX of -np MIN:MAX, as far as the hosts have slots
@@ -51,4 +51,4 @@ std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, 
 // Returns how many of the ranks each host gets with that LIST.
 std::map<std::string, int> ranks_by_host(const std::vector<LaunchHost>& hosts, int ranks, int group = 1);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -20,7 +20,7 @@
 #include "runtime/run/save_requests.h"
 #include "runtime/run/unused_directory.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::int64_t look_ms = 50;
@@ -296,4 +296,4 @@ void Launcher::clean_up_after(const StartEnd& end, bool last) {
   if (finished) static_cast<void>(do_host_command(*env_, HostCommand::finish, token_, run_ids_));
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -26,7 +26,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/event_log.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 class Launcher {
  public:
@@ -147,4 +147,4 @@ class Launcher {
   std::int64_t failed_ns_ = -1;         // when it failed; -1: no start has
 };
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

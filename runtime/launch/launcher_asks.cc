@@ -12,7 +12,7 @@
 #include "runtime/os/paths.h"
 #include "runtime/run/save_requests.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::int64_t host_answer_ms = 10'000;
@@ -226,4 +226,4 @@ void Launcher::ask_for_another_start(const Question& question, const std::vector
   }
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -18,7 +18,7 @@
 #include "runtime/run/log_reader.h"
 #include "runtime/run/save_requests.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::int64_t host_retry_ms = 5'000;
@@ -281,4 +281,4 @@ bool Launcher::look_at_drains() {
   return true;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

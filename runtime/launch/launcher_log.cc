@@ -7,7 +7,7 @@
 #include "runtime/launch/run_progress.h"
 #include "runtime/run/log_reader.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 void Launcher::log_fault(const StartEnd& end) {
   if (log_bytes(*env_, paths_) == 0) return;
@@ -58,4 +58,4 @@ void Launcher::log_recovery(int ranks, std::uint64_t step) {
   failed_ns_ = env_->monotonic_ns();
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

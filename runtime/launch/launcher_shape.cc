@@ -8,7 +8,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/log_reader.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 void replace_setting(std::vector<std::string>& overrides, const std::string& key, std::int64_t value) {
@@ -131,4 +131,4 @@ std::int64_t Launcher::lanes_of_run() const {
   return run.has_value() && run->parallel.lanes > 0 ? run->parallel.lanes : config_.parallel.data;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -9,7 +9,7 @@
 #include "runtime/launch/slurm.h"
 #include "runtime/os/paths.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 bool is_file(Env& env, const std::string& path) {
@@ -152,4 +152,4 @@ std::string shell_line(const CommandLine& line) {
   return text + words_for_shell(line.arguments);
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

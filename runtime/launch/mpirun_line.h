@@ -10,7 +10,7 @@
 #include "runtime/launch/launch_options.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 // LaunchPaths holds the paths that a launch needs on this machine.
 struct LaunchPaths {
@@ -51,4 +51,4 @@ CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPath
 // Returns the line as a shell can run it as it stands.
 std::string shell_line(const CommandLine& line);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -5,7 +5,7 @@
 #include "runtime/launch/slurm.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::size_t max_output_bytes = 1 << 20;  // some 40,000 hosts
@@ -87,4 +87,4 @@ std::string source_of_hosts(const LaunchOptions& options) {
   return options.host_command.empty() ? options.hostfile : "the command of --host-command";
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

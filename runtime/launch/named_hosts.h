@@ -7,10 +7,10 @@
 
 #include "runtime/core/result.h"
 #include "runtime/launch/launch_options.h"
+#include "runtime/launch/restart_policy.h"
 #include "runtime/os/env.h"
-#include "watchdog/restart_policy.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 // Time limit of --host-command. The launcher does nothing else meanwhile, so the limit is far shorter than
 // the usual notice.
@@ -33,4 +33,4 @@ Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& optio
 bool hosts_may_change(const LaunchOptions& options);
 std::string source_of_hosts(const LaunchOptions& options);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

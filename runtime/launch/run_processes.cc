@@ -7,7 +7,7 @@
 
 #include "runtime/run/launch_record.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::int64_t look_us = 10'000;
@@ -111,4 +111,4 @@ void reap_adopted(Env& env, std::int64_t own) {
   }
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -10,7 +10,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 // Returns the processes of the start in `directory`, except this one; those of other users cannot be seen.
 std::vector<std::unique_ptr<Process>> processes_of_start(Env& env, const std::string& directory);
@@ -27,4 +27,4 @@ bool end_processes_of_starts(Env& env, const std::string& token, std::int64_t gr
 // parent. `own` is left to the code that started it.
 void reap_adopted(Env& env, std::int64_t own);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -13,7 +13,7 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::uint64_t tail_bytes = 65'536;  // more than is logged between two steps
@@ -126,4 +126,4 @@ std::string causes_of(std::span<const LaunchedRank> dead) {
   return text;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -11,7 +11,7 @@
 #include "runtime/run/launch_record.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 struct StepMade {
   std::uint64_t step = 0;
@@ -45,4 +45,4 @@ std::string verdicts_at_end(std::span<const ReportedVerdict> verdicts, const Ste
 // all, else each that is known with its rank; empty where nothing is.
 std::string causes_of(std::span<const LaunchedRank> dead);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::int64_t ms = 1'000'000;
@@ -84,4 +84,4 @@ bool ScaleUp::is_worth_a_start(const std::string& host, std::int64_t now_ns) con
   return !is_early && pauses_.may_use(host, now_ns);
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -15,7 +15,7 @@
 
 #include "watchdog/growing_pauses.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 class ScaleUp {
  public:
@@ -55,4 +55,4 @@ class ScaleUp {
   bool begun_ = false;
 };
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -1,6 +1,6 @@
 #include "runtime/launch/shell_words.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 std::string shell_word(const std::string& word) {
   constexpr std::string_view plain =
@@ -17,4 +17,4 @@ std::string words_for_shell(const std::vector<std::string>& words) {
   return text;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

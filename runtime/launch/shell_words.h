@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 std::string shell_word(const std::string& word);  // quoted if necessary
 std::string words_for_shell(const std::vector<std::string>& words);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

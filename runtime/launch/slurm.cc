@@ -10,7 +10,7 @@
 
 #include "runtime/launch/shell_words.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::size_t max_nodes = 1 << 17;
@@ -182,4 +182,4 @@ std::vector<std::string> srun_line(Env& env, const std::string& node, const std:
           words_for_shell(words)};
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

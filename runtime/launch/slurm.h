@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/launch/restart_policy.h"
 #include "runtime/os/env.h"
-#include "watchdog/restart_policy.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 // Expand a list of nodes as Slurm writes it ("n[01-03,7],m2"), and a list of counts, one for each node
 // ("4(x2),1"). Pure. ExitCode::config with a clause for a message if the list cannot be read, or would be
@@ -37,4 +37,4 @@ inline constexpr const char* srun_error_variable = "SLURM_EXIT_ERROR";
 inline constexpr const char* srun_error_code = "255";
 inline constexpr int min_srun_error = 128;
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -7,7 +7,7 @@
 
 #include "runtime/run/run_layout.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 // Returns how many groups of `tensor` ranks fit inside single hosts.
@@ -55,4 +55,4 @@ std::optional<StartLayout> narrower_layout(const Config& run, std::span<const La
   return best;
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

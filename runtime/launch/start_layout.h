@@ -10,9 +10,9 @@
 #include <span>
 
 #include "runtime/config/config.h"
-#include "watchdog/restart_policy.h"
+#include "runtime/launch/restart_policy.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 struct StartLayout {
   int ranks = 1;  // includes spares, if the run has any
@@ -28,4 +28,4 @@ struct StartLayout {
 std::optional<StartLayout> narrower_layout(const Config& run, std::span<const LaunchHost> hosts,
                                            const RanksWanted& wanted, int min_ranks);
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

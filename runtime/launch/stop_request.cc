@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 namespace {
 
 constexpr std::int64_t one_request_ns = 1'000'000'000;
@@ -50,4 +50,4 @@ std::int64_t StopRequest::left_to_end_ms() const {
   return std::max<std::int64_t>(0, notice_ms_ - waited_ms);
 }
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

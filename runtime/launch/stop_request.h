@@ -9,7 +9,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/signals.h"
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 class StopRequest {
  public:
@@ -44,4 +44,4 @@ class StopRequest {
   std::function<void()> save_;
 };
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

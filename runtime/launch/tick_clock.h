@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace holdfast::inline launch {
+namespace holdfast::launch {
 
 class TickClock {
  public:
@@ -21,4 +21,4 @@ class TickClock {
   std::int64_t late_ns_, ended_ns_;
 };
 
-}  // namespace holdfast::inline launch
+}  // namespace holdfast::launch

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "kernels/elementwise.h"
-#include "runtime/rank/gemm_peak.h"
+#include "runtime/measure/gemm_peak.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 namespace {
 
 constexpr int gpu_rounds = 5;  // the best counts: a limit that is too low makes kernels look good
@@ -79,4 +79,4 @@ double GpuLimits::product_rate(DType dtype) {
   return dtype == DType::bf16 ? rates_.bf16_flops_per_second : rates_.fp32_flops_per_second;
 }
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

@@ -8,7 +8,7 @@
 #include "runtime/measure/limits.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 struct GpuRates {
   double copied_bytes_per_second = 0.0;  // read plus written
@@ -35,4 +35,4 @@ class GpuLimits final : public Limits {
   std::uint64_t l2_bytes_;
 };
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

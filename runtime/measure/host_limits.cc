@@ -11,7 +11,7 @@
 #include "runtime/measure/op_text.h"
 #include "runtime/measure/samples.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 namespace {
 
 constexpr std::int64_t line_floats = 16;
@@ -185,7 +185,7 @@ double HostLimits::product_rate(DType dtype) {
 }
 
 std::string HostLimits::level_of(std::uint64_t bytes) const {
-  return holdfast::level_of(caches_, bytes, threads_);
+  return measure::level_of(caches_, bytes, threads_);
 }
 
 void HostLimits::forget() {
@@ -194,4 +194,4 @@ void HostLimits::forget() {
   product_rates_.clear();
 }
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

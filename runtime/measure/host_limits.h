@@ -14,7 +14,7 @@
 #include "runtime/measure/limits.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 // Sizes of this machine's caches, 0 = not known.
 struct CacheSizes {
@@ -69,4 +69,4 @@ class HostLimits final : public Limits {
   std::map<DType, double> product_rates_;
 };
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

@@ -12,7 +12,7 @@
 #include "runtime/core/result.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 // Call while the device is idle. Asking again gives the first answer.
 class Limits {
@@ -39,4 +39,4 @@ inline Result<double> op_seconds(Limits& limits, const OpCost& cost, DType dtype
   return cost.flops > 0.0 ? std::max(stream, cost.flops / limits.product_rate(dtype)) : stream;
 }
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

@@ -7,7 +7,7 @@
 #include "runtime/measure/report.h"
 #include "runtime/rank/device_choice.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 Result<MeasuredDevice> MeasuredDevice::find(Env& env, const MeasuredDeviceOptions& options) {
   MeasuredDevice bench(env, options.threads);
@@ -69,4 +69,4 @@ std::string MeasuredDevice::threads_text() const {
   return is_gpu() ? "" : fmt::format(", {} threads", threads_);
 }
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

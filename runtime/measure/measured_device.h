@@ -19,7 +19,7 @@
 #include "runtime/measure/op_timer.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 struct MeasuredDeviceOptions {
   bool gpu = false;  // the first one that this process sees, instead of the CPU
@@ -61,4 +61,4 @@ class MeasuredDevice {
   std::optional<Gpu> gpu_;
 };
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

@@ -6,7 +6,7 @@
 #include "runtime/core/random.h"
 #include "runtime/device/host_access.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 namespace {
 
 constexpr std::size_t pattern_count = 4096;
@@ -102,4 +102,4 @@ std::int32_t* OpMemory::tokens(std::int64_t count, std::int64_t vocabulary) {
   return integers(tokens);
 }
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

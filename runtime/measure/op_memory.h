@@ -12,7 +12,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 class OpMemory {
  public:
@@ -54,4 +54,4 @@ class OpMemory {
   Result<void> outcome_;
 };
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

@@ -4,7 +4,7 @@
 
 #include "kernels/visit_op.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 namespace {
 
 std::string suffix(DType dtype) {
@@ -187,4 +187,4 @@ bool once_per_step(OpId id) {
   return op_class == OpClass::optimizer || op_class == OpClass::copy;
 }
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

@@ -6,7 +6,7 @@
 
 #include "kernels/op.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 // Shape, types and options, without the op's name: "256x768x3072 NT bias" for a matmul of m x n x k with B
 // transposed, "4x64 12/12 heads of 64" for attention. Equal texts are equal work. `arguments` is the struct
@@ -33,4 +33,4 @@ std::string_view name_of(OpClass op_class);
 // no other call of the same op touches, so what they move comes from where all of it together lives.
 bool once_per_step(OpId id);
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

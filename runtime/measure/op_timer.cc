@@ -6,7 +6,7 @@
 
 #include "kernels/visit_op.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 void OpTimer::attach(CpuDeviceOptions& options) {
   options.observer = [this](OpId) { begin_ns_ = env_->monotonic_ns(); };
@@ -47,4 +47,4 @@ void OpTimer::fetch_tables(HostAccess& device_memory) {
   records_.resize(recorded);
 }
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

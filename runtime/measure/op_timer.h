@@ -18,7 +18,7 @@
 #include "runtime/device/host_access.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 class OpTimer {
  public:
@@ -50,4 +50,4 @@ class OpTimer {
   std::map<std::pair<const AdamWTensor*, std::size_t>, std::vector<AdamWTensor>> tables_;
 };
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

@@ -5,7 +5,7 @@
 #include "runtime/core/units.h"
 #include "runtime/measure/host_limits.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 namespace {
 
 std::string processor_model(Env& env) {
@@ -52,4 +52,4 @@ std::string digits(double value) {
   return fmt::format("{:.4f}", value);
 }
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

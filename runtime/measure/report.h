@@ -7,7 +7,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 // Describes processor, number of processors, caches and memory, which every reported figure needs.
 Json machine_json(Env& env);
@@ -20,4 +20,4 @@ std::string percent(double share);  // "83 %"
 // Four digits: "1234", "12.34", "0.0123".
 std::string digits(double value);
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

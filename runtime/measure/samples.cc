@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0.0;
@@ -11,4 +11,4 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2.0;
 }
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-namespace holdfast::inline measure {
+namespace holdfast::measure {
 
 // 0 without values.
 double median(std::vector<double> values);
 
-}  // namespace holdfast::inline measure
+}  // namespace holdfast::measure

@@ -8,7 +8,7 @@
 
 #include "runtime/device/host_access.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 namespace {
 
 void* address(const MemoryArena& arena, MemoryPlan::Slot slot) {
@@ -316,4 +316,4 @@ void ActivationMemory::fill_rotary_tables(Device& device, const MemoryArena& are
   write_memory(device, arena.at<float>(sine_), std::as_bytes(std::span(sine)));
 }
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

@@ -21,7 +21,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/model/block.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 
 // Activations that a microbatch keeps from its forward to its backward. Void pointers are in the model's
 // dtype.
@@ -152,4 +152,4 @@ class ActivationMemory {
       softmax_slices_, softmax_rows_, dgathered_, parts_, arrivals_, norm_slices_, unused_norm_gradients_;
 };
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

@@ -5,7 +5,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/rotary.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 namespace {
 
 // Slice `slice` of what is (slices here, rows, columns).
@@ -231,4 +231,4 @@ Result<void> attention_backward(const BlockRun& run, const Block& block, const B
   return {};
 }
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

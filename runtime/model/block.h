@@ -15,7 +15,7 @@
 #include "runtime/model/layers.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 
 struct BatchShapeBT {
   std::int64_t batch = 0;
@@ -124,4 +124,4 @@ Result<void> feed_forward_backward(const BlockRun& run, const Block& block,
 Result<void> attention_backward(const BlockRun& run, const Block& block, const BlockActivations& activations,
                                 const BlockGradients& gradients, BackwardPass pass);
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

@@ -5,7 +5,7 @@
 #include "kernels/norm.h"
 #include "kernels/tree_sum.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 namespace {
 
 const std::byte* part_of(const void* whole, std::size_t index, std::int64_t elements, DType dtype) {
@@ -280,4 +280,4 @@ void Norm::backward_rows(Device& device, const void* x_NC, Statistics statistics
   }
 }
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

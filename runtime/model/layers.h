@@ -14,7 +14,7 @@
 #include "runtime/device/device.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 
 // Part of the gradients that a backward computes: all, or one of two parts, of which the second may come much
 // later (zero_bubble, parallel/pipeline/schedule.h). Both parts together have the bits of the whole.
@@ -128,4 +128,4 @@ struct Norm {
   std::int64_t gradient_vectors() const { return kind == NormKind::layer_norm ? 2 : 1; }
 };
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

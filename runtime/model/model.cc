@@ -8,7 +8,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 namespace {
 
 // Row `row` of a matrix of `width` columns whose element type is known only at run time.
@@ -503,4 +503,4 @@ const void* Model::forward_logits(Device& device, const TokenBatch& batch, std::
   return chunk.logits;
 }
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

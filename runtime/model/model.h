@@ -28,7 +28,7 @@
 #include "runtime/model/parameters.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 
 // Tokens of a microbatch in memory that the device can read; rows = batch * sequence_length. A negative
 // target is not counted.
@@ -209,4 +209,4 @@ class Model {
   std::function<void(int microbatch)> after_embedding_;
 };
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

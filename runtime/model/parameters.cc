@@ -5,7 +5,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/random.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 
 ParameterTable::ParameterTable(const ModelSpec& spec, const BucketPlan& buckets, std::byte* parameters,
                                float* gradients)
@@ -118,4 +118,4 @@ void initial_values_of_slice(const ParameterSpec& parameter, int slice, int slic
   }
 }
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

@@ -12,7 +12,7 @@
 #include "runtime/model/layers.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 
 // Resolves names to pointers. `gradients` may be null (forward only).
 class ParameterTable {
@@ -51,4 +51,4 @@ void initial_values(const ParameterSpec& parameter, std::uint64_t seed, std::uin
 void initial_values_of_slice(const ParameterSpec& parameter, int slice, int slices, std::uint64_t seed,
                              std::uint64_t first_element, std::span<float> values);
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

@@ -10,7 +10,7 @@
 
 #include "runtime/config/loader.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 namespace {
 
 constexpr const char* tied_weight = "embedding.token.weight";
@@ -380,4 +380,4 @@ double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
          2.0 * static_cast<double>(attentions * spec.attention_width() * sequence_length);
 }
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

@@ -14,7 +14,7 @@
 #include "runtime/config/freeze_list.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 
 enum class NormKind { layer_norm, rms_norm };
 enum class ActivationKind { gelu, swiglu };
@@ -130,4 +130,4 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const Mode
 // thirds of the latter are the gradients of attention's inputs.
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

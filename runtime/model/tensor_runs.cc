@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 
 std::vector<TensorRun> runs_of_tensor(const ParameterSpec& parameter, int slices, std::uint64_t first,
                                       std::uint64_t count) {
@@ -37,4 +37,4 @@ std::vector<TensorRun> runs_of_tensor(const ParameterSpec& parameter, int slices
   return runs;
 }
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

@@ -7,7 +7,7 @@
 
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline model {
+namespace holdfast::model {
 
 struct TensorRun {
   int slice = 0;
@@ -18,4 +18,4 @@ struct TensorRun {
 std::vector<TensorRun> runs_of_tensor(const ParameterSpec& parameter, int slices, std::uint64_t first,
                                       std::uint64_t count);
 
-}  // namespace holdfast::inline model
+}  // namespace holdfast::model

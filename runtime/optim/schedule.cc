@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace holdfast::inline optim {
+namespace holdfast::optim {
 namespace {
 
 // Returns how far `step` is on the way from step `begin` (0) to the last of `steps` (1).
@@ -39,4 +39,4 @@ double learning_rate_at(const OptimizerConfig& optimizer, std::int64_t step, std
   return peak;  // constant
 }
 
-}  // namespace holdfast::inline optim
+}  // namespace holdfast::optim

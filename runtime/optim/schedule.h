@@ -9,10 +9,10 @@
 
 #include "runtime/config/config.h"
 
-namespace holdfast::inline optim {
+namespace holdfast::optim {
 
 // Returns the rate for the update that makes step `step` (counted from 1) of `steps`. Computed in double with
 // own arithmetic order.
 double learning_rate_at(const OptimizerConfig& optimizer, std::int64_t step, std::int64_t steps);
 
-}  // namespace holdfast::inline optim
+}  // namespace holdfast::optim

@@ -9,7 +9,7 @@
 #include "kernels/elementwise.h"
 #include "runtime/device/host_access.h"
 
-namespace holdfast::inline optim {
+namespace holdfast::optim {
 namespace {
 
 // Number of blocks that are compared at a time: 200 MB, a fraction of a second.
@@ -250,4 +250,4 @@ std::vector<OwnedState> ShardedOptimizer::state() {
   return pieces;
 }
 
-}  // namespace holdfast::inline optim
+}  // namespace holdfast::optim

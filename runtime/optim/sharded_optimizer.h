@@ -11,7 +11,7 @@
 // Every update carries digests of the owned weights and moments to the next one (kernels/state_digest.h),
 // which finds bits that flipped in between. Where the state was loaded or made, the first digests are those of
 // what is there. No update reads frozen tensors, so theirs are compared by ops of their own. The bf16 copies
-// have none: lane audits compare those (runtime/train/parameter_digests.h).
+// have none: lane audits compare those (runtime/integrity/parameter_digests.h).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
 
-namespace holdfast::inline optim {
+namespace holdfast::optim {
 
 struct UpdateScalars {
   std::int64_t step = 1;  // counted from 1: decides the bias correction
@@ -150,4 +150,4 @@ class ShardedOptimizer {
   std::byte* parameters_ = nullptr;
 };
 
-}  // namespace holdfast::inline optim
+}  // namespace holdfast::optim

@@ -6,7 +6,7 @@
 #include <new>
 #include <span>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 inline constexpr std::size_t io_alignment_bytes = 4096;
 
@@ -26,4 +26,4 @@ class AlignedBuffer {
   std::unique_ptr<std::byte, Release> memory_;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

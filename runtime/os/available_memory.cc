@@ -5,7 +5,7 @@
 
 #include "runtime/os/control_groups.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 // Returns the number after `label` at the start of a line ("MemAvailable:   123 kB", "inactive_file 123").
@@ -101,4 +101,4 @@ std::optional<std::uint64_t> available_memory_bytes(Env& env) {
   return room.has_value() ? std::optional(room->available_bytes) : std::nullopt;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

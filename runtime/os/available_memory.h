@@ -8,7 +8,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 struct MemoryRoom {
   std::uint64_t available_bytes = 0;
@@ -37,4 +37,4 @@ std::optional<MemoryRoom> room_of_meminfo(const std::string& meminfo);
 std::optional<MemoryRoom> room_of_group(const std::string& limit, const std::string& usage,
                                         const std::string& stat);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -21,7 +21,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/thread.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 template <typename T>
 class BackgroundJob {
@@ -89,4 +89,4 @@ class BackgroundHelpers {
   std::vector<std::unique_ptr<Thread>> threads_;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 struct Command {
   std::string line;                                   // for /bin/sh -c
@@ -28,4 +28,4 @@ struct CommandEnd {
   bool succeeded() const { return how == How::exited && code == 0; }
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

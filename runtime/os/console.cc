@@ -2,7 +2,7 @@
 
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 void write_to_console(std::FILE* stream, const std::string& text) {
   const std::string shown = printable(text);
@@ -10,4 +10,4 @@ void write_to_console(std::FILE* stream, const std::string& text) {
   static_cast<void>(std::fflush(stream));
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Writes the text in one write, and at once; characters that a terminal would obey are made visible
 // (printable()).
@@ -27,4 +27,4 @@ void print_line(fmt::format_string<Values...> format, Values&&... values) {
   write_to_console(stdout, fmt::format(format, std::forward<Values>(values)...) + "\n");
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

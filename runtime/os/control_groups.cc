@@ -6,7 +6,7 @@
 
 #include "runtime/core/split.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 using Version = ControlGroup::Version;
@@ -113,4 +113,4 @@ std::vector<ControlGroup> control_groups(Env& env, const std::string& controller
   return groups;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -12,7 +12,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 struct ControlGroup {
   enum class Version : std::uint8_t { v1, v2 };
@@ -26,4 +26,4 @@ struct ControlGroup {
 // whatever controllers it has. A folder need not exist.
 std::vector<ControlGroup> control_groups(Env& env, const std::string& controller);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <vector>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 std::string parent_directory(const std::string& path) {
@@ -26,4 +26,4 @@ Result<void> make_durable_directories(Env& env, const std::string& path) {
   return {};
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -8,11 +8,11 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Makes `path` and its missing parents, and syncs every directory that has got a new name. A path that exists
 // already may have been made by a process that died before its sync, or by `mkdir`: its parent is synced as
 // well. It is no error when this process may not open that parent.
 Result<void> make_durable_directories(Env& env, const std::string& path);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

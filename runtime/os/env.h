@@ -18,7 +18,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/command.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 class Condition;
 class IoEngine;
@@ -237,4 +237,4 @@ inline std::string host_name_of(const std::string& host_id) {
 // Returns the real operating system. The object lives as long as the process and is stateless.
 Env& posix_env();
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 std::string reason_text(int reason) {
   std::array<char, 256> buffer{};
@@ -43,4 +43,4 @@ bool is_full_disk(int reason) {
   return reason == ENOSPC || reason == EDQUOT;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -5,7 +5,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 std::string reason_text(int reason);
 
@@ -17,4 +17,4 @@ bool is_full_disk(int reason);
 // for their ranks to find out together (parallel/comm/agreement.h).
 Reach reach_of_reason(int reason);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 struct NamedDeviceFault {
@@ -205,4 +205,4 @@ Result<FaultAction> parse_fault_action(std::string_view text, std::string_view p
   return action;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -10,7 +10,7 @@
 #include "runtime/core/device_fault.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Actions at a sample of the data (`data.sample`).
 enum class SampleFault : std::uint8_t {
@@ -48,4 +48,4 @@ std::string_view fault_actions();
 // Parses a count, an exit code or milliseconds; none: the text is none, or it is too large.
 std::optional<std::int64_t> parse_fault_number(std::string_view text);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

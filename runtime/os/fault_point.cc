@@ -15,7 +15,7 @@
 #include "runtime/core/suggest.h"
 #include "runtime/os/posix_file.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 // One entry of the specification, and where it starts in the text (for the error).
@@ -279,4 +279,4 @@ void FaultPoints::act(const Rule& rule) {
   if (action.device.has_value()) break_device_(*action.device);
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

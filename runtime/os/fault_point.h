@@ -60,7 +60,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/fault_action.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // A line of the file that HOLDFAST_FAULTS_LOG names.
 struct FaultPointRecord {
@@ -145,7 +145,7 @@ class FaultPoints {
   std::vector<std::unique_ptr<Rule>> rules_;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os
 
 #define HF_FAULT_POINT(faults, name)   \
   do {                                 \

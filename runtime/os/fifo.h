@@ -9,7 +9,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 class Fifo {
  public:
@@ -23,4 +23,4 @@ class Fifo {
 // Makes the pipe at `path`, where nothing may exist, with the least capacity that the system gives: a page.
 Result<std::unique_ptr<Fifo>> make_posix_fifo(const std::string& path);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 constexpr std::size_t run_id_digits = 32;
@@ -89,4 +89,4 @@ std::string text_within_or_empty(Env& env, const std::string& path, std::uint64_
   return text.ok() ? std::move(text).value() : std::string();
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Returns whether the text is 32 digits of 0 to 9 and a to f, as every id of a run is.
 bool is_run_id(std::string_view text);
@@ -45,4 +45,4 @@ Result<std::string> read_text_within(Env& env, const std::string& path, std::uin
 // Returns the file whole, or nothing where it cannot be read or has more than `max_bytes`.
 std::string text_within_or_empty(Env& env, const std::string& path, std::uint64_t max_bytes);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

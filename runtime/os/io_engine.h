@@ -13,7 +13,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 enum class IoBackend {
   automatic,  // io_uring where the kernel allows it, else threads
@@ -50,4 +50,4 @@ class IoEngine {
   virtual const std::string& fallback_reason() const = 0;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

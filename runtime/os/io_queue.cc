@@ -8,7 +8,7 @@
 
 #include "runtime/os/posix_file.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 // Maximum size of one operation: the kernel moves less than 2 GiB at a time.
@@ -198,4 +198,4 @@ void IoQueue::settle_waiting_syncs(File& file) {
   }
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

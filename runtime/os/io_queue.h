@@ -30,7 +30,7 @@
 #include "runtime/os/aligned_buffer.h"
 #include "runtime/os/io_engine.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 struct IoQueueOptions {
   int depth = 16;  // operations in flight at most, 1 to largest_io_depth
@@ -101,4 +101,4 @@ class IoQueue {
   std::thread::id owner_;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -13,7 +13,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/thread.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 namespace {
 
@@ -294,4 +294,4 @@ void LineThread::post(std::function<void()> work) {
   state_->post(std::move(work));
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

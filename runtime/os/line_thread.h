@@ -18,7 +18,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Takes lines, one after the other (LineLog, EventLog).
 class LineSink {
@@ -70,4 +70,4 @@ class LineThread {
   std::shared_ptr<State> state_;  // shared with the thread
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

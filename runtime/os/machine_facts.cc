@@ -11,7 +11,7 @@
 #include "runtime/os/posix_io_engine.h"
 #include "runtime/os/shared_memory_facts.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 MachineFact processor_fact(Env& env) {
@@ -77,4 +77,4 @@ std::vector<MachineFact> machine_facts(Env& env) {
   return {processor_fact(env), memory_fact(), io_uring_fact(), shared_memory_fact(env)};
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

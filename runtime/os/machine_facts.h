@@ -7,7 +7,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 struct MachineFact {
   std::string name;  // "io_uring"
@@ -23,4 +23,4 @@ std::string machine_identity(Env& env);
 // Returns facts about processors, memory, io_uring and /dev/shm.
 std::vector<MachineFact> machine_facts(Env& env);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

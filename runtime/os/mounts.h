@@ -10,7 +10,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 class Mounts {
  public:
@@ -27,4 +27,4 @@ class Mounts {
 // Returns the mounts of the real operating system.
 Mounts& posix_mounts();
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

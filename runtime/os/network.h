@@ -26,7 +26,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Closed by the destructor.
 class Socket {
@@ -99,4 +99,4 @@ class Network {
 // Returns the object that Env::network() of the real operating system returns.
 Network& posix_network();
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -12,7 +12,7 @@
 
 #include "runtime/os/errno_reason.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 std::string program_path() {
   char path[PATH_MAX] = "";
@@ -62,4 +62,4 @@ bool is_stream_path(std::string_view path) {
   return path.starts_with("/dev/") || path.starts_with("/proc/");
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

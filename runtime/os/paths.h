@@ -7,7 +7,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 std::string program_path();       // absolute
 std::string program_directory();  // without a slash at the end
@@ -30,4 +30,4 @@ std::string real_path(const std::string& path);
 // read as they are. Only who started the program may name one: opening a device can have effects. Pure.
 bool is_stream_path(std::string_view path);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

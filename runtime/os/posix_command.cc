@@ -14,7 +14,7 @@
 #include "runtime/os/posix_file.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 constexpr int poll_ms = 50;
@@ -74,4 +74,4 @@ Result<CommandEnd> run_posix_command(Env& env, const Command& command) {
   return end;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -29,7 +29,7 @@
 #include "runtime/os/processes.h"
 #include "runtime/os/processor_count.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 std::string parent_of(const std::string& path) {
@@ -317,4 +317,4 @@ Env& posix_env() {
   return env;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

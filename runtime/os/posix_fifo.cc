@@ -9,7 +9,7 @@
 #include "runtime/os/fifo.h"
 #include "runtime/os/posix_file.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 constexpr char filler = '\0';  // no line of text has it
@@ -58,4 +58,4 @@ Result<std::unique_ptr<Fifo>> make_posix_fifo(const std::string& path) {
   return std::unique_ptr<Fifo>(std::make_unique<PosixFifo>(path, std::move(descriptor)));
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -18,7 +18,7 @@
 #include "runtime/os/errno_reason.h"
 #include "runtime/os/paths.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 constexpr std::size_t largest_transfer_bytes = std::size_t{1} << 30;  // the kernel stops short of 2 GiB
@@ -299,4 +299,4 @@ void stop_direct(File& file, int reason) {
   posix_file(file).stop_direct(reason);
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

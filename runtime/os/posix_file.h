@@ -10,7 +10,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Both return "cannot <action> <path>: <reason>" for the errno `reason`, with advice where there is some (a
 // full disk).
@@ -64,4 +64,4 @@ int sync_descriptor(File& file);
 // although nothing is wrong with it.
 void stop_direct(File& file, int reason);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

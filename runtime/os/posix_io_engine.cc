@@ -4,7 +4,7 @@
 
 #include "runtime/os/posix_file.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 void PosixIoEngine::start(const IoOperation& operation) {
   const bool is_sync = operation.kind == IoKind::sync;
@@ -35,4 +35,4 @@ Result<std::unique_ptr<IoEngine>> make_posix_io_engine(const IoQueueOptions& opt
               engine.error().message);
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

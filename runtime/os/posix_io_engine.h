@@ -4,7 +4,7 @@
 
 #include "runtime/os/io_queue.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Common base of both engines: it chooses the descriptor of an operation, and repeats one through the page
 // cache that a file system refuses for being direct.
@@ -37,4 +37,4 @@ Result<std::unique_ptr<IoEngine>> make_posix_io_engine(const IoQueueOptions& opt
 Result<std::unique_ptr<IoEngine>> make_io_uring_engine(int depth);
 Result<std::unique_ptr<IoEngine>> make_thread_io_engine(int depth, std::string fallback_reason);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -11,7 +11,7 @@
 
 #include "runtime/os/posix_io_engine.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 std::int64_t perform(const IoOperation& operation, int descriptor) {
@@ -111,4 +111,4 @@ Result<std::unique_ptr<IoEngine>> make_thread_io_engine(int depth, std::string f
   return std::unique_ptr<IoEngine>(std::move(engine));
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -10,7 +10,7 @@
 
 #include "runtime/os/posix_io_engine.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 constexpr std::chrono::milliseconds pause{1};
@@ -161,4 +161,4 @@ Result<std::unique_ptr<IoEngine>> make_io_uring_engine(int depth) {
   return std::unique_ptr<IoEngine>(std::move(engine));
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

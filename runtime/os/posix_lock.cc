@@ -14,7 +14,7 @@
 
 #include "runtime/os/posix_file.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 constexpr std::int64_t lock_retry_us = 50'000;
@@ -168,4 +168,4 @@ Result<bool> is_posix_locked(const std::string& path) {
   return false;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -10,7 +10,7 @@
 #include "runtime/os/mounts.h"
 #include "runtime/os/posix_file.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 Error refused(const std::string& what, int reason) {
@@ -65,4 +65,4 @@ Mounts& posix_mounts() {
   return mounts;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -22,7 +22,7 @@
 #include "runtime/os/network.h"
 #include "runtime/os/posix_file.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 constexpr std::int64_t ns_per_ms = 1'000'000;
@@ -441,4 +441,4 @@ Network& posix_network() {
   return network;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

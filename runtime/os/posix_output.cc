@@ -19,7 +19,7 @@
 #include <thread>
 #include <utility>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 using namespace std::chrono_literals;
@@ -265,4 +265,4 @@ OutputThread::~OutputThread() {
   if (err_ != nullptr && err_ != out_) err_->stop();
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -18,7 +18,7 @@
 #include <cstdio>
 #include <memory>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 class OutputThread {
  public:
@@ -48,4 +48,4 @@ class OutputThread {
   Stream out_stream_, err_stream_;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

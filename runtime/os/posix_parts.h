@@ -10,7 +10,7 @@
 #include "runtime/os/command.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 Result<CommandEnd> run_posix_command(Env& env, const Command& command);
 
@@ -33,4 +33,4 @@ Result<void> remove_posix_shared_memory(const std::string& name);
 Result<std::vector<std::string>> list_posix_shared_memory();
 Result<std::string> make_posix_shared_directory(const std::string& name);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

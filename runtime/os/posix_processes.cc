@@ -28,7 +28,7 @@ extern "C" {  // which the header of glibc 2.36 forgets
 
 extern char** environ;
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 Error cannot(const std::string& what, int reason) {
@@ -452,4 +452,4 @@ Processes& posix_processes() {
   return processes;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -16,7 +16,7 @@
 #include "runtime/os/resizable_memory.h"
 #include "runtime/os/shared_memory_facts.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 class PosixSharedMemory final : public ResizableSharedMemory {
@@ -246,4 +246,4 @@ Result<std::string> make_posix_shared_directory(const std::string& name) {
               geteuid());
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

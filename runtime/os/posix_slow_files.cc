@@ -22,7 +22,7 @@
 #include "runtime/os/posix_thread.h"
 #include "runtime/os/slow_files.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 Error no_slow_files(const std::string& what, int reason) {
@@ -318,4 +318,4 @@ std::string why_no_slow_files() {
   return device.value() >= 0 ? "" : no_slow_files(fmt::format("open {}", device_path), errno).message;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

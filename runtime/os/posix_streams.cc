@@ -6,7 +6,7 @@
 
 #include <initializer_list>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 void replace_closed_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
@@ -26,4 +26,4 @@ void replace_unread_streams() {
   }
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

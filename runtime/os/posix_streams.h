@@ -1,7 +1,7 @@
 // The three streams that a process begins with.
 #pragma once
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Opens something harmless in place of each of the three streams that is closed; writes to it fail. The
 // process that started this one may have closed some (`holdfast train >&-`); the next file opened would be
@@ -13,4 +13,4 @@ void replace_closed_streams();
 // starts from here on. It is for programs that end on their own when that happens, as mpirun does.
 void replace_unread_streams();
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

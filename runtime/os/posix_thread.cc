@@ -8,7 +8,7 @@
 #include <system_error>
 #include <thread>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 class PosixThread final : public Thread {
@@ -62,4 +62,4 @@ std::unique_ptr<Condition> make_posix_condition() {
   return std::make_unique<PosixCondition>();
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -7,9 +7,9 @@
 
 #include "runtime/os/thread.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 Result<std::unique_ptr<Thread>> start_posix_thread(const std::string& name, std::function<void()> work);
 std::unique_ptr<Condition> make_posix_condition();
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

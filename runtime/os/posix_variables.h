@@ -5,9 +5,9 @@
 
 #include <string>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Sets the variable unless it is set already: the value of the process's starter takes precedence.
 void set_variable_if_unset(const std::string& name, const std::string& value);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -8,7 +8,7 @@
 
 #include "runtime/os/processes.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 struct ProcessIdentity {
   std::int64_t id = 0;             // 0: nobody
@@ -46,4 +46,4 @@ struct ProcessIdentity {
   }
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

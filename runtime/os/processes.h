@@ -15,7 +15,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Describes how a process ended.
 struct ProcessEnd {
@@ -122,4 +122,4 @@ void forbid_core_files();
 // Returns the object that Env::processes() of the real operating system returns.
 Processes& posix_processes();
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

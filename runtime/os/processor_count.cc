@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 int processors_of_affinity() {
@@ -63,4 +63,4 @@ int available_processors() {
   return std::max(count, 1);
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

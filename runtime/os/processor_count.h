@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Returns the number, at least 1. Reads sched_getaffinity and the cpu.max of this process's cgroup v2 and its
 // ancestors.
@@ -14,4 +14,4 @@ int available_processors();
 // means no limit.
 int processors_of_quota(std::string_view cpu_max);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -7,7 +7,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 class ResizableSharedMemory : public SharedMemory {
  public:
@@ -17,4 +17,4 @@ class ResizableSharedMemory : public SharedMemory {
   virtual Result<void> resize(std::uint64_t bytes) = 0;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -6,7 +6,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Longest time for which a rank repeats a call of the file system before it counts as unfit. Callers on a rank's own
 // thread mark the wait for its guard (StorageWait); the peers of a rank wait longer (parallel.timeout).
@@ -31,4 +31,4 @@ auto retry_storage(Env& env, Attempt attempt) {
   return retry_storage(env, attempt, [] { return false; });
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

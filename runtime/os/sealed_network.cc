@@ -7,7 +7,7 @@
 
 #include "runtime/os/sealed_session.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 constexpr std::int64_t ns_in_a_ms = 1'000'000;
@@ -306,4 +306,4 @@ std::vector<std::size_t> SealedNetwork::find_readable(std::span<Socket* const> s
   return env_->network().find_readable(sockets);
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -30,7 +30,7 @@
 #include "runtime/os/network.h"
 #include "runtime/os/secret.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 class SealedNetwork final : public Network {
  public:
@@ -62,4 +62,4 @@ class SealedNetwork final : public Network {
   std::string purpose_;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -8,7 +8,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 constexpr std::array<char, 8> session_magic = {'H', 'F', 'S', 'E', 'A', 'L', '0', '1'};
@@ -191,4 +191,4 @@ std::size_t SealedSession::take(std::span<std::byte> target) {
   return count;
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -27,7 +27,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/secret.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 class SealedSession {
  public:
@@ -83,4 +83,4 @@ class SealedSession {
   std::size_t verified_ = 0, taken_ = 0;  // bytes of the present record
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

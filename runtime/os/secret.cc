@@ -7,7 +7,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 static_assert(crypto_box_PUBLICKEYBYTES == 32 && crypto_box_SECRETKEYBYTES == 32);
@@ -88,4 +88,4 @@ Result<std::string> seal_secret(const Secret& secret, const std::string& request
   return digits_of(box);
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

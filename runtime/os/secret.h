@@ -23,7 +23,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // Makes libsodium ready, for files that include sodium.h. May be called on any thread, any number of times.
 void begin_sodium();
@@ -62,4 +62,4 @@ class SecretRequest {
 // Returns the answer to a request's text(), in hexadecimal digits. Error (communication): it is no request.
 Result<std::string> seal_secret(const Secret& secret, const std::string& request);
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <vector>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 std::string trimmed(const std::string& text) {
@@ -95,4 +95,4 @@ std::string shared_memory_removal(Env& env) {
   return shared_memory_removal(env, user, is_known ? entry.pw_name : std::to_string(user));
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -6,7 +6,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 inline constexpr const char* shared_memory_directory = "/dev/shm";
 
@@ -17,4 +17,4 @@ inline constexpr const char* shared_memory_directory = "/dev/shm";
 std::string shared_memory_removal(Env& env, std::uint32_t user_id, const std::string& user_name);
 std::string shared_memory_removal(Env& env);  // of the user of this process
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

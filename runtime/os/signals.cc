@@ -8,7 +8,7 @@
 #include <csignal>
 #include <cstring>
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 Result<std::unique_ptr<SignalWatcher>> SignalWatcher::watch(std::initializer_list<int> signals) {
   sigset_t set;
@@ -37,4 +37,4 @@ void ignore_closed_pipes() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

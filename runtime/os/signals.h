@@ -7,7 +7,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 class SignalWatcher {
  public:
@@ -28,4 +28,4 @@ class SignalWatcher {
 // Processes that Env starts get the system's default.
 void ignore_closed_pipes();
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

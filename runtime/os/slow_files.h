@@ -10,7 +10,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 class SlowFiles {
  public:
@@ -26,4 +26,4 @@ Result<std::unique_ptr<SlowFiles>> mount_slow_files(const std::string& path);
 // Returns the reason why this process cannot have such a view; empty: it may.
 std::string why_no_slow_files();
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -4,7 +4,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 namespace {
 
 struct KindFacts {
@@ -97,4 +97,4 @@ const Span& SpanRecorder::at(std::uint64_t index) const {
   return memory_[(opened_ - kept() + index) % memory_.size()];
 }
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

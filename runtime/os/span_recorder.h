@@ -23,7 +23,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 enum class SpanKind : std::uint8_t {
   // Work of the device: on a microbatch in a chunk of the stage, and on the step. Never two at once.
@@ -155,4 +155,4 @@ class HostSpan {
   Span* span_;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -19,7 +19,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline os {
+namespace holdfast::os {
 
 // A thread that runs one function to its end. The destructor waits for that end.
 class Thread {
@@ -77,4 +77,4 @@ class LongMutex {
   std::unique_ptr<Condition> freed_;
 };
 
-}  // namespace holdfast::inline os
+}  // namespace holdfast::os

@@ -9,7 +9,7 @@
 #include "runtime/run/run_layout.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 namespace {
 
 constexpr int replicas_planned_max = 4;
@@ -411,4 +411,4 @@ Result<LayoutPlan> plan_layout(Env& env, const Config& config, int ranks, const 
   return LayoutPlanner(env, machine).plan(config, ranks);
 }
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

@@ -24,7 +24,7 @@
 #include "runtime/plan/step_time.h"
 #include "runtime/plan/step_traffic.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 
 inline constexpr std::size_t memory_class_count = 8;
 
@@ -61,7 +61,7 @@ struct LayoutPlan {
   std::uint64_t shared_bytes() const;              // of all ranks; an upper bound with more than 4 replicas
   // Returns the shared memory that the ranks of one host need.
   std::uint64_t shared_bytes_of_host(const PlannedMachine& machine) const;
-  std::uint64_t tokens_per_step() const { return holdfast::tokens_per_step(config); }
+  std::uint64_t tokens_per_step() const { return plan::tokens_per_step(config); }
   // Returns MFU: the model's FLOP of a step as a share of what all ranks could multiply in its time; none
   // without prices.
   std::optional<double> model_flops_utilization(const PlannedMachine& machine) const;
@@ -138,4 +138,4 @@ class LayoutPlanner {
 
 Result<LayoutPlan> plan_layout(Env& env, const Config& config, int ranks, const PlannedMachine& machine);
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

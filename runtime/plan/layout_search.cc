@@ -11,7 +11,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/rank/rank_layout.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 namespace {
 
 constexpr int chunks_max = 4;  // that are tried; more of them send more messages
@@ -227,4 +227,4 @@ std::optional<Remedy> smallest_remedy(Env& env, const Config& config, int ranks,
   return std::nullopt;
 }
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

@@ -16,7 +16,7 @@
 
 #include "runtime/plan/layout_plan.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 
 // A key of a config and its value, as written on a command line: {"training.recompute", "\"full\""}.
 struct Setting {
@@ -61,4 +61,4 @@ struct Remedy {
 std::optional<Remedy> smallest_remedy(Env& env, const Config& config, int ranks,
                                       const PlannedMachine& machine);
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

@@ -6,7 +6,7 @@
 #include "runtime/measure/op_text.h"
 #include "runtime/measure/samples.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 
 double PeakPrices::seconds(OpId id, const void* arguments) const {
   const OpCost cost = cost_of(id, arguments);
@@ -56,4 +56,4 @@ double TimedPrices::seconds(OpId id, const void* arguments) const {
   return sum.seconds * scale + launch_seconds_;
 }
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

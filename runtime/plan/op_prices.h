@@ -10,7 +10,7 @@
 #include "kernels/op.h"
 #include "runtime/measure/op_timer.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 
 class OpPrices {
  public:
@@ -68,4 +68,4 @@ class TimedPrices final : public OpPrices {
   std::string description_;
 };
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

@@ -9,7 +9,7 @@
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 namespace {
 
 std::string seconds_text(double seconds) {
@@ -467,4 +467,4 @@ Json remedy_json(const Remedy& remedy, const PlannedMachine& machine) {
           {"layout", layout_json(remedy.plan, machine)}};
 }
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

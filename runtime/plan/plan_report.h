@@ -8,7 +8,7 @@
 #include "runtime/plan/layout_plan.h"
 #include "runtime/plan/layout_search.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 
 // A layout, and the same run after ranks were lost.
 struct RunPlan {
@@ -33,4 +33,4 @@ std::string settings_text(const std::vector<Setting>& settings);
 std::string remedy_text(const Remedy& remedy, int ranks, const PlannedMachine& machine);
 Json remedy_json(const Remedy& remedy, const PlannedMachine& machine);
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

@@ -9,7 +9,7 @@
 #include "runtime/device/device.h"
 #include "runtime/plan/op_prices.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 
 // Memory that the process of a rank takes beside what its plan counts, on a CPU: heap, MPI, thread stacks,
 // the buffers of a save, and its part of mpirun and of the guard. Measured: 26 MiB with the smallest models,
@@ -58,4 +58,4 @@ struct PlannedMachine {
   }
 };
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

@@ -14,7 +14,7 @@
 #include "runtime/run/run_layout.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 namespace {
 
 // Lists the arguments of an op. For options that are pointers, only null or not null counts.
@@ -92,9 +92,9 @@ class OpCounter {
  private:
   void add(OpId id, const void* arguments) {
     StepOp op{.id = id,
-              .shape = shape_text(id, arguments),
+              .shape = measure::shape_text(id, arguments),
               .arguments = visit_op(id, arguments, [](const auto& of_id) { return arguments_of(of_id); }),
-              .cost = cost_of(id, arguments),
+              .cost = kernels::cost_of(id, arguments),
               .calls = 1};
     const std::string key = fmt::format("{} {} {}", name_of(id), op.arguments.dump(), op.cost.bytes_updated);
     const auto [place, is_new] = places_.try_emplace(key, ops_.size());
@@ -220,4 +220,4 @@ Json step_ops_json(const StepOps& step) {
   return json;
 }
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

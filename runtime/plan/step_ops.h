@@ -18,7 +18,7 @@
 #include "runtime/core/json.h"
 #include "runtime/plan/layout_plan.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 
 // All launches of an op with the same shape, types and options.
 struct StepOp {
@@ -46,4 +46,4 @@ Result<StepOps> step_ops(Env& env, const Config& config, int ranks, int rank, co
 std::string step_ops_text(const StepOps& step);
 Json step_ops_json(const StepOps& step);
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

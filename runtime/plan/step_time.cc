@@ -6,7 +6,7 @@
 #include "parallel/pipeline/schedule_time.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 namespace {
 
 struct Played {
@@ -277,4 +277,4 @@ StepEstimate estimate_step(const TimedLayout& layout, const PlannedMachine& mach
   return Estimate(layout, machine).run();
 }
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

@@ -23,7 +23,7 @@
 #include "runtime/plan/step_traffic.h"
 #include "runtime/rank/rank_layout.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 
 // Time of one microbatch through one part of a stage, in seconds.
 struct PartTime {
@@ -73,4 +73,4 @@ struct TimedLayout {
 };
 StepEstimate estimate_step(const TimedLayout& layout, const PlannedMachine& machine);
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

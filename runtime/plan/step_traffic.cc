@@ -8,7 +8,7 @@
 #include "runtime/train/ballot.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 namespace {
 
 void send(Traffic& traffic, std::uint64_t bytes, std::uint64_t messages = 1) {
@@ -168,4 +168,4 @@ StepTraffic step_traffic(Env& env, const Config& config, const Mesh& mesh, int r
           .votes = vote(env, mesh.shape().ranks(), rank)};
 }
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

@@ -17,11 +17,11 @@
 #include "runtime/model/layers.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 class Worker;
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 
 // Traffic of one microbatch of a model part in its tensor group: none where a rank has all slices.
 class PartTraffic {
@@ -56,4 +56,4 @@ struct StepTraffic {
 StepTraffic step_traffic(Env& env, const Config& config, const Mesh& mesh, int rank,
                          std::span<const PartTraffic> parts);
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

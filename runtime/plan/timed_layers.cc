@@ -7,20 +7,20 @@
 
 #include "parallel/local/local_communicator.h"
 #include "runtime/elastic/planned_rank.h"
+#include "runtime/measure/gemm_peak.h"
 #include "runtime/measure/host_limits.h"
 #include "runtime/measure/measured_device.h"
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
 #include "runtime/os/available_memory.h"
 #include "runtime/rank/device_choice.h"
-#include "runtime/rank/gemm_peak.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/save/save.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 namespace {
 
 constexpr std::int64_t layers_max = 2;
@@ -198,4 +198,4 @@ Result<std::unique_ptr<OpPrices>> price_ops_here(Env& env, const Config& config,
   return prices;
 }
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

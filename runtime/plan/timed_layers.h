@@ -9,11 +9,11 @@
 #include "runtime/os/env.h"
 #include "runtime/plan/op_prices.h"
 
-namespace holdfast::inline plan {
+namespace holdfast::plan {
 
 // Times the ops of a config that is resolved and computes on the CPU; its data is not read. Takes a second or
 // two. A model of which two layers are too large for that, or for the memory, gets the peaks of this machine
 // instead (PeakPrices); the description says which it was.
 Result<std::unique_ptr<OpPrices>> price_ops_here(Env& env, const Config& config, int ranks);
 
-}  // namespace holdfast::inline plan
+}  // namespace holdfast::plan

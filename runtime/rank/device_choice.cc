@@ -10,7 +10,7 @@
 #include "runtime/os/paths.h"
 #include "runtime/rank/kernel_choice.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 namespace {
 
 std::string module_path(Env& env) {
@@ -178,4 +178,4 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
                        .ranks_on_gpu = (share.ranks_on_host + gpu.gpus - 1) / gpu.gpus}});
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

@@ -17,7 +17,7 @@
 #include "runtime/device/device.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 // Returns the library that computes on GPUs. It needs neither a GPU nor a driver to be loaded.
 Result<const CudaModule*> find_cuda_module(Env& env);
@@ -96,4 +96,4 @@ Result<void> check_sharing(std::span<const std::string> gpus, int rank, std::int
 // Returns the kernel implementations that a device of this config chooses from.
 Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config);
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

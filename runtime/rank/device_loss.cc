@@ -7,7 +7,7 @@
 #include "runtime/os/console.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 void end_without_device(const LeavingRank& rank, const Error& error) {
   const std::string sentence = fmt::format("rank {} (host {}) is at step {}: {}", rank.communicator.rank(),
@@ -23,4 +23,4 @@ void end_without_device(const LeavingRank& rank, const Error& error) {
   rank.env.kill_self();
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

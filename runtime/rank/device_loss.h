@@ -8,7 +8,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 // LeavingRank holds the facts about a rank that has to leave the run.
 struct LeavingRank {
@@ -23,4 +23,4 @@ struct LeavingRank {
 // does not overwrite the record of a run that has finished or was saved.
 void end_without_device(const LeavingRank& rank, const Error& error);
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

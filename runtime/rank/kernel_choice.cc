@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/library_isa.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 namespace {
 
 OpId op_at(std::size_t index) {
@@ -109,4 +109,4 @@ bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, O
   return bits_before.ok() && bits_after.ok() && *bits_before == *bits_after;
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

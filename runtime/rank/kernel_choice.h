@@ -11,7 +11,7 @@
 #include "runtime/device/device.h"
 #include "runtime/run/event.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 struct KernelRequest {
   CpuIsa isa = best_cpu_isa();
@@ -36,4 +36,4 @@ std::vector<EventKernel> kernels_in_use(const KernelTable& table);
 // `precision`, as far as this build knows both implementations.
 bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision);
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

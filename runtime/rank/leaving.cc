@@ -5,7 +5,7 @@
 #include "runtime/os/console.h"
 #include "runtime/run/launch_record.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 void die_if_awaited(Env& env, Membership& membership, bool has_guard, ExitCode code, const std::string& why) {
   report_end_to_launcher(env, membership.own_rank(), code);
@@ -16,4 +16,4 @@ void die_if_awaited(Env& env, Membership& membership, bool has_guard, ExitCode c
   env.kill_self();
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

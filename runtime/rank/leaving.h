@@ -6,7 +6,7 @@
 #include "parallel/group/membership.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 // Reports `code` to the launcher, and ends this process by SIGKILL if others may wait for it in MPI, which tells
 // nobody of an exit code (Membership::is_awaited()). `why` goes to stderr before; empty: it is there already. Returns
@@ -14,4 +14,4 @@ namespace holdfast::inline rank {
 // that blocks.
 void die_if_awaited(Env& env, Membership& membership, bool has_guard, ExitCode code, const std::string& why);
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

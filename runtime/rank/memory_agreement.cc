@@ -13,7 +13,7 @@
 #include "runtime/os/shared_memory_facts.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 namespace {
 
 using Kind = FitAnswer::Kind;
@@ -152,4 +152,4 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
   }
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

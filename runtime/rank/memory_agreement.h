@@ -14,7 +14,7 @@
 #include "runtime/rank/memory_fit.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 // MemoryTerms holds what a run knows beyond the plan of one worker.
 struct MemoryTerms {
@@ -56,4 +56,4 @@ struct MemoryParties {
 Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, SnapshotTiers wanted,
                              const MemoryTerms& terms, MemoryDecision& decision);
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

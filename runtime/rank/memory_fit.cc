@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 namespace {
 
 using Ranks = std::vector<const RankMemory*>;
@@ -159,4 +159,4 @@ FitAnswer decide_fit(const FitQuestion& question) {
   return answer;
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

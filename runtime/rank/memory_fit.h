@@ -12,7 +12,7 @@
 
 #include "runtime/os/available_memory.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 // Tiers of snapshots in shared memory; each includes the ones before it.
 enum class SnapshotTiers : std::uint8_t {
@@ -93,4 +93,4 @@ struct FitAnswer {
 
 FitAnswer decide_fit(const FitQuestion& question);
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

@@ -21,7 +21,7 @@
 #include "runtime/run/hardware_record.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 struct RankContext {
   Env& env;
@@ -46,7 +46,7 @@ struct RankContext {
   // purpose.
   SealedNetwork network(std::string purpose) const { return {env, secret.value(), std::move(purpose)}; }
   Result<ListenAddress> listen_address() const {
-    return holdfast::listen_address(env, config, ranks_on_host == communicator.size());
+    return rank::listen_address(env, config, ranks_on_host == communicator.size());
   }
   // Returns the number of threads for work on the host while the device is idle.
   int host_threads() const {
@@ -55,4 +55,4 @@ struct RankContext {
   }
 };
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

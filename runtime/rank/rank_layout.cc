@@ -4,7 +4,7 @@
 
 #include "parallel/pipeline/stage_split.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& config, int stage) {
   const auto stages = static_cast<int>(config.parallel.pipeline);
@@ -91,4 +91,4 @@ std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int data_rank) {
   return result;
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

@@ -10,7 +10,7 @@
 #include "runtime/config/config.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 // Returns the parts of the model that a stage computes, by chunk. Layers are distributed by the cost of the
 // layers and of the head; the embedding, which only copies, counts as nothing.
@@ -45,4 +45,4 @@ std::string why_gradients_are_whole(const Config& config, int data_ranks);
 // Returns the lanes of a data-parallel rank, in the order of waves.
 std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int data_rank);
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

@@ -8,7 +8,7 @@
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/guarded_transport.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 namespace {
 
 constexpr int groups_of_phase_max = 2;  // groups of one rank: activations and gradients
@@ -168,4 +168,4 @@ void RankLinks::abort_nccl(const std::string& reason) {
   if (nccl_session_ != nullptr) static_cast<void>(nccl_session_->abort_all(reason));
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

@@ -23,7 +23,7 @@
 #include "runtime/os/env.h"
 #include "runtime/rank/rank_transport.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 // LinkBytes holds the size of the largest exchange on each link of a rank.
 struct LinkBytes {
@@ -108,4 +108,4 @@ class RankLinks {
   PipelineLinks pipeline_;
 };
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

@@ -10,7 +10,7 @@
 #include "parallel/data/pinned_transport.h"
 #include "runtime/device/device.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 class RankTransport {
  public:
@@ -44,4 +44,4 @@ class RankTransport {
   std::unique_ptr<Transport> other_;
 };
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

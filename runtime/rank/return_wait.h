@@ -12,7 +12,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 class ReturnWait {
  public:
@@ -51,4 +51,4 @@ class ReturnWait {
   bool said_ = false;
 };
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

@@ -7,7 +7,7 @@
 #include "runtime/os/network.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 namespace {
 
 // SecretNeed is the request of a rank to the rank that has the secret, which seals it for that rank alone.
@@ -66,4 +66,4 @@ Result<ListenAddress> listen_address(Env& env, const Config& config, bool one_ho
   return ListenAddress{.address = addresses->front(), .reported = {addresses->front()}};
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

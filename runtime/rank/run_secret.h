@@ -11,7 +11,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/secret.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 // Returns the same secret on all ranks, which call it together: the one that some of them know from an
 // earlier epoch, else a new one. It is sent sealed. Errors: communication.
@@ -27,4 +27,4 @@ struct ListenAddress {
 // run that has begun).
 Result<ListenAddress> listen_address(Env& env, const Config& config, bool one_host);
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

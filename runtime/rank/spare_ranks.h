@@ -6,7 +6,7 @@
 
 #include "runtime/rank/rank_context.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 // Returns whether enough copies of the model are left without these ranks of the communicator, which there are.
 inline bool can_spare(const RankContext& rank, std::span<const int> ranks) {
@@ -16,4 +16,4 @@ inline bool can_spare(const RankContext& rank, std::span<const int> ranks) {
   return !ranks.empty() && left >= rank.config.elastic.min_data_parallel;
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

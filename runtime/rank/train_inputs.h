@@ -17,11 +17,11 @@
 #include "runtime/rank/device_choice.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast::inline elastic {
+namespace holdfast::elastic {
 struct PreparedRank;  // runtime/elastic/new_rank.h
-}  // namespace holdfast::inline elastic
+}  // namespace holdfast::elastic
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 // StopSource is asked between steps whether this rank is requested to stop or to save.
 class StopSource {
@@ -53,7 +53,7 @@ struct TrainInputs {
   Membership* membership = nullptr;
   // Memory that this process prepared before it joined (runtime/elastic/new_rank.h); outlives the run. Null:
   // nothing was prepared.
-  PreparedRank* prepared = nullptr;
+  elastic::PreparedRank* prepared = nullptr;
   RankWatch* watch = nullptr;  // records what this rank is doing; null: not watched
   // Storage that fails for a moment is not tried again: the answer is about this moment.
   bool tries_storage_once = false;
@@ -61,4 +61,4 @@ struct TrainInputs {
   bool spoil_kept_memory = false;
 };
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

@@ -10,7 +10,7 @@
 #include "runtime/os/posix_variables.h"
 #include "runtime/rank/device_choice.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 namespace {
 
 std::string rank_text(std::span<const TransportMeans> ranks, std::size_t rank) {
@@ -163,4 +163,4 @@ Result<JoinedTransport> join_transport(const TrainInputs& inputs, const Waiter& 
   return joined;
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

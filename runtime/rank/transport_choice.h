@@ -13,7 +13,7 @@
 #include "runtime/device/nccl_library.h"
 #include "runtime/rank/train_inputs.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 enum class TransportWay {
   host,  // communicator: memory that the host sees directly, GPU memory through pinned buffers
@@ -71,4 +71,4 @@ struct JoinedTransport {
 Result<JoinedTransport> join_transport(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                        const Device& device);
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

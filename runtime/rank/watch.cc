@@ -7,7 +7,7 @@
 #include "runtime/os/paths.h"
 #include "runtime/os/processes.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 namespace {
 
 // Returns the number of slots on this host's board. Ranks that join later, when the run grows back, need
@@ -51,4 +51,4 @@ std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& con
   return std::move(watch).value();
 }
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

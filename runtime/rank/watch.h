@@ -12,7 +12,7 @@
 #include "runtime/os/env.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast::inline rank {
+namespace holdfast::rank {
 
 DeadlineLimits deadline_limits(const WatchdogConfig& config);
 
@@ -85,4 +85,4 @@ class StorageWait {
   RankWatch* watch_;
 };
 
-}  // namespace holdfast::inline rank
+}  // namespace holdfast::rank

@@ -9,7 +9,7 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 
-namespace holdfast::inline replay {
+namespace holdfast::replay {
 namespace {
 
 // StepCollector takes the events of a log in their order.
@@ -78,4 +78,4 @@ Result<RecordedSteps> read_recorded_steps(Env& env, const RunPaths& paths, std::
   return recorded;
 }
 
-}  // namespace holdfast::inline replay
+}  // namespace holdfast::replay

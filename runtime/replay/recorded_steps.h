@@ -11,7 +11,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline replay {
+namespace holdfast::replay {
 
 // StepNumbers holds the numbers of a step that have the same bits wherever it is computed.
 struct StepNumbers {
@@ -42,4 +42,4 @@ struct RecordedSteps {
 Result<RecordedSteps> read_recorded_steps(Env& env, const RunPaths& paths, std::uint64_t first,
                                           std::uint64_t last);
 
-}  // namespace holdfast::inline replay
+}  // namespace holdfast::replay

@@ -22,7 +22,7 @@
 #include "runtime/train/step.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline replay {
+namespace holdfast::replay {
 namespace {
 
 // StopSource of a process that no signal asks to save.
@@ -359,4 +359,4 @@ Result<ReplayedStep> replay_step(const ReplayInputs& inputs, const ReplayRequest
   return Replay(inputs, request).run();
 }
 
-}  // namespace holdfast::inline replay
+}  // namespace holdfast::replay

@@ -20,7 +20,7 @@
 #include "runtime/replay/step_samples.h"
 #include "runtime/train/step_checks.h"
 
-namespace holdfast::inline replay {
+namespace holdfast::replay {
 
 // ReplayInputs holds what a rank brings along; the referenced objects outlive the call.
 struct ReplayInputs {
@@ -77,4 +77,4 @@ struct ReplayedStep {
 //   does_not_fit, communication
 Result<ReplayedStep> replay_step(const ReplayInputs& inputs, const ReplayRequest& request);
 
-}  // namespace holdfast::inline replay
+}  // namespace holdfast::replay

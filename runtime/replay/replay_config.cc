@@ -8,7 +8,7 @@
 #include "runtime/config/document.h"
 #include "runtime/os/paths.h"
 
-namespace holdfast::inline replay {
+namespace holdfast::replay {
 namespace {
 
 bool are_given(const std::vector<Override>& overrides, std::initializer_list<std::string_view> keys) {
@@ -91,4 +91,4 @@ Result<LoadedConfig> replay_config(Env& env, const ReplaySource& source, const s
   return given;
 }
 
-}  // namespace holdfast::inline replay
+}  // namespace holdfast::replay

@@ -10,7 +10,7 @@
 #include "runtime/os/env.h"
 #include "runtime/replay/replay_source.h"
 
-namespace holdfast::inline replay {
+namespace holdfast::replay {
 
 // Chooses the degrees for so many ranks: those of the run if they fit, else data parallelism alone. Where
 // `overrides` give a degree, those that they leave out are 1. Pure.
@@ -21,4 +21,4 @@ void choose_layout(ParallelConfig& parallel, int ranks, const std::vector<Overri
 Result<LoadedConfig> replay_config(Env& env, const ReplaySource& source, const std::string& run_directory,
                                    int ranks, const std::vector<Override>& overrides);
 
-}  // namespace holdfast::inline replay
+}  // namespace holdfast::replay

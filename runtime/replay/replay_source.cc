@@ -14,7 +14,7 @@
 #include "runtime/replay/recorded_steps.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline replay {
+namespace holdfast::replay {
 namespace {
 
 struct StoredText {
@@ -159,4 +159,4 @@ Result<ReplaySource> find_replay_source(Env& env, const std::string& run_directo
   return source;
 }
 
-}  // namespace holdfast::inline replay
+}  // namespace holdfast::replay

@@ -11,7 +11,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline replay {
+namespace holdfast::replay {
 
 // Returns the generation in which the run, as it goes on now, made the step. Pure.
 std::uint64_t generation_of_step(const Lineage& lineage, std::uint64_t step);
@@ -49,4 +49,4 @@ struct ReplaySource {
 Result<ReplaySource> find_replay_source(Env& env, const std::string& run_directory, std::uint64_t step,
                                         double learning_rate);
 
-}  // namespace holdfast::inline replay
+}  // namespace holdfast::replay

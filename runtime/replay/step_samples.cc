@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-namespace holdfast::inline replay {
+namespace holdfast::replay {
 
 Result<std::vector<LaneSamples>> samples_of_step(const DataSet& data, std::uint64_t seed,
                                                  const BatchShape& shape, std::uint64_t cursor,
@@ -31,4 +31,4 @@ Result<std::vector<LaneSamples>> samples_of_step(const DataSet& data, std::uint6
   return lanes;
 }
 
-}  // namespace holdfast::inline replay
+}  // namespace holdfast::replay

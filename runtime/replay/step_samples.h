@@ -7,7 +7,7 @@
 #include "runtime/core/result.h"
 #include "runtime/data/loader.h"
 
-namespace holdfast::inline replay {
+namespace holdfast::replay {
 
 // LaneSamples describes the samples of one lane in one step.
 struct LaneSamples {
@@ -22,4 +22,4 @@ Result<std::vector<LaneSamples>> samples_of_step(const DataSet& data, std::uint6
                                                  const BatchShape& shape, std::uint64_t cursor,
                                                  std::int64_t vocabulary);
 
-}  // namespace holdfast::inline replay
+}  // namespace holdfast::replay

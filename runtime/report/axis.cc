@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 namespace {
 
 // Returns the distance of about `count` ticks: 1, 2 or 5 times a power of ten.
@@ -74,4 +74,4 @@ std::string short_number(double value) {
   return fmt::format("{:.3g}e{:.0f}", value / std::pow(10.0, exponent), exponent);
 }
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 
 struct AxisRange {
   double low = 0.0, high = 1.0;
@@ -23,4 +23,4 @@ std::vector<std::int64_t> time_ticks_ms(std::int64_t end_ms);
 // Formats a number briefly for people: "12.4k", "3.10M", "0.253", "6e-4".
 std::string short_number(double value);
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

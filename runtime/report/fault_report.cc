@@ -13,7 +13,7 @@
 #include "runtime/report/axis.h"
 #include "runtime/report/report_page.h"
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 
 const std::string_view fault_style = R"css(
 .span { fill: currentColor; }
@@ -217,4 +217,4 @@ std::string faults_section(const IncidentLog& ledger) {
                     fault_rows(ledger, count)));
 }
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

@@ -7,11 +7,11 @@
 
 #include "runtime/run/incident_log.h"
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 
 // Cards of HTML; empty for a run that nothing disturbed.
 std::string faults_section(const IncidentLog& ledger);
 // Style for html_page().
 extern const std::string_view fault_style;
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

@@ -10,7 +10,7 @@
 
 #include "runtime/report/report_page.h"
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 
 const std::string_view numbers_style = R"css(
 .verdict-none { color: var(--soft); } .verdict-redo { color: var(--info); } .verdict-clip { color: var(--warn); }
@@ -139,4 +139,4 @@ std::string verdict_legend(const std::vector<ChartMarker>& markers) {
   return legend;
 }
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

@@ -9,7 +9,7 @@
 #include "runtime/report/report_chart.h"
 #include "runtime/run/numbers_log.h"
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 
 // Returns a card of HTML; empty for a run without verdicts.
 std::string numbers_section(const NumbersLog& numbers);
@@ -20,4 +20,4 @@ std::string verdict_legend(const std::vector<ChartMarker>& markers);
 // Style for html_page().
 extern const std::string_view numbers_style;
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

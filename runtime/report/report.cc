@@ -21,7 +21,7 @@
 #include "runtime/run/event.h"
 #include "runtime/run/run_history.h"
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 namespace {
 
 constexpr std::size_t points_per_curve = 2000;
@@ -277,4 +277,4 @@ Result<std::string> write_report(Env& env, const RunPaths& paths) {
   return summary;
 }
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

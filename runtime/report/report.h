@@ -8,10 +8,10 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 
 // Replaces the report; may be called while the run goes on. Returns a line on the run's faults
 // (incident_log.h) and a line on its verdicts (numbers_log.h); empty when there were none of either. ExitCode::config when there is no event log.
 Result<std::string> write_report(Env& env, const RunPaths& paths);
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

@@ -9,7 +9,7 @@
 #include "runtime/report/axis.h"
 #include "runtime/report/report_page.h"
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 namespace {
 
 constexpr std::size_t hover_bands = 120;
@@ -211,4 +211,4 @@ std::vector<ChartPoint> smooth(const std::vector<ChartPoint>& points, std::size_
   return result;
 }
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

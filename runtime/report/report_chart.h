@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 
 struct ChartPoint {
   double x = 0.0, y = 0.0;
@@ -46,4 +46,4 @@ std::vector<ChartPoint> downsample(const std::vector<ChartPoint>& points, std::s
 // on each side.
 std::vector<ChartPoint> smooth(const std::vector<ChartPoint>& points, std::size_t half_width);
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

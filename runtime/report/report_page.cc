@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 namespace {
 
 constexpr std::string_view common_style = R"css(
@@ -149,4 +149,4 @@ std::string run_name(const std::string& directory) {
   return std::string(path.substr(path.find_last_of('/') + 1));
 }
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

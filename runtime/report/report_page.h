@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace holdfast::inline report {
+namespace holdfast::report {
 
 // Returns a whole page. `style` is added to the common style sheet, `body` is HTML.
 std::string html_page(std::string_view title, std::string_view style, std::string_view body);
@@ -25,4 +25,4 @@ std::string escape_html(std::string_view text);
 // Returns "quickstart" for "runs/quickstart/".
 std::string run_name(const std::string& directory);
 
-}  // namespace holdfast::inline report
+}  // namespace holdfast::report

@@ -9,7 +9,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::int64_t look_ms = 250;        // at the holder's record, while its lock is waited for
@@ -222,4 +222,4 @@ Result<void> Claim::renew() {
   return held_->renew(*state_);
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -31,7 +31,7 @@
 #include "runtime/os/thread.h"
 #include "runtime/run/claim_record.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // ClaimCheck is Claim::check() for others; empty on a rank that has no claim.
 using ClaimCheck = std::function<Result<void>()>;
@@ -97,4 +97,4 @@ class ClaimGate {
   std::function<bool()> fence_;  // empty: no other rank has the run
 };
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::string_view host_id_word = "host_id ", epoch_word = "epoch ", id_word = "claim ",
@@ -70,4 +70,4 @@ HolderWatch::Answer HolderWatch::look(const ClaimRecord& record, std::int64_t no
   return patience_is_over && lives ? Answer::refuse : Answer::wait;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Claim: the time in which one process has the lock. Its epoch is greater than those of all claims of the run
 // before it.
@@ -57,4 +57,4 @@ class HolderWatch {
   bool has_seen_ = false, renewed_ = false;
 };
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

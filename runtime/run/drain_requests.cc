@@ -9,7 +9,7 @@
 
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::string_view drain_prefix = "drain-";
@@ -102,4 +102,4 @@ Result<void> remove_drain_request(Env& env, const RunPaths& paths, const std::st
   return env.remove(path_of_drain_request(paths, host));
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -20,7 +20,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 struct DrainRequest {
   enum class State { asked, notice, begun, drained, refused };
@@ -39,4 +39,4 @@ Result<void> write_drain_request(Env& env, const RunPaths& paths, const DrainReq
 std::vector<DrainRequest> read_drain_requests(Env& env, const RunPaths& paths);
 Result<void> remove_drain_request(Env& env, const RunPaths& paths, const std::string& host);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

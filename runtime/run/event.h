@@ -23,7 +23,7 @@
 
 #include "runtime/core/digest.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // The fields that every event has beside its own: its kind, and the wall clock in microseconds since 1970.
 inline constexpr std::string_view event_kind_field = "event", event_time_field = "time_us";
@@ -497,4 +497,4 @@ std::string_view field_name(T E::*member) {
   return found;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <iterator>
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 // The length of the well-formed UTF-8 sequence at the front of `text`, or 0 (Unicode 15, table 3-7).
@@ -141,4 +141,4 @@ void put_event_field(std::string_view name, const std::vector<EventKernel>& valu
   line.end_object();
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -12,7 +12,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/run/event.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Builds one line in a buffer that is reused, so that the training loop does not allocate. Doubles are
 // written with 17 significant digits (they read back to the same bits); NaN and infinities as null.
@@ -79,4 +79,4 @@ EventLine& put_event(const E& event, EventLine& line) {
   return line;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

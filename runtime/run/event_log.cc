@@ -5,7 +5,7 @@
 
 #include "runtime/run/event_parts.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 // Limit of the lines that wait: some two hundred thousand steps.
@@ -92,4 +92,4 @@ EventQueue::EventQueue(Env& env, const std::string& path, std::uint64_t rotate_b
           std::make_unique<EventLog>(env, path, rotate_bytes, std::move(before_line), std::move(may_write)),
           path, {.bytes = memory_bytes, .drops_oldest = true}) {}
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -14,11 +14,11 @@
 
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
-#include "runtime/os/line_log.h"
 #include "runtime/os/line_thread.h"
 #include "runtime/run/event_line.h"
+#include "runtime/run/line_log.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Writes lines at once, on the calling thread, as the launcher does between two starts.
 class EventLog final : public LineSink {
@@ -80,4 +80,4 @@ class EventQueue {
   LineThread lines_;
 };
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <string_view>
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::string_view suffix = ".jsonl";
@@ -46,4 +46,4 @@ Result<void> rotate_events(Env& env, const std::string& path) {
   return env.rename(path, event_part(path, numbers.empty() ? 1 : numbers.back() + 1));
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -10,7 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Returns the path of a part. `path` is that of the growing log, ending in .jsonl.
 std::string event_part(const std::string& path, std::uint64_t number);
@@ -19,4 +19,4 @@ Result<std::vector<std::uint64_t>> event_parts(Env& env, const std::string& path
 // Turns the growing log into the newest part; the next line begins another log.
 Result<void> rotate_events(Env& env, const std::string& path);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -4,7 +4,7 @@
 
 #include "runtime/core/json.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 void for_each_event(std::string_view event_lines, const std::function<void(const Json&)>& take) {
   while (!event_lines.empty()) {
@@ -106,4 +106,4 @@ bool read_event_field(const Json& value, std::variant<double, std::int64_t>& fie
   return true;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -18,7 +18,7 @@
 #include "runtime/core/json.h"
 #include "runtime/run/event.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Calls back for every event in the order of the log, its fields in the order of the line; lines that are not
 // whole are skipped.
@@ -77,4 +77,4 @@ std::optional<E> event_as(const Json& json, E otherwise = {}) {
   return otherwise;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

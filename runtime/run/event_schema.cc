@@ -6,7 +6,7 @@
 
 #include "runtime/run/event.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 template <typename T>
@@ -84,4 +84,4 @@ std::string event_reference() {
   return text;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

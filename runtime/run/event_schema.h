@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 struct EventField {
   std::string_view name;
@@ -28,4 +28,4 @@ std::vector<EventKind> event_schema();
 // Returns the page for people: docs/events.md.
 std::string event_reference();
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -10,7 +10,7 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/run_history.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::uint64_t record_bytes_max = 4096;
@@ -99,4 +99,4 @@ FailureHistory FailureTally::so_far(std::int64_t now_us) const {
           .running_seconds = static_cast<double>(record_.running_us + newest_us) / 1e6};
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

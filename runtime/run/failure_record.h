@@ -14,7 +14,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/save_interval.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 struct FailureRecord {
   std::int64_t failures = 0;    // starts that died or failed, but the last; recoveries from a loss
@@ -45,4 +45,4 @@ class FailureTally {
   FailureRecord record_;
 };
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -12,7 +12,7 @@
 #include "runtime/core/units.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::int64_t us_per_ms = 1'000, us_per_s = 1'000'000;
@@ -169,4 +169,4 @@ HardwareFile read_hardware_record(Env& env, const RunPaths& paths) {
   return file;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

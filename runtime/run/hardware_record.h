@@ -18,7 +18,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Names what was found. A file may have others.
 namespace finding_kinds {
@@ -109,4 +109,4 @@ struct HardwareFile {
 // Reads RUN/hardware.json. A damaged file is no error: what it said is lost, and the record begins anew.
 HardwareFile read_hardware_record(Env& env, const RunPaths& paths);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

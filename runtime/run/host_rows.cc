@@ -3,7 +3,7 @@
 #include "runtime/core/record.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 std::string path_of(const RunPaths& paths) {
@@ -27,4 +27,4 @@ HostRows read_host_rows(Env& env, const RunPaths& paths) {
   return rows.ok() ? std::move(rows).value() : HostRows();
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

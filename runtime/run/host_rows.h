@@ -12,7 +12,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 struct HostRow {
   std::string host = {};
@@ -43,4 +43,4 @@ Result<void> remove_host_rows(Env& env, const RunPaths& paths);
 // Returns no rows where there is no file, or one that cannot be read.
 HostRows read_host_rows(Env& env, const RunPaths& paths);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -12,7 +12,7 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 double finite_or_zero(std::optional<double> value) {
@@ -297,4 +297,4 @@ std::string summary_of(const IncidentLog& ledger) {
                      100.0 * ledger.effective_ratio());
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

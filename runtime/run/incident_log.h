@@ -10,7 +10,7 @@
 
 #include "runtime/core/json.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Level at which training went on after a fault. DESIGN, section 7.
 enum class FaultLevel : std::uint8_t {
@@ -92,4 +92,4 @@ IncidentLog read_incidents(std::string_view event_lines);
 // again; goodput 93.1 %". Empty when nothing happened.
 std::string summary_of(const IncidentLog& ledger);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

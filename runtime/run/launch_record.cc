@@ -16,7 +16,7 @@
 #include "runtime/os/processes.h"
 #include "runtime/run/event_reading.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::string_view file_prefix = "rank-", guard_prefix = "guard-";
@@ -30,7 +30,7 @@ Result<void> write_fact(Env& env, const std::string& name, const Json& what) {
 void report_rank(Env& env, int rank, const Json& what) {
   const Result<void> reported = write_fact(env, fmt::format("{}{:05d}", file_prefix, rank), what);
   if (!reported.ok() && rank == 0) {
-    holdfast::print_message("the launcher does not learn how this rank is: {}", reported.error().message);
+    os::print_message("the launcher does not learn how this rank is: {}", reported.error().message);
   }
 }
 
@@ -228,4 +228,4 @@ std::vector<SilentPair> read_silent_pairs(Env& env, const std::string& directory
   return pairs;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

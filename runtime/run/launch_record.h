@@ -15,7 +15,7 @@
 #include "runtime/os/process_identity.h"
 #include "watchdog/blame.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Holds the directory of the start.
 inline constexpr const char* launch_variable = "HOLDFAST_LAUNCH";
@@ -88,4 +88,4 @@ std::vector<ReportedVerdict> read_reported_verdicts(Env& env, const std::string&
 // Reads which hosts do not hear each other, as their guards report.
 std::vector<SilentPair> read_silent_pairs(Env& env, const std::string& directory);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -10,7 +10,7 @@
 #include "runtime/run/event_parts.h"
 #include "runtime/run/event_reading.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 std::string warning_of(const RunPaths& paths, const std::vector<std::uint64_t>& numbers) {
@@ -114,4 +114,4 @@ std::uint64_t log_bytes(Env& env, const RunPaths& paths) {
   return reader.ok() ? reader->bytes() : 0;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -13,7 +13,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // A view of the log at one moment. Threads: one at a time.
 class LogReader {
@@ -44,4 +44,4 @@ class LogReader {
 // All of the log, and how many bytes that is: 0 without a log.
 std::uint64_t log_bytes(Env& env, const RunPaths& paths);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

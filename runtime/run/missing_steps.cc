@@ -7,7 +7,7 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/run_history.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 // Reads the lines in order and keeps what is there since the newest start.
@@ -97,4 +97,4 @@ void write_missing_steps(Env& env, const RunPaths& paths, std::uint64_t step, co
   }
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

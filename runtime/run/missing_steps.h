@@ -13,7 +13,7 @@
 #include "runtime/run/recent_steps.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 struct StepInterval {
   std::uint64_t first = 0, last = 0;
@@ -32,4 +32,4 @@ std::uint64_t newest_logged_step(Env& env, const RunPaths& paths);
 void write_missing_steps(Env& env, const RunPaths& paths, std::uint64_t step, const RecentSteps& recent,
                          LineSink& log);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

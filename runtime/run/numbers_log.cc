@@ -12,7 +12,7 @@
 
 #include "runtime/run/event_reading.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::size_t steps_listed = 8;
@@ -165,4 +165,4 @@ std::string summary_of(const NumbersLog& numbers) {
   return text;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

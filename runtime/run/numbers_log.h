@@ -11,7 +11,7 @@
 #include "runtime/core/json.h"
 #include "runtime/run/event.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Names the values that training writes into the fields of the events. A log may have others.
 namespace verdict_values {
@@ -68,4 +68,4 @@ std::string summary_of(const NumbersLog& numbers);
 // Formats at most eight steps: "3, 7, 9", "1, 2, 3, 4, 5, 6, 7, 8 and 4 more".
 std::string list_of(const std::vector<std::uint64_t>& steps);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -6,7 +6,7 @@
 #include "runtime/os/console.h"
 #include "runtime/run/drain_requests.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::int64_t notice_look_ms = 50, ask_again_ms = 1'000;
@@ -95,4 +95,4 @@ void PreemptionNotice::work() {
   if (!has_launcher_) stops_ = true;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

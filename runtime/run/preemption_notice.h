@@ -19,7 +19,7 @@
 #include "runtime/os/thread.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 class PreemptionNotice {
  public:
@@ -58,4 +58,4 @@ class PreemptionNotice {
   std::unique_ptr<Thread> thread_;  // null: nothing to look at so far
 };
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

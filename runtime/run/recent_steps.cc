@@ -2,7 +2,7 @@
 
 #include <bit>
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::size_t pairs = 5;  // of 64-bit words that hold one step
@@ -65,4 +65,4 @@ RecentSteps RecentSteps::from_text(std::string_view text) {
   return steps;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -11,7 +11,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/run/event.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // One step, as its line in the event log says it. Times are those of the rank that notes it.
 struct CompletedStep {
@@ -47,4 +47,4 @@ class RecentSteps {
   std::array<CompletedStep, capacity> steps_ = {};
 };
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 std::string sentence_of(const RecoveryRecord& record) {
   const std::string place = record.resumed_from == "ram"    ? "in RAM"
@@ -37,4 +37,4 @@ std::string sentence_of(const RecoveryRecord& record) {
                      record.resumed_step, place, steps_again);
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -7,7 +7,7 @@
 
 #include "parallel/group/membership.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Holds what is known of one death or several until a step was made without the dead, or of new ranks until
 // one was made with them.
@@ -39,4 +39,4 @@ struct RecoveryRecord {
 // 9: 4 of 4 ...".
 std::string sentence_of(const RecoveryRecord& record);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

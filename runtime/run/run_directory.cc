@@ -7,7 +7,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/launch_record.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 // Env::replace_text writes beside the file first; a kill in between leaves that file behind. A writer that was
@@ -130,4 +130,4 @@ std::string who_else_may_write(Env& env, const RunPaths& paths) {
   return "";
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

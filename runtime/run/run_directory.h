@@ -23,7 +23,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/claim.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 struct RunPaths {
   std::string directory;
@@ -84,4 +84,4 @@ Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& stat
 // not overwrite how the run ended.
 bool may_record_failure(Env& env, const RunPaths& paths);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

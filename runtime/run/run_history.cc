@@ -14,7 +14,7 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 std::string shown_value(const std::string& key, const Json& value) {
@@ -168,4 +168,4 @@ double median_tokens_per_sec(const RunHistory& history) {
   return *middle;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -12,7 +12,7 @@
 #include "runtime/run/numbers_log.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // One step. Numbers that the log has as null (not finite) or not at all are NaN.
 struct StepRecord {
@@ -69,4 +69,4 @@ Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t byt
 
 double median_tokens_per_sec(const RunHistory& history);  // 0 without steps
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

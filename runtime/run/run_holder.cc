@@ -3,7 +3,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/claim_record.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 Result<std::optional<std::string>> lock_holder(Env& env, const std::string& path) {
@@ -49,4 +49,4 @@ Result<bool> has_launcher(Env& env, const RunPaths& paths) {
   return holder.has_value();
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -8,7 +8,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // ExitCode::config with a sentence where nothing of a run is in the directory.
 Result<void> expect_run_directory(Env& env, const RunPaths& paths);
@@ -19,4 +19,4 @@ Result<std::optional<std::string>> run_holder(Env& env, const RunPaths& paths);
 // Returns whether a `holdfast launch` has the run. Error: as above.
 Result<bool> has_launcher(Env& env, const RunPaths& paths);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

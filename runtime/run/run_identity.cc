@@ -7,7 +7,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 // A path may hold anything but a zero byte, so it comes last and ends with the text.
@@ -81,4 +81,4 @@ std::string new_run_id(Env& env) {
   return fmt::format("{:016x}{:016x}", env.random_u64(), env.random_u64());
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

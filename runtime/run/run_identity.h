@@ -16,7 +16,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 struct RunIdentity {
   std::string id = {};       // empty: the directory has none, or only that of the directory it is a copy of
@@ -33,4 +33,4 @@ Result<RunIdentity> identify_run(Env& env, const RunPaths& paths);
 Result<void> record_identity(Env& env, const RunPaths& paths, const std::string& id);
 std::string new_run_id(Env& env);  // 32 hex digits
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

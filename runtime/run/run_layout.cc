@@ -7,7 +7,7 @@
 #include "parallel/group/buddies.h"
 #include "runtime/config/loader.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 Layout layout_of(const Config& config, int ranks, std::int64_t spares = 0) {
@@ -79,4 +79,4 @@ std::vector<int> replica_buddies(const Config& config, const Mesh& mesh,
   return buddies;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -13,7 +13,7 @@
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Checks that `ranks` ranks, `spares` of them spares, can run the config; ExitCode::config with every rule
 // that is broken (parallel/group/layout.h). The other functions require a layout that passes.
@@ -35,4 +35,4 @@ AssignmentRequest assignment_request(const Config& config, int launched_ranks);
 std::vector<int> replica_buddies(const Config& config, const Mesh& mesh,
                                  std::span<const std::string> host_of_rank);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

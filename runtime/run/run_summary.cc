@@ -9,7 +9,7 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/hardware_record.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 std::string ago(std::int64_t time_us, std::int64_t now_us) {
@@ -202,4 +202,4 @@ Json to_json(const RunSummary& run) {
   return json;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

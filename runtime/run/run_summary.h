@@ -14,7 +14,7 @@
 #include "runtime/run/run_directory.h"
 #include "watchdog/board.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 struct RunSummary {
   struct SavedStep {
@@ -67,4 +67,4 @@ std::string activity_of(const SlotView& slot, std::int64_t now_ns);
 std::string to_text(const RunSummary& run, std::int64_t now_us);
 Json to_json(const RunSummary& run);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 // A run has fewer steps; and what has no cost at all is still not due all the time that a clock cannot see.
@@ -40,4 +40,4 @@ double measured_mtbf_seconds(const FailureHistory& history) {
          (static_cast<double>(history.failures) + assumed_weight);
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

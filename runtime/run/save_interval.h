@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Returns the seconds of training between two saves for which the sum of what saves cost and what failures
 // undo is least. `cost_seconds`: how much longer training takes for one save. J. T. Daly, "A higher order
@@ -31,4 +31,4 @@ struct FailureHistory {
 // first failures, and with time that has gone by without one.
 double measured_mtbf_seconds(const FailureHistory& history);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -9,7 +9,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/drain_requests.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr std::int64_t request_look_ms = 250;
@@ -219,4 +219,4 @@ void SaveRequests::remove_answered() {
   for (const std::string& name : names) static_cast<void>(env_->remove(directory_ + "/" + name).ok());
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -22,7 +22,7 @@
 #include "runtime/os/thread.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Says that the launcher wants to start the run again, with more ranks or without some of its hosts.
 struct RestartRequest {
@@ -97,4 +97,4 @@ class SaveRequests {
   std::unique_ptr<Thread> thread_;  // the last member: it uses the others until it ends
 };
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

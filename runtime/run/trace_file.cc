@@ -9,7 +9,7 @@
 
 #include "runtime/core/json.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 namespace {
 
 constexpr int format_version = 1;
@@ -201,4 +201,4 @@ Result<RankTrace> parse_trace(std::string_view text, const std::string& path) {
   return trace;
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

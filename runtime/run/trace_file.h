@@ -21,7 +21,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 struct TraceHeader {
   std::string recording = {};  // equal in all files that belong together
@@ -47,4 +47,4 @@ std::string to_text(const RankTrace& trace);
 // ExitCode::data when it is not whole or no such file; `path` is for the sentence.
 Result<RankTrace> parse_trace(std::string_view text, const std::string& path);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 bool is_refusal(ExitCode code) {
   return code == ExitCode::config || code == ExitCode::does_not_fit || code == ExitCode::data ||
@@ -18,4 +18,4 @@ bool remove_unused_directory(Env& env, const RunPaths& paths) {
   return is_unused && env.remove_tree(paths.directory).ok();
 }
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

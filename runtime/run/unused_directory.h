@@ -5,7 +5,7 @@
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline run {
+namespace holdfast::run {
 
 // Returns whether another start of the same command would be refused, too.
 bool is_refusal(ExitCode code);
@@ -14,4 +14,4 @@ bool is_refusal(ExitCode code);
 // makes before its first step; returns whether it did.
 bool remove_unused_directory(Env& env, const RunPaths& paths);
 
-}  // namespace holdfast::inline run
+}  // namespace holdfast::run

@@ -4,7 +4,7 @@
 
 #include "runtime/os/io_queue.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 Result<std::string> check_checkpoint_io(Env& env, const CheckpointConfig& config) {
   const auto queue = env.make_io_queue({.depth = 1, .backend = io_backend_of(config.io)});
@@ -28,4 +28,4 @@ Result<std::string> check_direct_io(Env& env, const std::string& directory) {
   return fmt::format("checkpoints go through the page cache of {}: {}", directory, reason);
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

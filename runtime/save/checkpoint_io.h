@@ -6,7 +6,7 @@
 #include "runtime/config/config.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // Tries checkpoint.io on this host. Fails with ExitCode::config where the config demands a backend that the
 // kernel forbids. Returns what is lost if "auto" was not given io_uring, or an empty string.
@@ -16,4 +16,4 @@ Result<std::string> check_checkpoint_io(Env& env, const CheckpointConfig& config
 // file system does no direct I/O, or an empty string.
 Result<std::string> check_direct_io(Env& env, const std::string& directory);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

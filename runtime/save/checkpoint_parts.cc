@@ -10,7 +10,7 @@
 #include "runtime/os/console.h"
 #include "runtime/save/device_state.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 std::vector<StatePiece> saved_state(StateView& view) {
   std::vector<StatePiece> pieces;
@@ -85,4 +85,4 @@ Waiter patient_waiter(const StateView& view) {
   return view.rank.waiter.with_timeout(view.rank.waiter.timeout_ms() + patience_ms);
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -9,7 +9,7 @@
 #include "runtime/save/disk_tier.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // Returns the state that this rank saves, in the device's memory: what it owns. State that all ranks of a
 // tensor group have is saved by one of them.
@@ -36,4 +36,4 @@ void retain_or_complain(CheckpointStore& store, std::int64_t keep);
 // another on a disk that is far slower than expected.
 Waiter patient_waiter(const StateView& view);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

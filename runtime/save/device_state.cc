@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 // Cuts pieces that are longer than the host has room for at once.
@@ -52,4 +52,4 @@ Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& piece
                      });
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

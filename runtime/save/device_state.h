@@ -10,7 +10,7 @@
 #include "runtime/device/host_access.h"
 #include "runtime/optim/sharded_optimizer.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // Returns the bytes of a piece of state, in the device's memory.
 std::span<std::byte> bytes_of_state(const OwnedState& piece);
@@ -32,4 +32,4 @@ inline Result<void> read_state(HostAccess& access, const std::vector<OwnedState>
   });
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

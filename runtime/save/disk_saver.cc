@@ -8,7 +8,7 @@
 #include "runtime/save/save_failure.h"
 #include "runtime/save/shard_options.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 DiskSaver::DiskSaver(StateView& view, CheckpointStore& store, std::optional<DiskTier> tier)
     : view_(&view),
@@ -249,4 +249,4 @@ void DiskSaver::wait() {
   publish_.wait();
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -27,7 +27,7 @@
 #include "runtime/save/snapshot.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class DiskSaver {
  public:
@@ -105,4 +105,4 @@ class DiskSaver {
   BackgroundJob<std::int64_t> publish_;  // result: its duration in ns
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -9,7 +9,7 @@
 #include "runtime/save/shard_copies.h"
 #include "runtime/save/storage_domains.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // DiskTier holds what one rank needs to know to save checkpoints. Copies are cheap; `copies` outlives them.
 class DiskTier {
@@ -43,4 +43,4 @@ class DiskTier {
   ShardCopies* copies_ = nullptr;
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

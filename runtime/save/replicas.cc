@@ -6,7 +6,7 @@
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/gather.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 struct ReplicaPort {
@@ -250,4 +250,4 @@ ReplicaReport Replicas::take() {
           .duration_ns = view_->rank.env.monotonic_ns() - begin_ns_};
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

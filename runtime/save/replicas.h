@@ -28,7 +28,7 @@
 #include "runtime/save/save_records.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class Replicas {
  public:
@@ -79,4 +79,4 @@ class Replicas {
   BackgroundJob<std::uint64_t> job_;  // result: number of bytes sent
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -8,7 +8,7 @@
 #include <optional>
 #include <span>
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 Error missing(const std::string& place, const char* key) {
@@ -116,4 +116,4 @@ Result<RunState> take_state(const Manifest& manifest, const std::string& place) 
   return state;
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -12,10 +12,10 @@
 #include "checkpoint/manifest.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
+#include "runtime/integrity/numbers_history.h"
 #include "runtime/run/recent_steps.h"
-#include "runtime/verdict/numbers_history.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 struct RunState {
   std::string run_id;             // 32 hex digits, made at the first start; part of all that is saved
@@ -51,4 +51,4 @@ inline constexpr const char *recent_steps_key = "recent_steps", *numbers_key = "
 void put_state(const RunState& state, Manifest& manifest);
 Result<RunState> take_state(const Manifest& manifest, const std::string& place);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -25,7 +25,7 @@
 #include "runtime/save/shard_options.h"
 #include "runtime/save/snapshot_exchange.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 Result<ShardFile> write_own_shard(StateView& view, const CheckpointStore& store) {
@@ -369,4 +369,4 @@ Result<void> initialize_weights(StateView& view) {
   return view.publish_parameters();
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -13,7 +13,7 @@
 #include "runtime/save/disk_tier.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // Saves a checkpoint: every rank writes the state that it owns; rank 0 publishes when all shards are durable,
 // and keeps the newest `keep`. All ranks get the same outcome: the total bytes of the shards. On error
@@ -40,4 +40,4 @@ Result<void> restore_weights(StateView& view, const std::string& checkpoint_dire
 // Initializes the weights from run.seed.
 Result<void> initialize_weights(StateView& view);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

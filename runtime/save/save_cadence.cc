@@ -8,7 +8,7 @@
 
 #include "runtime/core/units.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 constexpr std::int64_t slow_first_steps = 2;    // first steps of an epoch
@@ -276,4 +276,4 @@ std::optional<FailureCost> SaveCadence::take_failure_cost() {
   return cost;
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

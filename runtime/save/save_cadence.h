@@ -35,7 +35,7 @@
 #include "runtime/save/save_records.h"
 #include "runtime/save/unsaved_work.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // RecentMedian is the median of the newest few values.
 class RecentMedian {
@@ -167,4 +167,4 @@ class SaveCadence {
   std::optional<FailureCost> reported_cost_;
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

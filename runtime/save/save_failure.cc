@@ -12,7 +12,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 bool is_full_for_all(const DiskTier& tier, const Error& error) {
@@ -87,4 +87,4 @@ bool is_of_unfit_ranks(const Error& error) {
   return error.reach == Reach::host || error.reach == Reach::peers;
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -8,7 +8,7 @@
 #include "runtime/save/disk_tier.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // Writes this rank's shard by `write`, and again as retry_storage() says. A disk that is full for all is not tried
 // again: the next save that is due is another try. `gives_up`: asked between attempts; true ends them.
@@ -26,4 +26,4 @@ Result<void> agree_on_written(const StateView& view, const DiskTier& tier, const
 // Returns whether some ranks are unfit, which agree_on_written() has found: they leave, and the others go on.
 bool is_of_unfit_ranks(const Error& error);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -5,7 +5,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // SaveDue says which saves are due when a step is made: by one rank's count or, after the step's vote, for
 // all ranks.
@@ -74,4 +74,4 @@ struct ReplicaReport {
   std::int64_t duration_ns = 0;  // until all ranks knew
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

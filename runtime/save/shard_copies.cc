@@ -5,7 +5,7 @@
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/gather.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 // The place at which a rank receives copies.
@@ -146,4 +146,4 @@ Result<void> ShardCopies::send(std::uint64_t step, const std::string& directory,
   return sent.ok() ? sent : reported(sent.error());
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -25,7 +25,7 @@
 #include "runtime/save/state_view.h"
 #include "runtime/save/storage_domains.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class ShardCopies {
  public:
@@ -67,4 +67,4 @@ class ShardCopies {
   std::unique_ptr<Thread> thread_;  // the last member: it uses the others until it ends
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

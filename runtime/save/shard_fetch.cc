@@ -15,7 +15,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 constexpr std::uint64_t fetched_at_once = std::uint64_t{4} << 20;
@@ -324,4 +324,4 @@ Result<void> fetch_missing_shards(StateView& view, const StorageDomains& domains
   return ShardExchange(view, domains, directory, content, check).run(wanted_of);
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

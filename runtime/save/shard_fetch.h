@@ -13,7 +13,7 @@
 #include "runtime/save/state_view.h"
 #include "runtime/save/storage_domains.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // Function that returns the pieces that this rank reads of a checkpoint with this manifest.
 using WantedOf = std::function<Result<std::vector<ShardSpec>>(const Manifest& manifest)>;
@@ -39,4 +39,4 @@ struct ShardFetch {
 std::vector<ShardFetch> plan_fetches(const std::vector<std::vector<int>>& holders,
                                      const std::vector<std::vector<int>>& needed_by);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

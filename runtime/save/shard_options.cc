@@ -4,7 +4,7 @@
 
 #include "runtime/os/io_queue.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 ShardWriteOptions shard_options(const StateView& view, const CheckpointStore& store) {
   const CheckpointConfig& config = view.rank.config.checkpoint;
@@ -21,4 +21,4 @@ ShardWriteOptions shard_options(const StateView& view, const CheckpointStore& st
   return options;
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -4,7 +4,7 @@
 #include "checkpoint/store.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // Returns the options for shard files. With checkpoint.delta frozen tensors are constant, and the newest
 // checkpoint of the store's run may have them; a rank that sees another one, or none, writes more data but
@@ -12,4 +12,4 @@ namespace holdfast::inline save {
 // everything itself.
 ShardWriteOptions shard_options(const StateView& view, const CheckpointStore& store);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -9,7 +9,7 @@
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/gather.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 ShardUploads::ShardUploads(Env& env, FaultPoints& faults, CheckpointStore& store, Settings settings)
     : env_(&env), faults_(&faults), store_(&store), settings_(std::move(settings)) {}
@@ -172,4 +172,4 @@ CommandAttempts ShardUploads::send(const Manifest& manifest, const std::string& 
                           cancelled_);
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -38,7 +38,7 @@
 #include "runtime/save/uploader.h"
 #include "runtime/save/user_command.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class ShardUploads {
  public:
@@ -102,4 +102,4 @@ class ShardUploads {
   BackgroundJob<int> job_;  // attempts; the last member: it uses the others
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

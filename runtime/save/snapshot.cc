@@ -8,7 +8,7 @@
 #include "runtime/os/paths.h"
 #include "runtime/save/checkpoint_parts.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 std::vector<ShardSpec> specs_of(const std::vector<StatePiece>& pieces) {
@@ -115,4 +115,4 @@ bool Snapshot::copy() {
   return !failed;
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -21,7 +21,7 @@
 #include "runtime/os/thread.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class Snapshot {
  public:
@@ -86,4 +86,4 @@ struct SnapshotCopy {
   const std::unique_ptr<Condition> changed;
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

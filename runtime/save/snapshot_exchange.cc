@@ -13,7 +13,7 @@
 #include "runtime/core/crc32c.h"
 #include "runtime/save/checkpoint_parts.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 // Request is a range of a piece in the slot of `part`, the rank that the state was copied from.
@@ -350,4 +350,4 @@ Result<std::string> share_manifest(StateView& view, const SnapshotSet& set) {
   return texts[static_cast<std::size_t>(first - has.begin())];
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -9,7 +9,7 @@
 #include "checkpoint/ram_tier.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // Fetches the missing parts; all ranks call it together. `set`: the parts of one step that this rank's host
 // has. Every rank adds to its set the parts of `wanted` that its host does not have. Each part is verified
@@ -25,4 +25,4 @@ Result<void> fetch_missing_parts(StateView& view, SnapshotSet& set, std::vector<
 // one.
 Result<std::string> share_manifest(StateView& view, const SnapshotSet& set);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

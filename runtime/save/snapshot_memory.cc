@@ -8,7 +8,7 @@
 #include "runtime/os/shared_memory_facts.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 Result<SnapshotMemory> SnapshotMemory::create(StateView& view, std::uint64_t writer) {
   HF_TRY(SnapshotMemory memory, reserve(view, writer));
@@ -87,4 +87,4 @@ void SnapshotMemory::keep_in(SlotPool& pool) {
   slots_.clear();
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -16,7 +16,7 @@
 #include "runtime/save/snapshot_plan.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class SnapshotMemory {
  public:
@@ -51,4 +51,4 @@ class SnapshotMemory {
   std::string warning_;
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

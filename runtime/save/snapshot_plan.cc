@@ -5,7 +5,7 @@
 #include "runtime/config/document.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 void SnapshotPlan::reserve(MemoryPlan& plan) {
   bytes_ = bytes_at(rank_->coordinate.data);
@@ -98,4 +98,4 @@ Result<std::unique_ptr<SharedMemory>> SnapshotPlan::make_slot(const std::string&
                            : rank_->env.create_shared_memory(name, bytes);
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -15,7 +15,7 @@
 #include "runtime/rank/memory_agreement.h"
 #include "runtime/rank/rank_context.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class SnapshotPlan {
  public:
@@ -75,4 +75,4 @@ class SnapshotPlan {
   MemoryDecision decision_;
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

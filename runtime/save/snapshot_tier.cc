@@ -10,7 +10,7 @@
 #include "runtime/os/available_memory.h"
 #include "runtime/os/console.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 SnapshotTier::SnapshotTier(StateView& view, std::uint64_t writer) : view_(&view), writer_(writer) {}
 
@@ -276,4 +276,4 @@ Result<void> SnapshotTier::end_sending(const SaveVotes& sums) {
   return {};
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

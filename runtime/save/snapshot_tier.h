@@ -34,7 +34,7 @@
 #include "runtime/save/snapshot_memory.h"
 #include "runtime/save/state_view.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class SnapshotTier {
  public:
@@ -134,4 +134,4 @@ class SnapshotTier {
   BackgroundJob<std::monostate> prefault_;  // faults in the pages of the slots during the first steps
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -10,7 +10,7 @@
 
 #include "runtime/save/run_state.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 // Number of blocks read at once: 16 MiB of fp32, much more than a file's chunk, so that few chunks are read
@@ -123,4 +123,4 @@ std::string to_text(const StateDigest& digest) {
                      to_hex(digest.loss));
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -10,7 +10,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 struct StateDigest {
   std::uint64_t step = 0;
@@ -27,4 +27,4 @@ Result<StateDigest> digest_checkpoint(Checkpoint& checkpoint);
 // Returns five lines: "step 50", "weights <hex>", "optimizer <hex>", "data <hex>", "loss <hex>".
 std::string to_text(const StateDigest& digest);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

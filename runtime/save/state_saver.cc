@@ -7,7 +7,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 StateSaver::StateSaver(StateView& view, CheckpointStore& store, std::uint64_t writer,
                        const std::optional<SnapshotStep>& resumed, std::optional<DiskTier> tier)
@@ -99,4 +99,4 @@ Result<void> StateSaver::finish_with_replicas() {
   return {};
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -45,7 +45,7 @@
 #include "runtime/save/disk_saver.h"
 #include "runtime/save/snapshot_tier.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class StateSaver {
  public:
@@ -120,4 +120,4 @@ class StateSaver {
   DiskSaver disk_;  // the last member: its threads read snapshots_
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

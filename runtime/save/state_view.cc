@@ -3,7 +3,7 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/rank/device_loss.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 Result<void> StateView::publish_parameters(bool has_digests) const {
   if (has_digests) {
@@ -24,4 +24,4 @@ Result<void> StateView::device_outcome() const {
   return outcome;
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

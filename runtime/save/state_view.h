@@ -12,7 +12,7 @@
 #include "runtime/save/run_state.h"
 #include "runtime/save/snapshot_plan.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 struct StateView {
   const RankContext& rank;
@@ -25,7 +25,7 @@ struct StateView {
   bool is_zero = false;  // its memory was zero-filled when it was bound; memory that is used again is not
 
   // Returns the bytes of a checkpoint of all ranks.
-  std::uint64_t state_bytes() const { return holdfast::state_bytes(spec); }
+  std::uint64_t state_bytes() const { return model::state_bytes(spec); }
   // Copies the owned master weights to the parameters of every rank that computes with them; all ranks call
   // it together, after initialisation and after a load. Digests of the state are then those of what is there, or
   // those that were loaded with it, if `has_digests`.
@@ -35,4 +35,4 @@ struct StateView {
   Result<void> device_outcome() const;
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

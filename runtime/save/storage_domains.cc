@@ -12,7 +12,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 // DomainProbe is a file in the run directory that exists as long as this object. Its name is one that
@@ -213,4 +213,4 @@ Result<StorageDomains> gather_storage_domains(Communicator& communicator, const 
   return StorageDomains(std::move(domains));
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

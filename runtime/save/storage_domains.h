@@ -21,7 +21,7 @@
 #include "runtime/os/env.h"
 #include "runtime/rank/train_inputs.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // StorageDomain identifies the storage domain of a rank. It does not change while the rank lives.
 struct StorageDomain {
@@ -75,4 +75,4 @@ Result<std::optional<StorageDomains>> find_storage_domains(const TrainInputs& in
 Result<StorageDomains> gather_storage_domains(Communicator& communicator, const Waiter& waiter,
                                               const StorageDomain& mine);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

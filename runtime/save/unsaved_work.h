@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class UnsavedWork {
  public:
@@ -46,4 +46,4 @@ class UnsavedWork {
   std::int64_t failures_ = 0, pause_ns_ = 0, until_ns_ = 0;
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

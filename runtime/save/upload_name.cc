@@ -13,7 +13,7 @@
 #include "runtime/core/crc32c.h"
 #include "runtime/core/digest.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 // PartHolders tells which ranks can read which shard on the disk of their host.
@@ -142,4 +142,4 @@ Result<std::vector<std::string>> files_to_send(Env& env, const std::string& dire
   return files;
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -10,7 +10,7 @@
 #include "runtime/os/env.h"
 #include "runtime/save/storage_domains.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 // Returns a name such as "generation-0000-step-00000100-1a2b3c4d". The greatest name is the newest
 // checkpoint, and a checkpoint of other bytes has another name (the end is a checksum of the manifest), so
@@ -67,4 +67,4 @@ Result<std::vector<std::string>> files_to_send(Env& env, const std::string& dire
                                                const Manifest& manifest,
                                                const std::vector<std::size_t>& shards);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -6,7 +6,7 @@
 #include "runtime/os/console.h"
 #include "runtime/save/upload_name.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 void report_upload(const UploadReport& report) {
   if (report.outcome.ok()) return;
@@ -105,4 +105,4 @@ UploadReport Uploader::upload(std::uint64_t step) {
   return report;
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

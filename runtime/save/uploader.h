@@ -19,7 +19,7 @@
 #include "runtime/os/thread.h"
 #include "runtime/save/user_command.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 struct UploadReport {
   std::uint64_t step = 0;
@@ -68,4 +68,4 @@ class Uploader {
   std::unique_ptr<Thread> thread_;  // null: nothing was offered so far; the last member: it uses the others
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -10,7 +10,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/save/upload_name.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 // UploadVotes are summed over the ranks while they wait for uploads.
@@ -131,4 +131,4 @@ std::vector<UploadReport> Uploads::take_reports() {
   return shards_ ? shards_->take_reports() : std::vector<UploadReport>();
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

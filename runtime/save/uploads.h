@@ -27,7 +27,7 @@
 #include "runtime/save/storage_domains.h"
 #include "runtime/save/uploader.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 class Uploads {
  public:
@@ -72,4 +72,4 @@ class Uploads {
   std::optional<ShardUploads> shards_;
 };
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -6,7 +6,7 @@
 
 #include "runtime/core/units.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 namespace {
 
 std::string sentence_of_end(const CommandEnd& end, const UserCommand& command) {
@@ -71,4 +71,4 @@ CommandAttempts run_user_command(Env& env, const UserCommand& command,
   }
 }
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -12,7 +12,7 @@
 #include "runtime/os/command.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 
 struct UserCommand {
   std::string key;  // key of the config, for messages
@@ -34,4 +34,4 @@ CommandAttempts run_user_command(Env& env, const UserCommand& command,
                                  const std::map<std::string, std::string>& variables,
                                  const std::atomic<bool>& cancelled);
 
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save

@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "parallel/comm/gather.h"
-#include "runtime/train/hardware_findings.h"
+#include "runtime/integrity/audit_blame.h"
+#include "runtime/integrity/hardware_findings.h"
 #include "runtime/train/product_judgement.h"
-#include "runtime/verdict/audit_blame.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 constexpr std::size_t trials = 2;
@@ -216,4 +216,4 @@ Result<AuditedStep> judge_audit(Worker& worker, const Attempt& first) {
   return step;
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

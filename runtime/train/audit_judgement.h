@@ -10,9 +10,9 @@
 #include "runtime/train/audited_step.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // Errors: those of attempt_again().
 Result<AuditedStep> judge_audit(Worker& worker, const Attempt& first);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

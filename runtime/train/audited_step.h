@@ -8,7 +8,7 @@
 #include "runtime/run/event.h"
 #include "runtime/train/step_attempt.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 struct AuditedStep {
   Attempt attempt = {};  // the last one, whose gradients are those in memory
@@ -22,4 +22,4 @@ struct AuditedStep {
   VerdictEvent report = {};  // without time_us and action
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

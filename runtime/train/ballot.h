@@ -11,7 +11,7 @@
 #include "runtime/core/exact_sum.h"
 #include "runtime/save/save_records.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 struct Ballot {
   ExactSum loss = {};
@@ -71,4 +71,4 @@ struct Ballot {
 // Number of 64-bit words that the vote of a step sums.
 inline constexpr std::size_t ballot_words = count_words<Ballot>();
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

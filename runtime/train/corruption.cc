@@ -11,7 +11,7 @@
 #include "runtime/core/check.h"
 #include "runtime/core/random.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 int bit_count(DType dtype) {
@@ -185,4 +185,4 @@ CorruptedNumber corrupt(const Corruption& corruption, const CorruptibleParts& pa
   return corrupt(corruption, regions_of(memory, parts), parts.access);
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

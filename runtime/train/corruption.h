@@ -21,7 +21,7 @@
 #include "runtime/train/stage_model.h"
 #include "runtime/train/workload.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // One contiguous tensor, or part of one.
 struct NumberRegion {
@@ -69,4 +69,4 @@ struct CorruptibleParts {
 // thread.
 CorruptedNumber corrupt(const Corruption& corruption, const CorruptibleParts& parts);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -9,14 +9,14 @@
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/gather.h"
 #include "parallel/comm/rank_sum.h"
+#include "runtime/integrity/hardware_findings.h"
 #include "runtime/optim/schedule.h"
 #include "runtime/rank/spare_ranks.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/numbers_log.h"
-#include "runtime/train/hardware_findings.h"
 #include "runtime/train/run_state_check.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // DamageRecord says what the newest update of one rank found; no blocks: nothing. The learning rates are set
@@ -251,4 +251,4 @@ Result<std::optional<DamagedState>> examine_state(Worker& worker) {
   return gather_findings(worker, worker.state().step + 1);
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

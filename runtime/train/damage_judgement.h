@@ -13,7 +13,7 @@
 #include "runtime/run/event.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 struct DamagedState {
   std::uint64_t trusted_step = 0;       // newest step whose state is known to be sound
@@ -44,4 +44,4 @@ Result<std::optional<DamagedState>> examine_state(Worker& worker);
 // Returns whether the run can go on without a rank of one of its copies of the model.
 bool can_spare_a_replica(const Worker& worker);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -11,7 +11,7 @@
 #include "runtime/core/exact_sum.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 constexpr std::uint64_t held_out_seed = 0;
@@ -179,4 +179,4 @@ Result<double> HeldOutSet::loss(Worker& worker) {
   return sum.value() / static_cast<double>(std::max<std::int64_t>(1, counted));
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -8,7 +8,7 @@
 
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 class HeldOutSet {
  public:
@@ -35,4 +35,4 @@ class HeldOutSet {
   std::vector<std::int32_t> inputs_, targets_, first_key_, window_;
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -6,7 +6,7 @@
 
 #include "runtime/os/console.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 bool Growth::due(std::int64_t now_ns, const Saves& saves) {
   is_ready_ = may_pause_for_resize(now_ns, saves.is_settled);
@@ -65,4 +65,4 @@ void Growth::put_off(std::int64_t now_ns, const std::string& why) {
   print_message("new ranks {}; others are started in {} s", why, terms_.retry_ns / 1'000'000'000);
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -12,7 +12,7 @@
 #include "parallel/group/membership.h"
 #include "runtime/core/result.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // Growth is used by the leader only and decides when new ranks are started and when they are taken in. It
 // lives for one membership epoch.
@@ -64,4 +64,4 @@ class Growth {
   bool is_ready_ = false;
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -9,7 +9,7 @@
 #include "runtime/device/host_access.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 class LaneBuckets final : public BucketObserver {
@@ -382,4 +382,4 @@ Result<bool> LaneRunner::advance() {
   return gathering || reducing;
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

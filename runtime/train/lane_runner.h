@@ -23,15 +23,15 @@
 #include "parallel/tensor/tensor_group.h"
 #include "runtime/core/digest.h"
 #include "runtime/data/loader.h"
+#include "runtime/integrity/lane_digests.h"
 #include "runtime/model/model.h"
 #include "runtime/rank/rank_context.h"
 #include "runtime/save/run_state.h"
-#include "runtime/train/lane_digests.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/stage_model.h"
 #include "runtime/train/workload.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // Parts of a worker that the lanes of a step run on. The worker outlives them.
 struct StageParts {
@@ -143,4 +143,4 @@ class LaneRunner final : private StageWork {
   std::size_t first_slot_ = 0;  // first slot of this run of the schedule
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

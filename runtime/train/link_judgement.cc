@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "parallel/comm/gather.h"
+#include "runtime/integrity/hardware_findings.h"
+#include "runtime/integrity/link_blame.h"
 #include "runtime/run/numbers_log.h"
 #include "runtime/train/damage_judgement.h"
-#include "runtime/train/hardware_findings.h"
-#include "runtime/verdict/link_blame.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // LinkRecord holds what one rank knows of its links in an attempt.
@@ -179,4 +179,4 @@ Result<LinkedStep> judge_links(Worker& worker, const Attempt& first) {
   return step;
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/integrity/verdict_policy.h"
 #include "runtime/run/event.h"
 #include "runtime/train/step_attempt.h"
 #include "runtime/train/worker.h"
-#include "runtime/verdict/verdict_policy.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 struct LinkedStep {
   Attempt attempt = {};                          // the second one, whose gradients are those in memory
@@ -28,4 +28,4 @@ struct LinkedStep {
 // Errors: those of attempt_again().
 Result<LinkedStep> judge_links(Worker& worker, const Attempt& first);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -8,7 +8,7 @@
 #include "parallel/comm/gather.h"
 #include "runtime/train/sample_text.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 struct FoundOp {
@@ -125,4 +125,4 @@ Result<void> name_largest_tensor(Worker& worker, const Attempt& attempt, Verdict
   return {};
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -14,7 +14,7 @@
 #include "runtime/run/event.h"
 #include "runtime/train/step_attempt.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // CheckedAttempt is an attempt of which the results of all ops were looked at.
 struct CheckedAttempt {
@@ -35,4 +35,4 @@ Result<void> name_first_op(Worker& worker, const std::optional<CheckedOp>& found
 // 0. The gradients in memory are those of `attempt`. All ranks call it together. Errors: communication.
 Result<void> name_largest_tensor(Worker& worker, const Attempt& attempt, VerdictEvent& report);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -12,7 +12,7 @@
 #include "runtime/run/numbers_log.h"
 #include "runtime/train/damage_judgement.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // ParameterDetail is what a rank of a group that does not agree says when the step was computed again, or was not.
@@ -231,4 +231,4 @@ Result<JudgedParameters> judge_parameters(Worker& worker, const Attempt& first) 
   return judged;
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/integrity/hardware_findings.h"
+#include "runtime/integrity/parameter_digests.h"
 #include "runtime/run/event.h"
-#include "runtime/train/hardware_findings.h"
-#include "runtime/train/parameter_digests.h"
 #include "runtime/train/step_attempt.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // ParameterRecord says what one rank holds.
 struct ParameterRecord {
@@ -67,4 +67,4 @@ struct JudgedParameters {
 // Errors: those of attempt_again().
 Result<JudgedParameters> judge_parameters(Worker& worker, const Attempt& first);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -9,10 +9,10 @@
 
 #include "parallel/comm/device_wait.h"
 #include "parallel/comm/gather.h"
+#include "runtime/integrity/hardware_findings.h"
 #include "runtime/rank/watch.h"
-#include "runtime/train/hardware_findings.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // ProductRecord says what the test of one rank found; no shape: nothing.
@@ -129,4 +129,4 @@ Result<std::vector<int>> ranks_with_wrong_products(Worker& worker) {
   return ranks_to_blame(records);
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

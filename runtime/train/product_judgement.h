@@ -8,7 +8,7 @@
 #include "runtime/train/audited_step.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // Makes the known products of this rank, in the memory of the gradients, which are not needed any more.
 void test_products(Worker& worker);
@@ -22,4 +22,4 @@ Result<AuditedStep> judge_products(Worker& worker, const Attempt& attempt);
 // in memory are not needed any more.
 Result<std::vector<int>> ranks_with_wrong_products(Worker& worker);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "runtime/core/units.h"
+#include "runtime/integrity/verdict_policy.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/run/recovery_record.h"
-#include "runtime/verdict/verdict_policy.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 double milliseconds(std::int64_t duration_ns) {
@@ -390,4 +390,4 @@ Result<void> Progress::finished(const RunStatus& status, const LaneReductionCoun
                   .reason = status.reason});
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -18,7 +18,7 @@
 #include "runtime/save/uploader.h"
 #include "runtime/train/step.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 class Progress {
  public:
@@ -115,4 +115,4 @@ class Progress {
   bool peak_was_beaten_ = false;
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -4,9 +4,9 @@
 #include <bit>
 #include <map>
 
-#include "runtime/train/parameter_digests.h"
+#include "runtime/integrity/parameter_digests.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // WordChain is a running digest that allocates nothing.
@@ -92,4 +92,4 @@ RunStateDissent dissent_of(std::span<const HeldRunState> ranks) {
   return dissent;
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -18,7 +18,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/save/run_state.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // RunPosition counts the steps of a worker beside RunState.
 class RunPosition {
@@ -67,4 +67,4 @@ struct RunStateDissent {
 };
 RunStateDissent dissent_of(std::span<const HeldRunState> ranks);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -5,9 +5,9 @@
 #include <iterator>
 #include <memory>
 
-#include "runtime/os/line_log.h"
+#include "runtime/run/line_log.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 constexpr std::uint64_t memory_bytes = std::uint64_t{64} << 20;  // memory for lines that wait
@@ -50,4 +50,4 @@ Result<void> SampleLog::close_step(std::uint64_t step) {
   return lines_.append(line_);
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -2,7 +2,7 @@
 // per step and rank in RUN/ledger-<rank>.jsonl: {"step":7,"samples":[[source,sample,epoch],...]}. A step that
 // is computed again appears again; readers take the last line of a step from the newest file that has it.
 //
-// Lines that cannot be written wait in memory, and training goes on (runtime/os/line_log.h). No line is
+// Lines that cannot be written wait in memory, and training goes on (runtime/run/line_log.h). No line is
 // dropped: the run ends with an error when memory has no room for more lines, or when some are still not in
 // the file at the end of the run. A rank that is killed meanwhile loses its waiting lines, as a message on
 // stderr has announced before: its steps then have no line of this rank.
@@ -16,7 +16,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/line_thread.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // SampleLog is the log of one rank, for as long as the rank takes part in the run.
 class SampleLog {
@@ -36,4 +36,4 @@ class SampleLog {
   std::string samples_, line_;  // kept, so that steps allocate nothing once they are long enough
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -8,7 +8,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/foreign_text.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 constexpr std::size_t tokens_shown = 16;
@@ -51,4 +51,4 @@ std::string describe_samples(const DataSet& data, const Config& config, std::uin
   return fmt::format("{}{}", fmt::join(samples, "; "), others);
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -8,7 +8,7 @@
 #include "runtime/data/data_set.h"
 #include "runtime/data/sample_order.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // Returns the path of the sample's source, its number, its tokens' numbers within the source, and its first
 // tokens; those of a text as characters. Of a sample that cannot be read, without the tokens.
@@ -19,4 +19,4 @@ std::string describe_sample(const DataSet& data, const Config& config, const Sam
 std::string describe_samples(const DataSet& data, const Config& config, std::uint64_t cursor, int lane,
                              int microbatch);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -1,6 +1,6 @@
 #include "runtime/train/stage_model.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 StageModel::StageModel(const Workload& workload, const RankContext& rank, MemoryPlan& plan)
     : workload_(&workload),
@@ -47,4 +47,4 @@ Result<void> StageModel::launch_all_kinds(Device& device) const {
   return {};
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

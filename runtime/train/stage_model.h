@@ -18,7 +18,7 @@
 #include "runtime/train/token_staging.h"
 #include "runtime/train/workload.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 class StageModel {
  public:
@@ -55,4 +55,4 @@ class StageModel {
   std::span<double> loss_sums_;
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

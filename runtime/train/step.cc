@@ -9,7 +9,7 @@
 #include "runtime/train/product_judgement.h"
 #include "runtime/train/step_judgement.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // Returns the factor that clips the gradient norm. A NaN norm never gets here; a zero norm needs no scaling.
@@ -125,4 +125,4 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   return outcome;
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

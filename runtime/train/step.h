@@ -16,7 +16,7 @@
 #include "runtime/train/step_request.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // StepOutcome is the result of a step, equal on all ranks except for `gathers`.
 struct StepOutcome {
@@ -44,4 +44,4 @@ struct StepOutcome {
 // update was not made), communication (a peer is gone: this rank must leave).
 Result<StepOutcome> run_step(Worker& worker, const StepRequest& request);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

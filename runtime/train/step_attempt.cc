@@ -10,7 +10,7 @@
 #include "runtime/save/uploads.h"
 #include "runtime/train/damage_judgement.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // Returns the audit of an attempt at the next step. `attempt`: counted from 0.
@@ -201,4 +201,4 @@ AttemptBits attempt_bits(Worker& worker, const Attempt& attempt) {
           .gradients = digest_of(std::as_bytes(worker.reduction().square_sums()))};
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -9,12 +9,12 @@
 
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
+#include "runtime/integrity/audit_plan.h"
 #include "runtime/train/ballot.h"
 #include "runtime/train/step_request.h"
 #include "runtime/train/worker.h"
-#include "runtime/verdict/audit_plan.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // AttemptBits are digests of what this rank computed in an attempt: the losses of its microbatches, and the
 // sums of squares of the gradients that it owns, which are summed over all lanes.
@@ -62,4 +62,4 @@ Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earli
 // Returns the bits of the attempt that was made last.
 AttemptBits attempt_bits(Worker& worker, const Attempt& attempt);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

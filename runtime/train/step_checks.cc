@@ -11,7 +11,7 @@
 
 #include "runtime/core/digest.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // Number of results for which there is memory: those of hundreds of layers and microbatches.
@@ -94,4 +94,4 @@ RankChecks StepChecks::result() {
   return checks;
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

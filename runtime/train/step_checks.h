@@ -13,7 +13,7 @@
 #include "runtime/device/device.h"
 #include "runtime/device/op_digests.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // CheckedOp names a result of an op.
 struct CheckedOp {
@@ -91,4 +91,4 @@ class StepChecks {
   OpInspector* other_ = nullptr;  // that of the device before begin()
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

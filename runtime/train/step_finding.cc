@@ -7,7 +7,7 @@
 
 #include "runtime/train/sample_text.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // Returns whether `one` is a likelier cause than `other`: the first that is not finite, else the largest.
@@ -82,4 +82,4 @@ StepBlame name_rank(std::span<const StepFinding> findings, bool copies_have_one_
   return {.by_parameters = by_parameters, .culprit = static_cast<int>(suspects[0] - findings.data())};
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -6,12 +6,12 @@
 #include <span>
 #include <string>
 
+#include "runtime/integrity/hardware_findings.h"
 #include "runtime/run/event.h"
-#include "runtime/train/hardware_findings.h"
 #include "runtime/train/step_attempt.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // MicrobatchLoss is the loss of one microbatch: the sum over its targets, as the device made it.
 struct MicrobatchLoss {
@@ -68,4 +68,4 @@ struct StepBlame {
 // losses, and any of them may have computed what made them differ.
 StepBlame name_rank(std::span<const StepFinding> findings, bool copies_have_one_rank, VerdictEvent& report);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -7,17 +7,17 @@
 #include <vector>
 
 #include "parallel/comm/gather.h"
+#include "runtime/integrity/hardware_findings.h"
 #include "runtime/run/numbers_log.h"
 #include "runtime/train/audit_judgement.h"
 #include "runtime/train/damage_judgement.h"
-#include "runtime/train/hardware_findings.h"
 #include "runtime/train/link_judgement.h"
 #include "runtime/train/numbers_origin.h"
 #include "runtime/train/parameter_judgement.h"
 #include "runtime/train/product_judgement.h"
 #include "runtime/train/step_finding.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // Roll-backs are counted over so many times verdict.rollback_steps.
@@ -380,4 +380,4 @@ Result<JudgedStep> judge_step(Worker& worker, const Attempt& first) {
   return judge_further(worker, std::move(tested), judge_attempt);
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

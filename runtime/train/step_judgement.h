@@ -1,5 +1,5 @@
 // Judges the numbers of a step between its vote and its update: makes the step again while there is doubt,
-// and says what follows and what is to blame. The policy is runtime/verdict; this is its executor. All ranks
+// and says what follows and what is to blame. The policy is runtime/integrity; this is its executor. All ranks
 // call it together and come to the same result, because the policy sees agreed numbers alone.
 #pragma once
 
@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/integrity/verdict_policy.h"
 #include "runtime/run/event.h"
 #include "runtime/train/step_attempt.h"
-#include "runtime/verdict/verdict_policy.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // Rollback says how far the run goes back.
 struct Rollback {
@@ -39,4 +39,4 @@ struct JudgedStep {
 // Judges the first attempt. Errors: those of attempt_again().
 Result<JudgedStep> judge_step(Worker& worker, const Attempt& first);
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -5,12 +5,12 @@
 #include "runtime/run/save_requests.h"
 #include "runtime/save/save_records.h"
 
-namespace holdfast::inline save {
+namespace holdfast::save {
 class StateSaver;
 class Uploads;
-}  // namespace holdfast::inline save
+}  // namespace holdfast::save
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 struct StepRequest {
   bool stop = false;  // this rank was asked to save and stop; the vote carries it to all
@@ -25,4 +25,4 @@ struct StepRequest {
   SaveDue due = {};
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

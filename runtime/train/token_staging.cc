@@ -4,7 +4,7 @@
 
 #include "kernels/elementwise.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 TokenStaging::TokenStaging(const TokenStagingShape& shape, Device& device, MemoryPlan& plan)
     : shape_(shape), device_(&device) {
@@ -52,4 +52,4 @@ TokenBatch TokenStaging::at(std::size_t slot) const {
           .shape = shape_.microbatch};
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -14,7 +14,7 @@
 #include "runtime/device/device.h"
 #include "runtime/model/model.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 struct TokenStagingShape {
   BatchShapeBT microbatch;
@@ -48,4 +48,4 @@ class TokenStaging {
   std::int32_t* read_ = nullptr;
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

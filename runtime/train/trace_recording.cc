@@ -9,7 +9,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 constexpr std::uint64_t spans_max = 1 << 20;
@@ -121,4 +121,4 @@ Result<void> TraceRecording::write() {
   return worker_->rank().env.replace_text(paths.trace(header_.rank), to_text(trace));
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -13,7 +13,7 @@
 #include "runtime/run/trace_file.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 class TraceRecording {
  public:
@@ -39,4 +39,4 @@ class TraceRecording {
   TraceHeader header_;
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -7,7 +7,7 @@
 #include "parallel/comm/agreement.h"
 #include "runtime/rank/watch.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // StepSpan records a step with the processor time that the host thread takes for all of it: the cost of
@@ -250,4 +250,4 @@ Result<void> Trainer::evaluate() {
   return {};
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

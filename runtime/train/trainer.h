@@ -22,7 +22,7 @@
 #include "runtime/train/trace_recording.h"
 #include "runtime/train/worker.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 class Trainer {
  public:
@@ -135,4 +135,4 @@ class Trainer {
   Uploads uploads_;
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

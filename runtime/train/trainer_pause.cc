@@ -6,7 +6,7 @@
 #include "runtime/save/save_failure.h"
 #include "runtime/train/trainer.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // Saves the state and leaves the steps, so that the run can be resized. An evaluation that is due is made up
 // for when the run goes on. Nothing is computed again: where there is no RAM tier the disk has the state. The
@@ -83,4 +83,4 @@ Result<void> Trainer::leave_steps() {
                           worker.rank().env.host_name());
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

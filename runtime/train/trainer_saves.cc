@@ -13,7 +13,7 @@
 #include "runtime/save/save_failure.h"
 #include "runtime/train/trainer.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // Returns the intervals of the config. A run that may go back has snapshots where it goes back to.
@@ -241,4 +241,4 @@ void Trainer::report_uploads() {
   for (const UploadReport& report : uploads_.take_reports()) parts_.progress.uploaded(report);
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

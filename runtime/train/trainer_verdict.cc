@@ -9,7 +9,7 @@
 #include "runtime/train/damage_judgement.h"
 #include "runtime/train/trainer.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // Returns the error by which a verdict ends the steps. Where a rank has to leave, the others lose it like one
 // that died; where the state cannot be trusted, all go back to one that can. Batches that are left out say
@@ -85,4 +85,4 @@ void Trainer::keep_what_is_needed() {
   if (needed < state.step) parts_.store.keep_around(needed);
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

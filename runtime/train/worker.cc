@@ -8,7 +8,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/train/corruption.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // Returns whether the config saves before the end of training. A run that does not saves only at its end, or
@@ -254,4 +254,4 @@ Result<void> Worker::join_tied_gradients() {
                  workload_.buckets.exported() >= 0, "the passing of a tied weight's gradient");
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

@@ -20,6 +20,9 @@
 #include "runtime/device/device.h"
 #include "runtime/device/host_access.h"
 #include "runtime/device/nccl_library.h"
+#include "runtime/integrity/lane_digests.h"
+#include "runtime/integrity/parameter_digests.h"
+#include "runtime/integrity/product_test.h"
 #include "runtime/optim/sharded_optimizer.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/sealed_network.h"
@@ -31,10 +34,7 @@
 #include "runtime/save/run_state.h"
 #include "runtime/save/snapshot_plan.h"
 #include "runtime/save/state_view.h"
-#include "runtime/train/lane_digests.h"
 #include "runtime/train/lane_runner.h"
-#include "runtime/train/parameter_digests.h"
-#include "runtime/train/product_test.h"
 #include "runtime/train/run_state_check.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/stage_model.h"
@@ -42,7 +42,7 @@
 #include "runtime/train/workload.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 // HardwareChecks holds what a rank finds wrong numbers of its hardware with.
 struct HardwareChecks {
@@ -202,4 +202,4 @@ class Worker {
   std::optional<StateView> state_view_;  // set by allocate()
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

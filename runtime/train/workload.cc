@@ -5,10 +5,10 @@
 #include "kernels/cross_entropy.h"
 #include "parallel/data/pinned_transport.h"
 #include "runtime/config/loader.h"
+#include "runtime/integrity/audit_plan.h"
 #include "runtime/model/activations.h"
-#include "runtime/verdict/audit_plan.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 namespace {
 
 // Returns the interval of lane audits. An interleaved schedule needs more microbatches than one lane may have.
@@ -83,4 +83,4 @@ LinkBytes Workload::link_bytes(int data_rank) const {
                              (buckets.is_frozen(tied) ? element : sizeof(float))};
 }
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

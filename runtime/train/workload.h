@@ -18,7 +18,7 @@
 #include "runtime/rank/rank_layout.h"
 #include "runtime/rank/rank_links.h"
 
-namespace holdfast::inline train {
+namespace holdfast::train {
 
 struct Workload {
   Workload(const Config& config, const Mesh& mesh, int rank);
@@ -50,4 +50,4 @@ struct Workload {
   LinkBytes link_bytes(int data_rank) const;
 };
 
-}  // namespace holdfast::inline train
+}  // namespace holdfast::train

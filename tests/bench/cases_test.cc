@@ -2,10 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/bench/cases.h"
-#include "runtime/bench/token_files.h"
+#include "tools/bench_native/cases.h"
+#include "tools/bench_native/token_files.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -121,4 +121,4 @@ TEST(StepCase, PrintsTheBudgetOfASmallModel) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

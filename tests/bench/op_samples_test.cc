@@ -1,4 +1,4 @@
-#include "runtime/bench/op_samples.h"
+#include "tools/bench_native/op_samples.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/measure/op_text.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 std::vector<OpId> all_ops() {
@@ -150,4 +150,4 @@ TEST(ShapeText, TellsDifferentWorkApart) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

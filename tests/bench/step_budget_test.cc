@@ -1,13 +1,13 @@
-#include "runtime/bench/step_budget.h"
+#include "tools/bench_native/step_budget.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "kernels/visit_op.h"
-#include "runtime/bench/op_samples.h"
 #include "runtime/measure/host_limits.h"
+#include "tools/bench_native/op_samples.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 OpTimer::Record record(const OpCall& call, std::int64_t duration_ns) {
@@ -77,4 +77,4 @@ TEST(StepBudget, LimitsAreMeasuredForEveryRow) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -1,4 +1,4 @@
-#include "runtime/chaos/chaos_plan.h"
+#include "tools/chaos/chaos_plan.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -8,13 +8,13 @@
 #include <map>
 #include <set>
 
-#include "runtime/chaos/campaign.h"
-#include "runtime/chaos/chaos_run.h"
 #include "runtime/config/loader.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
+#include "tools/chaos/campaign.h"
+#include "tools/chaos/chaos_run.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::Contains;
@@ -454,4 +454,4 @@ TEST(Campaign, NothingIsLeftToDraw) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

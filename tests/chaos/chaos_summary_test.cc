@@ -1,13 +1,13 @@
-#include "runtime/chaos/chaos_summary.h"
+#include "tools/chaos/chaos_summary.h"
 #include "runtime/core/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/chaos/chaos_report.h"
 #include "tests/chaos/second.h"
+#include "tools/chaos/chaos_report.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -212,4 +212,4 @@ TEST(ChaosReport, TellsTheSameInEveryForm) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -1,16 +1,16 @@
-#include "runtime/chaos/cost_promise.h"
+#include "tools/chaos/cost_promise.h"
 #include "runtime/core/json.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/chaos/chaos_report.h"
-#include "runtime/chaos/chaos_summary.h"
 #include "runtime/run/event_reading.h"
 #include "tests/chaos/second.h"
+#include "tools/chaos/chaos_report.h"
+#include "tools/chaos/chaos_summary.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -202,4 +202,4 @@ TEST(CostPromise, TheReportSaysIt) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -1,11 +1,11 @@
-#include "runtime/chaos/culprits.h"
+#include "tools/chaos/culprits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/chaos/second.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -160,4 +160,4 @@ TEST(Culprits, AVerdictWhileNobodyHangs) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

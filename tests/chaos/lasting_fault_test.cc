@@ -1,4 +1,4 @@
-#include "runtime/chaos/lasting_fault.h"
+#include "tools/chaos/lasting_fault.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -6,14 +6,14 @@
 
 #include <thread>
 
-#include "runtime/chaos/small_disk.h"
-#include "runtime/chaos/stalling_disk.h"
 #include "runtime/os/fifo.h"
 #include "runtime/os/mounts.h"
 #include "tests/support/forwarding_env.h"
 #include "tests/support/skip.h"
+#include "tools/chaos/small_disk.h"
+#include "tools/chaos/stalling_disk.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -286,4 +286,4 @@ TEST_F(LastingFaultTest, WhatIsOnASmallDiskCanBeKept) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -1,10 +1,10 @@
-#include "runtime/chaos/left_out.h"
+#include "tools/chaos/left_out.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 const std::vector<LaunchHost> hosts_ab = {{.name = "a", .slots = 2}, {.name = "b", .slots = 2}};
@@ -73,4 +73,4 @@ TEST(HostLeftOut, StartsSayWhereTheirRanksAre) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -1,4 +1,4 @@
-#include "runtime/chaos/number_fault.h"
+#include "tools/chaos/number_fault.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -6,14 +6,14 @@
 
 #include <set>
 
-#include "runtime/chaos/campaign.h"
-#include "runtime/chaos/chaos_plan.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/digest.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
+#include "tools/chaos/campaign.h"
+#include "tools/chaos/chaos_plan.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::Contains;
@@ -200,4 +200,4 @@ TEST(NumberFault, ThoseThatNothingWouldFindAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

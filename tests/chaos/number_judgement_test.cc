@@ -1,15 +1,15 @@
-#include "runtime/chaos/number_judgement.h"
+#include "tools/chaos/number_judgement.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/chaos/chaos_report.h"
-#include "runtime/chaos/chaos_summary.h"
-#include "runtime/chaos/step_clock.h"
 #include "tests/chaos/second.h"
+#include "tools/chaos/chaos_report.h"
+#include "tools/chaos/chaos_summary.h"
+#include "tools/chaos/step_clock.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -241,4 +241,4 @@ TEST(NumberJudgement, TablesOfACampaign) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

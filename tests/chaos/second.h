@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-namespace holdfast {
+namespace holdfast::test {
 
 inline constexpr std::int64_t second = 1'000'000;
 
-}  // namespace holdfast
+}  // namespace holdfast::test

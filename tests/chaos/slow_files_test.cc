@@ -13,7 +13,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr int no_fuse = 77;
@@ -102,4 +102,4 @@ TEST(SlowFiles, ACallTakesAsLongAsIsSaidUntilItIsOver) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

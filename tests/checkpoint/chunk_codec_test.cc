@@ -9,7 +9,7 @@
 
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::uint64_t codec_chunk_bytes = std::uint64_t{1} << 20;
@@ -177,4 +177,4 @@ TEST(ChunkCodecTest, ArbitraryBytesNeverReachOutside) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

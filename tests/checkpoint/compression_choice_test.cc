@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
@@ -85,4 +85,4 @@ TEST(CompressionChoiceTest, OrdersAreOrders) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

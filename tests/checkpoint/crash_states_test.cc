@@ -23,7 +23,7 @@
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/crash_states.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr const char* run_directory = "/run";
@@ -287,4 +287,4 @@ TEST(CrashStates, LeavingOutSyncsIsFound) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

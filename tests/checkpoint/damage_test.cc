@@ -8,7 +8,7 @@
 #include "tests/support/memory_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -171,4 +171,4 @@ TEST_F(DamageTest, SwappedStaleAndDuplicatedFilesAreFound) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -169,4 +169,4 @@ TEST_F(DeltaTest, TheManifestNamesItsParentAndItsTensors) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -10,7 +10,7 @@
 #include "tests/support/memory_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using namespace shard_format;
@@ -230,4 +230,4 @@ TEST_F(ForgedShardTest, ForgedCompressedBytesAreFoundOut) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 struct Reading {
@@ -184,4 +184,4 @@ TEST_F(FormatReaderTest, FindsDamage) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -18,7 +18,7 @@ void holdfast::test::note_allocation(std::size_t bytes) noexcept {
   }
 }
 
-namespace holdfast {
+namespace holdfast::test {
 
 LargestAllocation::LargestAllocation() {
   largest_bytes = 0;
@@ -31,4 +31,4 @@ std::uint64_t LargestAllocation::bytes() const {
   return largest_bytes;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace holdfast {
+namespace holdfast::test {
 
 // Counts, on all threads, from its construction on. One at a time. bytes() is 0 with a sanitizer, which
 // brings its own operator new.
@@ -16,4 +16,4 @@ class LargestAllocation {
   std::uint64_t bytes() const;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

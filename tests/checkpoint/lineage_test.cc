@@ -7,7 +7,7 @@
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -296,4 +296,4 @@ TEST_F(LineageStoreTest, ARecordOfAnotherRunSaysNothing) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

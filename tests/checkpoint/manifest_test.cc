@@ -7,7 +7,7 @@
 #include "runtime/core/crc32c.h"
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -215,4 +215,4 @@ TEST(ManifestTest, BytesThatAreNoUtf8AreReplaced) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

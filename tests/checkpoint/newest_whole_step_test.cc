@@ -7,7 +7,7 @@
 
 #include "checkpoint/ram_tier.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Small numbers, so that parts of the same step meet: writers 1 to 3, generations 0 and 1, steps 1 to 4.
@@ -154,4 +154,4 @@ TEST(NewestWholeStepProperty, GoesDownUntilNothingIsLeft) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 #include "checkpoint/part_inventory.h"
 #include "runtime/core/record.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr const char* parted_run = "11111111111111111111111111111111";
@@ -196,4 +196,4 @@ TEST(PartInventory, LineagesMergeUnlessTheyPart) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 #include "runtime/core/memory_plan.h"
 #include "tests/support/faulty_network.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -268,4 +268,4 @@ TEST_F(ReplicaTransferTest, WhatIsBeingReplacedIsNoSnapshot) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

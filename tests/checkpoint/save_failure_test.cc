@@ -9,7 +9,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -55,7 +55,7 @@ class SaveFailureTest : public testing::Test {
   void expect_successor_saves(std::uint64_t step, const std::string& when) {
     FaultPoints none;
     ASSERT_TRUE(save_and_retain(posix_env(), none, run(), step).ok()) << when;
-    ASSERT_EQ(holdfast::found_step(run()), static_cast<std::int64_t>(step)) << when;
+    ASSERT_EQ(test::found_step(run()), static_cast<std::int64_t>(step)) << when;
     ASSERT_TRUE(fs::is_empty(run() + "/.pending")) << when;
     ASSERT_EQ(std::distance(fs::directory_iterator(run() + "/checkpoints"), {}), 1) << when;
   }
@@ -129,4 +129,4 @@ TEST_F(SaveFailureTest, AFullDiskIsASentenceAndTheOldOneStays) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -15,7 +15,7 @@
 #include "checkpoint/store.h"
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 struct StateTensor {
   ShardSpec spec;  // of the whole tensor, or of a whole slice
@@ -149,4 +149,4 @@ inline void flip_bit(const std::string& path, std::uint64_t offset, int bit) {
   stream.put(static_cast<char>(byte ^ (1 << bit)));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 
 #include "checkpoint/shard_copy.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class ShardCopyTest : public testing::Test {
@@ -86,4 +86,4 @@ TEST_F(ShardCopyTest, NoNameLeadsOutOfTheDirectory) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 #include "runtime/os/resizable_memory.h"
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::uint64_t slot_bytes = 64 << 10;
@@ -184,4 +184,4 @@ TEST_F(SlotPoolTest, UnneededOnesGoAndTheResumedStepStays) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/memory_plan.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::uint64_t manifest_bytes_max = 1000;
@@ -298,4 +298,4 @@ TEST_F(MixedSlots, GiveTheNewestStepThatIsWholeOrNone) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

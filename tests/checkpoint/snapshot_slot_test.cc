@@ -11,7 +11,7 @@
 #include "runtime/core/memory_plan.h"
 #include "tests/support/faulty_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -407,4 +407,4 @@ TEST(SnapshotPieces, AreTheSameWhenTheyAreReadFromTheirText) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -354,4 +354,4 @@ TEST_F(StoreTest, RetentionNeverRemovesTheLastHope) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -1,7 +1,7 @@
 // Rules between keys: each problem names every key involved with its value and place.
 #include "tests/config/config_fixture.h"
 
-namespace holdfast::config_tests {
+namespace holdfast::test {
 namespace {
 
 struct BadPair {
@@ -265,4 +265,4 @@ TEST(CheckConfig, WithoutOriginsKeysAreNamedAlone) {
 }
 
 }  // namespace
-}  // namespace holdfast::config_tests
+}  // namespace holdfast::test

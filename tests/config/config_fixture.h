@@ -13,7 +13,7 @@
 
 #include "runtime/config/loader.h"
 
-namespace holdfast::config_tests {
+namespace holdfast::test {
 
 class TemporaryFolder {
  public:
@@ -78,4 +78,4 @@ inline std::string failure(const Result<LoadedConfig>& result) {
   return result.error().message;
 }
 
-}  // namespace holdfast::config_tests
+}  // namespace holdfast::test

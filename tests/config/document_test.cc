@@ -6,7 +6,7 @@
 #include "runtime/config/option_value.h"
 #include "tests/config/config_fixture.h"
 
-namespace holdfast::config_tests {
+namespace holdfast::test {
 namespace {
 
 // Every key has another value than its default, but for model.preset, which would fix the rest, and
@@ -273,4 +273,4 @@ TEST(OptionsSchema, DescribesEveryKey) {
 }
 
 }  // namespace
-}  // namespace holdfast::config_tests
+}  // namespace holdfast::test

@@ -10,7 +10,7 @@
 #include "runtime/config/document.h"
 #include "tests/config/config_fixture.h"
 
-namespace holdfast::config_tests {
+namespace holdfast::test {
 namespace {
 
 TEST(Loader, ReadsEveryTypeAndRemembersWhereItStood) {
@@ -414,4 +414,4 @@ TEST(ParseOverrides, AWordOfOtherProgramsIsNotGivenAValue) {
 }
 
 }  // namespace
-}  // namespace holdfast::config_tests
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 
 #include "runtime/config/option_value.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 std::string surface() {
@@ -55,4 +55,4 @@ TEST(OptionRegistry, EntriesAreWellFormed) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

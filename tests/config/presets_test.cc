@@ -5,7 +5,7 @@
 
 #include <set>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(Presets, AreFoundByTheirNameAndSayWhereTheyArePublished) {
@@ -23,4 +23,4 @@ TEST(Presets, UnknownNameIsNull) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

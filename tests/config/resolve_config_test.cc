@@ -3,7 +3,7 @@
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 Config small() {
@@ -179,4 +179,4 @@ TEST(InheritResolved, TheRunsChunksOfTheHeadStay) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/config/suggest_key.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(SuggestKey, TakesTheNearestOfTheSection) {
@@ -34,4 +34,4 @@ TEST(SuggestKey, TakesTheSameNameOfAnotherSection) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

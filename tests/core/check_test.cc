@@ -4,7 +4,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 Result<int> half(int value) {
@@ -44,4 +44,4 @@ TEST(Result, TryPassesTheErrorOn) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

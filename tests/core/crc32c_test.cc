@@ -7,7 +7,7 @@
 
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 std::span<const std::byte> bytes_of_text(std::string_view text) {
@@ -72,4 +72,4 @@ TEST(Crc32c, EveryFlippedBitIsSeen) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

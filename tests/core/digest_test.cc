@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(Digest, KnownAnswerOfXxh3) {
@@ -70,4 +70,4 @@ TEST(Digest, ChainDependsOnOrderAndHistory) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

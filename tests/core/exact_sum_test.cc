@@ -10,7 +10,7 @@
 
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -225,4 +225,4 @@ TEST(ExactSum, NanAndInfinities) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(Json, WritesWhatIsSaidInItsOrder) {
@@ -124,4 +124,4 @@ TEST(Json, ReplacesWhatIsNotUtf8) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

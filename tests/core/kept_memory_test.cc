@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20, page_bytes = 4096;
@@ -114,4 +114,4 @@ TEST(FaultIn, BesideOthersUntilItIsCancelled) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(MemoryPlan, SlotsAreAlignedDisjointAndNamed) {
@@ -131,4 +131,4 @@ TEST(MemoryPlan, AbsurdSizesDoNotWrapAround) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -11,7 +11,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/normal_lanes.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Random123, examples/kat_vectors, philox4x32 10.
@@ -147,4 +147,4 @@ TEST(RandomStream, FilledNormalsDoNotDependOnWhereThePieceBeginsAndEnds) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

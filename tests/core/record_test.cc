@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 enum class Colour : std::uint8_t { red, green };
@@ -112,4 +112,4 @@ TEST(Record, WhatCannotBeReadIsNamed) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -261,4 +261,4 @@ TEST(PlanCopies, SucceedsExactlyWhereEverythingWantedExists) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

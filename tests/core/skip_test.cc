@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 void skip_where_it_may() {
@@ -40,4 +40,4 @@ TEST(Skip, IsAFailureInCi) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

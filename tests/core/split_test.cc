@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -18,4 +18,4 @@ TEST(SplitList, LeavesEmptyPartsOut) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

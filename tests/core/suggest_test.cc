@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(Closest, FindsTypingMistakes) {
@@ -35,4 +35,4 @@ TEST(Closest, ASwapCountsOnce) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 std::uint16_t rounded_bits(std::uint32_t bits) {
@@ -51,4 +51,4 @@ TEST(DType, SizesAndNames) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(TextTable, AlignsWordsLeftAndNumbersRight) {
@@ -19,4 +19,4 @@ TEST(TextTable, AlignsWordsLeftAndNumbersRight) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

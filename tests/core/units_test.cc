@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(Units, ParseDuration) {
@@ -57,4 +57,4 @@ TEST(Units, FormatBytes) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -17,7 +17,8 @@
 #include "runtime/core/tensor.h"
 #include "tests/cuda_emulator/emulator.h"
 
-using namespace holdfast;
+using namespace holdfast::core;
+namespace cuda_emulator = holdfast::cuda_emulator;
 
 struct cublasLtContext {};
 
@@ -270,6 +271,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 }
 
 namespace holdfast::cuda_emulator {
+using namespace core;
 
 LibraryQuirks& library_quirks() {
   static LibraryQuirks quirks;

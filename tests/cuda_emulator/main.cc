@@ -11,6 +11,7 @@
 namespace {
 
 using namespace holdfast;
+using namespace holdfast::test;
 
 Device& emulated(const Implementation& implementation, int variant) {
   static std::unique_ptr<Device> device;

@@ -6,6 +6,7 @@
 #include "tests/cuda_emulator/emulator.h"
 
 namespace holdfast::cuda_emulator {
+using namespace core;
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include "tests/data/token_files.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -125,4 +125,4 @@ TEST_F(DocumentsTest, AFileThatDoesNotSayIsRefusedUnlessThatIsFine) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

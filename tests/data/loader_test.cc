@@ -9,7 +9,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -294,4 +294,4 @@ TEST_F(LoaderTest, TheFingerprintFollowsTheContentNotThePath) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -10,7 +10,7 @@
 
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // The permutation undone: the same network run backwards, written down a second time. An inverse at every
@@ -142,4 +142,4 @@ TEST(PermutationTest, LooksShuffled) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using Source = SampleOrder::Source;
@@ -114,4 +114,4 @@ TEST(SampleOrderTest, LargePositionsAndSizesWork) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using Part = SampleSubset::Part;
@@ -79,4 +79,4 @@ TEST(SampleSubsetTest, VeryManySamples) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -10,7 +10,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -248,4 +248,4 @@ TEST_F(SourceTest, TheFormatIsKnownByItsMagic) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

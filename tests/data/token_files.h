@@ -11,7 +11,7 @@
 
 #include "runtime/data/loader.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 #define HF_ASSERT_OK(...)                                       \
   do {                                                          \
@@ -115,4 +115,4 @@ inline std::string varied_text(std::size_t bytes, std::uint32_t seed = 1) {
   return text;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

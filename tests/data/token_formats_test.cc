@@ -9,7 +9,7 @@
 #include "tests/data/token_files.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::AllOf;
@@ -205,4 +205,4 @@ TEST_F(TokenFormatsTest, MaskedTokensAreNoTargets) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

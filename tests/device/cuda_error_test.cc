@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Every code up to 1000, which is more than CUDA has: exactly these are sticky.
@@ -21,4 +21,4 @@ TEST(CudaErrorClass, Table) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -14,7 +14,7 @@
 #include "kernels/matmul.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // sums[i] += values[i]: an op that is small, and shows in which order and how often it ran.
@@ -377,4 +377,4 @@ TEST(CpuDeviceDeathTest, FaultsOfAGpuAreABug) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

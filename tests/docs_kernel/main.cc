@@ -8,19 +8,19 @@
 #include "kernels/registry.h"
 #include "tests/kernels/kernel_cases.h"
 
-namespace holdfast::cpu {
+namespace holdfast::kernels::cpu {
 std::span<const ImplementationList* const> documented_lists();  // CMake writes it
 }
 
 namespace {
 
-const holdfast::KernelRegistry& registry_of_page() {
-  static const holdfast::KernelRegistry registry = [] {
-    using namespace holdfast::cpu;
-    std::vector<holdfast::ImplementationList> lists = {reference_list, portable::table_list, avx2::table_list,
-                                                       avx512::table_list};
-    for (const holdfast::ImplementationList* list : documented_lists()) lists.push_back(*list);
-    return holdfast::KernelRegistry(lists);
+const holdfast::kernels::KernelRegistry& registry_of_page() {
+  static const holdfast::kernels::KernelRegistry registry = [] {
+    using namespace holdfast::kernels::cpu;
+    std::vector<holdfast::kernels::ImplementationList> lists = {reference_list, portable::table_list,
+                                                                avx2::table_list, avx512::table_list};
+    for (const holdfast::kernels::ImplementationList* list : documented_lists()) lists.push_back(*list);
+    return holdfast::kernels::KernelRegistry(lists);
   }();
   return registry;
 }

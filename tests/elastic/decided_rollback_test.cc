@@ -11,7 +11,7 @@
 #include "runtime/os/retry.h"
 #include "tests/elastic/recovery_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Disk that has no room for the record of a roll-back, until it was asked so often. Its clock passes faster while a
@@ -266,4 +266,4 @@ TEST_F(DecidedRollbackTest, ThatIsDamagedInMemoryCountsForNothing) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -4,7 +4,7 @@
 #include "runtime/elastic/download.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -143,4 +143,4 @@ TEST_F(DownloadTest, WhatAnOlderOneLeftIsRemoved) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 
 #include "tests/elastic/recovery_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class EmulatedRecovery : public RecoveryTest {
@@ -97,4 +97,4 @@ TEST_F(EmulatedRecovery, ANewRankDoesNotGetTheGpuOfAnotherOneInsteadOfOneThatIsG
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

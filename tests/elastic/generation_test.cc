@@ -12,7 +12,7 @@
 #include "runtime/os/shared_memory_facts.h"
 #include "tests/elastic/recovery_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -283,4 +283,4 @@ TEST_F(GenerationTest, ARecoveryStaysInTheGeneration) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 
 #include "watchdog/growing_pauses.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -73,4 +73,4 @@ TEST(GrowthPlaces, WhatAnyRankKnowsOfAJoinerCounts) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

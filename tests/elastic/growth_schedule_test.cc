@@ -8,7 +8,7 @@
 #include "runtime/os/env.h"
 #include "runtime/train/growth.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Leader of an epoch, and the new ranks as the test wants them to be.
@@ -231,4 +231,4 @@ TEST_F(PreparationTest, DoesNotWaitForWhatTheOthersWillGiveBack) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 #include "tests/elastic/recovery_fixture.h"
 #include "watchdog/growing_pauses.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -164,4 +164,4 @@ TEST_F(GrowthTest, IsSwitchedOff) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

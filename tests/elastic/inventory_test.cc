@@ -11,7 +11,7 @@
 #include "runtime/elastic/recovery_plan.h"
 #include "tests/parallel/communicator_contract.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Returns what every rank learns by gather(), of which each says one of `said`.
@@ -87,4 +87,4 @@ TEST(NoCoordinateIsLost, OnlyWhereEveryRankThatComputesIsLeft) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include "tests/elastic/recovery_fixture.h"
 #include "tests/parallel/nccl/nccl_double.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using test::NcclDouble;
@@ -173,4 +173,4 @@ TEST_F(NcclRecovery, AFailureOfNcclThatComesAgainEndsTheRun) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

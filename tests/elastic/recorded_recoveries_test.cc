@@ -15,7 +15,7 @@
 #include "parallel/group/rank_assignment.h"
 #include "runtime/elastic/recovery_plan.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -253,4 +253,4 @@ TEST(RecordedRecoveries, AreDecidedAsBefore) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -16,7 +16,7 @@
 #include "tests/support/local_world.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 // What a thread dies of where a process would have had SIGKILL. At the fault points of a step and of a
 // recovery, which a rank passes on its own thread.
@@ -188,4 +188,4 @@ class RecoveryTest : public TrainingTest {
   }
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 
 #include "runtime/elastic/recovery_plan.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -151,4 +151,4 @@ TEST(CheckKeptState, AnOlderStateThanLostHostsMayHaveIsForANewStart) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

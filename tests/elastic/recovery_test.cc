@@ -5,7 +5,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::AllOf;
@@ -295,4 +295,4 @@ TEST_F(RecoveryTest, ASpareWaitsForTheEnd) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -14,7 +14,7 @@
 #include "runtime/os/shared_memory_facts.h"
 #include "tests/elastic/recovery_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -230,4 +230,4 @@ TEST_F(RecutTest, WhatDoesNotFitIsASentenceAndChangesNothing) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -1,7 +1,7 @@
 // Where a run starts from, and what a start that is refused leaves alone.
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class ResumeTest : public TrainingTest {
@@ -76,4 +76,4 @@ TEST_F(ResumeTest, ChangedDataIsNoticed) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

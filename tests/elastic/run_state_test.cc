@@ -3,7 +3,7 @@
 
 #include "tests/elastic/recovery_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class RunStateTest : public RecoveryTest {
@@ -65,4 +65,4 @@ TEST_F(RunStateTest, TheBitsAreThoseOfTheUndisturbedRun) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

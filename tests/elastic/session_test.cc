@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Returns what follows, for every pair that can be. In all others the program has a bug.
@@ -155,4 +155,4 @@ TEST(OutcomeOfFault, JoinersThatFailAreDismissed) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

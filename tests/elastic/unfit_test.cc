@@ -7,7 +7,7 @@
 #include "tests/elastic/recovery_fixture.h"
 #include "tests/support/hasty_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Host that may fail to open a file.
@@ -395,4 +395,4 @@ TEST_F(UnfitTest, ARunEndsForAPersonWhereItsInputsAreWrongEverywhere) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

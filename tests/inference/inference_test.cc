@@ -13,7 +13,7 @@
 #include "runtime/inference/sampler.h"
 #include "tests/save/checkpoint_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -234,4 +234,4 @@ TEST(ChooseToken, FollowsTemperatureAndTopK) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

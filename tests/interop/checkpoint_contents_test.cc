@@ -8,7 +8,7 @@
 
 #include "runtime/interop/checkpoint_diff.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 StoredTensor tensor(const std::string& name, std::uint64_t extent) {
@@ -64,4 +64,4 @@ TEST(CompareElements, WhatIsNotFiniteIsInfinitelyFar) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 #include "runtime/os/fault_point.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 inline ModelSpec small_spec(const std::string& style, int tensor_lanes) {
   Config config;
@@ -82,4 +82,4 @@ inline std::string save_weights(const ModelSpec& spec, const std::string& run_di
   return store.checkpoint_directory(1);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

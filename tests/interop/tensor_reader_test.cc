@@ -5,7 +5,7 @@
 #include "runtime/model/tensor_runs.h"
 #include "tests/interop/exchange_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class TensorReaderTest : public testing::TestWithParam<const char*> {
@@ -132,4 +132,4 @@ TEST_P(TensorReaderTest, SaysWhatIsNotThere) {
 INSTANTIATE_TEST_SUITE_P(Styles, TensorReaderTest, testing::Values("llama", "gpt2"));
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

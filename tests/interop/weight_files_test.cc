@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // IEEE 754 binary16 by its definition.
@@ -32,4 +32,4 @@ TEST(FloatOfHalf, EveryHalf) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

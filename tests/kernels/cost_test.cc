@@ -7,7 +7,7 @@
 
 #include "kernels/visit_op.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 struct Row {
@@ -189,4 +189,4 @@ TEST(VisitOp, HandsOutTheStructOfEveryOp) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

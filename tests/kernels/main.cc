@@ -5,6 +5,6 @@
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  holdfast::test::register_kernel_tests(holdfast::kernel_registry());
+  holdfast::test::register_kernel_tests(holdfast::kernels::kernel_registry());
   return RUN_ALL_TESTS();
 }

@@ -12,7 +12,7 @@
 #include "kernels/matmul.h"
 #include "runtime/device/device.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -43,7 +43,7 @@ class Rotary {
       : own_(std::move(of_rotary)), other_(std::move(in_another_file)) {
     for (std::size_t op = 0; op < op_count; ++op) {
       if (static_cast<OpId>(op) == OpId::rotary) continue;
-      rest_.push_back(holdfast::of_rotary("plain", CpuIsa::portable));
+      rest_.push_back(test::of_rotary("plain", CpuIsa::portable));
       rest_.back().op = static_cast<OpId>(op);
       rest_.back().same_bits_as_portable = true;
     }
@@ -251,4 +251,4 @@ TEST(KernelRegistry, ThisProgramsHasEveryOpForEveryProcessorAndAsReference) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-namespace holdfast::cpu::portable {
+namespace holdfast::kernels::cpu::portable {
 namespace {
 
 float exp_of(float x) {
@@ -97,4 +97,4 @@ TEST(Simd, SumsAreTheDocumentedTree) {
 }
 
 }  // namespace
-}  // namespace holdfast::cpu::portable
+}  // namespace holdfast::kernels::cpu::portable

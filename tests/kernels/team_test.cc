@@ -7,12 +7,12 @@
 #include <thread>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(Team, EveryIndexRunsOnceWhateverTheThreads) {
   for (const int threads : {1, 2, 3, 5, 16}) {
-    cpu::Team team(threads, [] {});
+    kernels::cpu::Team team(threads, [] {});
     for (const std::int64_t count : {0, 1, 2, 3, 17, 1000}) {
       for (int repeat = 0; repeat < 50; ++repeat) {
         std::vector<int> times(static_cast<std::size_t>(count), 0);
@@ -29,7 +29,7 @@ TEST(Team, EveryIndexRunsOnceWhateverTheThreads) {
 }
 
 TEST(Team, MembersWorkAtTheSameTime) {
-  cpu::Team team(3, [] {});
+  kernels::cpu::Team team(3, [] {});
   // Three indices that each wait for the other two end only if three members run them.
   std::atomic<int> arrived{0};
   const auto body = [&](std::int64_t, int) {
@@ -41,4 +41,4 @@ TEST(Team, MembersWorkAtTheSameTime) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

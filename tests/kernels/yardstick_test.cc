@@ -22,14 +22,14 @@ TEST(Stream, GoesOnceThroughEveryElement) {
       float* base = memory.as<float>() + (64 - misalignment) / sizeof(float) % 16;
       std::fill_n(base, read, 1.0F);
       std::fill_n(base + read, update, 3.0F);
-      const float sum = cpu::stream_function(isa)({.read = base,
-                                                   .update = base + read,
-                                                   .write = base + read + update,
-                                                   .read_count = read,
-                                                   .update_count = update,
-                                                   .write_count = write,
-                                                   .piece_count = 1024,
-                                                   .past_caches = past_caches});
+      const float sum = kernels::cpu::stream_function(isa)({.read = base,
+                                                            .update = base + read,
+                                                            .write = base + read + update,
+                                                            .read_count = read,
+                                                            .update_count = update,
+                                                            .write_count = write,
+                                                            .piece_count = 1024,
+                                                            .past_caches = past_caches});
       EXPECT_EQ(sum, static_cast<float>(read));
       const auto all = [](const float* from, std::size_t count, float value) {
         return std::count(from, from + count, value) == static_cast<std::ptrdiff_t>(count);
@@ -62,7 +62,7 @@ TEST(LibraryMatmul, IsAMatmul) {
                     .ldc = n,
                     .transpose_b = true};
     };
-    std::thread([&] { cpu::LibraryMatmul(threads).run(bind(tensors)); }).join();
+    std::thread([&] { kernels::cpu::LibraryMatmul(threads).run(bind(tensors)); }).join();
     reference(bind(expected));
     expect_close(tensors[2], expected[2], {}, "c");
   }

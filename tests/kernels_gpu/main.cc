@@ -17,7 +17,7 @@
 
 namespace {
 
-using namespace holdfast;
+using namespace holdfast::test;
 
 constexpr int skipped = 77;
 
@@ -70,7 +70,7 @@ TEST(OwnInstructions, GiveTheRightProduct) {
 int main(int argc, char** argv) {
   GTEST_FLAG_SET(filter, filter());  // unless the command line has one
   testing::InitGoogleTest(&argc, argv);
-  test::register_kernel_tests(cuda::registry(), {}, device_for, /*long_too=*/true);
+  holdfast::test::register_kernel_tests(cuda::registry(), {}, device_for, /*long_too=*/true);
   if (!GTEST_FLAG_GET(list_tests)) {
     const Result<std::vector<CudaFacts>> gpus = cuda_devices();
     if (!gpus.ok()) {
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
     }
     const CudaFacts& gpu = gpus->front();
     fmt::print("on {} (sm_{}{})\n", gpu.name, gpu.compute_major, gpu.compute_minor);
-    test::tensor_memory() = {allocate_pinned, release_pinned};
+    holdfast::test::tensor_memory() = {allocate_pinned, release_pinned};
   }
   return RUN_ALL_TESTS();
 }

@@ -6,7 +6,7 @@
 
 #include <set>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using State = DrainRequest::State;
@@ -144,4 +144,4 @@ TEST_F(DrainsTest, ADeadlineRunsFromTheRequestToTheStartWithoutTheHost) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 #include "runtime/os/background_job.h"
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -209,4 +209,4 @@ TEST_F(HostMeetingTest, WhoDoesNotComeIsEvidenceOfNothing) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

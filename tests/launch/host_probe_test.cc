@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::int64_t longest = 10'000;
@@ -41,4 +41,4 @@ TEST(HostSilence, HasALimitOnceOthersAreHeard) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include "tests/launch/variables_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -192,4 +192,4 @@ TEST(HostReady, TheDigestOfAConfigFollowsFromItsValues) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 
 #include "tests/launch/simulated_launch.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -428,4 +428,4 @@ TEST(LaunchSchedules, MoreRandomFaults) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -107,4 +107,4 @@ TEST(LaunchHosts, LeftAsAList) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

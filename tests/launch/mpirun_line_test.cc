@@ -7,7 +7,7 @@
 
 #include "tests/launch/variables_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 const LaunchPaths places{.mpirun = "/mpi/bin/mpirun",
@@ -103,4 +103,4 @@ TEST(MpirunLine, VariablesReachDistantRanks) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

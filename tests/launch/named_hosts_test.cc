@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -66,4 +66,4 @@ TEST(NamedHosts, ACommandThatFailsIsASentence) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -120,4 +120,4 @@ TEST(ScaleUp, AHostThatWasWellForLongIsLikeTheOthers) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -21,7 +21,7 @@
 
 #include "runtime/launch/launch_mind.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 struct LaunchFault {
   enum class Kind { unfit, fit, lies, down, up, cut, mend, ranks_die, mpirun_dies, inputs_wrong };
@@ -299,4 +299,4 @@ class SimulatedLaunch {
   std::string wrong_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 #include "runtime/launch/named_hosts.h"
 #include "tests/launch/variables_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -105,4 +105,4 @@ TEST(SlurmAllocation, MpirunUsesSrunUnlessItIsToldOtherwise) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,12 +8,15 @@
 
 #include "runtime/config/loader.h"
 
-namespace holdfast {
+namespace holdfast::launch {
 
 static std::ostream& operator<<(std::ostream& out, const StartLayout& layout) {
   return out << layout.ranks << " ranks, pipeline " << layout.pipeline << ", tensor " << layout.tensor;
 }
 
+}  // namespace holdfast::launch
+
+namespace holdfast::test {
 namespace {
 
 Config run_of(int pipeline, int tensor, int lanes = 4) {
@@ -80,4 +83,4 @@ TEST(StartLayout, HasNoMoreCopiesThanTheRunAsksFor) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

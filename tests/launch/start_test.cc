@@ -21,7 +21,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -396,4 +396,4 @@ TEST(HostProbe, AnswersHoldTheEndOfWhatWasPrinted) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(TickClock, CountsNoTimeOfItsOwnLooks) {
@@ -17,4 +17,4 @@ TEST(TickClock, CountsNoTimeOfItsOwnLooks) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class VariablesEnv final : public ForwardingEnv {
  public:
@@ -29,4 +29,4 @@ class VariablesEnv final : public ForwardingEnv {
   std::map<std::string, std::string> variables_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // An op is held against the larger of its bytes and its products, a matrix product of either type too.
@@ -21,4 +21,4 @@ TEST(GpuLimits, FollowFromTheRatesOfCopyAndProduct) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(Median, IsTheMiddleOrTheMeanOfTheTwo) {
@@ -12,4 +12,4 @@ TEST(Median, IsTheMiddleOrTheMeanOfTheTwo) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -15,8 +15,8 @@
 
 namespace {
 
-constexpr std::size_t op_count = static_cast<std::size_t>(holdfast::OpId::count);
-constexpr std::size_t matmul = static_cast<std::size_t>(holdfast::OpId::matmul);
+constexpr std::size_t op_count = static_cast<std::size_t>(holdfast::kernels::OpId::count);
+constexpr std::size_t matmul = static_cast<std::size_t>(holdfast::kernels::OpId::matmul);
 std::atomic<bool> counting{false};
 std::atomic<std::size_t> running_op{op_count};  // op_count: none yet
 std::array<std::atomic<int>, op_count + 1> allocations_of_op;

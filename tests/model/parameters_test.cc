@@ -9,7 +9,7 @@
 
 #include "runtime/core/digest.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 std::vector<float> values_of(const ParameterSpec& parameter, std::uint64_t seed) {
@@ -67,4 +67,4 @@ TEST(InitialValues, PaddingIsZeroAndVectorsAreConstant) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -10,7 +10,7 @@
 #include "runtime/config/presets.h"
 #include "runtime/model/spec.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 struct PublishedModel {
@@ -137,4 +137,4 @@ TEST(Preset, HeadsAndConstantsAreThePublishedOnes) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

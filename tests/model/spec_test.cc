@@ -9,7 +9,7 @@
 #include "runtime/config/presets.h"
 #include "runtime/model/tensor_runs.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 ModelSpec preset_spec(const std::string& name) {
@@ -236,4 +236,4 @@ TEST(Flops, SixPerMatmulWeightAndCausalAttentionOnce) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 #include "tests/nccl_gpu/nccl_setup.h"
 #include "tests/parallel/communicator_contract.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using test::timeout_ms;
@@ -232,4 +232,4 @@ INSTANTIATE_TEST_SUITE_P(On, NcclPair, testing::Values(1, 2), [](const testing::
 });
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include "runtime/device/cuda_error.h"
 #include "tests/nccl_gpu/nccl_setup.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using test::timeout_ms;
@@ -135,4 +135,4 @@ TEST(NcclOnAGpu, ACommunicatorThatIsMadeFiftyTimesLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 #include <numbers>
 #include <string>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 OptimizerConfig schedule(const std::string& name) {
@@ -82,4 +82,4 @@ TEST(Schedule, ARunShorterThanItsWarmUpOnlyWarmsUp) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

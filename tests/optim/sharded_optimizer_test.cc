@@ -14,7 +14,7 @@
 #include "runtime/core/exact_sum.h"
 #include "runtime/core/random.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using Tensors = std::map<std::string, std::vector<float>>;
@@ -420,4 +420,4 @@ TEST(ShardedOptimizer, StateIsDividedByTheRanks) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

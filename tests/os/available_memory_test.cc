@@ -14,7 +14,7 @@
 #include "tests/support/forwarding_env.h"
 #include "tests/support/leave.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
@@ -215,4 +215,4 @@ TEST(MemoryRoom, FollowsALimitOfThisSystem) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -11,7 +11,7 @@
 #include "runtime/os/processes.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 CommandEnd run(Command command) {
@@ -100,4 +100,4 @@ TEST(Command, ThatDiesNamesTheSignal) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 #include "runtime/os/signals.h"
 #include "tests/support/leave.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 const std::string long_line(100'000, 'x');  // more than a stream keeps for later
@@ -79,4 +79,4 @@ TEST(TellDeathTest, AStreamThatIsClosedIsNoFileOpenedLater) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -122,4 +122,4 @@ TEST(FaultAction, ErrorsSayWhatIsExpected) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

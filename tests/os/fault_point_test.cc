@@ -16,7 +16,7 @@
 #include "tests/support/leave.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -292,4 +292,4 @@ TEST(FaultPoints, StopStopsTheProcess) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -5,7 +5,7 @@
 
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -61,4 +61,4 @@ TEST(FaultyEnv, ReplacementIsOldOrNewAtEveryStep) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

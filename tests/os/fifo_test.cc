@@ -10,7 +10,7 @@
 #include "runtime/os/env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(Fifo, IsReadAsItComesAndLeftFull) {
@@ -43,4 +43,4 @@ TEST(Fifo, SaysWhereItCannotBe) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(RunId, IsThirtyTwoDigits) {
@@ -98,4 +98,4 @@ TEST(Files, OfAnotherKindAreNotOpened) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -22,7 +22,7 @@
 #include "tests/support/memory_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -395,4 +395,4 @@ TEST(IoQueueForbidden, ThreadsDoItAndItIsSaidWhy) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

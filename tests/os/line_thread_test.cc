@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -232,4 +232,4 @@ TEST_F(LineThreadTest, TheEndWaitsForNothingThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr int not_permitted = 77;
@@ -47,4 +47,4 @@ TEST(Mounts, HideWhatWasThereAndBringItBackForThisProcessAlone) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -17,7 +17,7 @@
 
 #include "tests/support/faulty_network.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -306,4 +306,4 @@ TEST(FaultyNetworkTest, CutsFlipsAndSwallowsAtTheByteItIsTold) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -17,7 +17,7 @@
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -376,4 +376,4 @@ TEST_F(PosixEnvTest, VariablesAreEmptyWhenUnset) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -20,7 +20,7 @@
 #include "runtime/os/console.h"
 #include "tests/support/leave.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -171,4 +171,4 @@ TEST(OutputThread, WhatNobodyCanReadAnyMoreIsForgotten) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -21,7 +21,7 @@
 #include "tests/support/refused_pidfd.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::int64_t soon_ms = 20'000;
@@ -446,4 +446,4 @@ TEST(Processes, MayHaveAllDescriptorsThatTheHardLimitPermits) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 
 #include <cstdlib>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(ProcessorCount, QuotaIsRoundedUp) {
@@ -42,4 +42,4 @@ TEST(ProcessorCount, FollowsTheAffinityMask) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

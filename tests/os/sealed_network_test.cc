@@ -8,7 +8,7 @@
 
 #include "tests/support/test_secret.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -128,4 +128,4 @@ TEST_F(SealedNetworkTest, ListensWhereItIsTold) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 
 #include "tests/support/test_secret.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -218,4 +218,4 @@ TEST(Secret, IsHandedOutSealed) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -5,7 +5,7 @@
 
 #include "tests/support/memory_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class SharedMemoryRemovalTest : public testing::Test {
@@ -62,4 +62,4 @@ TEST_F(SharedMemoryRemovalTest, SaysWhatToDo) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -14,7 +14,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/leave.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -243,4 +243,4 @@ TEST_F(SharedMemoryTest, MachineFactsTryIt) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include <csignal>
 #include <thread>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // On a thread of its own, whose mask ends with it; the signals are sent to that thread alone.
@@ -37,4 +37,4 @@ TEST(Signals, APipeThatNobodyReadsIsAnErrorOfTheWrite) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

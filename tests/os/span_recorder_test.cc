@@ -9,7 +9,7 @@
 
 #include "tests/support/faulty_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(SpanRecorder, OffIsNothing) {
@@ -109,4 +109,4 @@ TEST(SpanKind, EveryKindHasANameOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

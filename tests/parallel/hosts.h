@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 
 // Returns the host of each rank: "aab" is {"a", "a", "b"}.
 inline std::vector<std::string> hosts(const std::string& letters) {
@@ -13,4 +13,4 @@ inline std::vector<std::string> hosts(const std::string& letters) {
   return names;
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

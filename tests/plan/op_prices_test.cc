@@ -9,7 +9,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/plan/timed_layers.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 Matmul square(std::int64_t n) {
@@ -106,4 +106,4 @@ TEST(PriceOpsHere, LayersThatAreTooLargeAreNotRun) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -13,7 +13,7 @@
 #include "tests/plan/planned_traffic.h"
 #include "tests/support/worker_rig.h"
 
-namespace holdfast {
+namespace holdfast::parallel {
 
 // For the messages of failed expectations.
 static void PrintTo(const Traffic& traffic, std::ostream* out) {
@@ -21,7 +21,9 @@ static void PrintTo(const Traffic& traffic, std::ostream* out) {
        << traffic.bytes_received << " bytes in " << traffic.messages_received << " messages in";
 }
 
-namespace test {
+}  // namespace holdfast::parallel
+
+namespace holdfast::test {
 namespace {
 
 // Counts by the group that a message belongs to; -1: all ranks. What arrives is zero, so that votes are.
@@ -198,5 +200,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, StepTrafficTest, testing::ValuesIn(traffic_cas
 
 }  // namespace
 
-}  // namespace test
-}  // namespace holdfast
+}  // namespace holdfast::test

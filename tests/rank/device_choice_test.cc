@@ -7,7 +7,7 @@
 
 #include "runtime/config/loader.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(DeviceChoice, NamesAGpuAsNvidiaSmiDoes) {
@@ -70,4 +70,4 @@ TEST(DeviceChoice, ALibraryThatDoesNotLoadIsAFindingAboutItsHost) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

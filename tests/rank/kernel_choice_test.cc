@@ -8,7 +8,7 @@
 #include "runtime/run/event_line.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ContainsRegex;
@@ -143,4 +143,4 @@ TEST_F(KernelChoiceTest, AnUnknownImplementationEndsTheStart) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using Kind = FitAnswer::Kind;
@@ -130,4 +130,4 @@ TEST(MemoryFitHosts, TiersThatNobodyAsksForAreNotTaken) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -5,7 +5,7 @@
 #include "runtime/run/run_layout.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAreArray;
@@ -102,4 +102,4 @@ TEST(MeshOf, TensorGroupsAreInsideAHost) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

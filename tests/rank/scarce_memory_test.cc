@@ -15,7 +15,7 @@
 #include "runtime/train/worker.h"
 #include "tests/elastic/recovery_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -279,4 +279,4 @@ TEST_F(ScarceMemoryTest, ExactlyThePlanIsEnoughForThreeDeathsAndARestart) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

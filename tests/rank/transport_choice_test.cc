@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -228,4 +228,4 @@ TEST_F(CudaVariables, StayWhatTheyWereSetTo) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include "runtime/run/event_parts.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -118,4 +118,4 @@ TEST(DifferingNumbers, ComparesBits) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -86,4 +86,4 @@ TEST_F(ReplayConfigTest, RefusesWhatChangesNumbers) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // 0 until step 100, then 1 until 150, where 2 went on; 3 went back to step 120 of 1.
@@ -36,4 +36,4 @@ TEST(LeadsToStep, OnlyStatesOfItsGenerationAndTheOneItBeganFrom) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

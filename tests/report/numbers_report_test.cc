@@ -8,7 +8,7 @@
 #include "runtime/run/event_line.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::EndsWith;
@@ -142,4 +142,4 @@ TEST(NumbersReport, ManyVerdictsStaySmall) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -14,7 +14,7 @@
 #include "runtime/run/run_history.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -242,4 +242,4 @@ TEST(RenderChart, TakesAnyRange) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -18,7 +18,7 @@
 #include "tests/support/memory_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -431,4 +431,4 @@ TEST(RunHolder, IsNotToldWhereTheLockCannotBeOpened) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

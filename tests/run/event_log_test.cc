@@ -13,7 +13,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(EventLine, IsOneJsonObject) {
@@ -171,4 +171,4 @@ TEST(EventLog, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -11,7 +11,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -119,4 +119,4 @@ TEST_F(EventPartsTest, ALogThatCannotBeRotatedGoesOn) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -11,7 +11,7 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/event_schema.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(EventSchema, SaysEveryKindAndFieldOnce) {
@@ -140,4 +140,4 @@ TEST(EventSchema, ThePageNamesAllOfIt) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -10,7 +10,7 @@
 #include "tests/elastic/recovery_fixture.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -190,4 +190,4 @@ TEST_F(RecoveryWorkTest, DoesNotGrowWithTheRun) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include "runtime/report/fault_report.h"
 #include "runtime/run/run_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -317,4 +317,4 @@ TEST(FaultReport, WordsOfTheLogAreNoMarkup) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 #include "tests/elastic/recovery_fixture.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -136,4 +136,4 @@ TEST_F(RotatedRunTest, ReadersFollow) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

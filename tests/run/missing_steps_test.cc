@@ -17,7 +17,7 @@
 #include "runtime/save/run_state.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -195,4 +195,4 @@ TEST_F(WriteMissingStepsTest, DoesWithoutALog) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 #include "runtime/run/event_line.h"
 #include "runtime/run/event_reading.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -147,4 +147,4 @@ TEST(NumbersLog, TakesForeignFields) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -10,7 +10,7 @@
 #include "runtime/run/save_requests.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using State = DrainRequest::State;
@@ -135,4 +135,4 @@ TEST(DrainRequests, AreReadAsTheyWereWritten) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

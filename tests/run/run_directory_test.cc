@@ -11,7 +11,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 const RunPaths of_test{"/home/runs/one"};
@@ -125,4 +125,4 @@ TEST(RunDirectory, APathThatNobodyCanWriteIsTheUsersMatter) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

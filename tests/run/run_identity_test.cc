@@ -11,7 +11,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 const std::string one(32, '1'), two(32, '2'), another(32, 'a');
@@ -117,4 +117,4 @@ TEST_F(RunIdentityTest, ADamagedPlaceIsNoPlace) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -123,4 +123,4 @@ TEST(RunSummary, WhatARankIsAt) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 
 #include "runtime/save/save_cadence.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Daly's model (his equation 20) of the time that a run of one second of work takes, without restarts:
@@ -414,4 +414,4 @@ TEST(SaveCadence, WhatAFailureCostsIsToldAgainWhenItChangesByMuch) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

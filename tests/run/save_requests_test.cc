@@ -8,7 +8,7 @@
 #include "runtime/os/env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using AnswerState = SaveAnswer::State;
@@ -133,4 +133,4 @@ TEST_F(SaveRequestsTest, WhoLeavesIsNotAnswered) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

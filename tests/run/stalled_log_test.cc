@@ -13,7 +13,7 @@
 #include "runtime/core/json.h"
 #include "tests/elastic/recovery_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Appends to files whose path contains a word stall from the at-th on, until they are let go.
@@ -192,4 +192,4 @@ TEST_F(StalledLogTest, DelaysNoRecovery) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

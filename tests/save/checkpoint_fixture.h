@@ -15,7 +15,7 @@
 #include "runtime/save/run_state.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 // Fills the elements [first_element, first_element + values.size()) of a tensor of the spec's kind.
 using FillValues = std::function<void(const ShardSpec& piece, std::span<float> values)>;
@@ -78,4 +78,4 @@ inline RunState example_state() {
           .data_fingerprint = {.high = 5, .low = 6}};
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

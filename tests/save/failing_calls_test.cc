@@ -20,7 +20,7 @@
 #include "tests/support/hasty_env.h"
 #include "tests/support/worker_rig.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr int ranks = 2, steps = 4;
@@ -372,4 +372,4 @@ INSTANTIATE_TEST_SUITE_P(Io, FailingCalls,
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 #include "tests/support/hasty_env.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -458,4 +458,4 @@ TEST_F(LocalDirectoriesTest, OneHostHasOneDirectory) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 #include "runtime/os/shared_memory_facts.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class RamResumeTest : public TrainingTest {
@@ -336,4 +336,4 @@ TEST_F(RamResumeTest, NoRoomInSharedMemoryIsToldAndTheRunGoesOn) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -13,7 +13,7 @@
 #include "tests/support/faulty_network.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -432,4 +432,4 @@ TEST_F(ReplicaTest, NoRoomForThemIsTold) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 
 #include "tests/checkpoint/saved_state.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -57,4 +57,4 @@ TEST(RunState, DamageIsASentence) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

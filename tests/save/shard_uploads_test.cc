@@ -9,7 +9,7 @@
 #include "runtime/save/upload_name.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::Contains;
@@ -202,4 +202,4 @@ TEST_F(ShardUploadsTest, TheRunIsDoneWhenItsLastCheckpointIsThere) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

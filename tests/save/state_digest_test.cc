@@ -9,7 +9,7 @@
 #include "runtime/core/random.h"
 #include "tests/save/checkpoint_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr const char* digested_model_text =
@@ -147,4 +147,4 @@ TEST_F(StateDigestTest, SwappedTensorsAreAnotherState) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 #include "runtime/core/json.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class StateSaverTest : public TrainingTest {
@@ -315,4 +315,4 @@ TEST_F(StateSaverTest, ARunThatEndsWithAnErrorFinishesItsSaves) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -5,7 +5,7 @@
 #include "runtime/save/shard_fetch.h"
 #include "runtime/save/storage_domains.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 StorageDomains places_of_ranks(const std::vector<int>& numbers) {
@@ -62,4 +62,4 @@ TEST(ShardFetch, EachTargetGetsWhatItLacks) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -4,7 +4,7 @@
 
 #include "runtime/save/save_cadence.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::int64_t second = 1'000'000'000;
@@ -52,4 +52,4 @@ TEST(SaveCadence, SavesThatFailOneAfterAnotherAreTriedMoreRarely) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -3,7 +3,7 @@
 
 #include "tests/support/worker_rig.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 Config three_ranks() {
@@ -42,4 +42,4 @@ TEST(Vote, WhatOneRankAsksForHoldsForAll) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

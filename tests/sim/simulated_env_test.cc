@@ -13,7 +13,7 @@
 #include "runtime/os/io_queue.h"
 #include "tests/support/memory_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -132,4 +132,4 @@ TEST(SimulatedEnv, ARefusedThreadIsTheResultOfTheJob) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

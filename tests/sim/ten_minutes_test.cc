@@ -26,7 +26,7 @@
 #include "tests/support/simulated_env.h"
 #include "tests/watchdog/guard_mind_host.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -433,4 +433,4 @@ TEST_F(SimulatedRun, ARecoveryFromASlowDiskEndsNobody) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 
 #include "parallel/comm/communicator.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class ArrivalsCommunicator final : public Communicator {
  public:
@@ -53,4 +53,4 @@ class ArrivalsCommunicator final : public Communicator {
   std::map<Request, Arrival> pending_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

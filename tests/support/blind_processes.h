@@ -16,7 +16,7 @@
 #include "runtime/os/processes.h"
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class BlindProcesses final : public Processes {
  public:
@@ -60,4 +60,4 @@ inline void hide(const std::string& file, std::int64_t process) {
   HF_CHECK(posix_env().replace_text(file, std::to_string(process)).ok());
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

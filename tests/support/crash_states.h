@@ -29,7 +29,7 @@
 #include "tests/support/memory_env.h"
 #include "tests/support/recording_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class CrashLog {
  public:
@@ -349,4 +349,4 @@ inline CrashLog::Point CrashLog::crash_before(std::size_t cut) const {
   return Point(*this, cut);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -28,7 +28,7 @@
 #include "runtime/os/posix_file.h"
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 enum class Operation : std::size_t {
   open,
@@ -344,4 +344,4 @@ class FaultyEnv final : public ForwardingEnv {
   std::vector<Armed> faults_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -18,7 +18,7 @@
 #include "runtime/os/network.h"
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 struct NetworkFault {
   enum class Kind {
@@ -189,4 +189,4 @@ class FaultyNetworkEnv final : public ForwardingEnv {
   FaultyNetwork network_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -15,7 +15,7 @@
 #include "runtime/os/io_queue.h"
 #include "runtime/os/thread.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class ForwardingFile : public File {
  public:
@@ -171,4 +171,4 @@ class ForwardingEnv : public Env {
   Env* inner_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

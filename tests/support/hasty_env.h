@@ -6,7 +6,7 @@
 
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class HastyEnv : public ForwardingEnv {
  public:
@@ -30,4 +30,4 @@ class HastyEnv : public ForwardingEnv {
   std::atomic<std::int64_t> shift_ns_ = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

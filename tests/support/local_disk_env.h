@@ -9,7 +9,7 @@
 
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class LocalDiskEnv final : public ForwardingEnv {
  public:
@@ -64,4 +64,4 @@ class LocalDiskEnv final : public ForwardingEnv {
   std::string directory_, place_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

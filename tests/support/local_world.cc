@@ -8,7 +8,7 @@
 #include "parallel/local/local_communicator.h"
 #include "runtime/os/thread.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 struct LocalWorld::Shared {
   struct Place {
@@ -157,4 +157,4 @@ std::unique_ptr<ShrinkingWorld> LocalWorld::join(int launched_rank) {
   return std::make_unique<Rank>(shared_, launched_rank);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

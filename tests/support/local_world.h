@@ -18,7 +18,7 @@
 #include "runtime/os/processes.h"
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class LocalWorld {
  public:
@@ -59,4 +59,4 @@ class ThreadRankEnv final : public ForwardingEnv {
   NoProcesses processes_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

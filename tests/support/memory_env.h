@@ -13,7 +13,7 @@
 #include "runtime/os/posix_file.h"
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class MemoryEnv final : public ForwardingEnv {
  public:
@@ -234,4 +234,4 @@ class MemoryEnv final : public ForwardingEnv {
   std::map<std::string, Content> nodes_;  // by path; of a directory: null
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

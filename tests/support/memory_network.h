@@ -27,7 +27,7 @@
 #include "runtime/core/check.h"
 #include "runtime/os/network.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class MemoryNetwork final : public Network {
  public:
@@ -183,4 +183,4 @@ class MemoryNetwork final : public Network {
   std::function<std::int64_t()> clock_ = {};
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -18,7 +18,7 @@
 
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 struct RecordedOperation {
   enum class Kind {
@@ -179,4 +179,4 @@ class RecordingEnv final : public ForwardingEnv {
   std::size_t files_ = 0;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 const char* text_of(Work work) {
@@ -358,4 +358,4 @@ std::vector<std::string> schedule_problems(const Schedule& schedule) {
   return problems.take();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

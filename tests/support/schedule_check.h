@@ -6,7 +6,7 @@
 
 #include "parallel/pipeline/schedule.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 // Returns the problems of a schedule, one sentence each. A schedule without any is
 //   - complete: every microbatch goes forward once and backward once (in one piece or in two) through every
@@ -26,4 +26,4 @@ namespace holdfast {
 // A deadlock is searched for only when nothing else is wrong.
 std::vector<std::string> schedule_problems(const Schedule& schedule);
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -32,7 +32,7 @@
 #include "runtime/os/io_engine.h"
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 // Time that storage takes for files whose path has `path_contains`.
 struct StorageTime {
@@ -305,4 +305,4 @@ class SimulatedEnv : public ForwardingEnv {
   StorageTime storage_time_ = {};
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

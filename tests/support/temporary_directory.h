@@ -10,7 +10,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 class TemporaryDirectory {
  public:
@@ -33,4 +33,4 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -3,7 +3,7 @@
 
 #include "runtime/os/secret.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 inline Secret secret_of(unsigned char byte) {
   Secret::Bytes bytes;
@@ -11,4 +11,4 @@ inline Secret secret_of(unsigned char byte) {
   return Secret(bytes);
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@ from pathlib import Path
 import scripts
 
 thresholds = scripts.load("verdict_thresholds")
-FOLDER = scripts.ROOT / "tests/verdict"
+FOLDER = scripts.ROOT / "tests/integrity"
 
 
 def output_of(*arguments):

@@ -9,7 +9,7 @@
 #include "runtime/os/fault_point.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 std::vector<NumberRegion> three_regions() {
@@ -458,4 +458,4 @@ TEST_F(GuardedTest, ABadSampleIsSkippedAlikeInEveryLayoutAndAfterAStop) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 #include "runtime/core/json.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class EmulatedGpu : public TrainingTest {
@@ -232,4 +232,4 @@ TEST_F(EmulatedGpu, KernelsAreThoseOfTheDevice) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

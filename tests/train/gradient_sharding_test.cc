@@ -7,7 +7,7 @@
 #include "tests/support/worker_rig.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class GradientShardingTest : public SameBitsTest {
@@ -125,4 +125,4 @@ TEST(GradientSharding, SaysWhyItSavesNothing) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -11,7 +11,7 @@
 #include "runtime/data/loader.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class LayoutTest : public SameBitsTest {};
@@ -184,4 +184,4 @@ TEST_F(LayoutTest, LedgerHoldsEverySampleOncePerEpoch) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

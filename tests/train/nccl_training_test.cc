@@ -13,7 +13,7 @@
 #include "tests/support/worker_rig.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using test::NcclDouble;
@@ -466,4 +466,4 @@ TEST_F(NcclTraining, NcclThatIsWantedAndNotThereIsASentence) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

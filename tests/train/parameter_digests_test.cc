@@ -1,6 +1,6 @@
 // Parameters that ranks must hold alike: the terms of the vote, who is to blame, and what becomes of a step before
 // which a parameter has changed in the memory of one rank.
-#include "runtime/train/parameter_digests.h"
+#include "runtime/integrity/parameter_digests.h"
 
 #include <gmock/gmock.h>
 

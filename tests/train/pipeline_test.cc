@@ -4,7 +4,7 @@
 
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class PipelineTest : public SameBitsTest {
@@ -155,4 +155,4 @@ TEST_F(PipelineTest, MoreStagesThanLayersAreRefused) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

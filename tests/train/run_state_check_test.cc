@@ -5,7 +5,7 @@
 
 #include <functional>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 RunState state_at(std::uint64_t step) {
@@ -112,4 +112,4 @@ TEST(RunStateCheck, TheRankThatMostContradictHasChanged) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

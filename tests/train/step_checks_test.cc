@@ -7,7 +7,7 @@
 
 #include "kernels/elementwise.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // y = a + b, then a += y.
@@ -59,4 +59,4 @@ TEST(StepChecks, ADigestIsOfAllResults) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class TensorTest : public SameBitsTest {
@@ -220,4 +220,4 @@ TEST_F(TensorTest, SlicesThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -8,7 +8,7 @@
 #include "kernels/elementwise.h"
 #include "runtime/elastic/planned_rank.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr BatchShapeBT microbatch{.batch = 2, .sequence_length = 8};
@@ -69,4 +69,4 @@ TEST(TokenStaging, WhatTheHostSeesIsNotCopied) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 #include "tests/support/faulty_env.h"
 #include "tests/train/training_fixture.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class TraceRecordingTest : public TrainingTest {
@@ -129,4 +129,4 @@ TEST_F(TraceRecordingTest, ATraceThatCannotBeWrittenEndsNothing) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -24,7 +24,7 @@
 #include "tests/support/local_disk_env.h"
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 // Asks for a stop at the `steps`-th question (the trainer asks once a step); 0 = never.
 class StopAfterSteps final : public StopSource {
@@ -211,4 +211,4 @@ class SameBitsTest : public TrainingTest {
   std::string reference_digest_;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -16,7 +16,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/watchdog/watch_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -398,4 +398,4 @@ TEST(BoardName, IsOneOfTheStart) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

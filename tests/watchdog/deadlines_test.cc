@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr DeadlineLimits limits = {.factor = 3.0, .floor_ns = 1'000, .ceiling_ns = 1'000'000};
@@ -146,4 +146,4 @@ TEST(Deadlines, WithMoreWorkEachWhatWasLearnedCountsAsMuchLonger) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 
 #include "tests/watchdog/milliseconds.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using HangKind = HangVerdict::Kind;
@@ -458,4 +458,4 @@ TEST(Detector, EverySentenceFitsOnTheBoard) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

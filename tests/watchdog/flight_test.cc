@@ -9,7 +9,7 @@
 #include "watchdog/flight_record.h"
 #include "watchdog/rank_watch.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -208,4 +208,4 @@ TEST(FlightMerge, ReadsAsAPage) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::int64_t second_ns = 1'000'000'000;
@@ -44,4 +44,4 @@ TEST(GrowingPauses, WhatHasSettledBeginsAnew) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -22,7 +22,7 @@
 #include "watchdog/flight_record.h"
 #include "watchdog/guard.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 // Ranks are programs that sleep, and what they would write on the board the test writes.
 class GuardTest : public testing::Test {
@@ -150,4 +150,4 @@ class GuardTest : public testing::Test {
   GuardSettings settings;
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

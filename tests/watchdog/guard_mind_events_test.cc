@@ -10,7 +10,7 @@
 #include "tests/watchdog/guard_mind_host.h"
 #include "watchdog/guard_mind.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::AllOf;
@@ -358,4 +358,4 @@ TEST(GuardMind, TellsOtherHostsOfADeathBeforeItLeaves) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

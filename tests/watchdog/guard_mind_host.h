@@ -13,7 +13,7 @@
 #include "tests/watchdog/milliseconds.h"
 #include "watchdog/guard_mind.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 inline constexpr std::int64_t tick_ms = 25, for_ever_ms = 1'000'000'000;
 
@@ -176,4 +176,4 @@ class MindHost {
   }
 };
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 #include "tests/watchdog/guard_mind_host.h"
 #include "watchdog/deadlines.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -376,4 +376,4 @@ TEST(GuardMind, ARingWithoutOneOfTheRunIsNone) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 #include "tests/support/test_secret.h"
 #include "watchdog/guard_message.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -292,4 +292,4 @@ TEST_F(GuardNetworkTest, WithoutATableNothingHappens) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

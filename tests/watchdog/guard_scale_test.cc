@@ -12,7 +12,7 @@
 #include "watchdog/guard_message.h"
 #include "watchdog/guard_network.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::int64_t ms = 1'000'000, tick_ms = 25;
@@ -266,4 +266,4 @@ INSTANTIATE_TEST_SUITE_P(Hosts, GuardScaleTest, testing::Values(64, 128, 512, 1'
                          testing::PrintToStringParamName());
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -20,7 +20,7 @@
 #include "watchdog/guard_message.h"
 #include "watchdog/peer_host_table.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::SizeIs;
@@ -331,4 +331,4 @@ TEST_F(GuardTest, ARunDirectoryThatCannotBeWrittenIsTold) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

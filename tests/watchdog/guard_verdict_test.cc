@@ -21,7 +21,7 @@
 #include "watchdog/board.h"
 #include "watchdog/flight_record.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -162,4 +162,4 @@ TEST_F(GuardVerdictTest, SeesThatOneFaultsPagesAndOneReadsFilesAndThatOneOnlyBur
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

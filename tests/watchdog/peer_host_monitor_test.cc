@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::AllOf;
@@ -254,4 +254,4 @@ TEST(PeerHostMonitor, RanksOfOtherHostsByTheClockOfThisOne) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -6,7 +6,7 @@
 
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -134,4 +134,4 @@ TEST_F(PeerHostTableTest, AnEndIsKeptOnceAndForgottenWhereThereIsNoRoom) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -10,7 +10,7 @@
 #include "tests/watchdog/milliseconds.h"
 #include "tests/watchdog/watch_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::int64_t soon_ms = 10'000;
@@ -438,4 +438,4 @@ TEST_F(RankWatchTest, ComesToANewBoardWhenTheOldOneIsClosed) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

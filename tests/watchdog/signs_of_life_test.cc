@@ -6,7 +6,7 @@
 
 #include "tests/watchdog/milliseconds.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 SlotView slot_of(std::uint64_t spans, std::uint64_t ops, std::uint64_t bytes) {
@@ -145,4 +145,4 @@ TEST(DeathPatience, GrowsWithTheMemoryAndOfOneThatObeysIsAMinuteAtLeast) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

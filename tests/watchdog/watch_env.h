@@ -9,7 +9,7 @@
 #include "tests/support/forwarding_env.h"
 #include "watchdog/board.h"
 
-namespace holdfast {
+namespace holdfast::test {
 
 // A clock that stands still but for sleeps, an identity to choose, and a name for a board that goes
 // with the object.
@@ -35,4 +35,4 @@ inline Notice newest_notice(const BoardNotices& notices) {
   return all.empty() ? Notice() : all.back();
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

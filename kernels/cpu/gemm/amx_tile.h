@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/gemm/vector_tile.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 // Configures tile registers of 16 rows x 64 bytes; each thread has its own configuration.
 struct AmxConfiguration {
@@ -137,4 +137,4 @@ struct AmxTile {
   }
 };
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

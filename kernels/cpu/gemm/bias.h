@@ -4,7 +4,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 // Computes C = bias + C, or bias, or zero: for a product that sums nothing, and for the bias part of a
 // product that accumulates.
@@ -25,4 +25,4 @@ HF_INLINE void add_bias_alone(const Matmul& op) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

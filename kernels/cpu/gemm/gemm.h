@@ -17,7 +17,7 @@
 #include "kernels/cpu/team.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 template <typename Tile>
 class Gemm {
@@ -312,4 +312,4 @@ void prepare_gemm(const Context& context, const Matmul& op) {
   Gemm<Tile>(context, op).request_scratch();
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

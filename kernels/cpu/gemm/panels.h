@@ -10,7 +10,7 @@
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 inline constexpr int lanes = native_lanes;
 
@@ -252,4 +252,4 @@ void pack_panels(const Operand<typename Words::Element>& operand, std::int64_t f
   }
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/gemm/panels.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 // Target of a tile's sums: c = base + sum, for `rows` x `columns` elements that exist.
 template <typename C>
@@ -128,4 +128,4 @@ struct VectorTile {
   }
 };
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -4,7 +4,7 @@
 #include "kernels/cpu/ops/ops.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -104,4 +104,4 @@ void run_swiglu_backward(const Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

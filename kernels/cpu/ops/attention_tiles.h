@@ -15,7 +15,7 @@
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 inline constexpr std::int64_t panel_vectors = 3;
 inline constexpr std::int64_t panel_width = panel_vectors * vector_lanes;
@@ -305,4 +305,4 @@ HF_INLINE f32x16 log(f32x16 x) {
   return HF_PARTS(f32x16, native_log(x.part[p]));
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

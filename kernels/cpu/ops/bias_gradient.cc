@@ -3,7 +3,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/matmul.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 void run_bias_gradient(const Context& context, const void* arguments) {
   const BiasGradient& op = *static_cast<const BiasGradient*>(arguments);
@@ -31,4 +31,4 @@ void run_bias_gradient(const Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

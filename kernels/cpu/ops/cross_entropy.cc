@@ -8,7 +8,7 @@
 #include "kernels/cpu/simd.h"
 #include "runtime/core/check.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -231,4 +231,4 @@ void run_loss_sum(const Context&, const void* arguments) {
   *op.sum = sum;
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/context.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 inline constexpr std::int64_t chunk_elements =
     16384;  // of one index: 64 KiB of fp32, and a multiple of every vector
@@ -38,4 +38,4 @@ template <typename Body>
   });
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -8,7 +8,7 @@
 #include "kernels/cpu/ops/prefetch_group.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -164,4 +164,4 @@ void run_digest(const Context& context, const void* arguments) {
   }
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -5,7 +5,7 @@
 #include "kernels/cpu/ops/square_sum.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -105,4 +105,4 @@ void run_copy(const Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -4,7 +4,7 @@
 #include "kernels/cpu/ops/ops.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -81,4 +81,4 @@ void run_embedding_backward(const Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -4,7 +4,7 @@
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/ops/ops.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 using Fp32Tile = VectorTile<ValueWords<float>, MultiplyValues>;
@@ -24,4 +24,4 @@ void prepare_gemm(const Context& context, const void* arguments) {
   return prepare_gemm<Fp32Tile>(context, op);
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -4,7 +4,7 @@
 #include "kernels/cpu/ops/ops.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -183,4 +183,4 @@ void run_rmsnorm_backward(const Context& context, const void* arguments) {
   for_dtype(op.dtype, [&](auto element) { backward<Norm::rms, decltype(element)>(context, op); });
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -12,7 +12,7 @@
 #include "kernels/cpu/simd.h"
 #include "runtime/core/check.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -358,4 +358,4 @@ void run_onednn_matmul(const Context& context, const void* arguments) {
   TiledMatmul(context, op).run();
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/context.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 #define HF_DECLARE_RUN(op) void run_##op(const Context& context, const void* arguments)
 #define HF_DECLARE_PREPARE(op) void prepare_##op(const Context& context, const void* arguments)
@@ -54,4 +54,4 @@ HF_DECLARE_PREPARE(cross_entropy);
 #undef HF_DECLARE_RUN
 #undef HF_DECLARE_PREPARE
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

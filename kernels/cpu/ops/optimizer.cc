@@ -7,7 +7,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/state_digest.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -259,4 +259,4 @@ void run_square_sum(const Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

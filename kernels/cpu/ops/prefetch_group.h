@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 inline constexpr std::int64_t prefetch_step_bytes = 128;
 
@@ -25,4 +25,4 @@ HF_INLINE void prefetch_group(const void* values, std::int64_t offset_bytes) {
   prefetch_far(next + prefetch_step_bytes / 2);
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -7,7 +7,7 @@
 #include "kernels/cpu/simd.h"
 #include "runtime/core/shard_spec.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 inline constexpr std::int64_t square_sum_stride = 32;
 inline constexpr std::int64_t square_sum_chunk_elements = 32 * static_cast<std::int64_t>(block_elements);
@@ -39,4 +39,4 @@ HF_INLINE void for_square_sums(std::int64_t count, double* sums, const ValuesAt&
   }
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

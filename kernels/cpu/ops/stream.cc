@@ -5,7 +5,7 @@
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -75,4 +75,4 @@ float stream(const StreamRegions& regions) {
   return sum;
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

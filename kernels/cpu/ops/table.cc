@@ -3,7 +3,7 @@
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/ops/ops.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -80,4 +80,4 @@ constexpr Implementation implementations[] = {
 constinit const ImplementationList table_list = {"kernels/cpu/ops/table.cc", implementations,
                                                  sizeof(implementations) / sizeof(Implementation)};
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

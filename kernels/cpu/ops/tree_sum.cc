@@ -5,7 +5,7 @@
 #include "kernels/cpu/simd.h"
 #include "runtime/core/check.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -68,4 +68,4 @@ void run_tree_sum(const Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -13,7 +13,7 @@
 #include "kernels/cpu/ops_bf16/bf16_product.h"
 #include "kernels/cpu/ops_bf16/ops.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -458,4 +458,4 @@ void run_attention_backward(const Context& context, const void* arguments) {
   });
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

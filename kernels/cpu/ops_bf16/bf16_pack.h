@@ -8,7 +8,7 @@
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 // Rows in memory; elements outside of them read as zero.
 struct Bf16Rows {
@@ -156,4 +156,4 @@ HF_INLINE f32x16 fast_exp2(f32x16 x) {
   return f32x16{{_mm512_maskz_scalef_ps(is_normal, p, value)}};
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -18,7 +18,7 @@
 
 #include "kernels/cpu/simd.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 inline constexpr std::int64_t panel_columns = 16;
 inline constexpr std::int64_t depth_step = 32;
@@ -176,4 +176,4 @@ template <Sum sum>
 
 #endif
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

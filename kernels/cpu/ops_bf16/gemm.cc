@@ -6,7 +6,7 @@
 #include "kernels/cpu/gemm/amx_tile.h"
 #endif
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 #if defined(__AMX_BF16__)
@@ -26,4 +26,4 @@ void prepare_gemm(const Context& context, const void* arguments) {
   prepare_gemm<Tile>(context, op);
 }
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

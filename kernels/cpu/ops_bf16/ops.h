@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/context.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 void run_gemm(const Context& context, const void* arguments);
 void prepare_gemm(const Context& context, const void* arguments);
@@ -13,4 +13,4 @@ void prepare_attention_forward(const Context& context, const void* arguments);
 void run_attention_backward(const Context& context, const void* arguments);
 void prepare_attention_backward(const Context& context, const void* arguments);
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -3,7 +3,7 @@
 #include "kernels/cpu/ops_bf16/ops.h"
 #include "kernels/cpu/supports.h"
 
-namespace holdfast::inline kernels::cpu::HF_ISA {
+namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
@@ -44,4 +44,4 @@ constexpr Implementation implementations[] = {
 constinit const ImplementationList table_list = {"kernels/cpu/ops_bf16/table.cc", implementations,
                                                  sizeof(implementations) / sizeof(Implementation)};
 
-}  // namespace holdfast::inline kernels::cpu::HF_ISA
+}  // namespace holdfast::kernels::cpu::HF_ISA

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/trial_kernel.h"
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 namespace {
 
 constexpr int warpgroup = 128;         // threads
@@ -52,4 +52,4 @@ cudaError_t launch_warpgroup_trial(cudaStream_t stream, int* target) {
   return cudaLaunchKernelEx(&config, multiply_ones, target);
 }
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

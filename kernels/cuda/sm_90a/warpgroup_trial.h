@@ -5,11 +5,11 @@
 
 #include <cuda_runtime.h>
 
-namespace holdfast::inline kernels::cuda {
+namespace holdfast::kernels::cuda {
 
 // Puts the trial on the stream: *target = trial_answer (kernels/cuda/trial_kernel.h) if all elements of the
 // product are right, else 0. `target`: memory that the host and the device see. For GPUs of compute
 // capability 9.0.
 cudaError_t launch_warpgroup_trial(cudaStream_t stream, int* target);
 
-}  // namespace holdfast::inline kernels::cuda
+}  // namespace holdfast::kernels::cuda

@@ -12,7 +12,7 @@
 #include "runtime/core/suggest.h"
 #include "runtime/os/console.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 namespace {
 
 Error unknown_option(const std::string& command, const std::string& name,
@@ -132,4 +132,4 @@ int complain(const Error& error) {
   return static_cast<int>(error.code);
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -11,7 +11,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 class Arguments {
  public:
@@ -49,4 +49,4 @@ Error output_is_lost(std::string_view reason);
 // code.
 int complain(const Error& error);
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

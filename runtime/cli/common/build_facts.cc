@@ -4,7 +4,7 @@
 
 #include "runtime/core/digest.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 std::string build_version() {
   return HF_VERSION;
@@ -26,4 +26,4 @@ std::string program_digest(Env& env) {
   return program.ok() ? to_hex(digest_of(*program)) : "unknown";
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

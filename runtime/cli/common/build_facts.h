@@ -5,7 +5,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 std::string build_version();   // "0.1.0"
 std::string build_type();      // "Release"
@@ -14,4 +14,4 @@ std::string build_compiler();  // "gcc 12.2.0"
 // different binaries.
 std::string program_digest(Env& env);
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

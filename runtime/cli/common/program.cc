@@ -6,7 +6,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/os/posix_streams.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 int run_program(int argc, char** argv, int (*run)(const std::vector<std::string>& words)) {
   replace_closed_streams();
@@ -24,4 +24,4 @@ int with_output(int code) {
   return std::max(code, lost);  // an error of the command says more, and is printed above
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 // Runs `run` with the words of the command line and returns its exit code. Closed standard streams are
 // replaced, so that no file that the process opens takes their place. Output that fmt::print cannot write is
@@ -14,4 +14,4 @@ int run_program(int argc, char** argv, int (*run)(const std::vector<std::string>
 // Returns the exit code of a command whose result is what it printed: an error when some of that is lost.
 int with_output(int code);
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

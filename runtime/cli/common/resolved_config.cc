@@ -2,7 +2,7 @@
 
 #include "runtime/data/loader.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 Result<void> resolve_with_data(Env& env, Config& config) {
   std::int64_t vocabulary_of_data = 0;
@@ -15,4 +15,4 @@ Result<void> resolve_with_data(Env& env, Config& config) {
   return resolve_config(config, vocabulary_of_data);
 }
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

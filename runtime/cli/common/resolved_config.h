@@ -8,9 +8,9 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline cli {
+namespace holdfast::cli {
 
 // Calls resolve_config(); the data is opened only where the vocabulary follows from it.
 Result<void> resolve_with_data(Env& env, Config& config);
 
-}  // namespace holdfast::inline cli
+}  // namespace holdfast::cli

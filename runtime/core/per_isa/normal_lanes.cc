@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-namespace holdfast::inline core::HF_ISA {
+namespace holdfast::core::HF_ISA {
 namespace {
 
 #define HF_INLINE [[gnu::always_inline]] inline
@@ -138,4 +138,4 @@ void fill_normals(std::uint64_t key, std::uint64_t first_element, float deviatio
   }
 }
 
-}  // namespace holdfast::inline core::HF_ISA
+}  // namespace holdfast::core::HF_ISA

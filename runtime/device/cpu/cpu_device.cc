@@ -23,7 +23,7 @@
 #include "runtime/device/device.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 namespace {
 
@@ -334,4 +334,4 @@ std::unique_ptr<Device> make_counting_cpu_device(const CpuDeviceOptions& options
   return make_device(options, /*counts_workspace=*/true);
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 CopyStreams::~CopyStreams() {
   for (const Queue& queue : all_) {
@@ -66,4 +66,4 @@ cudaError_t CopyStreams::copy_to_host(std::span<const std::byte> source, std::by
   return error;
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Hands streams to copying threads. Any thread may call. The owner ends its copies before it destroys the
 // object.
@@ -39,4 +39,4 @@ class CopyStreams {
   std::vector<Queue> all_, idle_;
 };
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -29,7 +29,7 @@
 #include "runtime/device/cuda/stamp_clock.h"
 #include "runtime/device/cuda_error.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 namespace {
 
@@ -426,4 +426,4 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& option
                                                               std::move(matmuls), stream, options));
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -6,10 +6,10 @@
 
 #include "runtime/device/cuda_loader.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 Result<std::vector<CudaFacts>> cuda_devices();
 Result<CudaFacts> cuda_facts_of(int ordinal);
 Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& options);
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -6,7 +6,7 @@
 #include "runtime/device/cuda/nccl_loader.h"
 #include "runtime/device/cuda/trial.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 extern "C" const CudaModule* holdfast_cuda_module();
 
@@ -22,4 +22,4 @@ const CudaModule* holdfast_cuda_module() {
   return &module;
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -6,7 +6,7 @@
 
 #include "runtime/core/result.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Returns a text such as "cudaMalloc on GPU 0: out of memory (cudaErrorMemoryAllocation)"; callers add
 // context before and after it.
@@ -19,4 +19,4 @@ inline Result<void> check(cudaError_t error, const char* operation) {
   return with_reach(Reach::host, fail(ExitCode::config, "CUDA: {}", sentence_of(error, operation)));
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -1,6 +1,6 @@
 #include "runtime/device/cuda/event_pool.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 EventPool::~EventPool() {
   for (const cudaEvent_t event : spare_) cudaEventDestroy(event);
@@ -18,4 +18,4 @@ cudaEvent_t EventPool::record(cuda::Context& context) {
   return event;
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

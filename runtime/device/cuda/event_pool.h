@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/context.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Used by the launching thread only. The stream outlives the pool; the pool outlives its recorded events,
 // which their owner gives back or destroys.
@@ -26,4 +26,4 @@ class EventPool {
   std::vector<cudaEvent_t> spare_;
 };
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -1,6 +1,6 @@
 #include "runtime/device/cuda/graphs.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 bool Graphs::launch(cuda::Context& context, std::uint64_t key) {
   const auto found = graphs_.find(key);
@@ -45,4 +45,4 @@ void Graphs::clear() {
   graphs_.clear();
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/context.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Used by the launching thread only. Errors go to the context.
 class Graphs {
@@ -40,4 +40,4 @@ class Graphs {
   std::unordered_map<std::uint64_t, cudaGraphExec_t> graphs_;  // null: its launches ran once
 };
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

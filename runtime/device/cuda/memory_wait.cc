@@ -9,7 +9,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 namespace {
 
 constexpr std::int64_t poll_interval_us = 200'000;
@@ -122,4 +122,4 @@ Result<void> claim_pinned_memory(std::uint64_t bytes, const MemoryWait& wait,
   }
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -10,7 +10,7 @@
 
 #include "runtime/device/cuda_loader.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 struct MemoryClaim {
   const CudaFacts& gpu;
@@ -33,4 +33,4 @@ Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaErro
 Result<void> claim_pinned_memory(std::uint64_t bytes, const MemoryWait& wait,
                                  const std::function<cudaError_t()>& attempt);
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

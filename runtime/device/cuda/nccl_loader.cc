@@ -10,12 +10,13 @@
 #include <cstring>
 #include <string>
 
-static_assert(static_cast<int>(holdfast::NcclResult::in_progress) == ncclInProgress &&
-              static_cast<int>(holdfast::NcclResult::remote_error) == ncclRemoteError);
-static_assert(sizeof(holdfast::NcclUniqueId) == sizeof(ncclUniqueId));
-static_assert(NCCL_VERSION_CODE >= holdfast::NcclLibrary::version_min, "NCCL 2.18 or newer is needed");
+static_assert(static_cast<int>(holdfast::device::NcclResult::in_progress) == ncclInProgress &&
+              static_cast<int>(holdfast::device::NcclResult::remote_error) == ncclRemoteError);
+static_assert(sizeof(holdfast::device::NcclUniqueId) == sizeof(ncclUniqueId));
+static_assert(NCCL_VERSION_CODE >= holdfast::device::NcclLibrary::version_min,
+              "NCCL 2.18 or newer is needed");
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 namespace {
 
 // The functions of the library, with the types of its header.
@@ -215,17 +216,17 @@ Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string& file) {
   return std::unique_ptr<NcclLibrary>(std::move(library));
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device
 
 #else
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string&) {
   return fail(ExitCode::config,
               "this holdfast was built without NCCL: build it where the CUDA toolkit and nccl.h are found");
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device
 
 #endif

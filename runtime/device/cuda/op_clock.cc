@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 OpClock::~OpClock() {
   for (const Timing& timing : timings_) {
@@ -34,4 +34,4 @@ void OpClock::tell() {
   }
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

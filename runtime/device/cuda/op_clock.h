@@ -13,7 +13,7 @@
 #include "runtime/device/cuda/event_pool.h"
 #include "runtime/device/cuda_loader.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Used by the launching thread only. The stream outlives the clock.
 class OpClock {
@@ -41,4 +41,4 @@ class OpClock {
   std::deque<Timing> timings_;   // not told yet, in order
 };
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -4,7 +4,7 @@
 
 #include "runtime/os/env.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Other work on the machine can keep this thread from looking for milliseconds: it looks at a few events, and
 // takes the one about which it knows best when the stream got there.
@@ -74,4 +74,4 @@ void StampClock::tell() {
   }
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

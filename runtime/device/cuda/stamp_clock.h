@@ -14,7 +14,7 @@
 #include "runtime/device/cuda/event_pool.h"
 #include "runtime/os/span_recorder.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 // Used by the launching thread only. The stream outlives the clock. Targets without a time when the clock is
 // destroyed are left unchanged.
@@ -52,4 +52,4 @@ class StampClock {
   std::deque<Pending> pending_;  // in order
 };
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -11,7 +11,7 @@
 #include "kernels/cuda/trial_kernel.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 namespace {
 
 // Holds memory that is freed at the end of its scope.
@@ -151,4 +151,4 @@ Result<std::string> try_own_instructions([[maybe_unused]] int ordinal) {
 #endif
 }
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -6,7 +6,7 @@
 
 #include "runtime/device/cuda_loader.h"
 
-namespace holdfast::inline device {
+namespace holdfast::device {
 
 std::string cuda_built_for();  // "sm_80, sm_90": what the kernels were compiled for
 
@@ -18,4 +18,4 @@ Result<void> try_device(int ordinal, const MemoryWait& wait);
 // Implements CudaModule::try_own_instructions (runtime/device/cuda_loader.h).
 Result<std::string> try_own_instructions(int ordinal);
 
-}  // namespace holdfast::inline device
+}  // namespace holdfast::device

@@ -1,12 +1,12 @@
 // The window of numbers and the skipped steps, as the text in a snapshot or a manifest has them.
-#include "runtime/verdict/numbers_history.h"
+#include "runtime/integrity/numbers_history.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
-#include "runtime/verdict/verdict.h"
+#include "runtime/integrity/verdict.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace holdfast::fuzz {

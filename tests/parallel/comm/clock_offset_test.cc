@@ -8,7 +8,7 @@
 #include "parallel/local/local_communicator.h"
 #include "tests/support/faulty_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Five ranks on three hosts, whose clocks are hours apart.
@@ -41,4 +41,4 @@ TEST(ClockOffset, IsHowFarTheHostsAreApart) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -5,7 +5,7 @@
 #include "parallel/local/local_communicator.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // Computes for a while, and counts how long nobody asked.
@@ -81,4 +81,4 @@ TEST(WaitForDevice, ADeathThatItSeesDoesNotEndTheWait) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

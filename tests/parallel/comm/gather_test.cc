@@ -7,7 +7,7 @@
 #include "parallel/local/local_communicator.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 struct Note {
@@ -56,4 +56,4 @@ TEST(Gather, ARecordThatCannotBeReadIsAnErrorOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include "tests/parallel/patient.h"
 #include "tests/parallel/transport_contract.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -84,4 +84,4 @@ TEST(GuardedTransport, GivingUpEndsBoth) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

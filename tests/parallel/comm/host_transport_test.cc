@@ -7,7 +7,7 @@
 #include "tests/parallel/patient.h"
 #include "tests/parallel/transport_contract.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class HostTransportOf : public testing::TestWithParam<int> {};
@@ -69,4 +69,4 @@ TEST(HostTransport, TimeoutNamesOperationPeerAndExchange) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

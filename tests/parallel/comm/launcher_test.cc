@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr const char* all_names[] = {"OMPI_COMM_WORLD_RANK",
@@ -137,4 +137,4 @@ TEST(Launcher, WhatIsNotSaidOrNoNumberIsLeftOut) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

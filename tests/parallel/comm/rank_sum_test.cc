@@ -6,7 +6,7 @@
 #include "parallel/local/local_communicator.h"
 #include "runtime/os/env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 struct Inner {
@@ -66,4 +66,4 @@ TEST(RankSum, GivesEveryRankTheSumOfEachField) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -11,7 +11,7 @@
 #include "runtime/core/wait_listener.h"
 #include "tests/parallel/communicator_contract.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class Heard final : public WaitListener {
@@ -113,4 +113,4 @@ TEST(WaitListener, CollectivesLeaveTheirNumbersInTheFlight) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

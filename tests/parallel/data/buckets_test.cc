@@ -7,7 +7,7 @@
 
 #include "tests/parallel/lane_reduction_harness.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 Bucket bucket_of(std::vector<std::uint64_t> sizes) {
@@ -186,4 +186,4 @@ TEST_P(BucketProperties, ShardSpecsOfAllRanksMakeAWholeState) {
 INSTANTIATE_TEST_SUITE_P(Ranks, BucketProperties, testing::Range(1, 10));
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

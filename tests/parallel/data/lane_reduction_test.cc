@@ -15,7 +15,7 @@
 #include "tests/parallel/lane_reduction_harness.h"
 #include "tests/parallel/patient.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using test::ReducingRank;
@@ -303,4 +303,4 @@ TEST(GatherParameters, TakesSeveralBatches) {
 INSTANTIATE_TEST_SUITE_P(Ranks, GatherParametersOf, testing::Values(1, 2, 3, 4, 5, 8));
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

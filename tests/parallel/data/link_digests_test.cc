@@ -17,7 +17,7 @@
 #include "tests/parallel/lane_reduction_harness.h"
 #include "tests/parallel/patient.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using test::ReducingRank;
@@ -161,4 +161,4 @@ TEST(LinkDigests, ARankAloneHasNoLink) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -13,7 +13,7 @@
 #include "tests/parallel/lane_reduction_harness.h"
 #include "tests/parallel/patient.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 void wait_for(const std::atomic<bool>& flag) {
@@ -135,4 +135,4 @@ TEST(ParameterGather, ARankAloneWaitsForNothing) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

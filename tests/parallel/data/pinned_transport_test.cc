@@ -9,7 +9,7 @@
 #include "tests/parallel/patient.h"
 #include "tests/parallel/transport_contract.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 // A rank's exchange on a device of its own; the device comes last, so that its queue ends first.
@@ -60,4 +60,4 @@ TEST(PinnedTransport, LargestExchangeHoldsAllMessagesOfABucket) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 
 #include "tests/parallel/hosts.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 struct Case {
@@ -150,4 +150,4 @@ TEST(Buddies, KnowsWhetherAHostMayGo) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

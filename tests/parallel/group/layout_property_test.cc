@@ -11,7 +11,7 @@
 #include "parallel/pipeline/stage_split.h"
 #include "tests/support/schedule_check.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class RandomLayouts {
@@ -114,4 +114,4 @@ TEST(LayoutProperty, WhatPassesCanBeCarriedOutAndNothingElseIsRefused) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -186,4 +186,4 @@ TEST(Layout, EveryBrokenRuleIsNamedAtOnce) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(Leaving, FollowsFromWhoIsLeft) {
@@ -53,4 +53,4 @@ TEST(Leaving, OneOfAllThatLeaveEndsWithTheCode) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -12,7 +12,7 @@
 #include "tests/parallel/patient.h"
 #include "tests/support/local_world.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -232,4 +232,4 @@ TEST(Membership, TheDeadDoNotCountForTheSideThatIsCutOff) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

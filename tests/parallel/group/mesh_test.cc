@@ -7,7 +7,7 @@
 
 #include "tests/parallel/hosts.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -126,4 +126,4 @@ TEST(Mesh, AGroupThatNoHostHoldsIsRefused) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -5,7 +5,7 @@
 
 #include "tests/support/temporary_directory.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -28,4 +28,4 @@ TEST(MpiLoader, AnotherFileInItsPlaceIsASentence) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 TEST(Quorum, FollowsFromWhoIsLeftAndWhoIsProvenDead) {
@@ -85,4 +85,4 @@ TEST(Quorum, NeverGoesOnTwiceWithUnequalKnowledgeOfTheDead) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

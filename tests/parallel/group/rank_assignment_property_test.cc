@@ -9,7 +9,7 @@
 
 #include "parallel/group/rank_assignment.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 struct Question {
@@ -146,4 +146,4 @@ TEST(RankAssignmentProperty, IsMonotone) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -5,7 +5,7 @@
 
 #include "tests/parallel/hosts.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -69,4 +69,4 @@ TEST(RankAssignment, TooFewRanksEndTheRunWithASentence) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

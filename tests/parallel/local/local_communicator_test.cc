@@ -9,7 +9,7 @@
 #include "tests/parallel/patient.h"
 #include "tests/support/simulated_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 class LocalRanks : public testing::TestWithParam<int> {};
@@ -197,4 +197,4 @@ TEST(Agreement, LowestFailingRankWins) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -43,7 +43,7 @@
 #include "tests/parallel/lane_reduction_harness.h"
 #include "tests/parallel/transport_contract.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::int64_t mpi_timeout_ms = 30'000;
@@ -314,15 +314,15 @@ int run(std::string_view mode) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test
 
 int main(int argc, char** argv) {
   if (argc > 3 && std::string_view(argv[1]) == "memory") {
     std::vector<int> message_bytes;
     for (int i = 3; i < argc; ++i) message_bytes.push_back(std::atoi(argv[i]));
-    holdfast::measure_growth_memory(argv[0], std::atoi(argv[2]), message_bytes);
+    holdfast::test::measure_growth_memory(argv[0], std::atoi(argv[2]), message_bytes);
   }
   testing::InitGoogleTest(&argc,
                           argv);  // for EXPECT; there is no TEST, because all ranks must go the same way
-  return holdfast::run(argc > 1 ? argv[1] : "");
+  return holdfast::test::run(argc > 1 ? argv[1] : "");
 }

@@ -14,7 +14,7 @@
 #include <fstream>
 #include <vector>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 [[noreturn]] void die() {
@@ -125,4 +125,4 @@ void measure_growth_memory(const std::string& program, int growths, std::span<co
 #endif
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-namespace holdfast {
+namespace holdfast::test {
 
 // Goes through `growths` growths by one process and its deaths, in each of which the two exchange messages of
 // these sizes a few times, and prints how many bytes of anonymous memory each has cost: "164000 bytes each".
@@ -14,4 +14,4 @@ namespace holdfast {
 [[noreturn]] void measure_growth_memory(const std::string& program, int growths,
                                         std::span<const int> message_bytes);
 
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -9,7 +9,7 @@
 #include "runtime/device/nccl_library.h"
 #include "tests/support/forwarding_env.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::AllOf;
@@ -97,4 +97,4 @@ TEST(NcclLibrary, ThreadBlocksOfAllCommunicatorsOnAGpuFitAtOnce) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

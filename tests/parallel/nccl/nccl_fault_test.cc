@@ -10,7 +10,7 @@
 #include "parallel/nccl/nccl_transport.h"
 #include "tests/parallel/lane_reduction_harness.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -446,4 +446,4 @@ TEST(NcclFault, TheNextEpochHasTheSameBits) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -3,7 +3,7 @@
 
 #include "real_nccl.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using test::load_real_nccl;
@@ -48,4 +48,4 @@ TEST(NcclLoader, TheLibraryOfThisMachine) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

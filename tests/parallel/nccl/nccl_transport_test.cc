@@ -7,7 +7,7 @@
 #include "tests/parallel/patient.h"
 #include "tests/parallel/transport_contract.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using test::NcclRank;
@@ -168,4 +168,4 @@ TEST(NcclDouble, AnotherOrderOfGroupsDeadlocks) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

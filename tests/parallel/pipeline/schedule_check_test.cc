@@ -10,7 +10,7 @@
 
 #include "runtime/core/check.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::Contains;
@@ -267,4 +267,4 @@ TEST(ScheduleCheck, TheBoundIsReachedAndNoMore) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::ElementsAre;
@@ -164,4 +164,4 @@ TEST(Schedule, LanesAreCompletedInTheSameOrderByAllPipelines) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr auto one_f_one_b = ScheduleKind::one_forward_one_backward;
@@ -137,4 +137,4 @@ TEST(ScheduleTime, OneLineOfFacts) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -16,7 +16,7 @@
 #include "runtime/core/random.h"
 #include "tests/support/schedule_check.h"
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 constexpr std::int64_t width = 30'000;  // more than a message that is copied when it is sent
@@ -334,4 +334,4 @@ TEST(StageExecutor, NamesTheNeighbourThatDoesNotAnswer) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

@@ -7,7 +7,7 @@
 #include <functional>
 #include <limits>
 
-namespace holdfast {
+namespace holdfast::test {
 namespace {
 
 using testing::HasSubstr;
@@ -134,4 +134,4 @@ TEST(StageSplit, AWrongListHasItsSentence) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::test

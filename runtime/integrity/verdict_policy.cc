@@ -1,0 +1,64 @@
+#include "runtime/integrity/verdict_policy.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/core/check.h"
+
+namespace holdfast::integrity {
+namespace {
+
+// Returns what becomes of numbers that are what data and weights say.
+VerdictAction action_on_confirmed(const NumbersHistory& history, const Verdict& verdict,
+                                  const VerdictConfig& config, std::int64_t rollbacks_left) {
+  const bool may_skip = skips_left(history, verdict.step, config) > 0;
+  if (verdict.kind == VerdictKind::nonfinite) return may_skip ? VerdictAction::skip : VerdictAction::stop;
+  if (verdict.kind != VerdictKind::spike) return VerdictAction::commit;
+  if (config.on_spike == "clip") return VerdictAction::clip;
+  if (config.on_spike == "rollback")
+    return rollbacks_left > 0 ? VerdictAction::rollback : VerdictAction::commit;
+  return config.on_spike == "skip" && may_skip ? VerdictAction::skip : VerdictAction::commit;
+}
+
+}  // namespace
+
+std::string_view name_of(VerdictAction action) {
+  constexpr std::array<std::string_view, 6> names = {"commit", "redo", "clip", "skip", "stop", "rollback"};
+  return names[static_cast<std::size_t>(action)];
+}
+
+bool is_unrepeatable(const AttemptRecord& record) {
+  return record.attempts >= largest_attempts && record.differing_ranks_last > 0 &&
+         record.differing_ranks_first > 0;
+}
+
+std::int64_t skips_left(const NumbersHistory& history, std::uint64_t step, const VerdictConfig& config) {
+  const auto window = static_cast<std::uint64_t>(config.window_steps);
+  const std::uint64_t since = step > window ? step - window : 0;
+  return std::max<std::int64_t>(0, config.skips_max - history.skipped_since(since));
+}
+
+VerdictAction next_action(const NumbersHistory& history, const Verdict& of_last_attempt,
+                          const AttemptRecord& record, const VerdictConfig& config,
+                          std::int64_t rollbacks_left) {
+  const VerdictKind kind = of_last_attempt.kind;
+  if (config.preset != "guard") {
+    return kind == VerdictKind::nonfinite ? VerdictAction::stop : VerdictAction::commit;
+  }
+  if (record.attempts == 1) {
+    const bool in_doubt = kind != VerdictKind::fine && kind != VerdictKind::drift;
+    return in_doubt ? VerdictAction::redo : VerdictAction::commit;
+  }
+  if (record.attempts == 2 && record.differing_ranks_last > 0) return VerdictAction::redo;
+  if (is_unrepeatable(record)) return VerdictAction::stop;
+  return action_on_confirmed(history, of_last_attempt, config, rollbacks_left);
+}
+
+std::uint64_t rollback_target(std::uint64_t step, std::int64_t rollback_steps) {
+  HF_CHECK(step > 0 && rollback_steps > 0);
+  const auto interval = static_cast<std::uint64_t>(rollback_steps);
+  const std::uint64_t last = (step - 1) / interval * interval;
+  return last >= interval ? last - interval : 0;
+}
+
+}  // namespace holdfast::integrity

@@ -1,0 +1,126 @@
+#include "runtime/integrity/verdict_policy.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/integrity/verdict_fixture.h"
+
+namespace holdfast::test {
+namespace {
+
+constexpr AttemptRecord first_attempt{.attempts = 1};
+constexpr AttemptRecord equal_attempts{.attempts = 2};
+constexpr AttemptRecord differing_attempts{.attempts = 2, .differing_ranks_last = 1};
+constexpr AttemptRecord second_confirmed{
+    .attempts = 3, .differing_ranks_last = 0, .differing_ranks_first = 1};
+constexpr AttemptRecord first_confirmed{.attempts = 3, .differing_ranks_last = 1, .differing_ranks_first = 0};
+constexpr AttemptRecord three_results{.attempts = 3, .differing_ranks_last = 1, .differing_ranks_first = 1};
+
+std::string action(std::string_view preset, std::string_view on_spike, VerdictKind kind,
+                   const AttemptRecord& record, int skipped = 0) {
+  VerdictConfig config;
+  config.preset = preset;
+  config.on_spike = on_spike;
+  NumbersHistory history = steady_history(200);
+  for (int i = 0; i < skipped; ++i) history.skip(static_cast<std::uint64_t>(190 + i));
+  return std::string(name_of(next_action(history, {.kind = kind, .step = 201}, record, config)));
+}
+
+TEST(VerdictPolicy, WatchAndOffActOnlyOnNumbersThatAreNotFinite) {
+  for (const char* preset : {"watch", "off"}) {
+    for (const AttemptRecord& record : {first_attempt, differing_attempts}) {
+      EXPECT_EQ(action(preset, "tell", VerdictKind::nonfinite, record), "stop");
+      for (const VerdictKind kind :
+           {VerdictKind::fine, VerdictKind::spike, VerdictKind::drift, VerdictKind::dead}) {
+        EXPECT_EQ(action(preset, "tell", kind, record), "commit") << name_of(kind);
+      }
+    }
+  }
+}
+
+TEST(VerdictPolicy, GuardComputesAgainWhatIsInDoubt) {
+  EXPECT_EQ(action("guard", "tell", VerdictKind::fine, first_attempt), "commit");
+  EXPECT_EQ(action("guard", "tell", VerdictKind::drift, first_attempt), "commit");
+  for (const VerdictKind kind : {VerdictKind::nonfinite, VerdictKind::spike, VerdictKind::dead}) {
+    for (const char* on_spike : {"tell", "clip", "skip"}) {
+      EXPECT_EQ(action("guard", on_spike, kind, first_attempt, 3), "redo") << name_of(kind);
+    }
+  }
+}
+
+// A second attempt with fine numbers proves nothing by itself: one of the two is wrong.
+TEST(VerdictPolicy, DifferingBitsNeedAThirdAttempt) {
+  for (const VerdictKind kind :
+       {VerdictKind::fine, VerdictKind::nonfinite, VerdictKind::spike, VerdictKind::drift}) {
+    EXPECT_EQ(action("guard", "skip", kind, differing_attempts), "redo") << name_of(kind);
+    EXPECT_EQ(action("guard", "skip", kind, three_results), "stop") << name_of(kind);
+  }
+  EXPECT_TRUE(is_unrepeatable(three_results));
+  EXPECT_FALSE(is_unrepeatable(first_confirmed));
+  EXPECT_FALSE(is_unrepeatable(second_confirmed));
+  EXPECT_FALSE(is_unrepeatable(differing_attempts));
+}
+
+TEST(VerdictPolicy, ConfirmedNumbersAreWhatDataAndWeightsSay) {
+  for (const AttemptRecord& record : {equal_attempts, first_confirmed, second_confirmed}) {
+    EXPECT_EQ(action("guard", "tell", VerdictKind::fine, record), "commit");
+    EXPECT_EQ(action("guard", "tell", VerdictKind::drift, record), "commit");
+    EXPECT_EQ(action("guard", "skip", VerdictKind::dead, record), "commit");
+    EXPECT_EQ(action("guard", "tell", VerdictKind::nonfinite, record), "skip");
+    EXPECT_EQ(action("guard", "tell", VerdictKind::spike, record), "commit");
+    EXPECT_EQ(action("guard", "clip", VerdictKind::spike, record), "clip");
+    EXPECT_EQ(action("guard", "skip", VerdictKind::spike, record), "skip");
+  }
+}
+
+// Where no skip is left, a spike is committed, so that the window follows; numbers that are not finite never
+// are.
+TEST(VerdictPolicy, SkipsAreLimited) {
+  EXPECT_EQ(action("guard", "tell", VerdictKind::nonfinite, equal_attempts, 2), "skip");
+  EXPECT_EQ(action("guard", "tell", VerdictKind::nonfinite, equal_attempts, 3), "stop");
+  EXPECT_EQ(action("guard", "skip", VerdictKind::spike, equal_attempts, 2), "skip");
+  EXPECT_EQ(action("guard", "skip", VerdictKind::spike, equal_attempts, 3), "commit");
+}
+
+TEST(VerdictPolicy, SkipsLeaveTheWindow) {
+  VerdictConfig config;
+  NumbersHistory history;
+  EXPECT_EQ(skips_left(history, 1, config), 3);
+  for (const std::uint64_t step : {10u, 20u, 100u}) history.skip(step);
+  EXPECT_EQ(skips_left(history, 101, config), 0);
+  EXPECT_EQ(skips_left(history, 138, config), 0);  // 138 - 128 = 10
+  EXPECT_EQ(skips_left(history, 139, config), 1);
+  EXPECT_EQ(skips_left(history, 1000, config), 3);
+  config.skips_max = 0;
+  EXPECT_EQ(skips_left(history, 1000, config), 0);
+}
+
+TEST(VerdictPolicy, ASpikeRollsBackWhileThatIsAllowed) {
+  const VerdictConfig config{.on_spike = "rollback"};
+  const Verdict spike{.kind = VerdictKind::spike, .step = 41};
+  EXPECT_EQ(next_action({}, spike, {}, config, 1), VerdictAction::redo);
+  EXPECT_EQ(next_action({}, spike, equal_attempts, config, 1), VerdictAction::rollback);
+  EXPECT_EQ(next_action({}, spike, equal_attempts, config, 0), VerdictAction::commit);
+  const Verdict nonfinite{.kind = VerdictKind::nonfinite, .step = 41};
+  EXPECT_EQ(next_action({}, nonfinite, equal_attempts, config, 1), VerdictAction::skip);
+}
+
+TEST(VerdictPolicy, ARollbackGoesToTheLastButOneMultiple) {
+  EXPECT_EQ(rollback_target(1, 10), 0U);
+  EXPECT_EQ(rollback_target(20, 10), 0U);
+  EXPECT_EQ(rollback_target(21, 10), 10U);
+  EXPECT_EQ(rollback_target(30, 10), 10U);
+  EXPECT_EQ(rollback_target(31, 10), 20U);
+  EXPECT_EQ(rollback_target(7, 1), 5U);
+}
+
+TEST(VerdictPolicy, ActionsHaveNames) {
+  EXPECT_EQ(name_of(VerdictAction::commit), "commit");
+  EXPECT_EQ(name_of(VerdictAction::redo), "redo");
+  EXPECT_EQ(name_of(VerdictAction::clip), "clip");
+  EXPECT_EQ(name_of(VerdictAction::skip), "skip");
+  EXPECT_EQ(name_of(VerdictAction::stop), "stop");
+  EXPECT_EQ(name_of(VerdictAction::rollback), "rollback");
+}
+
+}  // namespace
+}  // namespace holdfast::test

@@ -1,0 +1,44 @@
+// A run that needs no files of the user's: the model and batch that the measurements are about, on made-up
+// tokens.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/config/loader.h"
+#include "runtime/data/loader.h"
+#include "runtime/os/env.h"
+
+namespace holdfast::bench {
+
+// A directory of its own under TMPDIR or /tmp, removed with the object.
+class ScratchDirectory {
+ public:
+  // Makes the directory in `parent`; empty = where the system has temporary files.
+  static Result<std::unique_ptr<ScratchDirectory>> make(Env& env, std::string parent = "");
+  ~ScratchDirectory();
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  ScratchDirectory(Env& env, std::string path) : env_(&env), path_(std::move(path)) {}
+  Env* env_;
+  std::string path_;
+};
+
+struct BenchRun {
+  std::unique_ptr<ScratchDirectory> scratch;  // null when the user's own data is used
+  Config config;                              // resolved for one rank
+  std::shared_ptr<DataSet> data;
+};
+
+// The run of `config_path`, or, when that is empty, gpt2-124m with 4 x 64 tokens a step in one lane on
+// made-up tokens; `overrides` are applied to either. One rank, on the device that training it would take;
+// nothing is written into a run directory.
+Result<BenchRun> load_bench_run(Env& env, const std::string& config_path,
+                                const std::vector<Override>& overrides);
+
+int threads_of(Env& env, const Config& config);
+
+}  // namespace holdfast::bench
