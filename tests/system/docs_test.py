@@ -77,7 +77,7 @@ class DocsTest(unittest.TestCase):
                     self.assertTrue((document.parent / target).exists())
 
     def test_folders_of_the_architecture_exist(self):
-        for document in [ROOT / "docs/architecture.md", *sorted((ROOT / "docs/internals").glob("*.md"))]:
+        for document in [ROOT / "docs/architecture.md", ROOT / "docs/extending.md", *sorted((ROOT / "docs/internals").glob("*.md"))]:
             for name in re.findall(r"`((?:runtime|kernels|checkpoint|parallel|watchdog|tests|tools|configs)/[\w./]*)`", document.read_text()):
                 with self.subTest(document=document.name, name=name):
                     self.assertTrue((ROOT / name).exists())
