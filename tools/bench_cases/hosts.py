@@ -5,7 +5,7 @@
 and its own shared memory; tests/system/hosts.py), with no key about safety or the size of a step set:
 
   lost     the host of rank 1 loses its power; the spare host takes its place
-  drained  `holdfast drain` of that host: the run goes on with one rank
+  drained  `holdfast drain` of that host: the run continues with one rank
   joined   a host with a name that was not there before stands in the hostfile: two ranks again
 
 Then the run is finished, and its digest is compared with that of a run that nothing disturbed. Figures of an act:

@@ -2,17 +2,17 @@
 """bench recovery: measures how long a run pauses for a rank that dies, for one that comes back, and for a start.
 
 One run trains a preset on several ranks under mpirun. In every round one of its ranks (never the leader, unless
---leader is given) is killed with SIGKILL in the middle of a step, the others go on in place, and the run grows back. After the
+--leader is given) is killed with SIGKILL in the middle of a step, the others continue in place, and the run grows back. After the
 rounds all ranks are killed and the run is started again. Each figure is beyond one ordinary step, the median one with as many ranks
 as there are then:
 
   next step     from the kill to the end of the first step that was made since, also one that is computed again
   again         from the kill to the end of the step during which the rank died
   growth        from the last step before the growth to the first one after it
-  start         from the start of mpirun to the end of the first step, of a new run and of one that goes on
+  start         from the start of mpirun to the end of the first step, of a new run and of one that continues
 
 The phases are those of the recovery and start events (docs/watchdog.md): shrink, plan, load (memory, kernels, state), replay (the
-first step). Beside them stands what memory allows: the bytes of state that the survivors must fill anew (weights and two moments in
+first step). Beside them stands what memory allows: the bytes of state that the survivors must fill again (weights and two moments in
 fp32), over the rate at which all processors copy memory.
 """
 import ctypes
@@ -133,7 +133,7 @@ def kill_one(run, options, generator):
     os.kill(victim, signal.SIGKILL)
     run.wait_for("the recovery", lambda: len(run.events("recovery")) > recoveries)
     recovery = run.events("recovery")[recoveries]
-    # A step may have been told between the count and the kill.
+    # A step may have been reported between the count and the kill.
     steps = [step for step in run.wait_for_steps(4, seen) if step["time_us"] > killed_us]
     last = max(step["step"] for step in run.events("step") if step["time_us"] <= killed_us)
     fewer_ms = statistics.median(step["step_duration_ms"] for step in steps[1:4])

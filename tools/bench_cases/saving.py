@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""bench saving: what it costs to save while training goes on, and how soon a state is durable.
+"""bench saving: what it costs to save while training continues, and how soon a state is durable.
 
 In every round the same run trains once without saving and once with a save every few steps, one after the other. Compared is
 the time from one step that is followed by a save to another such step: with saving there are `--saves` whole saves in it, their
-stalls and everything that happens behind the steps. Per save: `stall` is how long the training loop waited for it, `durable`
+stalls and everything that happens beside the steps. Per save: `stall` is how long the training loop waited for it, `durable`
 when it was visible with all its bytes synced, from its beginning. On a machine whose speed changes from run to run a nearer
-comparison is printed, too: the steps beside which a save goes on against those around them in the same run. Of ours also: how long the copy, the drain and publishing took, and what
+comparison is printed, too: the steps beside which a save runs against those around them in the same run. Of ours also: how long the copy, the drain and publishing took, and what
 the thread of these two had of a processor. With --peer, PyTorch trains the same model and saves it by
 torch.distributed.checkpoint.async_save into the same file system, in the same rounds (tools/bench_peers/torch_saving.py).
 """
@@ -37,7 +37,7 @@ def window_of(step_times_us, options):
 
 
 def costs_within(step_times_us, options, durable_ms):
-    """Of each save, in percent of the steps from one save to the next: what the steps that a save goes on beside take longer than
+    """Of each save, in percent of the steps from one save to the next: what the steps that a save runs beside take longer than
     the median of those around them. Of a run without saves too, where nothing should come out."""
     costs = []
     for save in range(options.every, options.every * (1 + options.saves), options.every):

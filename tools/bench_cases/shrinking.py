@@ -2,7 +2,7 @@
 """bench shrinking: measures what losing half of the ranks, one by one, costs of the work that a rank does in its time.
 
 The same run trains three ways, each rank held to a part of a processor (--share, a control group for each): undisturbed; with a
-rank killed every --between steps until half of them are left, which go on in place with the default config; and with the
+rank killed every --between steps until half of them are left, which continue in place with the default config; and with the
 same kills where the whole job dies with the rank and is started again from the disk on one rank less (checkpoint.ram_every_steps
 = 0). Nobody comes back. All three end with the same digest, or the case fails.
 

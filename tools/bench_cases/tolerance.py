@@ -7,7 +7,7 @@ processors of its own, then with the processors changed over (bench watchdog say
 what is done in the background takes its time from the steps as well. Compared is the time from one step to the last, which holds whole
 snapshots and everything between the steps, not the median of the steps. The vote of a step is in both: it carries the loss.
 
-What snapshots and replicas alone cost is also told from the runs with them, far more exactly: by how much the steps behind the
+What snapshots and replicas alone cost is also read from the runs with them, far more exactly: by how much the steps after the
 begin of a snapshot are longer than the other steps of the same run (means of what is left without the shortest and longest tenth).
 """
 import functools
@@ -19,14 +19,14 @@ from statistics import mean, median
 
 from _common import cost_parser, cost_row, events, fail, on_processors, side_by_side, write_case, write_json
 
-# steps of a run, and the step behind which time counts: the first snapshots of a process meet cold memory, and the run tries
+# steps of a run, and the step after which time counts: the first snapshots of a process meet cold memory, and the run tries
 # out what one costs
 CASES = {"small": (1000, 100), "llama-15m": (100, 10), "gpt2-124m": (16, 3)}
 SIDES = {"without": ["--watchdog.guard=false", "--checkpoint.ram_every_steps=0", "--verdict.preset=off"],
          "with": ["--checkpoint.ram_every_steps=auto", "--checkpoint.replicas=on"]}
 
 
-BESIDE = 6  # steps behind the begin of a snapshot: until it is copied, sent and known to be
+BESIDE = 6  # steps after the begin of a snapshot: until it is copied, sent and known to be
 
 
 def middle(values):
@@ -36,7 +36,7 @@ def middle(values):
 
 
 def cost_within(lines, first):
-    """(ms that one snapshot costs, ms of a step beside none, snapshots, steps), behind step `first`; none: too few snapshots."""
+    """(ms that one snapshot costs, ms of a step beside none, snapshots, steps), after step `first`; none: too few snapshots."""
     end_us = {line["step"]: line["time_us"] for line in lines if line["event"] == "step"}
     took_ms = {step: (end_us[step] - end_us[step - 1]) / 1e3 for step in end_us if step > first}
     begun = [line["step"] for line in lines if line["event"] == "snapshot" and line["step"] > first]

@@ -6,7 +6,7 @@ The same run trains with it and without it (watchdog.guard = false) at the same 
 else goes on in the machine slows both; then both again with the processors changed over, so that it does not count which are
 the faster ones. Compared are the medians of the steps' durations, after the first ones; a round's cost is the geometric mean of its two
 quotients, and the cost is the median of the rounds. Beside it stands the same figure of two runs without a watchdog, below which no
-cost can be told.
+cost can be seen.
 """
 import functools
 import sys

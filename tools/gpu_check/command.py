@@ -14,14 +14,14 @@ from .session import Session
 from .sizes import REAL
 from .telemetry import Telemetry
 
-DESCRIPTION = """tools/gpu-check: what a machine with a GPU can tell about this tree, the most valuable first.
+DESCRIPTION = """tools/gpu-check: what a machine with a GPU can show about this tree, the most valuable first.
 
 Stage 1 builds for the GPU that it finds, runs a dozen kernel tests, measures training of GPT-2 124M and Llama 1B (tokens/s, ms of
 every op beside its limit), compares bits, and runs PyTorch beside it. Stage 2 runs all tests with the label gpu, NCCL and faults.
 Stage 3 measures attention and all kernels at real shapes, large models, profiles and sanitizers. --list shows every item.
 
 FOLDER gets gpu-check.json (every figure), gpu-check.txt (tables, and which predictions were wrong) and the packed logs. All three
-are replaced after every item, so that a call that is cut off has told what it found. An item that fails or takes too long does not
+are replaced after every item, so that a call that is cut off has reported what it found. An item that fails or takes too long does not
 keep the next from running; what the budget leaves no time for is recorded as "not run: budget".
 
 The machine needs NVIDIA's driver, the CUDA toolkit, g++, cmake and python3, and neither network, git nor root where the tree came

@@ -1,4 +1,4 @@
-"""Faults on a GPU: who is named, how soon it is noticed, when training goes on, and whether the bits are those of a run without."""
+"""Faults on a GPU: who is named, how soon it is noticed, when training continues, and whether the bits are those of a run without."""
 import json
 import shutil
 import time
@@ -51,7 +51,7 @@ def seconds_between(begin_us, end_us):
 
 
 def story(session, events, injected, begun):
-    """What the events of a run tell about its fault."""
+    """What the events of a run say about its fault."""
     injected_us = injected[0]["time_us"] if injected else None
     named = [event for event in events if event["event"] == "fault"]
     recovered = [event for event in events if event["event"] == "recovery"]
@@ -150,7 +150,7 @@ def gpu_faults(session, record):
 
 
 def shared_gpu(session, record):
-    """Several ranks on one GPU over pinned memory: one is killed, or its GPU context breaks, and the others go on."""
+    """Several ranks on one GPU over pinned memory: one is killed, or its GPU context breaks, and the others continue."""
     drill = session.sizes.drill
     fewest, most = drill.ranks[0], drill.ranks[-1]
     cases = [(f"kill-of-{ranks}", fault_of(drill, ranks, "kill"), ranks, ()) for ranks in drill.ranks]

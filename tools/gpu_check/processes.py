@@ -1,4 +1,4 @@
-"""Starts programs with a deadline and a log, and leaves none of them behind."""
+"""Starts programs with a deadline and a log, and leaves none of them."""
 import os
 import re
 import signal
@@ -39,7 +39,7 @@ def own_group():
 
 
 def kill_group(process):
-    """Ends a program and what it started. One that hangs in the driver cannot be ended: it is left behind after a while."""
+    """Ends a program and what it started. One that hangs in the driver cannot be ended: it is left after a while."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

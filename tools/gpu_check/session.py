@@ -50,7 +50,7 @@ class Session:
         self.results.add_table(self.item, *blocks)
 
     def end_item(self):
-        """Nothing that an item started goes on behind it."""
+        """Nothing that an item started outlives it."""
         kill_named(self.work)
 
     def remove_snapshots(self, directory, words):

@@ -82,7 +82,7 @@ FAULTS = ("gpu_trap", "gpu_illegal_address", "gpu_endless")
 @dataclass(frozen=True)
 class Drill:
     """A run that something happens to. It is small: what counts is who is named, how soon, and the bits. The fault is in the second
-    half of the steps, so that a run that goes on from a snapshot does not come to it again."""
+    half of the steps, so that a run that continues from a snapshot does not come to it again."""
     model: Model
     steps: int
     fault_step: int
