@@ -239,7 +239,7 @@ Result<std::uint32_t> Board::take_slot(Env& env, int launched_rank) {
     std::int64_t before = slot.process;
     const bool own_again = before == own && (slot.left != 0 || slot.launched_rank == launched_rank);
     if (!own_again && !is_free(env, slot, before)) continue;
-    // Negative until the ticks are right: nobody may judge a mixture of two processes.
+    // Negative until the ticks are right: nobody may read a mixture of two processes.
     if (!slot.process.compare_exchange_strong(before, -own)) continue;
     clear(slot);
     slot.started_ticks = own_ticks;

@@ -127,7 +127,7 @@ struct BoardHeader {
   std::array<char, 1024> run_directory{};
   std::atomic<std::uint32_t> run_directory_known{0};
   // Notices of the guard, for the `fault` events of the ranks that go on.
-  BoardNotices verdicts{};     // ranks that hang
+  BoardNotices hangs{};        // ranks that hang
   BoardNotices lost_spares{};  // spares that died, which no other rank notices
 };
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <optional>
 
-#include "watchdog/blame.h"
+#include "watchdog/fewest_hosts.h"
 
 namespace holdfast::watchdog {
 namespace {
@@ -150,7 +150,7 @@ std::string life_clause(const WatchedRank& rank, std::int64_t now_ns) {
   return fmt::format("; there are signs of life, but {} are the most", duration(ceiling_of(slot)));
 }
 
-std::string culprit_sentence(const WatchedRank& rank, const WatchedRank* recovering, std::int64_t now_ns) {
+std::string hang_sentence(const WatchedRank& rank, const WatchedRank* recovering, std::int64_t now_ns) {
   const SlotView& slot = rank.slot;
   std::string text = fmt::format("{} hangs: {} for {}, {}", who(rank), at(slot),
                                  duration(now_ns - begun_of(rank)), measure_of(slot));
@@ -204,7 +204,7 @@ std::vector<SilentPair> pairs_that_wait(std::span<const WatchedRank> ranks) {
   return mutual.empty() ? pairs : mutual;
 }
 
-// Returns HangVerdict::hosts. All guards get the same, from the same facts.
+// Returns HangReport::hosts. All guards get the same, from the same facts.
 std::vector<std::string> hosts_to_end(std::span<const WatchedRank> ranks,
                                       const std::vector<std::size_t>& over, std::int64_t now_ns) {
   constexpr std::int64_t patience =
@@ -214,12 +214,12 @@ std::vector<std::string> hosts_to_end(std::span<const WatchedRank> ranks,
   for (const std::size_t each : over) {
     if (over_ns(ranks[each], now_ns) > patience * ranks[each].slot.deadline_ns) return {};
   }
-  std::vector<BlameHost> hosts;
+  std::vector<LinkedHost> hosts;
   for (const auto& [rank, host] : by_rank) {
-    if (std::ranges::find(hosts, host, &BlameHost::name) == hosts.end()) hosts.push_back({.name = host});
+    if (std::ranges::find(hosts, host, &LinkedHost::name) == hosts.end()) hosts.push_back({.name = host});
   }
   if (!hosts.empty()) hosts.front().is_own = true;  // where mpirun usually runs
-  return blame_hosts(pairs_that_wait(ranks), hosts);
+  return fewest_hosts(pairs_that_wait(ranks), hosts);
 }
 
 class Graph {
@@ -230,21 +230,21 @@ class Graph {
       conditions_.push_back(condition_of(rank, recovering_, now_ns, silent_ns));
   }
 
-  // Returns the culprits, the one that is over its time for longest first; empty if there is none.
-  std::vector<std::size_t> culprits() const {
+  // Returns the ranks that hang, the one that is over its time for longest first; empty if there is none.
+  std::vector<std::size_t> hung() const {
     std::optional<std::size_t> found;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
       if (is_sink(each) && (!found.has_value() || conditions_[each].over_ns > conditions_[*found].over_ns))
         found = each;
     }
     if (!found.has_value()) return {};
-    std::vector<std::size_t> culprits = {*found};
-    if (is_learned(*found)) return culprits;
+    std::vector<std::size_t> hung = {*found};
+    if (is_learned(*found)) return hung;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      if (each != *found && !is_learned(each) && is_almost_sink(each)) culprits.push_back(each);
+      if (each != *found && !is_learned(each) && is_almost_sink(each)) hung.push_back(each);
     }
-    if (culprits.size() >= count_waiting()) culprits.resize(1);
-    return culprits;
+    if (hung.size() >= count_waiting()) hung.resize(1);
+    return hung;
   }
 
   const WatchedRank* recovering() const { return recovering_; }
@@ -317,21 +317,21 @@ bool may_hang(const WatchedRank& rank, std::int64_t now_ns) {
   return over_ns(rank, now_ns) > 0;
 }
 
-HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) {
+HangReport find_hung_rank(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) {
   const Graph graph(ranks, now_ns, silent_ns);
-  HangVerdict verdict;
-  for (const std::size_t each : graph.culprits()) {
-    std::string sentence = culprit_sentence(ranks[each], graph.recovering(), now_ns);
-    if (verdict.kind == HangVerdict::Kind::none) {
-      verdict = {.kind = HangVerdict::Kind::culprit, .index = each, .sentence = std::move(sentence)};
+  HangReport report;
+  for (const std::size_t each : graph.hung()) {
+    std::string sentence = hang_sentence(ranks[each], graph.recovering(), now_ns);
+    if (report.kind == HangReport::Kind::none) {
+      report = {.kind = HangReport::Kind::rank, .index = each, .sentence = std::move(sentence)};
     } else {
-      verdict.others.push_back({.index = each, .sentence = std::move(sentence)});
+      report.others.push_back({.index = each, .sentence = std::move(sentence)});
     }
   }
-  if (verdict.kind != HangVerdict::Kind::none) return verdict;
+  if (report.kind != HangReport::Kind::none) return report;
   const std::vector<std::size_t> over = graph.deadlocked_ranks();
   if (over.empty()) return {};
-  return {.kind = HangVerdict::Kind::deadlock,
+  return {.kind = HangReport::Kind::deadlock,
           .index = 0,
           .sentence = no_sink_sentence(ranks, over, now_ns),
           .hosts = hosts_to_end(ranks, over, now_ns)};

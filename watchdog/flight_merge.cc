@@ -71,7 +71,7 @@ std::string divergence_text(const Divergence& found) {
 }
 
 // The ranks as the guard would see them, with the clocks of all hosts moved to one moment.
-HangVerdict hang_among(std::span<const FlightRecord> records) {
+HangReport hang_among(std::span<const FlightRecord> records) {
   constexpr std::int64_t now_ns = std::int64_t{1} << 60;
   std::vector<WatchedRank> ranks;
   for (const FlightRecord& record : records) {
@@ -88,19 +88,19 @@ HangVerdict hang_among(std::span<const FlightRecord> records) {
                      .stopped = record.state == 'T',
                      .ended = record.state == 'X' || record.state == 'Z'});
   }
-  return find_culprit(ranks, now_ns, waiting_silent_ns);
+  return find_hung_rank(ranks, now_ns, waiting_silent_ns);
 }
 
-std::string culprit_text(std::span<const FlightRecord> records, const std::optional<Divergence>& divergence) {
+std::string hang_text(std::span<const FlightRecord> records, const std::optional<Divergence>& divergence) {
   for (const FlightRecord& record : records) {
     if ((record.state == 'X' || record.state == 'Z') && !record.slot.left)
       return fmt::format("rank {} (host {}): its process exited unexpectedly", record.slot.launched_rank,
                          record.host);
   }
-  const HangVerdict verdict = hang_among(records);
-  if (verdict.kind != HangVerdict::Kind::none) {
-    std::string text = verdict.sentence;
-    for (const HangVerdict::Another& each : verdict.others) text += "; " + each.sentence;
+  const HangReport report = hang_among(records);
+  if (report.kind != HangReport::Kind::none) {
+    std::string text = report.sentence;
+    for (const HangReport::Another& each : report.others) text += "; " + each.sentence;
     return text;
   }
   // A look at healthy ranks always finds some ahead of others; only one that is missed by most is a hint.
@@ -167,7 +167,7 @@ std::string rank_text(const FlightRecord& record) {
 FlightMerge merge_flights(std::span<const FlightRecord> records) {
   const std::optional<Divergence> divergence = first_divergence(records);
   return {.divergence = divergence.has_value() ? divergence_text(*divergence) : "",
-          .culprit = culprit_text(records, divergence)};
+          .suspect = hang_text(records, divergence)};
 }
 
 std::string flight_text(std::span<const FlightRecord> records) {
@@ -177,7 +177,7 @@ std::string flight_text(std::span<const FlightRecord> records) {
   const FlightMerge merge = merge_flights(records);
   text += fmt::format("\nfirst divergence: {}\n",
                       merge.divergence.empty() ? "none in these records" : merge.divergence);
-  text += fmt::format("likely culprit: {}\n", merge.culprit.empty() ? "nobody stands out" : merge.culprit);
+  text += fmt::format("likely culprit: {}\n", merge.suspect.empty() ? "nobody stands out" : merge.suspect);
   return text;
 }
 

@@ -16,7 +16,7 @@ struct FlightMerge {
   std::string divergence;
   // Rank that caused the failure, and why: it died, or hangs by the rules of the guard (detector.h), or lags.
   // Empty: no rank stands out.
-  std::string culprit;
+  std::string suspect;
 };
 FlightMerge merge_flights(std::span<const FlightRecord> records);
 

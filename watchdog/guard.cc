@@ -187,7 +187,7 @@ class Guard {
     while (const int signal = signals_->poll()) {
       if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");
     }
-    judge(now_ns);
+    find_hangs(now_ns);
     hand_to_writer();
     return true;
   }
@@ -226,7 +226,7 @@ class Guard {
     act(mind_.end_look(processes, network_ != nullptr && network_->has_peers()));
   }
 
-  void judge(std::int64_t now_ns) {
+  void find_hangs(std::int64_t now_ns) {
     HostEvidence evidence;
     for (std::uint32_t index = 0; index < board_->slots(); ++index)
       evidence.slots.push_back(read_slot(board_->slot(index)));
@@ -234,7 +234,7 @@ class Guard {
     if (network_ != nullptr && mind_.wants_distant(evidence))
       evidence.distant = network_->distant_ranks(now_ns);
     if (mind_.wants_processes(evidence)) evidence.processes = all_processes();
-    act(mind_.judge(evidence));
+    act(mind_.find_hangs(evidence));
   }
 
   void act(const GuardActions& actions) {
@@ -243,8 +243,8 @@ class Guard {
         case GuardAction::Kind::take_flight:
           take_flight(action.text);
           break;
-        case GuardAction::Kind::post_verdict:
-          write_notice(board_->header().verdicts, action.rank, action.text);
+        case GuardAction::Kind::post_hang:
+          write_notice(board_->header().hangs, action.rank, action.text);
           break;
         case GuardAction::Kind::post_lost_spares:
           write_notice(board_->header().lost_spares, action.rank, action.text);
@@ -257,9 +257,9 @@ class Guard {
           say(action.text);
           break;
         case GuardAction::Kind::report:
-          if (settings_.on_verdict != nullptr)
+          if (settings_.on_hang != nullptr)
             will_write(GuardWriter::Kind::report,
-                       [tell = settings_.on_verdict, action] { tell(action.rank, action.text); });
+                       [tell = settings_.on_hang, action] { tell(action.rank, action.text); });
           break;
         case GuardAction::Kind::report_end:
           if (settings_.on_end != nullptr)

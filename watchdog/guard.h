@@ -44,7 +44,7 @@ struct GuardSettings {
   std::int64_t write_patience_ms = 4'000;
   // The functions below are called on another thread than run_guard(), possibly after it has returned.
   // Called when `rank` (launched; -1: all of this host) has been ended, with the reason; may be null.
-  std::function<void(int rank, const std::string& sentence)> on_verdict = {};
+  std::function<void(int rank, const std::string& sentence)> on_hang = {};
   // Called when the process of a rank has ended without saying that it would, and not by this guard, where the
   // system tells how; may be null.
   std::function<void(const RankDeath& death)> on_end = {};

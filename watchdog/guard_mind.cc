@@ -217,7 +217,7 @@ bool GuardMind::somebody_may_hang(const HostEvidence& evidence) {
   return distant_may_hang_;
 }
 
-GuardActions GuardMind::judge(const HostEvidence& evidence) {
+GuardActions GuardMind::find_hangs(const HostEvidence& evidence) {
   HF_CHECK(evidence.slots.size() == watched_.size());
   GuardActions actions;
   report_late(actions);
@@ -285,33 +285,33 @@ void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
     ranks.push_back(rank);
     ranks.back().evidence_since_ns = anew_ns_;
   }
-  const HangVerdict verdict = find_culprit(ranks, now_ns_, waiting_silent_ns);
-  std::vector<HangVerdict::Another> culprits = verdict.others;
-  culprits.insert(culprits.begin(), {.index = verdict.index, .sentence = verdict.sentence});
-  Suspicion suspicion = {.kind = verdict.kind, .indices = {}};
-  for (const HangVerdict::Another& each : culprits) suspicion.indices.push_back(each.index);
+  const HangReport report = find_hung_rank(ranks, now_ns_, waiting_silent_ns);
+  std::vector<HangReport::Another> hung = report.others;
+  hung.insert(hung.begin(), {.index = report.index, .sentence = report.sentence});
+  Suspicion suspicion = {.kind = report.kind, .indices = {}};
+  for (const HangReport::Another& each : hung) suspicion.indices.push_back(each.index);
   const bool again = suspicion == suspected_;
   suspected_ = std::move(suspicion);
-  if (verdict.kind == HangVerdict::Kind::none || !again) return;
-  if (verdict.kind == HangVerdict::Kind::deadlock) return end_deadlock(verdict, evidence, actions);
-  std::erase_if(culprits, [&](const HangVerdict::Another& each) { return !ranks[each.index].own_host; });
-  for (HangVerdict::Another& each : culprits) each.index = slots[each.index];
-  end(culprits, evidence, actions);
+  if (report.kind == HangReport::Kind::none || !again) return;
+  if (report.kind == HangReport::Kind::deadlock) return end_deadlock(report, evidence, actions);
+  std::erase_if(hung, [&](const HangReport::Another& each) { return !ranks[each.index].own_host; });
+  for (HangReport::Another& each : hung) each.index = slots[each.index];
+  end(hung, evidence, actions);
 }
 
-// Ends the culprits. One record says what all were at, before any of them has gone. `index`: of the slot.
-void GuardMind::end(std::span<const HangVerdict::Another> culprits, const HostEvidence& evidence,
+// Ends the ranks that hang. One record says what all were at, before any of them has gone. `index`: of the slot.
+void GuardMind::end(std::span<const HangReport::Another> hung, const HostEvidence& evidence,
                     GuardActions& actions) {
   std::string sentences;
-  for (const HangVerdict::Another& each : culprits)
+  for (const HangReport::Another& each : hung)
     sentences += fmt::format("{}{}", sentences.empty() ? "" : "; ", each.sentence);
-  if (!culprits.empty()) actions.push_back({.kind = Kind::take_flight, .text = sentences});
-  const auto rank_of = [&](const HangVerdict::Another& each) {
+  if (!hung.empty()) actions.push_back({.kind = Kind::take_flight, .text = sentences});
+  const auto rank_of = [&](const HangReport::Another& each) {
     return evidence.slots[each.index].launched_rank;
   };
-  for (const HangVerdict::Another& each : culprits)
-    actions.push_back({.kind = Kind::post_verdict, .rank = rank_of(each), .text = each.sentence});
-  for (const HangVerdict::Another& each : culprits) {
+  for (const HangReport::Another& each : hung)
+    actions.push_back({.kind = Kind::post_hang, .rank = rank_of(each), .text = each.sentence});
+  for (const HangReport::Another& each : hung) {
     kill(each.index, evidence, actions);
     actions.push_back({.kind = Kind::say, .text = each.sentence + "; it is ended"});
     actions.push_back({.kind = Kind::report, .rank = rank_of(each), .text = each.sentence});
@@ -331,17 +331,16 @@ void GuardMind::leave(const HostEvidence& evidence, GuardActions& actions) {
 }
 
 // Ends the ranks of this host if it is among those whose end lets the others go on.
-void GuardMind::end_deadlock(const HangVerdict& verdict, const HostEvidence& evidence,
-                             GuardActions& actions) {
-  const bool is_blamed = std::ranges::find(verdict.hosts, host_) != verdict.hosts.end();
-  if (!is_blamed && !verdict.hosts.empty()) return;
-  const std::string why = is_blamed ? fmt::format("; without host {} the others may go on", host_) : "";
-  end_all(verdict.sentence + why, evidence, actions);
+void GuardMind::end_deadlock(const HangReport& report, const HostEvidence& evidence, GuardActions& actions) {
+  const bool is_suspect = std::ranges::find(report.hosts, host_) != report.hosts.end();
+  if (!is_suspect && !report.hosts.empty()) return;
+  const std::string why = is_suspect ? fmt::format("; without host {} the others may go on", host_) : "";
+  end_all(report.sentence + why, evidence, actions);
 }
 
 void GuardMind::end_all(const std::string& sentence, const HostEvidence& evidence, GuardActions& actions) {
   actions.push_back({.kind = Kind::take_flight, .text = sentence});
-  actions.push_back({.kind = Kind::post_verdict, .rank = -1, .text = sentence});
+  actions.push_back({.kind = Kind::post_hang, .rank = -1, .text = sentence});
   for (std::size_t index = 0; index < watched_.size(); ++index) {
     if (watched_[index].lives()) kill(index, evidence, actions);
   }

@@ -5,7 +5,7 @@
 //   mind.begin_tick(now_ns, wall_us);
 //   for (each slot) mind.look_at(index, look);    // ranks that came or ended, signs of life
 //   act(mind.end_look(...));
-//   act(mind.judge(evidence));                    // ranks that hang
+//   act(mind.find_hangs(evidence));                    // ranks that hang
 //
 // Facts that cost a read of /proc or a copy of all ranks of the run are given only where the mind asks for
 // them (wants_...). Its rules:
@@ -50,11 +50,11 @@ struct GuardMindSettings {
 struct GuardAction {
   enum class Kind : std::uint8_t {
     take_flight,       // flight records of all ranks of the host; `text` is the reason
-    post_verdict,      // write `text` about `rank` on the board (BoardHeader::verdicts)
+    post_hang,         // write `text` about `rank` on the board (BoardHeader::hangs)
     post_lost_spares,  // the same in BoardHeader::lost_spares
     kill,              // SIGKILL to the process of `slot`
     say,               // print `text`
-    report,            // tell the launcher `text` about `rank` (GuardSettings::on_verdict)
+    report,            // tell the launcher `text` about `rank` (GuardSettings::on_hang)
     report_end,        // tell it how the process of `slot`, of `rank`, ended (GuardSettings::on_end)
   };
   Kind kind = Kind::say;
@@ -112,7 +112,7 @@ class GuardMind {
 
   bool wants_distant(const HostEvidence& evidence) const;    // `evidence` has the slots
   bool wants_processes(const HostEvidence& evidence) const;  // and the distant ranks, where wanted
-  GuardActions judge(const HostEvidence& evidence);
+  GuardActions find_hangs(const HostEvidence& evidence);
 
   bool nobody_left() const;
   // Returns whether the guard may leave: at once with the last rank, because the guard holds the output
@@ -139,8 +139,8 @@ class GuardMind {
     std::uint64_t step = 0;  // newest that it had completed
   };
   struct Suspicion {
-    HangVerdict::Kind kind = HangVerdict::Kind::none;
-    std::vector<std::size_t> indices = {};  // indices of the culprits
+    HangReport::Kind kind = HangReport::Kind::none;
+    std::vector<std::size_t> indices = {};  // indices of the ranks that hang
     bool operator==(const Suspicion&) const = default;
   };
   // Ticks that came late, since some were told.
@@ -163,10 +163,9 @@ class GuardMind {
   void look_at_killed(const HostEvidence& evidence, GuardActions& actions);
   void report_storage(const HostEvidence& evidence, GuardActions& actions);
   void find_hang(const HostEvidence& evidence, GuardActions& actions);
-  void end(std::span<const HangVerdict::Another> culprits, const HostEvidence& evidence,
-           GuardActions& actions);
+  void end(std::span<const HangReport::Another> hung, const HostEvidence& evidence, GuardActions& actions);
   void leave(const HostEvidence& evidence, GuardActions& actions);
-  void end_deadlock(const HangVerdict& verdict, const HostEvidence& evidence, GuardActions& actions);
+  void end_deadlock(const HangReport& report, const HostEvidence& evidence, GuardActions& actions);
   void end_all(const std::string& sentence, const HostEvidence& evidence, GuardActions& actions);
   void kill(std::size_t index, const HostEvidence& evidence, GuardActions& actions);
 

@@ -145,9 +145,9 @@ std::vector<std::int32_t> PeerHostMonitor::leaves_because_of(std::int64_t now_ns
     const bool is_new = now_ns - missed_since_ns(host, now_ns) < silence_ns_ / 2;
     if (is_new || !is_heard_elsewhere(host, now_ns)) return {};
   }
-  std::vector<BlameHost> hosts;
+  std::vector<LinkedHost> hosts;
   for (const Host& host : hosts_) hosts.push_back({.name = host.name});
-  const std::vector<std::string> leaving = blame_hosts(broken_links(now_ns), hosts);
+  const std::vector<std::string> leaving = fewest_hosts(broken_links(now_ns), hosts);
   const std::string& own = hosts[static_cast<std::size_t>(own_host_)].name;
   return std::ranges::find(leaving, own) == leaving.end() ? std::vector<std::int32_t>() : lost;
 }

@@ -11,7 +11,7 @@
 //     not concerned, and afterwards nothing is said until the host is heard again.
 //   - Processes that the guard of their host saw end are dead; silence is no proof of that.
 //   - Two hosts that do not hear each other while a third one hears both have lost the link between them, and nothing
-//     else. Every guard finds the same smallest set of hosts whose end explains it (blame.h). They leave the run: the
+//     else. Every guard finds the same smallest set of hosts whose end explains it (watchdog/fewest_hosts.h). They leave the run: the
 //     third host hears of it and proves it to the others, which go on in place. So a host that is heard elsewhere is
 //     missed, but for two silences more not out of reach. The first host of the run is, as mpirun is usually there: it
 //     would not hear of a death over that link, nor would MPI.
@@ -30,8 +30,8 @@
 #include <string>
 #include <vector>
 
-#include "watchdog/blame.h"
 #include "watchdog/detector.h"
+#include "watchdog/fewest_hosts.h"
 #include "watchdog/guard_message.h"
 
 namespace holdfast::watchdog {

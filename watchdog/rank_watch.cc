@@ -58,7 +58,7 @@ RankWatch::RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::u
       board_(std::move(board)),
       slot_(slot),
       deadlines_(setup_.limits),
-      verdicts_taken_(board_->header().verdicts.count),
+      hangs_taken_(board_->header().hangs.count),
       spares_taken_(board_->header().lost_spares.count),
       restart_gap_ns_(look_ns) {
   const std::int64_t now_ns = env_->monotonic_ns();
@@ -235,8 +235,8 @@ std::atomic<std::uint64_t>& RankWatch::ring_count() {
   return slot().spans_opened;
 }
 
-std::string RankWatch::take_verdict() {
-  return take(board_->header().verdicts, verdicts_taken_, "; ");
+std::string RankWatch::take_hang() {
+  return take(board_->header().hangs, hangs_taken_, "; ");
 }
 
 std::string RankWatch::take_lost_spares() {

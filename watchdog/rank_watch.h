@@ -78,9 +78,9 @@ class RankWatch final : public WaitListener {
   std::span<Span> ring();                    // for SpanRecorder::record_into
   std::atomic<std::uint64_t>& ring_count();  // number of spans opened there
 
-  // Returns the guard's verdicts that were not taken yet, one after another; empty if there are none. "rank 2
+  // Returns the guard's reports of ranks that hang that were not taken yet, one after another; empty if there are none. "rank 2
   // (host a) hangs: ..."
-  std::string take_verdict();
+  std::string take_hang();
   // Returns the spares that have died and were not taken yet: "rank 3 (host a), rank 4 (host a)".
   std::string take_lost_spares();
   Board& board();
@@ -114,7 +114,7 @@ class RankWatch final : public WaitListener {
   // Begin of the wait that is on the board; 0: none.
   std::int64_t wait_since_ns_ = 0;
   Awaited awaited_ = {};
-  std::uint64_t verdicts_taken_ = 0, spares_taken_ = 0;
+  std::uint64_t hangs_taken_ = 0, spares_taken_ = 0;
   // Times of the next and the last look at the guard, and its state at the last look.
   std::int64_t next_look_ns_ = 0;
   std::int64_t restart_gap_ns_, guard_started_ns_ = 0;

@@ -16,15 +16,15 @@ constexpr std::int64_t blocks_max = 264;
 constexpr std::int64_t team_rows_min = 2;  // when there are few rows
 
 // Packs of a thread and threads of a team. Registers limit both: LayerNorm has two sums for each column.
-template <Norm norm>
-constexpr int held_packs = norm == Norm::layer ? 3 : 4;
-template <Norm norm>
-constexpr int threads_max = norm == Norm::layer ? 256 : 512;
-template <Norm norm>
-constexpr int sum_count = norm == Norm::layer ? 2 : 1;  // of weight, bias
+template <NormKind norm>
+constexpr int held_packs = norm == NormKind::layer ? 3 : 4;
+template <NormKind norm>
+constexpr int threads_max = norm == NormKind::layer ? 256 : 512;
+template <NormKind norm>
+constexpr int sum_count = norm == NormKind::layer ? 2 : 1;  // of weight, bias
 
 // A thread's sums over rows of the gradients of weight and bias, in its columns.
-template <Norm norm, Access access, int size>
+template <NormKind norm, Access access, int size>
 class GradientSums {
  public:
   static constexpr int count = sum_count<norm>;
@@ -93,7 +93,7 @@ class GradientSums {
 
 // normal = the normalized row, g = dy * weight:
 //   dx = rstd * (g - mean(g) - normal * mean(g * normal)) + dresidual        (RMSNorm: without mean(g))
-template <Norm norm, typename T, Access access, typename Op>
+template <NormKind norm, typename T, Access access, typename Op>
 __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 512 / threads_max<norm> : 1)
     norm_backward(Op op, TeamShape shape, float* partials) {
   constexpr int size = pack_size<T>, packs = held_packs<norm>;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 5
     const Row<T, access, packs> residual(adds ? static_cast<const T*>(op.dresidual) + offset : nullptr,
                                          {thread, team_threads, adds ? columns.width : 0});
     float mean = 0.0F;
-    if constexpr (norm == Norm::layer) mean = here ? op.mean[row] : 0.0F;
+    if constexpr (norm == NormKind::layer) mean = here ? op.mean[row] : 0.0F;
     const float rstd = here ? op.rstd[row] : 0.0F;
     float means[2] = {};  // of g * normal and of g
     columns.for_each([&](int k, int first) {
@@ -131,13 +131,13 @@ __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 5
         means[0] = fmaf(g, normal, means[0]);
         means[1] += g;
         sums[0][i] = fmaf(dy_k[i], normal, sums[0][i]);
-        if constexpr (norm == Norm::layer) sums[1][i] += dy_k[i];
+        if constexpr (norm == NormKind::layer) sums[1][i] += dy_k[i];
       }
       gradients.put(k, first, sums);
     });
     team_sum(means, shape.warps());
     const float minus_g_normal = -means[0] * shape.inverse_width;
-    const float minus_g = norm == Norm::layer ? -means[1] * shape.inverse_width : 0.0F;
+    const float minus_g = norm == NormKind::layer ? -means[1] * shape.inverse_width : 0.0F;
     columns.for_each([&](int k, int first) {
       float x_k[size], dy_k[size], weight_k[size], residual_k[size] = {};
       x.get(k, first, x_k);
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 5
   gradients.finish(all_columns, team, teams);
 }
 
-template <Norm norm, typename Op>
+template <NormKind norm, typename Op>
 Teams backward_teams(const Op& op) {
   return teams_of(op.width, held_packs<norm>, 16 / static_cast<int>(bytes_of(op.dtype)), threads_max<norm>);
 }
@@ -164,13 +164,13 @@ std::int64_t backward_blocks(std::int64_t rows, const Teams& teams) {
   return std::min(std::max<std::int64_t>(blocks, 1), blocks_max);
 }
 
-template <Norm norm, typename Op>
+template <NormKind norm, typename Op>
 void prepare_backward(Context& context, const Op& op) {
   const std::int64_t blocks = backward_blocks(op.rows, backward_teams<norm>(op));
   context.request_workspace(static_cast<std::size_t>(blocks * sum_count<norm> * op.width) * sizeof(float));
 }
 
-template <Norm norm, typename Op>
+template <NormKind norm, typename Op>
 void backward(Context& context, const Op& op, float* bias_gradient) {
   const Teams teams = backward_teams<norm>(op);
   const std::int64_t blocks = backward_blocks(op.rows, teams);
@@ -200,18 +200,18 @@ void backward(Context& context, const Op& op, float* bias_gradient) {
 }  // namespace
 
 void prepare_layernorm_backward(Context& context, const void* arguments) {
-  prepare_backward<Norm::layer>(context, *static_cast<const LayerNormBackward*>(arguments));
+  prepare_backward<NormKind::layer>(context, *static_cast<const LayerNormBackward*>(arguments));
 }
 void run_layernorm_backward(Context& context, const void* arguments) {
   const LayerNormBackward& op = *static_cast<const LayerNormBackward*>(arguments);
-  backward<Norm::layer>(context, op, op.bias_gradient);
+  backward<NormKind::layer>(context, op, op.bias_gradient);
 }
 
 void prepare_rmsnorm_backward(Context& context, const void* arguments) {
-  prepare_backward<Norm::rms>(context, *static_cast<const RmsNormBackward*>(arguments));
+  prepare_backward<NormKind::rms>(context, *static_cast<const RmsNormBackward*>(arguments));
 }
 void run_rmsnorm_backward(Context& context, const void* arguments) {
-  backward<Norm::rms>(context, *static_cast<const RmsNormBackward*>(arguments), nullptr);
+  backward<NormKind::rms>(context, *static_cast<const RmsNormBackward*>(arguments), nullptr);
 }
 
 }  // namespace holdfast::kernels::cuda

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int held_packs = 4, threads_max = 512;  // of a thread; of a team
 
-template <Norm norm, typename T, Access access, typename Op>
+template <NormKind norm, typename T, Access access, typename Op>
 __global__ void __launch_bounds__(threads_max, 1) norm_forward(Op op, TeamShape shape) {
   constexpr int size = pack_size<T>;
   constexpr bool whole = access == Access::packs;
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(threads_max, 1) norm_forward(Op op, TeamShape 
   const Columns<access, held_packs, size> columns{shape.thread(), shape.threads(), here ? width : 0};
   const Row<T, access, held_packs> x(static_cast<const T*>(op.x) + row * op.width, columns);
   float mean = 0.0F;
-  if constexpr (norm == Norm::layer) {
+  if constexpr (norm == NormKind::layer) {
     float sum[1] = {};
     columns.for_each([&](int k, int first) {
       float values[size];
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(threads_max, 1) norm_forward(Op op, TeamShape 
     float values[size], weight[size];
     x.get(k, first, values);
     load_part<whole>(static_cast<const T*>(op.weight), first, width, weight);
-    if constexpr (norm == Norm::layer) {
+    if constexpr (norm == NormKind::layer) {
       float bias[size];
       load_part<whole>(static_cast<const T*>(op.bias), first, width, bias);
 #pragma unroll
@@ -59,11 +59,11 @@ __global__ void __launch_bounds__(threads_max, 1) norm_forward(Op op, TeamShape 
     store_part<whole>(static_cast<T*>(op.y) + row * op.width, first, width, values);
   });
   if (!here || shape.thread() != 0) return;
-  if constexpr (norm == Norm::layer) op.mean[row] = mean;
+  if constexpr (norm == NormKind::layer) op.mean[row] = mean;
   op.rstd[row] = rstd;
 }
 
-template <Norm norm, typename Op>
+template <NormKind norm, typename Op>
 void forward(Context& context, const Op& op, const void* bias) {
   for_dtype(op.dtype, [&](auto element) {
     using T = decltype(element);
@@ -83,10 +83,10 @@ void forward(Context& context, const Op& op, const void* bias) {
 
 void run_layernorm_forward(Context& context, const void* arguments) {
   const LayerNormForward& op = *static_cast<const LayerNormForward*>(arguments);
-  forward<Norm::layer>(context, op, op.bias);
+  forward<NormKind::layer>(context, op, op.bias);
 }
 void run_rmsnorm_forward(Context& context, const void* arguments) {
-  forward<Norm::rms>(context, *static_cast<const RmsNormForward*>(arguments), nullptr);
+  forward<NormKind::rms>(context, *static_cast<const RmsNormForward*>(arguments), nullptr);
 }
 
 }  // namespace holdfast::kernels::cuda

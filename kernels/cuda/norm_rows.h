@@ -13,7 +13,7 @@
 namespace holdfast::kernels::cuda {
 
 // Selects LayerNorm or RMSNorm, which is LayerNorm without the mean and the bias.
-enum class Norm { layer, rms };
+enum class NormKind { layer, rms };
 
 // Selects how a thread accesses its part of a row.
 enum class Access {

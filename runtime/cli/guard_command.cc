@@ -26,21 +26,20 @@ Result<void> guard(const std::vector<std::string>& words) {
   if (board.empty() || board.starts_with('.') || board.find('/') != std::string::npos)
     return fail(ExitCode::config, "'{}' is no name of a board: it is a file name in /dev/shm/holdfast-UID",
                 board);
-  return run_guard(posix_env(), {.board = board,
-                                 .start_variable = launch_variable,
-                                 .on_verdict =
-                                     [](int rank, const std::string& sentence) {
-                                       report_verdict_to_launcher(posix_env(), rank, sentence);
-                                     },
-                                 .on_end =
-                                     [](const RankDeath& death) {
-                                       report_death_to_launcher(posix_env(), death.rank, death.process,
-                                                                death.cause, death.step);
-                                     },
-                                 .on_silent =
-                                     [](const std::vector<std::string>& hosts) {
-                                       report_silent_hosts_to_launcher(posix_env(), hosts);
-                                     }});
+  return run_guard(
+      posix_env(),
+      {.board = board,
+       .start_variable = launch_variable,
+       .on_hang = [](int rank,
+                     const std::string& sentence) { report_hang_to_launcher(posix_env(), rank, sentence); },
+       .on_end =
+           [](const RankDeath& death) {
+             report_death_to_launcher(posix_env(), death.rank, death.process, death.cause, death.step);
+           },
+       .on_silent =
+           [](const std::vector<std::string>& hosts) {
+             report_silent_hosts_to_launcher(posix_env(), hosts);
+           }});
 }
 
 }  // namespace

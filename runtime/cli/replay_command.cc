@@ -136,7 +136,7 @@ std::string comparison_text(const ReplayedStep& step) {
   }
   std::string text = fmt::format("differs in {}", fmt::join(step.differing, ", "));
   if (!step.recorded.has_value()) return text + ": the run ended here with numbers that were not finite";
-  const StepNumbers& there = *step.recorded;
+  const RecordedNumbers& there = *step.recorded;
   return text + fmt::format("; recorded: loss {}, grad_norm {}, learning_rate {}", number_text(there.loss),
                             number_text(there.grad_norm), number_text(there.learning_rate));
 }

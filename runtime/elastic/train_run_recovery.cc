@@ -185,7 +185,7 @@ Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
   recovery_.inventory.host = launched_.env.host_id();
   recovery_.inventory.step = recovery_.step;
   recovery_.inventory.launched_ranks = group_.launched_ranks;
-  recovery_.inventory.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
+  recovery_.inventory.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_hang();
   recovery_.inventory.noticed = recovery_.record->noticed;
   recovery_.inventory.noticed_us = recovery_.record->noticed_us;
   recovery_.inventory.reported = recovery_.record->reported;

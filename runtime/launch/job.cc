@@ -314,9 +314,9 @@ void Job::report_fault(StartEnd& end) const {
   } else {
     end.fault = "the ranks lost each other, or could not begin; what they wrote says why";
   }
-  const std::string verdicts =
-      verdicts_at_end(read_reported_verdicts(*env_, plan_.directory), newest_step_made(*env_, plan_.paths));
-  if (!verdicts.empty()) end.fault = verdicts + "; " + end.fault;
+  const std::string hangs =
+      hangs_at_end(read_reported_hangs(*env_, plan_.directory), newest_step_made(*env_, plan_.paths));
+  if (!hangs.empty()) end.fault = hangs + "; " + end.fault;
   if (stayed_behind_) end.fault += "; " + why_killed_;  // after the cause, which may repeat
 }
 

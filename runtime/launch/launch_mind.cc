@@ -119,9 +119,9 @@ HostView LaunchMind::view_of(const Host& host) const {
   if (drained_.contains(row.name)) {
     row.state = HostState::drained;
     row.reason = "the run was asked to leave it";
-  } else if (row.state == HostState::ready && doubted_.contains(row.name)) {
+  } else if (row.state == HostState::ready && faulty_.contains(row.name)) {
     row.state = HostState::suspected;
-    row.reason = doubted_.at(row.name);
+    row.reason = faulty_.at(row.name);
   }
   return row;
 }
@@ -299,16 +299,16 @@ int LaunchMind::ranks_on(const std::vector<LaunchHost>& hosts) const {
   return settings_.ranks_on(is_implicit_ ? std::vector<LaunchHost>() : hosts, min_ranks_that_fit_);
 }
 
-void LaunchMind::set_doubted(std::map<std::string, std::string> hosts) {
-  doubted_.clear();
-  for (auto& [host, sentence] : hosts) doubted_.emplace(name_in_list(host), std::move(sentence));
+void LaunchMind::set_faulty(std::map<std::string, std::string> hosts) {
+  faulty_.clear();
+  for (auto& [host, sentence] : hosts) faulty_.emplace(name_in_list(host), std::move(sentence));
 }
 
 // Leaves the hosts out that gave wrong numbers, where the start has as many ranks without them.
-void LaunchMind::drop_doubted(std::vector<LaunchHost>& chosen) const {
+void LaunchMind::drop_faulty(std::vector<LaunchHost>& chosen) const {
   const int ranks = ranks_on(chosen);
   for (LaunchHost& host : chosen) {
-    if (!host.answers || !doubted_.contains(host.name)) continue;
+    if (!host.answers || !faulty_.contains(host.name)) continue;
     host.answers = false;
     host.answers = ranks_on(chosen) < ranks;
   }
@@ -321,7 +321,7 @@ std::vector<LaunchHost> LaunchMind::linked(std::vector<LaunchHost> wanted) const
     if (is_answering(wanted, link.from) && is_answering(wanted, link.of))
       pairs.push_back({.from = link.from, .of = link.of});
   }
-  if (!pairs.empty()) drop(wanted, blame_hosts(pairs, hosts_to_blame()));
+  if (!pairs.empty()) drop(wanted, fewest_hosts(pairs, linked_hosts()));
   return wanted;
 }
 
@@ -339,7 +339,7 @@ std::vector<LaunchHost> LaunchMind::linked_to_run(std::vector<LaunchHost> wanted
     if (are_new && is_answering(wanted, link.from) && is_answering(wanted, link.of))
       pairs.push_back({.from = link.from, .of = link.of});
   }
-  if (!pairs.empty()) drop(wanted, blame_hosts(pairs, hosts_to_blame()));
+  if (!pairs.empty()) drop(wanted, fewest_hosts(pairs, linked_hosts()));
   return wanted;
 }
 
@@ -379,7 +379,7 @@ LaunchMind::Choice LaunchMind::choose(std::int64_t now_ns) {
   }
   leave_out_unlinked(now_ns, wanted, chosen, links_);
   if (is_enough) {
-    drop_doubted(chosen);
+    drop_faulty(chosen);
     for (std::size_t i = 0; i < hosts_.size(); ++i) {
       const bool is_whole = !is_partly_fit(hosts_[i], now_ns) && !hosts_[i].room.has_value();
       if (chosen[i].answers && is_whole) take_back(now_ns, hosts_[i]);

@@ -7,7 +7,7 @@
 //     do { mind.heard(now_ns, answers); choice = mind.choose(now_ns); } while (choice waits);
 //     mind.begins(now_ns, ranks);        // mpirun was started
 //     mind.trains(now_ns, ranks);        // and its ranks train; then has(...), wants_to_grow(...) now and then
-//     verdict = mind.ended(now_ns, end);
+//     decision = mind.ended(now_ns, end);
 //   }
 //
 // Its rules:
@@ -17,7 +17,7 @@
 //     that came later say.
 //   - A host is left out only with evidence against it: it does not answer or is not ready; it and others do not
 //     reach each other (host_links.h); it reported that it is unfit; a start that it joined failed; or short starts in
-//     a row lost the ranks of this host, or did not hear it (blame.h). It comes back after a pause that grows (watchdog/growing_pauses.h).
+//     a row lost the ranks of this host, or did not hear it (watchdog/fewest_hosts.h). It comes back after a pause that grows (watchdog/growing_pauses.h).
 //   - Too few hosts are no reason to end: hosts whose pause is not over are used then, and if there are none, the
 //     launch waits for hosts.
 //   - "Does not fit" of fewer ranks than have trained, or than are wanted, is "too few hosts", too.
@@ -40,7 +40,7 @@
 #include "runtime/launch/host_ready.h"
 #include "runtime/launch/restart_policy.h"
 #include "runtime/launch/scale_up.h"
-#include "watchdog/blame.h"
+#include "watchdog/fewest_hosts.h"
 
 namespace holdfast::launch {
 
@@ -141,7 +141,7 @@ class LaunchMind {
   std::string name_in_list(const std::string& own_name) const;
   void set_drained(const std::set<std::string>& hosts) { drained_ = hosts; }
   // Takes which hosts gave wrong numbers lately, each with a sentence. They are used only while others will not do.
-  void set_doubted(std::map<std::string, std::string> hosts);
+  void set_faulty(std::map<std::string, std::string> hosts);
   // Marks the hosts that other hosts have lost. They get less time to answer.
   void suspect(const std::set<std::string>& own_names);
   // Takes the answers of all hosts, in the order of the list, when no start runs, and which of them could not connect
@@ -174,9 +174,9 @@ class LaunchMind {
   // Records that a rank of the host left as unfit, and the start goes on without it.
   void unfit(std::int64_t now_ns, const UnfitHost& host);
   // Decides what follows.
-  Verdict ended(std::int64_t now_ns, EndedStart ended, bool stop_requested);
+  RestartDecision ended(std::int64_t now_ns, EndedStart ended, bool stop_requested);
   // Decides what follows when something failed that the launcher itself needs for a start.
-  Verdict own_call_failed(std::int64_t now_ns, const Error& error);
+  RestartDecision own_call_failed(std::int64_t now_ns, const Error& error);
   // Records that the run was asked to end for another start.
   void leaves() { follow(LaunchOutcome::leaves); }
   bool is_leaving() const { return phase_ == LaunchPhase::leave; }
@@ -227,7 +227,7 @@ class LaunchMind {
   void tell_room(std::int64_t now_ns, Host& host, const RoomOfHost& room);
   std::vector<LaunchHost> marked(std::int64_t now_ns, const std::function<bool(const Host&)>& answers) const;
   int ranks_on(const std::vector<LaunchHost>& hosts) const;
-  void drop_doubted(std::vector<LaunchHost>& chosen) const;
+  void drop_faulty(std::vector<LaunchHost>& chosen) const;
   std::vector<LaunchHost> linked(std::vector<LaunchHost> wanted) const;
   std::vector<LaunchHost> linked_to_run(std::vector<LaunchHost> wanted,
                                         std::span<const LinkFault> links) const;
@@ -243,9 +243,9 @@ class LaunchMind {
   bool is_given_ranks(const std::string& host) const;
   bool leaves_out_unfit(std::int64_t now_ns, EndedStart& ended);
   bool is_new(const std::string& host) const;
-  std::vector<BlameHost> hosts_to_blame() const;
+  std::vector<LinkedHost> linked_hosts() const;
   std::vector<SilentPair> in_list(std::span<const SilentPair> silent) const;
-  bool leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended);
+  bool leaves_out_suspects(std::int64_t now_ns, const EndedStart& ended);
   bool lacks_ranks(std::int64_t now_ns, const EndedStart& ended) const;
   bool has_begun() const { return settings_.has_begun || fewest_trained_.has_value(); }
   RestartLimits limits_after(const EndedStart& ended) const;
@@ -256,7 +256,7 @@ class LaunchMind {
   bool is_implicit_ = true;  // no hosts were named
   std::map<std::string, std::string> known_as_;
   std::set<std::string> drained_;
-  std::map<std::string, std::string> doubted_;
+  std::map<std::string, std::string> faulty_;
   std::vector<LinkFault> links_;  // between hosts that were asked for the next start
   ScaleUp scale_up_;
   std::vector<LaunchNews> news_;

@@ -94,19 +94,19 @@ void LaunchMind::trains(std::int64_t now_ns) {
   if (trained_.empty()) trained_ = given_;
 }
 
-// Takes the ranks. Both of two hosts that lost each other have lost theirs; one of them is to blame, so that the other
+// Takes the ranks. Both of two hosts that lost each other have lost theirs; one of them is the cause, so that the other
 // can come back alone.
 void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent) {
   const ScaleUp::Ranks named = in_list(ranks);
   std::vector<SilentPair> pairs = in_list(silent);
-  // Where one of them has its ranks still, the guards have found the other to blame.
+  // Where one of them has its ranks still, the guards have found the other one out.
   std::erase_if(pairs, [&](const SilentPair& pair) {
     return given_to(named, pair.from) > 0 || given_to(named, pair.of) > 0;
   });
   std::set<std::string> excused;
   for (const SilentPair& pair : pairs) excused.insert({pair.from, pair.of});
   if (!pairs.empty()) {
-    for (const std::string& blamed : blame_hosts(pairs, hosts_to_blame())) excused.erase(blamed);
+    for (const std::string& suspect : fewest_hosts(pairs, linked_hosts())) excused.erase(suspect);
   }
   // The only host of a run gets no pause for ranks that die: nothing is won by waiting, and the limits of restarts hold.
   const bool is_alone = has_one_host();
@@ -225,19 +225,19 @@ bool LaunchMind::is_new(const std::string& host) const {
   return scale_up_.pauses().has_returned(host) || has_joined;
 }
 
-std::vector<BlameHost> LaunchMind::hosts_to_blame() const {
-  std::vector<BlameHost> hosts;
+std::vector<LinkedHost> LaunchMind::linked_hosts() const {
+  std::vector<LinkedHost> hosts;
   for (const Host& host : hosts_) {
     const std::string& name = host.named.name;
     hosts.push_back({.name = name,
-                     .doubts = scale_up_.pauses().failures(name) + (is_new(name) ? 1 : 0),
+                     .suspicions = scale_up_.pauses().failures(name) + (is_new(name) ? 1 : 0),
                      .is_own = name == settings_.own_host});
   }
   return hosts;
 }
 
 // Leaves hosts out that short starts in a row have lost, or the newest one right after they joined it.
-bool LaunchMind::leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended) {
+bool LaunchMind::leaves_out_suspects(std::int64_t now_ns, const EndedStart& ended) {
   Evidence now;
   for (const SilentPair& pair : ended.silent) {
     if (is_given_ranks(pair.from) && is_given_ranks(pair.of)) now.silent.push_back(pair);
@@ -254,19 +254,19 @@ bool LaunchMind::leaves_out_blamed(std::int64_t now_ns, const EndedStart& ended)
   }
   std::vector<SilentPair> pairs = now.silent;
   if (before.has_value()) pairs.insert(pairs.end(), before->silent.begin(), before->silent.end());
-  std::set<std::string> blamed = now.died_on;
-  for (std::string& name : blame_hosts(pairs, hosts_to_blame())) blamed.insert(std::move(name));
-  std::erase_if(blamed, [&](const std::string& name) {
+  std::set<std::string> suspects = now.died_on;
+  for (std::string& name : fewest_hosts(pairs, linked_hosts())) suspects.insert(std::move(name));
+  std::erase_if(suspects, [&](const std::string& name) {
     const bool again = before.has_value() && before->mentions(name);
     return find(name) == nullptr || !now.mentions(name) || !(again || is_new(name));
   });
-  for (const std::string& name : blamed) {
+  for (const std::string& name : suspects) {
     const bool has_died = now.died_on.contains(name);
     exclude(
         now_ns, name, HostState::suspected,
         has_died ? "its ranks died, and the run ended" : "other hosts did not hear it, and the run ended");
   }
-  return !blamed.empty();
+  return !suspects.empty();
 }
 
 // Starts are given up when they have cost enough: many times what one costs until it trains, and as much work as lies
@@ -283,7 +283,7 @@ RestartLimits LaunchMind::limits_after(const EndedStart& ended) const {
   return limits;
 }
 
-Verdict LaunchMind::ended(std::int64_t now_ns, EndedStart start, bool stop_requested) {
+RestartDecision LaunchMind::ended(std::int64_t now_ns, EndedStart start, bool stop_requested) {
   EndedStart ended = in_list(std::move(start));
   StartEnd& end = ended.end;
   own_calls_fail_since_ns_ = -1;  // a start was made
@@ -301,26 +301,26 @@ Verdict LaunchMind::ended(std::int64_t now_ns, EndedStart start, bool stop_reque
   } else if (is_error_of_inputs(end)) {
     is_explained = leaves_out_unfit(now_ns, ended);
   } else if (!is_over && end.code != ExitCode::numerics && !stop_requested && !has_one_host()) {
-    is_explained = leaves_out_blamed(now_ns, ended);
+    is_explained = leaves_out_suspects(now_ns, ended);
   }
-  Verdict verdict;
+  RestartDecision decision;
   if (is_explained) {
     end.code = ExitCode::communication;
     end.kind.clear();
-    verdict = {.restart = true, .code = end.code, .sentence = end.fault};
-    if (stop_requested) verdict = after_start({&end, 1}, true, {});
+    decision = {.restart = true, .code = end.code, .sentence = end.fault};
+    if (stop_requested) decision = after_start({&end, 1}, true, {});
   } else {
     const RestartLimits limits = limits_after(ended);
     if (end.reach != Reach::run) end.kind.clear();
     starts_.push_back(end);
-    verdict = after_start(starts_, stop_requested, limits);
+    decision = after_start(starts_, stop_requested, limits);
   }
   last_end_ = end;
-  follow(verdict.restart ? LaunchOutcome::ended : LaunchOutcome::over);
-  return verdict;
+  follow(decision.restart ? LaunchOutcome::ended : LaunchOutcome::over);
+  return decision;
 }
 
-Verdict LaunchMind::own_call_failed(std::int64_t now_ns, const Error& error) {
+RestartDecision LaunchMind::own_call_failed(std::int64_t now_ns, const Error& error) {
   const bool may_pass = error.reach == Reach::minute || (error.reach == Reach::host && has_begun());
   if (own_calls_fail_since_ns_ < 0) own_calls_fail_since_ns_ = now_ns;
   const bool is_too_long = now_ns - own_calls_fail_since_ns_ > minute_patience_ms * ms;

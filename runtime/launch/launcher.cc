@@ -138,41 +138,41 @@ Result<ExitCode> Launcher::run() {
       forget_hosts();
       return shape.error();
     }
-    HF_TRY(const Verdict verdict, make_start(*shape));
-    if (!verdict.restart) {
-      if (verdict.code != ExitCode::done) say(verdict.sentence);
-      const bool refused = makes_directory && is_refusal(verdict.code);
+    HF_TRY(const RestartDecision decision, make_start(*shape));
+    if (!decision.restart) {
+      if (decision.code != ExitCode::done) say(decision.sentence);
+      const bool refused = makes_directory && is_refusal(decision.code);
       if (refused && remove_unused_directory(*env_, paths_)) claim_.reset();
-      return verdict.code;
+      return decision.code;
     }
-    say(fmt::format("{}; starting again{}", verdict.sentence,
-                    verdict.delay_ms == 0 ? "" : fmt::format(" in {} s", verdict.delay_ms / 1000)));
-    if (wait_ms(verdict.delay_ms)) shape = next_shape();
+    say(fmt::format("{}; starting again{}", decision.sentence,
+                    decision.delay_ms == 0 ? "" : fmt::format(" in {} s", decision.delay_ms / 1000)));
+    if (wait_ms(decision.delay_ms)) shape = next_shape();
     if (stop_->requested()) return stopped(after_start({&mind_->last_end(), 1}, true, {}).sentence);
   }
 }
 
 // Makes a start, and decides what follows it. Error: it could not be made, and no other can.
-Result<Verdict> Launcher::make_start(const LaunchShape& shape) {
+Result<RestartDecision> Launcher::make_start(const LaunchShape& shape) {
   Result<EndedStart> ended = start(shape);
   if (ended.ok() && cut_short_) ended = save_what_is_in_memory(shape);
   HF_TRY_VOID(check_claim());
   const std::int64_t now_ns = env_->monotonic_ns();
   if (!ended.ok()) {
-    Verdict verdict = mind_->own_call_failed(now_ns, ended.error());
-    if (!verdict.restart) return with_code(verdict.code, ended.error());
-    return verdict;
+    RestartDecision decision = mind_->own_call_failed(now_ns, ended.error());
+    if (!decision.restart) return with_code(decision.code, ended.error());
+    return decision;
   }
-  Verdict verdict = mind_->ended(now_ns, std::move(ended).value(), stop_->requested());
+  RestartDecision decision = mind_->ended(now_ns, std::move(ended).value(), stop_->requested());
   const StartEnd& end = mind_->last_end();
   tell_news();
-  clean_up_after(end, !verdict.restart);
-  if (!verdict.restart) return verdict;
+  clean_up_after(end, !decision.restart);
+  if (!decision.restart) return decision;
   failed_ns_ = env_->monotonic_ns();
   ranks_before_ = ranks_at_end(*env_, paths_, log_bytes_).value_or(shape.ranks);
   if (!ended_as_asked_) log_fault(end);
   log_drains(end.step);
-  return verdict;
+  return decision;
 }
 
 // Fails if another launcher has taken the run over: that launcher decides what follows, and its ranks could

@@ -56,7 +56,7 @@ class Launcher {
   LaunchMindSettings mind_settings() const;
   Result<void> check_claim() const;
   void ask_for_save();
-  Result<Verdict> make_start(const LaunchShape& shape);
+  Result<RestartDecision> make_start(const LaunchShape& shape);
   Result<EndedStart> start(LaunchShape shape);
   Result<EndedStart> save_what_is_in_memory(const LaunchShape& shape);
   Result<void> clean_up_before();
@@ -92,7 +92,7 @@ class Launcher {
   void read_hosts_again();
   std::map<std::string, std::string> findings_of_hosts() const;
   void say_findings() const;
-  void doubt_hosts();
+  void note_faulty_hosts();
   bool look_at_drains();
   void look_at_drains_between_starts();
   DrainView drain_view(const std::vector<std::string>& names, std::uint64_t step) const;

@@ -32,7 +32,7 @@ Result<LaunchShape> Launcher::next_shape() {
     HF_TRY_VOID(check_claim());
     read_hosts_again();
     look_at_drains_between_starts();
-    doubt_hosts();
+    note_faulty_hosts();
     ask_before_start();
     const LaunchMind::Choice choice = mind_->choose(env_->monotonic_ns());
     tell_news();
@@ -190,8 +190,8 @@ void Launcher::say_findings() const {
   for (const auto& [host, sentence] : findings_of_hosts()) say(sentence);
 }
 
-void Launcher::doubt_hosts() {
-  mind_->set_doubted(findings_of_hosts());
+void Launcher::note_faulty_hosts() {
+  mind_->set_faulty(findings_of_hosts());
 }
 
 // Takes over the drains of an earlier launcher that was killed. Those of one that came to its end are over.

@@ -55,7 +55,7 @@ int short_starts_with_same_fault(std::span<const StartEnd> starts) {
   return static_cast<int>(other - starts.rbegin());
 }
 
-Verdict end_with(ExitCode code, std::string sentence) {
+RestartDecision end_with(ExitCode code, std::string sentence) {
   return {.restart = false, .code = code, .delay_ms = 0, .sentence = std::move(sentence)};
 }
 
@@ -69,7 +69,8 @@ std::int64_t delay_ms(int without_progress, const RestartLimits& limits) {
 
 }  // namespace
 
-Verdict after_start(std::span<const StartEnd> starts, bool stop_requested, const RestartLimits& limits) {
+RestartDecision after_start(std::span<const StartEnd> starts, bool stop_requested,
+                            const RestartLimits& limits) {
   const StartEnd& last = starts.back();
   if (last.record == StartEnd::Record::finished) return end_with(ExitCode::done, "all steps are done");
   if (last.record == StartEnd::Record::saved) {

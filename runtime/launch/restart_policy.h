@@ -44,7 +44,7 @@ struct RestartLimits {
   std::int64_t longest_delay_ms = 60'000;
 };
 
-struct Verdict {
+struct RestartDecision {
   bool restart = false;
   ExitCode code = ExitCode::done;  // exit code of the launch
   std::int64_t delay_ms = 0;       // before the restart
@@ -57,7 +57,8 @@ struct Verdict {
 //     one of the run's own inputs (Reach::run)
 //   - a fault after new steps: again at once, unless short starts end in the same way again and again
 //   - else after a delay that doubles, until one of the limits says that it is pointless
-Verdict after_start(std::span<const StartEnd> starts, bool stop_requested, const RestartLimits& limits);
+RestartDecision after_start(std::span<const StartEnd> starts, bool stop_requested,
+                            const RestartLimits& limits);
 
 struct LaunchHost {
   std::string name;

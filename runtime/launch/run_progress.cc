@@ -102,12 +102,12 @@ std::optional<double> lost_job_ms(Env& env, const RunPaths& paths, std::uint64_t
                            });
 }
 
-std::string verdicts_at_end(std::span<const ReportedVerdict> verdicts, const StepMade& newest) {
+std::string hangs_at_end(std::span<const ReportedHang> hangs, const StepMade& newest) {
   std::string text;
-  for (const ReportedVerdict& verdict : verdicts) {
-    if (verdict.time_us <= newest.time_us) continue;
+  for (const ReportedHang& hang : hangs) {
+    if (hang.time_us <= newest.time_us) continue;
     if (!text.empty()) text += "; ";
-    text += verdict.sentence;
+    text += hang.sentence;
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// Reads the progress of a run from the end of its event log and from the verdicts of its guards.
+// Reads the progress of a run from the end of its event log and from the reports of its guards.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +37,9 @@ std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths&
 // event after `from_bytes`, or all of the work would be lost.
 std::optional<double> lost_job_ms(Env& env, const RunPaths& paths, std::uint64_t from_bytes);
 
-// Returns, in one line, the verdicts of guards that are newer than the newest step, from which the run has
+// Returns, in one line, the reports of guards that are newer than the newest step, from which the run has
 // not recovered. Pure.
-std::string verdicts_at_end(std::span<const ReportedVerdict> verdicts, const StepMade& newest);
+std::string hangs_at_end(std::span<const ReportedHang> hangs, const StepMade& newest);
 
 // Returns what is known of how `dead` died, to follow "they died": ": signal 9 (SIGKILL)" where that is so of
 // all, else each that is known with its rank; empty where nothing is.

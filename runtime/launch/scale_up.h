@@ -29,7 +29,7 @@ class ScaleUp {
   // hosts that have lost ranks which the start was to give back to them.
   std::vector<std::string> began(std::int64_t now_ns, const Ranks& ranks, const Ranks& given = {});
   // Records the ranks that the start has now. Returns the hosts that have lost ranks which they had got back, without
-  // those that are `excused`: others are to blame.
+  // those that are `excused`: others are the cause.
   std::vector<std::string> saw(std::int64_t now_ns, const Ranks& ranks,
                                const std::set<std::string>& excused = {});
 

@@ -59,7 +59,7 @@ bool is_same_number(double recorded, double computed) {
   return std::bit_cast<std::uint64_t>(recorded) == std::bit_cast<std::uint64_t>(computed);
 }
 
-std::vector<std::string> differing_numbers(const StepNumbers& recorded, const StepNumbers& computed) {
+std::vector<std::string> differing_numbers(const RecordedNumbers& recorded, const RecordedNumbers& computed) {
   std::vector<std::string> names;
   if (!is_same_number(recorded.loss, computed.loss)) names.emplace_back("loss");
   if (!is_same_number(recorded.grad_norm, computed.grad_norm)) names.emplace_back("grad_norm");

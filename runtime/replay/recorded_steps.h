@@ -13,8 +13,8 @@
 
 namespace holdfast::replay {
 
-// StepNumbers holds the numbers of a step that have the same bits wherever it is computed.
-struct StepNumbers {
+// RecordedNumbers holds the numbers of a step that have the same bits wherever it is computed.
+struct RecordedNumbers {
   double loss = 0.0, grad_norm = 0.0, learning_rate = 0.0;
   Digest data = {};  // of the samples of all steps up to this one
 };
@@ -23,10 +23,10 @@ struct StepNumbers {
 bool is_same_number(double recorded, double computed);
 // Returns the names of the numbers whose bits differ, in the order above. The log has null for a number that
 // is not finite, so all of those count as equal.
-std::vector<std::string> differing_numbers(const StepNumbers& recorded, const StepNumbers& computed);
+std::vector<std::string> differing_numbers(const RecordedNumbers& recorded, const RecordedNumbers& computed);
 
 struct RecordedStep {
-  StepNumbers numbers;
+  RecordedNumbers numbers;
   double duration_ms = 0.0;
 };
 

@@ -116,7 +116,7 @@ class Replay {
   Result<void> collect_lanes();
   Result<void> collect_checks();
   Result<void> compare();
-  std::vector<std::string> differences_of(std::uint64_t step, const StepNumbers& computed) const;
+  std::vector<std::string> differences_of(std::uint64_t step, const RecordedNumbers& computed) const;
 
   const ReplayInputs& inputs_;
   const ReplayRequest& request_;
@@ -245,13 +245,13 @@ Result<void> Replay::load_state() {
   return agree(worker_->start_loader());
 }
 
-std::vector<std::string> Replay::differences_of(std::uint64_t step, const StepNumbers& computed) const {
+std::vector<std::string> Replay::differences_of(std::uint64_t step, const RecordedNumbers& computed) const {
   const auto found = recorded_.steps.find(step);
   return found == recorded_.steps.end() ? std::vector<std::string>()
                                         : differing_numbers(found->second.numbers, computed);
 }
 
-StepNumbers numbers_of(const StepOutcome& outcome, const RunState& state) {
+RecordedNumbers numbers_of(const StepOutcome& outcome, const RunState& state) {
   return {.loss = outcome.loss,
           .grad_norm = outcome.grad_norm,
           .learning_rate = outcome.learning_rate,
@@ -319,7 +319,8 @@ Result<void> Replay::collect_checks() {
 // A step that ended by its numbers has no learning rate and no data digest, and no line in the log.
 Result<void> Replay::compare() {
   constexpr double none = std::numeric_limits<double>::quiet_NaN();
-  StepNumbers recorded{.loss = none, .grad_norm = none, .learning_rate = none, .data = result_.computed.data};
+  RecordedNumbers recorded{
+      .loss = none, .grad_norm = none, .learning_rate = none, .data = result_.computed.data};
   if (const auto found = recorded_.steps.find(request_.step); found != recorded_.steps.end()) {
     recorded = found->second.numbers;
     result_.recorded = recorded;

@@ -55,11 +55,11 @@ struct ReplayedStep {
   std::uint64_t step = 0;
   ReplaySource source = {};
   std::vector<SourceConfig> sources = {};  // data files, which LaneSamples refer to by index
-  StepNumbers computed = {};
-  std::vector<ReplayedLane> lanes = {};      // by lane
-  std::optional<StepNumbers> recorded = {};  // none: the run ended in this step, by numbers
-  std::vector<std::string> differing = {};   // names of the numbers whose bits differ
-  std::vector<RankChecks> checks = {};       // by rank; empty unless they were asked for
+  RecordedNumbers computed = {};
+  std::vector<ReplayedLane> lanes = {};          // by lane
+  std::optional<RecordedNumbers> recorded = {};  // none: the run ended in this step, by numbers
+  std::vector<std::string> differing = {};       // names of the numbers whose bits differ
+  std::vector<RankChecks> checks = {};           // by rank; empty unless they were asked for
   // First step since `source.step` that differs from its record; 0: none before `step`.
   std::uint64_t first_difference = 0;
   // Sentence of the error of ExitCode::numerics with which the step ended; empty: it was made. The numbers

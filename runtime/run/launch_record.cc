@@ -148,7 +148,7 @@ void report_unfit_to_launcher(Env& env, int rank, const std::string& step, const
 }
 
 // A failure is not reported: there may be no reader of the guard's own stream any more.
-void report_verdict_to_launcher(Env& env, int rank, const std::string& sentence) {
+void report_hang_to_launcher(Env& env, int rank, const std::string& sentence) {
   static_cast<void>(write_fact(env, fmt::format("{}{}", guard_prefix, env.host_id()),
                                {{"time_us", env.wall_time_us()}, {"rank", rank}, {"verdict", sentence}})
                         .ok());
@@ -199,15 +199,15 @@ std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& direc
   return ranks;
 }
 
-std::vector<ReportedVerdict> read_reported_verdicts(Env& env, const std::string& directory) {
-  std::vector<ReportedVerdict> verdicts;
+std::vector<ReportedHang> read_reported_hangs(Env& env, const std::string& directory) {
+  std::vector<ReportedHang> verdicts;
   read_guard_facts(env, directory, [&](const std::string&, const Json& fact) {
     if (!fact.contains("verdict") || !fact["verdict"].is_string()) return;
     verdicts.push_back({.time_us = whole_number_of(fact, "time_us"),
                         .rank = static_cast<int>(whole_number_of(fact, "rank")),
                         .sentence = fact["verdict"].get<std::string>()});
   });
-  std::ranges::stable_sort(verdicts, {}, &ReportedVerdict::time_us);
+  std::ranges::stable_sort(verdicts, {}, &ReportedHang::time_us);
   return verdicts;
 }
 

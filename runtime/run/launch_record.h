@@ -13,7 +13,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/os/process_identity.h"
-#include "watchdog/blame.h"
+#include "watchdog/fewest_hosts.h"
 
 namespace holdfast::run {
 
@@ -43,7 +43,7 @@ void report_end_to_launcher(Env& env, int rank, ExitCode code, int signal = 0);
 void report_unfit_to_launcher(Env& env, int rank, const std::string& step, const Error& error);
 
 // Reports, for a guard, that it has ended `rank` (launched; -1: all of its host), and why.
-void report_verdict_to_launcher(Env& env, int rank, const std::string& sentence);
+void report_hang_to_launcher(Env& env, int rank, const std::string& sentence);
 
 // Reports, for a guard, how the process of `rank` ended: "signal 9 (SIGKILL)", after it had completed `step`.
 void report_death_to_launcher(Env& env, int rank, std::int64_t process, const std::string& cause,
@@ -78,13 +78,13 @@ bool is_here(Env& env, const LaunchedRank& rank);
 // Reads the ranks in their order; those that have not written their first line whole are left out.
 std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& directory);
 
-struct ReportedVerdict {
+struct ReportedHang {
   std::int64_t time_us = 0;  // wall clock of the guard's host
   int rank = -1;
   std::string sentence = {};
 };
 // Reads the verdicts of all guards of the start, ordered by time.
-std::vector<ReportedVerdict> read_reported_verdicts(Env& env, const std::string& directory);
+std::vector<ReportedHang> read_reported_hangs(Env& env, const std::string& directory);
 // Reads which hosts do not hear each other, as their guards report.
 std::vector<SilentPair> read_silent_pairs(Env& env, const std::string& directory);
 

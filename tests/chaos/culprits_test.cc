@@ -11,7 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::Optional;
 
-ChaosRun run_with(std::vector<ChaosInjected> injected, std::vector<ReportedVerdict> verdicts,
+ChaosRun run_with(std::vector<ChaosInjected> injected, std::vector<ReportedHang> verdicts,
                   std::vector<FaultEntry> entries) {
   ChaosRun run;
   run.injected = std::move(injected);
@@ -27,7 +27,7 @@ ChaosInjected hang(std::int64_t at_s, int rank) {
 ChaosInjected livelock(std::int64_t at_s, int rank) {
   return {.fault = ChaosFault::livelock, .time_us = at_s * second, .rank = rank};
 }
-ReportedVerdict verdict(std::int64_t at_s, int rank) {
+ReportedHang verdict(std::int64_t at_s, int rank) {
   return {.time_us = at_s * second, .rank = rank};
 }
 FaultEntry mended(FaultLevel level, std::int64_t from_s, std::int64_t to_s) {

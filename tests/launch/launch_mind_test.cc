@@ -68,9 +68,9 @@ class LaunchMindTest : public testing::Test {
 TEST_F(LaunchMindTest, WrongInputsOfTheRunEndIt) {
   choose(0);
   begins(0, of_three);
-  const Verdict verdict = mind.ended(sec, failed(ExitCode::config), false);
-  EXPECT_FALSE(verdict.restart);
-  EXPECT_EQ(verdict.code, ExitCode::config);
+  const RestartDecision decision = mind.ended(sec, failed(ExitCode::config), false);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.code, ExitCode::config);
   EXPECT_EQ(mind.phase(), LaunchPhase::end);
 }
 
@@ -91,10 +91,10 @@ TEST_F(LaunchMindTest, WhatEveryHostLacksEndsAFirstStartAndIsWaitedForLater) {
 TEST_F(LaunchMindTest, AHostThatSaysItIsUnfitIsLeftOutForAWhile) {
   choose(0);
   begins(0, of_three);
-  const Verdict verdict =
+  const RestartDecision decision =
       mind.ended(sec, failed(ExitCode::data, {{.host = "c", .sentence = "no data"}}), false);
-  EXPECT_TRUE(verdict.restart);
-  EXPECT_EQ(verdict.delay_ms, 0);
+  EXPECT_TRUE(decision.restart);
+  EXPECT_EQ(decision.delay_ms, 0);
   const std::vector<LaunchNews> news = mind.take_news();
   ASSERT_EQ(news.size(), 1u);
   EXPECT_EQ(news[0].sentence, "host c is left out for 20s: no data");
@@ -114,8 +114,8 @@ TEST_F(LaunchMindTest, AStartGoesBackToTheHostsThatTrained) {
   ASSERT_TRUE(mind.ended(sec, {.end = {.fault = "as asked"}, .is_as_asked = true}, false).restart);
   choose(2 * sec);
   begins(2 * sec, of_three);
-  const Verdict verdict = mind.ended(5 * sec, failed(ExitCode::config, {}, 5), false);
-  EXPECT_TRUE(verdict.restart) << "the newcomer has another config, and everybody says so";
+  const RestartDecision decision = mind.ended(5 * sec, failed(ExitCode::config, {}, 5), false);
+  EXPECT_TRUE(decision.restart) << "the newcomer has another config, and everybody says so";
   EXPECT_THAT(choose(6 * sec), ElementsAre("a", "b"));
 }
 
@@ -201,7 +201,7 @@ TEST_F(LaunchMindTest, ANewcomerThatDoesNotReachTheRunIsNoReasonForAStart) {
 }
 
 TEST_F(LaunchMindTest, AHostThatGaveWrongNumbersIsUsedOnlyWhereOthersWillNotDo) {
-  mind.set_doubted({{"b", "it gave wrong numbers"}});
+  mind.set_faulty({{"b", "it gave wrong numbers"}});
   EXPECT_THAT(choose(0), ElementsAre("a", "b", "c")) << "with fewer hosts there were fewer ranks";
   LaunchMindSettings of_four_ranks = settings();
   of_four_ranks.ranks_on = [](const auto& hosts, int) {
@@ -211,7 +211,7 @@ TEST_F(LaunchMindTest, AHostThatGaveWrongNumbersIsUsedOnlyWhereOthersWillNotDo) 
   };
   mind = LaunchMind(of_four_ranks);
   mind.name_hosts(0, list);
-  mind.set_doubted({{"b", "it gave wrong numbers"}});
+  mind.set_faulty({{"b", "it gave wrong numbers"}});
   EXPECT_THAT(choose(0), ElementsAre("a", "c"));
   EXPECT_EQ(mind.views()[1].reason, "it gave wrong numbers");
   EXPECT_THAT(choose(0, {{0}, {0}, {}}), ElementsAre("a", "b"));
@@ -296,7 +296,7 @@ TEST_F(LaunchMindTest, OfTwoHostsThatLoseEachOtherAgainOneComesBack) {
   EXPECT_FALSE(mind.may_use("c", 5 * sec));
 }
 
-TEST_F(LaunchMindTest, AHostThatLeftForALostLinkIsNotExcusedByAnOlderDoubtAboutTheOther) {
+TEST_F(LaunchMindTest, AHostThatLeftForALostLinkIsNotExcusedByAnOlderSuspicionOfTheOther) {
   const EndedStart as_asked = {.end = {.step = 3, .fault = "as asked"}, .is_as_asked = true};
   trains(0, of_three);
   mind.has(sec, {{"a", 2}});
@@ -345,12 +345,12 @@ TEST_F(LaunchMindTest, OwnCallsAreTriedAgainForTenMinutes) {
   const Error full{.code = ExitCode::checkpoint, .message = "the disk is full", .reach = Reach::minute};
   choose(0);
   std::int64_t now_ns = 0;
-  Verdict verdict = mind.own_call_failed(now_ns, full);
-  while (verdict.restart) {
-    now_ns += verdict.delay_ms * 1'000'000;
-    verdict = mind.own_call_failed(now_ns, full);
+  RestartDecision decision = mind.own_call_failed(now_ns, full);
+  while (decision.restart) {
+    now_ns += decision.delay_ms * 1'000'000;
+    decision = mind.own_call_failed(now_ns, full);
   }
-  EXPECT_EQ(verdict.code, ExitCode::communication);
+  EXPECT_EQ(decision.code, ExitCode::communication);
   EXPECT_GT(now_ns, 600 * sec);
   EXPECT_LT(now_ns, 700 * sec);
 }
@@ -359,29 +359,29 @@ TEST_F(LaunchMindTest, AnMpirunThatCannotBeStartedIsTriedForTenMinutes) {
   const Error refused{
       .code = ExitCode::communication, .message = "no more processes", .reach = Reach::minute};
   std::int64_t now_ns = 0;
-  Verdict verdict{.restart = true};
-  while (verdict.restart && now_ns < 900 * sec) {
+  RestartDecision decision{.restart = true};
+  while (decision.restart && now_ns < 900 * sec) {
     choose(now_ns);
     begins(now_ns, of_three);  // it was about to be started
-    verdict = mind.own_call_failed(now_ns, refused);
-    now_ns += verdict.delay_ms * 1'000'000;
+    decision = mind.own_call_failed(now_ns, refused);
+    now_ns += decision.delay_ms * 1'000'000;
   }
-  EXPECT_FALSE(verdict.restart);
+  EXPECT_FALSE(decision.restart);
   EXPECT_LT(now_ns, 700 * sec);
 }
 
-TEST(BlameHosts, IsASmallestSetThatExplainsAllReports) {
-  const std::vector<BlameHost> hosts = {
+TEST(FewestHosts, IsASmallestSetThatExplainsAllReports) {
+  const std::vector<LinkedHost> hosts = {
       {.name = "a", .is_own = true}, {.name = "b"}, {.name = "c"}, {.name = "d"}};
-  const auto blame = [&](const std::vector<SilentPair>& pairs) { return blame_hosts(pairs, hosts); };
-  EXPECT_THAT(blame({}), IsEmpty());
-  EXPECT_THAT(blame({{"a", "b"}, {"b", "a"}}), ElementsAre("b")) << "the launcher has to be on the other";
-  EXPECT_THAT(blame({{"b", "c"}, {"b", "d"}, {"b", "a"}}), ElementsAre("b"));
-  EXPECT_THAT(blame({{"b", "a"}, {"c", "d"}}), ElementsAre("b", "d"));
-  EXPECT_THAT(blame({{"b", "b"}, {"x", "y"}}), IsEmpty());
-  std::vector<BlameHost> doubted = hosts;
-  doubted[1].doubts = 1;
-  EXPECT_THAT(blame_hosts(std::vector<SilentPair>{{"b", "c"}, {"c", "b"}}, doubted), ElementsAre("b"));
+  const auto fewest = [&](const std::vector<SilentPair>& pairs) { return fewest_hosts(pairs, hosts); };
+  EXPECT_THAT(fewest({}), IsEmpty());
+  EXPECT_THAT(fewest({{"a", "b"}, {"b", "a"}}), ElementsAre("b")) << "the launcher has to be on the other";
+  EXPECT_THAT(fewest({{"b", "c"}, {"b", "d"}, {"b", "a"}}), ElementsAre("b"));
+  EXPECT_THAT(fewest({{"b", "a"}, {"c", "d"}}), ElementsAre("b", "d"));
+  EXPECT_THAT(fewest({{"b", "b"}, {"x", "y"}}), IsEmpty());
+  std::vector<LinkedHost> suspected = hosts;
+  suspected[1].suspicions = 1;
+  EXPECT_THAT(fewest_hosts(std::vector<SilentPair>{{"b", "c"}, {"c", "b"}}, suspected), ElementsAre("b"));
 }
 
 TEST(LaunchPhases, TheTableHasNoWayOutOfTheEnd) {

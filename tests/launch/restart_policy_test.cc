@@ -16,7 +16,7 @@ StartEnd died(std::uint64_t step_before, std::uint64_t step, const std::string& 
 StartEnd mpirun_killed(std::uint64_t step_before, std::uint64_t step) {
   return {.step_before = step_before, .step = step, .fault = "mpirun was killed"};
 }
-Verdict after(const std::vector<StartEnd>& starts, bool stop_requested = false) {
+RestartDecision after(const std::vector<StartEnd>& starts, bool stop_requested = false) {
   return after_start(starts, stop_requested, {});
 }
 
@@ -24,9 +24,9 @@ TEST(RestartPolicy, TheRecordDecidesAndNotHowMpirunEnded) {
   StartEnd end = mpirun_killed(0, 50);
   end.record = Record::finished;
   for (const bool stop : {false, true}) {
-    const Verdict verdict = after({end}, stop);
-    EXPECT_FALSE(verdict.restart);
-    EXPECT_EQ(verdict.code, ExitCode::done);
+    const RestartDecision decision = after({end}, stop);
+    EXPECT_FALSE(decision.restart);
+    EXPECT_EQ(decision.code, ExitCode::done);
   }
   end.record = Record::saved;
   EXPECT_FALSE(after({end}).restart);
@@ -39,9 +39,9 @@ TEST(RestartPolicy, AnErrorThatEveryStartMeetsEndsAtOnceWithItsCode) {
        {ExitCode::config, ExitCode::does_not_fit, ExitCode::data, ExitCode::checkpoint, ExitCode::numerics}) {
     const StartEnd end{.record = Record::failed, .code = code};
     for (const bool stop : {false, true}) {
-      const Verdict verdict = after({end}, stop);
-      EXPECT_FALSE(verdict.restart);
-      EXPECT_EQ(verdict.code, code);
+      const RestartDecision decision = after({end}, stop);
+      EXPECT_FALSE(decision.restart);
+      EXPECT_EQ(decision.code, code);
     }
   }
 }
@@ -53,10 +53,10 @@ TEST(RestartPolicy, ALostPeerIsStartedAgainAtOnceAfterNewSteps) {
                      .step = 20,
                      .fault = "rank 1 died",
                      .kind = "rank 1 died"};
-  const Verdict verdict = after({end});
-  EXPECT_TRUE(verdict.restart);
-  EXPECT_EQ(verdict.delay_ms, 0);
-  EXPECT_EQ(verdict.sentence, "rank 1 died");
+  const RestartDecision decision = after({end});
+  EXPECT_TRUE(decision.restart);
+  EXPECT_EQ(decision.delay_ms, 0);
+  EXPECT_EQ(decision.sentence, "rank 1 died");
 }
 
 TEST(RestartPolicy, WaitsLongerAndLongerUntilThereAreNewSteps) {
@@ -83,11 +83,11 @@ TEST(RestartPolicy, StopsWithoutProgress) {
   std::vector<StartEnd> starts(4, mpirun_killed(7, 7));
   EXPECT_TRUE(after(starts).restart);
   starts.push_back(mpirun_killed(7, 6));
-  const Verdict verdict = after(starts);
-  EXPECT_FALSE(verdict.restart);
-  EXPECT_EQ(verdict.code, ExitCode::communication);
-  EXPECT_THAT(verdict.sentence, HasSubstr("5 starts in a row reached no step beyond"));
-  EXPECT_THAT(verdict.sentence, HasSubstr("mpirun was killed"));
+  const RestartDecision decision = after(starts);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.code, ExitCode::communication);
+  EXPECT_THAT(decision.sentence, HasSubstr("5 starts in a row reached no step beyond"));
+  EXPECT_THAT(decision.sentence, HasSubstr("mpirun was killed"));
 }
 
 TEST(RestartPolicy, ReachingWhatWasReachedBeforeIsNoProgress) {
@@ -99,10 +99,10 @@ TEST(RestartPolicy, StopsWhenTheSameStepFailsTheSameWay) {
   std::vector<StartEnd> starts = {died(0, 11), died(11, 11)};
   EXPECT_TRUE(after(starts).restart);
   starts.push_back(died(11, 11));
-  const Verdict verdict = after(starts);
-  EXPECT_FALSE(verdict.restart);
-  EXPECT_EQ(verdict.code, ExitCode::communication);
-  EXPECT_THAT(verdict.sentence,
+  const RestartDecision decision = after(starts);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.code, ExitCode::communication);
+  EXPECT_THAT(decision.sentence,
               HasSubstr("3 starts in a row ended behind step 11 in the same way (rank 1 died)"));
 }
 
@@ -122,10 +122,10 @@ TEST(RestartPolicy, AKilledLauncherSaysNothingAboutTheRun) {
 }
 
 TEST(RestartPolicy, AStopIsNotFollowedByAStart) {
-  const Verdict verdict = after({died(0, 11)}, /*stop_requested=*/true);
-  EXPECT_FALSE(verdict.restart);
-  EXPECT_EQ(verdict.code, ExitCode::saved);
-  EXPECT_THAT(verdict.sentence, HasSubstr("before it could save (rank 1 died)"));
+  const RestartDecision decision = after({died(0, 11)}, /*stop_requested=*/true);
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.code, ExitCode::saved);
+  EXPECT_THAT(decision.sentence, HasSubstr("before it could save (rank 1 died)"));
 }
 
 TEST(RestartPolicy, AnErrorThatIsNotTheRunsOwnIsTriedAgain) {

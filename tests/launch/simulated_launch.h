@@ -181,12 +181,12 @@ class SimulatedLaunch {
       ended = watch(ranks);
     }
     trains_ = false;
-    if (!ended.unfit.empty() || !ended.silent.empty()) count_blamed(ended);
+    if (!ended.unfit.empty() || !ended.silent.empty()) count_left_out(ended);
     if (mind_.phase() == LaunchPhase::end || !wrong_.empty() || over_) return;
-    const Verdict verdict = mind_.ended(now(), ended, false);
+    const RestartDecision decision = mind_.ended(now(), ended, false);
     take_news();
-    if (!verdict.restart) return check_end(verdict);
-    pass((verdict.delay_ms + 999) / 1000);
+    if (!decision.restart) return check_end(decision);
+    pass((decision.delay_ms + 999) / 1000);
   }
 
   EndedStart failed_to_begin() {
@@ -239,7 +239,7 @@ class SimulatedLaunch {
     }
   }
 
-  void count_blamed(const EndedStart& ended) {
+  void count_left_out(const EndedStart& ended) {
     for (const UnfitHost& unfit : ended.unfit) {
       std::vector<std::int64_t>& times = cost_s_[unfit.host];
       times.push_back(now_s_);
@@ -258,12 +258,12 @@ class SimulatedLaunch {
     }
   }
 
-  void check_end(const Verdict& verdict) {
-    const int code = static_cast<int>(verdict.code);
+  void check_end(const RestartDecision& decision) {
+    const int code = static_cast<int>(decision.code);
     const bool is_unfit = std::ranges::none_of(used_, [&](std::size_t host) { return hosts_[host].fit; });
     const bool fails_alone = inputs_wrong_ || (step_ == 0 && is_unfit);
     if (code >= 2 && code <= 5 && !fails_alone)
-      wrong_ = fmt::format("ended with {}: {}", code, verdict.sentence);
+      wrong_ = fmt::format("ended with {}: {}", code, decision.sentence);
     over_ = true;
   }
 

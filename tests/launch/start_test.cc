@@ -62,14 +62,15 @@ TEST(LaunchRecord, NothingIsToldWithoutALauncher) {
 TEST(LaunchRecord, GuardsTellWhomTheyEnded) {
   const TemporaryDirectory directory;
   VariablesEnv env({{launch_variable, directory.path()}});
-  EXPECT_TRUE(read_reported_verdicts(env, directory.path()).empty());
+  EXPECT_TRUE(read_reported_hangs(env, directory.path()).empty());
   const std::int64_t before_us = env.wall_time_us();
-  report_verdict_to_launcher(env, 2, "rank 2 (host \xff) hangs");
-  report_verdict_to_launcher(env, -1, "all wait");
-  ASSERT_TRUE(env.append_line(directory / "guard-other",
-                              "{\"time_us\":5,\"rank\":7,\"verdict\":\"rank 7 hangs\"}\n{\"rank\":3}\n{\"ran")
-                  .ok());
-  const std::vector<ReportedVerdict> reported = read_reported_verdicts(env, directory.path());
+  report_hang_to_launcher(env, 2, "rank 2 (host \xff) hangs");
+  report_hang_to_launcher(env, -1, "all wait");
+  ASSERT_TRUE(
+      env.append_line(directory / "guard-other",
+                      "{\"time_us\":5,\"rank\":7,\"verdict\":\"rank 7 hangs\"}\n{\"rank\":3}\n{\"ran")
+          .ok());
+  const std::vector<ReportedHang> reported = read_reported_hangs(env, directory.path());
   ASSERT_EQ(reported.size(), 3u);
   EXPECT_EQ(reported[0].rank, 7) << "by time, whoever said it";
   EXPECT_EQ(reported[1].rank, 2);
@@ -96,7 +97,7 @@ TEST(LaunchRecord, GuardsTellHowARankDied) {
   ASSERT_EQ(ranks.size(), 1u);
   EXPECT_EQ(ranks[0].cause, "signal 9 (SIGKILL)");
   EXPECT_EQ(ranks[0].step_at_death, 5u);
-  EXPECT_TRUE(read_reported_verdicts(env, directory.path()).empty()) << "that is no verdict";
+  EXPECT_TRUE(read_reported_hangs(env, directory.path()).empty()) << "that is no hang";
 }
 
 TEST(RunProgress, TheCausesOfDeathsThatAreKnown) {
@@ -136,13 +137,13 @@ TEST(RunProgress, TheNewestStepOfTheLog) {
 }
 
 TEST(RunProgress, WhatTheRunHasNotRecoveredFrom) {
-  const std::vector<ReportedVerdict> reported = {{.time_us = 10, .rank = 1, .sentence = "rank 1 hangs"},
-                                                 {.time_us = 20, .rank = 2, .sentence = "rank 2 hangs"},
-                                                 {.time_us = 30, .rank = -1, .sentence = "all wait"}};
-  EXPECT_EQ(verdicts_at_end(reported, {}), "rank 1 hangs; rank 2 hangs; all wait");
-  EXPECT_EQ(verdicts_at_end(reported, {.step = 7, .time_us = 15}), "rank 2 hangs; all wait");
-  EXPECT_EQ(verdicts_at_end(reported, {.step = 9, .time_us = 40}), "") << "steps were made since";
-  EXPECT_EQ(verdicts_at_end({}, {}), "");
+  const std::vector<ReportedHang> reported = {{.time_us = 10, .rank = 1, .sentence = "rank 1 hangs"},
+                                              {.time_us = 20, .rank = 2, .sentence = "rank 2 hangs"},
+                                              {.time_us = 30, .rank = -1, .sentence = "all wait"}};
+  EXPECT_EQ(hangs_at_end(reported, {}), "rank 1 hangs; rank 2 hangs; all wait");
+  EXPECT_EQ(hangs_at_end(reported, {.step = 7, .time_us = 15}), "rank 2 hangs; all wait");
+  EXPECT_EQ(hangs_at_end(reported, {.step = 9, .time_us = 40}), "") << "steps were made since";
+  EXPECT_EQ(hangs_at_end({}, {}), "");
 }
 
 TEST(RunProgress, HowManyRanksWereLeft) {

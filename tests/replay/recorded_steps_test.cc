@@ -97,9 +97,9 @@ TEST_F(RecordedStepsTest, WithoutALogThereIsNoRun) {
 
 TEST_F(RecordedStepsTest, NullIsNotFinite) {
   const RecordedSteps recorded = read(step_line(1, "null"), 1, 1);
-  const StepNumbers& there = recorded.steps.at(1).numbers;
+  const RecordedNumbers& there = recorded.steps.at(1).numbers;
   EXPECT_TRUE(std::isnan(there.loss));
-  StepNumbers here = there;
+  RecordedNumbers here = there;
   here.loss = std::numeric_limits<double>::infinity();
   EXPECT_THAT(differing_numbers(there, here), IsEmpty());
   here.loss = 1.0;
@@ -107,9 +107,10 @@ TEST_F(RecordedStepsTest, NullIsNotFinite) {
 }
 
 TEST(DifferingNumbers, ComparesBits) {
-  const StepNumbers one{.loss = 1.0, .grad_norm = 0.0, .learning_rate = 0.5, .data = {.high = 1, .low = 2}};
+  const RecordedNumbers one{
+      .loss = 1.0, .grad_norm = 0.0, .learning_rate = 0.5, .data = {.high = 1, .low = 2}};
   EXPECT_THAT(differing_numbers(one, one), IsEmpty());
-  StepNumbers other = one;
+  RecordedNumbers other = one;
   other.loss = std::nextafter(1.0, 2.0);
   other.grad_norm = -0.0;
   other.learning_rate = none;

@@ -387,7 +387,7 @@ class SimulatedGuard {
  private:
   void act(const GuardActions& actions) {
     for (const GuardAction& action : actions) {
-      if (action.kind == GuardAction::Kind::post_verdict) verdicts_.push_back(action.text);
+      if (action.kind == GuardAction::Kind::post_hang) verdicts_.push_back(action.text);
     }
   }
 
@@ -426,7 +426,7 @@ TEST_F(SimulatedRun, ARecoveryFromASlowDiskEndsNobody) {
             1);
   over = true;
   ticks->wait();
-  EXPECT_THAT(guard.verdicts(), ElementsAre());
+  EXPECT_THAT(guard.hangs(), ElementsAre());
   EXPECT_GE(machine.now_s(), 2 * minute_s) << "the disk was quick";
   EXPECT_EQ(digest(run), end);
   EXPECT_EQ(events(run, "recovery").size(), 1U);

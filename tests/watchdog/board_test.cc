@@ -341,23 +341,23 @@ TEST_F(BoardTest, TextsAreCutToWhatFits) {
   EXPECT_EQ(read_slot(board->slot(0)).wait_operation, "");
 }
 
-TEST_F(BoardTest, VerdictsCount) {
+TEST_F(BoardTest, HangsCount) {
   const std::unique_ptr<Board> board = made(1);
-  EXPECT_EQ(newest_notice(board->header().verdicts).number, 0u);
-  write_notice(board->header().verdicts, 3, "rank 3 hangs");
-  write_notice(board->header().verdicts, 1, "rank 1 hangs" + std::string(400, '!'));
-  const Notice verdict = newest_notice(board->header().verdicts);
-  EXPECT_EQ(verdict.number, 2u);
-  EXPECT_EQ(verdict.rank, 1);
-  EXPECT_EQ(verdict.sentence.size(), board_text_bytes - 1);
+  EXPECT_EQ(newest_notice(board->header().hangs).number, 0u);
+  write_notice(board->header().hangs, 3, "rank 3 hangs");
+  write_notice(board->header().hangs, 1, "rank 1 hangs" + std::string(400, '!'));
+  const Notice hang = newest_notice(board->header().hangs);
+  EXPECT_EQ(hang.number, 2u);
+  EXPECT_EQ(hang.rank, 1);
+  EXPECT_EQ(hang.sentence.size(), board_text_bytes - 1);
   // A guard dies while it writes the third one; its heir writes another.
-  BoardNotices::Entry& torn = board->header().verdicts.newest[3];
+  BoardNotices::Entry& torn = board->header().hangs.newest[3];
   torn.number = 0;
   store_text(torn.sentence, "rank 9 ha");
-  EXPECT_EQ(newest_notice(board->header().verdicts).number, 2u);
-  write_notice(board->header().verdicts, 2, "rank 2 hangs");
-  EXPECT_EQ(newest_notice(board->header().verdicts).number, 3u);
-  EXPECT_EQ(newest_notice(board->header().verdicts).sentence, "rank 2 hangs");
+  EXPECT_EQ(newest_notice(board->header().hangs).number, 2u);
+  write_notice(board->header().hangs, 2, "rank 2 hangs");
+  EXPECT_EQ(newest_notice(board->header().hangs).number, 3u);
+  EXPECT_EQ(newest_notice(board->header().hangs).sentence, "rank 2 hangs");
 }
 
 TEST_F(BoardTest, TheNewestNoticesAreKept) {

@@ -143,7 +143,7 @@ TEST(FlightMerge, NamesTheFirstOperationThatOneDidNotBegin) {
       record(3, {operation(8, 76), operation(9, 77, false)})};
   const FlightMerge merge = merge_flights(records);
   EXPECT_EQ(merge.divergence, "step 9, all_reduce 77: begun by ranks 0, 1, 3; not by rank 2");
-  EXPECT_EQ(merge.culprit, "perhaps rank 2, which is behind the others");
+  EXPECT_EQ(merge.suspect, "perhaps rank 2, which is behind the others");
 }
 
 TEST(FlightMerge, RanksThatAreTogetherDoNotDiverge) {
@@ -172,14 +172,14 @@ TEST(FlightMerge, NamesTheDeadThenTheHung) {
     each.slot.wait_begun_ns = each.now_ns - 5'900 * ms;
     each.slot.heartbeat_ns = each.now_ns;
   }
-  EXPECT_EQ(merge_flights(records).culprit, "");
+  EXPECT_EQ(merge_flights(records).suspect, "");
   records[1].slot.wait_begun_ns = 0;
   records[1].now_ns += 1'000'000 * ms;  // another host's clock
   records[1].slot.begun_ns += 1'000'000 * ms;
   records[1].slot.heartbeat_ns = records[1].slot.begun_ns;
-  EXPECT_THAT(merge_flights(records).culprit, StartsWith("rank 1 (host a) hangs: step 9 for 6.0 s"));
+  EXPECT_THAT(merge_flights(records).suspect, StartsWith("rank 1 (host a) hangs: step 9 for 6.0 s"));
   records[2].state = 'X';
-  EXPECT_EQ(merge_flights(records).culprit, "rank 2 (host a): its process exited unexpectedly");
+  EXPECT_EQ(merge_flights(records).suspect, "rank 2 (host a): its process exited unexpectedly");
 }
 
 TEST(FlightMerge, ReadsAsAPage) {

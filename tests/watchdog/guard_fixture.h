@@ -33,7 +33,7 @@ class GuardTest : public testing::Test {
   GuardTest() : board(Board::open_or_create(env, name, {.slots = 6, .ring_spans = 4}).value()) {
     write_run_directory(board->header(), directory.path());
     settings = {.board = name, .mind = {.tick_ms = 5, .late_ms = 2'000, .kill_patience_ms = for_ever_ms}};
-    settings.on_verdict = [this](int rank, const std::string& sentence) {
+    settings.on_hang = [this](int rank, const std::string& sentence) {
       static_cast<void>(env.append_line(directory / "told", fmt::format("{} {}", rank, sentence)).ok());
     };
     settings.on_end = [this](const RankDeath& death) {
@@ -124,7 +124,7 @@ class GuardTest : public testing::Test {
   }
   bool soon(const std::function<bool()>& what) { return within(soon_ms, what); }
   bool alive(int number) { return !rank(number).wait_ended(0); }
-  // By on_verdict.
+  // By on_hang.
   std::string reported() {
     const Result<std::string> text = env.read_text(directory / "told");
     return text.ok() ? *text : "";

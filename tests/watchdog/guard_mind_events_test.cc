@@ -212,7 +212,7 @@ TEST(GuardMind, AProcessThatDoesNotDieEndsTheHost) {
   const std::string sentence = "process 101 (host a) does not die of SIGKILL: the system holds it";
   EXPECT_THAT(host.texts(GuardAction::Kind::say),
               ElementsAre(testing::_, sentence + "; all ranks of this host are ended"));
-  EXPECT_THAT(host.texts(GuardAction::Kind::post_verdict), ElementsAre(testing::_, sentence));
+  EXPECT_THAT(host.texts(GuardAction::Kind::post_hang), ElementsAre(testing::_, sentence));
   EXPECT_EQ(host.done.back().action,
             (GuardAction{.kind = GuardAction::Kind::report, .rank = -1, .text = sentence}));
   host.pass(600'000);

@@ -89,7 +89,7 @@ class MindHost {
     }
     mind.begin_tick(now_ns(), wall_ms * 1'000);
     look();
-    judge();
+    find_hangs();
   }
   void pass(
       std::int64_t duration_ms, const std::function<void()>& before_tick = [] {}) {
@@ -157,7 +157,7 @@ class MindHost {
     const bool wanted = mind.wants_processes();
     act(mind.end_look(wanted ? processes() : std::vector<SlotProcess>(), has_peers));
   }
-  void judge() {
+  void find_hangs() {
     HostEvidence evidence;
     for (const Rank& each : ranks) evidence.slots.push_back(each.slot);
     evidence.leaves_because_of = leaves_because_of;
@@ -166,7 +166,7 @@ class MindHost {
       evidence.distant = distant;
     }
     if (mind.wants_processes(evidence)) evidence.processes = processes();
-    act(mind.judge(evidence));
+    act(mind.find_hangs(evidence));
   }
   void act(const GuardActions& actions) {
     for (const GuardAction& action : actions) {

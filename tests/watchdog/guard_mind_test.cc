@@ -1,5 +1,5 @@
 // Tests whom a guard ends because it hangs, when, whom it leaves alone, and what it says, on a clock that the
-// test moves. That a guard sees and ends real processes: guard_test.cc, guard_verdict_test.cc.
+// test moves. That a guard sees and ends real processes: guard_test.cc, guard_hang_test.cc.
 #include "watchdog/guard_mind.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ TEST(GuardMind, EndsTheOneThatHangs) {
       "rank 2 (host a) hangs: step 9 for 150 ms, 100 ms are the limit; it waits for nobody";
   EXPECT_THAT(host.actions(),
               ElementsAre(GuardAction{.kind = GuardAction::Kind::take_flight, .text = sentence},
-                          GuardAction{.kind = GuardAction::Kind::post_verdict, .rank = 2, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::post_hang, .rank = 2, .text = sentence},
                           GuardAction{.kind = GuardAction::Kind::kill, .slot = 2},
                           GuardAction{.kind = GuardAction::Kind::say, .text = sentence + "; it is ended"},
                           GuardAction{.kind = GuardAction::Kind::report, .rank = 2, .text = sentence}));
@@ -149,7 +149,7 @@ TEST(GuardMind, EndsAllThatAreStoppedOneAfterTheOther) {
   EXPECT_EQ(host.killed_ms(0), 150);
   EXPECT_EQ(host.killed_ms(1), 200);
   EXPECT_EQ(host.killed_ms(2), 250);
-  EXPECT_THAT(host.texts(GuardAction::Kind::post_verdict), SizeIs(3));
+  EXPECT_THAT(host.texts(GuardAction::Kind::post_hang), SizeIs(3));
 }
 
 TEST(GuardMind, EndsAllThatHangWhereNoTimeIsLearnedYet) {
@@ -158,7 +158,7 @@ TEST(GuardMind, EndsAllThatHangWhereNoTimeIsLearnedYet) {
   host.pass(250);
   ASSERT_THAT(host.killed(), ElementsAre(3, 4));
   EXPECT_EQ(host.killed_ms(3), host.killed_ms(4));
-  const std::vector<std::string> sentences = host.texts(GuardAction::Kind::post_verdict);
+  const std::vector<std::string> sentences = host.texts(GuardAction::Kind::post_hang);
   ASSERT_THAT(sentences, SizeIs(2));
   EXPECT_THAT(host.texts(GuardAction::Kind::take_flight), ElementsAre(sentences[0] + "; " + sentences[1]));
   EXPECT_EQ(host.done[3].action.kind, GuardAction::Kind::kill) << "all is told before anybody has gone";
@@ -335,7 +335,7 @@ TEST(GuardMind, EndsAllWhoWaitForEachOther) {
       "all-reduce for 250 ms; and 1 more";
   EXPECT_THAT(host.actions(),
               ElementsAre(GuardAction{.kind = GuardAction::Kind::take_flight, .text = sentence},
-                          GuardAction{.kind = GuardAction::Kind::post_verdict, .rank = -1, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::post_hang, .rank = -1, .text = sentence},
                           GuardAction{.kind = GuardAction::Kind::kill, .slot = 0},
                           GuardAction{.kind = GuardAction::Kind::kill, .slot = 1},
                           GuardAction{.kind = GuardAction::Kind::kill, .slot = 2},
@@ -356,7 +356,7 @@ TEST(GuardMind, EndsAllOfAHostThatHasToLeaveForALostLink) {
       "go on";
   EXPECT_THAT(host.actions(),
               ElementsAre(GuardAction{.kind = GuardAction::Kind::take_flight, .text = sentence},
-                          GuardAction{.kind = GuardAction::Kind::post_verdict, .rank = -1, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::post_hang, .rank = -1, .text = sentence},
                           GuardAction{.kind = GuardAction::Kind::kill, .slot = 0},
                           GuardAction{.kind = GuardAction::Kind::kill, .slot = 1},
                           GuardAction{.kind = GuardAction::Kind::say,

@@ -63,7 +63,7 @@ TEST_F(GuardTest, WritesWhatAllWereAtWhenOneDies) {
   EXPECT_EQ(flights()[1].state, 'X');
   EXPECT_EQ(flights()[1].slot.step, 9u);
   EXPECT_TRUE(alive(0) && alive(2));
-  EXPECT_EQ(newest_notice(board->header().verdicts).number, 0u);
+  EXPECT_EQ(newest_notice(board->header().hangs).number, 0u);
 }
 
 TEST_F(GuardTest, SaysWhichSignalOrExitCodeEndedARank) {

@@ -217,7 +217,7 @@ TEST(PeerHostMonitor, AGuardThatEndsIsNoSilence) {
   EXPECT_TRUE(sight.misses(1, 76 * second)) << "closed by this side, because nothing came";
 }
 
-TEST(PeerHostMonitor, WhoStoodStillHasHeardNobodyAndBlamesNobody) {
+TEST(PeerHostMonitor, WhoStoodStillHasHeardNobodyAndSuspectsNobody) {
   PeerHostMonitor sight(setup_of(2, 0));
   EXPECT_TRUE(sight.heard(beat(1, 1), second));
   sight.looked_late(60 * second);

@@ -255,15 +255,15 @@ TEST_F(RankWatchTest, LeavesItsSlot) {
   EXPECT_EQ(view().launched_rank, 2);
 }
 
-TEST_F(RankWatchTest, TakesAVerdictOnce) {
+TEST_F(RankWatchTest, TakesAHangOnce) {
   const auto early = begin(0);
-  write_notice(early->board().header().verdicts, 1, "rank 1 hangs");
+  write_notice(early->board().header().hangs, 1, "rank 1 hangs");
   const auto late = begin(1);
-  EXPECT_EQ(early->take_verdict(), "rank 1 hangs");
-  EXPECT_EQ(early->take_verdict(), "");
-  EXPECT_EQ(late->take_verdict(), "") << "from before its time";
-  write_notice(early->board().header().verdicts, 2, "rank 2 hangs");
-  EXPECT_EQ(late->take_verdict(), "rank 2 hangs");
+  EXPECT_EQ(early->take_hang(), "rank 1 hangs");
+  EXPECT_EQ(early->take_hang(), "");
+  EXPECT_EQ(late->take_hang(), "") << "from before its time";
+  write_notice(early->board().header().hangs, 2, "rank 2 hangs");
+  EXPECT_EQ(late->take_hang(), "rank 2 hangs");
 }
 
 TEST_F(RankWatchTest, HearsOfALostSpareOnce) {
@@ -272,7 +272,7 @@ TEST_F(RankWatchTest, HearsOfALostSpareOnce) {
   write_notice(watch->board().header().lost_spares, 3, "rank 3 (host a)");
   EXPECT_EQ(watch->take_lost_spares(), "rank 3 (host a)");
   EXPECT_EQ(watch->take_lost_spares(), "");
-  EXPECT_EQ(watch->take_verdict(), "");
+  EXPECT_EQ(watch->take_hang(), "");
 }
 
 TEST_F(RankWatchTest, HearsOfAllThatWasSaidMeanwhile) {
@@ -281,10 +281,10 @@ TEST_F(RankWatchTest, HearsOfAllThatWasSaidMeanwhile) {
   write_notice(header.lost_spares, 3, "rank 3 (host a)");
   write_notice(header.lost_spares, 4, "rank 4 (host b), rank 5 (host b)");
   EXPECT_EQ(watch->take_lost_spares(), "rank 3 (host a), rank 4 (host b), rank 5 (host b)");
-  write_notice(header.verdicts, 1, "rank 1 hangs");
-  write_notice(header.verdicts, 2, "rank 2 hangs");
-  EXPECT_EQ(watch->take_verdict(), "rank 1 hangs; rank 2 hangs");
-  EXPECT_EQ(watch->take_verdict(), "");
+  write_notice(header.hangs, 1, "rank 1 hangs");
+  write_notice(header.hangs, 2, "rank 2 hangs");
+  EXPECT_EQ(watch->take_hang(), "rank 1 hangs; rank 2 hangs");
+  EXPECT_EQ(watch->take_hang(), "");
 }
 
 TEST_F(RankWatchTest, ItsRingIsReadFromOutside) {
@@ -391,7 +391,7 @@ TEST_F(RankWatchTest, EndsAGuardThatHangsAndStartsAnother) {
   EXPECT_EQ(header().guard_generation, 2u);
 }
 
-TEST_F(RankWatchTest, AfterAPauseOfItsOwnItJudgesNoGuard) {
+TEST_F(RankWatchTest, AfterAPauseOfItsOwnItSuspectsNoGuard) {
   guard = {"sleep", "1000"};
   const auto watch = begin();
   const std::unique_ptr<Process> paused = guard_process();

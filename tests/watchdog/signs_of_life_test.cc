@@ -113,7 +113,7 @@ TEST(SignsOfLife, TheKernelIsAskedOnlyWhereTheBoardIsQuiet) {
 
   SlotView waits = slot;
   waits.wait_begun_ns = 1'500 * ms;
-  EXPECT_FALSE(signs.wants_process_look(waits, 9'000 * ms)) << "it is not blamed";
+  EXPECT_FALSE(signs.wants_process_look(waits, 9'000 * ms)) << "it is not suspected";
   SlotView spare = slot;
   spare.phase = Phase::spare;
   EXPECT_FALSE(signs.wants_process_look(spare, 9'000 * ms));

@@ -70,8 +70,8 @@ struct ChaosRun {
   std::string directory = {};
   std::vector<ChaosInjected> injected = {};  // in the order of time
   std::vector<ChaosLaunch> launches = {};
-  std::int64_t ended_truthfully = 0;           // launches that ended so, followed by another one
-  std::vector<ReportedVerdict> verdicts = {};  // verdicts of the guards, in the order of time
+  std::int64_t ended_truthfully = 0;        // launches that ended so, followed by another one
+  std::vector<ReportedHang> verdicts = {};  // verdicts of the guards, in the order of time
   // Verdicts on numbers that the undisturbed run does not have, in the order of the log.
   std::vector<VerdictEvent> number_verdicts = {};
   IncidentLog ledger = {};

@@ -53,7 +53,7 @@ Json json_of(const ChaosRun& run) {
     faults.push_back(std::move(fault));
   }
   Json verdicts = Json::array();
-  for (const ReportedVerdict& verdict : run.verdicts)
+  for (const ReportedHang& verdict : run.verdicts)
     verdicts.push_back({{"time_us", verdict.time_us}, {"rank", verdict.rank}, {"verdict", verdict.sentence}});
   Json losses = Json::array();
   for (const CheckedLoss& checked : check_losses(run)) losses.push_back(json_of(checked));

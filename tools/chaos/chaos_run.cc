@@ -65,7 +65,7 @@ class Executor {
     run_.duration_ms = (env_->monotonic_ns() - begun_ns_) / 1'000'000;
     HF_TRY_VOID(env_->remove(points_log()));
     run_.verdicts = watcher_.verdicts();
-    std::ranges::stable_sort(run_.verdicts, {}, &ReportedVerdict::time_us);
+    std::ranges::stable_sort(run_.verdicts, {}, &ReportedHang::time_us);
     if (Result<IncidentLog> ledger = read_incident_log(*env_, paths_); ledger.ok())
       run_.ledger = std::move(ledger).value();
     if (const auto verdict = find_culprits(run_).on_slow_storage; run_.wrong.empty() && verdict.has_value())

@@ -33,7 +33,7 @@ class Judge {
   }
 
   Culprits judge() {
-    for (const ReportedVerdict& verdict : run_->verdicts) take(verdict);
+    for (const ReportedHang& verdict : run_->verdicts) take(verdict);
     for (Hang& hang : hangs_) {
       if (!hang.settled && !hang.by_other && was_noticed(hang) && !is_excused(hang))
         settle(hang, NamedRank::nobody);
@@ -67,7 +67,7 @@ class Judge {
     return hang;
   }
 
-  void take(const ReportedVerdict& verdict) {
+  void take(const ReportedHang& verdict) {
     const auto is_there = [&](const Hang& hang) {
       return hang.time_us <= verdict.time_us + same_moment_us &&
              verdict.time_us <= hang.over_us + same_moment_us;

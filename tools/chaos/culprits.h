@@ -29,7 +29,7 @@ struct Culprits {
   std::vector<NamedHang> each;         // one for each of run.injected
   std::int64_t baseless_verdicts = 0;  // verdicts that name a rank while none hung
   // First of these after storage had become slow, which no rank may be ended for; none: there is none.
-  std::optional<ReportedVerdict> on_slow_storage = {};
+  std::optional<ReportedHang> on_slow_storage = {};
 };
 
 // Finds them by the guards' own messages; `run.verdicts` and `run.injected` are in the order of time.

@@ -103,7 +103,7 @@ void RunWatcher::find_ranks() {
 
 // A start whose directory is being removed has said what it had to say.
 void RunWatcher::find_verdicts() {
-  const std::vector<ReportedVerdict> reported = read_reported_verdicts(*env_, paths_.launch() + "/" + start_);
+  const std::vector<ReportedHang> reported = read_reported_hangs(*env_, paths_.launch() + "/" + start_);
   if (reported.size() <= verdicts_.size() - verdicts_before_) return;
   verdicts_.resize(verdicts_before_);
   verdicts_.insert(verdicts_.end(), reported.begin(), reported.end());

@@ -77,7 +77,7 @@ class RunWatcher {
   // Returns the fault points that were triggered since the last call.
   std::vector<TriggeredFault> take_points();
   // Returns the verdicts of the guards, in all starts.
-  const std::vector<ReportedVerdict>& verdicts() const { return verdicts_; }
+  const std::vector<ReportedHang>& verdicts() const { return verdicts_; }
   // Returns mpirun's process, or null when there is none.
   std::unique_ptr<Process> mpirun() const;
   // Returns the newest step of a living rank of this host, as the board says, also while the log cannot be
@@ -117,7 +117,7 @@ class RunWatcher {
   std::unique_ptr<Board> board_;  // board of that start
   // Ranks by host and process, of all starts.
   std::map<std::pair<std::string, std::int64_t>, int> rank_of_process_;
-  std::vector<ReportedVerdict> verdicts_;
+  std::vector<ReportedHang> verdicts_;
   std::size_t verdicts_before_ = 0;  // verdicts of earlier starts
 };
 

@@ -36,7 +36,7 @@ bool read_board(FuzzEnv& env) {
     return false;
   }
   Board& board = **opened;
-  check_notices(board.header().verdicts);
+  check_notices(board.header().hangs);
   check_notices(board.header().lost_spares);
   require(read_run_directory(board.header()).size() <= board.header().run_directory.size(),
           "too long a path");
@@ -47,7 +47,7 @@ bool read_board(FuzzEnv& env) {
     static_cast<void>(may_hang(ranks.back(), FuzzEnv::now_ns));
     records.push_back(checked_record(env, board, slot));
   }
-  static_cast<void>(find_culprit(ranks, FuzzEnv::now_ns, 1'000'000'000));
+  static_cast<void>(find_hung_rank(ranks, FuzzEnv::now_ns, 1'000'000'000));
   static_cast<void>(storage_sentence(ranks, FuzzEnv::now_ns, 1'000'000'000));
   static_cast<void>(merge_flights(records));
   static_cast<void>(flight_text(records));
@@ -101,7 +101,7 @@ std::vector<std::byte> board_of(std::int64_t early, std::int64_t late) {
   slot.ring_spans = 3;
   slot.spans_opened = 4;
   board->ring(1)[0] = {.kind = SpanKind::all_reduce, .bucket = 4, .step = 12, .begin = {.time_ns = 3}};
-  write_notice(board->header().verdicts, 1, "rank 1 hangs");
+  write_notice(board->header().hangs, 1, "rank 1 hangs");
   write_run_directory(board->header(), "/runs/a");
   return env.shared_memory("board");
 }

@@ -30,9 +30,9 @@ void write_final_status(const GuardMessage& message) {
     require(sight.silent(now_ns).size() <= 2, "it does not hear more hosts than there are");
     const std::vector<WatchedRank> ranks = sight.ranks(now_ns);
     require(ranks.size() <= message.ranks.size() + message.ended.size(), "more ranks than were told");
-    const HangVerdict verdict = find_culprit(ranks, now_ns, 1'000'000'000);
-    if (verdict.kind == HangVerdict::Kind::culprit)
-      require(verdict.index < ranks.size() && !verdict.sentence.empty(), "a culprit that is none of them");
+    const HangReport report = find_hung_rank(ranks, now_ns, 1'000'000'000);
+    if (report.kind == HangReport::Kind::rank)
+      require(report.index < ranks.size() && !report.sentence.empty(), "the rank that hangs is none of them");
     static_cast<void>(storage_sentence(ranks, now_ns, 1'000'000'000));
     if (heard) sight.closed(message.host, now_ns);
   }

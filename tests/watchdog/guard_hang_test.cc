@@ -28,9 +28,9 @@ using testing::HasSubstr;
 using testing::SizeIs;
 using testing::StartsWith;
 
-class GuardVerdictTest : public GuardTest {};
+class GuardHangTest : public GuardTest {};
 
-TEST_F(GuardVerdictTest, EndsTheOneThatHangs) {
+TEST_F(GuardHangTest, EndsTheOneThatHangs) {
   add_ranks(4);
   for (const int innocent : {0, 1, 3}) waits(innocent, for_ever_ms);
   computes(2, 100);
@@ -38,18 +38,18 @@ TEST_F(GuardVerdictTest, EndsTheOneThatHangs) {
   ASSERT_TRUE(rank(2).wait_ended(soon_ms));
   EXPECT_GE(env.monotonic_ns() - slot(2).begun_ns, 100 * ms);
   ASSERT_TRUE(soon([&] { return flights().size() == 4; }));
-  const Notice verdict = newest_notice(board->header().verdicts);
-  EXPECT_EQ(verdict.rank, 2);
-  EXPECT_THAT(verdict.sentence, HasSubstr("rank 2 (host " + env.host_name() + ") hangs: step 9 for "));
-  EXPECT_EQ(flights()[0].reason, verdict.sentence);
+  const Notice hang = newest_notice(board->header().hangs);
+  EXPECT_EQ(hang.rank, 2);
+  EXPECT_THAT(hang.sentence, HasSubstr("rank 2 (host " + env.host_name() + ") hangs: step 9 for "));
+  EXPECT_EQ(flights()[0].reason, hang.sentence);
   ASSERT_TRUE(ticks(20));
-  EXPECT_EQ(said(), "holdfast guard: " + verdict.sentence + "; it is ended\n");
-  EXPECT_EQ(reported(), "2 " + verdict.sentence + "\n");
+  EXPECT_EQ(said(), "holdfast guard: " + hang.sentence + "; it is ended\n");
+  EXPECT_EQ(reported(), "2 " + hang.sentence + "\n");
   EXPECT_TRUE(alive(0) && alive(1) && alive(3));
-  EXPECT_EQ(newest_notice(board->header().verdicts).number, 1u);
+  EXPECT_EQ(newest_notice(board->header().hangs).number, 1u);
 }
 
-TEST_F(GuardVerdictTest, EndsAStoppedOneAlthoughItSaysThatItWaitsAndLooks) {
+TEST_F(GuardHangTest, EndsAStoppedOneAlthoughItSaysThatItWaitsAndLooks) {
   add_ranks(3);
   waits(0, for_ever_ms);
   waits(1, 50);
@@ -57,11 +57,11 @@ TEST_F(GuardVerdictTest, EndsAStoppedOneAlthoughItSaysThatItWaitsAndLooks) {
   ASSERT_TRUE(rank(1).signal(SIGSTOP).ok());
   start_guard();
   ASSERT_TRUE(rank(1).wait_ended(soon_ms));
-  EXPECT_THAT(newest_notice(board->header().verdicts).sentence, HasSubstr("it is stopped"));
+  EXPECT_THAT(newest_notice(board->header().hangs).sentence, HasSubstr("it is stopped"));
   EXPECT_TRUE(alive(0) && alive(2));
 }
 
-TEST_F(GuardVerdictTest, EndsAStoppedOneInAPhaseThatMayTakeLong) {
+TEST_F(GuardHangTest, EndsAStoppedOneInAPhaseThatMayTakeLong) {
   add_ranks(1);
   computes(0, for_ever_ms);
   slot(0).phase = static_cast<std::uint32_t>(Phase::save);
@@ -70,12 +70,12 @@ TEST_F(GuardVerdictTest, EndsAStoppedOneInAPhaseThatMayTakeLong) {
   ASSERT_TRUE(rank(0).signal(SIGSTOP).ok());
   start_guard();
   ASSERT_TRUE(rank(0).wait_ended(soon_ms));
-  EXPECT_THAT(newest_notice(board->header().verdicts).sentence, HasSubstr("hangs: save, step 9 for "));
-  EXPECT_THAT(newest_notice(board->header().verdicts).sentence,
+  EXPECT_THAT(newest_notice(board->header().hangs).sentence, HasSubstr("hangs: save, step 9 for "));
+  EXPECT_THAT(newest_notice(board->header().hangs).sentence,
               HasSubstr("it is stopped, which it may be for 50 ms"));
 }
 
-TEST_F(GuardVerdictTest, EndsAllWhoWaitForEachOther) {
+TEST_F(GuardHangTest, EndsAllWhoWaitForEachOther) {
   add_ranks(3);
   for (int each = 0; each < 3; ++each) waits(each, 50);
   const pid_t guard = start_guard();
@@ -84,13 +84,13 @@ TEST_F(GuardVerdictTest, EndsAllWhoWaitForEachOther) {
   EXPECT_FALSE(alive(0) || alive(1) || alive(2));
   EXPECT_THAT(said(), HasSubstr("all ranks wait for each other: rank 0, step 9, for an all-reduce"));
   EXPECT_THAT(said(), HasSubstr("; all ranks of this host are ended\n"));
-  EXPECT_EQ(newest_notice(board->header().verdicts).rank, -1);
+  EXPECT_EQ(newest_notice(board->header().hangs).rank, -1);
   EXPECT_THAT(reported(), StartsWith("-1 all ranks wait for each other"));
   EXPECT_THAT(flights(), SizeIs(3));
 }
 
 // A guard that was stopped sees by its clock that it was, and the time until then counts for nobody.
-TEST_F(GuardVerdictTest, ATickThatComesLateIsSeen) {
+TEST_F(GuardHangTest, ATickThatComesLateIsSeen) {
   constexpr std::int64_t deadline_ms = 400;
   settings.mind.late_ms = 300;
   add_ranks(2);
@@ -126,7 +126,7 @@ pid_t start_worker(const std::function<void()>& work) {
   return child;
 }
 
-TEST_F(GuardVerdictTest, SeesThatOneFaultsPagesAndOneReadsFilesAndThatOneOnlyBurnsTime) {
+TEST_F(GuardHangTest, SeesThatOneFaultsPagesAndOneReadsFilesAndThatOneOnlyBurnsTime) {
   const std::string path = directory / "data";
   ASSERT_TRUE(env.replace_text(path, std::string(1 << 16, 'x')).ok());
   const std::vector<std::function<void()>> works = {

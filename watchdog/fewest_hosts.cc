@@ -1,4 +1,4 @@
-#include "watchdog/blame.h"
+#include "watchdog/fewest_hosts.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -17,10 +17,10 @@ constexpr std::size_t max_searched = 12;
 
 class CoverSearch {
  public:
-  CoverSearch(std::span<const SilentPair> pairs, std::span<const BlameHost> hosts)
+  CoverSearch(std::span<const SilentPair> pairs, std::span<const LinkedHost> hosts)
       : hosts_(hosts), missed_(hosts.size()) {
     const auto index_of = [&](const std::string& name) {
-      return static_cast<std::size_t>(std::ranges::find(hosts, name, &BlameHost::name) - hosts.begin());
+      return static_cast<std::size_t>(std::ranges::find(hosts, name, &LinkedHost::name) - hosts.begin());
     };
     for (const SilentPair& pair : pairs) {
       const std::size_t from = index_of(pair.from), of = index_of(pair.of);
@@ -48,16 +48,16 @@ class CoverSearch {
 
   // Lower is better.
   auto cost(const Cover& cover) const {
-    int doubts = 0, missed = 0;
+    int suspicions = 0, missed = 0;
     bool has_own = false;
     long sum = 0;
     for (const std::size_t host : cover) {
-      doubts += hosts_[host].doubts;
+      suspicions += hosts_[host].suspicions;
       missed += missed_[host];
       has_own = has_own || hosts_[host].is_own;
       sum += static_cast<long>(host);
     }
-    return std::tuple(cover.size(), -doubts, has_own, -missed, -sum);
+    return std::tuple(cover.size(), -suspicions, has_own, -missed, -sum);
   }
 
   Cover greedy(std::set<Pair> edges) const {
@@ -85,7 +85,7 @@ class CoverSearch {
     }
   }
 
-  std::span<const BlameHost> hosts_;
+  std::span<const LinkedHost> hosts_;
   std::set<Pair> edges_;
   std::vector<int> missed_;  // by host, how often it was missed
   Cover best_;
@@ -93,7 +93,7 @@ class CoverSearch {
 
 }  // namespace
 
-std::vector<std::string> blame_hosts(std::span<const SilentPair> pairs, std::span<const BlameHost> hosts) {
+std::vector<std::string> fewest_hosts(std::span<const SilentPair> pairs, std::span<const LinkedHost> hosts) {
   std::vector<std::string> names;
   for (const std::size_t host : CoverSearch(pairs, hosts).find()) names.push_back(hosts[host].name);
   return names;
