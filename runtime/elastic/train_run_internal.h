@@ -202,7 +202,7 @@ class TrainRun {
   TrainInputs launched_;
   RunSetup setup_;
   RunGroup group_;
-  RankMemory memory_;
+  EpochMemory memory_;
   StartupClock clock_;
   JoinedTransport transport_;
   RunLog log_;

@@ -42,8 +42,8 @@ struct RunGroup {
   int reported_active = 0;        // active ranks, as reported to the watchdog
 };
 
-// RankMemory holds memory that is kept from one epoch to the next.
-struct RankMemory {
+// EpochMemory holds memory that is kept from one epoch to the next.
+struct EpochMemory {
   PreparedRank own = {};  // used if the caller has prepared nothing
   KeptMemory& kept;       // memory of the workers
   SlotPool& slots;        // slots of their snapshots and replicas
