@@ -380,14 +380,14 @@ class SimulatedGuard {
       evidence.processes.push_back({.state = 'S', .resident_bytes = 1 << 20});
     }
     act(mind_.end_look(evidence.processes, false));
-    act(mind_.judge(evidence));
+    act(mind_.find_hangs(evidence));
   }
-  const std::vector<std::string>& verdicts() const { return verdicts_; }
+  const std::vector<std::string>& hangs() const { return hangs_; }
 
  private:
   void act(const GuardActions& actions) {
     for (const GuardAction& action : actions) {
-      if (action.kind == GuardAction::Kind::post_hang) verdicts_.push_back(action.text);
+      if (action.kind == GuardAction::Kind::post_hang) hangs_.push_back(action.text);
     }
   }
 
@@ -396,7 +396,7 @@ class SimulatedGuard {
   std::unique_ptr<Board> board_;
   GuardMind mind_;
   DeadlineLimits limits_ = deadline_limits({});
-  std::vector<std::string> verdicts_;
+  std::vector<std::string> hangs_;
 };
 
 // A recovery reads a checkpoint from a disk that takes minutes for it: nobody hangs, and nobody is given up.
