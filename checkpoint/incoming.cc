@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "checkpoint/names.h"
-#include "runtime/os/durable_directory.h"
+#include "runtime/os/paths.h"
 
 namespace holdfast::checkpoint {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/os/posix_variables.h"
+#include "runtime/os/posix_start.h"
 
 namespace holdfast::parallel {
 namespace {

@@ -17,7 +17,6 @@
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/machine_facts.h"
-#include "runtime/os/shared_memory_facts.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"

@@ -1,6 +1,8 @@
 #include "runtime/data/sample_order.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "runtime/core/check.h"
@@ -85,6 +87,91 @@ SampleId SampleOrder::at_weighted(std::uint64_t position) const {
 
 std::uint32_t SampleOrder::source_holding(std::uint64_t index) const {
   return static_cast<std::uint32_t>(std::ranges::upper_bound(first_, index) - first_.begin() - 1);
+}
+
+namespace {
+
+// Any function will do for a bijection; this one spreads every input bit over the low half.
+std::uint64_t round_function(std::uint64_t half, std::uint64_t key) {
+  std::uint64_t x = half ^ key;
+  x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+  x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
+  return x ^ (x >> 32);
+}
+
+}  // namespace
+
+Permutation::Permutation(std::uint64_t length, std::uint64_t key) : length_(length) {
+  HF_CHECK(length >= 1);
+  // The bits of the largest index, not of the length: 4^k indices need exactly 2k bits, 4^k + 1 need two
+  // more.
+  half_bits_ = std::max(1, (static_cast<int>(std::bit_width(length - 1)) + 1) / 2);
+  half_mask_ = (std::uint64_t{1} << half_bits_) - 1;
+  for (std::size_t i = 0; i < keys_.size(); ++i) keys_[i] = mix64(key, i);
+}
+
+std::uint64_t Permutation::encrypt(std::uint64_t value) const {
+  std::uint64_t left = value >> half_bits_;
+  std::uint64_t right = value & half_mask_;
+  for (int i = 0; i < rounds; ++i) {
+    const std::uint64_t mixed =
+        left ^ (round_function(right, keys_[static_cast<std::size_t>(i)]) & half_mask_);
+    left = right;
+    right = mixed;
+  }
+  return (left << half_bits_) | right;
+}
+
+// Cycle walking: the cipher permutes 4^half_bits values; following it until it is back below the length
+// permutes those.
+std::uint64_t Permutation::operator()(std::uint64_t index) const {
+  HF_CHECK(index < length_);
+  std::uint64_t value = encrypt(index);
+  while (value >= length_) value = encrypt(value);
+  return value;
+}
+
+namespace {
+
+__extension__ using Wide = unsigned __int128;  // products of a sample's number and 2^32
+
+constexpr std::uint64_t one = std::uint64_t{1} << 32;  // the fraction 1
+
+}  // namespace
+
+SampleSubset::SampleSubset(Part part, const ValidationRule& rule, std::uint64_t source, std::uint64_t samples)
+    : part_(part), samples_(samples), count_(samples), key_(mix64(rule.seed, source)) {
+  HF_CHECK(rule.fraction > 0.0 && rule.fraction <= 0.5, "fraction {}", rule.fraction);
+  const auto fraction = static_cast<std::uint64_t>(std::llround(rule.fraction * static_cast<double>(one)));
+  fraction_ = std::max<std::uint64_t>(1, fraction);
+  if (part == Part::all) return;
+  const std::uint64_t whole_groups = group_of(samples);
+  const std::uint64_t held = whole_groups + (held_back(whole_groups) < samples ? 1 : 0);
+  count_ = part == Part::validation ? held : samples - held;
+}
+
+std::uint64_t SampleSubset::at(std::uint64_t index) const {
+  HF_CHECK(index < count_);
+  if (part_ == Part::all) return index;
+  if (part_ == Part::validation) return held_back(index);
+  // The number of training samples before group g is floor(g * (1 - fraction) / fraction); the last g with at
+  // most `index` of them holds the requested sample.
+  const auto group = static_cast<std::uint64_t>((Wide{index + 1} * fraction_ - 1) / (one - fraction_));
+  const std::uint64_t sample = index + group;
+  return sample < held_back(group) ? sample : sample + 1;
+}
+
+std::uint64_t SampleSubset::group_begin(std::uint64_t group) const {
+  return static_cast<std::uint64_t>(Wide{group} * one / fraction_);
+}
+
+std::uint64_t SampleSubset::group_of(std::uint64_t sample) const {
+  return static_cast<std::uint64_t>((Wide{sample + 1} * fraction_ - 1) >> 32);
+}
+
+std::uint64_t SampleSubset::held_back(std::uint64_t group) const {
+  const std::uint64_t begin = group_begin(group);
+  return begin + mix64(key_, group) % (group_begin(group + 1) - begin);
 }
 
 }  // namespace holdfast::data

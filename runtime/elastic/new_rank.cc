@@ -6,8 +6,8 @@
 
 #include "runtime/core/record.h"
 #include "runtime/elastic/planned_rank.h"
-#include "runtime/os/available_memory.h"
 #include "runtime/os/console.h"
+#include "runtime/os/machine_facts.h"
 #include "runtime/save/snapshot_memory.h"
 
 namespace holdfast::elastic {

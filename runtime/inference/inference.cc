@@ -5,7 +5,7 @@
 
 #include "runtime/config/loader.h"
 #include "runtime/interop/checkpoint_contents.h"
-#include "runtime/os/available_memory.h"
+#include "runtime/os/machine_facts.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/save/device_state.h"
 

@@ -7,7 +7,6 @@
 
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
-#include "runtime/launch/tick_clock.h"
 #include "runtime/os/console.h"
 #include "watchdog/board.h"
 

@@ -14,7 +14,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
-#include "runtime/os/posix_streams.h"
+#include "runtime/os/posix_start.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/run/save_requests.h"

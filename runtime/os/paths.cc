@@ -3,10 +3,10 @@
 #include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -60,6 +60,28 @@ std::string real_path(const std::string& path) {
 
 bool is_stream_path(std::string_view path) {
   return path.starts_with("/dev/") || path.starts_with("/proc/");
+}
+
+namespace {
+
+std::string parent_directory(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+}  // namespace
+
+Result<void> make_durable_directories(Env& env, const std::string& path) {
+  std::vector<std::string> changed;  // directories that get a new name, the innermost first
+  for (std::string one = path; one != "." && one != "/"; one = parent_directory(one)) {
+    HF_TRY(const FileStatus status, env.status(one));
+    if (status.exists) break;
+    changed.push_back(parent_directory(one));
+  }
+  HF_TRY_VOID(env.make_directories(path));
+  for (auto each = changed.rbegin(); each != changed.rend(); ++each) HF_TRY_VOID(env.sync_directory(*each));
+  if (changed.empty()) static_cast<void>(env.sync_directory(parent_directory(path)).ok());
+  return {};
 }
 
 }  // namespace holdfast::os

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 
 namespace holdfast::os {
 
@@ -29,5 +30,14 @@ std::string real_path(const std::string& path);
 // Returns whether a path is below /dev or /proc, where the names are those of streams and devices, which are
 // read as they are. Only who started the program may name one: opening a device can have effects. Pure.
 bool is_stream_path(std::string_view path);
+
+// make_durable_directories: directories whose own names outlive a power cut.
+//
+// Threads: any. Errors: those of Env::make_directories and Env::sync_directory.
+
+// Makes `path` and its missing parents, and syncs every directory that has got a new name. A path that exists
+// already may have been made by a process that died before its sync, or by `mkdir`: its parent is synced as
+// well. It is no error when this process may not open that parent.
+Result<void> make_durable_directories(Env& env, const std::string& path);
 
 }  // namespace holdfast::os

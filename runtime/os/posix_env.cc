@@ -21,13 +21,13 @@
 #include <thread>
 
 #include "runtime/os/env.h"
+#include "runtime/os/machine_facts.h"
 #include "runtime/os/network.h"
 #include "runtime/os/posix_file.h"
 #include "runtime/os/posix_io_engine.h"
 #include "runtime/os/posix_parts.h"
 #include "runtime/os/posix_thread.h"
 #include "runtime/os/processes.h"
-#include "runtime/os/processor_count.h"
 
 namespace holdfast::os {
 namespace {

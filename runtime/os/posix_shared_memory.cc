@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "runtime/core/units.h"
+#include "runtime/os/machine_facts.h"
 #include "runtime/os/posix_file.h"
 #include "runtime/os/resizable_memory.h"
-#include "runtime/os/shared_memory_facts.h"
 
 namespace holdfast::os {
 namespace {

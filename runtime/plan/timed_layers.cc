@@ -12,7 +12,7 @@
 #include "runtime/measure/measured_device.h"
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
-#include "runtime/os/available_memory.h"
+#include "runtime/os/machine_facts.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"

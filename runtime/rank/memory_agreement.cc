@@ -10,7 +10,7 @@
 #include "parallel/comm/gather.h"
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
-#include "runtime/os/shared_memory_facts.h"
+#include "runtime/os/machine_facts.h"
 #include "runtime/rank/watch.h"
 
 namespace holdfast::rank {

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/os/available_memory.h"
+#include "runtime/os/machine_facts.h"
 
 namespace holdfast::rank {
 

@@ -13,15 +13,18 @@
 #include <vector>
 
 #include "parallel/comm/counted_communicator.h"
+#include "parallel/comm/group_communicator.h"
+#include "parallel/comm/host_transport.h"
+#include "parallel/data/pinned_transport.h"
 #include "parallel/group/mesh.h"
 #include "parallel/nccl/nccl_session.h"
 #include "parallel/pipeline/stage_executor.h"
 #include "parallel/tensor/tensor_group.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
+#include "runtime/device/device.h"
 #include "runtime/device/nccl_library.h"
 #include "runtime/os/env.h"
-#include "runtime/rank/rank_transport.h"
 
 namespace holdfast::rank {
 
@@ -31,6 +34,40 @@ struct LinkBytes {
   std::uint64_t tensor = 0;
   std::uint64_t boundary = 0;  // size of a microbatch between two stages
   std::uint64_t tied = 0;      // size of this rank's part of a tied weight
+};
+
+// RankTransport is the transport of device memory between some ranks of the run, with all that it is built
+// on: their group of the run's communicator, and pinned buffers if the host does not see the device's memory.
+class RankTransport {
+ public:
+  // Makes the transport. `members`: as for GroupCommunicator; `run` outlives this object. `open_max`: as for
+  // HostTransport.
+  RankTransport(Communicator& run, std::vector<int> members, TagGroup tags,
+                std::size_t open_max = Transport::ranks_max)
+      : group_(run, std::move(members), tags), host_(group_, open_max) {}
+  // Uses another transport of the same group from now on, which moves the device's memory itself (NCCL's).
+  void use(std::unique_ptr<Transport> other) { other_ = std::move(other); }
+  // Reserves what one exchange of at most `largest_bytes` needs, if the host does not see the device's
+  // memory; otherwise does nothing. Call it before the transport is used.
+  void reserve(Device& device, std::uint64_t largest_bytes, MemoryPlan& plan) {
+    if (device.host_sees_memory() || group_.size() == 1 || other_ != nullptr) return;
+    pinned_ = std::make_unique<PinnedTransport>(host_, device, largest_bytes, plan);
+  }
+  void bind(const MemoryArena& arena) {
+    if (pinned_ != nullptr) pinned_->bind(arena);
+  }
+  Transport& transport() {
+    if (other_ != nullptr) return *other_;
+    if (pinned_ != nullptr) return *pinned_;
+    return host_;
+  }
+  Communicator& group() { return group_; }
+
+ private:
+  GroupCommunicator group_;
+  HostTransport host_;
+  std::unique_ptr<PinnedTransport> pinned_;
+  std::unique_ptr<Transport> other_;
 };
 
 // NcclPhase is when the groups of a kind are connected: one phase after the other, in this order.

@@ -7,7 +7,7 @@
 
 #include "parallel/comm/gather.h"
 #include "parallel/nccl/nccl_environment.h"
-#include "runtime/os/posix_variables.h"
+#include "runtime/os/posix_start.h"
 #include "runtime/rank/device_choice.h"
 
 namespace holdfast::rank {

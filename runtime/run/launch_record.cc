@@ -12,7 +12,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/os/posix_variables.h"
+#include "runtime/os/posix_start.h"
 #include "runtime/os/processes.h"
 #include "runtime/run/event_reading.h"
 

@@ -3,8 +3,8 @@
 #include <fmt/core.h>
 
 #include "runtime/core/json.h"
-#include "runtime/os/durable_directory.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/paths.h"
 #include "runtime/run/launch_record.h"
 
 namespace holdfast::run {

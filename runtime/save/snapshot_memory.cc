@@ -5,7 +5,7 @@
 #include "checkpoint/ram_tier.h"
 #include "parallel/comm/agreement.h"
 #include "runtime/core/kept_memory.h"
-#include "runtime/os/shared_memory_facts.h"
+#include "runtime/os/machine_facts.h"
 #include "runtime/rank/watch.h"
 
 namespace holdfast::save {

@@ -3,7 +3,7 @@
 // slots are enough until a step of this epoch is confirmed, so the third is made only then: a start need not
 // wait for its pages, and after a RAM snapshot was resumed it is one of the slots that had to stay. Without
 // this key, and where some host has no room for the slots or would remove them at logout
-// (runtime/os/shared_memory_facts.h), it is one slot of ordinary memory.
+// (runtime/os/machine_facts.h), it is one slot of ordinary memory.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,8 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/core/kept_memory.h"
 #include "runtime/core/units.h"
-#include "runtime/os/available_memory.h"
 #include "runtime/os/console.h"
+#include "runtime/os/machine_facts.h"
 
 namespace holdfast::save {
 

@@ -8,8 +8,8 @@
 
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/gather.h"
-#include "runtime/os/durable_directory.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/paths.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::save {

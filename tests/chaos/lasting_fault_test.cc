@@ -10,8 +10,7 @@
 #include "runtime/os/mounts.h"
 #include "tests/support/forwarding_env.h"
 #include "tests/support/skip.h"
-#include "tools/chaos/small_disk.h"
-#include "tools/chaos/stalling_disk.h"
+#include "tools/chaos/faulty_storage.h"
 
 namespace holdfast::test {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "checkpoint/find_checkpoint.h"
 #include "runtime/core/digest.h"
-#include "runtime/os/durable_directory.h"
+#include "runtime/os/paths.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/crash_states.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/data/permutation.h"
+#include "runtime/data/sample_order.h"
 
 #include <gtest/gtest.h>
 

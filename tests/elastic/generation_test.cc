@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "checkpoint/ram_tier.h"
-#include "runtime/os/shared_memory_facts.h"
+#include "runtime/os/machine_facts.h"
 #include "tests/elastic/recovery_fixture.h"
 
 namespace holdfast::test {

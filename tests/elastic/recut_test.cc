@@ -11,7 +11,7 @@
 #include "runtime/inference/inference.h"
 #include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/checkpoint_diff.h"
-#include "runtime/os/shared_memory_facts.h"
+#include "runtime/os/machine_facts.h"
 #include "tests/elastic/recovery_fixture.h"
 
 namespace holdfast::test {

@@ -66,10 +66,9 @@ TEST(LaunchRecord, GuardsTellWhomTheyEnded) {
   const std::int64_t before_us = env.wall_time_us();
   report_hang_to_launcher(env, 2, "rank 2 (host \xff) hangs");
   report_hang_to_launcher(env, -1, "all wait");
-  ASSERT_TRUE(
-      env.append_line(directory / "guard-other",
-                      "{\"time_us\":5,\"rank\":7,\"verdict\":\"rank 7 hangs\"}\n{\"rank\":3}\n{\"ran")
-          .ok());
+  ASSERT_TRUE(env.append_line(directory / "guard-other",
+                              "{\"time_us\":5,\"rank\":7,\"verdict\":\"rank 7 hangs\"}\n{\"rank\":3}\n{\"ran")
+                  .ok());
   const std::vector<ReportedHang> reported = read_reported_hangs(env, directory.path());
   ASSERT_EQ(reported.size(), 3u);
   EXPECT_EQ(reported[0].rank, 7) << "by time, whoever said it";

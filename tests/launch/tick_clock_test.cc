@@ -1,5 +1,5 @@
 // Tests which time of a loop counts as having been stopped.
-#include "runtime/launch/tick_clock.h"
+#include "runtime/launch/job.h"
 
 #include <gtest/gtest.h>
 

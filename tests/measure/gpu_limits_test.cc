@@ -1,4 +1,4 @@
-#include "runtime/measure/gpu_limits.h"
+#include "runtime/measure/measured_device.h"
 
 #include <gtest/gtest.h>
 

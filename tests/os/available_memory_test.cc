@@ -1,4 +1,4 @@
-#include "runtime/os/available_memory.h"
+#include "runtime/os/machine_facts.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -10,7 +10,6 @@
 #include <fstream>
 #include <map>
 
-#include "runtime/os/control_groups.h"
 #include "tests/support/forwarding_env.h"
 #include "tests/support/leave.h"
 

@@ -8,7 +8,7 @@
 #include <array>
 #include <cstdlib>
 
-#include "runtime/os/posix_streams.h"
+#include "runtime/os/posix_start.h"
 #include "runtime/os/signals.h"
 #include "tests/support/leave.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/os/processor_count.h"
+#include "runtime/os/machine_facts.h"
 #include "tests/support/leave.h"
 
 #include <gtest/gtest.h>

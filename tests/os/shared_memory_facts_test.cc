@@ -1,5 +1,5 @@
 // Where logind would remove shared memory at logout.
-#include "runtime/os/shared_memory_facts.h"
+#include "runtime/os/machine_facts.h"
 
 #include <gmock/gmock.h>
 

@@ -10,7 +10,7 @@
 #include "runtime/core/json.h"
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/planned_rank.h"
-#include "runtime/os/shared_memory_facts.h"
+#include "runtime/os/machine_facts.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/train/worker.h"
 #include "tests/elastic/recovery_fixture.h"

@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "runtime/os/durable_directory.h"
+#include "runtime/os/paths.h"
 #include "tests/support/crash_states.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"

@@ -5,7 +5,7 @@
 #include "checkpoint/ram_tier.h"
 #include "parallel/comm/group_communicator.h"
 #include "runtime/core/json.h"
-#include "runtime/os/shared_memory_facts.h"
+#include "runtime/os/machine_facts.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast::test {

@@ -16,7 +16,7 @@
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
 #include "runtime/optim/sharded_optimizer.h"
-#include "runtime/os/available_memory.h"
+#include "runtime/os/machine_facts.h"
 #include "tools/bench_native/op_samples.h"
 
 namespace holdfast::bench {

@@ -9,18 +9,18 @@
 #include "runtime/core/units.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/shell_words.h"
-#include "runtime/os/available_memory.h"
 #include "runtime/os/console.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/machine_facts.h"
 #include "runtime/os/paths.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_history.h"
 #include "tools/chaos/chaos_run.h"
 #include "tools/chaos/chaos_summary.h"
+#include "tools/chaos/faulty_storage.h"
 #include "tools/chaos/number_judgement.h"
-#include "tools/chaos/small_disk.h"
 
 namespace holdfast::chaos {
 namespace {

@@ -9,7 +9,7 @@
 #include "runtime/rank/device_choice.h"
 #include "runtime/run/run_layout.h"
 #include "tools/chaos/campaign.h"
-#include "tools/chaos/stalling_disk.h"
+#include "tools/chaos/faulty_storage.h"
 
 namespace holdfast::chaos {
 namespace {

@@ -18,12 +18,12 @@
 #include "runtime/run/run_identity.h"
 #include "runtime/save/state_digest.h"
 #include "tools/chaos/culprits.h"
+#include "tools/chaos/faulty_storage.h"
 #include "tools/chaos/lasting_fault.h"
 #include "tools/chaos/left_out.h"
 #include "tools/chaos/number_fault.h"
 #include "tools/chaos/number_judgement.h"
 #include "tools/chaos/run_watcher.h"
-#include "tools/chaos/small_disk.h"
 #include "tools/chaos/step_clock.h"
 
 namespace holdfast::chaos {

@@ -10,10 +10,8 @@
 #include "runtime/os/fifo.h"
 #include "tools/chaos/chaos_plan.h"
 #include "tools/chaos/chaos_record.h"
+#include "tools/chaos/faulty_storage.h"
 #include "tools/chaos/host_fault.h"
-#include "tools/chaos/slow_storage.h"
-#include "tools/chaos/small_disk.h"
-#include "tools/chaos/stalling_disk.h"
 
 namespace holdfast::chaos {
 

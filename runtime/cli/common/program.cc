@@ -4,7 +4,7 @@
 #include <system_error>
 
 #include "runtime/cli/common/arguments.h"
-#include "runtime/os/posix_streams.h"
+#include "runtime/os/posix_start.h"
 
 namespace holdfast::cli {
 

@@ -1,9 +1,9 @@
-#include "runtime/os/posix_streams.h"
+#include "runtime/os/posix_start.h"
 
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <unistd.h>
-
 #include <initializer_list>
 
 namespace holdfast::os {
@@ -24,6 +24,10 @@ void replace_unread_streams() {
     ::dup2(nowhere, stream);
     ::close(nowhere);
   }
+}
+
+void set_variable_if_unset(const std::string& name, const std::string& value) {
+  setenv(name.c_str(), value.c_str(), 0);
 }
 
 }  // namespace holdfast::os

@@ -1,5 +1,7 @@
-// The three streams that a process begins with.
+// Sets up what this process was started with: its three streams, and variables of its environment.
 #pragma once
+
+#include <string>
 
 namespace holdfast::os {
 
@@ -12,5 +14,10 @@ void replace_closed_streams();
 // Discards further output to a stream that is a pipe without a reader, for this process and those that it
 // starts from here on. It is for programs that end on their own when that happens, as mpirun does.
 void replace_unread_streams();
+
+// Sets a variable of this process's own environment, for a library that can be configured in no other way and
+// reads it when it starts. Threads: call it before other threads read the environment, and before that
+// library starts. One that is set already stays: the value of the process's starter takes precedence.
+void set_variable_if_unset(const std::string& name, const std::string& value);
 
 }  // namespace holdfast::os
