@@ -159,7 +159,7 @@ void print_text(const Inspected& inspected, bool all) {
   }
   fmt::print("size       {}\n", sizes_text(inspected));
   for (const auto& [key, value] : manifest.values) {
-    if (key != imported_from_key && key != recent_steps_key && key != numbers_key)
+    if (key != imported_from_key && key != unused_steps_key && key != numbers_key)
       fmt::print("{}{}{}\n", printable(key), key.size() < 10 ? std::string(11 - key.size(), ' ') : " ",
                  printable(value));
   }

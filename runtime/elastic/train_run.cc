@@ -201,7 +201,7 @@ void TrainRun::set_watch_epoch() {
 // Claims the run directory on a rank that writes. The writer before may be gone with its host: then the
 // others wait for the lease, too.
 Result<void> TrainRun::take_lock() {
-  if (!group_.writes) log_.completed = false;
+  if (!group_.writes) log_.gap_noted = false;
   if (!group_.writes && setup_.claim != nullptr) {
     flush_log();  // so that the lines of the next writer come after these
     setup_.claim.reset();

@@ -90,7 +90,7 @@ class TrainRun {
   Result<void> begin_log();
   Result<void> continue_log();
   void count_failure();
-  void complete_log();
+  void note_gap();
   void tell_changed_links();
   Result<void> share_hardware_record();
   void write_hardware_record();

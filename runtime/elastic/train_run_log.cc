@@ -16,7 +16,6 @@
 #include "runtime/rank/watch.h"
 #include "runtime/report/report.h"
 #include "runtime/run/launch_record.h"
-#include "runtime/run/missing_steps.h"
 #include "runtime/run/numbers_log.h"
 #include "runtime/run/run_history.h"
 #include "runtime/run/run_identity.h"
@@ -70,7 +69,7 @@ Result<void> TrainRun::open_log() {
   if (group_.writes && !opened_before)
     log_.newest_step =
         std::max(log_.newest_step, newest_logged_step(launched_.env, RunPaths{setup_.config.run.directory}));
-  if (group_.writes && !std::exchange(log_.completed, true)) complete_log();
+  if (group_.writes && !std::exchange(log_.gap_noted, true)) note_gap();
   log_.progress = std::make_unique<Progress>(
       launched_.env, *log_.queue,
       Progress::Setup{.steps = setup_.config.training.steps,
@@ -149,14 +148,12 @@ void TrainRun::write_hardware_record() {
   });
 }
 
-// Adds the lines that the leader before may not have written before it died. The log's thread reads the file,
-// because the disk may stall.
-void TrainRun::complete_log() {
-  const RunState& state = worker_->state();
-  if (state.step == 0) return;
-  log_.queue->insert(
-      [&env = launched_.env, paths = RunPaths{setup_.config.run.directory}, step = state.step,
-       recent = state.recent_steps](LineSink& log) { write_missing_steps(env, paths, step, recent, log); });
+// Tells of the lines that the leader before may not have written before it died. The log's thread reads the
+// file, because the disk may stall.
+void TrainRun::note_gap() {
+  if (step() == 0) return;
+  log_.queue->insert([&env = launched_.env, paths = RunPaths{setup_.config.run.directory},
+                      step = step()](LineSink& log) { note_missing_steps(env, paths, step, log); });
 }
 
 // Counts a failure; several deaths until a step is made are one failure.

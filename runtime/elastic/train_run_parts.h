@@ -57,9 +57,9 @@ struct RunLog {
   std::unique_ptr<EventQueue> queue;
   std::unique_ptr<SampleLog> samples;  // null unless data.ledger
   std::unique_ptr<Progress> progress;  // of this epoch
-  bool completed = false;              // this rank writes the log, with the lines lost with the writer before
-  std::uint64_t newest_step = 0;       // newest step with a line in the log
-  FailureTally failures;               // failures that the leader counts
+  bool gap_noted = false;  // this rank writes the log, and has told what was lost with the writer before
+  std::uint64_t newest_step = 0;        // newest step with a line in the log
+  FailureTally failures;                // failures that the leader counts
   std::int64_t failure_counted_us = 0;  // when the newest of them was noticed
   HardwareRecord hardware;     // findings about the hardware of all ranks, those of earlier starts among them
   std::string hardware_text;   // of the file, as this rank has read or written it

@@ -98,7 +98,6 @@ struct StepEvent {
   Digest data_digest = {};
   std::optional<double> mfu = {};
   std::optional<bool> recomputed = {};
-  std::optional<std::int64_t> restored_us = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("step", self.step, "",
@@ -117,9 +116,6 @@ struct StepEvent {
     visit("recomputed", self.recomputed, "",
           "true: an earlier line of the log has this step, too, which is computed again after a resume or a "
           "recovery; absent otherwise");
-    visit("restored_us", self.restored_us, "us",
-          "Wall clock when another rank wrote this line for one that died; "
-          "only then");
   }
 };
 
@@ -414,6 +410,9 @@ struct GapEvent {
   std::optional<std::uint64_t> lines = {};
   std::optional<std::uint64_t> first_step = {}, last_step = {};
   std::optional<std::string> reason = {};
+
+  // Returns whether it is of steps whose lines died with their writer: the next one writes it, before its `start`.
+  bool is_of_steps() const { return last_step.has_value(); }
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("lines", self.lines, "", "Lines that could not be written and are lost");

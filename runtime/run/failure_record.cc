@@ -36,13 +36,16 @@ std::optional<FailureRecord> read_record(Env& env, const RunPaths& paths) {
   return text.ok() ? parse_record(*text) : std::nullopt;
 }
 
-// The time of the last event of the log, or 0.
+// The time of the last event of the starts before this one, or 0.
 std::int64_t last_event_us(Env& env, const RunPaths& paths) {
   constexpr std::uint64_t few_lines_bytes = 65'536;
   const Result<LogTail> tail = read_log_tail(env, paths, few_lines_bytes);
   std::int64_t last_us = 0;
   if (!tail.ok()) return last_us;
-  for_each_event(tail->lines, [&](const Json& event) { last_us = std::max(last_us, event_time(event)); });
+  for_each_event(tail->lines, [&](const Json& event) {
+    const auto gap = event_as<GapEvent>(event);
+    if (!gap.has_value() || !gap->is_of_steps()) last_us = std::max(last_us, event_time(event));
+  });
   return last_us;
 }
 

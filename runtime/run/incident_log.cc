@@ -37,6 +37,10 @@ class IncidentReader::State {
   void read(const Json& json) {
     const std::int64_t time_us = event_time(json);
     if (event_kind(json).empty() || time_us == 0) return;
+    if (const auto gap = event_as<GapEvent>(json); gap.has_value() && gap->is_of_steps()) {
+      step_ = std::max(step_, *gap->last_step);  // its time is none of the writer's that died
+      return;
+    }
     if (const auto start = event_as<StartEvent>(json)) read_start(*start);
     if (const auto step = event_as<StepEvent>(json)) read_step(*step);
     if (const auto fault = event_as<FaultEvent>(json)) read_fault(*fault);
@@ -108,11 +112,6 @@ class IncidentReader::State {
 
   void read_step(const StepEvent& step) {
     step_ = step.step;
-    // The next leader wrote it behind the fault that it is older than (missing_steps.h).
-    if (step.restored_us.value_or(0) > 0 && (restarting_ || !open_.empty())) {
-      ++computed_[step_];
-      return;
-    }
     advance(step.time_us - microseconds(finite_or_zero(step.step_duration_ms)), gap_use());
     ++computed_[step_];
     advance(step.time_us, SpanUse::training, step_);

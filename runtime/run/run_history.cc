@@ -11,6 +11,7 @@
 
 #include "runtime/core/json.h"
 #include "runtime/core/units.h"
+#include "runtime/run/event_line.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 
@@ -64,7 +65,8 @@ class HistoryReader {
                              recovery->reason == RecoveryEvent::rollback;
       if (!is_wanted) ++history_.failures;
     }
-    count_time(event_time(json));
+    const auto gap = event_as<GapEvent>(json);
+    if (!gap.has_value() || !gap->is_of_steps()) count_time(event_time(json));
     if (const auto step = event_as(json, StepEvent{.tokens = history_.tokens})) {
       read_step(*step);
       return;
@@ -124,6 +126,48 @@ class HistoryReader {
   bool ended_well_ = true;  // the start before this one, if there was one
 };
 
+// Reads the lines in order and keeps what is there since the newest start.
+class StepReader {
+ public:
+  void read(const Json& json) {
+    if (const auto start = event_as<StartEvent>(json)) {
+      there_.clear();
+      first_ = next_of(start->resumed_from_step.value.value_or(0));
+    }
+    if (const auto step = event_as<StepEvent>(json)) add({step->step, step->step});
+    if (const auto gap = event_as<GapEvent>(json))
+      add({gap->first_step.value_or(0), gap->last_step.value_or(0)});
+  }
+
+  std::vector<StepInterval> missing(std::uint64_t step) && {
+    std::ranges::sort(there_, {}, &StepInterval::first);
+    std::vector<StepInterval> missing;
+    std::uint64_t next = first_;
+    for (const StepInterval& there : there_) {
+      if (there.first > step) break;
+      if (there.first > next) missing.push_back({next, there.first - 1});
+      next = std::max(next, next_of(there.last));
+    }
+    if (next <= step) missing.push_back({next, step});
+    return missing;
+  }
+
+ private:
+  static constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+  static std::uint64_t next_of(std::uint64_t step) { return step == none ? none : step + 1; }
+
+  void add(const StepInterval& range) {
+    if (range.first == 0 || range.last < range.first) return;  // also of a gap that names none
+    first_ = std::min(first_, range.first);
+    there_.push_back(range);
+  }
+
+  std::uint64_t first_ = none;  // of which the lines can tell whether it is there
+  std::vector<StepInterval> there_;
+};
+
+constexpr std::uint64_t tail_bytes = 256 << 10;  // some hundred steps
+
 }  // namespace
 
 RunHistory parse_history(std::string_view event_lines) {
@@ -155,6 +199,36 @@ Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t byt
   HF_TRY(tail.lines, log.read(log.bytes() - bytes, bytes));
   if (bytes < log.bytes()) tail.lines.erase(0, std::min(tail.lines.find('\n'), tail.lines.size() - 1) + 1);
   return tail;
+}
+
+std::vector<StepInterval> missing_steps(std::string_view log_end, std::uint64_t step) {
+  StepReader reader;
+  for_each_event(log_end, [&](const Json& event) { reader.read(event); });
+  return std::move(reader).missing(step);
+}
+
+std::uint64_t newest_logged_step(Env& env, const RunPaths& paths) {
+  const Result<LogTail> tail = read_log_tail(env, paths, tail_bytes);
+  std::uint64_t newest = 0;
+  if (!tail.ok()) return newest;
+  for_each_event(tail->lines, [&](const Json& event) {
+    if (const auto step = event_as<StepEvent>(event)) newest = std::max(newest, step->step);
+  });
+  return newest;
+}
+
+void note_missing_steps(Env& env, const RunPaths& paths, std::uint64_t step, LineSink& log) {
+  const Result<LogTail> tail = read_log_tail(env, paths, tail_bytes);
+  if (!tail.ok()) return;
+  for (const StepInterval& missing : missing_steps(tail->lines, step)) {
+    EventLine line;
+    put_event(GapEvent{.time_us = env.wall_time_us(),
+                       .first_step = missing.first,
+                       .last_step = missing.last,
+                       .reason = "the rank that had these lines died before it could write them"},
+              line);
+    static_cast<void>(log.append(line.end()).ok());  // it waits, as any other line
+  }
 }
 
 double median_tokens_per_sec(const RunHistory& history) {

@@ -8,6 +8,7 @@
 
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
+#include "runtime/os/line_thread.h"
 #include "runtime/run/incident_log.h"
 #include "runtime/run/numbers_log.h"
 #include "runtime/run/run_directory.h"
@@ -66,6 +67,22 @@ struct LogTail {
 };
 // Reads at most `bytes_max`; the error is that there is no log, or none that can be read.
 Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t bytes_max);
+
+struct StepInterval {
+  std::uint64_t first = 0, last = 0;
+  bool operator==(const StepInterval&) const = default;
+};
+// Returns the steps up to `step`, ascending, for which the end of a log has no line, and no gap event either,
+// though it goes back before them. Each start is responsible for the steps missing before it. Pure.
+std::vector<StepInterval> missing_steps(std::string_view log_end, std::uint64_t step);
+
+// Newest step of which the end of the log has a line; 0: none, or the log cannot be read.
+std::uint64_t newest_logged_step(Env& env, const RunPaths& paths);
+
+// Appends to `log` a "gap" event for the steps up to `step` that the end of the log lacks: lines of steps that
+// were made, and that no rank computes again, waited in the memory of a leader that died (line_thread.h). A
+// log that cannot be read stays as it is. Called on the log's thread.
+void note_missing_steps(Env& env, const RunPaths& paths, std::uint64_t step, LineSink& log);
 
 double median_tokens_per_sec(const RunHistory& history);  // 0 without steps
 

@@ -77,7 +77,6 @@ void put_state(const RunState& state, Manifest& manifest) {
   manifest.values["data_digest"] = to_hex(state.data_digest);
   manifest.values["loss_digest"] = to_hex(state.loss_digest);
   manifest.values["data_fingerprint"] = to_hex(state.data_fingerprint);
-  manifest.values[recent_steps_key] = state.recent_steps.text();
   manifest.values[numbers_key] = state.numbers.text();
   if (!state.jumps.empty()) manifest.values[jumps_key] = jumps_to_text(state.jumps);
   if (state.audited_step > 0) manifest.values[audited_step_key] = std::to_string(state.audited_step);
@@ -93,9 +92,6 @@ Result<RunState> take_state(const Manifest& manifest, const std::string& place) 
   HF_TRY(state.data_digest, digest_value(manifest, "data_digest", place));
   HF_TRY(state.loss_digest, digest_value(manifest, "loss_digest", place));
   HF_TRY(state.data_fingerprint, digest_value(manifest, "data_fingerprint", place));
-  // Manifests of older versions have no recent steps, and training does without.
-  const auto recent = manifest.values.find(recent_steps_key);
-  if (recent != manifest.values.end()) state.recent_steps = RecentSteps::from_text(recent->second);
   // Manifests of versions that judged no numbers have none: the window fills again.
   const auto numbers = manifest.values.find(numbers_key);
   if (numbers != manifest.values.end()) {

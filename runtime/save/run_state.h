@@ -1,5 +1,5 @@
 // RunState is the state of a run apart from tensor bytes. It is equal on all ranks after every step, except
-// for the times in `recent_steps` and what its members say is of one rank. The manifest carries it.
+// for what its members say is of one rank. The manifest carries it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,6 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
 #include "runtime/integrity/numbers_history.h"
-#include "runtime/run/recent_steps.h"
 
 namespace holdfast::save {
 
@@ -26,7 +25,6 @@ struct RunState {
   Digest loss_digest = {};        // chain over (step, bits of the loss)
   Digest data_fingerprint = {};   // fingerprint of the data files, to detect changes
   std::string shm_run_id = {};    // names the run's shared memory (run_identity.h); not saved
-  RecentSteps recent_steps = {};  // up to `step`
   NumbersHistory numbers = {};  // numbers that the next steps are judged by, and the steps that were skipped
   // Batches that were left out, in ascending order. Those at a later step are still to come: the state is older
   // than the step that a verdict took the run back to.
@@ -44,8 +42,10 @@ struct RunState {
 bool take_jump(RunState& state);
 
 // Keys of a manifest's values.
-inline constexpr const char *recent_steps_key = "recent_steps", *numbers_key = "numbers",
-                            *jumps_key = "data_jumps", *audited_step_key = "audited_step";
+inline constexpr const char *numbers_key = "numbers", *jumps_key = "data_jumps",
+                            *audited_step_key = "audited_step";
+// Key of step lines that manifests of older programs hold, and that nothing reads.
+inline constexpr const char* unused_steps_key = "recent_steps";
 
 // Fills the manifest's run_id, generation, step and values.
 void put_state(const RunState& state, Manifest& manifest);

@@ -95,26 +95,23 @@ std::string Progress::console_line(const StepOutcome& outcome, double duration_m
       format_duration(static_cast<std::int64_t>(remaining_ms / 1000.0) * 1000));
 }
 
-CompletedStep Progress::stepped(const StepOutcome& outcome, const Digest& data_digest,
-                                std::int64_t duration_ns) {
+void Progress::stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns) {
+  if (!writes_) return;
   const double duration_ms = milliseconds(duration_ns);
   const double tokens_per_sec = static_cast<double>(setup_.tokens_per_step) / (duration_ms / 1e3);
-  const CompletedStep completed{
-      .step = outcome.step,
-      .time_us = env_->wall_time_us(),
-      .tokens = setup_.first_tokens + (outcome.step - setup_.first_step) * setup_.tokens_per_step,
-      .loss = outcome.loss,
-      .grad_norm = outcome.grad_norm,
-      .learning_rate = outcome.learning_rate,
-      .duration_ms = duration_ms,
-      .tokens_per_sec = tokens_per_sec,
-      .data_digest = data_digest};
-  if (!writes_) return completed;
   constexpr double memory = 0.95;
   // The mean restarts at each of the first two steps, because the first step of a process is slow.
   const bool warm = ++steps_seen_ > 2;
   smooth_step_ms_ = warm ? memory * smooth_step_ms_ + (1.0 - memory) * duration_ms : duration_ms;
-  StepEvent event = step_event(completed);
+  StepEvent event{.time_us = env_->wall_time_us(),
+                  .step = outcome.step,
+                  .loss = outcome.loss,
+                  .grad_norm = outcome.grad_norm,
+                  .learning_rate = outcome.learning_rate,
+                  .tokens = setup_.first_tokens + (outcome.step - setup_.first_step) * setup_.tokens_per_step,
+                  .step_duration_ms = duration_ms,
+                  .tokens_per_sec = tokens_per_sec,
+                  .data_digest = data_digest};
   if (setup_.peak_flops > 0.0) event.mfu = setup_.flops_per_token * tokens_per_sec / setup_.peak_flops;
   if (outcome.step <= setup_.logged_step) event.recomputed = true;
   log_->write(event);
@@ -124,7 +121,6 @@ CompletedStep Progress::stepped(const StepOutcome& outcome, const Digest& data_d
   const bool shown =
       step == 1 || step == setup_.steps || (setup_.every_steps > 0 && step % setup_.every_steps == 0);
   if (shown) say(console_line(outcome, duration_ms, tokens_per_sec));
-  return completed;
 }
 
 void Progress::compare_with_peak(double flops_per_second) {

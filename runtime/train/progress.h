@@ -10,7 +10,6 @@
 #include <string>
 
 #include "runtime/run/event_log.h"
-#include "runtime/run/recent_steps.h"
 #include "runtime/run/recovery_record.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/save_cadence.h"
@@ -57,8 +56,8 @@ class Progress {
                        const RunState& state, std::string_view resumed_from, const StartupTimes& times,
                        const Device& device, std::string_view transport);
   // Prints a console line for the first step, every `every_steps` and the last one, and writes an event for
-  // every step. Returns the content of the event, on every rank.
-  CompletedStep stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
+  // every step.
+  void stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   // Reports numbers that were in doubt, on the console and as an event. `rollback`: where the run goes back.
   void judged(VerdictEvent verdict, const std::optional<Rollback>& rollback);
   void evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);

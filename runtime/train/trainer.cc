@@ -202,8 +202,7 @@ Result<StepOutcome> Trainer::step() {
   if (SampleLog* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
   if (outcome.due.asked_for) step_asked_for_ = outcome.step;
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
-  RunState& state = parts_.worker.state();
-  state.recent_steps.add(parts_.progress.stepped(outcome, state.data_digest, duration_ns));
+  parts_.progress.stepped(outcome, parts_.worker.state().data_digest, duration_ns);
   HF_TRY_VOID(outcome.gathers);
   if (saver_) HF_TRY_VOID(saver_->advance(outcome.saves));
   HF_TRY_VOID(

@@ -35,9 +35,11 @@ class Log {
     add("failure_cost", figures);
     return *this;
   }
-  // Adds the line of the next step, which was made before the fault and whose writer has died.
-  Log& restored() {
-    add("step", fmt::format(R"("step":{},"step_duration_ms":1000,"restored_us":{})", ++step_, now_us_));
+  // Adds what the next writer says, a while later, of so many steps whose lines have died with the writer before.
+  Log& gap(int steps) {
+    now_us_ += 60 * second;
+    add("gap", fmt::format(R"("first_step":{},"last_step":{})", step_ + 1, step_ + steps));
+    step_ += steps;
     return *this;
   }
   // Adds a fault that is noticed so long after the newest step.
@@ -131,12 +133,19 @@ TEST(WorkLoss, AStartThatEndedSilently) {
   EXPECT_EQ(losses[0].steps, 4u);
 }
 
-TEST(WorkLoss, LinesThatTheNextLeaderWroteAreNotTheFirstStepAfterIt) {
-  const Log log = Log().start(0).steps(10).from(14).fault(0).from(10).restored().restored();
-  Log again = log;
-  const std::vector<WorkLoss> losses = again.steps(1).losses();
+TEST(WorkLoss, StepsWhoseLinesAreLostAreNotComputedAgain) {
+  const std::vector<WorkLoss> losses =
+      Log().start(0).steps(10).from(14).fault(0).from(10).gap(2).steps(1).losses();
   ASSERT_EQ(losses.size(), 1u);
   EXPECT_EQ(losses[0].steps, 2u) << "13 and 14, of which there is no line";
+}
+
+TEST(WorkLoss, WhatTheNextWriterSaysIsNotTheLastWordOfAStartThatEndedSilently) {
+  const Log log = Log().start(0).steps(10);
+  const std::vector<WorkLoss> losses = Log(log).gap(2).start(12).steps(1).losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].noticed_us, log.now_us());
+  EXPECT_EQ(losses[0].steps, 0u);
 }
 
 TEST(WorkLoss, AStopAndASaveThatFailedAreNone) {

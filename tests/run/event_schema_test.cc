@@ -127,7 +127,7 @@ TEST(EventReading, TakesAFieldOfAnotherTypeAsMissing) {
   EXPECT_TRUE(std::isnan(step(R"({"event":"step","loss":null})")->loss));
   EXPECT_EQ(step(R"({"event":"step","loss":2})")->loss, 2.0) << "some writers leave .0 out";
   EXPECT_EQ(step(R"({"event":"step","time_us":18446744073709551615})")->time_us, std::int64_t{1} << 62);
-  EXPECT_FALSE(step(R"({"event":"step","restored_us":"7"})")->restored_us.has_value());
+  EXPECT_FALSE(step(R"({"event":"step","recomputed":"7"})")->recomputed.has_value());
 }
 
 TEST(EventSchema, ThePageNamesAllOfIt) {

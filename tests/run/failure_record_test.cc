@@ -96,6 +96,7 @@ TEST_F(FailureTallyTest, AddsUpOverStarts) {
   tally_.count_failure();  // healed in place
   tally_.writing(env_, paths_)();
   step(140);
+  log(R"({"event":"gap","time_us":199000000,"first_step":1,"last_step":2})");  // of the next start's leader
   begin(200);  // the one before died 40 s after its begin
   expect(2, 40.0);
   end(260, /*failed=*/true);

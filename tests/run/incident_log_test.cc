@@ -141,33 +141,36 @@ TEST(IncidentLog, StartedAgain) {
   EXPECT_EQ(ledger.lost_steps, 2U);
 }
 
-// Lines that the leader before could not write stand behind the fault when another start wrote them: their
-// steps count, and end nothing.
-TEST(IncidentLog, LinesThatAnotherLeaderWrote) {
-  const auto restored = [](Log& log, int at_ms, int step) {
-    log.line(at_ms, "step", fmt::format("\"step\":{},\"step_duration_ms\":100.0,\"restored_us\":1", step));
-  };
+// The next leader says which lines the one before could not write: before its start, or in place before the
+// fault. That ends nothing, and is not the last word of the one before.
+TEST(IncidentLog, LinesThatDiedWithTheirWriter) {
+  const std::string gap = "\"first_step\":2,\"last_step\":3";
   Log log;
   log.start(0).step(100, 1);
   log.line(500, "fault", "\"level\":2,\"step\":1,\"reason\":\"mpirun was killed by signal 9\"");
-  restored(log, 200, 2);
-  restored(log, 300, 3);
-  log.start(1500, "\"resumed_from_step\":3,\"resumed_from\":\"ram\"").step(1700, 4);
+  log.line(1400, "gap", gap).start(1500, "\"resumed_from_step\":3,\"resumed_from\":\"ram\"").step(1700, 4);
   const IncidentLog ledger = log.ledger();
   ASSERT_EQ(ledger.faults.size(), 1U);
   EXPECT_EQ(ledger.faults[0].level, FaultLevel::restart);
   EXPECT_EQ(ledger.faults[0].action, "started again on 4 ranks from step 3 in RAM");
   EXPECT_EQ(ledger.faults[0].resumed_us, Log::time_us(1700));
   EXPECT_EQ(ledger.lost_steps, 0U);
-  // In place they stand where they would have stood.
+
+  Log silent_log;
+  silent_log.start(0).step(100, 1).line(1400, "gap", gap);
+  silent_log.start(1500, "\"resumed_from_step\":3,\"resumed_from\":\"ram\"").step(1700, 4);
+  const IncidentLog silent = silent_log.ledger();
+  ASSERT_EQ(silent.faults.size(), 1U);
+  EXPECT_EQ(silent.faults[0].time_us, Log::time_us(100));
+  EXPECT_EQ(silent.faults[0].step, 3U);
+  EXPECT_EQ(silent.lost_steps, 0U);
+
   Log healed_log;
-  healed_log.start(0).step(100, 1);
-  restored(healed_log, 200, 2);
-  restored(healed_log, 300, 3);
-  healed_log.line(410, "fault", death).step(530, 4);
-  expect_uses(
-      healed_log.line(530, "recovery", healed).ledger(),
-      {{SpanUse::start_up, 20}, {SpanUse::training, 400}, {SpanUse::lost, 50}, {SpanUse::recovery, 80}});
+  healed_log.start(0).step(100, 1).line(460, "gap", gap).line(410, "fault", death).step(530, 4);
+  const IncidentLog healed_ledger = healed_log.line(530, "recovery", healed).ledger();
+  ASSERT_EQ(healed_ledger.faults.size(), 1U);
+  EXPECT_EQ(healed_ledger.faults[0].level, FaultLevel::in_place);
+  EXPECT_EQ(healed_ledger.faults[0].cost_ms, 180.0);
 }
 
 TEST(IncidentLog, AnEndWithoutAWord) {

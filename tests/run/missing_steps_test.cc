@@ -1,20 +1,13 @@
 // Lines of the event log that died with the leader that had them: which are missing, and what the next one
-// writes.
-#include "runtime/run/missing_steps.h"
-
+// says of them.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
 #include <string>
-#include <vector>
 
-#include "runtime/core/json.h"
 #include "runtime/run/event_log.h"
 #include "runtime/run/run_history.h"
-#include "runtime/save/run_state.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::test {
@@ -78,65 +71,11 @@ TEST(MissingSteps, AGapThatIsSaidIsNotSaidAgain) {
       << "one that names no steps";
 }
 
-// Every seventh step was skipped: it has no loss.
-CompletedStep completed(std::uint64_t step) {
-  return {.step = step,
-          .time_us = 1'700'000'000'000'000 + static_cast<std::int64_t>(step),
-          .tokens = 512 * step,
-          .loss = step % 7 == 0 ? no_number : 1.0 / static_cast<double>(step),
-          .grad_norm = -0.0,
-          .learning_rate = 1e-300,
-          .duration_ms = 3.25,
-          .tokens_per_sec = std::numeric_limits<double>::infinity(),
-          .data_digest = digest_of(fmt::format("{}", step))};
-}
-
-RecentSteps recent_of(std::uint64_t last) {
-  RecentSteps recent;
-  for (std::uint64_t step = 1; step <= last; ++step) recent.add(completed(step));
-  return recent;
-}
-
-std::string line_of(const CompletedStep& step) {
-  EventLine line;
-  return std::string(put_event(step_event(step), line).end());
-}
-
-TEST(RecentSteps, AreInTheManifestWithAllBits) {
-  RunState state{.run_id = "run", .step = 100};
-  state.recent_steps = recent_of(100);
-  Manifest manifest;
-  put_state(state, manifest);
-  const Result<RunState> taken = take_state(manifest, "here");
-  ASSERT_TRUE(taken.ok()) << taken.error().message;
-  for (std::uint64_t step = 0; step <= 101; ++step) {
-    SCOPED_TRACE(step);
-    const CompletedStep* const found = taken->recent_steps.find(step);
-    ASSERT_EQ(found != nullptr, step > 100 - RecentSteps::capacity && step <= 100);
-    if (found == nullptr) continue;
-    EXPECT_EQ(line_of(*found), line_of(completed(step)));
-    EXPECT_TRUE(std::signbit(found->grad_norm));
-  }
-}
-
-TEST(RecentSteps, OfAnotherKindAreNone) {
-  Manifest manifest;
-  put_state({.run_id = "run", .step = 3, .recent_steps = recent_of(3)}, manifest);
-  const std::string text = manifest.values.at(recent_steps_key);
-  for (const std::string& bad : {text.substr(1), text + text.substr(0, 32), std::string(text.size(), 'x')}) {
-    manifest.values[recent_steps_key] = bad;
-    EXPECT_EQ(take_state(manifest, "here")->recent_steps.find(3), nullptr);
-  }
-  manifest.values.erase(recent_steps_key);
-  ASSERT_TRUE(take_state(manifest, "here").ok()) << "as programs before wrote it";
-  EXPECT_EQ(take_state(manifest, "here")->recent_steps.find(3), nullptr);
-}
-
-class WriteMissingStepsTest : public testing::Test {
+class NoteMissingStepsTest : public testing::Test {
  protected:
-  void write(std::uint64_t step, const RecentSteps& recent) {
+  void note(std::uint64_t step) {
     EventLog log(posix_env(), paths_.events());
-    write_missing_steps(posix_env(), paths_, step, recent, log);
+    note_missing_steps(posix_env(), paths_, step, log);
   }
   void append(const std::string& text) {
     EXPECT_TRUE(posix_env().append_line(paths_.events(), text.substr(0, text.size() - 1)).ok());
@@ -146,51 +85,31 @@ class WriteMissingStepsTest : public testing::Test {
     EXPECT_TRUE(history.ok());
     return history.ok() ? std::move(history).value() : RunHistory();
   }
-  std::vector<std::uint64_t> steps_there() {
-    std::vector<std::uint64_t> found;
-    const RunHistory history = this->history();
-    for (const StepRecord& record : history.steps) found.push_back(record.step);
-    return found;
-  }
-  std::vector<std::uint64_t> from_to(std::uint64_t first, std::uint64_t last) {
-    std::vector<std::uint64_t> all;
-    for (; first <= last; ++first) all.push_back(first);
-    return all;
-  }
-
   TemporaryDirectory directory_;
   RunPaths paths_{directory_.path()};
 };
 
-TEST_F(WriteMissingStepsTest, WritesThoseThatTheStateHas) {
+TEST_F(NoteMissingStepsTest, NamesThem) {
   append(start("null") + step_lines(1, 5));
-  write(9, recent_of(9));
-  EXPECT_EQ(steps_there(), from_to(1, 9));
+  note(36);
+  const RunHistory told = history();
+  ASSERT_EQ(told.events.size(), 2U);
+  EXPECT_EQ(told.events[1].name, "gap");
+  EXPECT_THAT(told.events[1].details, testing::HasSubstr("first step 6, last step 36"));
+  EXPECT_EQ(told.steps.size(), 5U);
   const std::string text = posix_env().read_text(paths_.events()).value();
-  const std::string expected = line_of(completed(9));
-  EXPECT_THAT(text, testing::HasSubstr(expected.substr(0, expected.size() - 1) + ",\"restored_us\":"));
-  write(9, recent_of(9));
+  note(36);
   EXPECT_EQ(posix_env().read_text(paths_.events()).value(), text) << "once";
 }
 
-TEST_F(WriteMissingStepsTest, NamesTheOthers) {
-  append(start("null") + step_lines(1, 5));
-  write(100, recent_of(100));
-  std::vector<std::uint64_t> expected = from_to(1, 5);
-  for (const std::uint64_t step : from_to(100 - RecentSteps::capacity + 1, 100)) expected.push_back(step);
-  EXPECT_EQ(steps_there(), expected);
-  std::vector<std::string> gaps;
-  const RunHistory history = this->history();
-  for (const RunEvent& event : history.events)
-    if (event.name == "gap") gaps.push_back(event.details);
-  EXPECT_THAT(gaps, ElementsAre(testing::HasSubstr("first step 6, last step 36")));
-  const std::string text = posix_env().read_text(paths_.events()).value();
-  write(100, recent_of(100));
-  EXPECT_EQ(posix_env().read_text(paths_.events()).value(), text) << "once";
+TEST_F(NoteMissingStepsTest, AddNoTimeToTheRun) {
+  append("{\"event\":\"start\",\"time_us\":1000000}\n{\"event\":\"step\",\"time_us\":3000000,\"step\":1}\n");
+  note(2);
+  EXPECT_EQ(history().running_us, 2'000'000);
 }
 
-TEST_F(WriteMissingStepsTest, DoesWithoutALog) {
-  write(9, recent_of(9));
+TEST_F(NoteMissingStepsTest, DoesWithoutALog) {
+  note(9);
   EXPECT_FALSE(posix_env().status(paths_.events())->exists);
 }
 

@@ -47,7 +47,7 @@ class GrowTest(unittest.TestCase):
         self.assertIn(code, (*codes, harness.STAYED_BEHIND), start.tail())
         start.expect_faults()
         self.assertEqual(run.digest(), self.reference, start.tail())
-        self.assertEqual({event["step"] for event in run.events("step")}, set(range(1, STEPS + 1)))
+        self.assertEqual(set(run.steps_told()), set(range(1, STEPS + 1)))
         self.assertEqual(len(run.events("start")), 1, "nobody was started again")
         for event in self.growths():
             self.assertLess(event["ranks_before"], event["ranks_after"])
@@ -242,7 +242,7 @@ class GrowTest(unittest.TestCase):
         self.assertIn("rank 0 waited 4000 ms for MPI to start new ranks", start.output())
         self.assertIn("a rank was lost while it started new ones, so no more are started before the next start", start.output())
         self.assertEqual(self.run_.digest(), self.reference, start.tail())
-        self.assertEqual({event["step"] for event in self.run_.events("step")}, set(range(1, STEPS + 1)))
+        self.assertEqual(set(self.run_.steps_told()), set(range(1, STEPS + 1)))
         self.assertEqual([(event["ranks_before"], event["ranks_after"]) for event in self.run_.events("recovery")], [(4, 3), (3, 2)])
 
     def test_the_end_while_a_new_rank_prepares(self):

@@ -239,6 +239,13 @@ class Run:
                     found.append(json.loads(line))
         return found
 
+    def steps_told(self):
+        """Of the step lines, and those that the log names as lost with the rank that had their lines."""
+        told = [event["step"] for event in self.events("step")]
+        for gap in self.events("gap"):
+            told += range(gap["first_step"], gap["last_step"] + 1) if "last_step" in gap else []
+        return told
+
     def last_step(self):
         """Of the newest step event; 0 when there is none. Reads the end of the log only."""
         path = self.directory / "events.jsonl"

@@ -114,7 +114,7 @@ class LocalTest(unittest.TestCase):
         whole = self.collect(run, names)
         self.assertEqual(whole.digest(), self.reference, output)
         self.assertEqual(harness.call_program("verify", whole.directory).returncode, 0)
-        self.assertEqual({event["step"] for event in run.on(names[0]).events("step")}, set(range(1, harness.STEPS + 1)))
+        self.assertEqual(set(run.on(names[0]).steps_told()), set(range(1, harness.STEPS + 1)))
         self.assertEqual(run.on(names[0]).status()["state"], "finished", output)
         harness.expect_no_processes(run)
         return output

@@ -23,7 +23,7 @@ class SavesTest(unittest.TestCase):
 
     def check_end(self, run):
         self.assertEqual(run.digest(), self.reference)
-        self.assertEqual({event["step"] for event in run.events("step")}, set(range(1, STEPS + 1)))
+        self.assertEqual(set(run.steps_told()), set(range(1, STEPS + 1)))
         harness.expect_no_snapshots(run)
 
     def test_a_killed_rank_costs_few_steps(self):

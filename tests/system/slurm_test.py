@@ -49,7 +49,7 @@ class SlurmTest(unittest.TestCase):
     def expect_finished(self, start):
         output = start.expect_exit(0, SETTLE_S)
         self.assertEqual(self.run_.digest(), self.reference, output)
-        self.assertEqual({event["step"] for event in self.run_.events("step")}, set(range(1, harness.STEPS + 1)))
+        self.assertEqual(set(self.run_.steps_told()), set(range(1, harness.STEPS + 1)))
         self.assertEqual(self.run_.status()["state"], "finished", output)
         harness.expect_no_processes(self.run_)
         left = {node: self.cluster.hosts[node].shared_memory() for node in self.cluster.nodes if node in self.cluster.hosts}

@@ -11,6 +11,11 @@ namespace holdfast::chaos {
 void WorkLossReader::read(const Json& json) {
   const std::int64_t time_us = event_time(json);
   if (event_kind(json).empty() || time_us == 0) return;
+  if (const auto gap = event_as<GapEvent>(json); gap.has_value() && gap->is_of_steps()) {
+    std::uint64_t& newest = open_.has_value() ? open_step_ : step_;
+    newest = std::max(newest, *gap->last_step);  // its time is none of the writer's that died
+    return;
+  }
   if (const auto cost = event_as<FailureCostEvent>(json))
     reported_ = {.process_ms = cost->process_ms, .host_ms = cost->host_ms, .job_ms = cost->job_ms};
   if (const auto step = event_as<StepEvent>(json)) read_step(*step);
@@ -38,11 +43,6 @@ void WorkLossReader::read(const Json& json) {
 
 void WorkLossReader::read_step(const StepEvent& event) {
   const std::uint64_t step = event.step;
-  // The next leader wrote this event after the fault, though the event is older (missing_steps.h).
-  if (open_.has_value() && event.restored_us.value_or(0) > 0) {
-    open_step_ = std::max(open_step_, step);
-    return;
-  }
   if (open_.has_value()) {
     open_->resumed_us = event.time_us;
     open_->steps = open_step_ >= step ? open_step_ - step + 1 : 0;
