@@ -100,7 +100,7 @@ class TrainRun {
   // Passes the writing of a file of the run to the log's thread, which runs it while this start is the run's
   // writer.
   void post(std::function<void()> work) {
-    log_.queue->post([gate = log_.gate, work = std::move(work)] {
+    log_.queue->post([gate = log_.gate, work = std::move(work)](LineSink&) {
       if (gate->is_open()) work();
     });
   }

@@ -152,8 +152,8 @@ void TrainRun::write_hardware_record() {
 // file, because the disk may stall.
 void TrainRun::note_gap() {
   if (step() == 0) return;
-  log_.queue->insert([&env = launched_.env, paths = RunPaths{setup_.config.run.directory},
-                      step = step()](LineSink& log) { note_missing_steps(env, paths, step, log); });
+  log_.queue->post([&env = launched_.env, paths = RunPaths{setup_.config.run.directory},
+                    step = step()](LineSink& log) { note_missing_steps(env, paths, step, log); });
 }
 
 // Counts a failure; several deaths until a step is made are one failure.

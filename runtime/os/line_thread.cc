@@ -50,7 +50,7 @@ class LineThread::State {
       coming_.lines += line;
       coming_.lines += '\n';
       ++coming_.count;
-      const bool late = busy_ && env_->monotonic_ns() - moved_ns_ > reported_after_ns;
+      const bool late = !path_.empty() && busy_ && env_->monotonic_ns() - moved_ns_ > reported_after_ns;
       pauses_for_resize = late && !std::exchange(reported_, true);
     }
     changed_->notify();
@@ -87,24 +87,21 @@ class LineThread::State {
                            static_cast<double>(limit_ms) / 1e3));
   }
 
+  bool wait_until_written(std::int64_t limit_ms) {
+    std::unique_lock guard(mutex_);
+    if (busy_ && env_->monotonic_ns() - moved_ns_ > limit_ms * 1'000'000) return false;
+    return changed_->wait_at_most(guard, limit_ms, [this] { return coming_.is_empty() && !busy_; });
+  }
+
   void others_have_written() {
     const std::lock_guard guard(mutex_);
     coming_.behind_others = true;
   }
 
-  void insert(std::function<void(LineSink&)> work) {
+  void post(std::function<void(LineSink&)> work) {
     {
       const std::lock_guard guard(mutex_);
-      coming_.inserts = std::move(work);
-      coming_.inserts_at = coming_.lines.size();
-    }
-    changed_->notify();
-  }
-
-  void post(std::function<void()> work) {
-    {
-      const std::lock_guard guard(mutex_);
-      coming_.works.push_back(std::move(work));
+      coming_.works.push_back({.at = coming_.lines.size(), .run = std::move(work)});
     }
     changed_->notify();
   }
@@ -126,25 +123,26 @@ class LineThread::State {
   }
 
  private:
+  struct Work {
+    std::size_t at = 0;  // bytes of the lines before it
+    std::function<void(LineSink&)> run;
+  };
   // Work that the thread takes at once, in the order in which it does it.
   struct Batch {
     bool behind_others = false;
     std::uint64_t lost = 0;  // lines before these
     std::string lines = {};  // each with its newline
     std::uint64_t count = 0;
-    std::function<void(LineSink&)> inserts = {};  // after so many bytes of the lines:
-    std::size_t inserts_at = 0;
-    std::vector<std::function<void()>> works = {};
+    std::vector<Work> works = {};  // between the lines
     std::optional<std::string> insists = {};
     bool flushes = false;
     std::uint64_t ticket = 0;  // of the call that waits for the outcome
 
     bool is_empty() const {
-      return lines.empty() && lost == 0 && !inserts && works.empty() && !insists.has_value() && !flushes;
+      return lines.empty() && lost == 0 && works.empty() && !insists.has_value() && !flushes;
     }
     void clear() {  // and keep the memory for lines
       lines.clear();
-      inserts = nullptr;
       works.clear();
       insists.reset();
       behind_others = flushes = false;
@@ -166,7 +164,7 @@ class LineThread::State {
     const auto gone = static_cast<std::uint64_t>(
         std::count(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
     lines.erase(0, end);
-    coming_.inserts_at -= std::min(end, coming_.inserts_at);
+    for (Work& work : coming_.works) work.at -= std::min(end, work.at);
     coming_.count -= gone;
     coming_.lost += gone;
     return {};
@@ -202,7 +200,6 @@ class LineThread::State {
       moved_ns_ = env_->monotonic_ns();
       guard.unlock();
       write_lines();
-      for (const std::function<void()>& work : taken_.works) work();
       std::optional<Result<void>> outcome;
       if (taken_.insists.has_value()) outcome = sink_->insist(*taken_.insists);
       if (taken_.flushes) outcome = sink_->flush();
@@ -229,12 +226,13 @@ class LineThread::State {
   void write_lines() {
     if (taken_.behind_others) sink_->others_have_written();
     if (taken_.lost > 0) sink_->lost(taken_.lost);
-    const auto insert = [this](std::size_t bytes_left) {
-      if (taken_.inserts && taken_.lines.size() - bytes_left >= taken_.inserts_at)
-        std::exchange(taken_.inserts, nullptr)(*sink_);
+    auto next = taken_.works.begin();
+    const auto work = [&](std::size_t bytes_left) {
+      for (; next != taken_.works.end() && taken_.lines.size() - bytes_left >= next->at; ++next)
+        next->run(*sink_);
     };
     for (std::string_view rest = taken_.lines; !rest.empty();) {
-      insert(rest.size());
+      work(rest.size());
       const std::size_t end = rest.find('\n');
       Result<void> written = sink_->append(rest.substr(0, end));
       rest.remove_prefix(end + 1);
@@ -243,7 +241,7 @@ class LineThread::State {
       moved_ns_ = env_->monotonic_ns();
       if (!written.ok() && trouble_.ok()) trouble_ = std::move(written);
     }
-    insert(0);
+    work(0);
   }
 
   Env* env_;
@@ -284,13 +282,13 @@ Result<void> LineThread::insist(std::string_view line) {
 Result<void> LineThread::flush(std::int64_t limit_ms) {
   return state_->flush(limit_ms);
 }
+bool LineThread::wait_until_written(std::int64_t limit_ms) {
+  return state_->wait_until_written(limit_ms);
+}
 void LineThread::others_have_written() {
   state_->others_have_written();
 }
-void LineThread::insert(std::function<void(LineSink&)> work) {
-  state_->insert(std::move(work));
-}
-void LineThread::post(std::function<void()> work) {
+void LineThread::post(std::function<void(LineSink&)> work) {
   state_->post(std::move(work));
 }
 

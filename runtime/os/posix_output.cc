@@ -6,27 +6,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <condition_variable>
 #include <csignal>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <system_error>
-#include <thread>
 #include <utility>
+
+#include "runtime/os/env.h"
+#include "runtime/os/line_thread.h"
 
 namespace holdfast::os {
 namespace {
 
-using namespace std::chrono_literals;
-
-constexpr auto written_wait = 100ms;  // limit of a write to stderr
-constexpr auto drain_patience = 2s;   // with nothing that moves
-constexpr std::size_t chunk_bytes = 64 << 10;
+constexpr std::int64_t written_wait_ms = 100;  // limit of a write to stderr
+constexpr std::size_t line_bytes = 64 << 10;   // a longer line is written in pieces
 
 bool same_file(int one, int other) {
   struct stat a = {}, b = {};
@@ -34,187 +28,120 @@ bool same_file(int one, int other) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-// Starts a thread that gets no signals of the process, because code that waits for signals blocks them only
-// later.
-std::thread quiet_thread(std::function<void()> body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread thread(std::move(body));
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return thread;
-  } catch (const std::system_error&) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
+// Waits for room. Text that cannot be written, because it has no reader any more, counts as written.
+void write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written > 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (written < 0 && errno == EAGAIN) {  // somebody who has the file too does not want to wait
+      pollfd room{.fd = descriptor, .events = POLLOUT, .revents = 0};
+      static_cast<void>(::poll(&room, 1, -1));
+    } else if (written == 0 || errno != EINTR) {
+      return;
+    }
   }
 }
 
+class StreamSink final : public LineSink {
+ public:
+  explicit StreamSink(int descriptor) : descriptor_(descriptor) {}
+  std::weak_ptr<void> lifetime() const { return lifetime_; }
+  Result<void> append(std::string_view line) override {
+    text_.assign(line) += '\n';
+    write_all(descriptor_, text_);
+    return {};
+  }
+  void lost(std::uint64_t lines) override {
+    static_cast<void>(append(
+        fmt::format("holdfast: {} lines are left out here: they could not be printed for a while", lines)));
+  }
+
+ private:
+  const int descriptor_;
+  std::string text_;
+  std::shared_ptr<void> lifetime_ = std::make_shared<char>();
+};
+
 }  // namespace
 
-// Holds the text that waits for one file, and the thread that writes it. The thread shares ownership, and may
-// outlive the object that made it: a stalled write ends only with the process.
-class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
+// The text of one file on its way to the thread that writes it. The descriptor stays open: a stalled write, and
+// a library that has kept the stream, end only with the process.
+class OutputThread::Channel {
  public:
-  explicit Channel(int descriptor) : descriptor_(descriptor) {}
-  ~Channel() { ::close(descriptor_); }
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
-
-  void start() {
-    thread_ = quiet_thread([self = shared_from_this()] { self->work(); });
+  explicit Channel(int descriptor) : descriptor_(descriptor) {
+    auto sink = std::make_unique<StreamSink>(descriptor);
+    sink_ = sink->lifetime();
+    lines_ = std::make_shared<LineThread>(posix_env(), std::move(sink), "",
+                                          LineThread::Memory{.bytes = memory_bytes, .drops_oldest = true});
   }
 
   void put(std::string_view text, bool waits) {
     std::unique_lock guard(mutex_);
-    if (stopping_) {
-      if (!is_left_) write_all(text);  // else nobody reads, and what waits is in front of it
+    if (lines_ == nullptr) {
+      if (sink_.expired())
+        write_all(descriptor_, text);  // else nobody reads, and what waits is in front of it
       return;
     }
-    text_ += text;
-    drop_oldest();
-    changed_.notify_all();
-    if (!waits || stalled_) return;
-    stalled_ = !changed_.wait_for(guard, written_wait, [this] { return is_empty(); });
+    rest_ += text;
+    std::size_t begin = 0;
+    for (std::size_t end = 0; (end = rest_.find('\n', begin)) != std::string::npos; begin = end + 1)
+      append(std::string_view(rest_).substr(begin, end - begin));
+    rest_.erase(0, begin);
+    if (rest_.size() >= line_bytes) append(std::exchange(rest_, {}));
+    if (!waits) return;
+    const std::shared_ptr<LineThread> lines = lines_;
+    guard.unlock();
+    static_cast<void>(lines->wait_until_written(written_wait_ms));
   }
 
   bool drain() {
     std::unique_lock guard(mutex_);
-    while (!is_empty()) {
-      const std::uint64_t before = moved_bytes_;
-      const auto moved = [&] { return is_empty() || moved_bytes_ != before; };
-      if (!changed_.wait_for(guard, drain_patience, moved)) return false;
-    }
-    return true;
+    if (lines_ == nullptr) return sink_.expired();
+    if (!rest_.empty()) append(std::exchange(rest_, {}));
+    const std::shared_ptr<LineThread> lines = lines_;
+    guard.unlock();
+    return lines->flush(LineThread::short_patience_ms).ok();
   }
 
-  // Stops the thread: from now on each caller that puts a text writes it itself.
-  void stop() {
-    bool idle = false;
-    {
-      const std::lock_guard guard(mutex_);
-      stopping_ = true;
-      idle = is_empty();
-      is_left_ = !idle;
-    }
-    changed_.notify_all();
-    if (idle) {
-      thread_.join();
-    } else {
-      thread_.detach();  // it is stalled, and ends with the process
-    }
+  // Ends the thread: from now on each caller that puts a text writes it itself.
+  void end() {
+    const std::lock_guard guard(mutex_);
+    if (lines_ != nullptr && !rest_.empty()) append(std::exchange(rest_, {}));
+    lines_.reset();
   }
 
  private:
-  bool is_empty() const { return text_.size() == begin_ && !writing_; }
-
-  // Forgets whole lines from the front, some more than must be, so that this is not done for every line.
-  void drop_oldest() {
-    if (text_.size() - begin_ <= memory_bytes) return;
-    const std::size_t least = text_.size() - memory_bytes + memory_bytes / 8;
-    const std::size_t end = std::min(text_.find('\n', least), text_.size() - 1) + 1;
-    dropped_ +=
-        static_cast<std::uint64_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(begin_),
-                                              text_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
-    text_.erase(0, end);
-    begin_ = 0;
-  }
-
-  // Whole lines, where there is one.
-  std::string take_chunk() {
-    std::string chunk;
-    if (dropped_ > 0) {
-      chunk = fmt::format("holdfast: {} lines are left out here: they could not be printed for a while\n",
-                          std::exchange(dropped_, 0));
-    }
-    std::size_t bytes = std::min(text_.size() - begin_, chunk_bytes);
-    const std::size_t newline = text_.rfind('\n', begin_ + bytes - 1);
-    if (newline != std::string::npos && newline >= begin_) bytes = newline + 1 - begin_;
-    chunk.append(text_, begin_, bytes);
-    begin_ += bytes;
-    if (begin_ == text_.size() || begin_ > memory_bytes) {
-      text_.erase(0, begin_);
-      begin_ = 0;
-    }
-    return chunk;
-  }
-
-  void work() {
-    std::unique_lock guard(mutex_);
-    while (true) {
-      changed_.wait(guard, [this] { return stopping_ || text_.size() > begin_; });
-      if (text_.size() == begin_) return;
-      writing_ = true;
-      const std::string chunk = take_chunk();
-      for (std::string_view rest = chunk; !rest.empty();) {
-        guard.unlock();
-        const std::size_t written = write_some(rest);
-        guard.lock();
-        rest.remove_prefix(written);
-        moved_bytes_ += written;
-        changed_.notify_all();
-      }
-      writing_ = stalled_ = false;
-      changed_.notify_all();
-    }
-  }
-
-  void write_all(std::string_view text) const {
-    while (!text.empty()) text.remove_prefix(write_some(text));
-  }
-
-  // Waits for room. Text that cannot be written, because it has no reader any more, counts as written.
-  std::size_t write_some(std::string_view text) const {
-    while (true) {
-      const ssize_t written = ::write(descriptor_, text.data(), text.size());
-      if (written > 0) return static_cast<std::size_t>(written);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0 && errno == EAGAIN) {  // somebody who has the file too does not want to wait
-        pollfd room{.fd = descriptor_, .events = POLLOUT, .revents = 0};
-        static_cast<void>(::poll(&room, 1, -1));
-        continue;
-      }
-      return text.size();
-    }
+  void append(std::string_view line) {
+    if (!lines_->append(line).ok()) write_all(descriptor_, std::string(line) + '\n');  // there is no thread
   }
 
   const int descriptor_;
-  std::thread thread_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::string text_;  // waits from begin_ on
-  std::size_t begin_ = 0;
-  std::uint64_t dropped_ = 0, moved_bytes_ = 0;
-  bool writing_ = false, stopping_ = false;
-  bool stalled_ = false;  // somebody has waited in vain
-  bool is_left_ = false;  // its stalled thread is not waited for any more
+  std::shared_ptr<LineThread> lines_;  // null: ended
+  std::weak_ptr<void> sink_;           // expired: all is written
+  std::string rest_;                   // of a line that is not whole
 };
 
-namespace {
-
 // State of a C stream that stands for a channel.
-template <typename Channel>
-struct Cookie {
+struct OutputThread::Cookie {
   std::shared_ptr<Channel> channel;
   bool waits = false;
 };
 
-}  // namespace
-
 OutputThread::Stream OutputThread::replace(std::FILE*& stream, std::shared_ptr<Channel> channel, bool waits) {
   if (channel == nullptr) return {};
-  using Held = Cookie<Channel>;
-  auto held = std::make_unique<Held>(Held{std::move(channel), waits});
+  auto held = std::make_unique<Cookie>(Cookie{std::move(channel), waits});
   const cookie_io_functions_t functions = {
       .read = nullptr,
       .write = [](void* cookie, const char* text, std::size_t bytes) -> ssize_t {
-        const auto* to = static_cast<Held*>(cookie);
+        const auto* to = static_cast<Cookie*>(cookie);
         to->channel->put({text, bytes}, to->waits);
         return static_cast<ssize_t>(bytes);
       },
       .seek = nullptr,
       .close = [](void* cookie) -> int {
-        delete static_cast<Held*>(cookie);
+        delete static_cast<Cookie*>(cookie);
         return 0;
       }};
   std::FILE* const now = ::fopencookie(held.get(), "w", functions);
@@ -225,20 +152,18 @@ OutputThread::Stream OutputThread::replace(std::FILE*& stream, std::shared_ptr<C
   return {.before = std::exchange(stream, now), .now = now};
 }
 
+// The threads get no signals of the process, because code that waits for signals blocks them only later.
 OutputThread::OutputThread() {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   const auto channel_of = [](int stream) -> std::shared_ptr<Channel> {
     const int descriptor = ::fcntl(stream, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    if (descriptor < 0) return nullptr;
-    auto channel = std::make_shared<Channel>(descriptor);
-    channel->start();
-    return channel;
+    return descriptor < 0 ? nullptr : std::make_shared<Channel>(descriptor);
   };
-  try {
-    out_ = channel_of(STDOUT_FILENO);
-    err_ = out_ != nullptr && same_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : channel_of(STDERR_FILENO);
-  } catch (const std::system_error&) {
-    // The streams stay as they are without a thread.
-  }
+  out_ = channel_of(STDOUT_FILENO);
+  err_ = out_ != nullptr && same_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : channel_of(STDERR_FILENO);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   out_stream_ = replace(stdout, out_, /*waits=*/false);
   err_stream_ = replace(stderr, err_, /*waits=*/true);
 }
@@ -251,7 +176,7 @@ bool OutputThread::drain() {
 }
 
 OutputThread::~OutputThread() {
-  static_cast<void>(drain());
+  std::fflush(stdout);
   // The stream is not closed: a library that was loaded meanwhile may have kept it, and the memory of a
   // closed stream is reused ("invalid stdio handle", seen at the end of a run on a GPU).
   const auto put_back = [](std::FILE*& stream, const Stream& replaced) {
@@ -261,8 +186,8 @@ OutputThread::~OutputThread() {
   };
   put_back(stdout, out_stream_);
   put_back(stderr, err_stream_);
-  if (out_ != nullptr) out_->stop();
-  if (err_ != nullptr && err_ != out_) err_->stop();
+  if (out_ != nullptr) out_->end();
+  if (err_ != nullptr && err_ != out_) err_->end();
 }
 
 }  // namespace holdfast::os

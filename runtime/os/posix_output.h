@@ -1,9 +1,10 @@
 // OutputThread: while it lives, what this process prints (stdout and stderr of C) goes to threads of its own,
 // so that a stopped terminal, an unread pipe or a file on a stalled disk delays only the output.
 //
-// Text that cannot be written yet waits in memory, up to OutputThread::memory_bytes for each stream; beyond
-// that the oldest whole lines are dropped, and a line in their place gives their number once the stream moves
-// again. Lines stay whole and in order; where both streams are one file, as after 2>&1, in the order of both.
+// A line is passed on when it is whole, the last one with drain() or the end. Lines that cannot be written yet
+// wait in memory (line_thread.h), up to OutputThread::memory_bytes for each stream; beyond that the oldest are
+// dropped, and a line in their place gives their number once the stream moves again. Lines stay whole and in
+// order; where both streams are one file, as after 2>&1, in the order of both.
 //
 // A write to stderr also waits until the text is out, but for a tenth of a second at most, and not at all
 // while the stream is stalled: a message before a sudden end is mostly written. Waiting text is lost when the
@@ -25,7 +26,7 @@ class OutputThread {
   static constexpr std::size_t memory_bytes = std::size_t{1} << 20;
 
   OutputThread();
-  // Calls drain() and restores the streams. Code that has kept one of the replacement streams writes to the
+  // Waits as drain() does and restores the streams. Code that has kept one of the replacement streams writes to the
   // file itself from then on, for as long as the process lives; if the stream is stalled, its output is
   // dropped.
   ~OutputThread();
@@ -42,6 +43,7 @@ class OutputThread {
     std::FILE* before = nullptr;
     std::FILE* now = nullptr;  // null: it could not be replaced
   };
+  struct Cookie;
   static Stream replace(std::FILE*& stream, std::shared_ptr<Channel> channel, bool waits);
 
   std::shared_ptr<Channel> out_, err_;  // one where both streams are one file

@@ -71,9 +71,8 @@ class EventQueue {
   Result<void> insist(const Event auto& event) { return lines_.insist(put_event(event, line_).end()); }
   Result<void> flush(std::int64_t patience_ms = LineThread::patience_ms) { return lines_.flush(patience_ms); }
   void others_have_written() { lines_.others_have_written(); }
-  void insert(std::function<void(LineSink&)> work) { lines_.insert(std::move(work)); }
-  // Runs work on other files of the run, for which nothing waits, on the log's thread.
-  void post(std::function<void()> work) { lines_.post(std::move(work)); }
+  // Runs work on the log's thread, between the lines before it and those after it; nothing waits for it.
+  void post(std::function<void(LineSink&)> work) { lines_.post(std::move(work)); }
 
  private:
   EventLine line_;

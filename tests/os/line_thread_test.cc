@@ -105,21 +105,33 @@ TEST_F(LineThreadTest, OrderIsThatOfTheCalls) {
   lines->others_have_written();
   ASSERT_TRUE(lines->append("b").ok());
   ASSERT_TRUE(lines->insist("c").ok());
-  lines->post([this] { static_cast<void>(disk_->put("work").ok()); });
+  lines->post([this](LineSink&) { static_cast<void>(disk_->put("work").ok()); });
   ASSERT_TRUE(lines->append("").ok());
   ASSERT_TRUE(lines->flush().ok());
-  const std::vector<std::string> put = disk_->lines();
-  ASSERT_EQ(put.size(), 8U);
-  EXPECT_THAT(std::vector(put.begin(), put.begin() + 5),
-              ElementsAre("a", "flush", "others", "b", "insist c"));
-  EXPECT_THAT(std::vector(put.begin() + 5, put.end()), testing::UnorderedElementsAre("work", "", "flush"));
+  EXPECT_THAT(disk_->lines(), ElementsAre("a", "flush", "others", "b", "insist c", "work", "", "flush"));
+}
+
+TEST_F(LineThreadTest, WhoWaitsForALittleWhileDoesNotWaitAgain) {
+  const auto lines = thread();
+  EXPECT_TRUE(lines->wait_until_written(100));
+  disk_->close();
+  ASSERT_TRUE(lines->append("a").ok());
+  EXPECT_FALSE(lines->wait_until_written(100));
+  disk_->wait_for_writer();
+  std::this_thread::sleep_for(std::chrono::milliseconds(110));
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(lines->wait_until_written(100));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  disk_->open();
+  EXPECT_TRUE(lines->flush().ok());
+  EXPECT_TRUE(lines->wait_until_written(100));
 }
 
 // Also where those before it go for want of memory.
 TEST_F(LineThreadTest, WhatIsInsertedStandsBetweenTheLines) {
   const auto lines = thread({.bytes = 26, .drops_oldest = true});
   const auto insert = [&](const std::string& text) {
-    lines->insert([text](LineSink& sink) { static_cast<void>(sink.append(text).ok()); });
+    lines->post([text](LineSink& sink) { static_cast<void>(sink.append(text).ok()); });
   };
   insert("first");
   ASSERT_TRUE(lines->flush().ok());
