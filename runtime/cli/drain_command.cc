@@ -1,4 +1,4 @@
-// holdfast drain: requests that the launcher of a run leave a host (runtime/run/drain_requests.h), and waits
+// holdfast drain: requests that the launcher of a run leave a host (runtime/run/requests.h), and waits
 // until the run goes on without it.
 #include <fmt/core.h>
 
@@ -10,9 +10,8 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
-#include "runtime/run/drain_requests.h"
+#include "runtime/run/requests.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/run/run_holder.h"
 
 namespace holdfast::cli {
 namespace {

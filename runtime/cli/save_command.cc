@@ -1,5 +1,5 @@
 // holdfast save: requests a save from a run that is going on, on whichever host
-// (runtime/run/save_requests.h), and waits until the checkpoint is visible.
+// (runtime/run/requests.h), and waits until the checkpoint is visible.
 #include <fmt/core.h>
 
 #include <optional>
@@ -10,9 +10,8 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
+#include "runtime/run/requests.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/run/run_holder.h"
-#include "runtime/run/save_requests.h"
 
 namespace holdfast::cli {
 namespace {

@@ -13,10 +13,10 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/loader.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/run/claim_record.h"
+#include "runtime/run/claim.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/log_reader.h"
-#include "runtime/run/run_holder.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/run/run_summary.h"
 #include "watchdog/board.h"
 

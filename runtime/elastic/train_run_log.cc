@@ -17,10 +17,10 @@
 #include "runtime/report/report.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/numbers_log.h"
+#include "runtime/run/requests.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/run/run_history.h"
 #include "runtime/run/run_identity.h"
-#include "runtime/run/save_requests.h"
-#include "runtime/run/unused_directory.h"
 
 namespace holdfast::elastic {
 

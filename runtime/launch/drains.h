@@ -1,4 +1,4 @@
-// Drains holds the hosts that a run is asked to leave (runtime/run/drain_requests.h), and the state of each
+// Drains holds the hosts that a run is asked to leave (runtime/run/requests.h), and the state of each
 // drain. Pure; the launcher reads the requests, ends starts and writes the answers.
 //
 //   // Several times a second while a start trains:
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "runtime/launch/restart_policy.h"
-#include "runtime/run/drain_requests.h"
+#include "runtime/run/requests.h"
 
 namespace holdfast::launch {
 

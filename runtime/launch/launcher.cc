@@ -16,9 +16,9 @@
 #include "runtime/os/paths.h"
 #include "runtime/os/posix_start.h"
 #include "runtime/run/log_reader.h"
+#include "runtime/run/requests.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/run/run_identity.h"
-#include "runtime/run/save_requests.h"
-#include "runtime/run/unused_directory.h"
 
 namespace holdfast::launch {
 namespace {

@@ -10,7 +10,7 @@
 #include "runtime/launch/named_hosts.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
-#include "runtime/run/save_requests.h"
+#include "runtime/run/requests.h"
 
 namespace holdfast::launch {
 namespace {

@@ -13,10 +13,10 @@
 #include "runtime/launch/run_progress.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/hardware_record.h"
-#include "runtime/run/host_rows.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/log_reader.h"
-#include "runtime/run/save_requests.h"
+#include "runtime/run/requests.h"
+#include "runtime/run/run_summary.h"
 
 namespace holdfast::launch {
 namespace {

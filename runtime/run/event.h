@@ -1,5 +1,5 @@
 // The events of a run's log: every kind and every field, declared once. Each kind is a struct; put_event()
-// (event_line.h) writes it as a line of the log, event_as() (event_reading.h) reads it, and docs/events.md is
+// (event_log.h) writes it as a line of the log, event_as() (event_reading.h) reads it, and docs/events.md is
 // generated from it (event_schema.h):
 //
 //   log.write(EvaluationEvent{.time_us = now_us, .step = step, .loss = loss, .duration_ms = duration_ms});

@@ -15,6 +15,14 @@
 
 namespace holdfast::run {
 
+// A log that grew too large becomes a part, by a rename after its last whole line, so that a kill leaves every
+// line in one place. Returns the path of a part. `path` is that of the growing log, ending in .jsonl.
+std::string event_part(const std::string& path, std::uint64_t number);
+// Returns the numbers of the existing parts, ascending.
+Result<std::vector<std::uint64_t>> event_parts(Env& env, const std::string& path);
+// Turns the growing log into the newest part; the next line begins another log.
+Result<void> rotate_events(Env& env, const std::string& path);
+
 // A view of the log at one moment. Threads: one at a time.
 class LogReader {
  public:

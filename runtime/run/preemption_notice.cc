@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "runtime/os/console.h"
-#include "runtime/run/drain_requests.h"
+#include "runtime/run/requests.h"
 
 namespace holdfast::run {
 namespace {

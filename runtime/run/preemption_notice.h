@@ -1,5 +1,5 @@
 // PreemptionNotice: learns that the host of this rank is about to be taken away, and lets the run leave it
-// while there is time (runtime/run/drain_requests.h).
+// while there is time (runtime/run/requests.h).
 //
 // One rank of each host looks every `elastic.notice_every` whether `elastic.notice_file` is there, and
 // whether `elastic.notice_command` ends with 0, as a command does that asks the metadata service of a cloud.

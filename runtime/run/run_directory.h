@@ -9,7 +9,7 @@
 //   place_name    what manifests call this host, where the directory is local to each (storage_domains.h)
 //   lineage.json  the generations of the run (checkpoint/lineage.h)
 //   uploaded      the checkpoint that was uploaded last (uploads.h)
-//   requests/     requests to save and go on (save_requests.h)
+//   requests/     requests to save and go on (requests.h)
 //   launch/       what `holdfast launch` and the ranks of its start tell each other (launch_record.h)
 #pragma once
 
@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/core/result.h"
@@ -83,5 +84,21 @@ Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& stat
 // Returns false where the status is finished or saved, because a start that fails before its first step does
 // not overwrite how the run ended.
 bool may_record_failure(Env& env, const RunPaths& paths);
+
+// Returns whether another start of the same command would be refused, too.
+bool is_refusal(ExitCode code);
+
+// Removes the directory, which the caller has made and has the claim of, if it holds nothing but what a start
+// makes before its first step; returns whether it did.
+bool remove_unused_directory(Env& env, const RunPaths& paths);
+
+// ExitCode::config with a sentence where nothing of a run is in the directory.
+Result<void> expect_run_directory(Env& env, const RunPaths& paths);
+
+// The host and process, as they wrote it, that write the run, or else the launcher that will start one. None:
+// nobody. Error: config, where this user may not look; only who may write a run may open its locks.
+Result<std::optional<std::string>> run_holder(Env& env, const RunPaths& paths);
+// Returns whether a `holdfast launch` has the run. Error: as above.
+Result<bool> has_launcher(Env& env, const RunPaths& paths);
 
 }  // namespace holdfast::run

@@ -11,7 +11,7 @@
 
 #include "runtime/core/json.h"
 #include "runtime/core/units.h"
-#include "runtime/run/event_line.h"
+#include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 

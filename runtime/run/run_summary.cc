@@ -5,12 +5,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/core/record.h"
 #include "runtime/core/units.h"
+#include "runtime/os/foreign_text.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/hardware_record.h"
 
 namespace holdfast::run {
 namespace {
+
+std::string path_of(const RunPaths& paths) {
+  return paths.launch() + "/hosts.json";
+}
 
 std::string ago(std::int64_t time_us, std::int64_t now_us) {
   return format_seconds(static_cast<double>(std::max<std::int64_t>(now_us - time_us, 0)) * 1e-6) + " ago";
@@ -41,6 +47,21 @@ std::string state_sentence(const RunSummary& run) {
 }
 
 }  // namespace
+
+Result<void> write_host_rows(Env& env, const RunPaths& paths, const HostRows& rows) {
+  return env.replace_text(path_of(paths), record_to_text(rows) + "\n");
+}
+
+Result<void> remove_host_rows(Env& env, const RunPaths& paths) {
+  return env.remove(path_of(paths));
+}
+
+HostRows read_host_rows(Env& env, const RunPaths& paths) {
+  const Result<std::string> text = read_text_within(env, path_of(paths), text_limits::hardware_record);
+  if (!text.ok()) return {};
+  Result<HostRows> rows = record_from_text<HostRows>(*text);
+  return rows.ok() ? std::move(rows).value() : HostRows();
+}
 
 void RunSummary::take(const Json& json) {
   if (const auto start = event_as<StartEvent>(json)) {

@@ -10,7 +10,7 @@
 
 #include "runtime/core/result.h"
 #include "runtime/run/event.h"
-#include "runtime/run/save_requests.h"
+#include "runtime/run/requests.h"
 #include "runtime/save/save_records.h"
 #include "runtime/train/step_judgement.h"
 #include "runtime/train/step_request.h"

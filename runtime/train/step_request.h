@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/core/result.h"
-#include "runtime/run/save_requests.h"
+#include "runtime/run/requests.h"
 #include "runtime/save/save_records.h"
 
 namespace holdfast::save {

@@ -12,7 +12,7 @@
 #include "checkpoint/store.h"
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/claim.h"
-#include "runtime/run/save_requests.h"
+#include "runtime/run/requests.h"
 #include "runtime/save/save_cadence.h"
 #include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "runtime/config/option_value.h"
-#include "runtime/run/event_line.h"
+#include "runtime/run/event_log.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast::test {

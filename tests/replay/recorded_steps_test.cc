@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/run/event_parts.h"
+#include "runtime/run/log_reader.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::test {

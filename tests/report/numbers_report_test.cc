@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/report/report.h"
-#include "runtime/run/event_line.h"
+#include "runtime/run/event_log.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::test {

@@ -11,7 +11,6 @@
 
 #include "runtime/run/event_log.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/run/run_holder.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/forwarding_env.h"

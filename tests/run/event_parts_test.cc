@@ -1,4 +1,4 @@
-#include "runtime/run/event_parts.h"
+#include "runtime/run/log_reader.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>

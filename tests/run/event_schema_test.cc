@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "runtime/run/event_line.h"
+#include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/event_schema.h"
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "runtime/run/event_parts.h"
 #include "runtime/run/run_history.h"
 #include "tests/elastic/recovery_fixture.h"
 #include "tests/support/temporary_directory.h"

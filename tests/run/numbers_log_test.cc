@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/run/event_line.h"
+#include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
 
 namespace holdfast::test {

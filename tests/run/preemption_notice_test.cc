@@ -6,8 +6,7 @@
 
 #include <functional>
 
-#include "runtime/run/drain_requests.h"
-#include "runtime/run/save_requests.h"
+#include "runtime/run/requests.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::test {

@@ -1,4 +1,4 @@
-#include "runtime/run/save_requests.h"
+#include "runtime/run/requests.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

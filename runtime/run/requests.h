@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 #include "runtime/os/thread.h"
 #include "runtime/run/run_directory.h"
 
@@ -96,5 +97,22 @@ class SaveRequests {
   bool stops_ = false, has_looked_ = false;
   std::unique_ptr<Thread> thread_;  // the last member: it uses the others until it ends
 };
+
+struct DrainRequest {
+  enum class State { asked, notice, begun, drained, refused };
+  std::string host = {};
+  State state = State::asked;
+  std::int64_t deadline_s = 0;  // of `asked`
+  std::uint64_t step = 0;       // of `drained`
+  std::string sentence = {};    // of `refused`
+};
+
+// Returns whether it is the name of a request to drain, among the files of RUN/requests.
+bool is_drain_request(const std::string& file_name);
+// Replaces the request about this host. ExitCode::config where the host's name is not valid.
+Result<void> write_drain_request(Env& env, const RunPaths& paths, const DrainRequest& request);
+// Returns all requests that are there, by host. Requests that cannot be read now are left out.
+std::vector<DrainRequest> read_drain_requests(Env& env, const RunPaths& paths);
+Result<void> remove_drain_request(Env& env, const RunPaths& paths, const std::string& host);
 
 }  // namespace holdfast::run
