@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -18,23 +19,49 @@ constexpr std::int64_t first_look_ms = 1000;  // most that a start waits for it;
 constexpr const char* attended_prefix = "save-";
 constexpr const char* unattended_prefix = "signal-";
 constexpr const char* restart_name = "restart";
+constexpr std::string_view drain_prefix = "drain-";
+constexpr std::array<std::string_view, 5> save_words = {"", "asked", "begun", "saved", "failed"};
+constexpr std::array<std::string_view, 5> drain_words = {"asked", "notice", "begun", "drained", "refused"};
 
-bool is_request(const std::string& name) {
+// Returns the names of the files in RUN/requests, or none where it is not there or cannot be read now.
+std::optional<std::vector<std::string>> request_names(Env& env, const std::string& directory) {
+  const Result<FileStatus> status = env.status(directory);
+  if (!status.ok() || !status->exists) return std::nullopt;
+  Result<std::vector<std::string>> names = env.list(directory);
+  return names.ok() ? std::optional(std::move(names).value()) : std::nullopt;
+}
+
+Result<std::string> write_request(Env& env, const RunPaths& paths, const std::string& name,
+                                  const std::string& line) {
+  HF_TRY_VOID(env.make_directories(paths.requests()));
+  std::string path = paths.requests() + "/" + name;
+  HF_TRY_VOID(env.replace_text(path, line));
+  return path;
+}
+
+// Reads the word that a request begins with, and returns what follows it; none: there is no such file.
+std::optional<std::istringstream> read_request(Env& env, const std::string& path, std::string& word) {
+  const Result<std::string> text = read_text_within(env, path, text_limits::request);
+  if (!text.ok()) return std::nullopt;
+  std::istringstream line(*text);
+  line >> word;
+  return line;
+}
+
+bool is_save_request(const std::string& name) {
   return (name.starts_with(attended_prefix) || name.starts_with(unattended_prefix)) &&
          name.find('.') == std::string::npos;  // what is being replaced has a name with one
 }
 
-std::string to_text(const SaveAnswer& answer) {
-  switch (answer.state) {
-    case SaveAnswer::State::begun:
-      return fmt::format("begun {}\n", answer.step);
-    case SaveAnswer::State::saved:
-      return fmt::format("saved {}\n", answer.step);
-    case SaveAnswer::State::failed:
-      return fmt::format("failed {} {}\n", answer.step, answer.sentence);
-    default:
-      return "asked\n";
-  }
+bool is_drain_request(const std::string& name) {
+  return name.starts_with(drain_prefix);
+}
+
+std::string to_line(const SaveAnswer& answer) {
+  if (answer.state == SaveAnswer::State::none || answer.state == SaveAnswer::State::asked) return "asked\n";
+  return fmt::format("{} {}{}{}\n", save_words[static_cast<std::size_t>(answer.state)], answer.step,
+                     answer.state == SaveAnswer::State::failed ? " " : "",
+                     answer.state == SaveAnswer::State::failed ? answer.sentence : "");
 }
 
 bool is_final(const SaveAnswer& answer) {
@@ -43,55 +70,71 @@ bool is_final(const SaveAnswer& answer) {
 
 RestartRequest read_restart_request(Env& env, const std::string& path) {
   RestartRequest request;
-  const Result<std::string> text = read_text_within(env, path, text_limits::request);
-  if (!text.ok()) return request;
   std::string word;
-  std::istringstream(*text) >> word >> request.hosts_leaving;
+  if (auto line = read_request(env, path, word)) *line >> request.hosts_leaving;
   request.wanted = word == "asked";
+  return request;
+}
+
+bool is_host_name(const std::string& name) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '.' || c == '_';
+  };
+  return !name.empty() && name.front() != '-' && name.front() != '.' && std::ranges::all_of(name, fits);
+}
+
+std::string to_line(const DrainRequest& request) {
+  std::string line(drain_words[static_cast<std::size_t>(request.state)]);
+  if (request.state == DrainRequest::State::asked) line += fmt::format(" {}", request.deadline_s);
+  if (request.state == DrainRequest::State::drained) line += fmt::format(" {}", request.step);
+  if (request.state == DrainRequest::State::refused) line += " " + request.sentence;
+  return line + "\n";
+}
+
+std::optional<DrainRequest> read_drain_request(Env& env, const std::string& path, const std::string& host) {
+  std::string word;
+  auto line = read_request(env, path, word);
+  const auto* const known = std::ranges::find(drain_words, word);
+  if (!line.has_value() || known == drain_words.end()) return std::nullopt;
+  DrainRequest request{.host = host, .state = static_cast<DrainRequest::State>(known - drain_words.begin())};
+  if (request.state == DrainRequest::State::asked) *line >> request.deadline_s;
+  if (request.state == DrainRequest::State::drained) *line >> request.step;
+  if (request.state == DrainRequest::State::refused) std::getline(*line >> std::ws, request.sentence);
   return request;
 }
 
 }  // namespace
 
 Result<void> request_restart(Env& env, const RunPaths& paths, int hosts_leaving) {
-  HF_TRY_VOID(env.make_directories(paths.requests()));
-  return env.replace_text(fmt::format("{}/{}", paths.requests(), restart_name),
-                          fmt::format("asked {}\n", hosts_leaving));
+  return outcome_of(write_request(env, paths, restart_name, fmt::format("asked {}\n", hosts_leaving)));
 }
 
 Result<std::string> request_save(Env& env, const RunPaths& paths, RequestKind kind) {
-  HF_TRY_VOID(env.make_directories(paths.requests()));
-  const std::string path =
-      fmt::format("{}/{}{:016x}", paths.requests(),
-                  kind == RequestKind::attended ? attended_prefix : unattended_prefix, env.random_u64());
-  HF_TRY_VOID(env.replace_text(path, to_text(SaveAnswer{})));
-  return path;
+  const char* const prefix = kind == RequestKind::attended ? attended_prefix : unattended_prefix;
+  return write_request(env, paths, fmt::format("{}{:016x}", prefix, env.random_u64()), to_line(SaveAnswer{}));
 }
 
 SaveAnswer read_save_answer(Env& env, const std::string& path) {
-  const Result<std::string> text = read_text_within(env, path, text_limits::request);
   SaveAnswer answer;
-  if (!text.ok()) return answer;
-  std::istringstream line(*text);
   std::string word;
-  line >> word >> answer.step;
-  std::getline(line >> std::ws, answer.sentence);
-  answer.state = word == "begun"    ? SaveAnswer::State::begun
-                 : word == "saved"  ? SaveAnswer::State::saved
-                 : word == "failed" ? SaveAnswer::State::failed
-                                    : SaveAnswer::State::asked;
+  auto line = read_request(env, path, word);
+  if (!line.has_value()) return answer;
+  *line >> answer.step;
+  std::getline(*line >> std::ws, answer.sentence);
+  const auto* const known = std::ranges::find(save_words, word);
+  answer.state = word.empty() || known == save_words.end()
+                     ? SaveAnswer::State::asked
+                     : static_cast<SaveAnswer::State>(known - save_words.begin());
   return answer;
 }
 
 void forget_answered_requests(Env& env, const RunPaths& paths) {
-  const Result<FileStatus> status = env.status(paths.requests());
-  if (!status.ok() || !status->exists) return;
-  const Result<std::vector<std::string>> names = env.list(paths.requests());
-  if (!names.ok()) return;
-  for (const std::string& name : *names) {
+  for (const std::string& name : request_names(env, paths.requests()).value_or(std::vector<std::string>())) {
     const std::string path = paths.requests() + "/" + name;
     if (is_drain_request(name)) continue;  // the launcher's
-    if (!is_request(name) || is_final(read_save_answer(env, path))) static_cast<void>(env.remove(path).ok());
+    if (!is_save_request(name) || is_final(read_save_answer(env, path)))
+      static_cast<void>(env.remove(path).ok());
   }
 }
 
@@ -165,17 +208,15 @@ void SaveRequests::work() {
 
 // Requests that cannot be read now are looked for again.
 void SaveRequests::find_requests() {
-  const Result<FileStatus> status = env_->status(directory_);
-  if (!status.ok() || !status->exists) return;
-  const Result<std::vector<std::string>> names = env_->list(directory_);
-  if (!names.ok()) return;
+  const std::optional<std::vector<std::string>> names = request_names(*env_, directory_);
+  if (!names.has_value()) return;
   std::map<std::string, Request> found;
   for (const std::string& name : *names) {
     const auto known = [&] {
       const std::lock_guard lock(mutex_);
       return requests_.contains(name);
     };
-    if (!is_request(name) || known()) continue;
+    if (!is_save_request(name) || known()) continue;
     SaveAnswer answer = read_save_answer(*env_, directory_ + "/" + name);
     if (answer.state == SaveAnswer::State::none) continue;
     if (!is_final(answer)) answer = {.state = SaveAnswer::State::asked};
@@ -204,7 +245,7 @@ void SaveRequests::write_answers() {
     // The process that asked may have gone, and its file with it.
     const Result<FileStatus> status = env_->status(path);
     if (!status.ok() || !status->exists) continue;
-    static_cast<void>(env_->replace_text(path, to_text(answer)).ok());
+    static_cast<void>(env_->replace_text(path, to_line(answer)).ok());
   }
 }
 
@@ -219,89 +260,22 @@ void SaveRequests::remove_answered() {
   }
   for (const std::string& name : names) static_cast<void>(env_->remove(directory_ + "/" + name).ok());
 }
-
-namespace {
-
-constexpr std::string_view drain_prefix = "drain-";
-
-bool is_host_name(const std::string& name) {
-  const auto fits = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '.' || c == '_';
-  };
-  return !name.empty() && name.front() != '-' && name.front() != '.' && std::ranges::all_of(name, fits);
-}
-
-std::string to_line(const DrainRequest& request) {
-  switch (request.state) {
-    case DrainRequest::State::asked:
-      return fmt::format("asked {}\n", request.deadline_s);
-    case DrainRequest::State::notice:
-      return "notice\n";
-    case DrainRequest::State::begun:
-      return "begun\n";
-    case DrainRequest::State::drained:
-      return fmt::format("drained {}\n", request.step);
-    case DrainRequest::State::refused:
-      return fmt::format("refused {}\n", request.sentence);
-  }
-  return {};
-}
-
-std::optional<DrainRequest> drain_request_of(const std::string& host, const std::string& text) {
-  using State = DrainRequest::State;
-  DrainRequest request{.host = host};
-  std::istringstream line(text);
-  std::string word;
-  line >> word;
-  if (word == "asked") {
-    line >> request.deadline_s;
-  } else if (word == "drained") {
-    request.state = State::drained;
-    line >> request.step;
-  } else if (word == "refused") {
-    request.state = State::refused;
-    std::getline(line >> std::ws, request.sentence);
-  } else if (word == "notice" || word == "begun") {
-    request.state = word == "notice" ? State::notice : State::begun;
-  } else {
-    return std::nullopt;
-  }
-  return request;
-}
-
-std::string path_of_drain_request(const RunPaths& paths, const std::string& host) {
-  return fmt::format("{}/{}{}", paths.requests(), drain_prefix, host);
-}
-
-}  // namespace
-
-bool is_drain_request(const std::string& file_name) {
-  return file_name.starts_with(drain_prefix);
-}
-
 Result<void> write_drain_request(Env& env, const RunPaths& paths, const DrainRequest& request) {
   if (!is_host_name(request.host)) {
     return fail(ExitCode::config, "\"{}\" is no name of a host; give it as `holdfast status {}` lists it",
                 request.host, paths.directory);
   }
-  HF_TRY_VOID(env.make_directories(paths.requests()));
-  return env.replace_text(path_of_drain_request(paths, request.host), to_line(request));
+  const std::string name = fmt::format("{}{}", drain_prefix, request.host);
+  return outcome_of(write_request(env, paths, name, to_line(request)));
 }
 
 std::vector<DrainRequest> read_drain_requests(Env& env, const RunPaths& paths) {
   std::vector<DrainRequest> requests;
-  const Result<FileStatus> status = env.status(paths.requests());
-  if (!status.ok() || !status->exists) return requests;
-  const Result<std::vector<std::string>> names = env.list(paths.requests());
-  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+  for (const std::string& name : request_names(env, paths.requests()).value_or(std::vector<std::string>())) {
     const std::string host = is_drain_request(name) ? name.substr(drain_prefix.size()) : "";
     const bool is_being_replaced = name.find(".tmp.") != std::string::npos;
     if (is_being_replaced || !is_host_name(host)) continue;
-    const Result<std::string> text =
-        read_text_within(env, paths.requests() + "/" + name, text_limits::request);
-    if (!text.ok()) continue;
-    if (std::optional<DrainRequest> request = drain_request_of(host, *text); request.has_value())
+    if (auto request = read_drain_request(env, paths.requests() + "/" + name, host))
       requests.push_back(std::move(*request));
   }
   std::ranges::sort(requests, {}, &DrainRequest::host);
@@ -309,7 +283,7 @@ std::vector<DrainRequest> read_drain_requests(Env& env, const RunPaths& paths) {
 }
 
 Result<void> remove_drain_request(Env& env, const RunPaths& paths, const std::string& host) {
-  return env.remove(path_of_drain_request(paths, host));
+  return env.remove(fmt::format("{}/{}{}", paths.requests(), drain_prefix, host));
 }
 
 }  // namespace holdfast::run

@@ -1,14 +1,24 @@
-// Requests to save and go on, as files in the run directory: `holdfast save` writes them, and `holdfast
-// launch` for a SIGUSR1; the rank that leads the run answers in them. They reach a run on any host that
-// shares the directory, with a launcher or without, and one that is just being started again.
+// Requests to a run, as files RUN/requests/NAME with one line, which is replaced by rename. They reach a run on
+// any host that shares the directory, with a launcher or without, and one that is just being started again.
 //
-// A request is a file RUN/requests/NAME with one line, which is replaced by rename:
+// To save and go on: `holdfast save` writes them, and `holdfast launch` for a SIGUSR1; the rank that leads the
+// run answers in them.
 //   asked                 by the process that asks
 //   begun STEP            the state after this step is being saved
 //   saved STEP            its checkpoint is visible
 //   failed STEP SENTENCE  it could not be saved
 // Only the leader writes after "asked". The process that asks removes the file when it has its answer; where
 // nobody waits for the answer (RequestKind::unattended) the leader removes it.
+//
+// To leave a host (drain-HOST): `holdfast drain` writes them, and a rank whose host is to be taken away
+// (preemption_notice.h); `holdfast launch` carries them out and answers in them.
+//   asked SECONDS     by a person: the host is left within that time, 0: whenever the next step is made
+//   notice            by a rank: the host goes away whatever the run does
+//   begun             the run ends after its next step, for a start without the host
+//   drained STEP      the run goes on without it, from this step
+//   refused SENTENCE  the run cannot do without it
+// Only the launcher writes after the first two. The host stays out for as long as the file is there; the
+// launcher removes those of an earlier launch, unless that was killed.
 #pragma once
 
 #include <cstdint>
@@ -107,8 +117,6 @@ struct DrainRequest {
   std::string sentence = {};    // of `refused`
 };
 
-// Returns whether it is the name of a request to drain, among the files of RUN/requests.
-bool is_drain_request(const std::string& file_name);
 // Replaces the request about this host. ExitCode::config where the host's name is not valid.
 Result<void> write_drain_request(Env& env, const RunPaths& paths, const DrainRequest& request);
 // Returns all requests that are there, by host. Requests that cannot be read now are left out.
