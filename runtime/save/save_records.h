@@ -33,7 +33,7 @@ struct SaveVotes {
   std::int64_t last_slots = 0;
   // This rank will still make or release slots for snapshots in this epoch.
   std::int64_t settling = 0;
-  // This rank's part of the upload that is under way (shard_uploads.h) is sent, or cannot be sent.
+  // This rank's part of the upload that is under way (uploads.h) is sent, or cannot be sent.
   std::int64_t sent = 0;
   std::int64_t unsent = 0;
 

@@ -14,7 +14,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/save/save_cadence.h"
 #include "runtime/save/save_records.h"
-#include "runtime/save/uploader.h"
+#include "runtime/save/uploads.h"
 #include "runtime/train/step.h"
 
 namespace holdfast::train {

@@ -5,8 +5,7 @@
 
 #include "checkpoint/candidates.h"
 #include "parallel/comm/rank_sum.h"
-#include "runtime/save/shard_uploads.h"
-#include "runtime/save/upload_name.h"
+#include "runtime/save/uploads.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast::test {
@@ -102,13 +101,17 @@ class ShardUploadsTest : public TrainingTest {
     const Result<void> done = run_local_ranks(ranks, [&](Communicator& communicator) -> Result<void> {
       FaultPoints faults;
       CheckpointStore store(posix_env(), faults, run_directory("run"));
-      ShardUploads uploads(posix_env(), faults, store,
-                           {.command = {.key = "checkpoint.upload_shard_command",
-                                        .line = line,
-                                        .timeout_key = "checkpoint.upload_timeout",
-                                        .timeout_ms = 60'000},
-                            .rank = communicator.rank(),
-                            .ranks = ranks});
+      Config config;
+      config.run.directory = run_directory("run");
+      config.checkpoint.upload_shard_command = line;
+      config.checkpoint.upload_timeout_ms = 60'000;
+      Uploads uploads({.env = posix_env(),
+                       .faults = faults,
+                       .store = store,
+                       .config = config,
+                       .rank = communicator.rank(),
+                       .ranks = ranks,
+                       .retry_after_ms = {}});
       const Waiter waiter(posix_env(), 60'000);
       uploads.offer(2);
       while (uploads.busy()) {

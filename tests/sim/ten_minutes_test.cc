@@ -18,7 +18,7 @@
 #include "runtime/run/claim.h"
 #include "runtime/run/preemption_notice.h"
 #include "runtime/run/requests.h"
-#include "runtime/save/uploader.h"
+#include "runtime/save/uploads.h"
 #include "tests/elastic/recovery_fixture.h"
 #include "tests/support/local_world.h"
 #include "tests/support/memory_env.h"
@@ -230,19 +230,29 @@ TEST_F(TenMinutes, AnUploadIsTriedAgainUntilTheNetworkIsBack) {
   env_.on_command = [&](const Command&) {
     return SimulatedHost::Answer{.after_s = 20, .code = env_.now_s() < 5 * minute_s ? 1 : 0};
   };
-  Uploader uploader(env_, store,
-                    {.command = {.key = "checkpoint.upload_command",
-                                 .line = "upload",
-                                 .timeout_key = "checkpoint.upload_timeout",
-                                 .timeout_ms = 60'000,
-                                 .retry_after_ms = {60'000, 120'000, 240'000}}});
+  Config config;
+  config.run.directory = paths_.directory;
+  config.checkpoint.upload_command = "upload";
+  config.checkpoint.upload_timeout_ms = 60'000;
+  Uploads uploads({.env = env_,
+                   .faults = faults,
+                   .store = store,
+                   .config = config,
+                   .retry_after_ms = {60'000, 120'000, 240'000}});
+  const std::vector<std::unique_ptr<Communicator>> alone = make_local_communicators(1);
+  const Waiter waiter(env_, 20'000);
   for (std::uint64_t step = 1; step <= 10; ++step) {
     publish(step);
-    uploader.offer(step);
-    env_.sleep_us(minute_s * second_us);
+    uploads.offer(step);
+    every_second_until(static_cast<std::int64_t>(step) * minute_s, [&] {
+      SaveVotes votes;
+      uploads.vote(votes);
+      ASSERT_TRUE(uploads.advance(*alone.front(), waiter, votes).ok());
+    });
   }
-  uploader.cancel();
-  const std::vector<UploadReport> reports = uploader.take_reports();
+  uploads.cancel();
+  ASSERT_TRUE(uploads.finish(*alone.front(), waiter, [] {}).ok());
+  const std::vector<UploadReport> reports = uploads.take_reports();
   ASSERT_GE(reports.size(), 3U);
   EXPECT_EQ(reports[0].step, 1U);
   EXPECT_TRUE(reports[0].outcome.ok());

@@ -4,7 +4,9 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "runtime/save/uploader.h"
+#include "parallel/comm/rank_sum.h"
+#include "parallel/local/local_communicator.h"
+#include "runtime/save/uploads.h"
 #include "tests/support/forwarding_env.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/train/training_fixture.h"
@@ -49,14 +51,14 @@ class HeldCommands final : public ForwardingEnv {
   std::vector<int> codes_;
 };
 
-class UploaderTest : public testing::Test {
+class WholeUploadTest : public testing::Test {
  protected:
-  Uploader::Settings settings() const {
-    return {.command = {.key = "checkpoint.upload_command",
-                        .line = "x",
-                        .timeout_key = "checkpoint.upload_timeout",
-                        .timeout_ms = 1000,
-                        .retry_after_ms = {1, 1}}};
+  Config config() const {
+    Config config;
+    config.run.directory = directory_.path();
+    config.checkpoint.upload_command = "x";
+    config.checkpoint.upload_timeout_ms = 1000;
+    return config;
   }
   void publish(std::initializer_list<std::uint64_t> steps) {
     for (const std::uint64_t step : steps) {
@@ -67,38 +69,42 @@ class UploaderTest : public testing::Test {
       ASSERT_TRUE(store_.publish(manifest).ok());
     }
   }
-  static std::vector<UploadReport> wait_until_idle(Uploader& uploader) {
-    while (uploader.busy()) posix_env().sleep_us(1000);
-    return uploader.take_reports();
+  // Votes as the steps of a run of one rank do, until all is over.
+  std::vector<UploadReport> wait_until_idle() {
+    EXPECT_TRUE(uploads_.finish(*alone_.front(), Waiter(posix_env(), 60'000), [] {}).ok());
+    EXPECT_FALSE(uploads_.busy());
+    return uploads_.take_reports();
   }
   TemporaryDirectory directory_;
   FaultPoints faults_;
   HeldCommands env_;
   CheckpointStore store_{posix_env(), faults_, directory_.path()};
+  const Config config_ = config();
+  std::vector<std::unique_ptr<Communicator>> alone_ = make_local_communicators(1);
+  Uploads uploads_{
+      {.env = env_, .faults = faults_, .store = store_, .config = config_, .retry_after_ms = {1, 1}}};
 };
 
-TEST_F(UploaderTest, OnlyTheNewestWaitsWhileOneIsUnderWay) {
+TEST_F(WholeUploadTest, OnlyTheNewestWaitsWhileOneIsUnderWay) {
   publish({10, 20, 30, 40});
-  Uploader uploader(env_, store_, settings());
-  uploader.offer(10);
+  uploads_.offer(10);
   env_.wait_for(1);
-  for (const std::uint64_t step : {20U, 30U, 40U}) uploader.offer(step);
-  EXPECT_TRUE(uploader.busy());
+  for (const std::uint64_t step : {20U, 30U, 40U}) uploads_.offer(step);
+  EXPECT_TRUE(uploads_.busy());
   env_.let_end(0);
   env_.let_end(0);
-  const std::vector<UploadReport> reports = wait_until_idle(uploader);
+  const std::vector<UploadReport> reports = wait_until_idle();
   EXPECT_THAT(env_.wait_for(2), ElementsAre("10", "40"));
   ASSERT_EQ(reports.size(), 2U);
   EXPECT_TRUE(reports[0].outcome.ok() && reports[1].outcome.ok());
   EXPECT_EQ(reports[1].step, 40U);
 }
 
-TEST_F(UploaderTest, WhatWaitsForItsTurnIsNotRemoved) {
+TEST_F(WholeUploadTest, WhatWaitsForItsTurnIsNotRemoved) {
   publish({10, 20, 30, 40});
-  Uploader uploader(env_, store_, settings());
-  uploader.offer(10);
+  uploads_.offer(10);
   env_.wait_for(1);
-  uploader.offer(20);
+  uploads_.offer(20);
   ASSERT_TRUE(store_.retain(1).ok());
   const auto is_there = [&](std::uint64_t step) {
     return posix_env().status(store_.checkpoint_directory(step))->exists;
@@ -107,25 +113,24 @@ TEST_F(UploaderTest, WhatWaitsForItsTurnIsNotRemoved) {
   EXPECT_FALSE(is_there(30));
   env_.let_end(0);
   env_.let_end(0);
-  EXPECT_EQ(wait_until_idle(uploader).size(), 2U);
+  EXPECT_EQ(wait_until_idle().size(), 2U);
   ASSERT_TRUE(store_.retain(1).ok());
   EXPECT_FALSE(is_there(10) || is_there(20));
 }
 
-TEST_F(UploaderTest, AFailureIsTriedAgainAndThenGivenUp) {
+TEST_F(WholeUploadTest, AFailureIsTriedAgainAndThenGivenUp) {
   publish({10, 20});
-  Uploader uploader(env_, store_, settings());
-  uploader.offer(10);
+  uploads_.offer(10);
   env_.let_end(1);
   env_.let_end(0);
-  std::vector<UploadReport> reports = wait_until_idle(uploader);
+  std::vector<UploadReport> reports = wait_until_idle();
   ASSERT_EQ(reports.size(), 1U);
   EXPECT_TRUE(reports[0].outcome.ok());
   EXPECT_EQ(reports[0].attempts, 2);
 
-  uploader.offer(20);
+  uploads_.offer(20);
   for (const int code : {1, 1, 5}) env_.let_end(code);
-  reports = wait_until_idle(uploader);
+  reports = wait_until_idle();
   ASSERT_EQ(reports.size(), 1U);
   ASSERT_FALSE(reports[0].outcome.ok());
   EXPECT_EQ(reports[0].attempts, 3);
@@ -133,20 +138,19 @@ TEST_F(UploaderTest, AFailureIsTriedAgainAndThenGivenUp) {
             "checkpoint.upload_command ended with exit code 5 (attempt 3); it printed: no route to host");
 }
 
-TEST_F(UploaderTest, CancellingKillsWhatIsUnderWayAndLeavesTheRest) {
+TEST_F(WholeUploadTest, CancellingKillsWhatIsUnderWayAndLeavesTheRest) {
   publish({10, 20});
-  Uploader uploader(env_, store_, settings());
-  uploader.offer(10);
+  uploads_.offer(10);
   env_.wait_for(1);
-  uploader.offer(20);
+  uploads_.offer(20);
   std::jthread waker([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       env_.wake();
       posix_env().sleep_us(1000);
     }
   });
-  uploader.cancel();
-  const std::vector<UploadReport> reports = uploader.take_reports();
+  uploads_.cancel();
+  const std::vector<UploadReport> reports = wait_until_idle();
   EXPECT_EQ(env_.wait_for(1).size(), 1U) << "the second command was not even begun";
   ASSERT_EQ(reports.size(), 2U);
   EXPECT_THAT(reports[0].outcome.error().message, HasSubstr("was killed, because the run ends"));
