@@ -2,7 +2,7 @@
 // run has a set of them.
 //
 // A name is holdfast-RUN-WRITER-RANK-SLOT: the run's digest, the start that made it, rank and slot; that of a
-// replica (replica_transfer.h) has "replica-" before the slot, and the rank whose state it is. Slots stay
+// replica (transfer.h) has "replica-" before the slot, and the rank whose state it is. Slots stay
 // when their process dies. A start that resumes the run finds those of its host by the name, takes a step
 // that is whole, and removes them when they are not needed any more. Nothing here waits for another process,
 // so what a dead writer left never blocks a start.

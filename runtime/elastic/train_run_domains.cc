@@ -2,7 +2,7 @@
 // have, who keeps copies, and the last upload.
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/rank/watch.h"
-#include "runtime/save/shard_copies.h"
+#include "runtime/save/keepers.h"
 #include "runtime/save/storage_domains.h"
 #include "runtime/save/uploads.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/save/shard_copies.h"
+#include "runtime/save/keepers.h"
 #include "runtime/save/storage_domains.h"
 
 namespace holdfast::save {

@@ -1,7 +1,7 @@
 #include "runtime/save/snapshot_plan.h"
 
-#include "checkpoint/replica_transfer.h"
 #include "checkpoint/snapshot_slot.h"
+#include "checkpoint/transfer.h"
 #include "runtime/config/document.h"
 #include "runtime/rank/watch.h"
 

@@ -28,7 +28,7 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/os/background_job.h"
-#include "runtime/save/replicas.h"
+#include "runtime/save/keepers.h"
 #include "runtime/save/save_records.h"
 #include "runtime/save/snapshot.h"
 #include "runtime/save/snapshot_memory.h"

@@ -17,7 +17,7 @@
 //            local to each host (disk_tier.h), a rank also sends its shard to a rank of another host before
 //            it votes, one rank of each host publishes, and old checkpoints are removed before the next one
 //            is published, when all hosts have published this one
-// A RAM snapshot ends with the copy. Where ranks keep replicas for each other (replicas.h), it has one more
+// A RAM snapshot ends with the copy. Where ranks keep replicas for each other (keepers.h), it has one more
 // stage:
 //   send     a thread of every rank sends the copy to the rank's buddy; each rank reports this in the vote of
 //            some later step, and when all have, the snapshot is confirmed

@@ -1,5 +1,5 @@
 // Replicas of snapshots on their way: what arrives is what was sealed, or nothing is.
-#include "checkpoint/replica_transfer.h"
+#include "checkpoint/transfer.h"
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr std::int64_t patient_ms = 20'000;
-constexpr ReplicaLimits brief = {.answer_timeout_ms = 200, .part_timeout_ms = 200};
+constexpr TransferLimits brief = {.answer_timeout_ms = 200, .part_timeout_ms = 200};
 
 // Three pieces of a little more than 2 MiB, so that they are sent in several parts.
 std::vector<ShardSpec> pieces() {
@@ -62,7 +62,7 @@ class ReplicaTransferTest : public testing::Test {
     Result<SnapshotStep> keeper;
   };
   // What the slot holds, to the keeper.
-  Ends transfer(std::uint64_t confirmed_step = 0, const ReplicaLimits& limits = {}) {
+  Ends transfer(std::uint64_t confirmed_step = 0, const TransferLimits& limits = {}) {
     const std::unique_ptr<Listener> listener = env_.network().listen("").value();
     const std::unique_ptr<Connection> near =
         env_.network().connect({.host = "127.0.0.1", .port = listener->port()}, patient_ms).value();

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <thread>
 
-#include "checkpoint/shard_copy.h"
+#include "checkpoint/transfer.h"
 
 namespace holdfast::test {
 namespace {
@@ -25,7 +25,7 @@ class ShardCopyTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(root_); }
 
   // Runs both ends; returns what the source and the keeper say of it.
-  std::pair<Result<void>, Result<void>> copy(const CopySource& sent, const CopySource& kept) {
+  std::pair<Result<void>, Result<void>> copy(const TransferSource& sent, const TransferSource& kept) {
     const auto listener = posix_env().network().listen("");
     EXPECT_TRUE(listener.ok());
     Result<void> received;
@@ -50,7 +50,7 @@ class ShardCopyTest : public testing::Test {
   std::string root_;
   FaultPoints faults_;
   ShardFile shard_ = {.name = "shard-00003.hfs"};
-  CopySource ours_ = {.run = digest_of("run"), .writer = 5};
+  TransferSource ours_ = {.run = digest_of("run"), .writer = 5};
 };
 
 TEST_F(ShardCopyTest, ArrivesAsItIs) {

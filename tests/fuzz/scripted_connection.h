@@ -48,13 +48,12 @@ class ScriptedConnection final : public Connection {
   std::string peer_ = "the peer";
 };
 
-// Returns answers of a keeper as checkpoint/transfer_frames.h frames them: a magic, a verdict and a checksum
+// Returns answers of a keeper as checkpoint/transfer.cc frames them: a magic, a verdict and a checksum
 // each.
-inline std::vector<std::byte> answer_frames(std::string_view magic,
-                                            std::initializer_list<std::uint32_t> verdicts) {
+inline std::vector<std::byte> answer_frames(std::initializer_list<std::uint32_t> verdicts) {
   std::vector<std::byte> said;
   for (const std::uint32_t verdict : verdicts) {
-    std::vector<std::byte> frame = bytes_of_text(magic);
+    std::vector<std::byte> frame = bytes_of_text("HFANSWER");
     frame.resize(16);
     store(frame, 8, verdict);
     store(frame, 12, crc32c(std::span<const std::byte>(frame).first(12)));

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "checkpoint/ram_tier.h"
-#include "checkpoint/replica_transfer.h"
+#include "checkpoint/transfer.h"
 #include "runtime/core/json.h"
 #include "tests/support/faulty_network.h"
 #include "tests/train/training_fixture.h"
@@ -305,7 +305,7 @@ TEST_F(ReplicaTest, ABuddyThatHangsHoldsNothingUp) {
   runs_.push_back(run.run);
   const std::int64_t begin_ns = posix_env().monotonic_ns();
   const RunEnd run_end = train(run, machine);
-  const std::int64_t deadline_ns = ReplicaLimits{}.part_timeout_ms * 1'000'000;
+  const std::int64_t deadline_ns = TransferLimits{}.part_timeout_ms * 1'000'000;
   EXPECT_LT(posix_env().monotonic_ns() - begin_ns, deadline_ns) << "less than a deadline of the transfer";
   EXPECT_EQ(run_end.code, ExitCode::done) << run_end.message;
   EXPECT_EQ(digest("hanging"), end);

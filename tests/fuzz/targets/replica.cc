@@ -1,6 +1,6 @@
 // Target of what comes on the connection of a replica, to the rank that keeps it and to the one that sends
 // it; as it is, and with numbers and checksums that fit.
-#include "checkpoint/replica_transfer.h"
+#include "checkpoint/transfer.h"
 
 #include "runtime/core/crc32c.h"
 #include "tests/fuzz/fuzz_env.h"
@@ -10,13 +10,13 @@ namespace holdfast::fuzz {
 namespace {
 
 constexpr std::size_t slot_page_bytes = SnapshotSlot::alignment_bytes, bytes_by_kind = 8 * slot_page_bytes;
-// These are the places of the numbers of the hello (checkpoint/replica_transfer.cc) and of a slot's header
+// These are the places of the numbers of the hello (checkpoint/transfer.cc) and of a slot's header
 // (snapshot_slot.cc).
-constexpr std::size_t replica_hello_bytes = 96, generation_byte = 48, sealed_bytes_byte = 80,
-                      hello_crc_byte = 88;
+constexpr std::size_t replica_hello_bytes = 160, generation_byte = 48, content_bytes_byte = 80,
+                      hello_crc_byte = 152;
 constexpr std::size_t slot_index_offset_byte = 80, slot_index_bytes_byte = 88, slot_index_crc_byte = 96,
                       slot_crc_byte = 100;
-constexpr std::uint32_t replica_go_on = 1, replica_sealed = 5;
+constexpr std::uint32_t replica_go_on = 1, replica_kept = 5;
 constexpr SnapshotStep announced{.writer = 3, .generation = 1, .step = 9};
 
 SnapshotIdentity replica_identity() {
@@ -46,7 +46,7 @@ std::vector<std::byte> slot_to_send() {
 
 // Returns the answers of a keeper that takes it.
 std::vector<std::byte> replica_answers() {
-  return answer_frames("HFANSWER", {replica_go_on, replica_sealed});
+  return answer_frames({replica_go_on, replica_kept});
 }
 
 // Returns what the rank says that sends its replica.
@@ -97,7 +97,7 @@ std::vector<std::byte> fitting_replica(Input input) {
   std::vector<std::byte> said(input.begin(), input.end());
   if (said.size() < replica_hello_bytes + slot_page_bytes) return said;
   std::ranges::copy(std::span(model).first(generation_byte), said.begin());
-  store(said, sealed_bytes_byte, std::uint64_t{said.size() - replica_hello_bytes});
+  store(said, content_bytes_byte, std::uint64_t{said.size() - replica_hello_bytes - slot_page_bytes});
   store(said, hello_crc_byte, crc32c(std::span<const std::byte>(said).first(hello_crc_byte)));
   const std::span<std::byte> header = std::span(said).last(slot_page_bytes);
   const std::span<const std::byte> body = std::span<const std::byte>(said).subspan(

@@ -1,6 +1,6 @@
 // Target of what comes on the connection of a shard's copy, to the rank that keeps it and to the one that
 // sends it; as it is, and with numbers and checksums that fit.
-#include "checkpoint/shard_copy.h"
+#include "checkpoint/transfer.h"
 
 #include "checkpoint/names.h"
 #include "runtime/core/crc32c.h"
@@ -10,20 +10,21 @@
 namespace holdfast::fuzz {
 namespace {
 
-// These are the places of the numbers of the hello (checkpoint/shard_copy.cc).
-constexpr std::size_t copy_hello_bytes = 128, copy_step_byte = 40, copy_bytes_byte = 48, copy_crc_byte = 120;
+// These are the places of the numbers of the hello (checkpoint/transfer.cc).
+constexpr std::size_t copy_hello_bytes = 160, copy_generation_byte = 48, copy_step_byte = 56,
+                      copy_bytes_byte = 80, copy_crc_byte = 152;
 constexpr std::size_t copy_checksum_bytes = 4;
 constexpr std::uint64_t max_copied_bytes = std::uint64_t{1} << 20;
-constexpr std::uint32_t copy_go_on = 1, copy_durable = 4;
+constexpr std::uint32_t copy_go_on = 1, copy_kept = 5;
 constexpr std::string_view copied_content = "the content of a shard";
 
-CopySource copied_start() {
+TransferSource copied_start() {
   return {.run = digest_of(std::string_view("run")), .writer = 3};
 }
 
 // Returns the answers of a keeper that takes it.
 std::vector<std::byte> copy_answers() {
-  return answer_frames("HFCOPIED", {copy_go_on, copy_durable});
+  return answer_frames({copy_go_on, copy_kept});
 }
 
 Result<void> send_copy(ScriptedConnection& connection) {
@@ -86,7 +87,7 @@ std::vector<std::byte> fitting_copy(Input input) {
   static const std::vector<std::byte> model = sent_copy();
   std::vector<std::byte> said(input.begin(), input.end());
   if (said.size() < copy_hello_bytes + copy_checksum_bytes) return said;
-  std::ranges::copy(std::span(model).first(copy_step_byte), said.begin());
+  std::ranges::copy(std::span(model).first(copy_generation_byte), said.begin());
   const std::uint64_t bytes = said.size() - copy_hello_bytes - copy_checksum_bytes;
   store(said, copy_bytes_byte, bytes);
   store(said, copy_crc_byte, crc32c(std::span<const std::byte>(said).first(copy_crc_byte)));
