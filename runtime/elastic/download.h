@@ -4,7 +4,7 @@
 // run as a resume does, verified to the last byte, and then made visible; a command that is killed meanwhile
 // leaves nothing that counts. Where run.directory is local to each host, it comes whole to the host of rank 0, also in
 // the place of a part of it, and the hosts then go on from what they have together: each copies what it needs
-// (shard_fetch.h). A run that a verdict takes back, and that has no state here to go back to, lets it fetch
+// (part_exchange.h). A run that a verdict takes back, and that has no state here to go back to, lets it fetch
 // an older one: HOLDFAST_BEFORE_STEP says which.
 #pragma once
 

@@ -20,10 +20,9 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 #include "runtime/save/device_state.h"
+#include "runtime/save/part_exchange.h"
 #include "runtime/save/save_failure.h"
-#include "runtime/save/shard_fetch.h"
 #include "runtime/save/shard_options.h"
-#include "runtime/save/snapshot_exchange.h"
 
 namespace holdfast::save {
 namespace {

@@ -2,7 +2,7 @@
 // a state is read.
 #include <gtest/gtest.h>
 
-#include "runtime/save/shard_fetch.h"
+#include "runtime/save/part_exchange.h"
 #include "runtime/save/storage_domains.h"
 
 namespace holdfast::test {
