@@ -20,19 +20,14 @@ Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
   const Mesh mesh(shape);
   NewRankTask task;
   for (int stage = 0; stage < shape.pipeline; ++stage) {
-    AbsentPeers peers(mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0}), shape.ranks());
-    PlannedDevice device({.host_sees_memory = true});
-    HF_TRY(const std::unique_ptr<Worker> worker, Worker::plan({.env = inputs.env,
-                                                               .faults = inputs.faults,
-                                                               .communicator = peers,
-                                                               .device = device,
-                                                               .config = inputs.config,
-                                                               .mesh = mesh,
-                                                               .data = nullptr}));
-    const MemoryPlan& plan = worker->memory_plan();
+    const int rank = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
+    HF_TRY(const std::unique_ptr<PlannedWorker> planned,
+           PlannedWorker::make(inputs.env, inputs.config, mesh, rank));
+    Worker& worker = planned->worker();
+    const MemoryPlan& plan = worker.memory_plan();
     task.device_bytes = std::max(task.device_bytes, plan.total_bytes(MemoryKind::device));
     task.host_bytes = std::max(task.host_bytes, plan.total_bytes(MemoryKind::host_visible));
-    task.slot_bytes = std::max(task.slot_bytes, worker->snapshots().bytes());
+    task.slot_bytes = std::max(task.slot_bytes, worker.snapshots().bytes());
   }
   return task;
 }

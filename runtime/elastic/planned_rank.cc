@@ -1,6 +1,7 @@
 #include "runtime/elastic/planned_rank.h"
 
 #include "kernels/visit_op.h"
+#include "runtime/train/worker.h"
 
 namespace holdfast::elastic {
 
@@ -29,6 +30,42 @@ void PlannedDevice::submit(OpId id, const void* arguments, std::size_t) {
   } else if (options_.kernels != nullptr) {
     visit_op(id, arguments, [this](const auto& op) { options_.kernels->launch(op); });
   }
+}
+
+PlannedWorker::PlannedWorker(int rank, int ranks, const PlannedDeviceOptions& device)
+    : peers_(rank, ranks), device_(device) {}
+PlannedWorker::~PlannedWorker() = default;
+
+Result<std::unique_ptr<PlannedWorker>> PlannedWorker::make(Env& env, const Config& config, const Mesh& mesh,
+                                                           int rank, const PlannedWorkerOptions& options) {
+  std::unique_ptr<PlannedWorker> planned(new PlannedWorker(rank, mesh.shape().ranks(), options.device));
+  HF_TRY(planned->worker_, Worker::plan({.env = env,
+                                         .faults = planned->faults_,
+                                         .communicator = planned->peers_,
+                                         .device = planned->device_,
+                                         .config = config,
+                                         .mesh = mesh,
+                                         .buddies = options.buddies,
+                                         .data = nullptr},
+                                        options.with_nccl));
+  return planned;
+}
+
+Result<void> PlannedWorker::run_step(PlannedDevice::Observer observer) {
+  device_.observe(std::move(observer));
+  const auto launch = [this]() -> Result<void> {
+    LaneOutcome lanes;
+    worker_->reduction().begin_step();
+    HF_TRY_VOID(worker_->lane_runner().run(lanes));
+    HF_TRY_VOID(worker_->join_tied_gradients());
+    worker_->reduction().finish_step();
+    worker_->optimizer().launch_update(device_, {});
+    HF_TRY_VOID(worker_->parameter_gather().begin(ParameterGather::Which::trained));
+    return worker_->parameter_gather().finish();
+  };
+  const Result<void> launched = launch();
+  device_.observe({});
+  return launched;
 }
 
 }  // namespace holdfast::elastic

@@ -2,23 +2,29 @@
 // nothing. A Worker over both (Worker::plan) gets the same memory and launches the same ops as the rank of
 // the real run, so a plan of it cannot differ from that rank.
 //
-//   AbsentPeers peers(/*rank=*/3, /*size=*/8);
-//   PlannedDevice device({.host_sees_memory = true});
-//   HF_TRY(const std::unique_ptr<Worker> worker,
-//          Worker::plan({.communicator = peers, .device = device, ...}));
-//   worker->memory_plan();
-//   device.observe([&](OpId id, const void* arguments) { flops += cost_of(id, arguments).flops; });
-//   worker->stage().model().forward(device, worker->stage().tokens().at(0), 0);
+//   HF_TRY(const std::unique_ptr<PlannedWorker> planned,
+//          PlannedWorker::make(env, config, mesh_of(config, 8), /*rank=*/3));
+//   planned->worker().memory_plan();
+//   HF_TRY_VOID(planned->run_step([&](OpId id, const void* arguments) { flops += cost_of(id, arguments).flops; }));
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/registry.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/group/mesh.h"
+#include "runtime/config/config.h"
 #include "runtime/device/device.h"
+#include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
+
+namespace holdfast::train {
+class Worker;
+}
 
 namespace holdfast::elastic {
 
@@ -81,6 +87,35 @@ class PlannedDevice final : public Device {
   bool planning_ = false;
   Ticket launched_ = 0;
   KernelTable no_kernels_ = {};
+};
+
+struct PlannedWorkerOptions {
+  PlannedDeviceOptions device = {};
+  std::vector<int> buddies = {};  // as WorkerInputs has them
+  bool with_nccl = false;         // the run exchanges by NCCL
+};
+
+// PlannedWorker holds the worker of a planned rank and what that refers to.
+class PlannedWorker {
+ public:
+  // `config` is resolved and outlives the worker.
+  static Result<std::unique_ptr<PlannedWorker>> make(Env& env, const Config& config, const Mesh& mesh,
+                                                     int rank, const PlannedWorkerOptions& options = {});
+  ~PlannedWorker();
+
+  Worker& worker() { return *worker_; }
+  PlannedDevice& device() { return device_; }
+  // Launches what run_step() launches on a rank that trains, in its order; there is no vote. The observer is
+  // called for every op.
+  Result<void> run_step(PlannedDevice::Observer observer);
+
+ private:
+  PlannedWorker(int rank, int ranks, const PlannedDeviceOptions& device);
+
+  FaultPoints faults_;
+  AbsentPeers peers_;
+  PlannedDevice device_;
+  std::unique_ptr<Worker> worker_;
 };
 
 }  // namespace holdfast::elastic

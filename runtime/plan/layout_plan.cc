@@ -153,19 +153,14 @@ std::string kernel_key_of(const std::vector<ModelPart>& parts, const Config& con
 
 }  // namespace
 
-Result<std::unique_ptr<Worker>> LayoutPlanner::worker_of(const Config& config, const Mesh& mesh,
-                                                         const std::vector<int>& buddies,
-                                                         PlannedDevice& device, AbsentPeers& peers) {
+Result<std::unique_ptr<PlannedWorker>> LayoutPlanner::worker_of(const Config& config, const Mesh& mesh,
+                                                                int rank, const std::vector<int>& buddies,
+                                                                Device* kernels) {
   ++counts_.ranks_planned;
-  return Worker::plan({.env = env_,
-                       .faults = faults_,
-                       .communicator = peers,
-                       .device = device,
-                       .config = config,
-                       .mesh = mesh,
-                       .buddies = buddies,
-                       .data = nullptr},
-                      machine_.with_nccl);
+  return PlannedWorker::make(env_, config, mesh, rank,
+                             {.device = {.host_sees_memory = machine_.host_sees_memory, .kernels = kernels},
+                              .buddies = buddies,
+                              .with_nccl = machine_.with_nccl});
 }
 
 auto LayoutPlanner::ops_of(const Config& config, const Mesh& mesh, int stage) -> Result<StageOps> {
@@ -174,19 +169,19 @@ auto LayoutPlanner::ops_of(const Config& config, const Mesh& mesh, int stage) ->
   const auto is_priced = [&](const ModelPart& part) { return parts_.contains(key + key_of(part, config)); };
   if (!std::ranges::all_of(of_stage, is_priced) || !kernel_bytes_.contains(kernel_key)) {
     const int rank = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
-    AbsentPeers peers(rank, mesh.shape().ranks());
-    PlannedDevice device({.host_sees_memory = machine_.host_sees_memory, .kernels = machine_.kernels});
-    HF_TRY(const std::unique_ptr<Worker> worker, worker_of(config, mesh, {}, device, peers));
+    HF_TRY(const std::unique_ptr<PlannedWorker> planned, worker_of(config, mesh, rank, {}, machine_.kernels));
+    Worker& worker = planned->worker();
     for (std::size_t chunk = 0; chunk < of_stage.size(); ++chunk) {
       if (is_priced(of_stage[chunk])) continue;
       const int index = static_cast<int>(chunk);
-      parts_[key + key_of(of_stage[chunk], config)] = {.time = price_part(*worker, index, device, prices()),
-                                                       .traffic = PartTraffic(*worker, index)};
+      parts_[key + key_of(of_stage[chunk], config)] = {
+          .time = price_part(worker, index, planned->device(), prices()),
+          .traffic = PartTraffic(worker, index)};
       ++counts_.parts_priced;
     }
     if (!kernel_bytes_.contains(kernel_key)) {
-      HF_TRY_VOID(worker->prepare_kernels());
-      kernel_bytes_[kernel_key] = device.workspace_bytes();
+      HF_TRY_VOID(worker.prepare_kernels());
+      kernel_bytes_[kernel_key] = planned->device().workspace_bytes();
     }
   }
   StageOps result{.kernel_bytes = kernel_bytes_[kernel_key]};
@@ -201,16 +196,15 @@ auto LayoutPlanner::ops_of(const Config& config, const Mesh& mesh, int stage) ->
 Result<RankPlan> LayoutPlanner::plan_rank(const Config& config, const Mesh& mesh, int rank,
                                           const std::vector<int>& buddies) {
   HF_TRY(const StageOps stage, ops_of(config, mesh, mesh.coordinate_of(rank).pipeline));
-  AbsentPeers peers(rank, mesh.shape().ranks());
-  PlannedDevice device({.host_sees_memory = machine_.host_sees_memory});
-  HF_TRY(const std::unique_ptr<Worker> worker, worker_of(config, mesh, buddies, device, peers));
-  const MemoryPlan& memory = worker->memory_plan();
+  HF_TRY(const std::unique_ptr<PlannedWorker> of_rank, worker_of(config, mesh, rank, buddies, nullptr));
+  Worker& worker = of_rank->worker();
+  const MemoryPlan& memory = worker.memory_plan();
   RankPlan planned{
-      .coordinate = worker->rank().coordinate,
-      .parts = {worker->workload().parts.begin(), worker->workload().parts.end()},
+      .coordinate = worker.rank().coordinate,
+      .parts = {worker.workload().parts.begin(), worker.workload().parts.end()},
       .bytes_by_kind = {memory.total_bytes(MemoryKind::device), memory.total_bytes(MemoryKind::host_visible)},
       .kernel_bytes = stage.kernel_bytes,
-      .shared_bytes = worker->snapshots().shared_bytes(),
+      .shared_bytes = worker.snapshots().shared_bytes(),
       .traffic = {}};
   for (std::size_t i = 0; i < memory_class_count; ++i) {
     planned.class_bytes[i] = memory.total_bytes(static_cast<MemoryClass>(i));

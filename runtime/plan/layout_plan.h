@@ -110,10 +110,8 @@ class LayoutPlanner {
 
   // Returns the ops and the workspace of a stage of the first replica; plans its rank on the first call.
   Result<StageOps> ops_of(const Config& config, const Mesh& mesh, int stage);
-  // Returns the worker of the rank that has these peers.
-  Result<std::unique_ptr<Worker>> worker_of(const Config& config, const Mesh& mesh,
-                                            const std::vector<int>& buddies, PlannedDevice& device,
-                                            AbsentPeers& peers);
+  Result<std::unique_ptr<PlannedWorker>> worker_of(const Config& config, const Mesh& mesh, int rank,
+                                                   const std::vector<int>& buddies, Device* kernels);
   Result<RankPlan> plan_rank(const Config& config, const Mesh& mesh, int rank,
                              const std::vector<int>& buddies);
   Result<StageCosts> costs_of(const Config& config, const Mesh& mesh, int stage);
@@ -129,7 +127,6 @@ class LayoutPlanner {
   Env& env_;
   const PlannedMachine& machine_;
   const PeakPrices one_flop_per_second_{1.0, 1e30, {}};
-  FaultPoints faults_;
   // Results that depend on the shapes of parts alone, cached so that stages and layouts share them.
   std::map<std::string, PricedPart> parts_;
   std::map<std::string, std::uint64_t> kernel_bytes_;

@@ -112,18 +112,6 @@ class OpCounter {
   std::vector<StepOp> ops_;
 };
 
-// Launches what run_step() launches on a rank that trains, in its order; there is no vote.
-Result<void> launch_step(Worker& worker) {
-  LaneOutcome lanes;
-  worker.reduction().begin_step();
-  HF_TRY_VOID(worker.lane_runner().run(lanes));
-  HF_TRY_VOID(worker.join_tied_gradients());
-  worker.reduction().finish_step();
-  worker.optimizer().launch_update(worker.rank().device, {});
-  HF_TRY_VOID(worker.parameter_gather().begin(ParameterGather::Which::trained));
-  return worker.parameter_gather().finish();
-}
-
 std::string bytes_text(std::uint64_t bytes) {
   return bytes == 0 ? "" : format_bytes(bytes);
 }
@@ -135,33 +123,23 @@ Result<StepOps> step_ops(Env& env, const Config& config, int ranks, int rank, co
   HF_CHECK(0 <= rank && rank < ranks, "rank {} of {}", rank, ranks);
   const Mesh mesh = mesh_of(config, ranks);
   const std::vector<std::string> one_host(static_cast<std::size_t>(mesh.shape().ranks()));
-  FaultPoints faults;
-  AbsentPeers peers(rank, mesh.shape().ranks());
-  PlannedDevice device({.host_sees_memory = machine.host_sees_memory});
-  HF_TRY(const std::unique_ptr<Worker> worker,
-         Worker::plan({.env = env,
-                       .faults = faults,
-                       .communicator = peers,
-                       .device = device,
-                       .config = config,
-                       .mesh = mesh,
-                       .buddies = replica_buddies(config, mesh, one_host),
-                       .data = nullptr},
-                      machine.with_nccl));
+  HF_TRY(const std::unique_ptr<PlannedWorker> planned,
+         PlannedWorker::make(env, config, mesh, rank,
+                             {.device = {.host_sees_memory = machine.host_sees_memory},
+                              .buddies = replica_buddies(config, mesh, one_host),
+                              .with_nccl = machine.with_nccl}));
+  Worker& worker = planned->worker();
   StepOps step{.config = config,
                .ranks = ranks,
                .rank = rank,
-               .coordinate = worker->rank().coordinate,
-               .device_bytes = worker->memory_plan().total_bytes(MemoryKind::device)};
-  for (const Segment& segment : worker->optimizer().segments()) step.gradient_blocks += segment.block_count;
-  for (int wave = 0; wave < worker->workload().lanes.waves(); ++wave) {
-    step.lanes += worker->workload().lanes.lane_of(wave, step.coordinate.data) >= 0 ? 1 : 0;
+               .coordinate = worker.rank().coordinate,
+               .device_bytes = worker.memory_plan().total_bytes(MemoryKind::device)};
+  for (const Segment& segment : worker.optimizer().segments()) step.gradient_blocks += segment.block_count;
+  for (int wave = 0; wave < worker.workload().lanes.waves(); ++wave) {
+    step.lanes += worker.workload().lanes.lane_of(wave, step.coordinate.data) >= 0 ? 1 : 0;
   }
-  OpCounter counter(*worker);
-  device.observe([&](OpId id, const void* arguments) { counter.count(id, arguments); });
-  const Result<void> launched = launch_step(*worker);
-  device.observe({});
-  HF_TRY_VOID(launched);
+  OpCounter counter(worker);
+  HF_TRY_VOID(planned->run_step([&](OpId id, const void* arguments) { counter.count(id, arguments); }));
   step.ops = counter.take();
   return step;
 }

@@ -136,17 +136,9 @@ Result<double> product_rate(const Bench& bench) {
 }
 
 Result<bool> fits(const Bench& bench) {
-  FaultPoints faults;
-  AbsentPeers peers(0, static_cast<int>(bench.config.parallel.tensor));
-  PlannedDevice device({.host_sees_memory = true});
-  HF_TRY(const std::unique_ptr<Worker> worker, Worker::plan({.env = bench.env,
-                                                             .faults = faults,
-                                                             .communicator = peers,
-                                                             .device = device,
-                                                             .config = bench.config,
-                                                             .mesh = mesh_of(bench.config, peers.size()),
-                                                             .data = nullptr}));
-  return check_fits(worker->memory_plan(), available_memory_bytes(bench.env), bench.ranks).ok();
+  const Mesh mesh = mesh_of(bench.config, static_cast<int>(bench.config.parallel.tensor));
+  HF_TRY(const std::unique_ptr<PlannedWorker> planned, PlannedWorker::make(bench.env, bench.config, mesh, 0));
+  return check_fits(planned->worker().memory_plan(), available_memory_bytes(bench.env), bench.ranks).ok();
 }
 
 Result<std::unique_ptr<OpPrices>> peaks_here(const Bench& bench, int threads, double flops_per_second) {
