@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/operand.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
@@ -15,6 +16,11 @@ struct GeluForward {
   void* y = nullptr;
   std::int64_t count = 0;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{count}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.x, reads("x", op.dtype, op.count));
+    visit(op.y, writes("y", op.dtype, op.count));
+  }
 };
 void reference(const GeluForward& op);
 
@@ -25,6 +31,12 @@ struct GeluBackward {
   void* dx = nullptr;  // may be dy
   std::int64_t count = 0;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{count}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.x, reads("x", op.dtype, op.count));
+    visit(op.dy, reads("dy", op.dtype, op.count));
+    visit(op.dx, writes("dx", op.dtype, op.count));
+  }
 };
 void reference(const GeluBackward& op);
 
@@ -35,6 +47,11 @@ struct SwigluForward {
   void* y = nullptr;        // dtype; (rows, feed_forward)
   std::int64_t rows = 0, feed_forward = 0;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{feed_forward}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.x, reads("x", op.dtype, 2 * op.rows * op.feed_forward));
+    visit(op.y, writes("y", op.dtype, op.rows * op.feed_forward));
+  }
 };
 void reference(const SwigluForward& op);
 
@@ -45,6 +62,12 @@ struct SwigluBackward {
   void* dx = nullptr;  // dtype; (rows, 2 * feed_forward)
   std::int64_t rows = 0, feed_forward = 0;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{feed_forward}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.x, reads("x", op.dtype, 2 * op.rows * op.feed_forward));
+    visit(op.dy, reads("dy", op.dtype, op.rows * op.feed_forward));
+    visit(op.dx, writes("dx", op.dtype, 2 * op.rows * op.feed_forward));
+  }
 };
 void reference(const SwigluBackward& op);
 

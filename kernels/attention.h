@@ -17,9 +17,22 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/operand.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
+
+// Multiplications and additions of `products` products over the pairs of a query and a key not after it; documents
+// do not count.
+double causal_flops(const auto& op, double products) {
+  const auto length = static_cast<double>(op.sequence_length);
+  const double pairs = length * (length + 1.0) / 2.0;
+  return products * 2.0 * pairs * static_cast<double>(op.head_size) *
+         static_cast<double>(op.batch * op.heads);
+}
+constexpr Operand reads_first_keys(std::int64_t rows) {
+  return reads("first_key", DType::int32, rows).holding(Operand::Content::first_keys).if_given();
+}
 
 struct AttentionForward {
   static constexpr OpId id = OpId::attention_forward;
@@ -29,6 +42,15 @@ struct AttentionForward {
   float* lse = nullptr;  // (batch, heads, sequence_length): log of the sum of exp(scale * q.k), for backward
   std::int64_t batch = 0, sequence_length = 0, heads = 0, kv_heads = 0, head_size = 0;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{batch}x{sequence_length} {heads}/{kv_heads} heads of {head_size}";
+  double flops() const { return causal_flops(*this, 2.0); }
+  static void visit_operands(auto& op, auto&& visit) {
+    const std::int64_t rows = op.batch * op.sequence_length;
+    visit(op.qkv, reads("qkv", op.dtype, rows * (op.heads + 2 * op.kv_heads) * op.head_size));
+    visit(op.first_key, reads_first_keys(rows));
+    visit(op.out, writes("out", op.dtype, rows * op.heads * op.head_size));
+    visit(op.lse, writes("lse", DType::fp32, rows * op.heads));
+  }
 };
 void reference(const AttentionForward& op);
 
@@ -43,6 +65,20 @@ struct AttentionBackward {
   void* dqkv = nullptr;    // dtype; like qkv, overwritten
   std::int64_t batch = 0, sequence_length = 0, heads = 0, kv_heads = 0, head_size = 0;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = AttentionForward::shape;
+  // The two of the forward pass are computed again for the probabilities and their gradients.
+  double flops() const { return causal_flops(*this, 5.0); }
+  static void visit_operands(auto& op, auto&& visit) {
+    const std::int64_t rows = op.batch * op.sequence_length;
+    const std::int64_t qkv = rows * (op.heads + 2 * op.kv_heads) * op.head_size;
+    visit(op.qkv, reads("qkv", op.dtype, qkv));
+    visit(op.first_key, reads_first_keys(rows));
+    visit(op.out, reads("out", op.dtype, rows * op.heads * op.head_size));
+    visit(op.dout, reads("dout", op.dtype, rows * op.heads * op.head_size));
+    visit(op.lse, reads("lse", DType::fp32, rows * op.heads).positive());
+    visit(op.delta, scratch("delta", DType::fp32, rows * op.heads));  // some implementations do not use it
+    visit(op.dqkv, writes("dqkv", op.dtype, qkv));
+  }
 };
 void reference(const AttentionBackward& op);
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/operand.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
@@ -19,6 +20,14 @@ struct CrossEntropy {
   // columns become 0); 0 = forward only, logits untouched.
   float gradient_scale = 0.0F;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{vocabulary}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.targets, reads_tokens("targets", op.rows));
+    visit(op.losses, writes("losses", DType::fp32, op.rows));
+    const bool with_gradient = op.gradient_scale < 0.0F || op.gradient_scale > 0.0F;
+    const Operand logits = reads("logits", op.dtype, op.rows * op.vocabulary).in_rows(op.rows, op.row_stride);
+    visit(op.logits, with_gradient ? logits.updated_if(true).padded() : logits);
+  }
 };
 void reference(const CrossEntropy& op);
 
@@ -34,6 +43,7 @@ struct SoftmaxStatistics {
   float target_logit = 0.0F;  // if the target is among the columns, else 0
 };
 static_assert(sizeof(SoftmaxStatistics) == 12, "it travels between ranks");
+inline constexpr std::int64_t statistics_floats = 3;  // of a row; infinite where no column counts
 
 // Computes the statistics of the rows in a slice. A row without a target is not read: its statistics are
 // those of no column.
@@ -45,6 +55,12 @@ struct CrossEntropySlice {
   std::int64_t rows = 0, row_stride = 0, columns = 0;
   std::int64_t first_token = 0;  // column c is the token first_token + c; columns may be 0
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{columns}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.logits, reads("logits", op.dtype, op.rows * op.columns).in_rows(op.rows, op.row_stride));
+    visit(op.targets, reads_tokens("targets", op.rows));
+    visit(op.statistics, writes("statistics", DType::fp32, statistics_floats * op.rows).infinite());
+  }
 };
 void reference(const CrossEntropySlice& op);
 
@@ -56,6 +72,13 @@ struct CrossEntropyJoin {
   float* losses = nullptr;                    // (rows)
   SoftmaxStatistics* statistics = nullptr;    // (rows): of all columns
   std::int64_t rows = 0, slice_count = 0;     // slices: a power of two
+  static constexpr const char* shape = "{slice_count} slices of {rows} rows";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.slices, reads("slices", DType::fp32, statistics_floats * op.slice_count * op.rows).positive());
+    visit(op.targets, reads_tokens("targets", op.rows));
+    visit(op.losses, writes("losses", DType::fp32, op.rows));
+    visit(op.statistics, writes("statistics", DType::fp32, statistics_floats * op.rows).infinite());
+  }
 };
 void reference(const CrossEntropyJoin& op);
 
@@ -69,6 +92,13 @@ struct CrossEntropyGradient {
   std::int64_t rows = 0, row_stride = 0, columns = 0, first_token = 0;
   float gradient_scale = 0.0F;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{columns}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.targets, reads_tokens("targets", op.rows));
+    visit(op.statistics, reads("statistics", DType::fp32, statistics_floats * op.rows).positive());
+    visit(op.logits,
+          updates("logits", op.dtype, op.rows * op.columns).in_rows(op.rows, op.row_stride).padded());
+  }
 };
 void reference(const CrossEntropyGradient& op);
 
@@ -78,6 +108,11 @@ struct LossSum {
   const float* values = nullptr;
   std::int64_t count = 0;
   double* sum = nullptr;
+  static constexpr const char* shape = "{count}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.values, reads("values", DType::fp32, op.count));
+    visit(op.sum, writes("sum", DType::fp64, 1));
+  }
 };
 void reference(const LossSum& op);
 

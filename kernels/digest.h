@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/operand.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
@@ -44,6 +45,12 @@ struct TensorDigest {
   DigestWords* result = nullptr;  // 8-byte aligned; of either MemoryKind
   std::int64_t first_index = 0;   // index of the first element in the tensor that this is a piece of
   bool accumulate = false;        // adds the digest to *result, as add() does, instead of replacing it
+  static constexpr const char* shape = "{count}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.values, reads("values", op.dtype, op.count));
+    visit(op.result,
+          writes("result", DType::int32, 1).of_bytes(sizeof(DigestWords)).updated_if(op.accumulate));
+  }
 };
 static_assert(sizeof(TensorDigest) <= op_bytes_max);
 void reference(const TensorDigest& op);

@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/operand.h"
+#include "runtime/core/block.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
@@ -15,6 +17,12 @@ struct Add {  // y = a + b, rounded once; y may be a or b
   void* y = nullptr;
   std::int64_t count = 0;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{count}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.a, reads("a", op.dtype, op.count));
+    visit(op.b, reads("b", op.dtype, op.count));
+    visit(op.y, writes("y", op.dtype, op.count));
+  }
 };
 void reference(const Add& op);
 
@@ -26,6 +34,12 @@ struct Accumulate {
   const float* source = nullptr;
   std::int64_t count = 0;
   double* square_sums = nullptr;  // by block of target, or null
+  static constexpr const char* shape = "{count}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.source, reads("source", DType::fp32, op.count));
+    visit(op.target, updates("target", DType::fp32, op.count));
+    visit(op.square_sums, writes("square_sums", DType::fp64, blocks_of(op.count)).if_given());
+  }
 };
 void reference(const Accumulate& op);
 
@@ -34,6 +48,11 @@ struct Cast {  // fp32 -> bf16, round to nearest even
   const float* source = nullptr;
   BFloat16* target = nullptr;
   std::int64_t count = 0;
+  static constexpr const char* shape = "{count}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.source, reads("source", DType::fp32, op.count));
+    visit(op.target, writes("target", DType::bf16, op.count));
+  }
 };
 void reference(const Cast& op);
 
@@ -41,6 +60,10 @@ struct FillZero {
   static constexpr OpId id = OpId::fill_zero;
   void* target = nullptr;
   std::int64_t bytes = 0;
+  static constexpr const char* shape = "{bytes} bytes";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.target, writes("target", DType::int32, op.bytes).of_bytes(1));
+  }
 };
 void reference(const FillZero& op);
 
@@ -49,6 +72,11 @@ struct Copy {
   const void* source = nullptr;
   void* target = nullptr;
   std::int64_t bytes = 0;
+  static constexpr const char* shape = "{bytes} bytes";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.source, reads("source", DType::int32, op.bytes).of_bytes(1));
+    visit(op.target, writes("target", DType::int32, op.bytes).of_bytes(1));
+  }
 };
 void reference(const Copy& op);
 

@@ -9,9 +9,14 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/operand.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
+
+constexpr std::int64_t positions_read(const auto& op) {
+  return op.rows < op.sequence_length ? op.rows : op.sequence_length;
+}
 
 struct EmbeddingForward {
   static constexpr OpId id = OpId::embedding_forward;
@@ -22,6 +27,15 @@ struct EmbeddingForward {
   std::int64_t rows = 0, width = 0, sequence_length = 0;
   std::int64_t first_token = 0, token_count = 0;  // of a slice; no tokens: the whole table
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{width}{tokens}";
+  // A row of the table counts as often as a token names it, and every token as one of the slice. Neither op knows
+  // how large a whole table is, so its extent is 0 then.
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.tokens, reads_tokens("tokens", op.rows));
+    visit(op.table, reads("table", op.dtype, op.rows * op.width).out_of(op.token_count * op.width));
+    visit(op.positions, reads("positions", op.dtype, positions_read(op) * op.width).if_given());
+    visit(op.x, writes("x", op.dtype, op.rows * op.width));
+  }
 };
 void reference(const EmbeddingForward& op);
 
@@ -37,6 +51,15 @@ struct EmbeddingBackward {
   std::int64_t rows = 0, width = 0, sequence_length = 0;
   std::int64_t first_token = 0, token_count = 0;  // of a slice; no tokens: the whole table
   DType dtype = DType::fp32;
+  static constexpr const char* shape = EmbeddingForward::shape;
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.tokens, reads_tokens("tokens", op.rows));
+    visit(op.dx, reads("dx", op.dtype, op.rows * op.width));
+    visit(op.table_gradient,
+          updates("table_gradient", DType::fp32, op.rows * op.width).out_of(op.token_count * op.width));
+    visit(op.positions_gradient,
+          updates("positions_gradient", DType::fp32, positions_read(op) * op.width).if_given());
+  }
 };
 void reference(const EmbeddingBackward& op);
 

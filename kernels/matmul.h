@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/operand.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
@@ -34,6 +35,16 @@ struct Matmul {
   bool accumulate = false;      // requires dtype_c == fp32
   DType dtype = DType::fp32;    // of a, b, bias: fp32 or bf16
   DType dtype_c = DType::fp32;  // fp32, or bf16 when dtype is
+  static constexpr const char* shape = "{m}x{n}x{k} {transpose_a}{transpose_b}{bias}{accumulate}";
+  double flops() const {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  }
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.a, reads("a", op.dtype, op.m * op.k).in_rows(op.transpose_a ? op.k : op.m, op.lda));
+    visit(op.b, reads("b", op.dtype, op.k * op.n).in_rows(op.transpose_b ? op.n : op.k, op.ldb));
+    visit(op.bias, reads("bias", op.dtype, op.n).if_given());
+    visit(op.c, writes("c", op.dtype_c, op.m * op.n).in_rows(op.m, op.ldc).updated_if(op.accumulate));
+  }
 };
 void reference(const Matmul& op);
 
@@ -46,6 +57,11 @@ struct BiasGradient {
   std::int64_t rows = 0, columns = 0;
   bool accumulate = false;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{columns}{accumulate}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.dy, reads("dy", op.dtype, op.rows * op.columns));
+    visit(op.gradient, writes("gradient", DType::fp32, op.columns).updated_if(op.accumulate));
+  }
 };
 void reference(const BiasGradient& op);
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/operand.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
@@ -23,6 +24,15 @@ struct LayerNormForward {
   std::int64_t rows = 0, width = 0;
   float epsilon = 1e-5F;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{width}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.x, reads("x", op.dtype, op.rows * op.width));
+    visit(op.weight, reads("weight", op.dtype, op.width));
+    visit(op.bias, reads("bias", op.dtype, op.width));
+    visit(op.y, writes("y", op.dtype, op.rows * op.width));
+    visit(op.mean, writes("mean", DType::fp32, op.rows));
+    visit(op.rstd, writes("rstd", DType::fp32, op.rows));
+  }
 };
 void reference(const LayerNormForward& op);
 
@@ -40,6 +50,18 @@ struct LayerNormBackward {
   std::int64_t rows = 0, width = 0;
   bool accumulate = false;  // of the weight gradients
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{width}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.x, reads("x", op.dtype, op.rows * op.width));
+    visit(op.weight, reads("weight", op.dtype, op.width));
+    visit(op.dy, reads("dy", op.dtype, op.rows * op.width));
+    visit(op.mean, reads("mean", DType::fp32, op.rows));
+    visit(op.rstd, reads("rstd", DType::fp32, op.rows).positive());
+    visit(op.dresidual, reads("dresidual", op.dtype, op.rows * op.width).if_given());
+    visit(op.dx, writes("dx", op.dtype, op.rows * op.width));
+    visit(op.weight_gradient, writes("weight_gradient", DType::fp32, op.width).updated_if(op.accumulate));
+    visit(op.bias_gradient, writes("bias_gradient", DType::fp32, op.width).updated_if(op.accumulate));
+  }
 };
 void reference(const LayerNormBackward& op);
 
@@ -52,6 +74,13 @@ struct RmsNormForward {
   std::int64_t rows = 0, width = 0;
   float epsilon = 1e-5F;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{width}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.x, reads("x", op.dtype, op.rows * op.width));
+    visit(op.weight, reads("weight", op.dtype, op.width));
+    visit(op.y, writes("y", op.dtype, op.rows * op.width));
+    visit(op.rstd, writes("rstd", DType::fp32, op.rows));
+  }
 };
 void reference(const RmsNormForward& op);
 
@@ -67,6 +96,16 @@ struct RmsNormBackward {
   std::int64_t rows = 0, width = 0;
   bool accumulate = false;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{width}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.x, reads("x", op.dtype, op.rows * op.width));
+    visit(op.weight, reads("weight", op.dtype, op.width));
+    visit(op.dy, reads("dy", op.dtype, op.rows * op.width));
+    visit(op.rstd, reads("rstd", DType::fp32, op.rows).positive());
+    visit(op.dresidual, reads("dresidual", op.dtype, op.rows * op.width).if_given());
+    visit(op.dx, writes("dx", op.dtype, op.rows * op.width));
+    visit(op.weight_gradient, writes("weight_gradient", DType::fp32, op.width).updated_if(op.accumulate));
+  }
 };
 void reference(const RmsNormBackward& op);
 

@@ -8,42 +8,63 @@
 
 namespace holdfast::kernels {
 
-// Lists the ops in the order of tables. The names are those that users write: [kernels] rmsnorm_forward =
-// "avx2".
-#define HF_OPS(X)           \
-  X(matmul)                 \
-  X(bias_gradient)          \
-  X(embedding_forward)      \
-  X(embedding_backward)     \
-  X(layernorm_forward)      \
-  X(layernorm_backward)     \
-  X(rmsnorm_forward)        \
-  X(rmsnorm_backward)       \
-  X(rotary)                 \
-  X(attention_forward)      \
-  X(attention_backward)     \
-  X(gelu_forward)           \
-  X(gelu_backward)          \
-  X(swiglu_forward)         \
-  X(swiglu_backward)        \
-  X(cross_entropy)          \
-  X(cross_entropy_slice)    \
-  X(cross_entropy_join)     \
-  X(cross_entropy_gradient) \
-  X(loss_sum)               \
-  X(adamw)                  \
-  X(square_sum)             \
-  X(add)                    \
-  X(accumulate)             \
-  X(tree_sum)               \
-  X(cast)                   \
-  X(fill_zero)              \
-  X(copy)                   \
-  X(digest)                 \
-  X(optimizer_digest)
+// Lists the parts of a step in the order of tables, with their names for people.
+#define HF_OP_CLASSES(X)             \
+  X(matmul, "matrix products")       \
+  X(attention, "attention")          \
+  X(norm, "norms")                   \
+  X(activation, "activations")       \
+  X(residual, "residual")            \
+  X(embedding, "embedding")          \
+  X(cross_entropy, "cross-entropy")  \
+  X(bias_gradient, "bias gradients") \
+  X(optimizer, "optimizer")          \
+  X(copy, "gradient sums, copies, fills")
+
+enum class OpClass : std::uint8_t {
+#define HF_OP_CLASS(op_class, name) op_class,
+  HF_OP_CLASSES(HF_OP_CLASS)
+#undef HF_OP_CLASS
+      count
+};
+inline constexpr int op_class_count = static_cast<int>(OpClass::count);
+
+// Lists the ops in the order of tables: name, contract and part of a step. The names are those that users write:
+// [kernels] rmsnorm_forward = "avx2".
+#define HF_OPS(X)                                                \
+  X(matmul, Matmul, matmul)                                      \
+  X(bias_gradient, BiasGradient, bias_gradient)                  \
+  X(embedding_forward, EmbeddingForward, embedding)              \
+  X(embedding_backward, EmbeddingBackward, embedding)            \
+  X(layernorm_forward, LayerNormForward, norm)                   \
+  X(layernorm_backward, LayerNormBackward, norm)                 \
+  X(rmsnorm_forward, RmsNormForward, norm)                       \
+  X(rmsnorm_backward, RmsNormBackward, norm)                     \
+  X(rotary, Rotary, attention)                                   \
+  X(attention_forward, AttentionForward, attention)              \
+  X(attention_backward, AttentionBackward, attention)            \
+  X(gelu_forward, GeluForward, activation)                       \
+  X(gelu_backward, GeluBackward, activation)                     \
+  X(swiglu_forward, SwigluForward, activation)                   \
+  X(swiglu_backward, SwigluBackward, activation)                 \
+  X(cross_entropy, CrossEntropy, cross_entropy)                  \
+  X(cross_entropy_slice, CrossEntropySlice, cross_entropy)       \
+  X(cross_entropy_join, CrossEntropyJoin, cross_entropy)         \
+  X(cross_entropy_gradient, CrossEntropyGradient, cross_entropy) \
+  X(loss_sum, LossSum, cross_entropy)                            \
+  X(adamw, AdamW, optimizer)                                     \
+  X(square_sum, SquareSum, optimizer)                            \
+  X(add, Add, residual)                                          \
+  X(accumulate, Accumulate, copy)                                \
+  X(tree_sum, TreeSum, residual)                                 \
+  X(cast, Cast, optimizer)                                       \
+  X(fill_zero, FillZero, copy)                                   \
+  X(copy, Copy, copy)                                            \
+  X(digest, TensorDigest, copy)                                  \
+  X(optimizer_digest, OptimizerDigest, optimizer)
 
 enum class OpId : std::uint16_t {
-#define HF_OP_ID(op) op,
+#define HF_OP_ID(op, contract, op_class) op,
   HF_OPS(HF_OP_ID)
 #undef HF_OP_ID
       count
@@ -51,12 +72,17 @@ enum class OpId : std::uint16_t {
 
 inline constexpr std::size_t op_count = static_cast<std::size_t>(OpId::count);
 inline constexpr const char* op_names[op_count] = {
-#define HF_OP_NAME(op) #op,
+#define HF_OP_NAME(op, contract, op_class) #op,
     HF_OPS(HF_OP_NAME)
 #undef HF_OP_NAME
 };
 
 const char* name_of(OpId id);
+const char* name_of(OpClass op_class);
+OpClass class_of(OpId id);
+// Ops that go through the parameters, gradients or moments: in a step each of their calls touches memory that
+// no other call of the same op touches, so what they move comes from where all of it together lives.
+bool once_per_step(OpId id);
 
 inline constexpr std::size_t op_bytes_max = 192;  // largest argument struct; queues hold arguments by value
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/operand.h"
 #include "kernels/state_digest.h"
 #include "runtime/core/tensor.h"
 
@@ -49,6 +50,21 @@ struct AdamW {
   // Result of the comparison, in host_visible memory: set by every update, also where nothing is compared. May
   // be null where nothing is compared.
   StateDamage* damage = nullptr;
+  static constexpr const char* shape = "{count} in {tensor_count} tensors";
+  // Without `damage`, a few bytes of the host.
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.block_digests, writes("block_digests", DType::int32, op.block_count)
+                                .of_bytes(sizeof(std::uint64_t))
+                                .updated_if(op.checks_digests)
+                                .if_given());
+  }
+  static void visit_tensor(const AdamW&, auto& tensor, auto&& visit) {
+    visit(tensor.gradient, reads("gradient", DType::fp32, tensor.count));
+    visit(tensor.weight, updates("weight", DType::fp32, tensor.count));
+    visit(tensor.moment1, updates("moment1", DType::fp32, tensor.count));
+    visit(tensor.moment2, updates("moment2", DType::fp32, tensor.count).positive());
+    visit(tensor.copy, writes("copy", DType::bf16, tensor.count).if_given());
+  }
 };
 void reference(const AdamW& op);
 
@@ -66,6 +82,24 @@ struct OptimizerDigest {
   // Result of the comparison, in host_visible memory: set by every op, also where nothing is compared. May be
   // null where nothing is compared.
   StateDamage* damage = nullptr;
+  static constexpr const char* shape = AdamW::shape;
+  static void visit_operands(auto& op, auto&& visit) {
+    const auto access = op.checks_digests ? Operand::Access::read : Operand::Access::written;
+    visit(op.block_digests,
+          operand("block_digests", access, DType::int32, op.block_count).of_bytes(sizeof(std::uint64_t)));
+  }
+  // Counts the blocks of the range alone: a table has more.
+  static void visit_tensor(const OptimizerDigest& op, auto& tensor, auto&& visit) {
+    constexpr auto block = static_cast<std::int64_t>(block_elements);
+    const auto inside = [&](std::int64_t at) {
+      const std::int64_t element = (at - tensor.first_block) * block;
+      return element < 0 ? 0 : (element > tensor.count ? tensor.count : element);
+    };
+    const std::int64_t count = inside(op.first_block + op.block_count) - inside(op.first_block);
+    visit(tensor.weight, reads("weight", DType::fp32, count));
+    visit(tensor.moment1, reads("moment1", DType::fp32, count).if_given());
+    visit(tensor.moment2, reads("moment2", DType::fp32, count).positive().if_given());
+  }
 };
 void reference(const OptimizerDigest& op);
 
@@ -76,6 +110,11 @@ struct SquareSum {
   const float* values = nullptr;
   std::int64_t count = 0;
   double* sums = nullptr;
+  static constexpr const char* shape = "{count}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.values, reads("values", DType::fp32, op.count));
+    visit(op.sums, writes("sums", DType::fp64, blocks_of(op.count)));
+  }
 };
 void reference(const SquareSum& op);
 

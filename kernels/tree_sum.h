@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/op.h"
+#include "kernels/operand.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
@@ -20,6 +21,13 @@ struct TreeSum {
   void* y = nullptr;                   // dtype; (rows, columns); may be a part when dtype is fp32
   std::int64_t rows = 0, columns = 0;
   DType dtype = DType::fp32;
+  static constexpr const char* shape = "{part_count} parts of {rows}x{columns}{bias}";
+  static void visit_operands(auto& op, auto&& visit) {
+    for (int i = 0; i < op.part_count; ++i)
+      visit(op.parts[i], reads("parts", DType::fp32, op.rows * op.columns));
+    visit(op.bias, reads("bias", op.dtype, op.columns).if_given());
+    visit(op.y, writes("y", op.dtype, op.rows * op.columns));
+  }
 };
 static_assert(sizeof(TreeSum) <= op_bytes_max);
 void reference(const TreeSum& op);

@@ -7,7 +7,7 @@
 
 namespace holdfast::kernels::cuda {
 
-#define HF_DECLARE_RUN(op) void run_##op(Context& context, const void* arguments);
+#define HF_DECLARE_RUN(op, contract, op_class) void run_##op(Context& context, const void* arguments);
 HF_OPS(HF_DECLARE_RUN)
 #undef HF_DECLARE_RUN
 

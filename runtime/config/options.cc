@@ -422,7 +422,7 @@ std::vector<Option> interval_options() {
   };
 }
 
-#define HF_KERNEL_OPTION(op)                                                       \
+#define HF_KERNEL_OPTION(op, contract, op_class)                                   \
   text(                                                                            \
       "kernels." #op, [](Config & config) -> auto& {                               \
         return config.kernels.implementations[static_cast<std::size_t>(OpId::op)]; \

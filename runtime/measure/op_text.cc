@@ -7,184 +7,66 @@
 namespace holdfast::measure {
 namespace {
 
-std::string suffix(DType dtype) {
-  return dtype == DType::fp32 ? "" : fmt::format(" {}", name_of(dtype));
-}
-
-std::string text(const Matmul& op) {
-  const std::string types = op.dtype == op.dtype_c
-                                ? suffix(op.dtype)
-                                : fmt::format(" {}->{}", name_of(op.dtype), name_of(op.dtype_c));
-  return fmt::format("{}x{}x{} {}{}{}{}{}", op.m, op.n, op.k, op.transpose_a ? 'T' : 'N',
-                     op.transpose_b ? 'T' : 'N', op.bias != nullptr ? " bias" : "",
-                     op.accumulate ? " accumulate" : "", types);
-}
-
-template <typename Attention>
-std::string attention_text(const Attention& op) {
-  return fmt::format("{}x{} {}/{} heads of {}{}", op.batch, op.sequence_length, op.heads, op.kv_heads,
-                     op.head_size, suffix(op.dtype));
-}
-std::string text(const AttentionForward& op) {
-  return attention_text(op);
-}
-std::string text(const AttentionBackward& op) {
-  return attention_text(op);
-}
-
-std::string text(const Rotary& op) {
-  return fmt::format("{}x{} heads of {}{}", op.rows, op.heads, op.head_size, suffix(op.dtype));
-}
-std::string text(const CrossEntropy& op) {
-  return fmt::format("{}x{}{}", op.rows, op.vocabulary, suffix(op.dtype));
-}
-std::string text(const CrossEntropySlice& op) {
-  return fmt::format("{}x{}{}", op.rows, op.columns, suffix(op.dtype));
-}
-std::string text(const CrossEntropyJoin& op) {
-  return fmt::format("{} slices of {} rows", op.slice_count, op.rows);
-}
-std::string text(const CrossEntropyGradient& op) {
-  return fmt::format("{}x{}{}", op.rows, op.columns, suffix(op.dtype));
-}
-std::string text(const TreeSum& op) {
-  return fmt::format("{} parts of {}x{}{}{}", op.part_count, op.rows, op.columns,
-                     op.bias != nullptr ? " bias" : "", suffix(op.dtype));
-}
-std::string text(const BiasGradient& op) {
-  return fmt::format("{}x{}{}{}", op.rows, op.columns, op.accumulate ? " accumulate" : "", suffix(op.dtype));
-}
-
 template <typename Op>
-std::string table_text(const Op& op) {
-  std::int64_t count = 0;
-  for (std::int64_t i = 0; i < op.tensor_count; ++i) count += op.tensors[i].count;
-  return fmt::format("{} in {} tensors", count, op.tensor_count);
-}
-std::string text(const AdamW& op) {
-  return table_text(op);
-}
-std::string text(const OptimizerDigest& op) {
-  return table_text(op);
-}
-
-template <typename Rows>
-concept RowsOfFeedForward = requires(Rows op) {
-  op.rows* op.feed_forward;
-};
-template <typename Rows>
-concept RowsOfWidth = requires(Rows op) {
-  op.rows* op.width;
-};
-template <typename Flat>
-concept Elements = requires(Flat op) {
-  op.count;
-};
-template <typename Raw>
-concept Bytes = requires(Raw op) {
-  op.bytes;
-};
-
-std::string text(const RowsOfFeedForward auto& op) {
-  return fmt::format("{}x{}{}", op.rows, op.feed_forward, suffix(op.dtype));
-}
-std::string text(const RowsOfWidth auto& op) {
-  std::string slice;
-  if constexpr (requires { op.token_count; }) {
-    if (op.token_count > 0) slice = fmt::format(" of {} tokens", op.token_count);
+std::string types_text(const Op& op) {
+  if constexpr (requires { op.dtype_c; }) {
+    if (op.dtype != op.dtype_c) return fmt::format(" {}->{}", name_of(op.dtype), name_of(op.dtype_c));
   }
-  return fmt::format("{}x{}{}{}", op.rows, op.width, slice, suffix(op.dtype));
+  if constexpr (requires { op.dtype; })
+    return op.dtype == DType::fp32 ? "" : fmt::format(" {}", name_of(op.dtype));
+  return "";
 }
-std::string text(const Elements auto& op) {
-  if constexpr (requires { op.dtype; }) return fmt::format("{}{}", op.count, suffix(op.dtype));
-  return fmt::format("{}", op.count);
+
+template <typename Value>
+std::string value_text(std::string_view name, Value value) {
+  if constexpr (std::is_pointer_v<Value>)
+    return value != nullptr ? fmt::format(" {}", name) : "";
+  else if constexpr (!std::is_same_v<Value, bool>)
+    return fmt::format("{}", value);
+  else if (name.starts_with("transpose"))
+    return value ? "T" : "N";
+  else
+    return value ? fmt::format(" {}", name) : "";
 }
-std::string text(const Bytes auto& op) {
-  return fmt::format("{} bytes", op.bytes);
+
+// Returns what stands for a name in braces of Op::shape: a size, " bias" for an option that is taken, T or N.
+template <typename Op>
+std::string part_text(const Op& op, std::string_view name) {
+  std::string text;
+  if constexpr (requires { op.tensors; }) {
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < op.tensor_count; ++i) count += op.tensors[i].count;
+    if (name == "count") return fmt::format("{}", count);
+  }
+  if constexpr (requires { op.token_count; }) {
+    if (name == "tokens") return op.token_count > 0 ? fmt::format(" of {} tokens", op.token_count) : "";
+  }
+  bool found = false;
+  visit_shape(op, [&](std::string_view each, const auto& value) {
+    if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(value)>, DType>) {
+      if (each != name) return;
+      text = value_text(each, value);
+      found = true;
+    }
+  });
+  HF_CHECK(found, "the shape of {} has no {}", name_of(Op::id), name);
+  return text;
 }
 
 }  // namespace
 
 std::string shape_text(OpId id, const void* arguments) {
-  return visit_op(id, arguments, [](const auto& op) { return text(op); });
-}
-
-OpClass class_of(OpId id) {
-  switch (id) {
-    case Matmul::id:
-      return OpClass::matmul;
-    case AttentionForward::id:
-    case AttentionBackward::id:
-    case Rotary::id:
-      return OpClass::attention;
-    case LayerNormForward::id:
-    case LayerNormBackward::id:
-    case RmsNormForward::id:
-    case RmsNormBackward::id:
-      return OpClass::norm;
-    case GeluForward::id:
-    case GeluBackward::id:
-    case SwigluForward::id:
-    case SwigluBackward::id:
-      return OpClass::activation;
-    case Add::id:
-    case TreeSum::id:
-      return OpClass::residual;
-    case EmbeddingForward::id:
-    case EmbeddingBackward::id:
-      return OpClass::embedding;
-    case CrossEntropy::id:
-    case CrossEntropySlice::id:
-    case CrossEntropyJoin::id:
-    case CrossEntropyGradient::id:
-    case LossSum::id:
-      return OpClass::cross_entropy;
-    case BiasGradient::id:
-      return OpClass::bias_gradient;
-    case AdamW::id:
-    case OptimizerDigest::id:
-    case SquareSum::id:
-    case Cast::id:
-      return OpClass::optimizer;
-    case Accumulate::id:
-    case FillZero::id:
-    case Copy::id:
-    case TensorDigest::id:
-    case OpId::count:
-      return OpClass::copy;
-  }
-  return OpClass::copy;
-}
-
-std::string_view name_of(OpClass op_class) {
-  switch (op_class) {
-    case OpClass::matmul:
-      return "matrix products";
-    case OpClass::attention:
-      return "attention";
-    case OpClass::norm:
-      return "norms";
-    case OpClass::activation:
-      return "activations";
-    case OpClass::residual:
-      return "residual";
-    case OpClass::embedding:
-      return "embedding";
-    case OpClass::cross_entropy:
-      return "cross-entropy";
-    case OpClass::bias_gradient:
-      return "bias gradients";
-    case OpClass::optimizer:
-      return "optimizer";
-    case OpClass::copy:
-      return "gradient sums, copies, fills";
-  }
-  return "unknown";
-}
-
-bool once_per_step(OpId id) {
-  const OpClass op_class = class_of(id);
-  return op_class == OpClass::optimizer || op_class == OpClass::copy;
+  return visit_op(id, arguments, []<typename Op>(const Op& op) {
+    std::string text;
+    for (std::string_view rest = Op::shape; !rest.empty();) {
+      const std::size_t open = rest.find('{'), close = rest.find('}');
+      text += rest.substr(0, open);
+      if (open == std::string_view::npos) break;
+      text += part_text(op, rest.substr(open + 1, close - open - 1));
+      rest.remove_prefix(close + 1);
+    }
+    return text + types_text(op);
+  });
 }
 
 }  // namespace holdfast::measure

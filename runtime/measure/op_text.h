@@ -1,8 +1,7 @@
-// Text of ops: the name of an op of one shape in tables, and the part of a step that it belongs to.
+// Text of ops: the name of an op of one shape in tables.
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "kernels/op.h"
 
@@ -13,24 +12,21 @@ namespace holdfast::measure {
 // of `id`.
 std::string shape_text(OpId id, const void* arguments);
 
-enum class OpClass {
-  matmul,
-  attention,
-  norm,
-  activation,
-  residual,
-  embedding,
-  cross_entropy,
-  bias_gradient,
-  optimizer,
-  copy
-};
-inline constexpr int op_class_count = 10;
-OpClass class_of(OpId id);
-std::string_view name_of(OpClass op_class);
-
-// Ops that go through the parameters, gradients or moments: in a step each of their calls touches memory that
-// no other call of the same op touches, so what they move comes from where all of it together lives.
-bool once_per_step(OpId id);
+// Calls visit(name, value) with every size, type and option of an op. Of an option that is a pointer only null
+// or not null counts.
+template <typename Op>
+void visit_shape(const Op& op, auto&& visit) {
+#define HF_SHAPE(field) \
+  if constexpr (requires { op.field; }) visit(#field, op.field);
+  // clang-format off
+  HF_SHAPE(m) HF_SHAPE(n) HF_SHAPE(k) HF_SHAPE(transpose_a) HF_SHAPE(transpose_b) HF_SHAPE(batch) HF_SHAPE(rows)
+  HF_SHAPE(sequence_length) HF_SHAPE(heads) HF_SHAPE(kv_heads) HF_SHAPE(head_size) HF_SHAPE(width) HF_SHAPE(columns)
+  HF_SHAPE(feed_forward) HF_SHAPE(vocabulary) HF_SHAPE(row_stride) HF_SHAPE(part_count) HF_SHAPE(slice_count)
+  HF_SHAPE(tensor_count) HF_SHAPE(block_count) HF_SHAPE(count) HF_SHAPE(bytes) HF_SHAPE(accumulate) HF_SHAPE(dtype)
+  HF_SHAPE(dtype_c) HF_SHAPE(bias) HF_SHAPE(first_key) HF_SHAPE(positions) HF_SHAPE(positions_gradient)
+  HF_SHAPE(dresidual) HF_SHAPE(square_sums)
+  // clang-format on
+#undef HF_SHAPE
+}
 
 }  // namespace holdfast::measure

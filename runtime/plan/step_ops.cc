@@ -17,50 +17,19 @@
 namespace holdfast::plan {
 namespace {
 
-// Lists the arguments of an op. For options that are pointers, only null or not null counts.
 template <typename Op>
 Json arguments_of(const Op& op) {
   Json json = Json::object();
-#define HF_NUMBER(field) \
-  if constexpr (requires { op.field; }) json[#field] = op.field
-#define HF_TYPE(field) \
-  if constexpr (requires { op.field; }) json[#field] = name_of(op.field)
-#define HF_OPTION(field) \
-  if constexpr (requires { op.field; }) json[#field] = op.field != nullptr
-  HF_NUMBER(m);
-  HF_NUMBER(n);
-  HF_NUMBER(k);
-  HF_NUMBER(transpose_a);
-  HF_NUMBER(transpose_b);
-  HF_NUMBER(batch);
-  HF_NUMBER(rows);
-  HF_NUMBER(sequence_length);
-  HF_NUMBER(heads);
-  HF_NUMBER(kv_heads);
-  HF_NUMBER(head_size);
-  HF_NUMBER(width);
-  HF_NUMBER(columns);
-  HF_NUMBER(feed_forward);
-  HF_NUMBER(vocabulary);
-  HF_NUMBER(row_stride);
-  HF_NUMBER(part_count);
-  HF_NUMBER(slice_count);
-  HF_NUMBER(tensor_count);
-  HF_NUMBER(block_count);
-  HF_NUMBER(count);
-  HF_NUMBER(bytes);
-  HF_NUMBER(accumulate);
-  HF_TYPE(dtype);
-  HF_TYPE(dtype_c);
-  HF_OPTION(bias);
-  HF_OPTION(first_key);
-  HF_OPTION(positions);
-  HF_OPTION(positions_gradient);
-  HF_OPTION(dresidual);
-  HF_OPTION(square_sums);
-#undef HF_NUMBER
-#undef HF_TYPE
-#undef HF_OPTION
+  measure::visit_shape(op, [&](const char* name, const auto& value) {
+    using Value = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_pointer_v<Value>) {
+      json[name] = value != nullptr;
+    } else if constexpr (std::is_same_v<Value, DType>) {
+      json[name] = name_of(value);
+    } else {
+      json[name] = value;
+    }
+  });
   if constexpr (requires {
                   op.gradient_scale;
                   op.row_stride;

@@ -21,7 +21,7 @@ class MutantsTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
         for name, text in {"layer/a.cc": "if (x) return x;\n", "tests/a/a_test.cc": "TEST(Suite, Test) {\n",
-                           "kernels/op.h": "  X(matmul)\n"}.items():
+                           "kernels/op.h": "  X(matmul, Matmul, matmul)\n"}.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text(text)
         for name, value in {"ROOT": self.root, "FOLDER": self.root / "tests/mutants", "WORK": self.root / "build/mutants"}.items():
