@@ -1,16 +1,6 @@
 // The references as implementations of their own: one thread, in double. Slow; what the others are held to.
-#include "kernels/activation.h"
-#include "kernels/attention.h"
 #include "kernels/cpu/lists.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/digest.h"
-#include "kernels/elementwise.h"
-#include "kernels/embedding.h"
-#include "kernels/matmul.h"
-#include "kernels/norm.h"
-#include "kernels/optimizer.h"
-#include "kernels/rotary.h"
-#include "kernels/tree_sum.h"
+#include "kernels/visit_op.h"
 
 namespace holdfast::kernels::cpu {
 
@@ -27,36 +17,8 @@ constexpr Implementation reference_of() {
   return result;
 }
 
-constexpr Implementation implementations[] = {reference_of<Matmul>(),
-                                              reference_of<BiasGradient>(),
-                                              reference_of<EmbeddingForward>(),
-                                              reference_of<EmbeddingBackward>(),
-                                              reference_of<LayerNormForward>(),
-                                              reference_of<LayerNormBackward>(),
-                                              reference_of<RmsNormForward>(),
-                                              reference_of<RmsNormBackward>(),
-                                              reference_of<Rotary>(),
-                                              reference_of<AttentionForward>(),
-                                              reference_of<AttentionBackward>(),
-                                              reference_of<GeluForward>(),
-                                              reference_of<GeluBackward>(),
-                                              reference_of<SwigluForward>(),
-                                              reference_of<SwigluBackward>(),
-                                              reference_of<CrossEntropy>(),
-                                              reference_of<CrossEntropySlice>(),
-                                              reference_of<CrossEntropyJoin>(),
-                                              reference_of<CrossEntropyGradient>(),
-                                              reference_of<LossSum>(),
-                                              reference_of<AdamW>(),
-                                              reference_of<SquareSum>(),
-                                              reference_of<Add>(),
-                                              reference_of<Accumulate>(),
-                                              reference_of<TreeSum>(),
-                                              reference_of<Cast>(),
-                                              reference_of<FillZero>(),
-                                              reference_of<Copy>(),
-                                              reference_of<TensorDigest>(),
-                                              reference_of<OptimizerDigest>()};
+#define HF_REFERENCE(op, contract, op_class) reference_of<contract>(),
+constexpr Implementation implementations[] = {HF_OPS(HF_REFERENCE)};
 
 }  // namespace
 

@@ -11,13 +11,13 @@ using Fp32Tile = VectorTile<ValueWords<float>, MultiplyValues>;
 using WidenedTile = VectorTile<ValueWords<BFloat16>, MultiplyValues>;
 }  // namespace
 
-void run_gemm(const Context& context, const void* arguments) {
+void run_matmul(const Context& context, const void* arguments) {
   const Matmul& op = *static_cast<const Matmul*>(arguments);
   if (op.dtype == DType::bf16) return run_gemm<WidenedTile>(context, op);
   return run_gemm<Fp32Tile>(context, op);
 }
 
-void prepare_gemm(const Context& context, const void* arguments) {
+void prepare_matmul(const Context& context, const void* arguments) {
   const Matmul& op = *static_cast<const Matmul*>(arguments);
   check_matmul(op);
   if (op.dtype == DType::bf16) return prepare_gemm<WidenedTile>(context, op);
