@@ -141,10 +141,7 @@ double HostLimits::measure_product(const Matmul& shape) {
   cpu::LibraryMatmul library(threads_);
   if (!library.supports(op.dtype)) op.dtype = op.dtype_c = DType::fp32;
   OpMemory memory;
-  op.a = memory.values(op.lda * (op.transpose_a ? op.k : op.m), op.dtype);
-  op.b = memory.values(op.ldb * (op.transpose_b ? op.n : op.k), op.dtype);
-  op.c = memory.values(op.ldc * op.m, op.dtype_c);
-  if (op.bias != nullptr) op.bias = memory.values(op.n, op.dtype);
+  op = memory.with_operands(op);
   library.run(op);
   library.run(op);
   std::vector<double> times;

@@ -1,12 +1,20 @@
 // Memory for the operands of ops that are measured alone: filled with small values of both signs, in huge
 // pages where the system has them, as the trainer's memory is. An op that is run again and again on it stays
 // finite.
+//
+//   OpMemory memory;
+//   const Add op = memory.with_operands(Add{.count = 1000});
+//   HF_TRY_VOID(memory.outcome());
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <type_traits>
 #include <vector>
 
+#include "kernels/operand.h"
 #include "kernels/optimizer.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"
@@ -14,41 +22,69 @@
 
 namespace holdfast::measure {
 
+// What operands hold that are no plain numbers.
+struct OperandContents {
+  std::int64_t tokens_below = 1;              // number of tokens, and of rows of a whole table
+  std::vector<std::int32_t> first_keys = {};  // of AttentionForward
+};
+
 class OpMemory {
  public:
-  enum class Mode {
-    real,
-    shapes_only,  // hands out addresses that are never to be used
-  };
-  explicit OpMemory(Mode mode = Mode::real) : mode_(mode) {}
+  OpMemory() = default;
   // Memory of `device`, which need not outlive it. Launches copies there, and waits for them.
-  explicit OpMemory(Device& device) : mode_(Mode::real), device_(&device) {}
+  explicit OpMemory(Device& device) : device_(&device) {}
 
-  void* values(std::int64_t count, DType dtype);
-  float* floats(std::int64_t count) { return static_cast<float*>(values(count, DType::fp32)); }
-  float* positive_floats(std::int64_t count);
-  BFloat16* bfloat16s(std::int64_t count) { return static_cast<BFloat16*>(values(count, DType::bf16)); }
-  double* doubles(std::int64_t count);
-  std::int32_t* tokens(std::int64_t count, std::int64_t vocabulary);
-  std::int32_t* integers(const std::vector<std::int32_t>& content);
-
-  // Returns the table in the host's memory in either mode, because costs are read from it; on a device that
-  // the host does not see, in the device's.
-  const AdamWTensor* table(std::vector<AdamWTensor> tensors);
+  // Returns the op with memory for each of its operands. Of the pointers of `shape` counts which optional ones
+  // are null, and which are the same; its table, if it has one, is in the host's memory.
+  template <typename Op>
+  Op with_operands(const Op& shape, const OperandContents& contents = {}) {
+    Op op = shape;
+    if constexpr (requires { op.token_count; }) {
+      if (op.token_count == 0) op.token_count = contents.tokens_below;
+    }
+    std::map<const void*, Region> regions;
+    const auto reserve = [&](auto& pointer, const Operand& operand) {
+      Region& region = regions[pointer];
+      region.bytes = std::max(region.bytes, operand.extent * operand.element_bytes);
+    };
+    const auto hand_out = [&](auto& pointer, const Operand& operand) {
+      if (pointer == nullptr && operand.optional) return;
+      Region own{.bytes = operand.extent * operand.element_bytes};
+      Region& region = pointer != nullptr ? regions[pointer] : own;
+      if (region.memory == nullptr) region.memory = filled(region.bytes, operand, contents);
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(region.memory);
+    };
+    Op::visit_operands(op, reserve);
+    Op::visit_operands(op, hand_out);
+    if constexpr (requires { op.tensors; }) {
+      std::vector<AdamWTensor> tensors(op.tensors, op.tensors + op.tensor_count);
+      for (AdamWTensor& tensor : tensors) {
+        Op::visit_tensor(op, tensor, reserve);
+        Op::visit_tensor(op, tensor, hand_out);
+      }
+      op.tensors = table(std::move(tensors));
+    }
+    if constexpr (requires { op.token_count; }) op.token_count = shape.token_count;
+    return op;
+  }
 
   // Returns the error of handing out memory, if there was any; ops must not run then.
   const Result<void>& outcome() const { return outcome_; }
 
  private:
-  std::byte* allocate(std::int64_t count, std::size_t element_bytes);
-  // Memory of so many elements, which holds `pattern` over and over.
-  template <typename T>
-  std::byte* filled(std::int64_t count, std::span<const T> pattern);
-  void write(std::byte* target, std::span<const std::byte> source);
+  struct Region {
+    std::int64_t bytes = 0;
+    std::byte* memory = nullptr;
+  };
 
-  Mode mode_;
+  std::byte* allocate(const char* name, std::int64_t bytes);
+  std::byte* filled(std::int64_t bytes, const Operand& operand, const OperandContents& contents);
+  // Memory of so many bytes, which holds `pattern` over and over.
+  std::byte* filled(const char* name, std::int64_t bytes, std::span<const std::byte> pattern);
+  void write(std::byte* target, std::span<const std::byte> source);
+  const AdamWTensor* table(std::vector<AdamWTensor> tensors);
+
   Device* device_ = nullptr;  // null = the heap
-  std::uintptr_t handed_out_ = 0;
   std::vector<MemoryArena> arenas_;
   std::vector<std::vector<AdamWTensor>> tables_;
   Result<void> outcome_;

@@ -15,30 +15,24 @@
 namespace holdfast::test {
 namespace {
 
-std::vector<OpId> all_ops() {
-  std::vector<OpId> ops;
-  for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(OpId::count); ++i)
-    ops.push_back(static_cast<OpId>(i));
-  return ops;
+std::vector<OpSample> samples_of(DType dtype, SampleSizes sizes) {
+  Result<std::vector<OpSample>> samples = op_samples(posix_env(), dtype, sizes);
+  HF_CHECK(samples.ok(), "{}", samples.error().message);
+  return std::move(samples).value();
 }
 
-TEST(OpSamples, EveryOpHasSomeAndTheyAreOfThatOp) {
+TEST(OpSamples, EveryOpHasSome) {
   for (const SampleSizes sizes : {SampleSizes::cpu, SampleSizes::gpu, SampleSizes::toy}) {
     for (const DType dtype : {DType::fp32, DType::bf16}) {
-      for (const OpId id : all_ops()) {
-        std::size_t count = 0;
-        for (const SampleSource& source : sample_sources(id, dtype, sizes)) {
-          for (const OpSample& sample : op_samples(id, source)) {
-            OpMemory none(OpMemory::Mode::shapes_only);
-            const OpCall call = sample.make(none);
-            EXPECT_EQ(call.id(), id);
-            EXPECT_GT(cost_of(id, call.arguments()).bytes_moved(), 0U) << sample.use;
-            EXPECT_FALSE(shape_text(id, call.arguments()).empty());
-            ++count;
-          }
-        }
-        EXPECT_GT(count, 0U) << name_of(id) << ", " << name_of(sizes);
+      std::set<OpId> sampled;
+      for (const OpSample& sample : samples_of(dtype, sizes)) {
+        const OpId id = sample.shape.id();
+        EXPECT_GT(cost_of(id, sample.shape.arguments()).bytes_moved(), 0U) << sample.use;
+        EXPECT_FALSE(shape_text(id, sample.shape.arguments()).empty());
+        sampled.insert(id);
       }
+      for (std::size_t i = 0; i < op_count; ++i)
+        EXPECT_TRUE(sampled.contains(static_cast<OpId>(i))) << op_names[i] << ", " << name_of(sizes);
     }
   }
 }
@@ -47,12 +41,8 @@ TEST(OpSamples, EveryOpHasSomeAndTheyAreOfThatOp) {
 template <typename Op>
 std::map<std::string, Op> calls_at(SampleSizes sizes) {
   std::map<std::string, Op> calls;
-  for (const SampleSource& source : sample_sources(Op::id, DType::bf16, sizes)) {
-    for (const OpSample& sample : op_samples(Op::id, source)) {
-      OpMemory none(OpMemory::Mode::shapes_only);
-      const OpCall call = sample.make(none);
-      calls[sample.use] = *static_cast<const Op*>(call.arguments());
-    }
+  for (const OpSample& sample : samples_of(DType::bf16, sizes)) {
+    if (sample.shape.id() == Op::id) calls[sample.use] = *static_cast<const Op*>(sample.shape.arguments());
   }
   return calls;
 }
@@ -74,12 +64,10 @@ TEST(OpSamples, AGpuHasATableOfAttention) {
   const AttentionForward& model = calls.at("llama-8b 1x8192, attention");
   EXPECT_EQ(std::tuple(model.heads, model.kv_heads, model.head_size), std::tuple(32, 8, 128));
   std::set<std::tuple<std::int64_t, std::int64_t, bool, bool>> seen;  // head size, length, grouped, masked
-  for (const SampleSource& source : sample_sources(AttentionForward::id, DType::bf16, SampleSizes::gpu)) {
-    if (source.batch.rows() != 16384 || source.spec.width != 2048) continue;
-    const OpSample sample = op_samples(AttentionForward::id, source).front();
-    OpMemory none(OpMemory::Mode::shapes_only);
-    const OpCall call = sample.make(none);
-    const auto& op = *static_cast<const AttentionForward*>(call.arguments());
+  for (const OpSample& sample : samples_of(DType::bf16, SampleSizes::gpu)) {
+    if (sample.shape.id() != AttentionForward::id || sample.use.find("16384 tokens") == std::string::npos)
+      continue;
+    const auto& op = *static_cast<const AttentionForward*>(sample.shape.arguments());
     EXPECT_EQ(op.heads * op.head_size, 2048);
     EXPECT_EQ(op.batch * op.sequence_length, 16384);
     EXPECT_EQ(op.first_key != nullptr, sample.flops_share < 1.0);
@@ -98,9 +86,8 @@ TEST(OpSamples, AGpuHasATableOfAttention) {
 
 // Every query sees the keys from the first of its document on, and the share of the pairs is what is left.
 TEST(OpSamples, DocumentsAreWhatAttentionMayBeAskedFor) {
-  for (const SampleSource& source : sample_sources(AttentionForward::id, DType::fp32, SampleSizes::toy)) {
-    if (source.document_unit == 0) continue;
-    const OpSample sample = op_samples(AttentionForward::id, source).front();
+  for (const OpSample& sample : samples_of(DType::fp32, SampleSizes::toy)) {
+    if (sample.shape.id() != AttentionForward::id || sample.variant.empty()) continue;
     OpMemory memory;
     const OpCall call = sample.make(memory);
     const auto& op = *static_cast<const AttentionForward*>(call.arguments());
@@ -120,20 +107,21 @@ TEST(OpSamples, DocumentsAreWhatAttentionMayBeAskedFor) {
 
 TEST(OpSamples, RunOnADevice) {
   const std::unique_ptr<Device> device = make_cpu_device({.threads = 2});
-  for (const OpId id : all_ops()) {
-    std::vector<SampleSource> sources = sample_sources(id, DType::bf16, SampleSizes::toy);
-    sources.push_back(sample_sources(id, DType::bf16, SampleSizes::cpu)[2]);
-    for (const SampleSource& source : sources) {
-      for (const OpSample& sample : op_samples(id, source)) {
-        OpMemory memory;
-        const OpCall call = sample.make(memory);
-        ASSERT_TRUE(memory.outcome().ok());
-        if (cost_of(id, call.arguments()).working_set_bytes() > (16U << 20U)) continue;
-        call.launch(*device);
-        device->synchronize();
-      }
-    }
+  std::vector<OpSample> samples = samples_of(DType::bf16, SampleSizes::toy);
+  for (OpSample& sample : samples_of(DType::bf16, SampleSizes::cpu)) {
+    if (sample.use.starts_with("llama-15m 4x64")) samples.push_back(std::move(sample));
   }
+  std::set<OpId> launched;
+  for (const OpSample& sample : samples) {
+    if (cost_of(sample.shape.id(), sample.shape.arguments()).working_set_bytes() > (16U << 20U)) continue;
+    OpMemory memory;
+    const OpCall call = sample.make(memory);
+    ASSERT_TRUE(memory.outcome().ok());
+    call.launch(*device);
+    device->synchronize();
+    launched.insert(call.id());
+  }
+  EXPECT_EQ(launched.size(), op_count);
 }
 
 TEST(ShapeText, TellsDifferentWorkApart) {

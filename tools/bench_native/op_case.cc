@@ -117,31 +117,31 @@ SampleSizes sizes_of(const OpCaseOptions& options) {
   return options.sizes.value_or(options.device.gpu ? SampleSizes::gpu : SampleSizes::cpu);
 }
 
-std::string shape_of(const OpSample& sample, const OpCall& call) {
-  return shape_text(call.id(), call.arguments()) + sample.variant;
+std::string shape_of(const OpSample& sample) {
+  return shape_text(sample.shape.id(), sample.shape.arguments()) + sample.variant;
 }
 
 class OpBench {
  public:
-  OpBench(Env& env, const OpCaseOptions& options, const MeasuredDevice& bench)
+  OpBench(Env& env, const OpCaseOptions& options, const MeasuredDevice& bench,
+          std::span<const OpSample> samples)
       : env_(env),
         options_(options),
         bench_(bench),
-        sizes_(sizes_of(options)),
+        samples_(samples),
         limits_(bench.limits(options.milliseconds)) {}
 
   // Prints the op's table; the figures, an array by shape, empty without an implementation.
   Result<Json> run(OpId id);
 
  private:
-  Result<Json> run_sample(const OpSample& sample, const OpCall& shape, std::span<Contender> contenders,
-                          TextTable& table);
+  Result<Json> run_sample(const OpSample& sample, std::span<Contender> contenders, TextTable& table);
   Result<void> measure(const OpSample& sample, std::span<Contender> contenders);
 
   Env& env_;
   const OpCaseOptions& options_;
   const MeasuredDevice& bench_;
-  SampleSizes sizes_;
+  std::span<const OpSample> samples_;
   std::unique_ptr<Limits> limits_;
 };
 
@@ -175,10 +175,10 @@ Result<void> OpBench::measure(const OpSample& sample, std::span<Contender> conte
   return {};
 }
 
-// One row for each implementation; the first also says what the shape is. Cost and limit are read from
-// `shape`, whose operands are not real, but whose table is in the host's memory.
-Result<Json> OpBench::run_sample(const OpSample& sample, const OpCall& shape, std::span<Contender> contenders,
-                                 TextTable& table) {
+// One row for each implementation; the first also says what the shape is. Cost and limit are read from the
+// sample's shape, whose table is in the host's memory.
+Result<Json> OpBench::run_sample(const OpSample& sample, std::span<Contender> contenders, TextTable& table) {
+  const OpCall& shape = sample.shape;
   OpCost cost = cost_of(shape.id(), shape.arguments());
   cost.flops *= sample.flops_share;
   HF_TRY(const double limit_before, limit_of(shape, cost, options_.dtype, *limits_));
@@ -186,7 +186,7 @@ Result<Json> OpBench::run_sample(const OpSample& sample, const OpCall& shape, st
   limits_->forget();  // a moment that another program takes from a limit is not held in our favour
   HF_TRY(const double limit_after, limit_of(shape, cost, options_.dtype, *limits_));
   const double limit = std::min(limit_before, limit_after);
-  const std::string text = shape_of(sample, shape);
+  const std::string text = shape_of(sample);
   const std::string level = limits_->level_of(cost.working_set_bytes());
   Json implementations = Json::array();
   for (const Contender& contender : contenders) {
@@ -220,22 +220,20 @@ Result<Json> OpBench::run(OpId id) {
   std::set<std::string> seen;
   TextTable table(
       {"shape", "such as", "implementation", "us", "rate", "limit us", "limit", "level", "of limit"}, 3);
-  for (const SampleSource& source : sample_sources(id, options_.dtype, sizes_)) {
-    for (const OpSample& sample : op_samples(id, source)) {
-      OpMemory none(OpMemory::Mode::shapes_only);
-      const OpCall call = sample.make(none);
-      const std::string shape = shape_of(sample, call);
-      const bool wanted = shape.find(options_.shape) != std::string::npos ||
-                          sample.use.find(options_.shape) != std::string::npos;
-      if (!wanted || !seen.insert(shape).second) continue;
-      Result<Json> figures = run_sample(sample, call, contenders, table);
-      if (!figures.ok() && figures.error().code == ExitCode::does_not_fit) {
-        fmt::print("left out: {} {}: {}\n", name_of(id), shape, figures.error().message);
-        continue;
-      }
-      HF_TRY_VOID(outcome_of(figures));
-      shapes.push_back(std::move(figures).value());
+  for (const OpSample& sample : samples_) {
+    if (sample.shape.id() != id) continue;
+    const std::string shape = shape_of(sample);
+    if (shape.find(options_.shape) == std::string::npos &&
+        sample.use.find(options_.shape) == std::string::npos)
+      continue;
+    if (!seen.insert(shape).second) continue;
+    Result<Json> figures = run_sample(sample, contenders, table);
+    if (!figures.ok() && figures.error().code == ExitCode::does_not_fit) {
+      fmt::print("left out: {} {}: {}\n", name_of(id), shape, figures.error().message);
+      continue;
     }
+    HF_TRY_VOID(outcome_of(figures));
+    shapes.push_back(std::move(figures).value());
   }
   if (!shapes.empty()) fmt::print("\n{}\n{}", name_of(id), table.text());
   std::fflush(stdout);
@@ -272,7 +270,8 @@ Result<Json> run_op_case(Env& env, const OpCaseOptions& options) {
   Json result{{"dtype", name_of(options.dtype)}, {"sizes", name_of(sizes_of(options))}};
   device.describe(result);
   result["ops"] = Json::object();
-  OpBench bench(env, options, device);
+  HF_TRY(const std::vector<OpSample> samples, op_samples(env, options.dtype, sizes_of(options)));
+  OpBench bench(env, options, device, samples);
   std::size_t shapes = 0;
   for (const OpId id : ops) {
     Json& figures = result["ops"][name_of(id)];

@@ -3,91 +3,68 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "kernels/visit_op.h"
 #include "runtime/config/loader.h"
 #include "runtime/config/presets.h"
+#include "runtime/elastic/planned_rank.h"
 #include "runtime/measure/op_text.h"
-#include "runtime/model/activations.h"
+#include "runtime/model/block.h"
+#include "runtime/run/run_layout.h"
+#include "runtime/train/worker.h"
 
 namespace holdfast::bench {
 namespace {
 
-// Every op has its part of the model.
-Samples samples_of(OpId id, const SampleSource& source) {
-  switch (id) {
-    case Matmul::id:
-    case BiasGradient::id:
-    case EmbeddingForward::id:
-    case EmbeddingBackward::id:
-    case LayerNormForward::id:
-    case LayerNormBackward::id:
-    case RmsNormForward::id:
-    case RmsNormBackward::id:
-    case Rotary::id:
-    case AttentionForward::id:
-    case AttentionBackward::id:
-    case GeluForward::id:
-    case GeluBackward::id:
-    case SwigluForward::id:
-    case SwigluBackward::id:
-    case Add::id:
-      return layer_samples(id, source);
-    case CrossEntropy::id:
-    case CrossEntropySlice::id:
-    case CrossEntropyJoin::id:
-    case CrossEntropyGradient::id:
-    case LossSum::id:
-    case TreeSum::id:
-      return head_samples(id, source);
-    case AdamW::id:
-    case SquareSum::id:
-    case Accumulate::id:
-    case Cast::id:
-    case FillZero::id:
-    case Copy::id:
-    case TensorDigest::id:
-    case OptimizerDigest::id:
-      return parameter_samples(id, source);
-    case OpId::count:
-      break;
-  }
-  return {};
-}
-
-// Makes a model from its shapes, as a config names them.
-Result<ModelSpec> spec_of(const ModelConfig& model, DType dtype, std::int64_t sequence_length,
-                          const std::string& device) {
+// Makes the config of a run on one rank from the shapes of a model, one microbatch in one lane.
+Result<Config> config_of(const ModelConfig& model, DType dtype, BatchShapeBT batch,
+                         const std::string& device) {
   Config config;
   config.model = model;
   config.device = device;
-  config.training.sequence_length = sequence_length;
+  config.training.sequence_length = batch.sequence_length;
+  config.training.microbatch_size = batch.batch;
   config.training.precision = dtype == DType::bf16 ? "bf16" : "fp32";
+  config.parallel.lanes = 1;
   HF_TRY_VOID(resolve_config(config, 0));
-  return make_model_spec(config);
+  return config;
 }
 
-SampleSource source_of(const std::string& name, const ModelSpec& spec, BatchShapeBT batch) {
-  return {.name = name, .spec = spec, .batch = batch, .rows_of_head = head_chunk_rows(batch.rows(), spec)};
+// A model and a batch that samples are taken from.
+struct SampleSource {
+  enum class Ops { all, limited_by_memory, attention };
+  std::string name;
+  ModelConfig model;
+  BatchShapeBT batch;
+  Ops ops = Ops::all;
+  std::int64_t document_unit =
+      0;  // attention stays in documents of 1 to 6 times so many tokens; 0 = one each
+
+  bool wants(OpId id) const {
+    if (ops == Ops::all) return true;
+    if (ops == Ops::attention) return id == AttentionForward::id || id == AttentionBackward::id;
+    const OpClass op_class = class_of(id);
+    return op_class == OpClass::norm || op_class == OpClass::activation || op_class == OpClass::residual ||
+           op_class == OpClass::bias_gradient;
+  }
+};
+
+SampleSource preset_source(std::string_view preset, BatchShapeBT batch) {
+  return {.name = fmt::format("{} {}x{}", preset, batch.batch, batch.sequence_length),
+          .model = find_preset(preset)->model,
+          .batch = batch};
 }
 
-SampleSource preset_source(std::string_view preset, BatchShapeBT batch, DType dtype,
-                           const std::string& device) {
-  return source_of(fmt::format("{} {}x{}", preset, batch.batch, batch.sequence_length),
-                   preset_spec(preset, dtype, batch.sequence_length, device).value(), batch);
-}
-
-std::vector<SampleSource> cpu_sources(OpId id, DType dtype) {
-  std::vector<BatchShapeBT> batches = {{.batch = 4, .sequence_length = 64},
-                                       {.batch = 1, .sequence_length = 1024}};
-  const OpClass op_class = class_of(id);
-  const bool by_memory = op_class == OpClass::norm || op_class == OpClass::activation ||
-                         op_class == OpClass::residual || op_class == OpClass::bias_gradient;
-  if (by_memory) batches.push_back({.batch = 16, .sequence_length = 1024});
+std::vector<SampleSource> cpu_sources() {
   std::vector<SampleSource> sources;
   for (const std::string_view preset : {"gpt2-124m", "llama-15m", "llama-110m"}) {
-    for (const BatchShapeBT& batch : batches) sources.push_back(preset_source(preset, batch, dtype, "cpu"));
+    sources.push_back(preset_source(preset, {.batch = 4, .sequence_length = 64}));
+    sources.push_back(preset_source(preset, {.batch = 1, .sequence_length = 1024}));
+    sources.push_back(preset_source(preset, {.batch = 16, .sequence_length = 1024}));
+    sources.back().ops = SampleSource::Ops::limited_by_memory;
   }
   return sources;
 }
@@ -98,10 +75,9 @@ struct AttentionTable {
   std::int64_t document_unit = 0;
 };
 
-void add_attention_table(std::vector<SampleSource>& sources, const AttentionTable& table, DType dtype) {
+void add_attention_table(std::vector<SampleSource>& sources, const AttentionTable& table) {
   for (const std::int64_t head_size : {64, 128}) {
     for (std::int64_t length = table.shortest; length <= table.longest; length *= 2) {
-      const BatchShapeBT batch{.batch = table.tokens / length, .sequence_length = length};
       ModelConfig model{.preset = {},
                         .layers = 1,
                         .heads = table.width / head_size,
@@ -109,9 +85,11 @@ void add_attention_table(std::vector<SampleSource>& sources, const AttentionTabl
                         .vocabulary = 64};
       const auto add = [&](const char* name, std::int64_t groups, std::int64_t document_unit) {
         model.kv_heads = std::max<std::int64_t>(1, model.heads / groups);
-        sources.push_back(source_of(fmt::format("{} {} tokens", name, table.tokens),
-                                    spec_of(model, dtype, length, "cuda").value(), batch));
-        sources.back().document_unit = document_unit;
+        sources.push_back({.name = fmt::format("{} {} tokens", name, table.tokens),
+                           .model = model,
+                           .batch = {.batch = table.tokens / length, .sequence_length = length},
+                           .ops = SampleSource::Ops::attention,
+                           .document_unit = document_unit});
       };
       constexpr std::int64_t grouped = 4;
       add("plain", 1, 0);
@@ -121,49 +99,189 @@ void add_attention_table(std::vector<SampleSource>& sources, const AttentionTabl
   }
 }
 
-bool is_attention(OpId id) {
-  return id == AttentionForward::id || id == AttentionBackward::id;
-}
-
-std::vector<SampleSource> gpu_sources(OpId id, DType dtype) {
-  const std::pair<const char*, BatchShapeBT> models[] = {
-      {"gpt2-124m", {.batch = 64, .sequence_length = 1024}},
-      {"gpt2-1558m", {.batch = 8, .sequence_length = 1024}},
-      {"llama-1b", {.batch = 8, .sequence_length = 1024}},
-      {"llama-8b", {.batch = 1, .sequence_length = 8192}}};
-  std::vector<SampleSource> sources;
-  for (const auto& [preset, batch] : models) sources.push_back(preset_source(preset, batch, dtype, "cuda"));
-  constexpr AttentionTable table{
-      .tokens = 16384, .width = 2048, .shortest = 1024, .longest = 16384, .document_unit = 256};
-  if (is_attention(id)) add_attention_table(sources, table, dtype);
+std::vector<SampleSource> gpu_sources() {
+  std::vector<SampleSource> sources = {preset_source("gpt2-124m", {.batch = 64, .sequence_length = 1024}),
+                                       preset_source("gpt2-1558m", {.batch = 8, .sequence_length = 1024}),
+                                       preset_source("llama-1b", {.batch = 8, .sequence_length = 1024}),
+                                       preset_source("llama-8b", {.batch = 1, .sequence_length = 8192})};
+  add_attention_table(
+      sources, {.tokens = 16384, .width = 2048, .shortest = 1024, .longest = 16384, .document_unit = 256});
   return sources;
 }
 
-std::vector<SampleSource> toy_sources(OpId id, DType dtype) {
-  constexpr BatchShapeBT batch{.batch = 2, .sequence_length = 16};
+std::vector<SampleSource> toy_sources() {
   std::vector<SampleSource> sources;
   for (const char* style : {"gpt2", "llama"}) {
     const bool is_llama = std::string_view(style) == "llama";
-    const ModelConfig model{.preset = {},
-                            .style = style,
-                            .layers = 1,
-                            .heads = 4,
-                            .kv_heads = is_llama ? 2 : 4,
-                            .width = 64,
-                            .vocabulary = 256};
-    sources.push_back(source_of(fmt::format("toy-{} {}x{}", style, batch.batch, batch.sequence_length),
-                                spec_of(model, dtype, batch.sequence_length, "cuda").value(), batch));
+    sources.push_back({.name = fmt::format("toy-{} 2x16", style),
+                       .model = {.preset = {},
+                                 .style = style,
+                                 .layers = 1,
+                                 .heads = 4,
+                                 .kv_heads = is_llama ? 2 : 4,
+                                 .width = 64,
+                                 .vocabulary = 256},
+                       .batch = {.batch = 2, .sequence_length = 16}});
   }
-  constexpr AttentionTable table{
-      .tokens = 32, .width = 256, .shortest = 32, .longest = 32, .document_unit = 2};
-  if (is_attention(id)) add_attention_table(sources, table, dtype);
+  add_attention_table(sources,
+                      {.tokens = 32, .width = 256, .shortest = 32, .longest = 32, .document_unit = 2});
   return sources;
 }
+
+std::vector<SampleSource> sources_of(SampleSizes sizes) {
+  if (sizes == SampleSizes::cpu) return cpu_sources();
+  return sizes == SampleSizes::gpu ? gpu_sources() : toy_sources();
+}
+
+// Fills sequences with documents, of these multiples of `unit`, one behind the other; the last is cut. Returns
+// the share of the pairs of query and key that causality leaves.
+double put_documents(std::vector<std::int32_t>& first_keys, std::int64_t unit, BatchShapeBT batch) {
+  constexpr std::array<std::int64_t, 5> multiples = {2, 6, 1, 4, 3};
+  std::vector<std::int32_t> sequence;
+  std::int64_t begin = 0, pairs = 0;
+  for (std::size_t document = 0; begin < batch.sequence_length; ++document) {
+    const std::int64_t length =
+        std::min(multiples[document % multiples.size()] * unit, batch.sequence_length - begin);
+    sequence.insert(sequence.end(), static_cast<std::size_t>(length), static_cast<std::int32_t>(begin));
+    pairs += length * (length + 1) / 2;
+    begin += length;
+  }
+  for (std::int64_t i = 0; i < batch.batch; ++i)
+    first_keys.insert(first_keys.end(), sequence.begin(), sequence.end());
+  return static_cast<double>(pairs) /
+         static_cast<double>(batch.sequence_length * (batch.sequence_length + 1) / 2);
+}
+
+// "feed-forward, weight gradient".
+std::string use_text(const OpScope& scope, const OpCall& call) {
+  constexpr std::array<const char*, 5> parts = {"step", "embedding", "attention", "feed-forward", "head"};
+  const char* const part = parts[static_cast<std::size_t>(scope.part)];
+  if (call.id() != Matmul::id) return part;
+  const Matmul& op = *static_cast<const Matmul*>(call.arguments());
+  return fmt::format("{}, {}", part,
+                     op.transpose_a   ? "weight gradient"
+                     : op.transpose_b ? "forward"
+                                      : "input gradient");
+}
+
+// Returns the largest number of slices, of 4 and 2, that the model can be cut into; 1: none.
+int slices_of(const Config& config) {
+  for (const int slices : {4, 2}) {
+    if (config.model.heads % slices == 0 && config.model.kv_heads % slices == 0) return slices;
+  }
+  return 1;
+}
+
+// Collects the samples of sources, each shape once in a source.
+class SampleCollector {
+ public:
+  SampleCollector(Env& env, DType dtype, SampleSizes sizes)
+      : env_(env), dtype_(dtype), device_(sizes == SampleSizes::cpu ? "cpu" : "cuda") {}
+
+  Result<void> add(const SampleSource& source) {
+    places_.clear();
+    HF_TRY(Config config, config_of(source.model, dtype_, source.batch, device_));
+    config.data.document_mask = source.document_unit > 0;
+    std::set<OpId> called;
+    HF_TRY_VOID(add_step(source, config, called));
+    if (source.ops == SampleSource::Ops::all) add_parameter_ops(source, make_model_spec(config));
+    config.parallel.tensor_lanes = slices_of(config);
+    if (source.ops == SampleSource::Ops::attention || config.parallel.tensor_lanes == 1) return {};
+    return add_step(source, config, called);
+  }
+  std::vector<OpSample> take() { return std::move(samples_); }
+
+ private:
+  // Adds what a step launches, except for ops that were called before, and those that go through parameters.
+  Result<void> add_step(const SampleSource& source, const Config& config, std::set<OpId>& called) {
+    HF_TRY(const std::unique_ptr<PlannedWorker> planned,
+           PlannedWorker::make(env_, config, mesh_of(config, 1), 0,
+                               {.device = {.host_sees_memory = device_ == "cpu"}}));
+    const std::set<OpId> before = called;
+    OperandContents contents{.tokens_below = planned->worker().workload().spec.vocabulary};
+    double flops_share = 1.0;
+    if (source.document_unit > 0)
+      flops_share = put_documents(contents.first_keys, source.document_unit, source.batch);
+    return planned->run_step([&](OpId id, const void* arguments) {
+      if (once_per_step(id) || before.contains(id)) return;
+      called.insert(id);
+      const OpCall call = visit_op(id, arguments, [](const auto& op) { return OpCall(op); });
+      OpSample sample{.use = use_text(planned->device().scope(), call), .shape = call, .contents = contents};
+      if (source.document_unit > 0) {
+        sample.variant = " in documents";
+        sample.flops_share = flops_share;
+      }
+      if (source.wants(id)) add(source, std::move(sample));
+    });
+  }
+
+  void add_parameter_ops(const SampleSource& source, const ModelSpec& spec) {
+    const std::pair<const char*, std::int64_t> tensors[] = {
+        {"a norm's weights", spec.width},
+        {"attention output", spec.width * spec.width},
+        {"up", spec.up_width() * spec.width},
+        {"embedding", spec.padded_vocabulary * spec.width}};
+    for (const auto& [use, count] : tensors) {
+      const auto add = [&, use = use](const auto& op, std::shared_ptr<const AdamWTensor> table = {}) {
+        this->add(source, {.use = use, .shape = OpCall(op), .table = std::move(table)});
+      };
+      static float moments[2];
+      static BFloat16 copy;
+      const auto table =
+          std::make_shared<const AdamWTensor>(AdamWTensor{.moment1 = moments,
+                                                          .moment2 = moments + 1,
+                                                          .copy = spec.dtype == DType::bf16 ? &copy : nullptr,
+                                                          .count = count,
+                                                          .weight_decay = 0.1F});
+      const std::int64_t blocks = blocks_of(count);
+      add(AdamW{.tensors = table.get(),
+                .tensor_count = 1,
+                .block_count = blocks,
+                .learning_rate = 1e-4F,
+                .beta1 = 0.9F,
+                .beta2 = 0.95F,
+                .epsilon = 1e-8F},
+          table);
+      add(OptimizerDigest{.tensors = table.get(), .tensor_count = 1, .block_count = blocks}, table);
+      add(SquareSum{.count = count});
+      add(Accumulate{.count = count});
+      add(Cast{.count = count});
+      add(FillZero{.bytes = count * static_cast<std::int64_t>(sizeof(float))});
+      add(Copy{.bytes = count * static_cast<std::int64_t>(sizeof(float))});
+      add(TensorDigest{.dtype = spec.dtype, .count = count});
+    }
+  }
+
+  // A step launches a shape in several ways; the last stands for it: the norms of blocks work in place over the
+  // gradient that flows around them, and the one before the head does not.
+  void add(const SampleSource& source, OpSample sample) {
+    const std::string shape = shape_text(sample.shape.id(), sample.shape.arguments()) + sample.variant;
+    const auto [place, is_new] = places_.try_emplace({sample.shape.id(), shape}, samples_.size());
+    if (!is_new) {
+      samples_[place->second].shape = sample.shape;
+      samples_[place->second].table = std::move(sample.table);
+      return;
+    }
+    sample.use = fmt::format("{}, {}", source.name, sample.use);
+    samples_.push_back(std::move(sample));
+  }
+
+  Env& env_;
+  DType dtype_;
+  std::string device_;
+  std::map<std::pair<OpId, std::string>, std::size_t> places_;  // in samples_, of this source
+  std::vector<OpSample> samples_;
+};
 
 }  // namespace
 
 void OpCall::launch(Device& device) const {
   visit_op(id_, arguments(), [&](const auto& op) { device.launch(op); });
+}
+
+OpCall OpSample::make(OpMemory& memory) const {
+  return visit_op(shape.id(), shape.arguments(),
+                  [&](const auto& op) { return OpCall(memory.with_operands(op, contents)); });
 }
 
 Result<ModelSpec> preset_spec(std::string_view preset, DType dtype, std::int64_t sequence_length,
@@ -174,13 +292,9 @@ Result<ModelSpec> preset_spec(std::string_view preset, DType dtype, std::int64_t
   if (found == nullptr) {
     return fail(ExitCode::config, "there is no preset {}; there are {}", preset, fmt::join(names, ", "));
   }
-  return spec_of(found->model, dtype, sequence_length, device);
-}
-
-std::vector<OpSample> op_samples(OpId id, const SampleSource& source) {
-  std::vector<OpSample> samples = samples_of(id, source);
-  for (OpSample& sample : samples) sample.use = fmt::format("{}, {}", source.name, sample.use);
-  return samples;
+  HF_TRY(const Config config,
+         config_of(found->model, dtype, {.batch = 1, .sequence_length = sequence_length}, device));
+  return make_model_spec(config);
 }
 
 std::string_view name_of(SampleSizes sizes) {
@@ -195,16 +309,10 @@ std::string_view name_of(SampleSizes sizes) {
   return "unknown";
 }
 
-std::vector<SampleSource> sample_sources(OpId id, DType dtype, SampleSizes sizes) {
-  switch (sizes) {
-    case SampleSizes::cpu:
-      return cpu_sources(id, dtype);
-    case SampleSizes::gpu:
-      return gpu_sources(id, dtype);
-    case SampleSizes::toy:
-      return toy_sources(id, dtype);
-  }
-  return {};
+Result<std::vector<OpSample>> op_samples(Env& env, DType dtype, SampleSizes sizes) {
+  SampleCollector collector(env, dtype, sizes);
+  for (const SampleSource& source : sources_of(sizes)) HF_TRY_VOID(collector.add(source));
+  return collector.take();
 }
 
 }  // namespace holdfast::bench

@@ -1,9 +1,9 @@
-// The shapes in which a model calls an op, with operands, for measurements of the op alone.
+// The shapes in which models call ops, with operands, for measurements of an op alone.
 #pragma once
 
 #include <array>
 #include <cstring>
-#include <functional>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -11,8 +11,8 @@
 #include "kernels/op.h"
 #include "runtime/device/device.h"
 #include "runtime/measure/op_memory.h"
-#include "runtime/model/block.h"
 #include "runtime/model/spec.h"
+#include "runtime/os/env.h"
 
 namespace holdfast::bench {
 
@@ -34,24 +34,15 @@ class OpCall {
 };
 
 struct OpSample {
-  std::string use;  // "gpt2-124m 4x64, up, weight gradient"
-  std::function<OpCall(OpMemory&)> make;
-  std::string variant = {};  // what shape_text() does not tell: " in documents"
-  double flops_share = 1.0;  // of cost_of(), which knows no documents, that the sample's contents leave
-};
+  std::string use;                // "gpt2-124m 4x64, feed-forward, weight gradient"
+  OpCall shape;                   // its operands are addresses that stand for memory
+  OperandContents contents = {};  // of its operands
+  std::string variant = {};       // what shape_text() does not tell: " in documents"
+  double flops_share = 1.0;       // of cost_of(), which knows no documents, that the sample's contents leave
+  std::shared_ptr<const AdamWTensor> table = {};  // that the shape of an update points to
 
-// Describes how a training step of the model on one microbatch calls the op; no samples when it does not.
-// `rows_of_head` rows go through the head at once. Ops that add or join slices are called as by the model in
-// four slices.
-struct SampleSource {
-  std::string name;
-  ModelSpec spec;
-  BatchShapeBT batch;
-  std::int64_t rows_of_head = 0;
-  std::int64_t document_unit =
-      0;  // attention stays in documents of 1 to 6 times so many tokens; 0 = one each
+  OpCall make(OpMemory& memory) const;  // the op on real operands
 };
-std::vector<OpSample> op_samples(OpId id, const SampleSource& source);
 
 // Sets of models and batches that represent training.
 enum class SampleSizes {
@@ -67,22 +58,14 @@ enum class SampleSizes {
 };
 std::string_view name_of(SampleSizes sizes);
 
+// Returns the samples of all ops: every launch of a planned rank (runtime/elastic/planned_rank.h) that trains the
+// model on one microbatch, and what a rank whose model is cut into slices launches beside. Ops that go through
+// parameters and gradients have the sizes of the model's tensors.
+Result<std::vector<OpSample>> op_samples(Env& env, DType dtype, SampleSizes sizes);
+
 // The shapes of a preset, with the head's chunks as a run on `device` ("cpu", "cuda") has them.
 // ExitCode::config when there is no such preset.
 Result<ModelSpec> preset_spec(std::string_view preset, DType dtype, std::int64_t sequence_length,
                               const std::string& device = "cpu");
-
-// The models and batches that op_samples() is asked for.
-std::vector<SampleSource> sample_sources(OpId id, DType dtype, SampleSizes sizes);
-
-// The next three are shared by the files that make samples: each knows the ops of one part of a model, and
-// returns none for others.
-using Samples = std::vector<OpSample>;
-
-Samples layer_samples(OpId id, const SampleSource& source);  // embedding and blocks
-Samples head_samples(OpId id, const SampleSource& source);   // the loss, and sums over slices
-// Returns the samples of ops that go through parameters and gradients: they have the sizes of the model's
-// tensors; batches do not matter.
-Samples parameter_samples(OpId id, const SampleSource& source);
 
 }  // namespace holdfast::bench
