@@ -26,7 +26,7 @@ struct Operand {
     updated,  // read and then written in place
     scratch   // written, and nothing that counts is in it afterwards
   };
-  // What the op takes it for granted that an array holds.
+  // What an op expects to find in an array.
   enum class Content : std::uint8_t {
     values,      // any numbers
     positive,    // numbers above 0
@@ -44,7 +44,7 @@ struct Operand {
   // The op uses the first row_columns of each row_stride elements; equal where there are no gaps.
   std::int64_t rows = 0, row_columns = 1, row_stride = 1;
   std::int64_t extent = 0;       // number of elements from the first to the last that may be used
-  bool pads = false;             // the op also writes the gaps, and reads them not
+  bool pads = false;             // the op also writes the gaps, which it does not read
   bool optional = false;         // null: the op does without
   bool may_be_infinite = false;  // infinities are right in it
 

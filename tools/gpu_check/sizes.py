@@ -1,5 +1,7 @@
 """What is measured: models, shapes and filters. REAL is for a GPU, TOY for the emulator, where every thread takes its turn."""
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 
 SHOWN = ("microbatches_per_lane", "recompute", "head_rows")  # settings beside the batch in a table
@@ -72,10 +74,11 @@ SMOKE = ["matmul.cublaslt", "attention_forward.cuda*", "attention_backward.cuda*
          "embedding_backward.cuda", "gelu_backward.cuda", "square_sum.cuda", "adamw.cuda"]
 
 # All but attention, which is an item of its own; what takes most of a step first.
-OPS = ("matmul", "layernorm_backward", "gelu_backward", "cross_entropy", "layernorm_forward", "gelu_forward", "add", "bias_gradient",
-       "embedding_backward", "embedding_forward", "rmsnorm_backward", "rmsnorm_forward", "swiglu_backward", "swiglu_forward", "rotary",
-       "adamw", "square_sum", "accumulate", "loss_sum", "tree_sum", "cast", "fill_zero", "copy", "digest", "optimizer_digest",
-       "cross_entropy_slice", "cross_entropy_join", "cross_entropy_gradient")
+FIRST_OPS = ("matmul", "layernorm_backward", "gelu_backward", "cross_entropy", "layernorm_forward", "gelu_forward", "add", "bias_gradient",
+             "embedding_backward", "embedding_forward")
+OP_LIST = (Path(__file__).resolve().parents[2] / "kernels/op.h").read_text()
+OPS = FIRST_OPS + tuple(op for op in re.findall(r"^  X\((\w+), \w+, \w+\)", OP_LIST, re.MULTILINE)
+                        if op not in FIRST_OPS and not op.startswith("attention"))
 FAULTS = ("gpu_trap", "gpu_illegal_address", "gpu_endless")
 
 
