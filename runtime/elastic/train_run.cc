@@ -16,7 +16,6 @@
 #include "runtime/run/run_identity.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/save/save.h"
-#include "runtime/train/trainer.h"
 
 namespace holdfast::elastic {
 
@@ -372,6 +371,7 @@ Result<void> TrainRun::show_slow_paths() {
 }
 
 Result<EpochEnd> TrainRun::train() {
+  steps_ = {};
   drop_copies();
   const std::optional<ParentCheckpoint> on_all_hosts =
       saves_.store.has_value() ? saves_.store->on_all_hosts() : std::optional<ParentCheckpoint>();
@@ -384,7 +384,6 @@ Result<EpochEnd> TrainRun::train() {
   if (const Result<void> begun = worker_->start_loader(); !begun.ok()) return refused(begun.error().message);
   saves_.store->keep_for_good(setup_.config.checkpoint.keep_every_steps);
   std::optional<Growth> growth = plan_growth();
-  growth_.starts_ns = 0;
   std::unique_ptr<SaveRequests> requests;
   if (group_.writes) {
     Result<std::unique_ptr<SaveRequests>> begun =
@@ -392,52 +391,34 @@ Result<EpochEnd> TrainRun::train() {
     if (!begun.ok()) return refused(begun.error().message);
     requests = std::move(begun).value();
   }
-  Trainer trainer(
-      {.worker = *worker_,
-       .store = *saves_.store,
-       .progress = *log_.progress,
-       .stop = launched_.stop,
-       .held_out = setup_.held_out,
-       .cadence = saves_.cadence,
-       .tier = saves_.tier,
-       .requests = requests.get(),
-       .claim = setup_.claim.get(),
-       .survives_host = saves_.survives_host,
-       .writer = setup_.start.writer,
-       .started_ns = launched_.started_ns,
-       .resumed = setup_.start.snapshot,
-       .failures = log_.failures.so_far(launched_.env.wall_time_us()),
-       .saves_first = std::exchange(saves_.saves_first, false),
-       .growth = growth.has_value() ? &*growth : nullptr,
-       .can_go_back = [this](const Rollback& rollback,
-                             std::span<const int> leaving) { return can_go_back(rollback, leaving); },
-       .record_rollback = [this](const Rollback& rollback,
-                                 const std::string& reason) { decide_rollback(rollback, reason); },
-       .starts_ranks_ns = &growth_.starts_ns});
-  const Result<ExitCode> end = trainer.run();
-  if (!end.ok()) {  // noted first, because the end of the trainer may take a while
-    recovery_.fault_ns = launched_.env.monotonic_ns();
-    saves_.unused_slot = trainer.unused_slot();
-    recovery_.inventory.kept_step = trainer.kept_step().value_or(0);
-    recovery_.is_evicted = trainer.has_to_leave();
+  Trainer trainer({.worker = *worker_,
+                   .store = *saves_.store,
+                   .progress = *log_.progress,
+                   .stop = launched_.stop,
+                   .held_out = setup_.held_out,
+                   .cadence = saves_.cadence,
+                   .tier = saves_.tier,
+                   .requests = requests.get(),
+                   .claim = setup_.claim.get(),
+                   .survives_host = saves_.survives_host,
+                   .writer = setup_.start.writer,
+                   .started_ns = launched_.started_ns,
+                   .resumed = setup_.start.snapshot,
+                   .failures = log_.failures.so_far(launched_.env.wall_time_us()),
+                   .saves_first = std::exchange(saves_.saves_first, false),
+                   .growth = growth.has_value() ? &*growth : nullptr});
+  steps_ = trainer.run();
+  if (std::optional<StepsVerdict> verdict = std::move(steps_.verdict))
+    follow_verdict(trainer, *std::move(verdict));
+  if (steps_.how == StepsEnd::How::fault) {
+    recovery_.inventory.kept_step = steps_.kept_step.value_or(0);
     enter_recovery(launched_.watch, step(), setup_.config);
-    saves_.given_up = trainer.give_up_saves();
-    if (!trainer.rollback().has_value()) recovery_.rollback.reset();
-    if (trainer.rollback().has_value()) distrust_state(trainer.rollback()->trusted_step);
-    if (!trainer.goes_back_together() || active().communicator.abandoned()) return end.error();
+    if (!steps_.goes_back_together || active().communicator.abandoned()) return steps_.error;
     return EpochEnd{.rolls_back = true};
   }
-  growth_.ends_for_another_start = trainer.ends_for_another_start();
-  return EpochEnd{.code = *end, .grows = trainer.pauses_for_resize()};
-}
-
-// Makes the RAM snapshots of newer steps count for nothing, and the live state, too. The saves of this rank end
-// first, so that none is sealed afterwards.
-void TrainRun::distrust_state(std::uint64_t trusted_step) {
-  wait_for_given_up_saves();
-  saves_.unused_slot.reset();
-  recovery_.inventory.kept_step = std::min(recovery_.inventory.kept_step, trusted_step);
-  unseal_snapshots_after(launched_.env, digest_of(worker_->state().shm_run_id), trusted_step);
+  const bool is_saved = steps_.how == StepsEnd::How::saved || steps_.how == StepsEnd::How::sealed;
+  return EpochEnd{.code = is_saved ? ExitCode::saved : ExitCode::done,
+                  .grows = steps_.how == StepsEnd::How::paused};
 }
 
 // Ends a run that is finished, which may be one whose last start died right after its last save.

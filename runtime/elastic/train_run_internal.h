@@ -23,6 +23,7 @@
 #include "runtime/elastic/train_run_parts.h"
 #include "runtime/rank/transport_choice.h"
 #include "runtime/train/growth.h"
+#include "runtime/train/trainer.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast::elastic {
@@ -47,7 +48,7 @@ class TrainRun {
   // directory does so.
   void warn_of_doors(const RunPaths& paths) const;
   void write_final_status(const RunEnd& end);
-  bool ends_for_another_start() const { return growth_.ends_for_another_start; }
+  bool ends_for_another_start() const { return steps_.how == StepsEnd::How::sealed; }
 
  private:
   Result<PhaseOutcome> run_guarded(SessionPhase phase, const Error& fault);
@@ -124,6 +125,9 @@ class TrainRun {
   Result<bool> knows_state(const Rollback& rollback, std::span<const int> leaving_ranks);
   Result<bool> fetch_state(std::uint64_t trusted_step, std::span<const int> leaving_ranks);
   Result<bool> can_go_back(const Rollback& rollback, std::span<const int> leaving_ranks);
+  bool decide_to_go_back(const Rollback& rollback, std::span<const int> leaving_ranks,
+                         const std::string& reason);
+  void follow_verdict(Trainer& trainer, StepsVerdict verdict);
   Result<void> record_rollback();
   Result<void> complete_rollback();
   void begin_to_prove();
@@ -208,6 +212,7 @@ class TrainRun {
   RunLog log_;
   std::unique_ptr<Worker> worker_;
   RunSaves saves_;
+  StepsEnd steps_;  // how the steps of the newest epoch ended; its saves use worker and store
   RecoveryState recovery_;
   DeviceLoss device_loss_;
   RunGrowth growth_;

@@ -24,7 +24,6 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/save/disk_tier.h"
 #include "runtime/save/save_cadence.h"
-#include "runtime/save/state_saver.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/sample_log.h"
 
@@ -67,16 +66,14 @@ struct RunLog {
   std::vector<std::string> changed_links;  // links that changed parts of snapshots, until the log has them
 };
 
-// RunSaves holds where the newest trainer saves, and what an earlier one has not finished.
+// RunSaves holds where the newest trainer saves.
 struct RunSaves {
   std::optional<CheckpointStore> store;
-  std::unique_ptr<ShardCopies> copies;   // null: there are none
-  std::optional<DiskTier> tier;          // none: checkpoints are in one directory
-  std::unique_ptr<StateSaver> given_up;  // of a trainer that met a fault; they use its worker and the store
-  std::optional<SaveCadence> cadence;    // measures over all epochs
-  bool survives_host = false;            // replicas of all snapshots are on other hosts
-  bool saves_first = false;              // a generation began from a state that was in RAM alone
-  std::optional<int> unused_slot;        // of a trainer that met a fault; the state is at the worker's step
+  std::unique_ptr<ShardCopies> copies;  // null: there are none
+  std::optional<DiskTier> tier;         // none: checkpoints are in one directory
+  std::optional<SaveCadence> cadence;   // measures over all epochs
+  bool survives_host = false;           // replicas of all snapshots are on other hosts
+  bool saves_first = false;             // a generation began from a state that was in RAM alone
 };
 
 // RecoveryState holds what this rank knows when it recovers.
@@ -84,12 +81,10 @@ struct RecoveryState {
   RecoveryInventory inventory;
   std::optional<RecoveryRecord> record;  // set while a recovery is under way, until a step was made
   std::uint64_t step = 0;                // newest step while there is no worker
-  std::int64_t fault_ns = 0;             // when the last fault was noticed
   std::int64_t disturbed_ns = 0;         // time of the last fault or attempt to grow; 0: none so far
   bool failed = false;                   // the ranks that are left could not rebuild a group, or gave up
   bool joins = false;                    // joiners have come, and take part in this phase
   bool system_refused = false;           // in the phase that ended last; most likely a thread
-  bool is_evicted = false;               // a verdict says that this rank computes wrong numbers
   std::optional<DecidedRollback> rollback = {};  // until it is certain to be in the lineage
   std::optional<std::uint64_t> sound_step = {};  // Worker::sound_step() of this process
   bool reported_lost_starter = false;            // RecoveryInventory::lost_starter was logged
@@ -103,9 +98,7 @@ struct DeviceLoss {
 
 // RunGrowth holds what is known of growing back.
 struct RunGrowth {
-  std::int64_t starts_ns = 0;  // since when rank 0 may start ranks, by the last vote; 0: it does not
-  bool explained = false;      // a message has said that the run does not grow by itself
-  bool ends_for_another_start = false;
+  bool explained = false;                    // a message has said that the run does not grow by itself
   std::vector<std::string> left_alone = {};  // places that a message has named
 };
 

@@ -24,7 +24,7 @@ FaultFacts TrainRun::fault_facts(const Error& fault) const {
                       .group_lost = world().communicator.abandoned(),
                       .recovery_failed = recovery_.failed,
                       .others_can_go_on = others_can_go_on(),
-                      .evicted = recovery_.is_evicted,
+                      .evicted = steps_.is_evicted,
                       .device_lost = device_loss_.leaving.has_value(),
                       .system_refused = recovery_.system_refused,
                       .unfit = fault.reach == Reach::host && world().communicator.size() > 1,
@@ -74,13 +74,13 @@ void TrainRun::leave_if_awaited(const RunEnd& end) {
 void TrainRun::begin_record(const std::string& noticed, int active_before) {
   const std::int64_t now_ns = launched_.env.monotonic_ns();
   recovery_.record.emplace();
-  recovery_.record->noticed_ns = recovery_.fault_ns == 0 ? now_ns : recovery_.fault_ns;
+  recovery_.record->noticed_ns = steps_.ended_ns == 0 ? now_ns : steps_.ended_ns;
   recovery_.record->noticed_us =
       launched_.env.wall_time_us() - (now_ns - recovery_.record->noticed_ns) / 1000;
   recovery_.record->noticed = noticed;
   recovery_.record->before = view_of_group();
   recovery_.record->active_before = active_before;
-  recovery_.fault_ns = 0;
+  steps_.ended_ns = 0;
 }
 
 // Returns the ranks of the group; without a membership that can change, those are the ranks of the start.
@@ -110,12 +110,12 @@ void TrainRun::note_fault(const Error& fault) {
   }
   ++recovery_.record->faults;
   recovery_.disturbed_ns = launched_.env.monotonic_ns();
-  recovery_.fault_ns = 0;
+  steps_.ended_ns = 0;
 }
 
 // Seals the live state. A rank that cannot do so leaves its part out, and thus that whole step.
 void TrainRun::keep_live_state(const MembershipView& of_epoch) {
-  const std::optional<int> slot = std::exchange(saves_.unused_slot, std::nullopt);
+  const std::optional<int> slot = std::exchange(steps_.unused_slot, std::nullopt);
   if (!slot.has_value() || worker_ == nullptr) return;
   if (!no_coordinate_is_lost(group_.epoch->assignment(), of_epoch, launched_.membership->view())) return;
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
@@ -126,10 +126,10 @@ void TrainRun::keep_live_state(const MembershipView& of_epoch) {
 // Waits for the saves that were given up. The others know by now which ranks are left, so they wait for this
 // rank, which waits for storage.
 void TrainRun::wait_for_given_up_saves() {
-  if (saves_.given_up == nullptr) return;
+  if (steps_.saves == nullptr) return;
   {
     const StorageWait storage(launched_.watch, "a save that is given up");
-    saves_.given_up.reset();
+    steps_.saves.reset();
   }
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
 }
@@ -156,7 +156,7 @@ Result<void> TrainRun::rebuild_group() {
   const bool lost_rank_0 =
       !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
   // A rank 0 that was lost earlier than that has died of something else.
-  const std::int64_t starts_ns = std::exchange(growth_.starts_ns, 0);
+  const std::int64_t starts_ns = std::exchange(steps_.starts_ranks_ns, 0);
   if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= rebuild_deadline_ms(setup_.config) * 1'000'000)
     recovery_.inventory.lost_starter = true;
   drop_epoch();

@@ -1,4 +1,6 @@
 // TrainRun's part for verdicts that take the run back: what is recorded of the decision, and when it is possible.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -91,6 +93,60 @@ Result<bool> TrainRun::can_go_back(const Rollback& rollback, std::span<const int
   std::array<std::int64_t, 1> refusals = {!group_.writes || has_nothing_to_lose() ? 0 : 1};
   HF_TRY_VOID(all_reduce_sum(active().communicator, waiter(), refusals));
   return refusals[0] == 0;
+}
+
+// Follows a verdict that has ended the steps. Where a rank has to leave, the others lose it like one that died; where the
+// state cannot be trusted, all go back to one that can. Batches that are left out say nothing against the saves under
+// way.
+void TrainRun::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
+  Communicator& all = worker_->rank().communicator;
+  VerdictEvent& event = verdict.event;
+  std::optional<Rollback>& rollback = verdict.rollback;
+  const bool leaves_batches = rollback.has_value() && rollback->data_cursor.has_value();
+  if (rollback.has_value() && !decide_to_go_back(*rollback, verdict.leaving_ranks, event.reason)) {
+    if (leaves_batches) {
+      event.action = name_of(VerdictAction::stop);
+      event.reason += "; but no such state is left. Set verdict.on_spike = \"tell\" to go on from here";
+    } else {
+      event.reason += fmt::format("; but no state of step {} or before is left, so the newest one counts",
+                                  rollback->trusted_step);
+    }
+    rollback.reset();
+  }
+  log_.progress->judged(event, rollback);
+  const bool goes_back = rollback.has_value() && leaves_batches;
+  const bool is_numerics = goes_back || event.action == name_of(VerdictAction::stop);
+  const bool together = goes_back || (!is_numerics && all.size() == 1);
+  if (!is_numerics && !together) {
+    // No rank gives up the group before all have the verdict. One that is given up here has it.
+    static_cast<void>(barrier(all, worker_->rank().waiter).ok());
+    all.abandon();
+  }
+  steps_ = trainer.end_by_verdict(
+      fail(is_numerics ? ExitCode::numerics : ExitCode::communication, "{}", event.reason), together);
+  steps_.is_evicted = !is_numerics && !together &&
+                      std::ranges::find(verdict.leaving_ranks, all.rank()) != verdict.leaving_ranks.end();
+  if (rollback.has_value()) distrust_state(rollback->trusted_step);
+}
+
+// Records a roll-back before anything else happens, so that whoever dies now the run goes back. Returns false,
+// on all ranks, where there is no state to go back to. What fails otherwise is tried again by the recovery.
+bool TrainRun::decide_to_go_back(const Rollback& rollback, std::span<const int> leaving_ranks,
+                                 const std::string& reason) {
+  const Result<bool> possible = can_go_back(rollback, leaving_ranks);
+  if (possible.ok() && !*possible) return false;
+  decide_rollback(rollback, reason);
+  return true;
+}
+
+// Makes the RAM snapshots of newer steps count for nothing, and the live state, too. The saves of this rank end
+// first, so that none is sealed afterwards.
+void TrainRun::distrust_state(std::uint64_t trusted_step) {
+  enter_recovery(launched_.watch, step(), setup_.config);
+  wait_for_given_up_saves();
+  steps_.unused_slot.reset();
+  steps_.kept_step = std::min(steps_.kept_step.value_or(0), trusted_step);
+  unseal_snapshots_after(launched_.env, digest_of(worker_->state().shm_run_id), trusted_step);
 }
 
 // Keeps the decision in shared memory, where it outlives this process, and has the writer record it. A write that

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "checkpoint/ram_tier.h"
 #include "parallel/comm/agreement.h"
@@ -51,28 +52,56 @@ Trainer::Trainer(const Parts& parts)
                                           parts.tier);
 }
 
-std::optional<std::uint64_t> Trainer::kept_step() const {
-  const std::optional<std::uint64_t> confirmed = saver_ ? saver_->confirmed_step() : std::nullopt;
-  if (confirmed.has_value() || !parts_.resumed.has_value()) return confirmed;
-  return parts_.resumed->step;
-}
-
 // Runs the steps. An error that all ranks agree on ends the run only after the saves that it has begun,
 // because they are of earlier steps, and sound.
-Result<ExitCode> Trainer::run() {
-  Result<ExitCode> code = run_steps();
-  const bool peers_are_there = code.ok() || code.error().code != ExitCode::communication;
-  if (saver_ && peers_are_there) {
-    if (Result<void> finished = saver_->finish(); code.ok() && !finished.ok()) code = finished.error();
-    report_saves();
+StepsEnd Trainer::run() {
+  Result<StepsEnd::How> how = run_steps();
+  if (verdict_.has_value()) return {.how = StepsEnd::How::verdict, .verdict = std::move(verdict_)};
+  const bool peers_are_there = how.ok() || how.error().code != ExitCode::communication;
+  if (peers_are_there) {
+    if (const Result<void> finished = finish_saves(); how.ok() && !finished.ok()) how = finished.error();
   }
-  if (goes_back_together_) {
-    if (const Result<void> left = leave_steps(); !left.ok()) return left.error();
-  }
-  return code;
+  if (!how.ok()) return fault(how.error());
+  return {.how = *how};
 }
 
-Result<ExitCode> Trainer::run_steps() {
+StepsEnd Trainer::end_by_verdict(const Error& error, bool together) {
+  // The error of the verdict counts, whatever becomes of the saves.
+  if (error.code != ExitCode::communication) static_cast<void>(finish_saves().ok());
+  const Result<void> left = together ? leave_steps() : Result<void>();
+  StepsEnd end = fault(left.ok() ? error : left.error());
+  end.goes_back_together = together;
+  return end;
+}
+
+Result<void> Trainer::finish_saves() {
+  if (!saver_) return {};
+  Result<void> finished = saver_->finish();
+  report_saves();
+  return finished;
+}
+
+StepsEnd Trainer::fault(const Error& error) {
+  StepsEnd end{.error = error,
+               .ended_ns = parts_.worker.rank().env.monotonic_ns(),
+               .starts_ranks_ns = starts_ranks_ns_};
+  if (saver_) {
+    end.unused_slot = saver_->unused_slot();
+    end.kept_step = saver_->confirmed_step();
+    saver_->cancel();
+    end.saves = std::move(saver_);
+  }
+  // The snapshot that the state was resumed from stays until a newer one is confirmed.
+  if (!end.kept_step.has_value() && parts_.resumed.has_value()) end.kept_step = parts_.resumed->step;
+  return end;
+}
+
+Error Trainer::leave_by(StepsVerdict verdict) {
+  verdict_ = std::move(verdict);
+  return fail(ExitCode::communication, "{}", verdict_->event.reason);
+}
+
+Result<StepsEnd::How> Trainer::run_steps() {
   Worker& worker = parts_.worker;
   const Config& config = worker.rank().config;
   const auto last_step = static_cast<std::uint64_t>(config.training.steps);
@@ -81,7 +110,7 @@ Result<ExitCode> Trainer::run_steps() {
   if (stops) {
     HF_TRY_VOID(prepare_saves());
     HF_TRY_VOID(save());
-    return end(ExitCode::saved);
+    return end(StepsEnd::How::saved);
   }
   // An evaluation that was due at a stop is skipped there and made up for here.
   if (worker.state().step > 0 && evaluation_due(worker.state().step)) HF_TRY_VOID(evaluate());
@@ -95,18 +124,21 @@ Result<ExitCode> Trainer::run_steps() {
     const bool stopping = outcome.stop && !last;
     if (outcome.restart.wanted && !last && !stopping) {
       HF_TRY(const bool ends, end_for_another_start(outcome.due.wants_disk(), outcome.restart.hosts_leaving));
-      if (ends) return ExitCode::saved;
+      if (ends) return StepsEnd::How::sealed;
     }
-    if (outcome.grow && !last && !stopping) return pause_for_resize(outcome.due.wants_disk());
+    if (outcome.grow && !last && !stopping) {
+      HF_TRY_VOID(pause_for_resize(outcome.due.wants_disk()));
+      return StepsEnd::How::paused;
+    }
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
       HF_TRY_VOID(save_at_end());
     } else if (const bool to_disk = outcome.due.wants_disk(); to_disk || outcome.due.to_ram) {
       HF_TRY_VOID(begin_save(to_disk));
     }
-    if (stopping) return end(ExitCode::saved);
+    if (stopping) return end(StepsEnd::How::saved);
   }
-  return end(ExitCode::done);
+  return end(StepsEnd::How::finished);
 }
 
 // Returns whether a rank was asked to stop before the first step. State that is only in memory is then saved
@@ -120,14 +152,14 @@ Result<bool> Trainer::stops_before_a_step() {
 
 // Ends the run. Waiting lines have no later step in which to be tried again: either all of them are written
 // to their files now, or the run ends with that error.
-Result<ExitCode> Trainer::end(ExitCode code) {
+Result<StepsEnd::How> Trainer::end(StepsEnd::How how) {
   Worker& worker = parts_.worker;
   enter(worker.rank().watch, Phase::end, worker.state().step, worker.rank().config.watchdog.ceiling_ms);
   HF_TRY_VOID(worker.parameter_gather().finish());
   trace_.finish();
   // Uploads are cancelled after a request to stop, because there may be no time for them; the next start
   // offers this checkpoint again.
-  if (code != ExitCode::done) uploads_.cancel();
+  if (how != StepsEnd::How::finished) uploads_.cancel();
   HF_TRY_VOID(uploads_.finish(worker.rank().communicator, worker.rank().waiter, [&] {
     report_uploads();
     mark(worker.rank().watch);  // the command has its own time limit
@@ -143,7 +175,7 @@ Result<ExitCode> Trainer::end(ExitCode code) {
       !removed.ok()) {
     parts_.progress.say("RAM snapshots stay: " + removed.error().message);
   }
-  return code;
+  return how;
 }
 
 void Trainer::keep(const Result<void>& result) {
@@ -194,10 +226,12 @@ Result<StepOutcome> Trainer::step() {
                                     .uploads = &uploads_,
                                     .due = due});
   }());
-  if (outcome.ends_steps) return end_by_verdict(*outcome.verdict, outcome.leaving_ranks, outcome.rollback);
+  if (outcome.ends_steps) {
+    return leave_by(
+        {.event = *outcome.verdict, .leaving_ranks = outcome.leaving_ranks, .rollback = outcome.rollback});
+  }
   if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict, {});
-  if (parts_.starts_ranks_ns != nullptr)
-    *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
+  starts_ranks_ns_ = outcome.starts_ranks ? env.monotonic_ns() : 0;
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   if (SampleLog* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
   if (outcome.due.asked_for) step_asked_for_ = outcome.step;

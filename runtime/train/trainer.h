@@ -1,13 +1,12 @@
 // Trainer is the training loop of one rank on a worker that is ready: steps, evaluation, saves, and the ways
-// to end. Its parts are trainer.cc (the steps), trainer_saves.cc, trainer_verdict.cc, and trainer_pause.cc (the
-// state is sealed for a resized run or for another start).
+// to end. Its parts are trainer.cc (the steps, and how they end), trainer_saves.cc, trainer_verdict.cc, and
+// trainer_pause.cc (the state is sealed for a resized run or for another start).
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <span>
+#include <vector>
 
 #include "checkpoint/store.h"
 #include "runtime/rank/train_inputs.h"
@@ -23,6 +22,39 @@
 #include "runtime/train/worker.h"
 
 namespace holdfast::train {
+
+// StepsVerdict is a verdict that ends the steps, equal on all ranks.
+struct StepsVerdict {
+  VerdictEvent event = {};                // without time_us
+  std::vector<int> leaving_ranks = {};    // JudgedStep::leaving_ranks
+  std::optional<Rollback> rollback = {};  // JudgedStep::rollback
+};
+
+// StepsEnd says how the steps of a rank have ended.
+struct StepsEnd {
+  enum class How {
+    finished,  // the last step is saved
+    saved,     // on request: the state is saved, and the run can go on later
+    sealed,    // the state is sealed for another start
+    paused,    // the state is in a RAM snapshot or on the disk, so that new ranks can be taken in
+    verdict,   // `verdict` ends the steps; the caller follows it, and then calls Trainer::end_by_verdict()
+    fault,     // `error` ends them
+  };
+  How how = How::fault;
+  std::optional<StepsVerdict> verdict = {};
+  // The rest is set after a fault. The saves are cancelled. They use the worker and the store, and may have to wait
+  // for the disk before they can be destroyed; null: there are none.
+  Error error = {};
+  std::unique_ptr<StateSaver> saves = {};
+  std::int64_t ended_ns = 0;            // Env::monotonic_ns()
+  std::optional<int> unused_slot = {};  // StateSaver::unused_slot(): the state is at the worker's step
+  std::optional<std::uint64_t> kept_step = {};  // newest step that all ranks have whole in RAM
+  // Time of the vote that announced that the leader starts new ranks, if that was the last one; 0: it was not.
+  std::int64_t starts_ranks_ns = 0;
+  bool goes_back_together =
+      false;                // by a verdict: all ranks go back without a new group, because nobody leaves
+  bool is_evicted = false;  // by a verdict: this rank computes wrong numbers
+};
 
 class Trainer {
  public:
@@ -45,48 +77,25 @@ class Trainer {
     FailureHistory failures = {};  // failures of the run so far, on the rank that chooses intervals
     bool saves_first = false;      // saves to the disk before the first step
     Growth* growth = nullptr;      // null: no new ranks are wanted, or another rank decides
-    // Returns whether there is a state to go back to, after a question to all ranks; and records on this rank that the
-    // run goes back, and why. Null: no record is kept.
-    std::function<Result<bool>(const Rollback&, std::span<const int> leaving_ranks)> can_go_back = {};
-    std::function<void(const Rollback&, const std::string&)> record_rollback = {};
-    // Time of the vote that announced that the leader starts new ranks now, until the next vote; 0: no such
-    // vote.
-    std::int64_t* starts_ranks_ns = nullptr;
   };
   explicit Trainer(const Parts& parts);
 
-  // Runs until the last step, a request to stop, or an error. ExitCode::done: the last step is saved.
-  // ExitCode::saved: the state is saved and the run can go on later.
-  Result<ExitCode> run();
-  // Returns whether run() ended before the last step so that new ranks can be taken in: the state is in a RAM
-  // snapshot or on the disk, and the run goes on from there. Equal on all ranks.
-  bool pauses_for_resize() const { return stands_still_; }
-  // Returns whether run() has ended with the state sealed for another start.
-  bool ends_for_another_start() const { return ends_for_another_start_; }
-  // Returns whether a verdict says that this rank computes wrong numbers. Called after an error.
-  bool has_to_leave() const { return has_to_leave_; }
-  // Returns how far a verdict takes the run back. Called after an error.
-  const std::optional<Rollback>& rollback() const { return rollback_; }
-  // Returns whether all ranks go back together, without a new group: nobody leaves. Called after an error.
-  bool goes_back_together() const { return goes_back_together_; }
-  // Returns StateSaver::unused_slot(). Called after an error.
-  std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
-  // Returns StateSaver::confirmed_step(), or the step of the snapshot that the state was resumed from. Called after an
-  // error.
-  std::optional<std::uint64_t> kept_step() const;
-  // Cancels the saves and returns their saver, which may have to wait for the disk before it can be
-  // destroyed. Called after an error. Null: there is no saver.
-  std::unique_ptr<StateSaver> give_up_saves();
+  // Runs until the last step, a request to stop, a verdict, or an error. All ends but a fault are equal on all ranks.
+  StepsEnd run();
+  // Ends the steps by `error` after a verdict that all ranks have followed. `together`: all ranks go back without a new
+  // group, so that what is under way beside the steps ends first.
+  StepsEnd end_by_verdict(const Error& error, bool together);
 
  private:
-  Result<ExitCode> run_steps();
+  Result<StepsEnd::How> run_steps();
+  Result<void> finish_saves();
+  StepsEnd fault(const Error& error);
+  // Notes a verdict that ends the steps, and returns the error with which this rank leaves them.
+  Error leave_by(StepsVerdict verdict);
   bool time_is_up() const;
   Result<bool> stops_before_a_step();
   bool evaluation_due(std::uint64_t step) const;
   Result<StepOutcome> step();
-  Error end_by_verdict(VerdictEvent verdict, std::span<const int> leaving_ranks,
-                       const std::optional<Rollback>& rollback);
-  bool record_rollback(const std::string& reason, std::span<const int> leaving_ranks);
   void keep_what_is_needed();
   Result<void> check_state(bool update_follows);
   Result<void> evaluate();
@@ -100,7 +109,7 @@ class Trainer {
   bool grows(const SaveDue& due);
   SaveDue due();
   void note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost);
-  Result<ExitCode> pause_for_resize(bool to_disk);
+  Result<void> pause_for_resize(bool to_disk);
   Result<void> seal_in_memory(bool to_disk);
   Result<void> leave_steps();
   Result<bool> end_for_another_start(bool to_disk, int hosts_leaving);
@@ -109,7 +118,7 @@ class Trainer {
   Result<void> free_old_snapshots();
   void report_saves();
   void note_save(std::int64_t duration_ns);
-  Result<ExitCode> end(ExitCode code);
+  Result<StepsEnd::How> end(StepsEnd::How how);
   Result<void> save_on_request();
   void answer_requests();
   void save_failed(const SaveReport& report);
@@ -128,9 +137,9 @@ class Trainer {
   std::int64_t longest_save_ns_ = 0;  // an estimate until the first save
   std::uint64_t step_asked_for_ = 0;  // newest step whose save was requested; 0: no such save is under way
   bool saved_ = false;
-  bool stands_still_ = false, ends_for_another_start_ = false, reported_unsealed_ = false;
-  bool has_to_leave_ = false, goes_back_together_ = false;
-  std::optional<Rollback> rollback_;
+  bool reported_unsealed_ = false;
+  std::int64_t starts_ranks_ns_ = 0;     // StepsEnd::starts_ranks_ns
+  std::optional<StepsVerdict> verdict_;  // that ends the steps
   Result<void> trouble_;
   Uploads uploads_;
 };

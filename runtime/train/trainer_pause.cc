@@ -11,7 +11,7 @@ namespace holdfast::train {
 // Saves the state and leaves the steps, so that the run can be resized. An evaluation that is due is made up
 // for when the run goes on. Nothing is computed again: where there is no RAM tier the disk has the state. The
 // replicas on other hosts are waited for, because the next epoch removes older snapshots before it confirms one.
-Result<ExitCode> Trainer::pause_for_resize(bool to_disk) {
+Result<void> Trainer::pause_for_resize(bool to_disk) {
   if (saver_ && saver_->has_ram_tier()) {
     HF_TRY_VOID(seal_in_memory(to_disk));
     HF_TRY_VOID(parts_.survives_host ? saver_->finish_with_replicas() : saver_->finish());
@@ -19,17 +19,14 @@ Result<ExitCode> Trainer::pause_for_resize(bool to_disk) {
   } else {
     HF_TRY_VOID(save());
   }
-  HF_TRY_VOID(leave_steps());
-  stands_still_ = true;
-  return ExitCode::done;
+  return leave_steps();
 }
 
 // Seals the state where the next start finds it. Returns false where a host is to be left and the state would
 // not survive without it; the run goes on, and the next step is another try.
 Result<bool> Trainer::end_for_another_start(bool to_disk, int hosts_leaving) {
   if (hosts_leaving == 0) {
-    HF_TRY_VOID(outcome_of(pause_for_resize(to_disk)));
-    stands_still_ = false;
+    HF_TRY_VOID(pause_for_resize(to_disk));
   } else {
     HF_TRY(const bool sealed, seal_elsewhere(to_disk, hosts_leaving));
     if (!sealed) {
@@ -40,7 +37,6 @@ Result<bool> Trainer::end_for_another_start(bool to_disk, int hosts_leaving) {
     }
     HF_TRY_VOID(leave_steps());
   }
-  ends_for_another_start_ = true;
   return true;
 }
 

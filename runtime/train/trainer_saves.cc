@@ -83,11 +83,6 @@ Result<void> Trainer::free_old_snapshots() {
       worker.rank().env.host_name());
 }
 
-std::unique_ptr<StateSaver> Trainer::give_up_saves() {
-  if (saver_) saver_->cancel();
-  return std::move(saver_);
-}
-
 // Returns the saves that are due after the coming step. A requested save waits for the save before it, so
 // that the next steps do not wait for the disk, and for a growth, which would itself have to wait for the
 // save.

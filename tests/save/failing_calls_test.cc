@@ -101,7 +101,9 @@ Result<ExitCode> train_rank(Worker& worker, Env& env, const std::string& run_id)
                    .held_out = held_out,
                    .cadence = cadence,
                    .writer = writer});
-  return trainer.run();
+  const StepsEnd end = trainer.run();
+  if (end.how == StepsEnd::How::fault) return end.error;
+  return end.how == StepsEnd::How::saved ? ExitCode::saved : ExitCode::done;
 }
 
 Ended train(const Config& config, Env& env, const std::string& run_id) {
