@@ -411,7 +411,7 @@ Result<EpochEnd> TrainRun::train() {
   if (std::optional<StepsVerdict> verdict = std::move(steps_.verdict))
     follow_verdict(trainer, *std::move(verdict));
   if (steps_.how == StepsEnd::How::fault) {
-    recovery_.inventory.kept_step = steps_.kept_step.value_or(0);
+    recovery_.inventory.kept_step = steps_.saves.kept_step.value_or(0);
     enter_recovery(launched_.watch, step(), setup_.config);
     if (!steps_.goes_back_together || active().communicator.abandoned()) return steps_.error;
     return EpochEnd{.rolls_back = true};

@@ -115,7 +115,7 @@ void TrainRun::note_fault(const Error& fault) {
 
 // Seals the live state. A rank that cannot do so leaves its part out, and thus that whole step.
 void TrainRun::keep_live_state(const MembershipView& of_epoch) {
-  const std::optional<int> slot = std::exchange(steps_.unused_slot, std::nullopt);
+  const std::optional<int> slot = std::exchange(steps_.saves.unused_slot, std::nullopt);
   if (!slot.has_value() || worker_ == nullptr) return;
   if (!no_coordinate_is_lost(group_.epoch->assignment(), of_epoch, launched_.membership->view())) return;
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
@@ -126,10 +126,10 @@ void TrainRun::keep_live_state(const MembershipView& of_epoch) {
 // Waits for the saves that were given up. The others know by now which ranks are left, so they wait for this
 // rank, which waits for storage.
 void TrainRun::wait_for_given_up_saves() {
-  if (steps_.saves == nullptr) return;
+  if (steps_.saves.saver == nullptr) return;
   {
     const StorageWait storage(launched_.watch, "a save that is given up");
-    steps_.saves.reset();
+    steps_.saves.saver.reset();
   }
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
 }

@@ -144,8 +144,8 @@ bool TrainRun::decide_to_go_back(const Rollback& rollback, std::span<const int> 
 void TrainRun::distrust_state(std::uint64_t trusted_step) {
   enter_recovery(launched_.watch, step(), setup_.config);
   wait_for_given_up_saves();
-  steps_.unused_slot.reset();
-  steps_.kept_step = std::min(steps_.kept_step.value_or(0), trusted_step);
+  steps_.saves.unused_slot.reset();
+  steps_.saves.kept_step = std::min(steps_.saves.kept_step.value_or(0), trusted_step);
   unseal_snapshots_after(launched_.env, digest_of(worker_->state().shm_run_id), trusted_step);
 }
 

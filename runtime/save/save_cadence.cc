@@ -33,6 +33,20 @@ bool holds(const std::optional<double>& reported, const std::optional<double>& n
 
 }  // namespace
 
+SavePlan save_plan(const Config& config) {
+  SavePlan plan{.intervals = config.checkpoint};
+  const auto comes_before_end = [&](std::int64_t every_steps) {
+    return (every_steps == CheckpointConfig::interval_auto && config.training.steps > 1) ||
+           (every_steps > 0 && every_steps < config.training.steps);
+  };
+  plan.beside_steps = config.checkpoint.every_ms > 0 || comes_before_end(config.checkpoint.every_steps) ||
+                      comes_before_end(config.checkpoint.ram_every_steps);
+  const bool may_go_back = config.verdict.preset == "guard" && config.verdict.on_spike == "rollback";
+  if (may_go_back && plan.intervals.ram_every_steps == CheckpointConfig::interval_auto)
+    plan.intervals.ram_every_steps = config.verdict.rollback_steps;
+  return plan;
+}
+
 void RecentMedian::add(double value) {
   values_[static_cast<std::size_t>(count_) % kept] = value;
   ++count_;

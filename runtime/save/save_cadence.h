@@ -37,6 +37,15 @@
 
 namespace holdfast::save {
 
+// SavePlan says what a config plans for the saves of a run.
+struct SavePlan {
+  // False: the run saves only at its end, or where it is asked to stop; the state itself is then written, without a
+  // copy.
+  bool beside_steps = false;
+  CheckpointConfig intervals = {};  // a run that may go back has snapshots where it goes back to
+};
+SavePlan save_plan(const Config& config);  // pure
+
 // RecentMedian is the median of the newest few values.
 class RecentMedian {
  public:

@@ -6,23 +6,10 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/rank/device_loss.h"
 #include "runtime/rank/watch.h"
+#include "runtime/save/save_cadence.h"
 #include "runtime/train/corruption.h"
 
 namespace holdfast::train {
-namespace {
-
-// Returns whether the config saves before the end of training. A run that does not saves only at its end, or
-// where it is asked to stop; the state itself is then written, without a copy.
-bool saves_while_training(const Config& config) {
-  const auto comes_before_end = [&](std::int64_t every_steps) {
-    return (every_steps == CheckpointConfig::interval_auto && config.training.steps > 1) ||
-           (every_steps > 0 && every_steps < config.training.steps);
-  };
-  return config.checkpoint.every_ms > 0 || comes_before_end(config.checkpoint.every_steps) ||
-         comes_before_end(config.checkpoint.ram_every_steps);
-}
-
-}  // namespace
 
 Worker::Worker(const WorkerInputs& inputs)
     : inputs_(inputs),
@@ -144,7 +131,7 @@ void Worker::reserve() {
                                                          .ledger = ledger(),
                                                          .counts_samples = counts_samples()},
                                               links_.pipeline().neighbours());
-  if (saves_while_training(rank_.config)) snapshots_.reserve(plan);
+  if (save_plan(rank_.config).beside_steps) snapshots_.reserve(plan);
 }
 
 Result<void> Worker::agree_it_fits() {

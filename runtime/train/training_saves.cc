@@ -1,0 +1,380 @@
+#include "runtime/train/training_saves.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "checkpoint/candidates.h"
+#include "checkpoint/ram_tier.h"
+#include "parallel/comm/agreement.h"
+#include "runtime/rank/return_wait.h"
+#include "runtime/rank/watch.h"
+#include "runtime/save/save.h"
+#include "runtime/save/save_failure.h"
+#include "runtime/train/damage_judgement.h"
+
+namespace holdfast::train {
+namespace {
+
+// Returns whether the run cannot go on after a save that failed: a peer is gone, or ranks are unfit.
+bool ends_steps(const Error& error) {
+  return error.code == ExitCode::communication || is_of_unfit_ranks(error);
+}
+
+}  // namespace
+
+TrainingSaves::TrainingSaves(const TrainingParts& parts, Result<void>& trouble)
+    : parts_(parts),
+      rank_(parts.worker.rank()),
+      trouble_(trouble),
+      uploads_({.env = rank_.env,
+                .faults = rank_.faults,
+                .store = parts.store,
+                .config = rank_.config,
+                .rank = rank_.communicator.rank(),
+                .ranks = rank_.communicator.size(),
+                .domains = parts.tier.has_value() ? parts.tier->domains() : std::nullopt}) {
+  // The initial estimate of the duration of a save is that of a slow disk.
+  constexpr std::int64_t slow_ns_per_byte = 10;
+  longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_view().state_bytes()) * slow_ns_per_byte;
+  if (save_plan(rank_.config).beside_steps) {
+    saver_ = std::make_unique<StateSaver>(parts.worker.state_view(), parts.store, parts.writer, parts.resumed,
+                                          parts.tier);
+  }
+}
+
+Result<void> TrainingSaves::offer_newest() {
+  return uploads_.offer_newest(rank_.communicator, rank_.waiter);
+}
+
+Result<void> TrainingSaves::prepare() {
+  if (!saver_) return {};
+  HF_TRY_VOID(saver_->prepare());
+  if (!saver_->warning().empty()) parts_.progress.say("no RAM snapshots: " + saver_->warning());
+  if (!saver_->replica_warning().empty())
+    parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_warning());
+  const bool is_first_epoch = !parts_.cadence.has_value();
+  if (is_first_epoch) parts_.cadence.emplace(save_plan(rank_.config).intervals, rank_.env.monotonic_ns());
+  const MeshShape& shape = rank_.mesh.shape();
+  parts_.cadence->begin_epoch(
+      {.history = parts_.failures,
+       .has_ram_tier = saver_->has_ram_tier(),
+       .survives_host = parts_.survives_host && saver_->has_replicas(),
+       .work = static_cast<double>(parts_.worker.workload().lanes.waves()) / (shape.pipeline * shape.tensor),
+       .snapshot_bytes = static_cast<double>(parts_.worker.snapshots().bytes()),
+       .saved_step = is_first_epoch ? newest_saved_step() : 0});
+  return {};
+}
+
+// Returns the step of the newest checkpoint when training begins, on a rank that tells of it. State that is in memory
+// alone is newer than that.
+std::uint64_t TrainingSaves::newest_saved_step() const {
+  if (!parts_.resumed.has_value()) return parts_.worker.state().step;
+  if (parts_.claim == nullptr) return 0;
+  const StorageWait storage(rank_.watch, "the checkpoints");
+  const CheckpointStore::Published published = parts_.store.published();
+  if (!published.candidates.ok()) return 0;
+  for (const CheckpointCandidate& each : *published.candidates) {  // newest first
+    if (each.manifest.ok() && !each.discarded) return each.step;
+  }
+  return 0;
+}
+
+Result<void> TrainingSaves::free_old_snapshots() {
+  if (!parts_.resumed.has_value() || (saver_ && saver_->has_ram_tier())) return {};
+  const Result<void> saved = save();
+  if (!saved.ok() && (rank_.communicator.abandoned() || ends_steps(saved.error()))) return saved;
+  if (!saved.ok()) {
+    parts_.progress.say("the RAM snapshots of the last start stay: " + saved.error().message);
+    return {};
+  }
+  return agree_on_outcome(
+      rank_.communicator, rank_.waiter,
+      outcome_of(checkpoint::remove_snapshots(rank_.env, digest_of(parts_.worker.state().shm_run_id))),
+      rank_.env.host_name());
+}
+
+SaveDue TrainingSaves::due() {
+  const bool growth_waits = parts_.growth != nullptr && parts_.growth->ready();
+  SaveDue due;
+  if (saver_)
+    due = parts_.cadence->due(parts_.worker.state().step + 1, rank_.env.monotonic_ns(), growth_waits);
+  const bool asked_for =
+      parts_.stop.save_requested() || (parts_.requests != nullptr && parts_.requests->waiting());
+  due.asked_for = asked_for && !growth_waits && !(saver_ && saver_->is_saving());
+  return due;
+}
+
+Growth::Saves TrainingSaves::under_way(const SaveDue& due) const {
+  Growth::Saves saves;
+  if (saver_) saves = {.is_settled = saver_->is_settled(), .under_way = saver_->saves_under_way()};
+  if (due.wants_disk()) saves.under_way.push_back(parts_.worker.state().step + 1);
+  return saves;
+}
+
+SaveCadence::Step TrainingSaves::begin_step() {
+  const SaveCadence::Step step{.beside_snapshot = saver_ && saver_->is_snapshotting(),
+                               .beside_save = saver_ && saver_->is_saving()};
+  if (step.beside_snapshot || step.beside_save) beside_save(rank_.watch);
+  return step;
+}
+
+Result<void> TrainingSaves::advance(const StepOutcome& outcome) {
+  if (outcome.due.asked_for) step_asked_for_ = outcome.step;
+  if (saver_) HF_TRY_VOID(saver_->advance(outcome.saves));
+  HF_TRY_VOID(uploads_.advance(rank_.communicator, rank_.waiter, outcome.saves));
+  report();
+  return {};
+}
+
+void TrainingSaves::stepped(std::uint64_t step, const SaveCadence::Step& cost) {
+  if (!saver_) return;
+  SaveCadence& cadence = *parts_.cadence;
+  if (const std::optional<std::int64_t> copy_ns = saver_->take_copy_ns()) cadence.copied(*copy_ns);
+  cadence.stepped(cost);
+  if (const std::optional<IntervalChoice> choice = cadence.take_choice())
+    parts_.progress.chose_interval(step, *choice);
+  if (const std::optional<FailureCost> costs = cadence.take_failure_cost())
+    parts_.progress.set_failure_cost(step, *costs);
+}
+
+void TrainingSaves::note_save(std::int64_t duration_ns) {
+  longest_save_ns_ = saved_ ? std::max(longest_save_ns_, duration_ns) : duration_ns;
+  saved_ = true;
+}
+
+Result<void> TrainingSaves::begin(bool to_disk) {
+  HF_TRY_VOID(check_state(/*update_follows=*/true));
+  if (!saver_) return save_on_request();
+  keep_what_is_needed();
+  const HostSpan span(&rank_.spans, {.kind = SpanKind::save});
+  beside_save(rank_.watch);
+  const std::int64_t begin_ns = rank_.env.monotonic_ns();
+  HF_TRY(const bool begun, saver_->begin(to_disk));
+  const std::int64_t now_ns = rank_.env.monotonic_ns();
+  if (begun) {
+    parts_.cadence->began({.step = parts_.worker.state().step,
+                           .to_disk = to_disk,
+                           .stall_ns = now_ns - begin_ns,
+                           .now_ns = now_ns});
+  }
+  if (to_disk) answer_requests();
+  report();
+  return {};
+}
+
+Result<void> TrainingSaves::save() {
+  HF_TRY_VOID(check_state(/*update_follows=*/false));
+  answer_requests();
+  if (saver_) HF_TRY_VOID(saver_->finish());
+  report();
+  const std::uint64_t step = parts_.worker.state().step;
+  enter(rank_.watch, Phase::save, step, rank_.config.watchdog.ceiling_ms);
+  const HostSpan span(&rank_.spans, {.kind = SpanKind::save});
+  const std::int64_t begin_ns = rank_.env.monotonic_ns();
+  keep_what_is_needed();
+  HF_TRY(const std::uint64_t bytes, save_checkpoint(parts_.worker.state_view(), parts_.store,
+                                                    rank_.config.checkpoint.keep, parts_.tier));
+  const std::int64_t duration_ns = rank_.env.monotonic_ns() - begin_ns;
+  note_save(duration_ns);
+  if (saver_) parts_.cadence->saved(step, begin_ns);
+  saved({.step = step,
+         .outcome = {},
+         .bytes = bytes,
+         .stall_ns = duration_ns,
+         .drain_ns = duration_ns,
+         .durable_ns = duration_ns,
+         .duration_ns = duration_ns});
+  return {};
+}
+
+Result<void> TrainingSaves::save_at_end(const std::function<bool()>& gives_up) {
+  constexpr std::int64_t longest_pause_ms = 10'000;
+  const std::int64_t limit_ms = rank_.config.elastic.input_timeout_ms;
+  ReturnWait wait({.env = rank_.env,
+                   .communicator = rank_.communicator,
+                   .timeout_ms = limit_ms,
+                   .longest_pause_ms = longest_pause_ms,
+                   .gives_up = gives_up});
+  while (true) {
+    const Result<void> outcome = save();
+    if (outcome.ok() || !ReturnWait::may_return(rank_.communicator, outcome.error())) return outcome;
+    const std::uint64_t step = parts_.worker.state().step;
+    enter(rank_.watch, Phase::save, step, rank_.config.watchdog.ceiling_ms);
+    HF_TRY(const bool again, wait.again(rank_.waiter, [&] {
+      parts_.progress.last_save_failed({.step = step, .outcome = outcome}, unsaved(), limit_ms);
+    }));
+    if (!again) return outcome;
+  }
+}
+
+// Returns what is in no checkpoint; none where no save was due before this one.
+std::optional<UnsavedWork::Size> TrainingSaves::unsaved() const {
+  if (!saver_) return std::nullopt;
+  return parts_.cadence->unsaved(parts_.worker.state().step, rank_.env.monotonic_ns());
+}
+
+// Saves at once on request where no save is due before the end and there is therefore no memory for a copy of
+// the state, so that the steps wait. Like any other save before the end, this one may fail.
+Result<void> TrainingSaves::save_on_request() {
+  Result<void> outcome = save();
+  if (outcome.ok() || ends_steps(outcome.error())) return outcome;
+  failed({.step = parts_.worker.state().step, .outcome = outcome});
+  return {};
+}
+
+// The replicas on other hosts are waited for, because the next epoch removes older snapshots before it confirms one.
+Result<void> TrainingSaves::seal(bool to_disk) {
+  if (!saver_ || !saver_->has_ram_tier()) return save();
+  HF_TRY_VOID(seal_in_memory(to_disk));
+  HF_TRY_VOID(parts_.survives_host ? saver_->finish_with_replicas() : saver_->finish());
+  report();
+  return {};
+}
+
+Result<void> TrainingSaves::seal_in_memory(bool to_disk) {
+  HF_TRY_VOID(check_state(/*update_follows=*/false));
+  HF_TRY_VOID(saver_->finish_with_replicas());
+  HF_TRY(const bool begun, saver_->begin(to_disk));
+  if (!begun) HF_TRY_VOID(outcome_of(saver_->begin(/*to_disk=*/true)));
+  if (to_disk || !begun) answer_requests();
+  return {};
+}
+
+// Where one host leaves and all of the state has replicas on other hosts, a confirmed snapshot is enough;
+// else the state goes to the disk, which is not lost with the hosts unless each host has its own.
+Result<bool> TrainingSaves::seal_elsewhere(bool to_disk, int hosts_leaving) {
+  const std::uint64_t step = parts_.worker.state().step;
+  if (hosts_leaving == 1 && parts_.survives_host && saver_ && saver_->has_replicas()) {
+    HF_TRY_VOID(seal_in_memory(to_disk));
+    HF_TRY_VOID(saver_->finish_with_replicas());
+    report();
+    if (saver_->confirmed_step() == step) return true;
+  }
+  const bool in_parts = parts_.tier.has_value() && parts_.tier->in_parts();
+  if (in_parts && (hosts_leaving > 1 || parts_.tier->copies() == nullptr)) return false;
+  const Result<void> saved = save();
+  if (saved.ok()) return true;
+  if (ends_steps(saved.error())) return saved.error();
+  failed({.step = step, .outcome = saved});
+  return false;
+}
+
+Result<void> TrainingSaves::finish() {
+  if (!saver_) return {};
+  Result<void> finished = saver_->finish();
+  report();
+  return finished;
+}
+
+Result<void> TrainingSaves::finish_uploads(bool cancels) {
+  if (cancels) uploads_.cancel();
+  return uploads_.finish(rank_.communicator, rank_.waiter, [&] {
+    for (const UploadReport& each : uploads_.take_reports()) parts_.progress.uploaded(each);
+    mark(rank_.watch);  // the command has its own time limit
+  });
+}
+
+void TrainingSaves::remove_snapshots() {
+  if (saver_) saver_->finish_making_slots();
+  if (const Result<SharedSnapshots> removed =
+          checkpoint::remove_snapshots(rank_.env, digest_of(parts_.worker.state().shm_run_id));
+      !removed.ok()) {
+    parts_.progress.say("RAM snapshots stay: " + removed.error().message);
+  }
+}
+
+// The snapshot that the state was resumed from stays until a newer one is confirmed.
+GivenUpSaves TrainingSaves::give_up() {
+  GivenUpSaves saves;
+  if (saver_) {
+    saves.unused_slot = saver_->unused_slot();
+    saves.kept_step = saver_->confirmed_step();
+    saver_->cancel();
+    saves.saver = std::move(saver_);
+  }
+  if (!saves.kept_step.has_value() && parts_.resumed.has_value()) saves.kept_step = parts_.resumed->step;
+  return saves;
+}
+
+// Answers all requests for a save: the save that begins now is as new as any of them can have asked for.
+void TrainingSaves::answer_requests() {
+  parts_.stop.save_begun(step_asked_for_ == parts_.worker.state().step);
+  if (parts_.requests != nullptr) parts_.requests->begun(parts_.worker.state().step);
+}
+
+void TrainingSaves::report() {
+  for (const UploadReport& each : uploads_.take_reports()) parts_.progress.uploaded(each);
+  if (!saver_) return;
+  for (const ReplicaReport& each : saver_->take_replica_reports()) {
+    parts_.cadence->replicated(each);
+    parts_.progress.replicated(each);
+  }
+  for (const SaveReport& each : saver_->take_reports()) {
+    parts_.cadence->ended(each, rank_.env.monotonic_ns());
+    if (each.outcome.ok()) {
+      note_save(each.drain_ns + each.publish_ns);
+      saved(each);
+    } else {
+      failed(each);
+    }
+  }
+}
+
+void TrainingSaves::saved(const SaveReport& report) {
+  const std::string directory = parts_.store.checkpoint_directory(report.step);
+  parts_.progress.saved(report, directory);
+  if (parts_.requests != nullptr) parts_.requests->ended(report.step, {});
+  if (step_asked_for_ == report.step && report.step > 0) {
+    step_asked_for_ = 0;
+    parts_.progress.say(fmt::format("saved on request: step {} in {}", report.step, directory));
+  }
+  uploads_.offer(report.step);
+}
+
+void TrainingSaves::failed(const SaveReport& report) {
+  // Another writer has replaced this one, so the run ends here and its log no longer belongs to this process.
+  if (report.outcome.error().code == ExitCode::communication) {
+    if (trouble_.ok()) trouble_ = report.outcome;
+    return;
+  }
+  parts_.progress.save_failed(report, unsaved());
+  if (parts_.requests != nullptr) parts_.requests->ended(report.step, report.outcome);
+}
+
+// Looks for damage of the state before it is saved: what the last update found, and where no update follows all
+// that is in memory.
+Result<void> TrainingSaves::check_state(bool update_follows) {
+  if (!parts_.worker.optimizer().checks_state()) return {};
+  HF_TRY(std::optional<DamagedState> damaged, look_for_damage(parts_.worker));
+  if (!damaged.has_value() && !update_follows) {
+    HF_TRY(damaged, examine_state(parts_.worker));
+  }
+  if (!damaged.has_value()) return {};
+  verdict_ = StepsVerdict{.event = std::move(damaged->report),
+                          .leaving_ranks = std::move(damaged->leaving_ranks),
+                          .rollback = Rollback{.trusted_step = damaged->trusted_step}};
+  return fail(ExitCode::communication, "{}", verdict_->event.reason);
+}
+
+// Keeps checkpoints that a verdict may want to go back to.
+void TrainingSaves::keep_what_is_needed() {
+  const Worker& worker = parts_.worker;
+  const VerdictConfig& verdict = rank_.config.verdict;
+  const RunState& state = worker.state();
+  if (verdict.preset != "guard") return;
+  std::uint64_t needed = state.step;
+  if (verdict.on_spike == "rollback")
+    needed = std::min(needed, rollback_target(state.step + 1, verdict.rollback_steps));
+  const bool compares_replicas =
+      worker.workload().audit_every_steps > 0 && worker.workload().lanes.ranks() > 1;
+  if (compares_replicas && verdict.on_wrong_rank == "rollback") needed = std::min(needed, state.audited_step);
+  // Frozen tensors are compared at audits alone.
+  const ParameterDigests& parameters = worker.checks().parameters;
+  if (worker.workload().audit_every_steps > 0 && parameters.has_frozen())
+    needed = std::min(needed, parameters.sound_step().value_or(worker.first_step()));
+  if (needed < state.step) parts_.store.keep_around(needed);
+}
+
+}  // namespace holdfast::train
