@@ -58,20 +58,18 @@ Result<void> check_is_of_run(Env& env, Config config, const DataSet& data, const
 struct Wanted {
   Lineage lineage = {};                           // of the run; empty: none is known
   std::optional<std::uint64_t> before_step = {};  // brings an older checkpoint than that; none: the newest
-  bool chooses = true;                            // chooses where to start when it has come
   bool has_parts = false;                         // there are checkpoints, and none is whole
 };
 
 // Download is the download on rank 0, on a thread of its own.
 class Download {
  public:
-  Download(const TrainInputs& inputs, const Config& config, const DataSet& data,
-           std::function<Result<void>()> fence, Wanted wanted)
-      : env_(&inputs.env),
-        faults_(&inputs.faults),
-        config_(&config),
+  Download(const SourceTerms& source, const DataSet& data, Wanted wanted)
+      : env_(&source.inputs.env),
+        faults_(&source.inputs.faults),
+        config_(&source.config),
         data_(&data),
-        fence_(std::move(fence)),
+        fence_(source.check),
         wanted_(std::move(wanted)) {}
   ~Download() {
     cancelled_ = true;
@@ -103,8 +101,8 @@ class Download {
                verifies_ ? ", every byte is being checked" : "");
   }
 
-  // Returns where the run starts from after the download; none if nothing was downloaded.
-  Result<std::optional<StartPoint>> end() { return job_.take(); }
+  // Returns whether a checkpoint has come.
+  Result<bool> end() { return job_.take(); }
 
  private:
   const std::optional<std::uint64_t>& before_step() const { return wanted_.before_step; }
@@ -132,15 +130,11 @@ class Download {
         done.outcome.error().message);
   }
 
-  Result<std::optional<StartPoint>> bring() {
+  Result<bool> bring() {
     HF_FAULT_POINT(*faults_, "download.before_command");
     const Result<bool> came = bring_into_pending();
     if (!came.ok() || !*came) static_cast<void>(env_->remove_tree(directory_).ok());
-    if (!came.ok()) return came.error();
-    if (!*came) return std::optional<StartPoint>();
-    if (!wanted_.chooses) return std::optional<StartPoint>(StartPoint{});
-    HF_TRY(StartPoint start, choose_start(*env_, *config_));
-    return std::optional(std::move(start));
+    return came;
   }
 
   Result<bool> bring_into_pending() {
@@ -181,42 +175,23 @@ class Download {
   FaultPoints* faults_;
   const Config* config_;
   const DataSet* data_;
-  std::function<Result<void>()> fence_;
+  ClaimCheck fence_;
   Wanted wanted_;
   std::string directory_;
   std::int64_t begin_ns_ = 0, reported_ns_ = 0;
   std::atomic<bool> cancelled_ = false, verifies_ = false;
-  BackgroundJob<std::optional<StartPoint>> job_;  // last, because its thread uses the others
+  BackgroundJob<bool> job_;  // last, because its thread uses the others
 };
 
-// Returns the start point that rank 0 chose after the download; none: nothing was there.
-Result<StartPoint> end_download(const Config& config, const StartPoint& start,
-                                std::optional<StartPoint> came) {
-  if (!came.has_value() && !start.unusable.empty()) {
+// Returns what follows where nothing is elsewhere.
+Result<void> begin_without(const Config& config, const StartPoint& start) {
+  if (!start.unusable.empty()) {
     return fail_because(why_unusable(start), start.unusable_code,
                         "checkpoint.download_command finds no checkpoint elsewhere, and {}", start.unusable);
   }
-  if (!came.has_value() && config.run.resume == "must") return nothing_to_resume(config.run.directory);
-  if (!came.has_value()) {
-    print_line("there is no checkpoint elsewhere, either: the run begins");
-    return start;
-  }
-  came->writer = start.writer;
-  return std::move(*came);
-}
-
-// Chooses the start of a run whose directory is local to each host, after the download to one of them.
-Result<StartPoint> choose_among_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                      const StorageDomain& domain, std::uint64_t writer,
-                                      const ClaimCheck& check) {
-  HF_TRY(const StorageDomains domains, gather_storage_domains(inputs.communicator, waiter, domain));
-  HF_TRY(const OwnStates own, join_states_of_hosts(inputs, waiter, config, domains, check));
-  Result<StartPoint> chosen = StartPoint{};
-  if (inputs.communicator.rank() == 0) {
-    chosen = choose_start(inputs.env, config, own, /*in_place=*/false);
-    if (chosen.ok()) chosen->writer = writer;
-  }
-  return share_start(inputs, waiter, chosen);
+  if (config.run.resume == "must") return nothing_to_resume(config.run.directory);
+  print_line("there is no checkpoint elsewhere, either: the run begins");
+  return {};
 }
 
 // Has all ranks vote until the download has ended.
@@ -241,48 +216,41 @@ bool wants_download(const Config& config, const StartPoint& start) {
          !start.snapshot.has_value();
 }
 
-Result<StartPoint> join_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                 const DataSet& data, const StartPoint& start,
-                                 const std::optional<StorageDomain>& domain,
-                                 const std::function<Result<void>()>& fence) {
+Result<StartPoint> join_download(SourceFinder& source, const DataSet& data, const StartPoint& start) {
+  const TrainInputs& inputs = source.terms().inputs;
+  const Waiter& waiter = source.terms().waiter;
   const bool first = inputs.communicator.rank() == 0;
-  Download download(
-      inputs, config, data, fence,
-      {.lineage = start.lineage, .chooses = !domain.has_value(), .has_parts = !start.unusable.empty()});
-  HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, first ? download.begin() : Result<void>(),
-                               inputs.env.host_name()));
+  Download download(source.terms(), data, {.lineage = start.lineage, .has_parts = !start.unusable.empty()});
+  const auto agree = [&](const Result<void>& mine) {
+    return agree_on_outcome(inputs.communicator, waiter, mine, inputs.env.host_name());
+  };
+  HF_TRY_VOID(agree(first ? download.begin() : Result<void>()));
   HF_TRY_VOID(wait_for(inputs, waiter, download));
-  Result<StartPoint> chosen = start;
-  std::array<std::int64_t, 1> came = {0};
-  if (first) {
-    Result<std::optional<StartPoint>> brought = download.end();
-    came[0] = brought.ok() && brought->has_value() ? 1 : 0;
-    chosen = brought.ok() ? end_download(config, start, *std::move(brought)) : brought.error();
-  }
-  HF_TRY(StartPoint next, share_start(inputs, waiter, chosen));
+  const Result<bool> brought = first ? download.end() : Result<bool>(false);
+  std::array<std::int64_t, 1> came = {brought.ok() && *brought ? 1 : 0};
+  HF_TRY_VOID(agree(first && brought.ok() && !*brought ? begin_without(source.terms().config, start)
+                                                       : outcome_of(brought)));
   HF_TRY_VOID(all_reduce_sum(inputs.communicator, waiter, came));
-  if (!domain.has_value() || came[0] == 0) return next;
-  return choose_among_hosts(inputs, waiter, config, *domain, start.writer, fence);
+  return came[0] == 0 ? start : source.after_download(start);
 }
 
-Result<bool> join_earlier_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                   const DataSet& data, std::uint64_t before_step,
-                                   const std::function<Result<void>()>& fence) {
+Result<bool> join_earlier_download(const SourceFinder& source, const DataSet& data,
+                                   std::uint64_t before_step) {
+  const TrainInputs& inputs = source.terms().inputs;
+  const Waiter& waiter = source.terms().waiter;
   const bool first = inputs.communicator.rank() == 0;
   const Result<Lineage> lineage =
-      first ? read_lineage(inputs.env, config.run.directory) : Result<Lineage>(Lineage{});
-  Download download(
-      inputs, config, data, fence,
-      {.lineage = lineage.ok() ? *lineage : Lineage{}, .before_step = before_step, .chooses = false});
+      first ? read_lineage(inputs.env, source.terms().config.run.directory) : Result<Lineage>(Lineage{});
+  Download download(source.terms(), data,
+                    {.lineage = lineage.ok() ? *lineage : Lineage{}, .before_step = before_step});
   Result<void> begun = outcome_of(lineage);
   if (first && begun.ok()) begun = download.begin();
   HF_TRY_VOID(wait_for(inputs, waiter, download));
   std::array<std::int64_t, 1> came = {0};
   if (first) {
-    const Result<std::optional<StartPoint>> brought =
-        begun.ok() ? download.end() : Result<std::optional<StartPoint>>(begun.error());
+    const Result<bool> brought = begun.ok() ? download.end() : Result<bool>(begun.error());
     if (!brought.ok()) print_message("{}", brought.error().message);
-    came[0] = brought.ok() && brought->has_value() ? 1 : 0;
+    came[0] = brought.ok() && *brought ? 1 : 0;
   }
   HF_TRY_VOID(all_reduce_sum(inputs.communicator, waiter, came));
   return came[0] != 0;

@@ -9,15 +9,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <optional>
 
-#include "parallel/comm/collectives.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
-#include "runtime/elastic/resume.h"
-#include "runtime/rank/train_inputs.h"
-#include "runtime/save/storage_domains.h"
+#include "runtime/elastic/source.h"
 
 namespace holdfast::elastic {
 
@@ -27,23 +22,17 @@ bool wants_download(const Config& config, const StartPoint& start);
 
 // Collective. Rank 0, which holds the lock of the run directory, runs the command on a thread of its own; all
 // ranks vote until it has ended, so that no rank seems to hang, and a death is noticed. Returns the start
-// point that follows: `start` itself if there is nothing elsewhere. `fence`: checks on rank 0 that the lock
-// is still its own before the checkpoint becomes visible, because the command may have taken hours.
-//
-// `domain`: of this rank, if run.directory is local to each host.
+// point that follows: `start` itself if there is nothing elsewhere. The claim is checked on rank 0 before the checkpoint
+// becomes visible, because the command may have taken hours.
 //
 // Errors: communication if the command fails or takes too long, because another start may succeed; checkpoint
 // if the result is damaged or of another run, or if run.resume = "must" finds nothing.
-Result<StartPoint> join_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                 const DataSet& data, const StartPoint& start,
-                                 const std::optional<StorageDomain>& domain,
-                                 const std::function<Result<void>()>& fence);
+Result<StartPoint> join_download(SourceFinder& source, const DataSet& data, const StartPoint& start);
 
 // Collective. Brings a checkpoint of a step before `before_step` into run.directory in the same way, beside training,
 // and returns whether there is one now. What fails is said, and is no error: the caller goes on without it. Errors: those
 // of the communicator.
-Result<bool> join_earlier_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                   const DataSet& data, std::uint64_t before_step,
-                                   const std::function<Result<void>()>& fence);
+Result<bool> join_earlier_download(const SourceFinder& source, const DataSet& data,
+                                   std::uint64_t before_step);
 
 }  // namespace holdfast::elastic

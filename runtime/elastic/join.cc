@@ -9,10 +9,6 @@
 #include "runtime/config/document.h"
 #include "runtime/config/option_value.h"
 #include "runtime/core/digest.h"
-#include "runtime/elastic/decided_rollback.h"
-#include "runtime/elastic/joint_search.h"
-#include "runtime/elastic/part_start.h"
-#include "runtime/elastic/recovery_plan.h"
 #include "runtime/model/spec.h"
 #include "runtime/os/console.h"
 #include "runtime/os/retry.h"
@@ -72,115 +68,8 @@ Result<EarlierStarts> earlier_starts(const TrainInputs& inputs) {
   return seen;
 }
 
-// A snapshot on the host of a rank: SnapshotIdentity without what all of them have in common.
-struct OfferedSnapshot {
-  SnapshotStep of = {};
-  std::uint32_t rank = 0, ranks = 0;
-
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("of", self.of);
-    visit("rank", self.rank);
-    visit("ranks", self.ranks);
-  }
-};
-
-std::vector<OfferedSnapshot> offers_of(const std::vector<FoundSnapshot>& found) {
-  std::vector<OfferedSnapshot> offers;
-  for (const FoundSnapshot& each : found)
-    offers.push_back(
-        {.of = step_of(each.identity), .rank = each.identity.rank, .ranks = each.identity.ranks});
-  return offers;
-}
-
-std::vector<SnapshotIdentity> identities_of(const std::vector<OfferedSnapshot>& offers) {
-  std::vector<SnapshotIdentity> found;
-  for (const OfferedSnapshot& each : offers) {
-    found.push_back({.run = {},
-                     .host = {},
-                     .writer = each.of.writer,
-                     .generation = each.of.generation,
-                     .step = each.of.step,
-                     .rank = each.rank,
-                     .ranks = each.ranks});
-  }
-  return found;
-}
-
-// The config that a snapshot was made with, as TOML, and the device.
-struct SnapshotOrigin {
-  std::string config = {}, device = {};
-
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("config", self.config);
-    visit("device", self.device);
-  }
-};
-
 void say_note(const std::string& note) {
   if (!note.empty()) print_message("{}", note);
-}
-
-ClaimCheck check_of(const std::unique_ptr<Claim>& claim) {
-  return claim == nullptr ? ClaimCheck() : claim->fence();
-}
-
-Result<void> claim_directory(Env& env, const Config& config, std::unique_ptr<Claim>& claim) {
-  HF_TRY(claim, claim_run_directory(env, {config.run.directory}));
-  HF_TRY(const std::string io_note, check_direct_io(env, config.run.directory));
-  say_note(io_note);
-  return {};
-}
-
-// Refuses a command that would treat a part of a checkpoint as if it were all of it.
-Result<void> check_fits_parts(const Config& config) {
-  if (config.checkpoint.upload_command.empty()) return {};
-  return fail(ExitCode::config,
-              "run.directory {} is local to each host, so each has a part of every checkpoint, and "
-              "checkpoint.upload_command would upload one part as if it were all: give "
-              "checkpoint.upload_shard_command in place of it, which each rank runs for its own shard",
-              config.run.directory);
-}
-
-// Claims the directory of each other host by its first rank. Returns the states of all hosts, on all ranks.
-Result<OwnStates> join_domains(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                               const StorageDomains& domains, std::unique_ptr<Claim>& claim) {
-  HF_TRY_VOID(check_fits_parts(config));
-  Result<void> claimed;
-  if (domains.leads(inputs.communicator.rank()) && inputs.communicator.rank() != 0)
-    claimed = try_storage(inputs, "the lock of the run directory",
-                          [&] { return claim_directory(inputs.env, config, claim); });
-  HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
-  HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, check_of(claim)));
-  HF_TRY(OwnStates own, join_states_of_hosts(inputs, waiter, config, domains, check_of(claim)));
-  if (inputs.communicator.rank() == 0) {
-    print_message(
-        "run.directory {} is local to each host: each of {} hosts keeps its part of every checkpoint there{}",
-        config.run.directory, domains.count(),
-        config.checkpoint.replicas == "off" ? "" : ", and a copy of another's");
-  }
-  return own;
-}
-
-// Takes config and device of the snapshot from the first rank whose host has a sound slot of it, because the
-// host of rank 0 may have none. False: no rank has one, and start.notes has the reason.
-Result<bool> describe_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Digest& run,
-                               StartPoint& start) {
-  const SnapshotSet set = SnapshotSet::open(inputs.env, run, *start.snapshot);
-  const std::string trouble = set.empty() ? set.why_empty(inputs.env, *start.snapshot).message : "";
-  HF_TRY(const std::vector<std::string> troubles, all_gather_text(inputs.communicator, waiter, trouble));
-  const auto first = std::ranges::find(troubles, "");
-  if (first == troubles.end()) {
-    start.notes.push_back(troubles.front());
-    return false;
-  }
-  const int reporter = static_cast<int>(first - troubles.begin());
-  SnapshotOrigin mine;
-  if (reporter == inputs.communicator.rank())
-    mine = {.config = set.manifest().config, .device = set.manifest().values.at("device")};
-  HF_TRY(const std::vector<SnapshotOrigin> reported, gather(inputs.communicator, waiter, mine));
-  start.config = reported[static_cast<std::size_t>(reporter)].config;
-  start.device = reported[static_cast<std::size_t>(reporter)].device;
-  return true;
 }
 
 }  // namespace
@@ -227,95 +116,6 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter, Diff
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts, difference));
   HF_FAULT_POINT(inputs.faults, "start.after_join");
   return config;
-}
-
-Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                               std::unique_ptr<Claim>& claim) {
-  const bool first = inputs.communicator.rank() == 0;
-  Env& env = inputs.env;
-  const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
-  HF_TRY_VOID(agree(inputs, patient,
-                    first ? try_storage(inputs, "the lock of the run directory",
-                                        [&] { return claim_directory(env, config, claim); })
-                          : Result<void>()));
-  HF_TRY(const std::optional<StorageDomains> domains,
-         find_storage_domains(inputs, waiter, config.run.directory));
-  OwnStates own;
-  if (domains.has_value()) {
-    HF_TRY(own, join_domains(inputs, waiter, config, *domains, claim));
-  } else {
-    HF_TRY_VOID(record_kept_rollbacks(inputs, waiter, config, check_of(claim)));
-    HF_TRY(own, join_search(inputs, waiter, config.run.directory));
-  }
-  Result<StartPoint> chosen = StartPoint{};
-  if (first) {
-    const bool follows_own = config.run.resume == "auto" || config.run.resume == "must";
-    if (domains.has_value() && !own.newest.ok() && follows_own) {
-      const bool may_come = !own.shm_run_id.empty() || !config.checkpoint.download_command.empty();
-      const Error& error = own.newest.error();
-      chosen = error;
-      if (may_come) {
-        chosen = StartPoint{.shm_run_id = own.shm_run_id,
-                            .lineage = own.lineage,
-                            .unusable = error.message,
-                            .unusable_code = error.code,
-                            .unusable_reach = error.reach};
-      }
-    } else {
-      chosen = try_storage(inputs, "the checkpoints",
-                           [&] { return choose_start(env, config, own, /*in_place=*/false); });
-    }
-    if (chosen.ok()) {
-      StartPoint start = *chosen;
-      start.writer = env.random_u64();
-      chosen = std::move(start);
-    }
-  }
-  HF_TRY(StartPoint start, share_start(inputs, patient, chosen));
-  JoinedStart joined{.start = std::move(start)};
-  if (domains.has_value()) joined.domain = domains->of(inputs.communicator.rank());
-  return joined;
-}
-
-Result<OwnStates> join_states_of_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                       const StorageDomains& domains, const ClaimCheck& check) {
-  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, domains, check));
-  Result<void> named;
-  const int rank = inputs.communicator.rank();
-  if (own.newest.ok() && domains.leads(rank))
-    named = remember_domain_name(inputs.env, config.run.directory, domains.of(rank));
-  HF_TRY_VOID(agree(inputs, waiter, named));
-  return own;
-}
-
-Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
-                               const Result<StartPoint>& chosen) {
-  HF_TRY_VOID(agree(inputs, waiter, outcome_of(chosen)));
-  HF_TRY(std::vector<StartPoint> starts, gather(inputs.communicator, waiter, *chosen));
-  return std::move(starts.front());
-}
-
-Result<std::vector<std::vector<SnapshotIdentity>>> gather_snapshots(const TrainInputs& inputs,
-                                                                    const Waiter& waiter, const Digest& run) {
-  HF_TRY(const std::vector<std::vector<OfferedSnapshot>> all,
-         gather(inputs.communicator, waiter, offers_of(list_snapshots(inputs.env, run))));
-  std::vector<std::vector<SnapshotIdentity>> offers;
-  for (const std::vector<OfferedSnapshot>& each : all) offers.push_back(identities_of(each));
-  return offers;
-}
-
-Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                           StartPoint& start) {
-  if (start.shm_run_id.empty() || config.run.resume == "never") return {};
-  const Digest run = digest_of(start.shm_run_id);
-  HF_TRY(const std::vector<std::vector<SnapshotIdentity>> offers, gather_snapshots(inputs, waiter, run));
-  const auto steps = static_cast<std::uint64_t>(config.training.steps);
-  while ((start.snapshot = plan_snapshot(offers, start, steps)).has_value()) {
-    HF_TRY(const bool described, describe_snapshot(inputs, waiter, run, start));
-    if (described) break;
-    start.passed_over.push_back(*start.snapshot);
-  }
-  return {};
 }
 
 Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config,

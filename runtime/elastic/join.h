@@ -12,10 +12,8 @@
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
 #include "runtime/device/device.h"
-#include "runtime/elastic/resume.h"
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/save/storage_domains.h"
 #include "runtime/train/evaluation.h"
 
 namespace holdfast::elastic {
@@ -29,35 +27,6 @@ Result<bool> join_earlier_starts(const TrainInputs& inputs, const Waiter& waiter
 // without those that differ, or have no config.
 Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter,
                            Difference difference = Difference::ends_run);
-
-struct JoinedStart {
-  StartPoint start = {};
-  std::optional<StorageDomain> domain = {};  // of this rank, if run.directory is local to each host
-};
-// Claims the run directory on rank 0, which logs where it does no direct I/O and chooses where to start, and
-// sends the choice to all. If the directory is local to each host, the first rank of each host claims that of
-// its host, and all of them choose together (part_start.h).
-Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                               std::unique_ptr<Claim>& claim);
-
-// Finds what the directories of all hosts hold together (join_parts()). Each remembers the name of its host, unless the
-// states are of no use.
-Result<OwnStates> join_states_of_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                       const StorageDomains& domains, const ClaimCheck& check);
-
-// Sends the choice of rank 0, or its error, to all; the argument of other ranks is ignored.
-Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
-                               const Result<StartPoint>& chosen);
-
-// Gathers the identities of the sealed snapshots of the run on all hosts, by rank.
-Result<std::vector<std::vector<SnapshotIdentity>>> gather_snapshots(const TrainInputs& inputs,
-                                                                    const Waiter& waiter, const Digest& run);
-
-// Looks for a snapshot in the shared memory of all hosts that is newer than `start`, and adds it to `start`.
-// The snapshot has been found, but not read yet; if it turns out to be damaged, the caller adds it to the
-// skipped ones and calls this again.
-Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                           StartPoint& start);
 
 // Runs check_checkpoint_io() on every rank; rank 0 logs what is lost if its host does not get the wanted I/O.
 // `says`: false if nothing is to be logged.

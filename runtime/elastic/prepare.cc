@@ -11,8 +11,8 @@
 #include "runtime/elastic/download.h"
 #include "runtime/elastic/host_watch.h"
 #include "runtime/elastic/join.h"
-#include "runtime/elastic/recover.h"
 #include "runtime/elastic/recovery_plan.h"
+#include "runtime/elastic/source.h"
 #include "runtime/integrity/product_test.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
@@ -143,12 +143,16 @@ class PrepareSteps {
       case PrepareMode::start:
         return claim_start();
       case PrepareMode::rejoin: {
-        HF_TRY(setup_.start, join_recovery_point(inputs_, waiter(), setup_.config, terms_.shm_run_id));
+        HF_TRY(
+            setup_.start,
+            SourceFinder({.inputs = inputs_, .waiter = waiter(), .config = setup_.config, .in_place = true})
+                .at_recovery(terms_.shm_run_id));
         return {};
       }
       case PrepareMode::check: {
         HF_TRY_VOID(check_run_directory(inputs_.env, setup_.config.run.directory));
-        HF_TRY(setup_.start, choose_start(inputs_.env, setup_.config));
+        HF_TRY(const OwnStates own, states_of_directory(inputs_.env, setup_.config.run.directory));
+        HF_TRY(setup_.start, choose_start(inputs_.env, setup_.config, own));
         return {};
       }
       case PrepareMode::ready:  // it is looked for once, by the rank that claims the directory
@@ -162,23 +166,19 @@ class PrepareSteps {
     enter(inputs_.watch, Phase::load, 0, waiter().timeout_ms() + verify_timeout_ms);
     const Result<FileStatus> before = inputs_.env.status(setup_.config.run.directory);
     if (before.ok() && !before->exists) setup_.makes_directory = true;
-    HF_TRY(JoinedStart joined, join_start(inputs_, waiter(), setup_.config, setup_.claim));
-    setup_.start = std::move(joined.start);
-    setup_.domain = std::move(joined.domain);
+    SourceFinder source({.inputs = inputs_, .waiter = waiter(), .config = setup_.config});
+    HF_TRY(setup_.start, source.at_start(setup_.claim));
+    if (const std::optional<StorageDomains>& domains = source.terms().domains; domains.has_value())
+      setup_.domain = domains->of(inputs_.communicator.rank());
     if (setup_.domain.has_value()) inputs_.stop.directory_is_local();
     enter(inputs_.watch, Phase::start_up, 0);
-    HF_TRY_VOID(join_snapshot(inputs_, waiter(), setup_.config, setup_.start));
-    if (wants_download(setup_.config, setup_.start)) HF_TRY_VOID(download());
+    HF_TRY_VOID(source.add_snapshot(setup_.start));
+    if (wants_download(setup_.config, setup_.start)) {
+      enter(inputs_.watch, Phase::load, 0, setup_.config.watchdog.ceiling_ms);
+      HF_TRY(setup_.start, join_download(source, *setup_.data, setup_.start));
+      enter(inputs_.watch, Phase::start_up, 0);
+    }
     if (source_of(setup_.start) == StateSource::nothing) return why_unusable(setup_.start);
-    return {};
-  }
-
-  Result<void> download() {
-    enter(inputs_.watch, Phase::load, 0, setup_.config.watchdog.ceiling_ms);
-    HF_TRY(setup_.start,
-           join_download(inputs_, waiter(), setup_.config, *setup_.data, setup_.start, setup_.domain,
-                         setup_.claim == nullptr ? nullptr : setup_.claim->fence()));
-    enter(inputs_.watch, Phase::start_up, 0);
     return {};
   }
 

@@ -8,7 +8,7 @@
 //   check_kept_state(what was found)           whether a new start may find a newer one
 //
 // The executors are TrainRun::recover() and admit() (train_run_recovery.cc, train_run_growth.cc) and
-// join_snapshot() (join.h): they gather, call the plan, and act.
+// SourceFinder (source.h): they gather, call the plan, and act.
 #pragma once
 
 #include <optional>

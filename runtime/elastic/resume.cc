@@ -221,11 +221,6 @@ Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory
   return own;
 }
 
-Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place) {
-  HF_TRY(const OwnStates own, states_of_directory(env, config.run.directory));
-  return choose_start(env, config, own, in_place);
-}
-
 Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place,
                                 const Pace& pace) {
   HF_TRY(StartPoint start, choose_checkpoint(env, config, own, pace));

@@ -1,4 +1,4 @@
-// Chooses where a run starts from: rank 0 decides, and sends its choice to all ranks.
+// Chooses where a run starts from, on one rank (source.h has all of them look).
 #pragma once
 
 #include <cstdint>
@@ -99,10 +99,8 @@ Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory
 //          run.directory counts only until run.directory has a later state.
 // Nothing of a discarded future (checkpoint/lineage.h) is chosen. If the newest checkpoint that was published
 // is gone, the user has gone back to an older one, unless the run has not ended yet (`in_place`).
-Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place = false);
-// Does the same when the states are known already. `own`: those of run.directory; `pace`: as for read_chunks(), while
-// a path is verified.
-Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place,
+// `own`: the states of run.directory; `pace`: as for read_chunks(), while a path is verified.
+Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place = false,
                                 const Pace& pace = {});
 // Returns the error of run.resume = "must" if nothing is found.
 Error nothing_to_resume(const std::string& run_directory);

@@ -1,6 +1,6 @@
 // Runs the training of a run on one rank, from config to exit code: join, start point, worker, loop, end. All
 // ranks of a run call train_run() together and all get the same exit code, unless a peer is gone. With a
-// Membership the run goes on without a rank that dies (recover.h); then all ranks that are left get the same
+// Membership the run goes on without a rank that dies (source.h); then all ranks that are left get the same
 // exit code.
 #pragma once
 

@@ -16,22 +16,16 @@ void tell_whole_checkpoint(CheckpointStore& store, const StartPoint& start) {
 
 }  // namespace
 
-// Returns the storage domains of a group of ranks; none if there is one directory for all.
-Result<std::optional<StorageDomains>> TrainRun::domains_of(const TrainInputs& group) {
-  if (!setup_.domain.has_value()) return std::optional<StorageDomains>();
-  HF_TRY(StorageDomains domains, gather_storage_domains(group.communicator, waiter(), *setup_.domain));
-  return std::optional(std::move(domains));
-}
-
-// Returns whether this rank writes: in each storage domain it is the rank with the lowest coordinate, or the
+// Gathers the storage domains of the epoch that begins, and returns whether this rank writes: in each storage domain it is the rank with the lowest coordinate, or the
 // leader of the storage domain if no rank there has a coordinate.
 Result<bool> TrainRun::writes_with(const RankAssignment& assignment) {
-  HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
-  if (!domains.has_value()) return group_.leads;
+  if (!setup_.domain.has_value()) return group_.leads;
+  HF_TRY(group_.domains, gather_storage_domains(world().communicator, waiter(), *setup_.domain));
+  group_.active_domains = group_.domains->of_group(assignment.active_ranks);
   for (const int rank : assignment.active_ranks) {
-    if (domains->of(rank).number == setup_.domain->number) return rank == world().communicator.rank();
+    if (group_.domains->of(rank).number == setup_.domain->number) return rank == world().communicator.rank();
   }
-  return domains->leads(world().communicator.rank());
+  return group_.domains->leads(world().communicator.rank());
 }
 
 // Drops the copies of shards; this may wait for the disk, because a copy may be arriving.
@@ -46,7 +40,7 @@ void TrainRun::drop_copies() {
 // of them.
 Result<void> TrainRun::make_tier() {
   saves_.tier.reset();
-  HF_TRY(std::optional<StorageDomains> domains, domains_of(active()));
+  const std::optional<StorageDomains>& domains = group_.active_domains;
   if (!domains.has_value()) return {};
   const int rank = active().communicator.rank();
   if (domains->count() > 1) {
@@ -57,7 +51,7 @@ Result<void> TrainRun::make_tier() {
              ShardCopies::create(worker_->state_view(), *saves_.store, *domains, setup_.start.writer));
     }
   }
-  saves_.tier.emplace(rank, std::move(*domains), saves_.copies.get());
+  saves_.tier.emplace(rank, *domains, saves_.copies.get());
   return {};
 }
 
@@ -66,14 +60,13 @@ Result<void> TrainRun::send_last() {
   CheckpointStore store(launched_.env, launched_.faults, setup_.config.run.directory, setup_.start.writer);
   tell_whole_checkpoint(store, setup_.start);
   Communicator& all = world().communicator;
-  HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
   Uploads uploads({.env = launched_.env,
                    .faults = launched_.faults,
                    .store = store,
                    .config = setup_.config,
                    .rank = all.rank(),
                    .ranks = all.size(),
-                   .domains = domains});
+                   .domains = group_.domains});
   HF_TRY_VOID(uploads.offer_newest(all, waiter()));
   HF_TRY_VOID(uploads.finish(all, waiter(), [&] { mark(launched_.watch); }));
   for (const UploadReport& report : uploads.take_reports()) {

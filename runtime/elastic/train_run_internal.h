@@ -16,9 +16,9 @@
 
 #include "parallel/comm/agreement.h"
 #include "runtime/elastic/prepare.h"
-#include "runtime/elastic/recover.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/elastic/session.h"
+#include "runtime/elastic/source.h"
 #include "runtime/elastic/train_run.h"
 #include "runtime/elastic/train_run_parts.h"
 #include "runtime/rank/transport_choice.h"
@@ -75,7 +75,6 @@ class TrainRun {
   Result<bool> writes_with(const RankAssignment& assignment);
   Result<void> make_tier();
   void drop_copies();
-  Result<std::optional<StorageDomains>> domains_of(const TrainInputs& group);
   Result<PhaseOutcome> run_epoch();
   Result<EpochEnd> run_active();
   void remove_old_snapshots(const std::optional<SnapshotStep>& resumed);
@@ -83,8 +82,11 @@ class TrainRun {
   Result<PhaseOutcome> shrink_to_memory();
   Result<void> build_worker();
   Result<void> show_slow_paths();
+  // Returns what finds a state, for all ranks that take part, or for those with coordinates.
+  SourceFinder source_of_world();
+  SourceFinder source_of_active();
   Result<void> load_state();
-  Result<bool> load_snapshot();
+  Result<void> load_checkpoint();
   Result<void> enter_generation();
   Result<void> start_afresh();
   Result<void> open_log();

@@ -38,7 +38,9 @@ struct RunGroup {
   // True if this rank writes to the run directory: the leader, or one rank of each storage domain.
   bool writes = false;
   bool on_several_hosts = false;  // the run was on several hosts at its start
-  int reported_active = 0;        // active ranks, as reported to the watchdog
+  // Storage domains of all ranks, and of the active ones, if run.directory is local to each host.
+  std::optional<StorageDomains> domains, active_domains;
+  int reported_active = 0;  // active ranks, as reported to the watchdog
 };
 
 // EpochMemory holds memory that is kept from one epoch to the next.

@@ -234,9 +234,7 @@ std::vector<std::string> TrainRun::lost_hosts() const {
 // Finds the state to go on from, among all ranks that are left.
 Result<void> TrainRun::find_recovery_point() {
   HF_TRY_VOID(complete_rollback());
-  HF_TRY(const std::optional<StorageDomains> domains, domains_of(world()));
-  HF_TRY(setup_.start, join_recovery_point(world(), waiter(), setup_.config, recovery_.inventory.shm_run_id,
-                                           domains, claim_check()));
+  HF_TRY(setup_.start, source_of_world().at_recovery(recovery_.inventory.shm_run_id));
   return {};
 }
 

@@ -8,7 +8,6 @@
 #include "checkpoint/ram_tier.h"
 #include "runtime/elastic/decided_rollback.h"
 #include "runtime/elastic/download.h"
-#include "runtime/elastic/join.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
 #include "runtime/os/paths.h"
@@ -56,7 +55,7 @@ bool TrainRun::has_nothing_to_lose() {
 // hosts; one that is not whole without the ranks that leave is no state.
 Result<bool> TrainRun::knows_state(const Rollback& rollback, std::span<const int> leaving_ranks) {
   HF_TRY(std::vector<std::vector<SnapshotIdentity>> offers,
-         gather_snapshots(active(), waiter(), digest_of(worker_->state().shm_run_id)));
+         source_of_active().snapshots(digest_of(worker_->state().shm_run_id)));
   for (const int rank : leaving_ranks) offers[static_cast<std::size_t>(rank)].clear();
   for (std::vector<SnapshotIdentity>& each : offers) {
     std::erase_if(each, [&](const SnapshotIdentity& of) {
@@ -78,8 +77,7 @@ Result<bool> TrainRun::fetch_state(std::uint64_t trusted_step, std::span<const i
   if (setup_.config.checkpoint.download_command.empty() || is_lost) return false;
   saves_.store->keep_around(trusted_step);  // a save that is under way may remove old ones at its end
   enter(launched_.watch, Phase::load, step(), setup_.config.watchdog.ceiling_ms);
-  Result<bool> came =
-      join_earlier_download(active(), waiter(), setup_.config, *setup_.data, trusted_step + 1, claim_check());
+  Result<bool> came = join_earlier_download(source_of_active(), *setup_.data, trusted_step + 1);
   enter_recovery(launched_.watch, step(), setup_.config);
   return came;
 }

@@ -4,7 +4,6 @@
 #include "checkpoint/lineage.h"
 #include "checkpoint/ram_tier.h"
 #include "runtime/elastic/generation.h"
-#include "runtime/elastic/join.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/watch.h"
@@ -13,31 +12,54 @@
 
 namespace holdfast::elastic {
 
+SourceFinder TrainRun::source_of_world() {
+  return SourceFinder({.inputs = world(),
+                       .waiter = waiter(),
+                       .config = setup_.config,
+                       .in_place = recovery_.record.has_value(),
+                       .domains = group_.domains,
+                       .check = claim_check()});
+}
+
+SourceFinder TrainRun::source_of_active() {
+  return SourceFinder({.inputs = active(),
+                       .waiter = waiter(),
+                       .config = setup_.config,
+                       .in_place = recovery_.record.has_value(),
+                       .domains = group_.active_domains,
+                       .check = claim_check()});
+}
+
+// Loads the snapshot that was found. Where it is damaged the next state counts.
 Result<void> TrainRun::load_state() {
   worker_->state().data_fingerprint = setup_.data->fingerprint();
-  while (source_of(setup_.start) == StateSource::ram) {
-    HF_TRY(const bool loaded, load_snapshot());
-    if (loaded) {
-      recovery_.inventory.shm_run_id = setup_.start.shm_run_id;
-      return {};
-    }
-    if (recovery_.record.has_value() && !setup_.start.snapshot.has_value()) {
-      StartPoint asked = setup_.start;
-      asked.shm_run_id = recovery_.inventory.shm_run_id;
-      HF_TRY(const std::optional<StorageDomains> domains, domains_of(active()));
-      HF_TRY(setup_.start,
-             join_checkpoint_of_run(active(), waiter(), setup_.config, asked, domains, claim_check()));
-    }
+  StartPoint& start = setup_.start;
+  while (source_of(start) == StateSource::ram) {
+    if (group_.leads) print_line("resuming from {}", name_of(start));
+    const Result<void> restored =
+        restore_snapshot(worker_->state_view(), *start.snapshot, start.shm_run_id, log_.changed_links);
+    if (restored.ok()) recovery_.inventory.shm_run_id = start.shm_run_id;
+    if (restored.ok() || restored.error().code != ExitCode::checkpoint) return restored;
+    if (group_.leads) print_message("RAM snapshot skipped: {}", restored.error().message);
+    HF_TRY_VOID(source_of_active().skip_snapshot(start, recovery_.inventory.shm_run_id));
   }
-  const StateSource source = source_of(setup_.start);
-  if (source == StateSource::nothing) return why_unusable(setup_.start);
-  if (source == StateSource::start) return start_afresh();
-  recovery_.inventory.shm_run_id = setup_.start.shm_run_id;
-  if (group_.leads) print_line("resuming from {} (step {})", setup_.start.checkpoint, setup_.start.step);
+  switch (source_of(start)) {
+    case StateSource::nothing:
+      return why_unusable(start);
+    case StateSource::start:
+      return start_afresh();
+    default:
+      return load_checkpoint();
+  }
+}
+
+Result<void> TrainRun::load_checkpoint() {
+  const StartPoint& start = setup_.start;
+  recovery_.inventory.shm_run_id = start.shm_run_id;
+  if (group_.leads) print_line("resuming from {} (step {})", start.checkpoint, start.step);
   const StorageWait storage(launched_.watch, "the checkpoint");
-  if (setup_.start.content.empty()) return restore_checkpoint(worker_->state_view(), setup_.start.checkpoint);
-  HF_TRY(const std::optional<StorageDomains> domains, domains_of(active()));
-  return restore_parts(worker_->state_view(), setup_.start.checkpoint, setup_.start.content, *domains,
+  if (start.content.empty()) return restore_checkpoint(worker_->state_view(), start.checkpoint);
+  return restore_parts(worker_->state_view(), start.checkpoint, start.content, *group_.active_domains,
                        claim_check());
 }
 
@@ -97,20 +119,6 @@ Result<void> TrainRun::start_afresh() {
   }
   HF_TRY_VOID(agree(outcome));
   return restore_weights(worker_->state_view(), (*found)->checkpoint.directory());
-}
-
-// Loads the snapshot. False: it is not sound, and the one before it counts, if there is one.
-Result<bool> TrainRun::load_snapshot() {
-  if (group_.leads) print_line("resuming from {}", name_of(setup_.start));
-  const Result<void> restored = restore_snapshot(worker_->state_view(), *setup_.start.snapshot,
-                                                 setup_.start.shm_run_id, log_.changed_links);
-  if (restored.ok()) return true;
-  if (restored.error().code != ExitCode::checkpoint) return restored.error();
-  if (group_.leads) print_message("RAM snapshot skipped: {}", restored.error().message);
-  setup_.start.passed_over.push_back(*setup_.start.snapshot);
-  setup_.start.snapshot.reset();
-  HF_TRY_VOID(join_snapshot(active(), waiter(), setup_.config, setup_.start));
-  return false;
 }
 
 }  // namespace holdfast::elastic

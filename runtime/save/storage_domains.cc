@@ -123,6 +123,12 @@ int StorageDomains::leader_of(int rank) const {
   return static_cast<int>(first - of_rank_.begin());
 }
 
+StorageDomains StorageDomains::of_group(const std::vector<int>& group) const {
+  std::vector<StorageDomain> of_rank;
+  for (const int rank : group) of_rank.push_back(of(rank));
+  return StorageDomains(std::move(of_rank));
+}
+
 std::vector<int> StorageDomains::copy_keepers() const {
   const std::vector<int> leaders = this->leaders();
   std::vector<std::vector<int>> members(leaders.size());

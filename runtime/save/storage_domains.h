@@ -46,6 +46,8 @@ class StorageDomains {
   int leader_of(int rank) const;
   bool leads(int rank) const { return leader_of(rank) == rank; }
   int count() const { return static_cast<int>(leaders().size()); }
+  // Returns those of a group of these ranks, in its order.
+  StorageDomains of_group(const std::vector<int>& group) const;
   // Returns for each rank the rank that keeps a copy of its shards on its disk, which is one of the next
   // storage domain, in turn; -1 where there is one storage domain only.
   std::vector<int> copy_keepers() const;
