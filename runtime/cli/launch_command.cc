@@ -12,7 +12,7 @@
 #include "runtime/core/result.h"
 #include "runtime/core/units.h"
 #include "runtime/elastic/prepare.h"
-#include "runtime/integrity/product_test.h"
+#include "runtime/integrity/product_check.h"
 #include "runtime/launch/host_command.h"
 #include "runtime/launch/host_ready.h"
 #include "runtime/launch/launcher.h"

@@ -13,7 +13,7 @@
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/elastic/source.h"
-#include "runtime/integrity/product_test.h"
+#include "runtime/integrity/product_check.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/return_wait.h"

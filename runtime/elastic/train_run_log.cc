@@ -110,9 +110,9 @@ void TrainRun::tell_changed_links() {
   log_.changed_links.erase(repeated, end);
   log_.progress->judged(
       {.step = step(),
-       .what = std::string(verdict_values::corruption),
-       .action = std::string(verdict_values::redo),
-       .of = std::string(verdict_values::links),
+       .what = std::string(name_of(VerdictKind::corruption)),
+       .action = std::string(name_of(VerdictAction::redo)),
+       .of = std::string(name_of(VerdictSubject::links)),
        .reason = fmt::format(
            "parts of a RAM snapshot have changed on {}: what arrived otherwise than it was sent was "
            "requested again, and not used; test the cable, the card or the switch",

@@ -88,7 +88,7 @@ struct RecoveryState {
   bool joins = false;                    // joiners have come, and take part in this phase
   bool system_refused = false;           // in the phase that ended last; most likely a thread
   std::optional<DecidedRollback> rollback = {};  // until it is certain to be in the lineage
-  std::optional<std::uint64_t> sound_step = {};  // Worker::sound_step() of this process
+  std::optional<std::uint64_t> sound_step = {};  // Worker::verified_step() of this process
   bool reported_lost_starter = false;            // RecoveryInventory::lost_starter was logged
 };
 

@@ -103,7 +103,8 @@ void TrainRun::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
   const bool leaves_batches = rollback.has_value() && rollback->data_cursor.has_value();
   if (rollback.has_value() && !decide_to_go_back(*rollback, verdict.leaving_ranks, event.reason)) {
     if (leaves_batches) {
-      event.action = name_of(VerdictAction::stop);
+      verdict.action = VerdictAction::stop;
+      event.action = name_of(verdict.action);
       event.reason += "; but no such state is left. Set verdict.on_spike = \"tell\" to go on from here";
     } else {
       event.reason += fmt::format("; but no state of step {} or before is left, so the newest one counts",
@@ -113,7 +114,7 @@ void TrainRun::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
   }
   log_.progress->judged(event, rollback);
   const bool goes_back = rollback.has_value() && leaves_batches;
-  const bool is_numerics = goes_back || event.action == name_of(VerdictAction::stop);
+  const bool is_numerics = goes_back || verdict.action == VerdictAction::stop;
   const bool together = goes_back || (!is_numerics && all.size() == 1);
   if (!is_numerics && !together) {
     // No rank gives up the group before all have the verdict. One that is given up here has it.

@@ -1,6 +1,6 @@
 // NumbersHistory holds the numbers of the newest committed steps and the steps that were skipped. It is part
 // of the state of a run (RunState), in snapshots and checkpoints too, and equal on all ranks after every
-// step: what is computed again after a recovery, a resume or a resize is judged by the same numbers.
+// step: what is computed again after a recovery, a resume or a resize gets its verdict by the same numbers.
 #pragma once
 
 #include <array>
@@ -12,9 +12,17 @@
 #include <vector>
 
 #include "runtime/config/config.h"
-#include "runtime/integrity/step_numbers.h"
 
 namespace holdfast::integrity {
+
+// StepNumbers holds what the vote of a step says about its numbers: all that a verdict is made of. They are
+// equal on all ranks, because the vote adds exactly.
+struct StepNumbers {
+  std::uint64_t step = 0;            // counted from 1
+  double loss = 0.0;                 // mean over the targets that count, in nats
+  double grad_norm = 0.0;            // global norm, before clipping
+  std::int64_t counted_targets = 0;  // targets that count; with 0 of them loss and norm are 0
+};
 
 // Numbers of one committed step.
 struct CommittedNumbers {
@@ -32,7 +40,7 @@ class NumbersHistory {
   explicit NumbersHistory(std::int64_t window_steps) { set_window(window_steps); }
 
   // Sets how many numbers are kept, in 1 .. capacity, and drops older ones. Whoever starts or resumes a run
-  // calls it with verdict.window_steps, which may differ from the stored one; judge() checks that it was
+  // calls it with verdict.window_steps, which may differ from the stored one; verdict_of() checks that it was
   // called.
   void set_window(std::int64_t window_steps);
   std::int64_t window_steps() const { return window_steps_; }

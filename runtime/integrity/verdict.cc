@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <span>
 
 #include "runtime/core/check.h"
-#include "runtime/integrity/robust_score.h"
 
 namespace holdfast::integrity {
 namespace {
@@ -60,7 +60,7 @@ VerdictScores scores_above(const Centres& centres, const StepNumbers& numbers) {
           .norm = robust_score(plain_log(numbers.grad_norm), centres.log_norm, log_norm_floor)};
 }
 
-Verdict judge_spike(const NumbersHistory& history, const StepNumbers& numbers, const VerdictConfig& config) {
+Verdict check_spike(const NumbersHistory& history, const StepNumbers& numbers, const VerdictConfig& config) {
   if (history.size() < least_steps_for_score(history)) return {};
   const VerdictThresholds limits = verdict_thresholds(config);
   const Centres centres = centres_of(history);
@@ -76,9 +76,9 @@ Verdict judge_spike(const NumbersHistory& history, const StepNumbers& numbers, c
 }
 
 // The median of the newest losses, the step's own among them, is compared with the medians of as many before
-// them, and so on as far as the window reaches. Only every drift_steps-th step is judged: a drift is told so
+// them, and so on as far as the window reaches. Only every drift_steps-th step is checked: a drift is told so
 // often while it lasts, and not at every step.
-Verdict judge_drift(const NumbersHistory& history, const StepNumbers& numbers, const VerdictConfig& config) {
+Verdict check_drift(const NumbersHistory& history, const StepNumbers& numbers, const VerdictConfig& config) {
   const std::int64_t steps = config.drift_steps;
   if (steps == 0 || numbers.step % static_cast<std::uint64_t>(steps) != 0) return {};
   if (history.size() + 1 < 2 * steps) return {};
@@ -108,23 +108,18 @@ Verdict kind_of(const NumbersHistory& history, const StepNumbers& numbers, const
   if (config.preset == "off" || numbers.counted_targets == 0) return {};
   HF_CHECK(history.window_steps() == config.window_steps);
   if (is_dead(history, numbers)) return {.kind = VerdictKind::dead, .of_norm = true};
-  const Verdict spike = judge_spike(history, numbers, config);
-  return spike.kind == VerdictKind::fine ? judge_drift(history, numbers, config) : spike;
+  const Verdict spike = check_spike(history, numbers, config);
+  return spike.kind == VerdictKind::fine ? check_drift(history, numbers, config) : spike;
 }
 
 }  // namespace
-
-std::string_view name_of(VerdictKind kind) {
-  constexpr std::array<std::string_view, 5> names = {"fine", "nonfinite", "spike", "drift", "dead"};
-  return names[static_cast<std::size_t>(kind)];
-}
 
 VerdictThresholds verdict_thresholds(const VerdictConfig& config) {
   return {.loss_score = config.loss_score > 0.0 ? config.loss_score : preset_thresholds.loss_score,
           .norm_score = config.norm_score > 0.0 ? config.norm_score : preset_thresholds.norm_score};
 }
 
-Verdict judge(const NumbersHistory& history, const StepNumbers& numbers, const VerdictConfig& config) {
+Verdict verdict_of(const NumbersHistory& history, const StepNumbers& numbers, const VerdictConfig& config) {
   Verdict verdict = kind_of(history, numbers, config);
   verdict.step = numbers.step;
   return verdict;
@@ -165,8 +160,50 @@ std::string description_of(const Verdict& verdict, const StepNumbers& numbers,
           verdict.score, verdict.median, history.size());
     case VerdictKind::dead:
       return fmt::format("the gradient norm is 0 at a loss of {:.4g}", numbers.loss);
+    case VerdictKind::corruption:
+      break;
   }
   return {};
+}
+
+double take_median(std::span<double> values) {
+  HF_CHECK(!values.empty());
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+RobustCentre take_centre(std::span<double> values) {
+  constexpr double normal_deviations = 1.4826;  // of a median absolute deviation
+  const double median = take_median(values);
+  for (double& value : values) value = std::abs(value - median);
+  return {.median = median, .deviation = normal_deviations * take_median(values)};
+}
+
+double robust_score(double value, const RobustCentre& centre, double floor) {
+  const double scale = std::max(centre.deviation + floor, std::numeric_limits<double>::min());
+  return std::min((value - centre.median) / scale, std::numeric_limits<double>::max());
+}
+
+double plain_log(double value) {
+  constexpr int exponent_bits = 52, bias = 1023;
+  constexpr std::uint64_t mantissa = (std::uint64_t{1} << exponent_bits) - 1;
+  constexpr double log_2 = 0.69314718055994530942;
+  const double usable =
+      value > std::numeric_limits<double>::min() ? value : std::numeric_limits<double>::min();
+  const auto bits = std::bit_cast<std::uint64_t>(usable);
+  auto exponent = static_cast<int>(bits >> exponent_bits) - bias;
+  double fraction = std::bit_cast<double>((bits & mantissa) | (std::uint64_t{bias} << exponent_bits));
+  if (fraction > 1.4142135623730951) {
+    fraction *= 0.5;
+    ++exponent;
+  }
+  // log(fraction) = 2 artanh(ratio), |ratio| < 0.172: nine terms leave less than 1e-14.
+  const double ratio = (fraction - 1.0) / (fraction + 1.0);
+  const double square = ratio * ratio;
+  double sum = 0.0;
+  for (int power = 17; power >= 1; power -= 2) sum = sum * square + 1.0 / power;
+  return exponent * log_2 + 2.0 * ratio * sum;
 }
 
 }  // namespace holdfast::integrity

@@ -1,26 +1,18 @@
-// Judges the numbers of a step by those of the steps before it: pure functions, so that all ranks, and every
+// The verdict on the numbers of a step by those of the steps before it: pure functions, so that all ranks, and every
 // replay of the step, come to the same verdict. They add, multiply, divide and compare only, which IEEE 754
 // rounds in one way: no function of the math library, which may round differently on another processor, has a
 // say in what the ranks do together.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
-#include <string_view>
 
 #include "runtime/config/config.h"
 #include "runtime/integrity/numbers_history.h"
-#include "runtime/integrity/step_numbers.h"
+#include "runtime/run/numbers_log.h"
 
 namespace holdfast::integrity {
-
-enum class VerdictKind : std::uint8_t {
-  fine,
-  nonfinite,  // loss or norm is NaN or infinite
-  spike,      // loss or norm is far above the window
-  drift,      // the loss has risen over many steps; nothing is wrong with this step in particular
-  dead,       // the norm is exactly 0 although targets count and the loss is not 0
-};
 
 struct Verdict {
   VerdictKind kind = VerdictKind::fine;
@@ -30,21 +22,18 @@ struct Verdict {
   double median = 0.0;   // spike: median of the window; drift: the least earlier median
 };
 
-// Returns "fine", "nonfinite", "spike", "drift" or "dead", as in the event log.
-std::string_view name_of(VerdictKind kind);
-
 // Thresholds that apply: those of the config, or of the preset where the config has 0.
 struct VerdictThresholds {
   double loss_score = 0.0, norm_score = 0.0;  // robust deviations
 };
 VerdictThresholds verdict_thresholds(const VerdictConfig& config);
 
-// Judges a step that was computed and not yet committed: call it before history.add(). With verdict.preset =
-// "off" only numbers that are not finite are noticed. The history must keep as many steps as
+// Returns the verdict on a step that was computed and not yet committed: call it before history.add(). With
+// verdict.preset = "off" only numbers that are not finite are noticed. The history must keep as many steps as
 // config.window_steps says (HF_CHECK). Allocates nothing.
-Verdict judge(const NumbersHistory& history, const StepNumbers& numbers, const VerdictConfig& config);
+Verdict verdict_of(const NumbersHistory& history, const StepNumbers& numbers, const VerdictConfig& config);
 
-// Robust deviations of loss and norm above the window: what judge() compares with the thresholds. 0 while the
+// Robust deviations of loss and norm above the window: what verdict_of() compares with the thresholds. 0 while the
 // window holds too few steps.
 struct VerdictScores {
   double loss = 0.0, norm = 0.0;
@@ -61,5 +50,29 @@ double median_norm(const NumbersHistory& history);
 // Returns a clause about numbers that are not fine, such as "the loss is 9.1, 14 robust deviations above its
 // median of 3.2 over the last 128 steps".
 std::string description_of(const Verdict& verdict, const StepNumbers& numbers, const NumbersHistory& history);
+
+// Robust statistics of a window of numbers: median, spread and scores. They use only arithmetic that IEEE 754
+// rounds in one way, so that all ranks get the same bits.
+//
+// Source: the modified z-score of Iglewicz and Hoaglin (1993), with a floor under the spread, because windows
+// of a training that stands still have none.
+
+// Returns element size / 2 in ascending order, and reorders the values. There is at least one value.
+double take_median(std::span<double> values);
+
+struct RobustCentre {
+  double median = 0.0;
+  double deviation = 0.0;  // 1.4826 x median absolute deviation: the standard deviation of a normal sample
+};
+
+// Returns the centre of the values, and overwrites them.
+RobustCentre take_centre(std::span<double> values);
+
+// Returns by how many deviations, with the floor added to each, the value is above the centre.
+double robust_score(double value, const RobustCentre& centre, double floor);
+
+// Returns the natural logarithm of a finite number > 0 with an error below 1e-9, of others that of the least
+// normal double. It does not call the math library.
+double plain_log(double value);
 
 }  // namespace holdfast::integrity

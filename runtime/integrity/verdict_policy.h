@@ -4,26 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "runtime/config/config.h"
 #include "runtime/integrity/numbers_history.h"
 #include "runtime/integrity/verdict.h"
 
 namespace holdfast::integrity {
-
-enum class VerdictAction : std::uint8_t {
-  commit,  // make the update
-  redo,    // compute the step again from the same state and data, without an update
-  clip,    // make the update with gradients scaled down to median_norm()
-  skip,    // the step counts, its update is not made: NumbersHistory::skip()
-  stop,    // end the run, exit code 20
-  // Go back to rollback_target(), and on from there with the data that comes after this step.
-  rollback,
-};
-
-// Returns "commit", "redo", "clip", "skip", "stop" or "rollback", as in the event log.
-std::string_view name_of(VerdictAction action);
 
 // AttemptRecord holds what is known of the attempts at one step. A rank differs when the bits of its own loss sums or gradient
 // sums do; the numbers are sums over all ranks.
@@ -37,12 +23,12 @@ struct AttemptRecord {
 inline constexpr int largest_attempts = 3;
 
 // Returns what to do after an attempt, given the verdict of its numbers:
-// - "watch" and "off": stop at numbers that are not finite, else commit.
+// - "watch" and "off": stop at numbers that are not finite, else none.
 // - "guard": redo what is nonfinite, spike or dead; redo again if the two attempts differ. A third attempt
 //   that equals one of the two before is right (2 of 3); if it equals neither, stop. Numbers that are
 //   confirmed in this way: not finite = skip, or stop when verdict.skips_max steps of the window were skipped
-//   already; spike = as verdict.on_spike says, but commit instead of skip or rollback when none is left, so that
-//   the window can follow; all else = commit.
+//   already; spike = as verdict.on_spike says, but none instead of skip or rollback when none is left, so that
+//   the window can follow; all else = none.
 // Drift is never redone: it is not about this step. `rollbacks_left`: how many more are allowed at this step.
 VerdictAction next_action(const NumbersHistory& history, const Verdict& of_last_attempt,
                           const AttemptRecord& record, const VerdictConfig& config,
@@ -56,6 +42,33 @@ std::uint64_t rollback_target(std::uint64_t step, std::int64_t rollback_steps);
 // Returns whether the last of three attempts equals neither of the two before: the reason of a stop that no data
 // explains.
 bool is_unrepeatable(const AttemptRecord& record);
+
+// HardwareState says what becomes of a step whose numbers some hardware gave wrong.
+enum class HardwareState : std::uint8_t {
+  recovered,  // the numbers came out right when they were computed again
+  lasts,      // they did not, so no attempt at the step can be trusted
+  corrupted,  // the state that the step begins from is not what it was
+};
+
+// HardwareFault is what is known of it. `is_repeated`: it is one rank's, about whose device there are findings within
+// verdict.findings_window already; `can_leave`: it is known whose it is, and the run can go on without them.
+struct HardwareFault {
+  HardwareState state = HardwareState::recovered;
+  bool is_repeated = false, can_leave = false;
+};
+
+// Returns what to do about it: evict where the run can, and has to; else rollback if the state is corrupted, stop if
+// the fault lasts. `otherwise`: what to do if there is nothing to do about hardware. Where that ends the run, nobody
+// knows that the step would be another one without that rank.
+VerdictAction action_on_hardware(VerdictAction otherwise, const HardwareFault& fault);
+
+// Returns whether no further step is made after the action: the update was not, or state does not count.
+constexpr bool ends_steps(VerdictAction action) {
+  return action == VerdictAction::stop || action == VerdictAction::rollback || action == VerdictAction::evict;
+}
+
+// Returns over how many steps roll-backs are counted (verdict.rollbacks_max).
+std::uint64_t rollback_window(const VerdictConfig& config);
 
 // Returns how many more steps may be skipped at `step` (verdict.skips_max less those of the window).
 std::int64_t skips_left(const NumbersHistory& history, std::uint64_t step, const VerdictConfig& config);

@@ -11,7 +11,7 @@
 // Every update carries digests of the owned weights and moments to the next one (kernels/state_digest.h),
 // which finds bits that flipped in between. Where the state was loaded or made, the first digests are those of
 // what is there. No update reads frozen tensors, so theirs are compared by ops of their own. The bf16 copies
-// have none: lane audits compare those (runtime/integrity/parameter_digests.h).
+// have none: lane audits compare those (runtime/integrity/parameter_check.h).
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -42,6 +44,13 @@ struct RankContext {
   // Returns whether this rank counts for its tensor group: state that all ranks of a tensor group have is
   // saved, and summed, by the first of them only.
   bool counts_replicated() const { return coordinate.tensor == 0; }
+  // Returns whether enough copies of the model are left without these ranks of the communicator, which there are.
+  bool can_spare(std::span<const int> ranks) const {
+    std::set<int> copies;  // that lose a rank
+    for (const int each : ranks) copies.insert(mesh.coordinate_of(each).data);
+    const int left = mesh.shape().data - static_cast<int>(copies.size());
+    return !ranks.empty() && left >= config.elastic.min_data_parallel;
+  }
   // Returns the network through which ranks connect to each other beside the communicator; one for each
   // purpose.
   SealedNetwork network(std::string purpose) const { return {env, secret.value(), std::move(purpose)}; }

@@ -13,12 +13,12 @@
 #include "parallel/comm/communicator.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/result.h"
+#include "runtime/integrity/op_checks.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/replay/recorded_steps.h"
 #include "runtime/replay/replay_source.h"
 #include "runtime/replay/step_samples.h"
-#include "runtime/train/step_checks.h"
 
 namespace holdfast::replay {
 

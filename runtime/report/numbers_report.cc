@@ -30,13 +30,13 @@ struct ActionStyle {
   std::string_view action, css_class, words;
 };
 constexpr std::array<ActionStyle, 7> styles = {{
-    {verdict_values::none, "verdict-none", "told"},
-    {verdict_values::redo, "verdict-redo", "computed again"},
-    {verdict_values::clip, "verdict-clip", "clipped"},
-    {verdict_values::skip, "verdict-skip", "skipped"},
-    {verdict_values::rollback, "verdict-rollback", "went back"},
-    {verdict_values::evict, "verdict-evict", "rank left out"},
-    {verdict_values::stop, "verdict-stop", "run ended"},
+    {name_of(VerdictAction::none), "verdict-none", "told"},
+    {name_of(VerdictAction::redo), "verdict-redo", "computed again"},
+    {name_of(VerdictAction::clip), "verdict-clip", "clipped"},
+    {name_of(VerdictAction::skip), "verdict-skip", "skipped"},
+    {name_of(VerdictAction::rollback), "verdict-rollback", "went back"},
+    {name_of(VerdictAction::evict), "verdict-evict", "rank left out"},
+    {name_of(VerdictAction::stop), "verdict-stop", "run ended"},
 }};
 
 const ActionStyle* style_of(std::string_view action) {
@@ -74,10 +74,10 @@ std::string verdict_rows(const NumbersLog& numbers, std::size_t count) {
   return rows;
 }
 
-std::string hardware_table(const std::vector<BlamedHardware>& records) {
+std::string hardware_table(const std::vector<SuspectHardware>& records) {
   if (records.empty()) return "";
   std::string rows;
-  for (const BlamedHardware& record : records) {
+  for (const SuspectHardware& record : records) {
     fmt::format_to(std::back_inserter(rows),
                    "<tr><td class=\"name\">{}</td>{}{}<td>{}</td><td>{}</td><td>{}</td></tr>\n",
                    record.host.empty() ? "not known" : escape_html(record.host),

@@ -134,7 +134,8 @@ std::string facts_section(const RunHistory& history) {
   std::string text;
   std::string steps_remark =
       history.planned_steps > 0 ? fmt::format("of {}", grouped(history.planned_steps)) : "";
-  if (const std::size_t skipped = history.numbers.steps_with(verdict_values::skip).size(); skipped > 0)
+  if (const std::size_t skipped = history.numbers.steps_with(name_of(VerdictAction::skip)).size();
+      skipped > 0)
     steps_remark += fmt::format("{}{} skipped", steps_remark.empty() ? "" : ", ", grouped(skipped));
   text += fact("Steps", grouped(step), steps_remark);
   text += fact("Training loss", loss.empty() ? "–" : fmt::format("{:.4f}", loss.back().y),

@@ -34,20 +34,21 @@ void add(std::string& text, const std::string& clause) {
 std::map<std::string, std::vector<std::uint64_t>> kept_steps(const NumbersLog& numbers) {
   std::map<std::string, std::vector<std::uint64_t>> steps;
   for (const VerdictEvent& verdict : numbers.verdicts) {
-    const bool is_kept = verdict.action == verdict_values::none || verdict.action == verdict_values::redo;
+    const bool is_kept =
+        verdict.action == name_of(VerdictAction::none) || verdict.action == name_of(VerdictAction::redo);
     if (is_kept && !is_of_hardware(verdict)) steps[verdict.what].push_back(verdict.step);
   }
   for (auto& [kind, each] : steps) std::ranges::sort(each);
   return steps;
 }
 
-// Returns whether the verdict stays when its step is computed again: it blames hardware, or took the run back, which
+// Returns whether the verdict stays when its step is computed again: it is about hardware, or took the run back, which
 // is why the step comes again.
 bool stays(const VerdictEvent& verdict) {
-  return is_of_hardware(verdict) || verdict.action == verdict_values::rollback;
+  return is_of_hardware(verdict) || verdict.action == name_of(VerdictAction::rollback);
 }
 
-std::string sentence_of(const BlamedHardware& record) {
+std::string sentence_of(const SuspectHardware& record) {
   std::string who = "some rank";
   if (record.rank.has_value())
     who = fmt::format("rank {}{}", *record.rank, record.host.empty() ? "" : " (host " + record.host + ")");
@@ -70,7 +71,7 @@ std::string sentence_of(const BlamedHardware& record) {
 }  // namespace
 
 bool is_of_hardware(const VerdictEvent& verdict) {
-  return verdict.what == verdict_values::corruption;
+  return verdict.what == name_of(VerdictKind::corruption);
 }
 
 std::string rank_of(const VerdictEvent& verdict) {
@@ -114,21 +115,21 @@ std::size_t NumbersLog::compared_steps() const {
   return steps.size();
 }
 
-std::vector<BlamedHardware> NumbersLog::hardware() const {
-  std::map<std::pair<std::string, std::optional<int>>, BlamedHardware> records;
+std::vector<SuspectHardware> NumbersLog::hardware() const {
+  std::map<std::pair<std::string, std::optional<int>>, SuspectHardware> records;
   for (const VerdictEvent& verdict : verdicts) {
     if (!is_of_hardware(verdict)) continue;
     const std::string host = verdict.host.value_or("");
-    BlamedHardware& record = records[{host, verdict.rank}];
+    SuspectHardware& record = records[{host, verdict.rank}];
     record.host = host;
     record.rank = verdict.rank;
-    (verdict.of == verdict_values::state   ? record.memory_steps
-     : verdict.of == verdict_values::links ? record.link_steps
-                                           : record.computed_steps)
+    (verdict.of == name_of(VerdictSubject::state)   ? record.memory_steps
+     : verdict.of == name_of(VerdictSubject::links) ? record.link_steps
+                                                    : record.computed_steps)
         .push_back(verdict.step);
-    if (verdict.action == verdict_values::evict) record.evicted_steps.push_back(verdict.step);
+    if (verdict.action == name_of(VerdictAction::evict)) record.evicted_steps.push_back(verdict.step);
   }
-  std::vector<BlamedHardware> sorted;
+  std::vector<SuspectHardware> sorted;
   for (auto& [who, record] : records) {
     std::ranges::sort(record.computed_steps);
     std::ranges::sort(record.memory_steps);
@@ -153,14 +154,16 @@ std::string summary_of(const NumbersLog& numbers) {
     if (!steps.empty())
       add(text, fmt::format("{} {} ({})", counted(steps.size(), "step"), words, list_of(steps)));
   };
-  add_steps(verdict_values::skip, "skipped");
-  add_steps(verdict_values::clip, "clipped");
-  if (const std::vector<std::uint64_t> steps = numbers.steps_with(verdict_values::rollback); !steps.empty())
+  add_steps(name_of(VerdictAction::skip), "skipped");
+  add_steps(name_of(VerdictAction::clip), "clipped");
+  if (const std::vector<std::uint64_t> steps = numbers.steps_with(name_of(VerdictAction::rollback));
+      !steps.empty())
     add(text, fmt::format("went back from {}", at_steps(steps)));
   for (const auto& [kind, steps] : kept_steps(numbers))
     add(text, fmt::format("{} judged {} and kept ({})", counted(steps.size(), "step"), kind, list_of(steps)));
-  for (const BlamedHardware& record : numbers.hardware()) add(text, sentence_of(record));
-  if (const std::vector<std::uint64_t> steps = numbers.steps_with(verdict_values::stop); !steps.empty())
+  for (const SuspectHardware& record : numbers.hardware()) add(text, sentence_of(record));
+  if (const std::vector<std::uint64_t> steps = numbers.steps_with(name_of(VerdictAction::stop));
+      !steps.empty())
     add(text, fmt::format("ended by the numbers of {}", at_steps(steps)));
   return text;
 }

@@ -13,22 +13,47 @@
 
 namespace holdfast::run {
 
-// Names the values that training writes into the fields of the events. A log may have others.
-namespace verdict_values {
-inline constexpr std::string_view corruption = "corruption";                    // kind
-inline constexpr std::string_view none = "none", redo = "redo", clip = "clip";  // action
-inline constexpr std::string_view state = "state", update = "update",
-                                  links = "links";  // of, beside fields of StepEvent
-inline constexpr std::string_view skip = "skip", rollback = "rollback", evict = "evict", stop = "stop";
-}  // namespace verdict_values
+// What a verdict says: VerdictEvent::what, action and of. A log may have other values.
+enum class VerdictKind : std::uint8_t {
+  fine,        // no verdict is written
+  nonfinite,   // loss or norm is NaN or infinite
+  spike,       // loss or norm is far above the window
+  drift,       // the loss has risen over many steps; nothing is wrong with this step in particular
+  dead,        // the norm is exactly 0 although targets count and the loss is not 0
+  corruption,  // hardware gave other numbers than it should
+};
+enum class VerdictAction : std::uint8_t {
+  none,      // make the update
+  redo,      // compute the step again from the same state and data, without an update
+  clip,      // make the update with gradients scaled down to median_norm()
+  skip,      // the step counts, its update is not made: NumbersHistory::skip()
+  stop,      // end the run, exit code 20
+  rollback,  // go back to an older state; after a spike, without the data up to this step
+  evict,     // ranks leave; the others make the step without them
+};
+enum class VerdictSubject : std::uint8_t { loss, grad_norm, state, update, links };
 
-// Returns whether the verdict blames hardware: the same numbers were not the same again.
+// The names of these in the log.
+constexpr std::string_view name_of(VerdictKind kind) {
+  constexpr std::string_view names[] = {"fine", "nonfinite", "spike", "drift", "dead", "corruption"};
+  return names[static_cast<std::size_t>(kind)];
+}
+constexpr std::string_view name_of(VerdictAction action) {
+  constexpr std::string_view names[] = {"none", "redo", "clip", "skip", "stop", "rollback", "evict"};
+  return names[static_cast<std::size_t>(action)];
+}
+constexpr std::string_view name_of(VerdictSubject subject) {
+  constexpr std::string_view names[] = {"loss", "grad_norm", "state", "update", "links"};
+  return names[static_cast<std::size_t>(subject)];
+}
+
+// Returns whether the verdict is about hardware: the same numbers were not the same again.
 bool is_of_hardware(const VerdictEvent& verdict);
 // Returns "rank 1 (host a)"; empty if the verdict names no rank.
 std::string rank_of(const VerdictEvent& verdict);
 
-// BlamedHardware holds what was found about the hardware of one rank on one host.
-struct BlamedHardware {
+// SuspectHardware holds what was found about the hardware of one rank on one host.
+struct SuspectHardware {
   std::string host = {};                           // empty: not known which
   std::optional<int> rank = {};                    // absent: not known which
   std::vector<std::uint64_t> computed_steps = {};  // whose numbers it computed wrong, ascending
@@ -42,20 +67,20 @@ struct BlamedHardware {
 
 struct NumbersLog {
   // The verdicts are in the order of the log. Of a step that was computed again after a recovery the last one
-  // counts, and a start forgets those behind the step that it resumes from. Verdicts that blame hardware, or took
+  // counts, and a start forgets those behind the step that it resumes from. Verdicts about hardware, or that took
   // the run back, all stay.
   std::vector<VerdictEvent> verdicts = {};
 
   // Takes the next event of the log. What is no start and no verdict changes nothing.
   void take(const Json& event);
 
-  // Returns the steps with this action that do not blame hardware, ascending.
+  // Returns the steps with this action that are not about hardware, ascending.
   std::vector<std::uint64_t> steps_with(std::string_view action) const;
   // Returns how many steps were computed more than once before their update, to compare the bits.
   std::size_t compared_steps() const;
-  // Returns a record for each rank and host that a verdict blames, by host and rank; those that are not known
+  // Returns a record for each rank and host that a verdict names, by host and rank; those that are not known
   // come first.
-  std::vector<BlamedHardware> hardware() const;
+  std::vector<SuspectHardware> hardware() const;
 
  private:
   void forget_after(std::uint64_t step);

@@ -153,10 +153,10 @@ namespace {
 Json json_of(const NumbersLog& numbers) {
   Json json = Json::object();
   json["verdicts"] = numbers.verdicts.size();
-  json["skipped_steps"] = Json(numbers.steps_with(verdict_values::skip));
+  json["skipped_steps"] = Json(numbers.steps_with(name_of(VerdictAction::skip)));
   json["compared_steps"] = numbers.compared_steps();
   Json hardware = Json::array();
-  for (const BlamedHardware& record : numbers.hardware()) {
+  for (const SuspectHardware& record : numbers.hardware()) {
     Json each = Json::object();
     if (!record.host.empty()) each["host"] = record.host;
     if (record.rank.has_value()) each["rank"] = *record.rank;

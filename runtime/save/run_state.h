@@ -33,7 +33,7 @@ struct RunState {
   // none. Not the same in other layouts.
   std::uint64_t audited_step = 0;
   // Holds what concerns this rank alone, and is not saved: the step that its worker began with, and
-  // Worker::sound_step() where the worker is given no other place for it.
+  // Worker::verified_step() where the worker is given no other place for it.
   std::optional<std::uint64_t> first_step = {}, sound_step = {};
 };
 

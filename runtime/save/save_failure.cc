@@ -8,7 +8,6 @@
 #include "parallel/comm/gather.h"
 #include "runtime/os/errno_reason.h"
 #include "runtime/os/retry.h"
-#include "runtime/rank/spare_ranks.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 
@@ -78,7 +77,7 @@ Result<void> agree_on_written(const StateView& view, const DiskTier& tier, const
       .failed = !mine.ok() && mine.error().reach != Reach::run && !is_full_for_all(tier, mine.error()),
       .writes = try_to_write(view, store.pending_directory(step)).ok()};
   HF_TRY(const std::vector<WriteProof> proofs, gather(communicator, waiter, proof));
-  if (!can_spare(view.rank, unfit_ranks(proofs))) return outcome;
+  if (!view.rank.can_spare(unfit_ranks(proofs))) return outcome;
   return agree_on_fitness(communicator, waiter, proof.is_unfit() ? mine : Result<void>(), host,
                           Examined::own);
 }

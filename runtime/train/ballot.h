@@ -9,6 +9,7 @@
 #include "parallel/comm/rank_sum.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/exact_sum.h"
+#include "runtime/integrity/step_access.h"
 #include "runtime/save/save_records.h"
 
 namespace holdfast::train {
@@ -26,21 +27,7 @@ struct Ballot {
   std::int64_t due_to_disk = 0, due_to_ram = 0;  // set by rank 0 alone
   std::int64_t due_asked_for = 0;
   SaveVotes saves = {};
-  // Set by a rank whose bits of this attempt at the step differ from those of its last and its first one.
-  std::int64_t differs_from_last = 0, differs_from_first = 0;
-  // Set by a rank whose last update found damage of its state at rest, or was wrong (finds_damage()).
-  std::int64_t damaged = 0;
-  // Set by a rank whose device computed a product with a known result wrong (product_test.h).
-  std::int64_t wrong_products = 0;
-  // Digests of the audited lane's gradients, added by the ranks that run the lane in any case, taken off by
-  // those that compute it once more: 0 where they are the same.
-  Digest audit = {};
-  // LinkDigests::balance(): 0 where every link between replicas delivered the gradients that were sent.
-  Digest links = {};
-  // Terms of ParameterDigests at the steps of audits: 0 where all ranks hold the parameters that they must.
-  Digest parameters = {};
-  // Terms of run_state_term(): 0 where all ranks hold the same state of the run, as far as it is no tensor.
-  Digest run_state = {};
+  CheckVotes checks = {};
 
   static constexpr void visit_words(auto& self, auto&& visit) {
     visit(self.loss);
@@ -57,14 +44,7 @@ struct Ballot {
     visit(self.due_to_ram);
     visit(self.due_asked_for);
     visit(self.saves);
-    visit(self.differs_from_last);
-    visit(self.differs_from_first);
-    visit(self.damaged);
-    visit(self.wrong_products);
-    visit(self.audit);
-    visit(self.links);
-    visit(self.parameters);
-    visit(self.run_state);
+    visit(self.checks);
   }
 };
 

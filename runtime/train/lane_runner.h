@@ -6,7 +6,7 @@
 // gradients may be written when those of the lane before have left the buffer; its first forwards do not wait
 // for that. A rank without a lane in the last wave only takes part in the reduction of that wave.
 //
-// A lane audit (verdict/audit_plan.h) computes a lane once more, of this rank or another one, for the digests
+// A lane audit (runtime/integrity/lane_check.h) computes a lane once more, of this rank or another one, for the digests
 // of its gradients alone: nothing is reduced.
 #pragma once
 
@@ -23,7 +23,7 @@
 #include "parallel/tensor/tensor_group.h"
 #include "runtime/core/digest.h"
 #include "runtime/data/loader.h"
-#include "runtime/integrity/lane_digests.h"
+#include "runtime/integrity/lane_check.h"
 #include "runtime/model/model.h"
 #include "runtime/rank/rank_context.h"
 #include "runtime/save/run_state.h"

@@ -31,7 +31,7 @@ std::string decimal(double value, int decimals) {
 }
 
 bool is_skipped(const StepOutcome& outcome) {
-  return outcome.verdict.has_value() && outcome.verdict->action == name_of(VerdictAction::skip);
+  return outcome.action == VerdictAction::skip;
 }
 
 }  // namespace

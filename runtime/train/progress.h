@@ -58,7 +58,7 @@ class Progress {
   // Prints a console line for the first step, every `every_steps` and the last one, and writes an event for
   // every step.
   void stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
-  // Reports numbers that were in doubt, on the console and as an event. `rollback`: where the run goes back.
+  // Reports suspicious numbers, on the console and as an event. `rollback`: where the run goes back.
   void judged(VerdictEvent verdict, const std::optional<Rollback>& rollback);
   void evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
   void saved(const SaveReport& report, const std::string& directory);

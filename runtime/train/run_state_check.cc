@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <map>
-
-#include "runtime/integrity/parameter_digests.h"
 
 namespace holdfast::train {
 namespace {
@@ -62,34 +59,6 @@ Digest digest_of_run_state(const RunState& state) {
   }
   for (const std::uint64_t step : numbers.skipped()) words.add(step, 0);
   return words.value();
-}
-
-Digest run_state_term(const Digest& digest, bool is_at, int rank, int ranks) {
-  constexpr std::uint64_t group = 0x72756e5f73746174;  // another one than those of parameters
-  Digest term = agreement_term({.group = group, .member = rank, .members = ranks}, digest);
-  if (!is_at) term += {.high = 1, .low = 1};
-  return term;
-}
-
-RunStateDissent dissent_of(std::span<const HeldRunState> ranks) {
-  RunStateDissent dissent{.step = ranks.front().step};
-  std::map<std::string, std::vector<int>> holders;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    dissent.step = std::min(dissent.step, ranks[rank].step);
-    if (ranks[rank].is_at) {
-      holders[ranks[rank].digest].push_back(static_cast<int>(rank));
-    } else {
-      dissent.changed.push_back(static_cast<int>(rank));
-    }
-  }
-  const std::size_t alike = ranks.size() - dissent.changed.size();
-  const auto has_most = [&](const auto& each) { return 2 * each.second.size() > alike; };
-  dissent.is_known = holders.empty() || std::ranges::any_of(holders, has_most);
-  for (const auto& each : holders)
-    if (!has_most(each))
-      dissent.changed.insert(dissent.changed.end(), each.second.begin(), each.second.end());
-  std::ranges::sort(dissent.changed);
-  return dissent;
 }
 
 }  // namespace holdfast::train

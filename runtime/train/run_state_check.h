@@ -3,17 +3,14 @@
 // update:
 //
 //   - RunPosition: step and position in the data follow from those that the worker began with.
-//   - All ranks hold the same: each adds a term of its digest to the vote of every step (Ballot::run_state), and the
+//   - All ranks hold the same: each adds a term of its digest to the vote of every step (run_state_term()), and the
 //     sum is 0 where they do.
 //
-// Pure. Nothing is allocated but by dissent_of().
+// Pure. Nothing is allocated.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "runtime/core/digest.h"
 #include "runtime/save/run_state.h"
@@ -42,29 +39,5 @@ class RunPosition {
 
 // Returns the digest of what is the same on all ranks after every step.
 Digest digest_of_run_state(const RunState& state);
-
-// Returns what a rank adds to the vote. `is_at`: of its RunPosition; no sum is 0 where it is false.
-Digest run_state_term(const Digest& digest, bool is_at, int rank, int ranks);
-
-// HeldRunState is what one rank holds.
-struct HeldRunState {
-  std::string digest = {};
-  bool is_at = true;
-  std::uint64_t step = 0;  // RunPosition::step_of()
-
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("digest", self.digest);
-    visit("is_at", self.is_at);
-    visit("step", self.step);
-  }
-};
-
-// RunStateDissent says whose state has changed.
-struct RunStateDissent {
-  std::vector<int> changed = {};  // ranks, ascending; all that differ where it is not known
-  bool is_known = true;           // of two that differ nobody knows which
-  std::uint64_t step = 0;         // that all ranks have made
-};
-RunStateDissent dissent_of(std::span<const HeldRunState> ranks);
 
 }  // namespace holdfast::train

@@ -5,9 +5,9 @@
 
 #include "parallel/comm/device_wait.h"
 #include "runtime/device/device_span.h"
+#include "runtime/integrity/step_check.h"
 #include "runtime/optim/schedule.h"
-#include "runtime/train/product_judgement.h"
-#include "runtime/train/step_judgement.h"
+#include "runtime/train/step_attempt.h"
 
 namespace holdfast::train {
 namespace {
@@ -39,13 +39,11 @@ void advance(RunState& state, const BatchShape& shape, const Digest& data, const
                             Digest{.high = outcome.step, .low = std::bit_cast<std::uint64_t>(outcome.loss)});
 }
 
-// Remembers the step in the state, by which later ones are judged.
-void remember(NumbersHistory& history, const JudgedStep& judged, std::uint64_t step) {
-  if (judged.action == VerdictAction::skip) return history.skip(step);
-  history.add({.step = step,
-               .loss = judged.attempt.loss,
-               .grad_norm = judged.attempt.grad_norm,
-               .counted_targets = judged.attempt.sums.counted_targets});
+// Remembers the step in the state, by which later ones are checked.
+void remember(NumbersHistory& history, const CheckedStep& checked) {
+  const StepNumbers& numbers = checked.attempt.numbers;
+  if (checked.action == VerdictAction::skip) return history.skip(numbers.step);
+  history.add(numbers);
 }
 
 // Notes up to which step the ranks have proved to compute right.
@@ -53,8 +51,8 @@ void note_audit(Worker& worker, const LaneAudit& audit) {
   const int replica = worker.rank().coordinate.data;
   // A rank that audits itself does not find a unit that gives the same wrong numbers every time.
   if (audit.owner != audit.auditor && (audit.owner == replica || audit.auditor == replica))
-    worker.note_sound_step();
-  worker.checks().parameters.note_sound_step(worker.state().step);
+    worker.note_verified_step();
+  worker.checks().parameters.note_verified_step(worker.state().step);
   const Workload& workload = worker.workload();
   RunState& state = worker.state();
   const std::uint64_t proved = proved_step(worker.first_step(), state.step, workload.audit_every_steps,
@@ -62,12 +60,11 @@ void note_audit(Worker& worker, const LaneAudit& audit) {
   state.audited_step = std::max(state.audited_step, proved);
 }
 
-StepOutcome outcome_of(Worker& worker, const Attempt& first, const JudgedStep& judged) {
-  const Ballot& sums = first.sums;
+StepOutcome outcome_of(Worker& worker, const Ballot& sums, const CheckedStep& checked) {
   const std::uint64_t step = worker.state().step + 1;
   return {.step = step,
-          .loss = judged.attempt.loss,
-          .grad_norm = judged.attempt.grad_norm,
+          .loss = checked.attempt.numbers.loss,
+          .grad_norm = checked.attempt.numbers.grad_norm,
           .learning_rate = learning_rate_at(worker.rank().config.optimizer, static_cast<std::int64_t>(step),
                                             worker.rank().config.training.steps),
           .stop = sums.stops > 0,
@@ -78,23 +75,24 @@ StepOutcome outcome_of(Worker& worker, const Attempt& first, const JudgedStep& j
                   .to_ram = sums.due_to_ram > 0,
                   .asked_for = sums.due_asked_for > 0},
           .saves = sums.saves,
-          .verdict = judged.report,
-          .ends_steps = judged.action == VerdictAction::stop || judged.action == VerdictAction::rollback,
-          .leaving_ranks = judged.leaving_ranks,
-          .rollback = judged.rollback};
+          .action = checked.action,
+          .verdict = checked.report,
+          .ends_steps = ends_steps(checked.action),
+          .leaving_ranks = checked.leaving_ranks,
+          .rollback = checked.rollback};
 }
 
-void launch_update(Worker& worker, const StepOutcome& outcome, const JudgedStep& judged) {
+void launch_update(Worker& worker, const StepOutcome& outcome, const CheckedStep& checked) {
   double largest_norm = worker.rank().config.optimizer.gradient_clip;
-  if (judged.norm_limit > 0.0 && (largest_norm <= 0.0 || judged.norm_limit < largest_norm))
-    largest_norm = judged.norm_limit;
+  if (checked.norm_limit > 0.0 && (largest_norm <= 0.0 || checked.norm_limit < largest_norm))
+    largest_norm = checked.norm_limit;
   const DeviceSpan span(worker.rank().spans, worker.rank().device, {.kind = SpanKind::update});
   worker.optimizer().launch_update(
       worker.rank().device,
       {.step = static_cast<std::int64_t>(outcome.step),
        .learning_rate = outcome.learning_rate,
-       .gradient_scale = judged.attempt.gradient_factor * clip_scale(largest_norm, outcome.grad_norm)});
-  if (judged.attempt.audit.has_value())
+       .gradient_scale = checked.attempt.gradient_factor * clip_scale(largest_norm, outcome.grad_norm)});
+  if (checked.attempt.audit.has_value())
     worker.optimizer().launch_frozen_check(worker.rank().device, outcome.step);
 }
 
@@ -104,23 +102,24 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   HF_FAULT_POINT(worker.rank().faults, "step.begin");
   // A loader that could not begin returns its error with the first microbatch, and so to the vote.
   if (take_jump(worker.state())) static_cast<void>(worker.jump_in_data().ok());
-  HF_TRY(const Attempt first, attempt_step(worker, request));
-  HF_TRY(const JudgedStep judged, judge_step(worker, first));
-  StepOutcome outcome = outcome_of(worker, first, judged);
+  HF_TRY(const VotedStep voted, attempt_step(worker, request));
+  const StepAccess access = access_to_step(worker);
+  HF_TRY(const CheckedStep checked, check_step(access, voted.attempt));
+  StepOutcome outcome = outcome_of(worker, voted.sums, checked);
   if (outcome.ends_steps) return outcome;
-  const bool updates = judged.action != VerdictAction::skip;
+  const bool updates = checked.action != VerdictAction::skip;
   if (updates) {
     HF_FAULT_POINT(worker.rank().faults, "step.before_update");
-    launch_update(worker, outcome, judged);
+    launch_update(worker, outcome, checked);
     HF_TRY_VOID(finish_update(worker));
   }
-  remember(worker.state().numbers, judged, outcome.step);
-  advance(worker.state(), worker.workload().batch_shape, judged.attempt.sums.data, outcome);
+  remember(worker.state().numbers, checked);
+  advance(worker.state(), worker.workload().batch_shape, checked.attempt.data, outcome);
   worker.position().made_step();
-  if (judged.attempt.audit.has_value()) note_audit(worker, *judged.attempt.audit);
+  if (checked.attempt.audit.has_value()) note_audit(worker, *checked.attempt.audit);
   HF_FAULT_POINT(worker.rank().faults, "step.before_gather");
   if (updates) outcome.gathers = worker.parameter_gather().begin(ParameterGather::Which::trained);
-  if (judged.attempt.audit.has_value()) test_products(worker);
+  if (checked.attempt.audit.has_value()) test_products(access_to_step(worker));
   HF_FAULT_POINT(worker.rank().faults, "step.end");
   return outcome;
 }

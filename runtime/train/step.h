@@ -1,5 +1,5 @@
 // Makes one training step as a transaction: forward and backward of this rank's lanes, lane reduction, one
-// vote of all ranks (step_attempt.h), a verdict on its numbers (step_judgement.h), then the update. A step that
+// vote of all ranks (step_attempt.h), the checks of its numbers (runtime/integrity/step_check.h), then the update. A step that
 // is not voted for changes nothing. When it returns, updated
 // parameters may still be on their way to and from other ranks (Worker::parameter_gather).
 #pragma once
@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/integrity/step_access.h"
 #include "runtime/run/event.h"
 #include "runtime/run/requests.h"
 #include "runtime/save/save_records.h"
-#include "runtime/train/step_judgement.h"
 #include "runtime/train/step_request.h"
 #include "runtime/train/worker.h"
 
@@ -33,11 +33,11 @@ struct StepOutcome {
   // Outcome of starting the all-gather of the updated parameters. On an error a peer is gone and this rank
   // must leave; the step is made all the same.
   Result<void> gathers = {};
-  // Finding of a step whose numbers were in doubt; absent where they were not.
+  VerdictAction action = VerdictAction::none;  // CheckedStep::action, report, leaving_ranks and rollback
   std::optional<VerdictEvent> verdict = {};
-  bool ends_steps = false;                // by that verdict; nothing was changed
-  std::vector<int> leaving_ranks = {};    // JudgedStep::leaving_ranks
-  std::optional<Rollback> rollback = {};  // JudgedStep::rollback
+  bool ends_steps = false;  // by that verdict; nothing was changed
+  std::vector<int> leaving_ranks = {};
+  std::optional<Rollback> rollback = {};
 };
 
 // Makes the next step. Errors: trouble or a loader error of some rank (agreed: all ranks return it, the

@@ -5,10 +5,13 @@
 
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/device_wait.h"
+#include "runtime/integrity/lane_check.h"
+#include "runtime/integrity/state_check.h"
+#include "runtime/optim/schedule.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"
-#include "runtime/train/damage_judgement.h"
+#include "runtime/train/sample_text.h"
 
 namespace holdfast::train {
 namespace {
@@ -126,14 +129,14 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
 
 // Brings the lanes' numbers to the vote, with what else this rank's ballot says already. The device is checked
 // after the wait for a snapshot, so that no snapshot is voted on that the device has not delivered completely.
-Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<LaneAudit>& audit,
-                        Ballot ballot) {
+Result<VotedStep> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<LaneAudit>& audit,
+                          Ballot ballot) {
   const AuditDigests digests = digests_of(worker, audit);
-  ballot.audit = audit_term(digests);
-  ballot.links = worker.reduction().links().balance();
-  if (audit.has_value()) ballot.parameters = worker.checks().parameters.term();
-  ballot.damaged = finds_damage(worker) ? 1 : 0;
-  ballot.run_state = run_state_term(worker);
+  ballot.checks.audit = audit_term(digests);
+  ballot.checks.links = worker.reduction().links().balance();
+  if (audit.has_value()) ballot.checks.parameters = worker.checks().parameters.term();
+  ballot.checks.corrupted = finds_corruption(worker) ? 1 : 0;
+  ballot.checks.run_state = run_state_term(worker);
   Result<void>& failure = lanes.failure;
   if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);
   sum_blocks(worker, lanes, ballot);
@@ -148,19 +151,99 @@ Result<Attempt> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<
                                  worker.rank().env.host_name(), Examined::own));
   }
   const double factor = mean_factor(worker, ballot);
-  return Attempt{
-      .sums = ballot,
-      .loss = ballot.loss.value() / static_cast<double>(std::max<std::int64_t>(1, ballot.counted_targets)),
-      .grad_norm = factor * std::sqrt(ballot.square_norm.value()),
-      .gradient_factor = factor,
-      .losses = lanes.losses,
-      .audit = audit,
-      .digests = digests};
+  const auto targets = static_cast<double>(std::max<std::int64_t>(1, ballot.counted_targets));
+  return VotedStep{.sums = ballot,
+                   .attempt = {.numbers = {.step = worker.state().step + 1,
+                                           .loss = ballot.loss.value() / targets,
+                                           .grad_norm = factor * std::sqrt(ballot.square_norm.value()),
+                                           .counted_targets = ballot.counted_targets},
+                               .votes = ballot.checks,
+                               .square_norm = ballot.square_norm,
+                               .data = ballot.data,
+                               .gradient_factor = factor,
+                               .losses = lanes.losses,
+                               .audit = audit,
+                               .digests = digests}};
+}
+
+// Makes the lanes of the step in hand again: StepAccess::attempt_again().
+Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier, int audit_retry) {
+  enter(worker.rank().watch, Phase::step, worker.state().step + 1);
+  HF_TRY(const bool restored, restore_parameters(worker));
+  // A loader that could not begin returns its error with the first microbatch, and so to the vote.
+  static_cast<void>(worker.start_loader().ok());
+  LaneOutcome lanes;
+  const std::optional<LaneAudit> audit = audit_of(worker, audit_retry);
+  HF_TRY_VOID(run_lanes(worker, audit, lanes));
+  const AttemptBits bits = access_to_step(worker).bits_of({.losses = lanes.losses});
+  HF_TRY(VotedStep voted, vote_on(worker, lanes, audit,
+                                  {.checks = {.differs_from_last = bits == earlier.back() ? 0 : 1,
+                                              .differs_from_first = bits == earlier.front() ? 0 : 1}}));
+  voted.attempt.restored_parameters = restored;
+  return std::move(voted.attempt);
+}
+
+// Returns the factors that the last update of this rank should have had, computed from the step once more.
+UpdateFactors right_factors(const Worker& worker, UpdateScalars scalars) {
+  const Config& config = worker.rank().config;
+  scalars.learning_rate = learning_rate_at(config.optimizer, scalars.step, config.training.steps);
+  return update_factors(config.optimizer, scalars);
+}
+
+bool made_wrong_update(Worker& worker) {
+  const auto& last = worker.optimizer().last_update();
+  return last.has_value() && last->factors != right_factors(worker, last->scalars);
+}
+
+HeldState held_state(Worker& worker) {
+  HeldState held{.run_state = {.digest = to_hex(digest_of_run_state(worker.state())),
+                               .is_at = worker.position().is_at(worker.state()),
+                               .step = worker.position().step_of(worker.state())}};
+  if (made_wrong_update(worker)) {
+    const auto& last = worker.optimizer().last_update();
+    held.is_of_update = true;
+    held.used_rate = last->factors.learning_rate;
+    held.right_rate = right_factors(worker, last->scalars).learning_rate;
+  }
+  const std::optional<StateFinding> finding = worker.optimizer().finding();
+  if (!finding.has_value()) return held;
+  held.blocks = finding->block_count;
+  held.tensor = finding->first_block.tensor;
+  held.first_element = finding->first_block.first_element();
+  held.elements = finding->first_block.element_count();
+  held.has_frozen = finding->frozen_sound_step.has_value();
+  held.frozen_verified_step = finding->frozen_sound_step.value_or(0);
+  return held;
+}
+
+void check_frozen(Worker& worker) {
+  const RankContext& rank = worker.rank();
+  if (worker.optimizer().finding().has_value()) return;
+  worker.optimizer().launch_frozen_check(rank.device, worker.state().step);
+  wait_for_device(rank.device, rank.communicator);
+}
+
+void check_state(Worker& worker) {
+  const RankContext& rank = worker.rank();
+  worker.optimizer().check_state(rank.device, worker.state().step, [&rank] {
+    wait_for_device(rank.device, rank.communicator);
+    mark(rank.watch);  // a large shard takes seconds, which is no hang
+  });
+}
+
+// Returns how many roll-backs were made within rollback_window() steps before the step in hand.
+std::uint64_t recent_rollbacks(const Worker& worker) {
+  const RunState& state = worker.state();
+  const std::uint64_t window = rollback_window(worker.rank().config.verdict);
+  std::uint64_t made = 0;
+  for (const DataJump& jump : state.jumps)
+    if (jump.at_step + window > state.step) made += jump.times;
+  return made;
 }
 
 }  // namespace
 
-Result<Attempt> attempt_step(Worker& worker, const StepRequest& request) {
+Result<VotedStep> attempt_step(Worker& worker, const StepRequest& request) {
   LaneOutcome lanes{.data = {}, .failure = request.trouble};
   const std::optional<LaneAudit> audit = audit_of(worker, 0);
   HF_TRY_VOID(run_lanes(worker, audit, lanes));
@@ -170,7 +253,7 @@ Result<Attempt> attempt_step(Worker& worker, const StepRequest& request) {
                 .restarts = request.restart.wanted ? 1 : 0,
                 .hosts_leaving = std::clamp(request.restart.hosts_leaving, 0, 2),
                 .due_asked_for = request.due.asked_for ? 1 : 0,
-                .wrong_products = worker.checks().products.finding().has_value() ? 1 : 0};
+                .checks = {.wrong_products = worker.checks().products.finding().has_value() ? 1 : 0}};
   if (worker.rank().communicator.rank() == 0) {
     ballot.due_to_disk = request.due.to_disk ? 1 : 0;
     ballot.due_to_ram = request.due.to_ram ? 1 : 0;
@@ -180,25 +263,49 @@ Result<Attempt> attempt_step(Worker& worker, const StepRequest& request) {
   return vote_on(worker, lanes, audit, ballot);
 }
 
-Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier, int audit_retry) {
-  enter(worker.rank().watch, Phase::step, worker.state().step + 1);
-  HF_TRY(const bool restored, restore_parameters(worker));
-  // A loader that could not begin returns its error with the first microbatch, and so to the vote.
-  static_cast<void>(worker.start_loader().ok());
-  LaneOutcome lanes;
-  const std::optional<LaneAudit> audit = audit_of(worker, audit_retry);
-  HF_TRY_VOID(run_lanes(worker, audit, lanes));
-  const AttemptBits bits = attempt_bits(worker, {.losses = lanes.losses});
-  HF_TRY(Attempt attempt, vote_on(worker, lanes, audit,
-                                  {.differs_from_last = bits == earlier.back() ? 0 : 1,
-                                   .differs_from_first = bits == earlier.front() ? 0 : 1}));
-  attempt.restored_parameters = restored;
-  return attempt;
+StepAccess access_to_step(Worker& worker) {
+  const Workload& workload = worker.workload();
+  RunState& state = worker.state();
+  const std::uint64_t bytes = workload.buckets.gradient_elements() * sizeof(float);
+  return {.rank = worker.rank(),
+          .parameters = worker.checks().parameters,
+          .products = worker.checks().products,
+          .history = state.numbers,
+          .reduction = worker.reduction(),
+          .buckets = workload.buckets,
+          .segments = worker.optimizer().segments(),
+          .gradients = {reinterpret_cast<std::byte*>(worker.stage().gradients()), bytes},
+          .host_access = worker.state_view().host_access,
+          .loss_sums = worker.stage().loss_sums(),
+          .rank_lanes = workload.rank_lanes,
+          .microbatches_per_lane = static_cast<std::size_t>(workload.batch_shape.microbatches_per_lane),
+          .audit_every_steps = workload.audit_every_steps,
+          .step = state.step,
+          .first_step = worker.first_step(),
+          .verified_step = worker.verified_step(),
+          .next_data_cursor = state.data_cursor + workload.batch_shape.samples_per_step(),
+          .rollbacks = recent_rollbacks(worker),
+          .attempt_again = [&worker](std::span<const AttemptBits> earlier,
+                                     int audit_retry) { return attempt_again(worker, earlier, audit_retry); },
+          .state = [&worker] { return held_state(worker); },
+          .check_frozen = [&worker] { check_frozen(worker); },
+          .check_state = [&worker] { check_state(worker); },
+          .op_checks = [&worker] { return worker.checks().ops_on(worker.rank().device); },
+          .describe_samples =
+              [&worker](int lane, int microbatch) {
+                return describe_samples(worker.data(), worker.rank().config, worker.state().data_cursor, lane,
+                                        microbatch);
+              }};
 }
 
-AttemptBits attempt_bits(Worker& worker, const Attempt& attempt) {
-  return {.losses = digest_of(std::as_bytes(worker.stage().loss_sums().first(attempt.losses))),
-          .gradients = digest_of(std::as_bytes(worker.reduction().square_sums()))};
+bool finds_corruption(Worker& worker) {
+  return worker.optimizer().finding().has_value() || made_wrong_update(worker);
+}
+
+Digest run_state_term(const Worker& worker) {
+  const Communicator& all = worker.rank().communicator;
+  return integrity::run_state_term(digest_of_run_state(worker.state()),
+                                   worker.position().is_at(worker.state()), all.rank(), all.size());
 }
 
 }  // namespace holdfast::train

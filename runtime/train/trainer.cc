@@ -208,6 +208,7 @@ Result<StepOutcome> Trainer::step() {
   }());
   if (outcome.ends_steps) {
     verdict_ = StepsVerdict{.event = *std::move(outcome.verdict),
+                            .action = outcome.action,
                             .leaving_ranks = std::move(outcome.leaving_ranks),
                             .rollback = outcome.rollback};
     return fail(ExitCode::communication, "{}", verdict_->event.reason);

@@ -8,11 +8,12 @@
 #include "checkpoint/candidates.h"
 #include "checkpoint/ram_tier.h"
 #include "parallel/comm/agreement.h"
+#include "runtime/integrity/state_check.h"
 #include "runtime/rank/return_wait.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/save.h"
 #include "runtime/save/save_failure.h"
-#include "runtime/train/damage_judgement.h"
+#include "runtime/train/step_attempt.h"
 
 namespace holdfast::train {
 namespace {
@@ -343,18 +344,17 @@ void TrainingSaves::failed(const SaveReport& report) {
   if (parts_.requests != nullptr) parts_.requests->ended(report.step, report.outcome);
 }
 
-// Looks for damage of the state before it is saved: what the last update found, and where no update follows all
+// Looks for corruption of the state before it is saved: what the last update found, and where no update follows all
 // that is in memory.
 Result<void> TrainingSaves::check_state(bool update_follows) {
   if (!parts_.worker.optimizer().checks_state()) return {};
-  HF_TRY(std::optional<DamagedState> damaged, look_for_damage(parts_.worker));
-  if (!damaged.has_value() && !update_follows) {
-    HF_TRY(damaged, examine_state(parts_.worker));
-  }
-  if (!damaged.has_value()) return {};
-  verdict_ = StepsVerdict{.event = std::move(damaged->report),
-                          .leaving_ranks = std::move(damaged->leaving_ranks),
-                          .rollback = Rollback{.trusted_step = damaged->trusted_step}};
+  HF_TRY(std::optional<CheckedStep> found,
+         check_state_to_save(access_to_step(parts_.worker), update_follows));
+  if (!found.has_value()) return {};
+  verdict_ = StepsVerdict{.event = *std::move(found->report),
+                          .action = found->action,
+                          .leaving_ranks = std::move(found->leaving_ranks),
+                          .rollback = found->rollback};
   return fail(ExitCode::communication, "{}", verdict_->event.reason);
 }
 
@@ -373,7 +373,7 @@ void TrainingSaves::keep_what_is_needed() {
   // Frozen tensors are compared at audits alone.
   const ParameterDigests& parameters = worker.checks().parameters;
   if (worker.workload().audit_every_steps > 0 && parameters.has_frozen())
-    needed = std::min(needed, parameters.sound_step().value_or(worker.first_step()));
+    needed = std::min(needed, parameters.verified_step().value_or(worker.first_step()));
   if (needed < state.step) parts_.store.keep_around(needed);
 }
 

@@ -12,7 +12,7 @@
 #include "checkpoint/store.h"
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/claim.h"
-#include "runtime/run/save_requests.h"
+#include "runtime/run/requests.h"
 #include "runtime/save/save_cadence.h"
 #include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"
@@ -48,9 +48,10 @@ struct TrainingParts {
 
 // StepsVerdict is a verdict that ends the steps, equal on all ranks.
 struct StepsVerdict {
-  VerdictEvent event = {};                // without time_us
-  std::vector<int> leaving_ranks = {};    // JudgedStep::leaving_ranks
-  std::optional<Rollback> rollback = {};  // JudgedStep::rollback
+  VerdictEvent event = {};  // without time_us
+  VerdictAction action = VerdictAction::none;
+  std::vector<int> leaving_ranks = {};    // CheckedStep::leaving_ranks
+  std::optional<Rollback> rollback = {};  // CheckedStep::rollback
 };
 
 // GivenUpSaves is what a fault leaves of the saves.

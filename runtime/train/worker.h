@@ -20,9 +20,7 @@
 #include "runtime/device/device.h"
 #include "runtime/device/host_access.h"
 #include "runtime/device/nccl_library.h"
-#include "runtime/integrity/lane_digests.h"
-#include "runtime/integrity/parameter_digests.h"
-#include "runtime/integrity/product_test.h"
+#include "runtime/integrity/step_check.h"
 #include "runtime/optim/sharded_optimizer.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/sealed_network.h"
@@ -38,28 +36,10 @@
 #include "runtime/train/run_state_check.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/stage_model.h"
-#include "runtime/train/step_checks.h"
 #include "runtime/train/workload.h"
 #include "watchdog/rank_watch.h"
 
 namespace holdfast::train {
-
-// HardwareChecks holds what a rank finds wrong numbers of its hardware with.
-struct HardwareChecks {
-  LaneDigests lanes;                     // two ranks compute the same lane
-  ParameterDigests parameters;           // all ranks hold the same parameters
-  ProductTest products = {};             // a product has the result that is known
-  std::unique_ptr<StepChecks> ops = {};  // all results of a step in doubt; null until they are wanted
-
-  // Returns `ops`. Its memory is allocated by the first call that finds some; null: there is none.
-  StepChecks* ops_on(Device& device) {
-    if (ops == nullptr) {
-      if (Result<std::unique_ptr<StepChecks>> made = StepChecks::make(device); made.ok())
-        ops = std::move(made).value();
-    }
-    return ops.get();
-  }
-};
 
 // WorkerInputs holds what a worker is built from; the referenced objects outlive the worker.
 struct WorkerInputs {
@@ -87,7 +67,7 @@ struct WorkerInputs {
   KeptMemory* kept = nullptr;  // the arena comes from it and goes back to it; null: allocated and freed
   SlotPool* slots = nullptr;   // shared slots come from it and go back to it; null: they are new
   std::optional<Secret> secret = {};  // secret of the connections between ranks; none: no connections
-  // Worker::sound_step() of this process, over all of its workers; null: of this worker alone.
+  // Worker::verified_step() of this process, over all of its workers; null: of this worker alone.
   std::optional<std::uint64_t>* sound_step = nullptr;
   // Record that findings about hardware are counted in, and the name of this rank's device in it
   // (hardware_name()); null: none is kept, and every finding is the first.
@@ -136,10 +116,10 @@ class Worker {
 
   // Returns the newest step up to which this rank has not computed wrong, as far as audits say: of the last one that
   // it passed, else the one that it began with.
-  std::uint64_t sound_step() const {
+  std::uint64_t verified_step() const {
     return (inputs_.sound_step != nullptr ? *inputs_.sound_step : state_.sound_step).value_or(0);
   }
-  void note_sound_step() { own_sound_step() = state_.step; }
+  void note_verified_step() { own_sound_step() = state_.step; }
 
   // Returns where the steps that this worker has made have taken the run.
   RunPosition& position() { return position_; }

@@ -5,7 +5,7 @@
 #include "kernels/cross_entropy.h"
 #include "parallel/data/pinned_transport.h"
 #include "runtime/config/loader.h"
-#include "runtime/integrity/audit_plan.h"
+#include "runtime/integrity/lane_check.h"
 #include "runtime/model/activations.h"
 
 namespace holdfast::train {

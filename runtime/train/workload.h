@@ -31,7 +31,7 @@ struct Workload {
   BucketPlan buckets;
   BatchShape batch_shape;
   StageSchedule schedule;
-  // Interval of lane audits (verdict/audit_plan.h); 0: there are none.
+  // Interval of lane audits (runtime/integrity/lane_check.h); 0: there are none.
   std::int64_t audit_every_steps = 0;
 
   BatchShapeBT microbatch() const {

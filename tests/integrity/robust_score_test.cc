@@ -1,4 +1,4 @@
-#include "runtime/integrity/robust_score.h"
+#include "runtime/integrity/verdict.h"
 
 #include <gtest/gtest.h>
 

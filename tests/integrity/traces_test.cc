@@ -1,4 +1,4 @@
-// Recorded trainings, step by step through judge(): the verdicts are those of recorded_verdicts.txt, where a
+// Recorded trainings, step by step through verdict_of(): the verdicts are those of recorded_verdicts.txt, where a
 // reader sees what a changed threshold means for real runs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ std::vector<StepNumbers> read_trace(const std::filesystem::path& path) {
 void judge_trace(const std::filesystem::path& path, std::string& verdicts) {
   NumbersHistory history;
   for (const StepNumbers& numbers : read_trace(path)) {
-    const Verdict verdict = judge(history, numbers, {});
+    const Verdict verdict = verdict_of(history, numbers, {});
     if (verdict.kind != VerdictKind::fine) {
       verdicts += fmt::format("{} {} {} {}\n", path.stem().string(), numbers.step, name_of(verdict.kind),
                               verdict.of_norm ? "norm" : "loss");
@@ -78,8 +78,8 @@ TEST(RecordedTraces, AResumedRunJudgesAlike) {
   const std::vector<StepNumbers> steps = read_trace(folder / "traces/tiny_late_rise.txt");
   NumbersHistory history, resumed;
   for (const StepNumbers& numbers : steps) {
-    const Verdict whole = judge(history, numbers, {});
-    const Verdict cut = judge(resumed, numbers, {});
+    const Verdict whole = verdict_of(history, numbers, {});
+    const Verdict cut = verdict_of(resumed, numbers, {});
     ASSERT_EQ(whole.kind, cut.kind) << numbers.step;
     ASSERT_EQ(std::bit_cast<std::uint64_t>(whole.score), std::bit_cast<std::uint64_t>(cut.score))
         << numbers.step;

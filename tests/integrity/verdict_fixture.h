@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "runtime/integrity/numbers_history.h"
-#include "runtime/integrity/step_numbers.h"
 
 namespace holdfast::test {
 

@@ -31,15 +31,15 @@ TEST(VerdictPolicy, WatchAndOffActOnlyOnNumbersThatAreNotFinite) {
       EXPECT_EQ(action(preset, "tell", VerdictKind::nonfinite, record), "stop");
       for (const VerdictKind kind :
            {VerdictKind::fine, VerdictKind::spike, VerdictKind::drift, VerdictKind::dead}) {
-        EXPECT_EQ(action(preset, "tell", kind, record), "commit") << name_of(kind);
+        EXPECT_EQ(action(preset, "tell", kind, record), "none") << name_of(kind);
       }
     }
   }
 }
 
 TEST(VerdictPolicy, GuardComputesAgainWhatIsInDoubt) {
-  EXPECT_EQ(action("guard", "tell", VerdictKind::fine, first_attempt), "commit");
-  EXPECT_EQ(action("guard", "tell", VerdictKind::drift, first_attempt), "commit");
+  EXPECT_EQ(action("guard", "tell", VerdictKind::fine, first_attempt), "none");
+  EXPECT_EQ(action("guard", "tell", VerdictKind::drift, first_attempt), "none");
   for (const VerdictKind kind : {VerdictKind::nonfinite, VerdictKind::spike, VerdictKind::dead}) {
     for (const char* on_spike : {"tell", "clip", "skip"}) {
       EXPECT_EQ(action("guard", on_spike, kind, first_attempt, 3), "redo") << name_of(kind);
@@ -62,11 +62,11 @@ TEST(VerdictPolicy, DifferingBitsNeedAThirdAttempt) {
 
 TEST(VerdictPolicy, ConfirmedNumbersAreWhatDataAndWeightsSay) {
   for (const AttemptRecord& record : {equal_attempts, first_confirmed, second_confirmed}) {
-    EXPECT_EQ(action("guard", "tell", VerdictKind::fine, record), "commit");
-    EXPECT_EQ(action("guard", "tell", VerdictKind::drift, record), "commit");
-    EXPECT_EQ(action("guard", "skip", VerdictKind::dead, record), "commit");
+    EXPECT_EQ(action("guard", "tell", VerdictKind::fine, record), "none");
+    EXPECT_EQ(action("guard", "tell", VerdictKind::drift, record), "none");
+    EXPECT_EQ(action("guard", "skip", VerdictKind::dead, record), "none");
     EXPECT_EQ(action("guard", "tell", VerdictKind::nonfinite, record), "skip");
-    EXPECT_EQ(action("guard", "tell", VerdictKind::spike, record), "commit");
+    EXPECT_EQ(action("guard", "tell", VerdictKind::spike, record), "none");
     EXPECT_EQ(action("guard", "clip", VerdictKind::spike, record), "clip");
     EXPECT_EQ(action("guard", "skip", VerdictKind::spike, record), "skip");
   }
@@ -78,7 +78,7 @@ TEST(VerdictPolicy, SkipsAreLimited) {
   EXPECT_EQ(action("guard", "tell", VerdictKind::nonfinite, equal_attempts, 2), "skip");
   EXPECT_EQ(action("guard", "tell", VerdictKind::nonfinite, equal_attempts, 3), "stop");
   EXPECT_EQ(action("guard", "skip", VerdictKind::spike, equal_attempts, 2), "skip");
-  EXPECT_EQ(action("guard", "skip", VerdictKind::spike, equal_attempts, 3), "commit");
+  EXPECT_EQ(action("guard", "skip", VerdictKind::spike, equal_attempts, 3), "none");
 }
 
 TEST(VerdictPolicy, SkipsLeaveTheWindow) {
@@ -99,7 +99,7 @@ TEST(VerdictPolicy, ASpikeRollsBackWhileThatIsAllowed) {
   const Verdict spike{.kind = VerdictKind::spike, .step = 41};
   EXPECT_EQ(next_action({}, spike, {}, config, 1), VerdictAction::redo);
   EXPECT_EQ(next_action({}, spike, equal_attempts, config, 1), VerdictAction::rollback);
-  EXPECT_EQ(next_action({}, spike, equal_attempts, config, 0), VerdictAction::commit);
+  EXPECT_EQ(next_action({}, spike, equal_attempts, config, 0), VerdictAction::none);
   const Verdict nonfinite{.kind = VerdictKind::nonfinite, .step = 41};
   EXPECT_EQ(next_action({}, nonfinite, equal_attempts, config, 1), VerdictAction::skip);
 }
@@ -114,12 +114,42 @@ TEST(VerdictPolicy, ARollbackGoesToTheLastButOneMultiple) {
 }
 
 TEST(VerdictPolicy, ActionsHaveNames) {
-  EXPECT_EQ(name_of(VerdictAction::commit), "commit");
+  EXPECT_EQ(name_of(VerdictAction::none), "none");
   EXPECT_EQ(name_of(VerdictAction::redo), "redo");
   EXPECT_EQ(name_of(VerdictAction::clip), "clip");
   EXPECT_EQ(name_of(VerdictAction::skip), "skip");
   EXPECT_EQ(name_of(VerdictAction::stop), "stop");
   EXPECT_EQ(name_of(VerdictAction::rollback), "rollback");
+  EXPECT_EQ(name_of(VerdictAction::evict), "evict");
+  EXPECT_EQ(name_of(VerdictKind::corruption), "corruption");
+  EXPECT_EQ(name_of(VerdictSubject::grad_norm), "grad_norm");
+  EXPECT_EQ(name_of(VerdictSubject::state), "state");
+  EXPECT_EQ(name_of(VerdictSubject::update), "update");
+  EXPECT_EQ(name_of(VerdictSubject::links), "links");
+}
+
+TEST(VerdictPolicy, HardwareLeavesWhereItHasToAndCan) {
+  using enum VerdictAction;
+  using enum HardwareState;
+  struct Case {
+    VerdictAction otherwise;
+    HardwareState state;
+    bool is_repeated;
+    VerdictAction stays, leaves;
+  };
+  for (const Case& each :
+       {Case{none, recovered, false, none, none}, Case{skip, recovered, false, skip, skip},
+        Case{none, recovered, true, none, evict}, Case{skip, recovered, true, skip, evict},
+        Case{rollback, recovered, true, rollback, evict}, Case{stop, recovered, true, stop, stop},
+        Case{none, lasts, false, stop, evict}, Case{none, lasts, true, stop, evict},
+        Case{none, corrupted, false, rollback, evict}, Case{none, corrupted, true, rollback, evict}}) {
+    HardwareFault fault{.state = each.state, .is_repeated = each.is_repeated};
+    EXPECT_EQ(action_on_hardware(each.otherwise, fault), each.stays);
+    fault.can_leave = true;
+    EXPECT_EQ(action_on_hardware(each.otherwise, fault), each.leaves);
+  }
+  EXPECT_FALSE(ends_steps(none) || ends_steps(skip) || ends_steps(clip) || ends_steps(redo));
+  EXPECT_TRUE(ends_steps(stop) && ends_steps(rollback) && ends_steps(evict));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 std::string kind_of(const NumbersHistory& history, const StepNumbers& numbers,
                     const VerdictConfig& config = {}) {
-  return std::string(name_of(judge(history, numbers, config).kind));
+  return std::string(name_of(verdict_of(history, numbers, config).kind));
 }
 
 TEST(Judge, NumbersThatAreNotFiniteAreNoticedAlways) {
@@ -27,9 +27,9 @@ TEST(Judge, NumbersThatAreNotFiniteAreNoticedAlways) {
       EXPECT_EQ(kind_of(history, numbers_at(201, 3.0, nan), config), "nonfinite");
     }
   }
-  EXPECT_FALSE(judge({}, numbers_at(1, nan, nan), {}).of_norm);
-  EXPECT_TRUE(judge({}, numbers_at(1, 3.0, infinity), {}).of_norm);
-  EXPECT_EQ(judge({}, numbers_at(7, 3.0, infinity), {}).step, 7u);
+  EXPECT_FALSE(verdict_of({}, numbers_at(1, nan, nan), {}).of_norm);
+  EXPECT_TRUE(verdict_of({}, numbers_at(1, 3.0, infinity), {}).of_norm);
+  EXPECT_EQ(verdict_of({}, numbers_at(7, 3.0, infinity), {}).step, 7u);
 }
 
 TEST(Judge, SpikesAreFarAboveTheWindow) {
@@ -37,13 +37,13 @@ TEST(Judge, SpikesAreFarAboveTheWindow) {
   EXPECT_EQ(kind_of(history, numbers_at(201, 3.1, 1.1)), "fine");
   EXPECT_EQ(kind_of(history, numbers_at(201, 3.7, 1.0)), "fine");
   EXPECT_EQ(kind_of(history, numbers_at(201, 0.1, 0.001)), "fine");  // only upward
-  const Verdict loss = judge(history, numbers_at(201, 4.0, 1.0), {});
+  const Verdict loss = verdict_of(history, numbers_at(201, 4.0, 1.0), {});
   EXPECT_EQ(loss.kind, VerdictKind::spike);
   EXPECT_FALSE(loss.of_norm);
   EXPECT_DOUBLE_EQ(loss.median, 3.0);
   EXPECT_NEAR(loss.score, 1.0 / (1.4826 * 0.05 + 0.03), 1e-9);
   EXPECT_EQ(kind_of(history, numbers_at(201, 3.0, 5.0)), "fine");
-  const Verdict norm = judge(history, numbers_at(201, 3.0, 30.0), {});
+  const Verdict norm = verdict_of(history, numbers_at(201, 3.0, 30.0), {});
   EXPECT_EQ(norm.kind, VerdictKind::spike);
   EXPECT_TRUE(norm.of_norm);
   EXPECT_DOUBLE_EQ(norm.median, 1.0);
@@ -98,7 +98,7 @@ TEST(Judge, DriftIsARiseOverManySteps) {
   for (std::uint64_t step = 129; step <= 400; ++step) {
     const double rise = 0.01 * static_cast<double>(std::min<std::uint64_t>(step, 250) - 128);
     const StepNumbers numbers = numbers_at(step, 3.0 + rise, 1.0);
-    const Verdict verdict = judge(history, numbers, {});
+    const Verdict verdict = verdict_of(history, numbers, {});
     if (verdict.kind == VerdictKind::drift) {
       told.push_back(step);
       EXPECT_GT(verdict.score, 0.5);
@@ -154,14 +154,14 @@ TEST(Judge, OffJudgesNothingElse) {
 TEST(JudgeDeathTest, AHistoryOfAnotherWindowIsABug) {
   VerdictConfig config;
   config.window_steps = 64;
-  EXPECT_DEATH(judge(steady_history(200), numbers_at(201, 3.0, 1.0), config), "window_steps");
+  EXPECT_DEATH(verdict_of(steady_history(200), numbers_at(201, 3.0, 1.0), config), "window_steps");
 }
 
 TEST(Judge, ScoresAndMediansAreThoseOfTheVerdicts) {
   const NumbersHistory history = steady_history(200);
   const StepNumbers numbers = numbers_at(201, 4.0, 30.0);
   const VerdictScores scores = scores_of(history, numbers);
-  EXPECT_DOUBLE_EQ(scores.loss, judge(history, numbers, {}).score);
+  EXPECT_DOUBLE_EQ(scores.loss, verdict_of(history, numbers, {}).score);
   EXPECT_NEAR(scores.norm, std::log(30.0) / (1.4826 * std::log(1.0 / 0.95) + 0.2), 0.05);
   EXPECT_DOUBLE_EQ(median_norm(history), 1.0);
   EXPECT_DOUBLE_EQ(median_norm({}), 0.0);
@@ -171,7 +171,7 @@ TEST(Judge, ScoresAndMediansAreThoseOfTheVerdicts) {
 TEST(Judge, DescriptionsSayWhatIsWrong) {
   const NumbersHistory history = steady_history(200);
   const auto described = [&](const StepNumbers& numbers) {
-    return description_of(judge(history, numbers, {}), numbers, history);
+    return description_of(verdict_of(history, numbers, {}), numbers, history);
   };
   EXPECT_EQ(described(numbers_at(201, 4.0, 1.0)),
             "the loss is 4, 9.6 robust deviations above its median of 3 over the last 128 steps");

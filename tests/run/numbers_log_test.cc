@@ -69,7 +69,7 @@ TEST(NumbersLog, CountsHardwareByHostAndRank) {
       .verdict({.step = 9, .what = "corruption", .action = "redo", .of = "loss"})
       .verdict({.step = 12, .what = "corruption", .action = "redo", .of = "links"})
       .hardware(35, "links", 1, "b");
-  const std::vector<BlamedHardware> records = log.numbers().hardware();
+  const std::vector<SuspectHardware> records = log.numbers().hardware();
   ASSERT_EQ(records.size(), 3U);
   EXPECT_FALSE(records[0].rank.has_value());
   EXPECT_EQ(records[1].host, "a");

@@ -449,7 +449,7 @@ class ClassificationTest(unittest.TestCase):
             self.assertNotEqual({wrong_numbers.draw(kind, seed).faults() for seed in range(9)}, {wrong_numbers.draw(kind, 5).faults()})
 
     def test_audits(self):
-        """As runtime/integrity/audit_plan.cc plans them."""
+        """As runtime/integrity/lane_check.cc plans them."""
         self.assertEqual([wrong_numbers.audit_at(step, 1, 4) for step in (7, 8, 11)], [(2, 0), (3, 1), (2, 1)])
         self.assertEqual([wrong_numbers.audit_at(step, 5, 2) for step in (4, 5, 10)], [(None, None), (0, 1), (1, 0)])
 

@@ -133,7 +133,7 @@ class Case:
 
 
 def audit_at(step, every, data):
-    """(lane, auditing replica) of the audit at a step; (None, None): there is none. As runtime/integrity/audit_plan.cc has it."""
+    """(lane, auditing replica) of the audit at a step; (None, None): there is none. As runtime/integrity/lane_check.cc has it."""
     if every == AUTO or step % every:
         return None, None
     audit = step // every - 1

@@ -81,11 +81,20 @@ TEST_F(PeakTest, AStepThatBeatsItRaisesItOnce) {
 
 TEST_F(PeakTest, AStepThatWasSkippedIsShownAsThat) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_THAT(shown({.loss = nan, .grad_norm = nan, .verdict = VerdictEvent{.action = "skip"}}),
+  EXPECT_THAT(shown({.loss = nan,
+                     .grad_norm = nan,
+                     .action = VerdictAction::skip,
+                     .verdict = VerdictEvent{.action = "skip"}}),
               HasSubstr("  loss - (skipped)  gn -  lr "));
-  EXPECT_THAT(shown({.loss = 2.5, .grad_norm = 7.0, .verdict = VerdictEvent{.action = "skip"}}),
+  EXPECT_THAT(shown({.loss = 2.5,
+                     .grad_norm = 7.0,
+                     .action = VerdictAction::skip,
+                     .verdict = VerdictEvent{.action = "skip"}}),
               HasSubstr("  loss 2.5000 (skipped)  gn 7.000  lr "));
-  EXPECT_THAT(shown({.loss = 2.5, .grad_norm = 7.0, .verdict = VerdictEvent{.action = "redo"}}),
+  EXPECT_THAT(shown({.loss = 2.5,
+                     .grad_norm = 7.0,
+                     .action = VerdictAction::none,
+                     .verdict = VerdictEvent{.action = "redo"}}),
               HasSubstr("  loss 2.5000  gn 7.000  lr "));
 }
 

@@ -5,6 +5,8 @@
 
 #include <functional>
 
+#include "runtime/integrity/state_check.h"
+
 namespace holdfast::test {
 namespace {
 
@@ -103,10 +105,10 @@ TEST(RunStateCheck, TheRankThatMostContradictHasChanged) {
        {Case{{a, a, a}, {}, true}, Case{{a, b, a}, {1}, true}, Case{{a, b}, {0, 1}, false},
         Case{{a, lost}, {1}, true}, Case{{lost}, {0}, true}, Case{{lost, a, b, a}, {0, 2}, true},
         Case{{a, b, lost}, {0, 1, 2}, false}, Case{{a, a, b, b}, {0, 1, 2, 3}, false}}) {
-    const RunStateDissent dissent = dissent_of(each.ranks);
-    EXPECT_EQ(dissent.changed, each.changed);
-    EXPECT_EQ(dissent.is_known, each.is_known);
-    EXPECT_EQ(dissent.step, 9U);
+    const RunStateSuspects suspects = attribute(std::span<const HeldRunState>(each.ranks));
+    EXPECT_EQ(suspects.ranks, each.changed);
+    EXPECT_EQ(suspects.is_known, each.is_known);
+    EXPECT_EQ(suspects.step, 9U);
   }
 }
 

@@ -32,9 +32,9 @@ JudgedFault judge_full_disk(const ChaosRun& run, const ChaosInjected& injected) 
 // Wrong numbers are mended from the verdict on, if it takes a rank away or goes back to an older state.
 JudgedFault judge_number(const ChaosRun& run, const ChaosInjected& injected, const JudgedNumber& number) {
   JudgedFault judged{.fault = injected.fault};
-  const bool ends_attempts = number.verdict.ends_with(verdict_values::evict) ||
-                             number.verdict.ends_with(verdict_values::rollback) ||
-                             number.verdict.ends_with(verdict_values::stop);
+  const bool ends_attempts = number.verdict.ends_with(name_of(VerdictAction::evict)) ||
+                             number.verdict.ends_with(name_of(VerdictAction::rollback)) ||
+                             number.verdict.ends_with(name_of(VerdictAction::stop));
   const FaultEntry* entry = ends_attempts ? entry_of(run.ledger, number.verdict_us) : nullptr;
   if (entry != nullptr) {
     if (entry->level == FaultLevel::in_place) judged.outcome = ChaosOutcome::in_place;

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t soon_steps = 2;  // a fault that comes once is found within so many, or not at all
 
 bool is_of_state(const VerdictEvent& verdict) {
-  return verdict.of == verdict_values::state;
+  return verdict.of == name_of(VerdictSubject::state);
 }
 
 // Returns whether other bits at a second attempt, or than those that an update left, led to the verdict.
@@ -34,8 +34,8 @@ bool fits_state(ChaosFault fault) {
 }
 
 bool fits(ChaosFault fault, const VerdictEvent& verdict) {
-  if (verdict.of == verdict_values::update || fault == ChaosFault::wrong_rate)
-    return verdict.of == verdict_values::update && fault == ChaosFault::wrong_rate;
+  if (verdict.of == name_of(VerdictSubject::update) || fault == ChaosFault::wrong_rate)
+    return verdict.of == name_of(VerdictSubject::update) && fault == ChaosFault::wrong_rate;
   return is_of_state(verdict) ? fits_state(fault) : fault != ChaosFault::flip_moments;
 }
 

@@ -14,8 +14,8 @@ void StepClock::read(const Json& json) {
   if (const auto fault = event_as<FaultEvent>(json))
     if (!fault->is_aside()) loads_us_.push_back(fault->begin_us());
   if (const auto verdict = event_as<VerdictEvent>(json)) {
-    const bool goes_back =
-        verdict->action == verdict_values::rollback || verdict->action == verdict_values::evict;
+    const bool goes_back = verdict->action == name_of(VerdictAction::rollback) ||
+                           verdict->action == name_of(VerdictAction::evict);
     if (goes_back) loads_us_.push_back(time_us);
   }
   // That of a growth is written after the first step with the new ranks.

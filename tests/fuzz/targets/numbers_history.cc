@@ -34,7 +34,7 @@ void go_on_with(NumbersHistory history) {
   if (step == last_step) return;
   const VerdictConfig config{.window_steps = history.window_steps()};
   const StepNumbers next{.step = step + 1, .loss = 2.5, .grad_norm = 1.0, .counted_targets = 8};
-  const Verdict verdict = judge(history, next, config);
+  const Verdict verdict = verdict_of(history, next, config);
   require(verdict.kind != VerdictKind::nonfinite, "finite numbers are taken for others");
   history.add(next);
   require(history.newest(0).step == step + 1, "the newest step is another one");

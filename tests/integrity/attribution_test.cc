@@ -1,0 +1,138 @@
+// That each check attributes what ranks have found to the right one of them, without a run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/integrity/lane_check.h"
+#include "runtime/integrity/link_check.h"
+#include "runtime/integrity/numbers_check.h"
+#include "runtime/integrity/product_check.h"
+#include "runtime/integrity/state_check.h"
+
+namespace holdfast::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// One rank for each copy of the model, on hosts h0, h1 ...
+template <typename Found>
+CheckRecords<Found> records_of(int ranks, std::uint64_t verified_step) {
+  CheckRecords<Found> records;
+  for (int rank = 0; rank < ranks; ++rank) {
+    CheckRecord<Found>& record = records.emplace_back();
+    record.host = "h" + std::to_string(rank);
+    record.rank = record.data = rank;
+    record.verified_step = verified_step + static_cast<std::uint64_t>(rank);
+  }
+  return records;
+}
+
+std::vector<int> leaving(const Finding& finding) {
+  std::vector<int> ranks;
+  for (const Suspect& suspect : finding.suspects)
+    if (suspect.may_leave) ranks.push_back(suspect.index);
+  return ranks;
+}
+
+TEST(LaneAttribution, IsOfTheWholeCopyOfTheOneThatDiffers) {
+  const std::string right = to_hex(digest_of("right")), wrong = to_hex(digest_of("wrong"));
+  LaneRecords records = records_of<LaneTrials>(3, 4);
+  const std::array<LaneAudit, 2> audits = {LaneAudit{.owner = 0, .auditor = 1},
+                                           LaneAudit{.owner = 0, .auditor = 2}};
+  records[0].found.as_owner = {wrong, right};
+  records[1].found.as_auditor = {right, ""};
+  records[2].found.as_auditor = {"", right};
+  EXPECT_THAT(attribute(records, audits, /*lasts=*/false).ranks, ElementsAre(0));
+  records[0].found.as_owner = {right, right};
+  records[1].found.as_auditor = {wrong, ""};
+  EXPECT_THAT(attribute(records, audits, false).ranks, ElementsAre(1));
+  EXPECT_TRUE(attribute(records, audits, false).has_auditor);
+  records[1].found.restored_parameters = true;
+  EXPECT_TRUE(attribute(records, audits, false).by_parameters);
+  records[2].data = 1;  // a stage of the same copy
+  records[2].pipeline = 1;
+  records[0].found.as_owner = {right, wrong};
+  records[1].found = {.as_auditor = {right, right}};
+  records[2].found = {.as_auditor = {right, right}};
+  CheckRecord<LaneTrials>& other_stage = records.emplace_back();
+  other_stage.pipeline = 1;
+  other_stage.found.as_owner = {right, right};
+  const LaneSuspects copy =
+      attribute(records, {LaneAudit{.owner = 0, .auditor = 1}, LaneAudit{.owner = 0, .auditor = 1}}, true);
+  EXPECT_THAT(copy.ranks, ElementsAre(0, 3));
+}
+
+TEST(LinkAttribution, IsOfTheEndThatAllLinksShare) {
+  const LinkRecords records = records_of<LinkEnds>(3, 4);
+  const Link one[] = {{.source = 0, .target = 1}},
+             both[] = {{.source = 0, .target = 1}, {.source = 2, .target = 1}};
+  Finding finding = attribute(records, one, /*lasts=*/true, 9);
+  EXPECT_THAT(finding.suspects, IsEmpty()) << "either of two";
+  EXPECT_EQ(finding.verified_step, 4U) << "of the worse end";
+  EXPECT_EQ(finding.hardware, HardwareState::lasts);
+  finding = attribute(records, both, false, 9);
+  EXPECT_THAT(leaving(finding), ElementsAre(1));
+  EXPECT_EQ(finding.suspects[0].kind, finding_kinds::once);
+  EXPECT_EQ(finding.verified_step, 5U);
+  EXPECT_THAT(finding.report.reason, HasSubstr("the link from rank 2 (host h2) to rank 1 (host h1)"));
+}
+
+TEST(ProductAttribution, IsOfThoseThatStayWrong) {
+  ProductRecords records = records_of<TestedProducts>(3, 4);
+  records[2].found = {.shape = "of 8 x 8", .lasts = false};
+  Finding finding = attribute(records, 9);
+  EXPECT_THAT(leaving(finding), ElementsAre(2)) << "the only one";
+  EXPECT_EQ(finding.hardware, HardwareState::recovered);
+  records[1].found = {.shape = "of 8 x 8", .lasts = true};
+  finding = attribute(records, 9);
+  EXPECT_THAT(leaving(finding), ElementsAre(1));
+  EXPECT_EQ(finding.suspects.size(), 2U);
+  EXPECT_EQ(finding.verified_step, 5U);
+  records[2].found.lasts = true;
+  EXPECT_THAT(leaving(attribute(records, 9)), IsEmpty()) << "of two copies of the model";
+}
+
+TEST(StateAttribution, IsOfThoseWhoFoundItInTheirMemory) {
+  StateRecords records = records_of<HeldState>(3, 0);
+  for (CheckRecord<HeldState>& record : records) record.found.run_state = {.digest = "a", .step = 9};
+  records[1].found.blocks = 2;
+  records[1].found.tensor = "head";
+  records[1].found.elements = 8;
+  Finding finding = attribute(records, /*steps_ahead=*/1, /*first_step=*/3);
+  EXPECT_EQ(finding.of, VerdictSubject::state);
+  EXPECT_THAT(leaving(finding), ElementsAre(1));
+  EXPECT_EQ(finding.verified_step, 8U);
+  EXPECT_THAT(finding.report.reason,
+              "step 10: weights or moments changed in memory: rank 1 (host h1): head, elements 0 to 7 and 1 "
+              "more blocks");
+  records[1].found.has_frozen = true;
+  EXPECT_EQ(attribute(records, 1, 3).verified_step, 3U) << "since the load";
+  records[1].found = {.is_of_update = true, .run_state = records[0].found.run_state};
+  finding = attribute(records, 0, 3);
+  EXPECT_EQ(finding.of, VerdictSubject::update);
+  EXPECT_EQ(finding.suspects[0].kind, finding_kinds::once);
+  records.pop_back();
+  records[1].found = {.run_state = {.digest = "b", .step = 9}};
+  finding = attribute(records, 1, 3);
+  EXPECT_THAT(leaving(finding), IsEmpty()) << "of two nobody knows which";
+  EXPECT_THAT(finding.report.reason, HasSubstr("it is not known of which rank"));
+}
+
+TEST(NumbersAttribution, IsOfTheRankWhoseLossesDiffer) {
+  NumbersRecords records = records_of<ComputedNumbers>(3, 0);
+  records[0].found.gradients_differ = true;
+  EXPECT_EQ(attribute(records, true).rank, std::nullopt);
+  records[2].found.losses_differ = true;
+  EXPECT_EQ(attribute(records, true).rank, 2);
+  EXPECT_EQ(attribute(records, true).differing_ranks, 2);
+  EXPECT_EQ(attribute(records, /*copies_have_one_rank=*/false).rank, std::nullopt);
+  records[1].found.restored_parameters = true;
+  EXPECT_EQ(attribute(records, true).rank, 1);
+  EXPECT_TRUE(attribute(records, true).by_parameters);
+  records.resize(1);
+  EXPECT_EQ(attribute(records, true).rank, 0) << "there is no other rank";
+}
+
+}  // namespace
+}  // namespace holdfast::test
