@@ -26,7 +26,7 @@ struct Operand {
     updated,  // read and then written in place
     scratch   // written, and nothing that counts is in it afterwards
   };
-  // What an op expects to find in an array.
+  // Content is what an op expects to find in an array.
   enum class Content : std::uint8_t {
     values,      // any numbers
     positive,    // numbers above 0

@@ -35,7 +35,7 @@ class JointSearch {
   }
 
  private:
-  // On rank 0. The others learn at its end that there is nothing more to verify.
+  // Runs on rank 0. The others learn at its end that there is nothing more to verify.
   Result<OwnStates> lead(const std::string& run_directory) {
     begin_reading();
     Result<OwnStates> states = retry_storage(inputs_.env, [&] {
@@ -51,7 +51,7 @@ class JointSearch {
     return states;
   }
 
-  // On all other ranks.
+  // Runs on all other ranks.
   Result<void> follow() {
     while (true) {
       HF_TRY(const std::string directory, ask(""));

@@ -34,7 +34,7 @@ struct SourceTerms {
 
 class SourceFinder {
  public:
-  // In place, a run that was started afresh goes on from what it has saved since.
+  // A recovery in place of a run that was started afresh continues from what the run has saved since.
   explicit SourceFinder(SourceTerms terms);
   const SourceTerms& terms() const { return terms_; }
 

@@ -98,7 +98,7 @@ struct Finding {
   VerdictEvent report = {};  // its reason is a sentence on what was found; without kind, action and of
 };
 
-// What follows where numbers are wrong again, of a device.
+// Says what follows where the numbers of a device are wrong again.
 inline constexpr std::string_view replace_hardware_clause =
     "the update was not made. Replace that hardware, or start again without it";
 

@@ -39,7 +39,7 @@ struct ComputedNumbers {
   bool losses_differ = false, gradients_differ = false;
   bool restored_parameters = false;          // Attempt::restored_parameters, of any attempt
   std::optional<MicrobatchLoss> worst = {};  // of its microbatches; only where there is the head
-  // Of the last attempt; none also where its ops were not looked at, or there was no memory for it.
+  // First op of the last attempt that was not finite; none also where its ops were not looked at, or there was no memory for it.
   std::optional<CheckedOp> first_nonfinite = {};
 
   static void visit_fields(auto& self, auto&& visit) {

@@ -45,7 +45,7 @@ class ProductTest final : public OpInspector {
   void plan(Device& device) const;
   std::size_t shapes() const { return shapes_.size(); }
 
-  // Where tests run. `scratch` is device memory, in which their numbers are zeros afterwards; a shape that does
+  // Place says where tests run. `scratch` is device memory, in which their numbers are zeros afterwards; a shape that does
   // not fit is skipped. `wait` returns when the device has run what was launched.
   struct Place {
     Device& device;

@@ -1,4 +1,4 @@
-// What the checks of hardware see of the step in hand, and what they answer. run_step() hands a StepAccess to
+// StepAccess is what the checks of hardware see of the step in hand, CheckedStep what they answer. run_step() hands a StepAccess to
 // check_step() (step_check.h), so that the checks need neither the worker nor what it trains with.
 #pragma once
 

@@ -39,7 +39,7 @@ Result<CheckedStep> check_state_of_copies(const StepAccess& step, const Attempt&
 
 }  // namespace
 
-// What came out right at the second time is checked further: the step may have a bad sample besides. Links come before
+// Runs the checks in order. A step that came out right at the second time is checked further: the step may have a bad sample besides. Links come before
 // the numbers that are computed from what they changed, which are not the ranks' fault.
 Result<CheckedStep> check_step(const StepAccess& step, const Attempt& first) {
   CheckedStep checked{.attempt = first};

@@ -22,7 +22,7 @@
 
 namespace holdfast::measure {
 
-// What operands hold that are no plain numbers.
+// OperandContents says what operands hold that are no plain numbers.
 struct OperandContents {
   std::int64_t tokens_below = 1;              // number of tokens, and of rows of a whole table
   std::vector<std::int32_t> first_keys = {};  // of AttentionForward

@@ -13,7 +13,7 @@
 
 namespace holdfast::run {
 
-// What a verdict says: VerdictEvent::what, action and of. A log may have other values.
+// VerdictKind, VerdictAction and VerdictSubject are what a verdict says: VerdictEvent::what, action and of. A log may have other values.
 enum class VerdictKind : std::uint8_t {
   fine,        // no verdict is written
   nonfinite,   // loss or norm is NaN or infinite
@@ -58,7 +58,7 @@ struct SuspectHardware {
   std::optional<int> rank = {};                    // absent: not known which
   std::vector<std::uint64_t> computed_steps = {};  // whose numbers it computed wrong, ascending
   std::vector<std::uint64_t> memory_steps = {};    // after which its memory had changed by itself, ascending
-  // At which links changed gradients between ranks, ascending; where there is a rank, all of them were its links.
+  // Steps at which links changed gradients between ranks, ascending; where there is a rank, all of them were its links.
   std::vector<std::uint64_t> link_steps = {};
   std::vector<std::uint64_t> evicted_steps = {};  // of these, at which it had to leave, ascending
 

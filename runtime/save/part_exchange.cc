@@ -244,7 +244,7 @@ class PartExchange {
   Communicator& communicator_;
   Waiter waiter_;  // a rank may verify or send much while others wait
   const char* operation_;
-  // These are by part.
+  // Part i of each of these is about part i of the exchange.
   std::vector<std::vector<int>> holders_;  // ranks that send it, the first one first
   std::vector<bool> here_;                 // on this host
   std::vector<std::vector<ShardSpec>> pieces_;
