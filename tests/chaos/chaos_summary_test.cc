@@ -31,21 +31,21 @@ TEST(ChaosSummary, HealedInPlace) {
                  .resumed_us = 10 * second + 90'000,
                  .cost_ms = 86.0,
                  .shrink_ms = 6.0}});
-  const JudgedFault judged = judge(run).front();
-  EXPECT_EQ(judged.outcome, ChaosOutcome::in_place);
-  EXPECT_EQ(judged.notice_ms, 4.0);
-  EXPECT_EQ(judged.mend_ms, 90.0);
-  EXPECT_FALSE(judged.in_recovery);
+  const CheckedFault checked = check(run).front();
+  EXPECT_EQ(checked.outcome, ChaosOutcome::in_place);
+  EXPECT_EQ(checked.notice_ms, 4.0);
+  EXPECT_EQ(checked.mend_ms, 90.0);
+  EXPECT_FALSE(checked.in_recovery);
 }
 
 TEST(ChaosSummary, WhileAnotherIsMended) {
   const ChaosRun run =
       run_with(ChaosFault::kill_in_recovery, 10 * second,
                {{.level = FaultLevel::in_place, .time_us = 9 * second + 950'000, .resumed_us = 11 * second}});
-  const JudgedFault judged = judge(run).front();
-  EXPECT_TRUE(judged.in_recovery);
-  EXPECT_EQ(judged.outcome, ChaosOutcome::in_place);
-  EXPECT_EQ(judged.notice_ms, -1.0) << "it was noticed together with the one before";
+  const CheckedFault checked = check(run).front();
+  EXPECT_TRUE(checked.in_recovery);
+  EXPECT_EQ(checked.outcome, ChaosOutcome::in_place);
+  EXPECT_EQ(checked.notice_ms, -1.0) << "it was noticed together with the one before";
 }
 
 // The rank that noticed the first death is dead, too, and what the log has begins later.
@@ -53,21 +53,21 @@ TEST(ChaosSummary, WhileTheBoardSaysThatAnotherIsMended) {
   ChaosRun run =
       run_with(ChaosFault::kill_in_recovery, 10 * second,
                {{.level = FaultLevel::in_place, .time_us = 10 * second + 30'000, .resumed_us = 11 * second}});
-  EXPECT_FALSE(judge(run).front().in_recovery);
+  EXPECT_FALSE(check(run).front().in_recovery);
   run.injected.front().during_recovery = true;
-  EXPECT_TRUE(judge(run).front().in_recovery);
+  EXPECT_TRUE(check(run).front().in_recovery);
 }
 
 TEST(ChaosSummary, Outcomes) {
   const auto outcome = [](ChaosFault fault, FaultLevel level) {
-    return judge(run_with(fault, 10 * second,
+    return check(run_with(fault, 10 * second,
                           {{.level = level, .time_us = 10 * second, .resumed_us = 12 * second}}))
         .front()
         .outcome;
   };
   EXPECT_EQ(outcome(ChaosFault::mpirun_killed, FaultLevel::restart), ChaosOutcome::restarted);
   EXPECT_EQ(outcome(ChaosFault::job_killed, FaultLevel::launch), ChaosOutcome::launched_again);
-  EXPECT_EQ(judge(run_with(ChaosFault::kill, 10 * second, {})).front().outcome,
+  EXPECT_EQ(check(run_with(ChaosFault::kill, 10 * second, {})).front().outcome,
             ChaosOutcome::nothing_to_mend);
   EXPECT_EQ(outcome(ChaosFault::kill, FaultLevel::none), ChaosOutcome::nothing_to_mend)
       << "a save that failed";
@@ -77,11 +77,11 @@ TEST(ChaosSummary, Outcomes) {
                {{.level = FaultLevel::restart, .time_us = 10 * second, .resumed_us = 30 * second}});
   given_up.launches = {{.begun_us = 1, .ended_us = 20 * second, .exit_code = 76},
                        {.begun_us = 21 * second, .ended_us = 40 * second}};
-  EXPECT_EQ(judge(given_up).front().outcome, ChaosOutcome::ended_truthfully);
+  EXPECT_EQ(check(given_up).front().outcome, ChaosOutcome::ended_truthfully);
 
   ChaosRun wrong = given_up;
   wrong.wrong = "other bits";
-  EXPECT_EQ(judge(wrong).front().outcome, ChaosOutcome::wrong);
+  EXPECT_EQ(check(wrong).front().outcome, ChaosOutcome::wrong);
 }
 
 // A run that ends by itself explains itself, or it is wrong, whatever was done to it.
@@ -138,7 +138,7 @@ TEST(ChaosSummary, HangsAreCountedByWhomTheVerdictNamed) {
   ChaosSummary summary = summarize(runs);
   EXPECT_EQ(summary.hangs, 1);
   EXPECT_EQ(summary.count_of(NamedRank::right), 1);
-  EXPECT_EQ(judge(runs.front()).front().notice_ms, 2'000.0) << "until the verdict, not until the start ended";
+  EXPECT_EQ(check(runs.front()).front().notice_ms, 2'000.0) << "until the verdict, not until the start ended";
   EXPECT_THAT(to_text(summary),
               HasSubstr("of 1 hang, the verdict named the right rank 1 time, another one 0, none 0\n"));
   EXPECT_THAT(to_text(summary), HasSubstr("hang noticed"));
@@ -166,12 +166,12 @@ TEST(ChaosSummary, AFullDiskIsToldAndNoMore) {
       run_with(ChaosFault::full_disk, 10 * second,
                {{.level = FaultLevel::none, .time_us = 10 * second + 70'000},
                 {.level = FaultLevel::in_place, .time_us = 30 * second, .resumed_us = 31 * second}});
-  EXPECT_EQ(judge(run).front().outcome, ChaosOutcome::nothing_to_mend);
-  EXPECT_EQ(judge(run).front().notice_ms, 70.0);
+  EXPECT_EQ(check(run).front().outcome, ChaosOutcome::nothing_to_mend);
+  EXPECT_EQ(check(run).front().notice_ms, 70.0);
   ChaosRun ended = run;
   ended.launches = {{.begun_us = 1, .ended_us = 20 * second, .exit_code = 5},
                     {.begun_us = 21 * second, .ended_us = 40 * second}};
-  EXPECT_EQ(judge(ended).front().outcome, ChaosOutcome::ended_truthfully);
+  EXPECT_EQ(check(ended).front().outcome, ChaosOutcome::ended_truthfully);
 }
 
 TEST(ChaosSummary, PercentilesAreMeasuredValues) {

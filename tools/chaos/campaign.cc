@@ -20,7 +20,7 @@
 #include "tools/chaos/chaos_run.h"
 #include "tools/chaos/chaos_summary.h"
 #include "tools/chaos/faulty_storage.h"
-#include "tools/chaos/number_judgement.h"
+#include "tools/chaos/number_check.h"
 
 namespace holdfast::chaos {
 namespace {
@@ -276,15 +276,15 @@ class Campaign {
   }
 
   void report_numbers(const ChaosRun& run) const {
-    const NumberJudgement judgement = judge_numbers(run);
+    const NumberCheck check = check_numbers(run);
     for (std::size_t i = 0; i < run.injected.size(); ++i) {
       const ChaosInjected& injected = run.injected[i];
-      if (!judgement.each[i].has_value()) continue;
+      if (!check.each[i].has_value()) continue;
       say(fmt::format("  {}, step {}{}: {}", injected.what, injected.step,
                       injected.before_first_update ? " (before the first update)" : "",
-                      to_text(*judgement.each[i])));
+                      to_text(*check.each[i])));
     }
-    for (const std::string& sentence : judgement.baseless) say("  " + sentence);
+    for (const std::string& sentence : check.baseless) say("  " + sentence);
   }
 
   std::string command(std::uint64_t first, std::uint64_t last) const {

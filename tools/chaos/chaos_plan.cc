@@ -246,7 +246,7 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
 }
 
 // Drops all injections of this fault but the first. A run has one spoiled sample, because its twin is a run of
-// its own, and one rank that is wrong for good: of two nobody can tell which one an audit has to blame.
+// its own, and one rank that is wrong for good: of two nobody can tell which one an audit is about.
 void keep_first(std::vector<ChaosInjection>& injections, ChaosFault fault) {
   bool is_first = true;
   std::erase_if(injections, [&](const ChaosInjection& injection) {

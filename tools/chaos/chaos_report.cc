@@ -24,7 +24,7 @@ Json json_of(const CheckedLoss& checked) {
   return loss;
 }
 
-void add_number(Json& fault, const ChaosInjected& injected, const JudgedNumber& number) {
+void add_number(Json& fault, const ChaosInjected& injected, const CheckedNumber& number) {
   fault["step"] = injected.step;
   fault["end"] = name_of(number.end);
   fault["before_first_update"] = injected.before_first_update;
@@ -36,19 +36,19 @@ void add_number(Json& fault, const ChaosInjected& injected, const JudgedNumber& 
 
 Json json_of(const ChaosRun& run) {
   Json faults = Json::array();
-  const std::vector<JudgedFault> judged = judge(run);
-  const NumberJudgement numbers = judge_numbers(run);
-  for (std::size_t i = 0; i < judged.size(); ++i) {
+  const std::vector<CheckedFault> checked = check(run);
+  const NumberCheck numbers = check_numbers(run);
+  for (std::size_t i = 0; i < checked.size(); ++i) {
     const ChaosInjected& injected = run.injected[i];
     Json fault = {{"fault", facts_of(injected.fault).name},
                   {"what", injected.what},
                   {"time_us", injected.time_us},
-                  {"outcome", name_of(judged[i].outcome)},
-                  {"in_recovery", judged[i].in_recovery}};
-    if (judged[i].notice_ms >= 0.0) fault["notice_ms"] = judged[i].notice_ms;
+                  {"outcome", name_of(checked[i].outcome)},
+                  {"in_recovery", checked[i].in_recovery}};
+    if (checked[i].notice_ms >= 0.0) fault["notice_ms"] = checked[i].notice_ms;
     if (injected.rank >= 0) fault["rank"] = injected.rank;
-    if (judged[i].named.has_value()) fault["named"] = name_of(*judged[i].named);
-    if (judged[i].mend_ms >= 0.0) fault["mend_ms"] = judged[i].mend_ms;
+    if (checked[i].named.has_value()) fault["named"] = name_of(*checked[i].named);
+    if (checked[i].mend_ms >= 0.0) fault["mend_ms"] = checked[i].mend_ms;
     if (numbers.each[i].has_value()) add_number(fault, injected, *numbers.each[i]);
     faults.push_back(std::move(fault));
   }
@@ -56,7 +56,7 @@ Json json_of(const ChaosRun& run) {
   for (const ReportedHang& verdict : run.verdicts)
     verdicts.push_back({{"time_us", verdict.time_us}, {"rank", verdict.rank}, {"verdict", verdict.sentence}});
   Json losses = Json::array();
-  for (const CheckedLoss& checked : check_losses(run)) losses.push_back(json_of(checked));
+  for (const CheckedLoss& loss : check_losses(run)) losses.push_back(json_of(loss));
   Json starts = Json::array();
   for (const HostRanks& ranks : run.starts) starts.push_back(Json(ranks));
   return {{"seed", run.plan.seed},
@@ -90,7 +90,7 @@ std::string facts_section(const ChaosHeader& header, const ChaosSummary& summary
                fmt::format("of {} launches; {} more were killed", summary.launches, summary.launched_again));
   if (summary.hangs > 0)
     text += fact("Right culprit",
-                 fmt::format("{} of {}", summary.count_of(NamedRank::right), summary.judged_hangs()),
+                 fmt::format("{} of {}", summary.count_of(NamedRank::right), summary.checked_hangs()),
                  "hangs and livelocks that had to be noticed");
   text += fact("Steps computed again", std::to_string(summary.lost_steps));
   if (summary.excused > 0)
@@ -165,12 +165,12 @@ std::string runs_table(std::span<const ChaosRun> runs) {
                      number_head("steps again") + number_head("effective") + "<th>end</th></tr>\n";
   for (const ChaosRun& run : runs) {
     std::string faults;
-    const std::vector<JudgedFault> judged = judge(run);
-    for (std::size_t i = 0; i < judged.size(); ++i)
+    const std::vector<CheckedFault> checked = check(run);
+    for (std::size_t i = 0; i < checked.size(); ++i)
       faults += fmt::format("{}{} → {}", i == 0 ? "" : "<br>", escape_html(run.injected[i].what),
-                            name_of(judged[i].outcome));
-    for (const CheckedLoss& checked : check_losses(run)) {
-      if (!checked.held()) faults += "<br>more was lost than promised: " + to_text(checked);
+                            name_of(checked[i].outcome));
+    for (const CheckedLoss& loss : check_losses(run)) {
+      if (!loss.held()) faults += "<br>more was lost than promised: " + to_text(loss);
     }
     std::string end = "<span class=\"finished\">right bits</span>";
     if (!run.excuse.empty()) end = "other bits: " + escape_html(run.excuse);

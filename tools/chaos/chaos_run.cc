@@ -17,14 +17,14 @@
 #include "runtime/run/run_history.h"
 #include "runtime/run/run_identity.h"
 #include "runtime/save/state_digest.h"
-#include "tools/chaos/culprits.h"
 #include "tools/chaos/faulty_storage.h"
 #include "tools/chaos/lasting_fault.h"
 #include "tools/chaos/left_out.h"
+#include "tools/chaos/number_check.h"
 #include "tools/chaos/number_fault.h"
-#include "tools/chaos/number_judgement.h"
 #include "tools/chaos/run_watcher.h"
 #include "tools/chaos/step_clock.h"
+#include "tools/chaos/suspects.h"
 
 namespace holdfast::chaos {
 namespace {
@@ -68,7 +68,7 @@ class Executor {
     std::ranges::stable_sort(run_.verdicts, {}, &ReportedHang::time_us);
     if (Result<IncidentLog> ledger = read_incident_log(*env_, paths_); ledger.ok())
       run_.ledger = std::move(ledger).value();
-    if (const auto verdict = find_culprits(run_).on_slow_storage; run_.wrong.empty() && verdict.has_value())
+    if (const auto verdict = find_suspects(run_).on_slow_storage; run_.wrong.empty() && verdict.has_value())
       run_.wrong = fmt::format("a rank that did not hang was ended on slow storage: {}", verdict->sentence);
     const bool keeps = keep || !run_.wrong.empty();
     if (keeps && small_disk_ != nullptr) HF_TRY_VOID(small_disk_->keep());
@@ -382,7 +382,7 @@ class Executor {
       }
     }
     if (run_.wrong.empty()) run_.wrong = host_left_out(run_, setup_->hosts, env_->host_name());
-    if (const auto baseless = judge_numbers(run_).baseless; run_.wrong.empty() && !baseless.empty())
+    if (const auto baseless = check_numbers(run_).baseless; run_.wrong.empty() && !baseless.empty())
       run_.wrong = baseless.front();
   }
 

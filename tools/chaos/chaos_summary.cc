@@ -19,73 +19,73 @@ bool gave_up_between(const ChaosRun& run, std::int64_t time_us, std::int64_t res
 }
 
 // Training goes on beside it; what was told of it is that a save failed.
-JudgedFault judge_full_disk(const ChaosRun& run, const ChaosInjected& injected) {
-  JudgedFault judged{.fault = injected.fault};
+CheckedFault check_full_disk(const ChaosRun& run, const ChaosInjected& injected) {
+  CheckedFault checked{.fault = injected.fault};
   for (const FaultEntry& entry : run.ledger.faults) {
     if (entry.level != FaultLevel::none || entry.time_us < injected.time_us) continue;
-    judged.notice_ms = static_cast<double>(entry.time_us - injected.time_us) / 1e3;
+    checked.notice_ms = static_cast<double>(entry.time_us - injected.time_us) / 1e3;
     break;
   }
-  return judged;
+  return checked;
 }
 
 // Wrong numbers are mended from the verdict on, if it takes a rank away or goes back to an older state.
-JudgedFault judge_number(const ChaosRun& run, const ChaosInjected& injected, const JudgedNumber& number) {
-  JudgedFault judged{.fault = injected.fault};
+CheckedFault check_number(const ChaosRun& run, const ChaosInjected& injected, const CheckedNumber& number) {
+  CheckedFault checked{.fault = injected.fault};
   const bool ends_attempts = number.verdict.ends_with(name_of(VerdictAction::evict)) ||
                              number.verdict.ends_with(name_of(VerdictAction::rollback)) ||
                              number.verdict.ends_with(name_of(VerdictAction::stop));
   const FaultEntry* entry = ends_attempts ? entry_of(run.ledger, number.verdict_us) : nullptr;
   if (entry != nullptr) {
-    if (entry->level == FaultLevel::in_place) judged.outcome = ChaosOutcome::in_place;
-    if (entry->level == FaultLevel::restart) judged.outcome = ChaosOutcome::restarted;
+    if (entry->level == FaultLevel::in_place) checked.outcome = ChaosOutcome::in_place;
+    if (entry->level == FaultLevel::restart) checked.outcome = ChaosOutcome::restarted;
     if (gave_up_between(run, number.verdict_us, entry->resumed_us))
-      judged.outcome = ChaosOutcome::ended_truthfully;
+      checked.outcome = ChaosOutcome::ended_truthfully;
   }
-  if (!run.wrong.empty()) judged.outcome = ChaosOutcome::wrong;
-  return judged;
+  if (!run.wrong.empty()) checked.outcome = ChaosOutcome::wrong;
+  return checked;
 }
 
-JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected, const NamedHang& hang) {
-  JudgedFault judged{.fault = injected.fault, .in_recovery = injected.during_recovery, .named = hang.named};
+CheckedFault check_one(const ChaosRun& run, const ChaosInjected& injected, const NamedHang& hang) {
+  CheckedFault checked{.fault = injected.fault, .in_recovery = injected.during_recovery, .named = hang.named};
   const bool beside = injected.fault == ChaosFault::slow_rank || injected.fault == ChaosFault::full_disk ||
                       injected.fault == ChaosFault::write_error ||
                       injected.fault == ChaosFault::slow_storage || is_stall(injected.fault);
-  if (injected.fault == ChaosFault::full_disk) judged = judge_full_disk(run, injected);
-  if (beside && gave_up_between(run, injected.time_us, 0)) judged.outcome = ChaosOutcome::ended_truthfully;
+  if (injected.fault == ChaosFault::full_disk) checked = check_full_disk(run, injected);
+  if (beside && gave_up_between(run, injected.time_us, 0)) checked.outcome = ChaosOutcome::ended_truthfully;
   const FaultEntry* entry = beside ? nullptr : entry_of(run.ledger, injected.time_us);
   if (entry != nullptr) {
     // A killed launcher cannot log the time of its death: that entry begins with the last message before it.
     const bool reported = entry->level != FaultLevel::launch;
-    judged.in_recovery = judged.in_recovery || (reported && entry->time_us < injected.time_us &&
-                                                entry->resumed_us > injected.time_us);
+    checked.in_recovery = checked.in_recovery || (reported && entry->time_us < injected.time_us &&
+                                                  entry->resumed_us > injected.time_us);
     if (reported && entry->time_us + same_moment_us >= injected.time_us)
-      judged.notice_ms =
+      checked.notice_ms =
           static_cast<double>(std::max<std::int64_t>(entry->time_us - injected.time_us, 0)) / 1e3;
     if (entry->resumed_us > 0)
-      judged.mend_ms = static_cast<double>(entry->resumed_us - injected.time_us) / 1e3;
+      checked.mend_ms = static_cast<double>(entry->resumed_us - injected.time_us) / 1e3;
     switch (entry->level) {
       case FaultLevel::in_place:
-        judged.outcome = ChaosOutcome::in_place;
+        checked.outcome = ChaosOutcome::in_place;
         break;
       case FaultLevel::restart:
-        judged.outcome = ChaosOutcome::restarted;
+        checked.outcome = ChaosOutcome::restarted;
         break;
       case FaultLevel::launch:
-        judged.outcome = ChaosOutcome::launched_again;
+        checked.outcome = ChaosOutcome::launched_again;
         break;
       default:
         break;
     }
     if (gave_up_between(run, injected.time_us, entry->resumed_us))
-      judged.outcome = ChaosOutcome::ended_truthfully;
+      checked.outcome = ChaosOutcome::ended_truthfully;
   }
   if (hang.verdict_us > 0)
-    judged.notice_ms =
+    checked.notice_ms =
         static_cast<double>(std::max<std::int64_t>(hang.verdict_us - injected.time_us, 0)) / 1e3;
-  if (facts_of(injected.fault).ends_job) judged.outcome = ChaosOutcome::launched_again;
-  if (!run.wrong.empty()) judged.outcome = ChaosOutcome::wrong;
-  return judged;
+  if (facts_of(injected.fault).ends_job) checked.outcome = ChaosOutcome::launched_again;
+  if (!run.wrong.empty()) checked.outcome = ChaosOutcome::wrong;
+  return checked;
 }
 
 bool is_kill(ChaosFault fault) {
@@ -103,32 +103,33 @@ void add_time(ChaosSummary& summary, std::string_view name, double value_ms) {
   found->values_ms.push_back(value_ms);
 }
 
-void add_fault(ChaosSummary& summary, const JudgedFault& judged) {
-  ChaosTally& tally = summary.tallies[static_cast<std::size_t>(judged.fault)];
+void add_fault(ChaosSummary& summary, const CheckedFault& checked) {
+  ChaosTally& tally = summary.tallies[static_cast<std::size_t>(checked.fault)];
   ++tally.injected;
-  ++tally.outcomes[static_cast<std::size_t>(judged.outcome)];
+  ++tally.outcomes[static_cast<std::size_t>(checked.outcome)];
   ++summary.faults;
-  if (is_kill(judged.fault)) ++summary.kills;
-  if (judged.in_recovery) {
+  if (is_kill(checked.fault)) ++summary.kills;
+  if (checked.in_recovery) {
     ++tally.in_recovery;
     ++summary.in_recovery;
   }
-  const bool hangs = is_hang(judged.fault);
+  const bool hangs = is_hang(checked.fault);
   summary.hangs += hangs ? 1 : 0;
-  if (judged.named.has_value()) ++summary.named[static_cast<std::size_t>(*judged.named)];
+  if (checked.named.has_value()) ++summary.named[static_cast<std::size_t>(*checked.named)];
   const bool mended =
-      judged.outcome == ChaosOutcome::in_place || (hangs && judged.outcome == ChaosOutcome::restarted);
-  if (judged.notice_ms >= 0.0 && judged.fault == ChaosFault::full_disk)
-    add_time(summary, "full disk told", judged.notice_ms);
-  if (judged.notice_ms >= 0.0 && mended)
-    add_time(summary, hangs ? "hang noticed" : "death noticed", judged.notice_ms);
-  if (judged.mend_ms < 0.0 || judged.in_recovery) return;
-  if (judged.outcome == ChaosOutcome::in_place)
-    add_time(summary, hangs ? "hang to next step, in place" : "death to next step, in place", judged.mend_ms);
-  if (judged.outcome == ChaosOutcome::restarted)
-    add_time(summary, "fault to next step, restart", judged.mend_ms);
-  if (judged.outcome == ChaosOutcome::launched_again)
-    add_time(summary, "fault to next step, launch", judged.mend_ms);
+      checked.outcome == ChaosOutcome::in_place || (hangs && checked.outcome == ChaosOutcome::restarted);
+  if (checked.notice_ms >= 0.0 && checked.fault == ChaosFault::full_disk)
+    add_time(summary, "full disk told", checked.notice_ms);
+  if (checked.notice_ms >= 0.0 && mended)
+    add_time(summary, hangs ? "hang noticed" : "death noticed", checked.notice_ms);
+  if (checked.mend_ms < 0.0 || checked.in_recovery) return;
+  if (checked.outcome == ChaosOutcome::in_place)
+    add_time(summary, hangs ? "hang to next step, in place" : "death to next step, in place",
+             checked.mend_ms);
+  if (checked.outcome == ChaosOutcome::restarted)
+    add_time(summary, "fault to next step, restart", checked.mend_ms);
+  if (checked.outcome == ChaosOutcome::launched_again)
+    add_time(summary, "fault to next step, launch", checked.mend_ms);
 }
 
 std::string sentence_of_launches(const ChaosSummary& summary) {
@@ -144,7 +145,7 @@ std::string sentence_of_hangs(const ChaosSummary& summary) {
       fmt::format("of {} hang{}, the verdict named the right rank {} time{}, another one {}, none {}",
                   summary.hangs, summary.hangs == 1 ? "" : "s", right, right == 1 ? "" : "s",
                   summary.count_of(NamedRank::other), summary.count_of(NamedRank::nobody));
-  if (const std::int64_t over = summary.hangs - summary.judged_hangs(); over > 0)
+  if (const std::int64_t over = summary.hangs - summary.checked_hangs(); over > 0)
     text += fmt::format("; {} {} over before anybody had to notice", over, over == 1 ? "was" : "were");
   if (summary.baseless_verdicts > 0)
     text += fmt::format("; and {} verdict{} named a rank while none hung", summary.baseless_verdicts,
@@ -168,16 +169,16 @@ std::string_view name_of(ChaosOutcome outcome) {
   return names[static_cast<std::size_t>(outcome)];
 }
 
-std::vector<JudgedFault> judge(const ChaosRun& run) {
-  std::vector<JudgedFault> judged;
-  const Culprits culprits = find_culprits(run);
-  const NumberJudgement numbers = judge_numbers(run);
+std::vector<CheckedFault> check(const ChaosRun& run) {
+  std::vector<CheckedFault> checked;
+  const Suspects suspects = find_suspects(run);
+  const NumberCheck numbers = check_numbers(run);
   for (std::size_t i = 0; i < run.injected.size(); ++i) {
     const ChaosInjected& injected = run.injected[i];
-    judged.push_back(numbers.each[i].has_value() ? judge_number(run, injected, *numbers.each[i])
-                                                 : judge_one(run, injected, culprits.each[i]));
+    checked.push_back(numbers.each[i].has_value() ? check_number(run, injected, *numbers.each[i])
+                                                  : check_one(run, injected, suspects.each[i]));
   }
-  return judged;
+  return checked;
 }
 
 // Nearest rank: a value that was measured.
@@ -200,8 +201,8 @@ ChaosSummary summarize(std::span<const ChaosRun> runs) {
     if (launches > 0) summary.launched_again += launches - 1 - run.ended_truthfully;
     summary.lost_steps += run.ledger.lost_steps;
     summary.costs.add(run);
-    for (const JudgedFault& judged : judge(run)) add_fault(summary, judged);
-    summary.baseless_verdicts += find_culprits(run).baseless_verdicts;
+    for (const CheckedFault& checked : check(run)) add_fault(summary, checked);
+    summary.baseless_verdicts += find_suspects(run).baseless_verdicts;
     for (const FaultEntry& entry : run.ledger.faults) add_parts(summary, entry);
   }
   for (ChaosDistribution& times : summary.times) std::ranges::sort(times.values_ms);

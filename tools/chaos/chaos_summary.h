@@ -12,8 +12,8 @@
 
 #include "tools/chaos/chaos_run.h"
 #include "tools/chaos/cost_promise.h"
-#include "tools/chaos/culprits.h"
-#include "tools/chaos/number_judgement.h"
+#include "tools/chaos/number_check.h"
+#include "tools/chaos/suspects.h"
 
 namespace holdfast::chaos {
 
@@ -29,7 +29,7 @@ enum class ChaosOutcome : std::uint8_t {
 inline constexpr std::size_t chaos_outcomes = static_cast<std::size_t>(ChaosOutcome::count);
 std::string_view name_of(ChaosOutcome outcome);
 
-struct JudgedFault {
+struct CheckedFault {
   ChaosFault fault = ChaosFault::kill;
   ChaosOutcome outcome = ChaosOutcome::nothing_to_mend;
   bool in_recovery = false;  // injected while another fault was being repaired
@@ -37,10 +37,10 @@ struct JudgedFault {
   // another.
   double notice_ms = -1.0;
   double mend_ms = -1.0;                // time until the first step after it was made
-  std::optional<NamedRank> named = {};  // hangs: whether the watchdog named it (culprits.h)
+  std::optional<NamedRank> named = {};  // hangs: whether the watchdog named it (suspects.h)
 };
-// Returns one for each of run.injected, judged by the log.
-std::vector<JudgedFault> judge(const ChaosRun& run);
+// Returns one for each of run.injected, checked by the log.
+std::vector<CheckedFault> check(const ChaosRun& run);
 
 struct ChaosTally {
   std::int64_t injected = 0;
@@ -77,7 +77,7 @@ struct ChaosSummary {
   std::int64_t wrong_runs() const { return runs - right - excused; }
   std::int64_t count_of(NamedRank rank) const { return named[static_cast<std::size_t>(rank)]; }
   // Returns the hangs that had to be noticed; the others were over before.
-  std::int64_t judged_hangs() const { return std::accumulate(named.begin(), named.end(), std::int64_t{0}); }
+  std::int64_t checked_hangs() const { return std::accumulate(named.begin(), named.end(), std::int64_t{0}); }
 };
 ChaosSummary summarize(std::span<const ChaosRun> runs);
 

@@ -1,4 +1,4 @@
-// find_culprits() finds the rank that the watchdog named for each hang and livelock of a run. Pure.
+// find_suspects() finds the rank that the watchdog named for each hang and livelock of a run. Pure.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct NamedHang {
   std::int64_t verdict_us = 0;  // time of the verdict that names the right rank; 0: none
 };
 
-struct Culprits {
+struct Suspects {
   std::vector<NamedHang> each;         // one for each of run.injected
   std::int64_t baseless_verdicts = 0;  // verdicts that name a rank while none hung
   // First of these after storage had become slow, which no rank may be ended for; none: there is none.
@@ -33,7 +33,7 @@ struct Culprits {
 };
 
 // Finds them by the guards' own messages; `run.verdicts` and `run.injected` are in the order of time.
-Culprits find_culprits(const ChaosRun& run);
+Suspects find_suspects(const ChaosRun& run);
 
 // Tolerance for comparing times that two clocks read at the same moment.
 inline constexpr std::int64_t same_moment_us = 10'000;

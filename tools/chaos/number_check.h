@@ -1,4 +1,4 @@
-// judge_numbers() says for each number fault of a run whether a verdict of the run found it, whom that verdict
+// check_numbers() says for each number fault of a run whether a verdict of the run found it, whom that verdict
 // named, and how many steps later. Pure.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 #include "runtime/core/json.h"
 #include "tools/chaos/chaos_record.h"
-#include "tools/chaos/culprits.h"
+#include "tools/chaos/suspects.h"
 
 namespace holdfast::chaos {
 
@@ -24,7 +24,7 @@ enum class NumberEnd : std::uint8_t {
 inline constexpr std::size_t number_ends = 3;
 std::string_view name_of(NumberEnd end);
 
-struct JudgedNumber {
+struct CheckedNumber {
   NumberEnd end = NumberEnd::missed;
   // Rank that the first verdict named. None: there is none, or the fault is a bad sample, which is nobody's.
   std::optional<NamedRank> named = {};
@@ -35,19 +35,19 @@ struct JudgedNumber {
   bool is_healed = false;
 };
 
-struct NumberJudgement {
-  std::vector<std::optional<JudgedNumber>> each;  // one for each of run.injected; none: no number fault
+struct NumberCheck {
+  std::vector<std::optional<CheckedNumber>> each;  // one for each of run.injected; none: no number fault
   // Sentences about verdicts that no fault explains, and about ranks that were named for the fault of others.
   std::vector<std::string> baseless;
 };
-// Judges by run.injected, run.number_verdicts and run.same_bits; both lists are in the order of time.
-NumberJudgement judge_numbers(const ChaosRun& run);
+// Checks by run.injected, run.number_verdicts and run.same_bits; both lists are in the order of time.
+NumberCheck check_numbers(const ChaosRun& run);
 
 // Returns the number fault by which a run may have other bits: one that came where no check is. Empty: there is
 // none.
 std::string excuse_of(const ChaosRun& run);
 // Returns the line about a number fault: "found in the same step (corruption, evict), right rank".
-std::string to_text(const JudgedNumber& judged);
+std::string to_text(const CheckedNumber& checked);
 
 // Removes verdicts whose step and kind the undisturbed run has, too: its data are the cause.
 void remove_usual(std::vector<VerdictEvent>& verdicts, const std::vector<VerdictEvent>& usual);

@@ -1,4 +1,4 @@
-#include "tools/chaos/number_judgement.h"
+#include "tools/chaos/number_check.h"
 
 #include <fmt/core.h>
 
@@ -50,25 +50,25 @@ bool is_always_healed(const ChaosInjected& injected) {
   return promise_of(injected.fault) != NumberPromise::healed_if_found && !is_unseen(injected);
 }
 
-class NumberJudge {
+class NumberChecker {
  public:
-  explicit NumberJudge(const ChaosRun& run) : run_(&run) {
+  explicit NumberChecker(const ChaosRun& run) : run_(&run) {
     for (const ChaosInjected& injected : run.injected) {
-      std::optional<JudgedNumber> judged;
-      if (facts_of(injected.fault).of_numbers) judged.emplace();
-      judgement_.each.push_back(std::move(judged));
+      std::optional<CheckedNumber> checked;
+      if (facts_of(injected.fault).of_numbers) checked.emplace();
+      check_.each.push_back(std::move(checked));
     }
   }
 
-  NumberJudgement judge() {
+  NumberCheck check() {
     for (const VerdictEvent& verdict : run_->number_verdicts) take(verdict);
-    for (std::size_t i = 0; i < judgement_.each.size(); ++i) {
-      std::optional<JudgedNumber>& judged = judgement_.each[i];
-      if (!judged.has_value()) continue;
-      if (judged->verdict_us == 0 && run_->same_bits) judged->end = NumberEnd::harmless;
-      judged->is_healed = judged->is_healed || is_always_healed(run_->injected[i]);
+    for (std::size_t i = 0; i < check_.each.size(); ++i) {
+      std::optional<CheckedNumber>& checked = check_.each[i];
+      if (!checked.has_value()) continue;
+      if (checked->verdict_us == 0 && run_->same_bits) checked->end = NumberEnd::harmless;
+      checked->is_healed = checked->is_healed || is_always_healed(run_->injected[i]);
     }
-    return std::move(judgement_);
+    return std::move(check_);
   }
 
  private:
@@ -89,7 +89,7 @@ class NumberJudge {
     const auto merit_of = [&](std::size_t i) {
       const ChaosInjected& injected = run_->injected[i];
       return std::tuple(plausibility(injected, verdict), fits(injected.fault, verdict),
-                        judgement_.each[i]->verdict_us == 0, injected.time_us);
+                        check_.each[i]->verdict_us == 0, injected.time_us);
     };
     std::optional<std::size_t> found;
     for (std::size_t i = 0; i < run_->injected.size(); ++i) {
@@ -111,26 +111,26 @@ class NumberJudge {
     const std::optional<std::size_t> fault = best(nobody);
     if (fault.has_value()) settle(*fault, verdict, NamedRank::other);
     if (fault.has_value() && is_unseen(run_->injected[*fault])) return;
-    judgement_.baseless.push_back(verdict.rank.has_value()
-                                      ? fmt::format("a verdict names rank {}, whose numbers were right: {}",
-                                                    *verdict.rank, verdict.reason)
-                                      : "a verdict came of nothing: " + verdict.reason);
+    check_.baseless.push_back(verdict.rank.has_value()
+                                  ? fmt::format("a verdict names rank {}, whose numbers were right: {}",
+                                                *verdict.rank, verdict.reason)
+                                  : "a verdict came of nothing: " + verdict.reason);
   }
 
   void settle(std::size_t index, const VerdictEvent& verdict, NamedRank named) {
     const ChaosInjected& injected = run_->injected[index];
-    JudgedNumber& judged = judgement_.each[index].value();
-    judged.is_healed = judged.is_healed || compares_bits(verdict);
-    if (judged.verdict_us != 0) return;
-    judged.end = NumberEnd::found;
-    judged.verdict_us = verdict.time_us;
-    judged.latency_steps = verdict.step > injected.step ? verdict.step - injected.step : 0;
-    judged.verdict = fmt::format("{}, {}", verdict.what, verdict.action);
-    if (!is_bad_sample(injected) || named == NamedRank::other) judged.named = named;
+    CheckedNumber& checked = check_.each[index].value();
+    checked.is_healed = checked.is_healed || compares_bits(verdict);
+    if (checked.verdict_us != 0) return;
+    checked.end = NumberEnd::found;
+    checked.verdict_us = verdict.time_us;
+    checked.latency_steps = verdict.step > injected.step ? verdict.step - injected.step : 0;
+    checked.verdict = fmt::format("{}, {}", verdict.what, verdict.action);
+    if (!is_bad_sample(injected) || named == NamedRank::other) checked.named = named;
   }
 
   const ChaosRun* run_;
-  NumberJudgement judgement_;
+  NumberCheck check_;
 };
 
 std::string cell_of(const std::optional<std::uint64_t>& number) {
@@ -144,31 +144,31 @@ std::string_view name_of(NumberEnd end) {
   return names[static_cast<std::size_t>(end)];
 }
 
-NumberJudgement judge_numbers(const ChaosRun& run) {
-  return NumberJudge(run).judge();
+NumberCheck check_numbers(const ChaosRun& run) {
+  return NumberChecker(run).check();
 }
 
 std::string excuse_of(const ChaosRun& run) {
-  const NumberJudgement judgement = judge_numbers(run);
+  const NumberCheck check = check_numbers(run);
   for (std::size_t i = 0; i < run.injected.size(); ++i) {
-    const std::optional<JudgedNumber>& judged = judgement.each[i];
-    if (!judged.has_value() || judged->is_healed) continue;
-    return fmt::format("{}: {}", run.injected[i].what, to_text(*judged));
+    const std::optional<CheckedNumber>& checked = check.each[i];
+    if (!checked.has_value() || checked->is_healed) continue;
+    return fmt::format("{}: {}", run.injected[i].what, to_text(*checked));
   }
   return "";
 }
 
-std::string to_text(const JudgedNumber& judged) {
-  std::string text(name_of(judged.end));
-  if (judged.end != NumberEnd::found) return text;
-  text += judged.latency_steps == 0
+std::string to_text(const CheckedNumber& checked) {
+  std::string text(name_of(checked.end));
+  if (checked.end != NumberEnd::found) return text;
+  text += checked.latency_steps == 0
               ? " in the same step"
-              : fmt::format(" {} step{} later", judged.latency_steps, judged.latency_steps == 1 ? "" : "s");
-  text += fmt::format(" ({})", judged.verdict);
-  if (!judged.named.has_value()) return text;
-  return text + (*judged.named == NamedRank::right   ? ", right rank"
-                 : *judged.named == NamedRank::other ? ", another rank named"
-                                                     : ", nobody named");
+              : fmt::format(" {} step{} later", checked.latency_steps, checked.latency_steps == 1 ? "" : "s");
+  text += fmt::format(" ({})", checked.verdict);
+  if (!checked.named.has_value()) return text;
+  return text + (*checked.named == NamedRank::right   ? ", right rank"
+                 : *checked.named == NamedRank::other ? ", another rank named"
+                                                      : ", nobody named");
 }
 
 void remove_usual(std::vector<VerdictEvent>& verdicts, const std::vector<VerdictEvent>& usual) {
@@ -190,19 +190,19 @@ std::optional<std::uint64_t> NumberTally::longest() const {
 }
 
 void NumberTallies::add(const ChaosRun& run) {
-  const NumberJudgement judgement = judge_numbers(run);
-  baseless += std::ssize(judgement.baseless);
+  const NumberCheck check = check_numbers(run);
+  baseless += std::ssize(check.baseless);
   for (std::size_t i = 0; i < run.injected.size(); ++i) {
-    const std::optional<JudgedNumber>& judged = judgement.each[i];
-    if (!judged.has_value()) continue;
+    const std::optional<CheckedNumber>& checked = check.each[i];
+    if (!checked.has_value()) continue;
     NumberTally& tally = kinds[run.injected[i].fault];
     ++tally.injected;
     tally.same_bits += run.same_bits ? 1 : 0;
-    ++tally.ends[static_cast<std::size_t>(judged->end)];
-    if (judged->named.has_value()) ++tally.named[static_cast<std::size_t>(*judged->named)];
-    if (judged->end != NumberEnd::found) continue;
+    ++tally.ends[static_cast<std::size_t>(checked->end)];
+    if (checked->named.has_value()) ++tally.named[static_cast<std::size_t>(*checked->named)];
+    if (checked->end != NumberEnd::found) continue;
     std::vector<std::uint64_t>& latencies = tally.latencies_steps;
-    latencies.insert(std::ranges::upper_bound(latencies, judged->latency_steps), judged->latency_steps);
+    latencies.insert(std::ranges::upper_bound(latencies, checked->latency_steps), checked->latency_steps);
   }
 }
 

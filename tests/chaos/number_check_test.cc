@@ -1,4 +1,4 @@
-#include "tools/chaos/number_judgement.h"
+#include "tools/chaos/number_check.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -54,11 +54,11 @@ ChaosRun numbers_run(std::vector<ChaosInjected> injected, std::vector<VerdictEve
   return run;
 }
 
-JudgedNumber only(const ChaosRun& run) {
-  return judge_numbers(run).each.at(0).value();
+CheckedNumber only(const ChaosRun& run) {
+  return check_numbers(run).each.at(0).value();
 }
 
-TEST(NumberJudgement, FoundHarmlessOrMissed) {
+TEST(NumberCheck, FoundHarmlessOrMissed) {
   const ChaosInjected flip = wrong_number(ChaosFault::flip_gradients, 12, 1);
   EXPECT_EQ(to_text(only(numbers_run({flip}, {verdict_on(12, 1)}))),
             "found in the same step (corruption, redo), right rank");
@@ -66,54 +66,54 @@ TEST(NumberJudgement, FoundHarmlessOrMissed) {
             "found 1 step later (corruption, redo), nobody named");
   EXPECT_EQ(to_text(only(numbers_run({flip}, {}))), "harmless");
   EXPECT_EQ(to_text(only(numbers_run({flip}, {}, /*same_bits=*/false))), "missed");
-  EXPECT_FALSE(judge_numbers(numbers_run({{.fault = ChaosFault::kill}}, {})).each.at(0).has_value());
+  EXPECT_FALSE(check_numbers(numbers_run({{.fault = ChaosFault::kill}}, {})).each.at(0).has_value());
 }
 
-TEST(NumberJudgement, AVerdictThatNothingExplainsIsBaseless) {
-  EXPECT_THAT(judge_numbers(numbers_run({}, {spike_on(3)})).baseless,
+TEST(NumberCheck, AVerdictThatNothingExplainsIsBaseless) {
+  EXPECT_THAT(check_numbers(numbers_run({}, {spike_on(3)})).baseless,
               ElementsAre(HasSubstr("a verdict came of nothing")));
   const ChaosInjected flip = wrong_number(ChaosFault::flip_weights, 12, 1);
-  EXPECT_THAT(judge_numbers(numbers_run({flip}, {verdict_on(7, {})})).baseless,
+  EXPECT_THAT(check_numbers(numbers_run({flip}, {verdict_on(7, {})})).baseless,
               ElementsAre(HasSubstr("nothing")))
       << "it came before";
-  const NumberJudgement other = judge_numbers(numbers_run({flip}, {verdict_on(12, 0, "state", "evict")}));
+  const NumberCheck other = check_numbers(numbers_run({flip}, {verdict_on(12, 0, "state", "evict")}));
   EXPECT_THAT(other.baseless, ElementsAre(HasSubstr("names rank 0, whose numbers were right")));
   EXPECT_EQ(other.each[0]->named, NamedRank::other);
   // Nothing that follows from a known fault is baseless.
   EXPECT_THAT(
-      judge_numbers(numbers_run({flip}, {verdict_on(12, 1, "state"), verdict_on(12, 1), spike_on(20)}))
+      check_numbers(numbers_run({flip}, {verdict_on(12, 1, "state"), verdict_on(12, 1), spike_on(20)}))
           .baseless,
       IsEmpty());
 }
 
-TEST(NumberJudgement, EachVerdictHasTheFaultThatFitsIt) {
+TEST(NumberCheck, EachVerdictHasTheFaultThatFitsIt) {
   // Two of one rank: what is found in the state is the second.
   ChaosRun run = numbers_run(
       {wrong_number(ChaosFault::flip_activations, 10, 1), wrong_number(ChaosFault::flip_moments, 11, 1)},
       {verdict_on(11, 1, "state", "evict")}, /*same_bits=*/false);
-  EXPECT_EQ(judge_numbers(run).each[0]->end, NumberEnd::missed);
-  EXPECT_EQ(judge_numbers(run).each[1]->end, NumberEnd::found);
+  EXPECT_EQ(check_numbers(run).each[0]->end, NumberEnd::missed);
+  EXPECT_EQ(check_numbers(run).each[1]->end, NumberEnd::found);
   // A late verdict is about what lasts.
   run = numbers_run(
       {wrong_number(ChaosFault::wrong_product_always, 5, 1), wrong_number(ChaosFault::wrong_product, 10, 1)},
       {verdict_on(30, 1)}, /*same_bits=*/false);
-  EXPECT_EQ(judge_numbers(run).each[0]->latency_steps, 25U);
-  EXPECT_EQ(judge_numbers(run).each[1]->end, NumberEnd::missed);
+  EXPECT_EQ(check_numbers(run).each[0]->latency_steps, 25U);
+  EXPECT_EQ(check_numbers(run).each[1]->end, NumberEnd::missed);
   // An update is wrong by its rate.
   run = numbers_run(
       {wrong_number(ChaosFault::wrong_rate, 10, 1), wrong_number(ChaosFault::flip_activations, 10, 1)},
       {verdict_on(11, 1, "update", "evict")});
-  EXPECT_EQ(judge_numbers(run).each[0]->latency_steps, 1U);
-  EXPECT_EQ(judge_numbers(run).each[1]->end, NumberEnd::harmless);
+  EXPECT_EQ(check_numbers(run).each[0]->latency_steps, 1U);
+  EXPECT_EQ(check_numbers(run).each[1]->end, NumberEnd::harmless);
   // The one of two ranks that is named counts.
   run = numbers_run(
       {wrong_number(ChaosFault::flip_weights, 10, 0), wrong_number(ChaosFault::flip_weights, 10, 2)},
       {verdict_on(10, 2, "state"), verdict_on(10, 0, "state")});
-  EXPECT_EQ(judge_numbers(run).each[0]->named, NamedRank::right);
-  EXPECT_EQ(judge_numbers(run).each[1]->named, NamedRank::right);
+  EXPECT_EQ(check_numbers(run).each[0]->named, NamedRank::right);
+  EXPECT_EQ(check_numbers(run).each[1]->named, NamedRank::right);
 }
 
-TEST(NumberJudgement, ABadSampleIsNobodys) {
+TEST(NumberCheck, ABadSampleIsNobodys) {
   const ChaosInjected sample = wrong_number(ChaosFault::bad_sample, 12, -1);
   VerdictEvent skipped = spike_on(12);
   skipped.what = "nonfinite";
@@ -122,15 +122,15 @@ TEST(NumberJudgement, ABadSampleIsNobodys) {
   EXPECT_EQ(to_text(only(run)), "found in the same step (nonfinite, skip)");
   run.injected.push_back(wrong_number(ChaosFault::flip_gradients, 12, 1));  // while the step was made again
   EXPECT_EQ(to_text(only(run)), "found in the same step (nonfinite, skip)");
-  EXPECT_EQ(judge_numbers(run).each[1]->end, NumberEnd::harmless);
+  EXPECT_EQ(check_numbers(run).each[1]->end, NumberEnd::harmless);
   run.injected.pop_back();
   run.number_verdicts = {verdict_on(12, 1)};
   EXPECT_EQ(only(run).named, NamedRank::other);
-  EXPECT_THAT(judge_numbers(run).baseless, ElementsAre(HasSubstr("names rank 1")));
+  EXPECT_THAT(check_numbers(run).baseless, ElementsAre(HasSubstr("names rank 1")));
 }
 
 // Other bits are no failure where no check could have seen why, and one everywhere else.
-TEST(NumberJudgement, WhatExcusesOtherBits) {
+TEST(NumberCheck, WhatExcusesOtherBits) {
   const auto excuse = [](ChaosFault fault, std::vector<VerdictEvent> verdicts) {
     return excuse_of(numbers_run({wrong_number(fault, 12, 1)}, std::move(verdicts), /*same_bits=*/false));
   };
@@ -146,7 +146,7 @@ TEST(NumberJudgement, WhatExcusesOtherBits) {
     EXPECT_EQ(excuse(fault, {}), "");
 }
 
-TEST(NumberJudgement, WhatIsWrongForGoodIsHealedOnceItIsFound) {
+TEST(NumberCheck, WhatIsWrongForGoodIsHealedOnceItIsFound) {
   const VerdictEvent evicted = verdict_on(20, 1, "grad_norm", "evict");
   const ChaosInjected lasting = wrong_number(ChaosFault::wrong_product_always, 12, 1);
   EXPECT_EQ(excuse_of(numbers_run({lasting}, {evicted}, /*same_bits=*/false)), "");
@@ -154,18 +154,18 @@ TEST(NumberJudgement, WhatIsWrongForGoodIsHealedOnceItIsFound) {
 
 // Digests go from update to update: before the first one nothing covers the state. A rank that gets it from
 // the owner is then the one whose parameters differ.
-TEST(NumberJudgement, WhatChangesBeforeTheFirstUpdateIsUnseen) {
+TEST(NumberCheck, WhatChangesBeforeTheFirstUpdateIsUnseen) {
   ChaosInjected flip = wrong_number(ChaosFault::flip_weights, 12, 1);
   const std::vector<VerdictEvent> verdicts = {verdict_on(12, 0)};
-  EXPECT_EQ(judge_numbers(numbers_run({flip}, verdicts, /*same_bits=*/false)).baseless.size(), 1U);
+  EXPECT_EQ(check_numbers(numbers_run({flip}, verdicts, /*same_bits=*/false)).baseless.size(), 1U);
   flip.before_first_update = true;
   const ChaosRun run = numbers_run({flip}, verdicts, /*same_bits=*/false);
-  EXPECT_THAT(judge_numbers(run).baseless, IsEmpty());
+  EXPECT_THAT(check_numbers(run).baseless, IsEmpty());
   EXPECT_EQ(only(run).named, NamedRank::other) << "it counts";
   EXPECT_THAT(excuse_of(numbers_run({flip}, {}, /*same_bits=*/false)), HasSubstr("missed"));
   ChaosInjected product = wrong_number(ChaosFault::wrong_product, 12, 1);
   product.before_first_update = true;
-  EXPECT_EQ(judge_numbers(numbers_run({product}, verdicts)).baseless.size(), 1U) << "no update matters to it";
+  EXPECT_EQ(check_numbers(numbers_run({product}, verdicts)).baseless.size(), 1U) << "no update matters to it";
 }
 
 TEST(StepClock, PlacesFaultsByTheEventsOfTheRun) {
@@ -199,7 +199,7 @@ TEST(StepClock, PlacesFaultsByTheEventsOfTheRun) {
   EXPECT_EQ(sample.step, 17U) << "its place in the data says it";
 }
 
-TEST(NumberJudgement, WhatTheDataDoIsNoVerdictOfTheCampaign) {
+TEST(NumberCheck, WhatTheDataDoIsNoVerdictOfTheCampaign) {
   std::vector<VerdictEvent> verdicts = {spike_on(7), spike_on(8), verdict_on(7, 1)};
   remove_usual(verdicts, {spike_on(7)});
   ASSERT_EQ(verdicts.size(), 2U);
@@ -207,7 +207,7 @@ TEST(NumberJudgement, WhatTheDataDoIsNoVerdictOfTheCampaign) {
   EXPECT_EQ(verdicts[1].rank, 1) << "the undisturbed run has none that blames hardware";
 }
 
-TEST(NumberJudgement, TablesOfACampaign) {
+TEST(NumberCheck, TablesOfACampaign) {
   std::vector<ChaosRun> runs;
   for (const std::uint64_t latency : {0, 0, 3})
     runs.push_back(numbers_run({wrong_number(ChaosFault::flip_moments, 12, 1)},

@@ -1,4 +1,4 @@
-#include "tools/chaos/culprits.h"
+#include "tools/chaos/suspects.h"
 
 #include <algorithm>
 #include <array>
@@ -23,22 +23,22 @@ struct Hang {
   bool killed = false;  // a verdict named it, be it the first or not
 };
 
-class Judge {
+class Checker {
  public:
-  explicit Judge(const ChaosRun& run) : run_(&run) {
-    culprits_.each.resize(run.injected.size());
+  explicit Checker(const ChaosRun& run) : run_(&run) {
+    suspects_.each.resize(run.injected.size());
     for (std::size_t i = 0; i < run.injected.size(); ++i) {
       if (is_hang(run.injected[i].fault)) hangs_.push_back(hang_of(i));
     }
   }
 
-  Culprits judge() {
+  Suspects check() {
     for (const ReportedHang& verdict : run_->verdicts) take(verdict);
     for (Hang& hang : hangs_) {
       if (!hang.settled && !hang.by_other && was_noticed(hang) && !is_excused(hang))
         settle(hang, NamedRank::nobody);
     }
-    return std::move(culprits_);
+    return std::move(suspects_);
   }
 
  private:
@@ -77,7 +77,7 @@ class Judge {
       hang.killed = true;
       if (hang.settled) return;
       settle(hang, NamedRank::right);
-      culprits_.each[hang.index].verdict_us = verdict.time_us;
+      suspects_.each[hang.index].verdict_us = verdict.time_us;
       return;
     }
     for (Hang& hang : hangs_) {
@@ -86,16 +86,16 @@ class Judge {
       return;
     }
     if (verdict.rank < 0) return;
-    ++culprits_.baseless_verdicts;
+    ++suspects_.baseless_verdicts;
     const bool is_slow = std::ranges::any_of(run_->injected, [&](const ChaosInjected& injected) {
       return injected.fault == ChaosFault::slow_storage && injected.time_us <= verdict.time_us;
     });
-    if (is_slow && !culprits_.on_slow_storage.has_value()) culprits_.on_slow_storage = verdict;
+    if (is_slow && !suspects_.on_slow_storage.has_value()) suspects_.on_slow_storage = verdict;
   }
 
   void settle(Hang& hang, NamedRank named) {
     hang.settled = true;
-    culprits_.each[hang.index].named = named;
+    suspects_.each[hang.index].named = named;
   }
 
   bool was_noticed(const Hang& hang) const {
@@ -118,7 +118,7 @@ class Judge {
 
   const ChaosRun* run_;
   std::vector<Hang> hangs_;
-  Culprits culprits_;
+  Suspects suspects_;
 };
 
 }  // namespace
@@ -136,8 +136,8 @@ const FaultEntry* entry_of(const IncidentLog& ledger, std::int64_t time_us) {
   return nullptr;
 }
 
-Culprits find_culprits(const ChaosRun& run) {
-  return Judge(run).judge();
+Suspects find_suspects(const ChaosRun& run) {
+  return Checker(run).check();
 }
 
 }  // namespace holdfast::chaos

@@ -1,4 +1,4 @@
-#include "tools/chaos/culprits.h"
+#include "tools/chaos/suspects.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,19 +36,19 @@ FaultEntry mended(FaultLevel level, std::int64_t from_s, std::int64_t to_s) {
 
 std::vector<std::optional<NamedRank>> named(const ChaosRun& run) {
   std::vector<std::optional<NamedRank>> all;
-  for (const NamedHang& each : find_culprits(run).each) all.push_back(each.named);
+  for (const NamedHang& each : find_suspects(run).each) all.push_back(each.named);
   return all;
 }
 
-TEST(Culprits, NoRankMayBeEndedOnSlowStorageUnlessItHangs) {
+TEST(Suspects, NoRankMayBeEndedOnSlowStorageUnlessItHangs) {
   const ChaosInjected slow{.fault = ChaosFault::slow_storage, .time_us = 10 * second};
-  EXPECT_FALSE(find_culprits(run_with({slow}, {verdict(5, 1)}, {})).on_slow_storage.has_value());
-  EXPECT_EQ(find_culprits(run_with({slow}, {verdict(12, 1)}, {})).on_slow_storage->rank, 1);
+  EXPECT_FALSE(find_suspects(run_with({slow}, {verdict(5, 1)}, {})).on_slow_storage.has_value());
+  EXPECT_EQ(find_suspects(run_with({slow}, {verdict(12, 1)}, {})).on_slow_storage->rank, 1);
   EXPECT_FALSE(
-      find_culprits(run_with({slow, hang(11, 2)}, {verdict(12, 2)}, {})).on_slow_storage.has_value());
+      find_suspects(run_with({slow, hang(11, 2)}, {verdict(12, 2)}, {})).on_slow_storage.has_value());
 }
 
-TEST(Culprits, TheVerdictCountsHoweverTheRunWasMended) {
+TEST(Suspects, TheVerdictCountsHoweverTheRunWasMended) {
   for (const FaultLevel level :
        {FaultLevel::in_place, FaultLevel::restart, FaultLevel::launch, FaultLevel::ended}) {
     const auto with = [&](int rank) {
@@ -58,10 +58,10 @@ TEST(Culprits, TheVerdictCountsHoweverTheRunWasMended) {
     EXPECT_THAT(with(12), ElementsAre(Optional(NamedRank::other)));
     EXPECT_THAT(with(-1), ElementsAre(Optional(NamedRank::nobody))) << "all wait for each other";
   }
-  EXPECT_EQ(find_culprits(run_with({hang(10, 2)}, {verdict(12, 2)}, {})).each[0].verdict_us, 12 * second);
+  EXPECT_EQ(find_suspects(run_with({hang(10, 2)}, {verdict(12, 2)}, {})).each[0].verdict_us, 12 * second);
 }
 
-TEST(Culprits, NobodySaidWhoItWas) {
+TEST(Suspects, NobodySaidWhoItWas) {
   EXPECT_THAT(named(run_with({hang(10, 2)}, {}, {mended(FaultLevel::restart, 30, 31)})),
               ElementsAre(Optional(NamedRank::nobody)))
       << "the others gave up waiting";
@@ -76,7 +76,7 @@ TEST(Culprits, NobodySaidWhoItWas) {
 }
 
 // The same livelock strikes again in every start, and before its first step.
-TEST(Culprits, WhatStruckInTheNextStartIsNoExcuse) {
+TEST(Suspects, WhatStruckInTheNextStartIsNoExcuse) {
   const std::vector<FaultEntry> log = {mended(FaultLevel::in_place, 12, 13),
                                        mended(FaultLevel::restart, 45, 95),
                                        mended(FaultLevel::restart, 90, 95)};
@@ -87,7 +87,7 @@ TEST(Culprits, WhatStruckInTheNextStartIsNoExcuse) {
 }
 
 // What the ranks noticed before is of the start that then could not go on.
-TEST(Culprits, AVerdictBehindWhatTheRanksNoticed) {
+TEST(Suspects, AVerdictBehindWhatTheRanksNoticed) {
   FaultEntry noticed = mended(FaultLevel::restart, 11, 15);
   noticed.who = "rank 2 (host a)";
   EXPECT_THAT(
@@ -95,7 +95,7 @@ TEST(Culprits, AVerdictBehindWhatTheRanksNoticed) {
       ElementsAre(Optional(NamedRank::right)));
 }
 
-TEST(Culprits, ARunThatStoodStillUntilItsTimeWasOver) {
+TEST(Suspects, ARunThatStoodStillUntilItsTimeWasOver) {
   ChaosRun run = run_with({hang(10, 2)}, {}, {});
   EXPECT_THAT(named(run), ElementsAre(std::nullopt));
   run.ran_out_of_time = true;
@@ -103,15 +103,15 @@ TEST(Culprits, ARunThatStoodStillUntilItsTimeWasOver) {
 }
 
 // Whoever names two ranks until it is the right one has ended one that could have gone on.
-TEST(Culprits, TheFirstVerdictCounts) {
+TEST(Suspects, TheFirstVerdictCounts) {
   const ChaosRun run =
       run_with({hang(10, 2)}, {verdict(12, 1), verdict(14, 2)}, {mended(FaultLevel::in_place, 12, 15)});
   EXPECT_THAT(named(run), ElementsAre(Optional(NamedRank::other)));
-  EXPECT_EQ(find_culprits(run).each[0].verdict_us, 0);
-  EXPECT_EQ(find_culprits(run).baseless_verdicts, 0);
+  EXPECT_EQ(find_suspects(run).each[0].verdict_us, 0);
+  EXPECT_EQ(find_suspects(run).baseless_verdicts, 0);
 }
 
-TEST(Culprits, TwoThatHangAtOnce) {
+TEST(Suspects, TwoThatHangAtOnce) {
   const std::vector<FaultEntry> together = {mended(FaultLevel::in_place, 12, 15)};
   EXPECT_THAT(named(run_with({hang(10, 2), livelock(10, 1)}, {verdict(12, 1), verdict(14, 2)}, together)),
               ElementsAre(Optional(NamedRank::right), Optional(NamedRank::right)));
@@ -126,7 +126,7 @@ TEST(Culprits, TwoThatHangAtOnce) {
               ElementsAre(Optional(NamedRank::right), Optional(NamedRank::nobody)));
 }
 
-TEST(Culprits, TheSameRankInAnotherStart) {
+TEST(Suspects, TheSameRankInAnotherStart) {
   EXPECT_THAT(named(run_with({livelock(10, 2), livelock(30, 2)}, {verdict(12, 2), verdict(32, 2)},
                              {mended(FaultLevel::restart, 14, 16), mended(FaultLevel::in_place, 32, 33)})),
               ElementsAre(Optional(NamedRank::right), Optional(NamedRank::right)));
@@ -135,7 +135,7 @@ TEST(Culprits, TheSameRankInAnotherStart) {
               ElementsAre(Optional(NamedRank::nobody), Optional(NamedRank::right)));
 }
 
-TEST(Culprits, AnotherFaultEndedItBefore) {
+TEST(Suspects, AnotherFaultEndedItBefore) {
   const std::vector<FaultEntry> again = {mended(FaultLevel::restart, 11, 14)};
   for (const ChaosFault fault : {ChaosFault::mpirun_killed, ChaosFault::job_killed}) {
     EXPECT_THAT(named(run_with({hang(10, 2), {.fault = fault, .time_us = 11 * second}}, {}, again)),
@@ -149,13 +149,13 @@ TEST(Culprits, AnotherFaultEndedItBefore) {
   run.launches = {{.begun_us = 1, .ended_us = 20 * second},
                   {.begun_us = 21 * second, .ended_us = 90 * second}};
   EXPECT_THAT(named(run), ElementsAre(std::nullopt));
-  EXPECT_EQ(find_culprits(run).baseless_verdicts, 1);
+  EXPECT_EQ(find_suspects(run).baseless_verdicts, 1);
 }
 
-TEST(Culprits, AVerdictWhileNobodyHangs) {
+TEST(Suspects, AVerdictWhileNobodyHangs) {
   const ChaosRun run = run_with({{.fault = ChaosFault::slow_rank, .time_us = 10 * second, .rank = 2}},
                                 {verdict(12, 2), verdict(50, -1)}, {mended(FaultLevel::in_place, 12, 13)});
-  EXPECT_EQ(find_culprits(run).baseless_verdicts, 1) << "the second accuses nobody";
+  EXPECT_EQ(find_suspects(run).baseless_verdicts, 1) << "the second accuses nobody";
   EXPECT_THAT(named(run), ElementsAre(std::nullopt));
 }
 
