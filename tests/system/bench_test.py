@@ -143,7 +143,7 @@ class BenchTest(unittest.TestCase):
 
     @harness.full
     def test_losing_half_of_the_ranks(self):
-        outcome = self.bench("shrinking", "--case", "small", "--ranks", "4", "--lanes", "12", "--between", "10", "--share", "0.5")
+        outcome = self.bench("shrinking", "--case", "small", "--ranks", "4", "--lanes", "12", "--between", "40", "--share", "0.5")
         if "ranks cannot be held" in outcome.stderr:
             harness.skip(outcome.stderr)
         self.assertEqual(outcome.returncode, 0, outcome.stdout + outcome.stderr)

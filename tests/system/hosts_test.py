@@ -257,8 +257,8 @@ class HostsTest(unittest.TestCase):
         for pid in self.cluster.hosts["n2"].processes():
             harness.kill(pid, signal.SIGKILL)
         self.cluster.lose("n2")
-        self.expect_finished(run, start)
-        self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
+        output = self.expect_finished(run, start)
+        self.assertEqual(run.events("recovery")[-1]["ranks_after"], RANKS - SLOTS, output)
 
     def test_a_host_comes_back(self):
         """The launcher finds that it answers again, and the run is started again with it."""

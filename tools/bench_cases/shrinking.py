@@ -119,6 +119,8 @@ def train(run, way, options):
         lost_us.append(time.time() * 1e6)
         if way == "in place":
             victims = run.ranks()
+            if not victims:
+                fail(f"the run ended before it lost a rank at step {options.between * (options.ranks - left)}; it needs more steps (--between)")
             run.kill([victims[max(victims)]])
             continue
         run.end()
