@@ -83,7 +83,7 @@ constexpr Implementation cublaslt_matmul() {
   return result;
 }
 
-// Of equal preference, the first is chosen.
+// Lists the kernels in order: of those with equal preference, the first is chosen.
 #define HF_KERNEL(op, contract, op_class) kernel(OpId::op, run_##op),
 constexpr Implementation implementations[] = {
     cublaslt_matmul(),
