@@ -338,12 +338,12 @@ struct VerdictEvent {
   std::string reason = {};
 
   static void visit_fields(auto& self, auto&& visit) {
-    visit("step", self.step, "", "Step that was judged");
+    visit("step", self.step, "", "Step that was checked");
     visit("kind", self.what, "", "nonfinite, spike, drift, dead or corruption");
     visit("action", self.action, "",
           "none; redo: computed again, and kept; clip; skip: the update was not made; rollback: the run goes "
           "back to an older state; evict: a rank leaves; stop: the run ends");
-    visit("of", self.of, "", "loss, grad_norm, state, update or links: what was judged");
+    visit("of", self.of, "", "loss, grad_norm, state, update or links: what was checked");
     visit("value", self.value, "", "That number, of the attempt that counts");
     visit("score", self.score, "", "Robust deviations above the median of the window; of spike");
     visit("median", self.median, "", "Median of the window, or of its part, that it was compared with");
