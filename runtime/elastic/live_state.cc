@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "checkpoint/ram_tier.h"
-#include "runtime/rank/watch.h"
 #include "runtime/save/snapshot.h"
+#include "runtime/train/step_attempt.h"
 
 namespace holdfast::elastic {
 
@@ -26,17 +26,12 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
     return fail(ExitCode::checkpoint, "{} has become smaller than a snapshot", name);
   worker.links().abort_nccl(
       "another rank is gone");  // the copies come after NCCL's work in the device's queue
-  ShardedOptimizer& optimizer = worker.optimizer();
-  Device& device = worker.rank().device;
-  device.synchronize();
-  if (!optimizer.finding().has_value()) {  // what the last update found is forgotten by a check
-    optimizer.check_state(device, worker.state().step, [&] {
-      device.synchronize();
-      mark(worker.rank().watch);
-    });
+  worker.rank().device.synchronize();
+  // Whoever loads the state compares it with the digests of its update, which say nothing of what that update read.
+  if (train::finds_corruption(worker)) {
+    return fail(ExitCode::checkpoint,
+                "the last update of this rank read state that has changed in memory, or was a wrong one");
   }
-  if (optimizer.finding().has_value())
-    return fail(ExitCode::checkpoint, "weights or moments of this rank have changed in memory");
   if (!worker.position().is_at(worker.state()))
     return fail(ExitCode::checkpoint, "the step or the position in the data has changed in memory");
   Snapshot snapshot(worker.state_view(), memory->bytes(), writer);
