@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/lists.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 
 namespace holdfast::kernels {
 

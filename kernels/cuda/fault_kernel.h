@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "runtime/core/device_fault.h"
+#include "runtime/core/injected_fault.h"
 
 namespace holdfast::kernels::cuda {
 

@@ -6,7 +6,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 #include "runtime/run/event_schema.h"
 
 namespace holdfast::cli {

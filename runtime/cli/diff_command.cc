@@ -9,7 +9,7 @@
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/config/document.h"
 #include "runtime/core/json.h"
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 #include "runtime/inference/inference.h"
 #include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/checkpoint_diff.h"

@@ -11,7 +11,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/program.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 #include "runtime/os/env.h"
 #include "runtime/os/processes.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "runtime/config/option_value.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 #include "runtime/core/units.h"
 
 namespace holdfast::config {

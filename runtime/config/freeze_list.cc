@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 
 namespace holdfast::config {
 namespace {

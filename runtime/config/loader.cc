@@ -13,7 +13,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/config/suggest_key.h"
 #include "runtime/config/toml_tree.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 #include "runtime/os/foreign_text.h"
 
 namespace holdfast::config {

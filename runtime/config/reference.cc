@@ -8,7 +8,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/config/presets.h"
 #include "runtime/config/suggest_key.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 
 namespace holdfast::config {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "runtime/config/option.h"
 #include "runtime/config/option_value.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 
 namespace holdfast::config {
 namespace {

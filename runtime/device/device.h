@@ -28,7 +28,7 @@
 #include "kernels/op.h"
 #include "kernels/op_scope.h"
 #include "kernels/registry.h"
-#include "runtime/core/device_fault.h"
+#include "runtime/core/injected_fault.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
 #include "runtime/device/op_inspector.h"

@@ -6,7 +6,7 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/split.h"
+#include "runtime/core/text.h"
 #include "runtime/launch/host_meeting.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/os/foreign_text.h"

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <utility>
 
-#include "runtime/core/split.h"
+#include "runtime/core/text.h"
 
 namespace holdfast::launch {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "runtime/core/record.h"
-#include "runtime/core/split.h"
+#include "runtime/core/text.h"
 #include "runtime/os/background_job.h"
 
 namespace holdfast::launch {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <sstream>
 
-#include "runtime/launch/shell_words.h"
+#include "runtime/core/text.h"
 #include "runtime/launch/slurm.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/processes.h"

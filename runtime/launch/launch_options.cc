@@ -9,8 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/core/split.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 #include "runtime/os/foreign_text.h"
 
 namespace holdfast::launch {

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "runtime/config/loader.h"
-#include "runtime/launch/shell_words.h"
+#include "runtime/core/text.h"
 #include "runtime/launch/slurm.h"
 #include "runtime/os/paths.h"
 

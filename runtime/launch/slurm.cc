@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/launch/shell_words.h"
+#include "runtime/core/text.h"
 
 namespace holdfast::launch {
 namespace {

@@ -6,8 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/core/corruption.h"
-#include "runtime/core/device_fault.h"
+#include "runtime/core/injected_fault.h"
 #include "runtime/core/result.h"
 
 namespace holdfast::os {

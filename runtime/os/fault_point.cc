@@ -12,7 +12,7 @@
 
 #include "runtime/core/random.h"
 #include "runtime/core/record.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 #include "runtime/os/posix_file.h"
 
 namespace holdfast::os {

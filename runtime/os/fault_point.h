@@ -54,8 +54,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/core/corruption.h"
-#include "runtime/core/device_fault.h"
+#include "runtime/core/injected_fault.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_action.h"

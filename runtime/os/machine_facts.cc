@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/core/split.h"
+#include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/posix_io_engine.h"

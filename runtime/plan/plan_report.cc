@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
 

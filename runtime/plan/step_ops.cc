@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "kernels/visit_op.h"
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/measure/op_text.h"

@@ -12,7 +12,7 @@
 #include "parallel/data/buckets.h"
 #include "parallel/data/lane_reduction.h"
 #include "parallel/data/parameter_gather.h"
-#include "runtime/core/corruption.h"
+#include "runtime/core/injected_fault.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/host_access.h"
 #include "runtime/optim/sharded_optimizer.h"

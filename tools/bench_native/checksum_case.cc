@@ -9,7 +9,7 @@
 
 #include "runtime/core/crc32c.h"
 #include "runtime/core/random.h"
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"

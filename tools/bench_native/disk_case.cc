@@ -8,7 +8,7 @@
 
 #include "checkpoint/store.h"
 #include "runtime/core/random.h"
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"

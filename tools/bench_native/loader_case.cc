@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
 #include "tools/bench_native/timed_steps.h"

@@ -7,8 +7,7 @@
 #include <span>
 
 #include "kernels/registry.h"
-#include "runtime/core/suggest.h"
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 #include "runtime/measure/op_text.h"
 #include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"

@@ -8,7 +8,7 @@
 
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
-#include "runtime/core/text_table.h"
+#include "runtime/core/text.h"
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
 

@@ -6,9 +6,9 @@
 
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
+#include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/launch/launch_options.h"
-#include "runtime/launch/shell_words.h"
 #include "runtime/os/console.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/foreign_text.h"

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/core/split.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 
 namespace holdfast::chaos {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "runtime/launch/shell_words.h"
+#include "runtime/core/text.h"
 
 namespace holdfast::chaos {
 

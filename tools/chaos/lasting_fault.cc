@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/core/check.h"
-#include "runtime/launch/shell_words.h"
+#include "runtime/core/text.h"
 
 namespace holdfast::chaos {
 namespace {

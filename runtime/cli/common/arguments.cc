@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 #include "runtime/os/console.h"
 
 namespace holdfast::cli {

@@ -18,7 +18,7 @@
 #include "kernels/cpu/team.h"
 #include "kernels/matmul.h"
 #include "kernels/reference/element.h"
-#include "runtime/core/device_fault.h"
+#include "runtime/core/injected_fault.h"
 #include "runtime/device/counting_device.h"
 #include "runtime/device/device.h"
 #include "runtime/os/env.h"

@@ -7,7 +7,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/build_facts.h"
 #include "runtime/cli/common/program.h"
-#include "runtime/core/suggest.h"
+#include "runtime/core/text.h"
 #include "runtime/measure/report.h"
 #include "runtime/os/io_queue.h"
 #include "tools/bench_native/cases.h"

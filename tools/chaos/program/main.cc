@@ -11,7 +11,7 @@
 #include "runtime/cli/common/program.h"
 #include "runtime/cli/common/resolved_config.h"
 #include "runtime/config/loader.h"
-#include "runtime/core/split.h"
+#include "runtime/core/text.h"
 #include "tools/chaos/campaign.h"
 
 namespace holdfast::cli {

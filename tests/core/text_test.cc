@@ -1,11 +1,38 @@
-#include "runtime/core/suggest.h"
-
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "runtime/core/text.h"
+
 namespace holdfast::test {
 namespace {
+
+TEST(TextTable, AlignsWordsLeftAndNumbersRight) {
+  TextTable table({"op", "ms"}, 1);
+  table.add({"a", "10.5"});
+  table.add_rule();
+  table.add({"longer", "1"});
+  EXPECT_EQ(table.text(),
+            "op        ms\n"
+            "------------\n"
+            "a       10.5\n"
+            "------------\n"
+            "longer     1\n");
+}
+
+// Tests how lists in options are split.
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+TEST(SplitList, LeavesEmptyPartsOut) {
+  EXPECT_THAT(split_list(""), IsEmpty());
+  EXPECT_THAT(split_list(",,"), IsEmpty());
+  EXPECT_THAT(split_list("a"), ElementsAre("a"));
+  EXPECT_THAT(split_list("a,b c,,d,"), ElementsAre("a", "b c", "d"));
+  EXPECT_THAT(split_list("a/b,c", '/'), ElementsAre("a", "b,c"));
+}
 
 TEST(Closest, FindsTypingMistakes) {
   const std::vector<std::string_view> words = {"learning_rate", "layers", "batch", "beta1", "beta2"};
@@ -35,4 +62,5 @@ TEST(Closest, ASwapCountsOnce) {
 }
 
 }  // namespace
+
 }  // namespace holdfast::test

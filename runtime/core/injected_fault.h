@@ -1,5 +1,4 @@
-// Corruption: a wrong number in the memory of a rank, for tests: fault points request it, and the worker,
-// which knows the memory, makes it (runtime/train/corruption.h).
+// Faults that tests inject into the numbers and the devices of a rank: fault points request them.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +19,8 @@ enum class NumberMemory : std::uint8_t {
   run_state,           // words of the state that is no tensor: the step, the position in the data
 };
 
+// Corruption: a wrong number in the memory of a rank. The worker, which knows the memory, makes it
+// (runtime/train/corruption.h).
 struct Corruption {
   NumberMemory memory = NumberMemory::weights;
   bool to_nan = false;  // true: the element becomes a quiet NaN; false: one bit of it is flipped
@@ -46,5 +47,20 @@ struct CorruptedNumber {
     visit("new_value", self.new_value);
   }
 };
+
+// DeviceFault: the ways in which a kernel breaks its device or computes wrong numbers, for tests: fault
+// points request them and devices perform them.
+enum class DeviceFault {
+  trap,             // the kernel is aborted: cudaErrorLaunchFailure
+  illegal_address,  // it reads unmapped memory: cudaErrorIllegalAddress
+  endless,          // it never ends, and later work in the queue never runs
+  wrong_product,    // the next matrix product has an error in one tile of its result
+  wrong_products,   // the same, and every later product of that shape, as of a broken unit
+};
+
+// Returns whether the fault leaves the device usable and makes its numbers wrong.
+constexpr bool is_wrong_product(DeviceFault fault) {
+  return fault == DeviceFault::wrong_product || fault == DeviceFault::wrong_products;
+}
 
 }  // namespace holdfast::core
