@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/compression_choice.h"
+#include "checkpoint/chunk_codec.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/paced.h"
 #include "checkpoint/shard_index.h"

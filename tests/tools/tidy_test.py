@@ -11,7 +11,7 @@ AROUND_ENV = [
     "std::latch all_there(3);", "std::counting_semaphore<2> free;", "sched_yield();", "pthread_create(&thread, nullptr, work, nullptr);",
 ]
 ROOMS = ["watchdog/guard.cc", "parallel/group/membership.cc", "parallel/comm/collectives.cc", "parallel/local/local_communicator.cc",
-         "checkpoint/chunk_reading.cc", "runtime/run/claim.cc", "runtime/rank/watch.cc", "runtime/data/loader.cc",
+         "checkpoint/checkpoint.cc", "runtime/run/claim.cc", "runtime/rank/watch.cc", "runtime/data/loader.cc",
          "runtime/save/replicas.cc", "runtime/elastic/train_run.cc", "runtime/launch/launcher.cc", "runtime/train/trainer.cc"]
 
 
