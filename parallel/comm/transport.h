@@ -30,9 +30,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "parallel/comm/collectives.h"
+#include "parallel/comm/traffic.h"
 #include "runtime/core/result.h"
 
 namespace holdfast::parallel {
@@ -105,5 +107,50 @@ Error give_up_exchange(Transport& transport, const Waiter& waiter, const char* o
 // Nothing happens when `bytes` is empty, which both ends know.
 Result<void> pass_on(Transport& pair, const Waiter& waiter, std::span<std::byte> bytes, bool sends,
                      const char* operation);
+
+// GuardedTransport: ties a transport whose messages do not travel over the host (NCCL) to the host
+// communicator of the same ranks, so that the end of either is the end of the other.
+//
+//   a peer dies or gives up    detected over the communicator while the transport advances, which is then
+//                              abandoned: NCCL's kernels would wait for the peer for ever
+//   the transport fails        the communicator is abandoned: with fault tolerance all ranks learn of it
+//
+// An error of a step therefore means the same as where messages travel over the communicator itself.
+class GuardedTransport final : public Transport {
+ public:
+  // `control` has other users, too; messages are added to `traffic`. `control`, `env` and `traffic` outlive
+  // this object.
+  GuardedTransport(std::unique_ptr<Transport> transport, Communicator& control, Env& env, Traffic& traffic);
+
+  int rank() const override { return transport_->rank(); }
+  int size() const override { return transport_->size(); }
+  int global_rank(int rank) const override { return control_->global_rank(rank); }
+  bool can_open() const override { return transport_->can_open(); }
+  Result<Number> open(std::span<const Incoming> incoming) override;
+  Result<void> send(Number number, std::span<const Outgoing> outgoing) override;
+  Result<bool> advance() override;
+  bool received(Number number, int peer) const override { return transport_->received(number, peer); }
+  Number oldest() const override { return transport_->oldest(); }
+  Awaited awaited() const override { return transport_->awaited(); }
+  void abandon() override;
+  bool abandoned() override { return transport_->abandoned() || control_->abandoned(); }
+
+ private:
+  Result<void> look_for_peers();
+  template <typename T>
+  Result<T> guarded(Result<T> outcome);
+
+  std::unique_ptr<Transport> transport_;
+  Communicator* control_;
+  Env* env_;
+  Traffic* traffic_;
+  std::int64_t next_look_ns_ = 0;
+};
+
+// index(): converts a number of a rank, lane, bucket or the like to a vector index. It is not
+// negative.
+inline std::size_t index(int number) {
+  return static_cast<std::size_t>(number);
+}
 
 }  // namespace holdfast::parallel

@@ -4,7 +4,7 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
-#include "parallel/comm/index.h"
+#include "parallel/comm/transport.h"
 
 namespace holdfast::parallel {
 namespace {

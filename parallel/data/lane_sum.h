@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "parallel/data/buckets.h"
-#include "parallel/data/lanes.h"
+#include "parallel/group/mesh.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/device/device.h"
 

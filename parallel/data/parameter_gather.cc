@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "parallel/comm/device_wait.h"
-#include "parallel/comm/index.h"
+#include "parallel/comm/transport.h"
 
 namespace holdfast::parallel {
 namespace {

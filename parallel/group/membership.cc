@@ -8,7 +8,6 @@
 #include <set>
 
 #include "parallel/comm/gather.h"
-#include "parallel/group/leaving.h"
 #include "parallel/group/quorum.h"
 #include "runtime/os/processes.h"
 

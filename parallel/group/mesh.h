@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/check.h"
 #include "runtime/core/result.h"
 
 namespace holdfast::parallel {
@@ -78,6 +79,47 @@ class Mesh {
   std::vector<int> active_ranks_;   // [(data * pipeline degree + pipeline) * tensor degree + tensor]
   std::vector<int> index_of_rank_;  // -1: a spare
   std::vector<int> spares_;
+};
+
+// TensorShare names the slices of the split tensors that one rank of a tensor group holds. `slices` is the
+// run's number of tensor lanes: how every split tensor is cut, whatever the number of ranks; a rank holds
+// `count` neighbouring ones, and so do its peers.
+struct TensorShare {
+  int slices = 1;
+  int first = 0;
+  int count = 1;
+  int ranks() const { return slices / count; }
+  int rank() const { return first / count; }
+};
+
+inline TensorShare share_of(int slices, int rank, int ranks) {
+  return {.slices = slices, .first = slices / ranks * rank, .count = slices / ranks};
+}
+inline TensorShare all_slices(int slices) {
+  return {.slices = slices, .first = 0, .count = slices};
+}
+
+// Lanes: define the logical data-parallel width of a run (DESIGN: "Lanes: why the bits do not depend on the
+// number of ranks"). With D ranks and L lanes, wave w runs lanes w*D .. w*D+D-1, one on each rank; the last
+// wave may leave ranks without a lane. Gradients are added in lane order whatever D is. The functions are
+// pure.
+class LaneSchedule {
+ public:
+  LaneSchedule(int lanes, int ranks) : lanes_(lanes), ranks_(ranks) {
+    HF_CHECK(1 <= ranks && ranks <= lanes);
+  }
+  int lanes() const { return lanes_; }
+  int ranks() const { return ranks_; }
+  int waves() const { return (lanes_ + ranks_ - 1) / ranks_; }
+  int lane_of(int wave, int rank) const {  // -1: this rank has no lane in this wave
+    const int lane = wave * ranks_ + rank;
+    return lane < lanes_ ? lane : -1;
+  }
+  int lanes_in_wave(int wave) const { return wave + 1 < waves() ? ranks_ : lanes_ - wave * ranks_; }
+
+ private:
+  int lanes_;
+  int ranks_;
 };
 
 }  // namespace holdfast::parallel

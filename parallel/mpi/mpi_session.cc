@@ -12,7 +12,6 @@
 #include <cstdio>
 
 #include "parallel/comm/launcher.h"
-#include "parallel/mpi/deadline.h"
 #include "parallel/mpi/mpi_calls.h"
 #include "parallel/mpi/mpi_world.h"
 #include "runtime/os/paths.h"
@@ -157,6 +156,15 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
   auto session = std::make_unique<Session>(env, std::move(facts), listener);
   if (is_joiner) session->join_those_that_started_it(join_timeout_ms, preparation);
   return std::unique_ptr<MpiSession>(std::move(session));
+}
+
+// The one symbol of libholdfast_mpi.so that can be seen from outside.
+
+extern "C" const MpiModule* holdfast_mpi_module();
+
+const MpiModule* holdfast_mpi_module() {
+  static constexpr MpiModule module = {.facts = facts_of_linked_mpi, .start = start_mpi_session};
+  return &module;
 }
 
 }  // namespace holdfast::parallel

@@ -1,6 +1,6 @@
 // The MPI session of this process: initialised with MPI_THREAD_SERIALIZED, errors returned, only non-blocking
 // calls that are polled. Init and finalize, which can only block, run under a deadline
-// (parallel/mpi/deadline.h).
+// (parallel/mpi/mpi_calls.h).
 #pragma once
 
 #include "parallel/group/mpi_loader.h"

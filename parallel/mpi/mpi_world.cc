@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "parallel/comm/gather.h"
-#include "parallel/mpi/deadline.h"
 #include "parallel/mpi/mpi_calls.h"
 #include "runtime/os/process_identity.h"
 

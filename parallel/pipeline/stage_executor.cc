@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "parallel/comm/device_wait.h"
-#include "parallel/comm/index.h"
+#include "parallel/comm/transport.h"
 
 namespace holdfast::parallel {
 namespace {

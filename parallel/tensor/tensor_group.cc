@@ -5,7 +5,7 @@
 
 #include "kernels/tree_sum.h"
 #include "parallel/comm/device_wait.h"
-#include "parallel/comm/index.h"
+#include "parallel/comm/transport.h"
 
 namespace holdfast::parallel {
 namespace {

@@ -19,7 +19,7 @@
 #include <span>
 
 #include "parallel/comm/transport.h"
-#include "parallel/tensor/tensor_share.h"
+#include "parallel/group/mesh.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
 #include "runtime/os/span_recorder.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "parallel/data/buckets.h"
-#include "parallel/tensor/tensor_share.h"
+#include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/config/freeze_list.h"
 #include "runtime/core/tensor.h"

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "parallel/data/lanes.h"
 #include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/plan/planned_machine.h"

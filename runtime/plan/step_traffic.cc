@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "parallel/comm/counted_communicator.h"
+#include "parallel/comm/group_communicator.h"
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/train/ballot.h"

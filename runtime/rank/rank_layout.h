@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/data/lanes.h"
+#include "parallel/group/mesh.h"
 #include "parallel/pipeline/schedule.h"
 #include "runtime/config/config.h"
 #include "runtime/model/spec.h"

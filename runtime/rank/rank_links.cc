@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "parallel/comm/agreement.h"
-#include "parallel/comm/guarded_transport.h"
+#include "parallel/comm/transport.h"
 
 namespace holdfast::rank {
 namespace {

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/counted_communicator.h"
 #include "parallel/comm/group_communicator.h"
 #include "parallel/comm/host_transport.h"
 #include "parallel/data/pinned_transport.h"

@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "parallel/data/buckets.h"
-#include "parallel/data/lanes.h"
 #include "parallel/group/mesh.h"
-#include "parallel/tensor/tensor_share.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/model.h"

@@ -6,8 +6,8 @@
 #include <bit>
 #include <random>
 
-#include "parallel/data/lanes.h"
 #include "parallel/group/layout.h"
+#include "parallel/group/mesh.h"
 #include "parallel/pipeline/stage_split.h"
 #include "tests/support/schedule_check.h"
 
