@@ -35,7 +35,7 @@
 #include "runtime/os/process_identity.h"
 #include "runtime/os/secret.h"
 #include "runtime/os/span_recorder.h"
-#include "watchdog/phase.h"
+#include "watchdog/deadlines.h"
 
 namespace holdfast::watchdog {
 

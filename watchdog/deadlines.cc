@@ -1,6 +1,7 @@
 #include "watchdog/deadlines.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "runtime/core/check.h"
@@ -83,6 +84,12 @@ void Deadlines::rescale(double times) {
     }
     find_median(history);
   }
+}
+
+const char* name_of(Phase phase) {
+  constexpr std::array<const char*, static_cast<std::size_t>(Phase::count)> names = {
+      "start-up", "load", "step", "evaluation", "save", "recovery", "spare", "end"};
+  return phase < Phase::count ? names[static_cast<std::size_t>(phase)] : "unknown";
 }
 
 }  // namespace holdfast::watchdog

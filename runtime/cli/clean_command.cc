@@ -9,7 +9,6 @@
 #include "runtime/core/units.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/run/run_identity.h"
 #include "watchdog/board.h"
 
 namespace holdfast::cli {

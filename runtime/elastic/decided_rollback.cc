@@ -10,7 +10,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/retry.h"
 #include "runtime/rank/watch.h"
-#include "runtime/run/run_identity.h"
+#include "runtime/run/run_directory.h"
 
 namespace holdfast::elastic {
 namespace {

@@ -15,7 +15,6 @@
 #include "runtime/os/retry.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/run/run_identity.h"
 
 namespace holdfast::elastic {
 namespace {

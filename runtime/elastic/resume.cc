@@ -14,7 +14,7 @@
 #include "runtime/model/spec.h"
 #include "runtime/os/paths.h"
 #include "runtime/rank/kernel_choice.h"
-#include "runtime/run/run_identity.h"
+#include "runtime/run/run_directory.h"
 
 namespace holdfast::elastic {
 namespace {

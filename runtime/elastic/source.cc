@@ -12,7 +12,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/retry.h"
 #include "runtime/rank/watch.h"
-#include "runtime/run/run_identity.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/save/checkpoint_io.h"
 
 namespace holdfast::elastic {

@@ -13,7 +13,7 @@
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/watch.h"
-#include "runtime/run/run_identity.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/save/save.h"
 

@@ -20,7 +20,6 @@
 #include "runtime/run/requests.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_history.h"
-#include "runtime/run/run_identity.h"
 
 namespace holdfast::elastic {
 

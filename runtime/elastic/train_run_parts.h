@@ -20,7 +20,6 @@
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/failure_record.h"
 #include "runtime/run/hardware_record.h"
-#include "runtime/run/recovery_record.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/disk_tier.h"
 #include "runtime/save/save_cadence.h"

@@ -7,7 +7,7 @@
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/watch.h"
-#include "runtime/run/run_identity.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/save/save.h"
 
 namespace holdfast::elastic {

@@ -5,7 +5,7 @@
 
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/run_progress.h"
-#include "runtime/run/log_reader.h"
+#include "runtime/run/event_reading.h"
 
 namespace holdfast::launch {
 

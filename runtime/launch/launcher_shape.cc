@@ -6,7 +6,7 @@
 
 #include "runtime/launch/launcher.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/run/log_reader.h"
+#include "runtime/run/event_reading.h"
 
 namespace holdfast::launch {
 namespace {

@@ -7,7 +7,6 @@
 
 #include "runtime/core/json.h"
 #include "runtime/run/event_reading.h"
-#include "runtime/run/log_reader.h"
 
 namespace holdfast::replay {
 namespace {

@@ -13,11 +13,9 @@
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/report/axis.h"
-#include "runtime/report/fault_report.h"
-#include "runtime/report/numbers_report.h"
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
+#include "runtime/report/report_sections.h"
 #include "runtime/run/event.h"
 #include "runtime/run/run_history.h"
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "runtime/run/log_reader.h"
+#include "runtime/run/event_reading.h"
 
 namespace holdfast::run {
 namespace {

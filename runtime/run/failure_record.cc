@@ -1,8 +1,10 @@
 #include "runtime/run/failure_record.h"
 
 #include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "runtime/core/json.h"
@@ -100,6 +102,73 @@ FailureHistory FailureTally::so_far(std::int64_t now_us) const {
       record_.started_us == 0 ? 0 : std::max<std::int64_t>(now_us - record_.started_us, 0);
   return {.failures = record_.failures,
           .running_seconds = static_cast<double>(record_.running_us + newest_us) / 1e6};
+}
+
+namespace {
+
+// A run has fewer steps; and what has no cost at all is still not due all the time that a clock cannot see.
+constexpr double max_steps = 1e12;
+
+std::int64_t steps_of(double seconds, double step_seconds) {
+  if (!(step_seconds > 0.0)) return 1;
+  // Tolerance for rounding, so that a number that is whole but for rounding is not taken for the next one.
+  constexpr double slack = 1e-9;
+  return static_cast<std::int64_t>(std::clamp(std::ceil(seconds / step_seconds - slack), 1.0, max_steps));
+}
+
+}  // namespace
+
+double best_interval_seconds(double cost_seconds, double mtbf_seconds) {
+  if (cost_seconds >= 2.0 * mtbf_seconds) return mtbf_seconds;
+  const double ratio = cost_seconds / (2.0 * mtbf_seconds);
+  const double young_seconds = std::sqrt(2.0 * cost_seconds * mtbf_seconds);
+  return young_seconds * (1.0 + std::sqrt(ratio) / 3.0 + ratio / 9.0) - cost_seconds;
+}
+
+std::int64_t steps_between_saves(const SaveTimes& times, double mtbf_seconds) {
+  const double best = best_interval_seconds(times.cost_seconds, mtbf_seconds);
+  return steps_of(std::max(best, times.durable_seconds), times.step_seconds);
+}
+
+std::int64_t steps_between_snapshots(const SaveTimes& times) {
+  return steps_of(times.cost_seconds / snapshot_share, times.step_seconds);
+}
+
+double measured_mtbf_seconds(const FailureHistory& history) {
+  constexpr double assumed_seconds = 86'400.0, assumed_weight = 0.25;
+  return (history.running_seconds + assumed_weight * assumed_seconds) /
+         (static_cast<double>(history.failures) + assumed_weight);
+}
+
+std::string sentence_of(const RecoveryRecord& record) {
+  const std::string place = record.resumed_from == "ram"    ? "in RAM"
+                            : record.resumed_from == "disk" ? "on disk"
+                                                            : "which is the start";
+  const std::string spares = record.spares_after == 0 ? ""
+                                                      : fmt::format(" and {} spare{}", record.spares_after,
+                                                                    record.spares_after == 1 ? "" : "s");
+  const std::uint64_t again = record.step_before - std::min(record.step_before, record.resumed_step);
+  // All may be there again: one stood still for longer than the others wait.
+  const std::string lost = record.lost.empty() ? "the ranks lost each other" : "lost " + record.lost;
+  std::string fault = record.verdict.empty() ? lost : fmt::format("{}; {}", record.verdict, lost);
+  const int came = record.ranks_after - static_cast<int>(record.before.members.size());
+  if (record.wanted > 0) {
+    fault = record.not_grown.empty() ? fmt::format("{} new rank{}", came, came == 1 ? "" : "s")
+                                     : fmt::format("no new ranks ({})", record.not_grown);
+  }
+  const std::string steps_again =
+      again == 0 ? "" : fmt::format("; {} step{} again", again, again == 1 ? "" : "s");
+  if (record.goes_back && record.faults == 0)
+    return fmt::format("{} rank{} on from step {} {}{}", record.active_after,
+                       record.active_after == 1 ? " goes" : "s go", record.resumed_step, place, steps_again);
+  if (record.wanted > 0 || record.active_after > record.active_before) {
+    return fmt::format("{} at step {}: {} ranks go on, {} before{}, from step {} {}", fault,
+                       record.step_before + 1, record.active_after, record.active_before, spares,
+                       record.resumed_step, place);
+  }
+  return fmt::format("{} at step {}: {} of {} ranks go on{}, from step {} {}{}", fault,
+                     record.step_before + 1, record.active_after, record.active_before, spares,
+                     record.resumed_step, place, steps_again);
 }
 
 }  // namespace holdfast::run

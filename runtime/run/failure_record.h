@@ -1,5 +1,5 @@
 // RUN/history.json: how often a run has failed and how long it has trained, for the interval between saves
-// (save_interval.h). The leader replaces it when a start begins, at each recovery and at the end, so that
+// below. The leader replaces it when a start begins, at each recovery and at the end, so that
 // neither a start nor a recovery reads the event log, which grows with the run.
 //
 //   {"failures":3,"running_us":8120000,"started_us":1790000000000000,"state":"running"}
@@ -7,14 +7,43 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 
+#include "parallel/group/membership.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/run/save_interval.h"
 
 namespace holdfast::run {
+
+// Save interval: the best number of steps between saves, from measurements. Pure.
+
+// Returns the seconds of training between two saves for which the sum of what saves cost and what failures
+// undo is least. `cost_seconds`: how much longer training takes for one save. J. T. Daly, "A higher order
+// estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22
+// (2006), equation 37, whose first term is Young's (1974); never longer than the mean time between failures.
+double best_interval_seconds(double cost_seconds, double mtbf_seconds);
+
+struct SaveTimes {
+  double step_seconds = 0.0;     // of a step beside which nothing is saved
+  double cost_seconds = 0.0;     // of a save: how much longer training takes
+  double durable_seconds = 0.0;  // of a save: from its begin until it can be loaded
+};
+// Checkpoints on the disk. None is due before the one before is durable.
+std::int64_t steps_between_saves(const SaveTimes& times, double mtbf_seconds);
+// RAM snapshots: the fewest that leave their cost at or below a half percent of the time.
+inline constexpr double snapshot_share = 0.005;
+std::int64_t steps_between_snapshots(const SaveTimes& times);
+
+// Failures of a run so far, and for how long it has been running.
+struct FailureHistory {
+  std::int64_t failures = 0;
+  double running_seconds = 0.0;
+};
+// A day is assumed before anything is known, with the weight of a quarter of a failure: it fades with the
+// first failures, and with time that has gone by without one.
+double measured_mtbf_seconds(const FailureHistory& history);
 
 struct FailureRecord {
   std::int64_t failures = 0;    // starts that died or failed, but the last; recoveries from a loss
@@ -44,5 +73,35 @@ class FailureTally {
  private:
   FailureRecord record_;
 };
+
+// RecoveryRecord: facts about a recovery for the log and the console. Holds what is known of one death or several until a step was made without the dead, or of new ranks until
+// one was made with them.
+struct RecoveryRecord {
+  int wanted = 0;                 // new ranks; 0: it is about deaths alone
+  std::string not_grown = {};     // why none came
+  bool goes_back = false;         // a verdict takes the run back; nobody was lost
+  std::int64_t noticed_ns = 0;    // Env::monotonic_ns() of this rank
+  std::int64_t noticed_us = 0;    // the same by its wall clock
+  std::string noticed = {};       // how: its sentence
+  bool reported = false;          // the sentence says that another rank gave up, and not why
+  std::string verdict = {};       // of the watchdog, which ended a rank that hung: its sentence; else empty
+  MembershipView before = {};     // of the ranks that trained last
+  std::uint64_t step_before = 0;  // newest step that the run had reached
+  int faults = 0;                 // recoveries that were begun
+  // Durations by part; includes those of recoveries that ended before a further fault.
+  std::int64_t shrink_ns = 0;  // to regroup
+  std::int64_t plan_ns = 0;    // coordinates, the run directory, and where to go on from
+  std::int64_t load_ns = 0;    // memory, kernels and state
+  // Result of the recovery.
+  int active_before = 0, active_after = 0, spares_after = 0, ranks_after = 0;
+  std::map<std::string, int> hosts_after = {};  // ranks of each
+  std::string lost = {};                        // which ranks
+  std::uint64_t resumed_step = 0;
+  std::string resumed_from = {};  // "ram", "disk" or "start"
+};
+
+// Returns "lost rank 2 (host a) at step 9: 2 of 3 ranks go on, from step 8 in RAM", or "2 new ranks at step
+// 9: 4 of 4 ...".
+std::string sentence_of(const RecoveryRecord& record);
 
 }  // namespace holdfast::run

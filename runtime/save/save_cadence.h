@@ -31,7 +31,7 @@
 #include <string>
 
 #include "runtime/config/config.h"
-#include "runtime/run/save_interval.h"
+#include "runtime/run/failure_record.h"
 #include "runtime/save/save_records.h"
 #include "runtime/save/unsaved_work.h"
 

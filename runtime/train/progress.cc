@@ -10,7 +10,7 @@
 #include "runtime/integrity/verdict_policy.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/kernel_choice.h"
-#include "runtime/run/recovery_record.h"
+#include "runtime/run/failure_record.h"
 
 namespace holdfast::train {
 namespace {

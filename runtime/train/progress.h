@@ -10,7 +10,7 @@
 #include <string>
 
 #include "runtime/run/event_log.h"
-#include "runtime/run/recovery_record.h"
+#include "runtime/run/failure_record.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/save_cadence.h"
 #include "runtime/save/save_records.h"

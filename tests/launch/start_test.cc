@@ -15,7 +15,7 @@
 #include "runtime/launch/run_progress.h"
 #include "runtime/os/processes.h"
 #include "runtime/run/launch_record.h"
-#include "runtime/run/run_identity.h"
+#include "runtime/run/run_directory.h"
 #include "tests/launch/variables_env.h"
 #include "tests/support/blind_processes.h"
 #include "tests/support/faulty_env.h"

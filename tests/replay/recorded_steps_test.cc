@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/run/log_reader.h"
+#include "runtime/run/event_reading.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::test {

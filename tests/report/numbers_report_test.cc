@@ -1,5 +1,5 @@
 // Tests what the report shows of verdicts: a card, marks on curves, interrupted lines.
-#include "runtime/report/numbers_report.h"
+#include "runtime/report/report_sections.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/report/axis.h"
 #include "runtime/report/report_chart.h"
 #include "runtime/run/event_log.h"
 #include "runtime/run/run_history.h"

@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "runtime/report/fault_report.h"
+#include "runtime/report/report_sections.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::test {

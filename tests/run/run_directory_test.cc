@@ -1,12 +1,13 @@
 // The run directory after a power cut (tests/support/crash_states.h), and where it cannot be had.
-#include "runtime/run/run_directory.h"
-
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include "runtime/os/paths.h"
+#include "runtime/run/run_directory.h"
 #include "tests/support/crash_states.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
@@ -124,5 +125,110 @@ TEST(RunDirectory, APathThatNobodyCanWriteIsTheUsersMatter) {
   }
 }
 
+// Which run directory is a copy, and which one only has another path.
+
+const std::string one(32, '1'), two(32, '2'), another(32, 'a');
+
+class RunIdentityTest : public testing::Test {
+ protected:
+  RunPaths make(const std::string& name, const std::string& id) {
+    const RunPaths paths{directory_ / name};
+    HF_CHECK(posix_env().make_directories(paths.directory).ok());
+    HF_CHECK(record_identity(posix_env(), paths, id).ok());
+    return paths;
+  }
+  RunPaths copy(const RunPaths& paths, const std::string& name) {
+    std::filesystem::copy(paths.directory, directory_ / name, std::filesystem::copy_options::recursive);
+    return {directory_ / name};
+  }
+  static std::string id_of(const RunPaths& paths) { return identify_run(posix_env(), paths).value().id; }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(RunIdentityTest, IsThatOfItsPlace) {
+  const RunPaths paths = make("run", one);
+  EXPECT_EQ(id_of(paths), one);
+  EXPECT_EQ(id_of({paths.directory + "/../run"}), one);
+  EXPECT_EQ(id_of({directory_ / "none"}), "");
+}
+
+TEST_F(RunIdentityTest, ACopyHasNone) {
+  const RunPaths paths = make("run", one), copied = copy(paths, "copy");
+  const RunIdentity identity = identify_run(posix_env(), copied).value();
+  EXPECT_EQ(identity.id, "");
+  EXPECT_EQ(identity.copy_of, real_path(paths.directory));
+  EXPECT_EQ(id_of(paths), one);
+  ASSERT_TRUE(record_identity(posix_env(), copied, two).ok());
+  EXPECT_EQ(id_of(copied), two);
+  EXPECT_EQ(id_of(copy(copied, "copy-of-the-copy")), "");
+  EXPECT_THAT(posix_env().list(copied.directory).value(), testing::ElementsAre("run_id", "run_place"));
+}
+
+TEST_F(RunIdentityTest, WhatWasMovedKeepsIt) {
+  const RunPaths paths = make("run", one), moved{directory_ / "moved"};
+  std::filesystem::rename(paths.directory, moved.directory);
+  EXPECT_EQ(id_of(moved), one);
+  make("run", another);
+  EXPECT_EQ(id_of(moved), one) << "at its old place is another run";
+}
+
+TEST_F(RunIdentityTest, OneDirectoryWithTwoPathsIsNoCopy) {
+  const RunPaths paths = make("run", one), moved{directory_ / "moved"};
+  std::filesystem::rename(paths.directory, moved.directory);
+  std::filesystem::create_directory_symlink(moved.directory, paths.directory);
+  EXPECT_EQ(id_of(moved), one);
+  EXPECT_EQ(id_of(paths), one);
+  EXPECT_THAT(posix_env().list(moved.directory).value(), testing::ElementsAre("run_id", "run_place"));
+}
+
+TEST_F(RunIdentityTest, OfAVersionBeforeItIsWhatItWas) {
+  const RunPaths paths = make("run", one);
+  ASSERT_TRUE(posix_env().remove(paths.run_place()).ok());
+  EXPECT_EQ(id_of(paths), one);
+  EXPECT_EQ(id_of(copy(paths, "copy")), one) << "nothing is known of where it was made";
+}
+
+// The id is new and the place is that of the directory it was copied from, or neither is.
+TEST_F(RunIdentityTest, ADeathWhileItIsRecorded) {
+  const RunPaths paths = make("run", one);
+  for (const std::uint64_t at : {1, 2}) {
+    const RunPaths copied = copy(paths, fmt::format("copy-{}", at));
+    FaultyEnv machine(posix_env());
+    machine.inject({.operation = Operation::rename, .at = at, .for_ever = true});
+    EXPECT_FALSE(record_identity(machine, copied, two).ok());
+    EXPECT_EQ(id_of(copied), at == 1 ? "" : two);
+    EXPECT_EQ(id_of(paths), one);
+  }
+}
+
+// It would go to a shell on every host, or into JSON.
+TEST_F(RunIdentityTest, WhatIsNoIdIsASentenceAndIsNotUsed) {
+  const RunPaths paths = make("run", one);
+  for (const std::string& bad :
+       {std::string("x;touch /tmp/x"), std::string("\xff\xfe"), std::string(), one + "\n",
+        std::string(32, 'A'), std::string(31, '1'), std::string(200, '1')}) {
+    ASSERT_TRUE(posix_env().replace_text(paths.run_id(), bad).ok());
+    const Result<RunIdentity> identity = identify_run(posix_env(), paths);
+    ASSERT_FALSE(identity.ok()) << bad;
+    EXPECT_EQ(identity.error().code, ExitCode::data);
+    EXPECT_THAT(identity.error().message, testing::HasSubstr("run_id is damaged: it holds \""));
+    EXPECT_EQ(identity.error().message.find('\xff'), std::string::npos);
+    EXPECT_FALSE(read_run_id(posix_env(), paths).ok());
+  }
+  ASSERT_TRUE(record_identity(posix_env(), paths, two).ok());
+  EXPECT_EQ(id_of(paths), two);
+}
+
+// Of a directory that is not to be trusted, either.
+TEST_F(RunIdentityTest, ADamagedPlaceIsNoPlace) {
+  const RunPaths paths = make("run", one);
+  ASSERT_TRUE(posix_env().replace_text(paths.run_place(), one + "\n\xff\xfe").ok());
+  EXPECT_EQ(id_of(paths), one);
+  ASSERT_TRUE(posix_env().replace_text(paths.run_place(), std::string(100'000, 'x')).ok());
+  EXPECT_EQ(id_of(paths), one);
+}
+
 }  // namespace
+
 }  // namespace holdfast::test

@@ -1,4 +1,4 @@
-#include "parallel/comm/clock_offset.h"
+#include "runtime/run/trace_file.h"
 
 #include <gtest/gtest.h>
 

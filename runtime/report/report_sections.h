@@ -1,5 +1,5 @@
-// The part of the report that is about wrong numbers: every verdict on a step, the hardware that verdicts
-// blame, and marks for the curves. Pure.
+// The parts of the report that are about what disturbed the run: for faults where the time of the run went, as a picture over time, and
+// every fault with what was done about it; for wrong numbers the verdicts. Pure.
 #pragma once
 
 #include <string>
@@ -7,9 +7,17 @@
 #include <vector>
 
 #include "runtime/report/report_chart.h"
+#include "runtime/run/incident_log.h"
 #include "runtime/run/numbers_log.h"
 
 namespace holdfast::report {
+
+// Cards of HTML; empty for a run that nothing disturbed.
+std::string faults_section(const IncidentLog& ledger);
+// Style for html_page().
+extern const std::string_view fault_style;
+
+// Wrong numbers: every verdict on a step, the hardware that verdicts blame, and marks for the curves.
 
 // Returns a card of HTML; empty for a run without verdicts.
 std::string numbers_section(const NumbersLog& numbers);
