@@ -11,7 +11,7 @@
 #include "runtime/core/units.h"
 #include "runtime/device/device.h"
 #include "runtime/elastic/prepare.h"
-#include "runtime/launch/slurm.h"
+#include "runtime/launch/named_hosts.h"
 #include "runtime/model/activations.h"
 #include "runtime/model/spec.h"
 #include "runtime/os/console.h"

@@ -97,4 +97,121 @@ Result<std::string> detect_format(Env& env, const std::string& path) {
   return std::string(index.exists && half_of_a_pair ? "megatron" : "text");
 }
 
+// The formats of one file with a header of 1,024 bytes in front of its tokens: llm.c's and llmq's.
+
+namespace {
+
+constexpr std::uint64_t shard_header_bytes = 1024;  // 256 int32; what follows the named fields is not read
+using Header = std::array<std::int32_t, 7>;
+
+Result<Header> read_header(File& file, const char* kind) {
+  HF_TRY(const std::uint64_t file_bytes, file.size());
+  if (file_bytes < shard_header_bytes) {
+    return fail(ExitCode::data,
+                "{} is {} bytes long, too short for the {}-byte header of an {} token shard; copy the file "
+                "again, or use format = \"text\" if it is text",
+                file.path(), file_bytes, shard_header_bytes, kind);
+  }
+  Header header{};
+  HF_TRY_VOID(file.read_at(0, std::as_writable_bytes(std::span(header))));
+  return header;
+}
+
+Error wrong_magic(const File& file, const Header& header, const char* kind, const std::string& expected) {
+  return fail(
+      ExitCode::data,
+      "{} is not an {} token shard: it starts with {}{}, expected {}; the formats are \"text\" (every "
+      "byte is a token), \"llmc\", \"megatron\" and \"llmq\"",
+      file.path(), kind, header[0], foreign_name(header[0]), expected);
+}
+
+// `behind`: bytes that follow the tokens.
+Result<void> check_bytes(File& file, std::int32_t count, TokenType type, std::uint64_t behind) {
+  HF_TRY(const std::uint64_t file_bytes, file.size());
+  const std::uint64_t expected =
+      shard_header_bytes + static_cast<std::uint64_t>(count) * bytes_of(type) + behind;
+  if (count >= 0 && file_bytes == expected) return {};
+  const std::uint64_t held = (file_bytes - shard_header_bytes) / bytes_of(type);
+  return fail(ExitCode::data,
+              "{}: its header says {} tokens of {} bytes{}, but the file has {} bytes, room for {}; it is "
+              "{}, copy or write it again",
+              file.path(), count, bytes_of(type), behind > 0 ? " and a mask of one bit for each" : "",
+              file_bytes, held, count >= 0 && file_bytes < expected ? "truncated" : "damaged");
+}
+
+struct LlmcKind {
+  std::int32_t magic;
+  std::int32_t version;
+  TokenType type;
+  std::int64_t vocabulary;      // of the tokenizer: GPT-2's, Llama 3's
+  std::int64_t document_begin;  // what dev/data/*.py of llm.c put in front: <|endoftext|>, <|begin_of_text|>
+};
+constexpr std::array<LlmcKind, 2> llmc_kinds = {
+    {{20240520, 1, TokenType::u16, 50257, 50256}, {20240801, 7, TokenType::u32, 128256, 128000}}};
+
+constexpr std::array<std::int32_t, 2> llmq_magic = {0x2e4e4942, 0x0a4b4f54};  // "BIN.TOK\n"
+
+}  // namespace
+
+Result<TokenFile> open_llmc(Env& env, const std::string& path) {
+  TokenFile tokens;
+  HF_TRY(tokens.file, open_data_file(env, path));
+  HF_TRY(const Header header, read_header(*tokens.file, "llm.c"));
+  const auto* kind = std::ranges::find(llmc_kinds, header[0], &LlmcKind::magic);
+  if (kind == llmc_kinds.end()) {
+    return wrong_magic(
+        *tokens.file, header, "llm.c",
+        fmt::format("{} (uint16 tokens) or {} (uint32 tokens)", llmc_kinds[0].magic, llmc_kinds[1].magic));
+  }
+  if (header[1] != kind->version) {
+    return fail(
+        ExitCode::data,
+        "{} is an llm.c token shard (magic {}) of version {}, expected version {}; write it again with a "
+        "matching tool",
+        path, header[0], header[1], kind->version);
+  }
+  HF_TRY_VOID(check_bytes(*tokens.file, header[2], kind->type, 0));
+  tokens.type = kind->type;
+  tokens.first_byte = shard_header_bytes;
+  tokens.token_count = static_cast<std::uint64_t>(header[2]);
+  tokens.vocabulary_of_format = kind->vocabulary;
+  tokens.document_begin = kind->document_begin;
+  return tokens;
+}
+
+Result<TokenFile> open_llmq(Env& env, const std::string& path) {
+  TokenFile tokens;
+  HF_TRY(tokens.file, open_data_file(env, path));
+  HF_TRY(const Header header, read_header(*tokens.file, "llmq"));
+  const auto [magic0, magic1, version, token_bytes, count, vocabulary, masks] = header;
+  if (magic0 != llmq_magic[0] || magic1 != llmq_magic[1]) {
+    return wrong_magic(*tokens.file, header, "llmq", "BIN.TOK");
+  }
+  if (version != 1 && version != 2) {
+    return fail(ExitCode::data,
+                "{} is an llmq token shard of version {}, expected version 1 or 2; write it again with a "
+                "matching tool",
+                path, version);
+  }
+  tokens.type = TokenType::i32;
+  if (token_bytes != static_cast<std::int32_t>(bytes_of(tokens.type))) {
+    return fail(ExitCode::data,
+                "{} is an llmq token shard of {} bytes per token, expected {}; write it again", path,
+                token_bytes, bytes_of(tokens.type));
+  }
+  // Version 1 has no fields for the vocabulary and the masks: what stands there means nothing.
+  if (version == 2 && vocabulary < 1) {
+    return fail(ExitCode::data, "{}: its header says a vocabulary of {}, expected 1 or more; write it again",
+                path, vocabulary);
+  }
+  const bool has_masks = version == 2 && masks == 1;
+  const std::uint64_t held = count > 0 ? static_cast<std::uint64_t>(count) : 0;
+  HF_TRY_VOID(check_bytes(*tokens.file, count, tokens.type, has_masks ? (held + 7) / 8 : 0));
+  tokens.first_byte = shard_header_bytes;
+  tokens.token_count = held;
+  if (version == 2) tokens.vocabulary_of_format = vocabulary;
+  if (has_masks) tokens.mask_byte = shard_header_bytes + held * bytes_of(tokens.type);
+  return tokens;
+}
+
 }  // namespace holdfast::data

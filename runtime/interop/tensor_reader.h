@@ -68,4 +68,15 @@ class TensorReader {
 std::vector<ShardSpec> pieces_in_slices(const std::vector<ParameterSpec>& parameters,
                                         const std::vector<ShardSpec>& wanted, std::uint32_t stored_slices);
 
+// runs_of_tensor() finds the elements of a whole tensor in the slices that tensor lanes cut it into: the
+// inverse of runs_of_slice (spec.h).
+struct TensorRun {
+  int slice = 0;
+  SliceRun run;
+};
+
+// Returns elements [first, first + count) of the whole tensor, as runs in their order, each inside one slice.
+std::vector<TensorRun> runs_of_tensor(const ParameterSpec& parameter, int slices, std::uint64_t first,
+                                      std::uint64_t count);
+
 }  // namespace holdfast::interop

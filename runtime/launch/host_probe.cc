@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "runtime/core/text.h"
-#include "runtime/launch/slurm.h"
+#include "runtime/launch/named_hosts.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/processes.h"
 

@@ -20,7 +20,7 @@
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/mpirun_line.h"
 #include "runtime/launch/named_hosts.h"
-#include "runtime/launch/start_layout.h"
+#include "runtime/launch/restart_policy.h"
 #include "runtime/launch/stop_request.h"
 #include "runtime/os/background_job.h"
 #include "runtime/os/env.h"

@@ -6,7 +6,7 @@
 
 #include "runtime/config/loader.h"
 #include "runtime/core/text.h"
-#include "runtime/launch/slurm.h"
+#include "runtime/launch/named_hosts.h"
 #include "runtime/os/paths.h"
 
 namespace holdfast::launch {

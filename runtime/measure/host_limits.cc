@@ -9,7 +9,7 @@
 
 #include "runtime/measure/op_memory.h"
 #include "runtime/measure/op_text.h"
-#include "runtime/measure/samples.h"
+#include "runtime/measure/report.h"
 
 namespace holdfast::measure {
 namespace {

@@ -14,7 +14,7 @@
 #include "runtime/core/json.h"
 #include "runtime/device/cuda_loader.h"
 #include "runtime/device/device.h"
-#include "runtime/measure/limits.h"
+#include "runtime/measure/host_limits.h"
 #include "runtime/measure/op_timer.h"
 #include "runtime/os/env.h"
 

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "runtime/core/units.h"
 #include "runtime/measure/host_limits.h"
 
@@ -50,6 +52,13 @@ std::string digits(double value) {
   if (value >= 10.0) return fmt::format("{:.2f}", value);
   if (value >= 1.0) return fmt::format("{:.3f}", value);
   return fmt::format("{:.4f}", value);
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2.0;
 }
 
 }  // namespace holdfast::measure

@@ -19,7 +19,6 @@
 #include "runtime/model/spec.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
-#include "runtime/plan/op_prices.h"
 #include "runtime/plan/planned_machine.h"
 #include "runtime/plan/step_time.h"
 #include "runtime/plan/step_traffic.h"

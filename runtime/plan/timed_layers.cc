@@ -11,7 +11,6 @@
 #include "runtime/measure/host_limits.h"
 #include "runtime/measure/measured_device.h"
 #include "runtime/measure/report.h"
-#include "runtime/measure/samples.h"
 #include "runtime/os/machine_facts.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/kernel_choice.h"

@@ -7,7 +7,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/os/env.h"
-#include "runtime/plan/op_prices.h"
+#include "runtime/plan/planned_machine.h"
 
 namespace holdfast::plan {
 

@@ -1,8 +1,7 @@
-#include "runtime/data/documents.h"
+#include "runtime/data/source.h"
 
 #include <gmock/gmock.h>
 
-#include "runtime/data/source.h"
 #include "tests/data/token_files.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,6 +1,7 @@
-#include "runtime/measure/measured_device.h"
-
 #include <gtest/gtest.h>
+
+#include "runtime/measure/measured_device.h"
+#include "runtime/measure/report.h"
 
 namespace holdfast::test {
 namespace {
@@ -20,5 +21,12 @@ TEST(GpuLimits, FollowFromTheRatesOfCopyAndProduct) {
   EXPECT_EQ(limits.level_of(1001), "DRAM");
 }
 
+TEST(Median, IsTheMiddleOrTheMeanOfTheTwo) {
+  EXPECT_DOUBLE_EQ(median({}), 0.0);
+  EXPECT_DOUBLE_EQ(median({3.0, 1.0, 2.0}), 2.0);
+  EXPECT_DOUBLE_EQ(median({4.0, 1.0, 2.0, 3.0}), 2.5);
+}
+
 }  // namespace
+
 }  // namespace holdfast::test

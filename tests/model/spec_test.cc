@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "runtime/config/presets.h"
-#include "runtime/model/tensor_runs.h"
 
 namespace holdfast::test {
 namespace {
@@ -177,33 +176,6 @@ TEST(BackwardBuckets, BackwardsTheyListEveryTensorInForwardOrder) {
       }
       for (const ParameterSpec& parameter : parameter_specs(spec)) expected.push_back(parameter.name);
       EXPECT_EQ(names, expected) << style << " " << head;
-    }
-  }
-}
-
-TEST(TensorRuns, AreTheInverseOfSliceRuns) {
-  for (const char* style : {"llama", "gpt2"}) {
-    for (const ParameterSpec& parameter : parameter_specs(tiny_spec(style, "untied"))) {
-      if (parameter.cut == Cut::none) continue;
-      constexpr int slices = 2;
-      // Of every element of the tensor: its slice and its place there.
-      std::vector<std::pair<int, std::uint64_t>> places(parameter.elements());
-      for (int slice = 0; slice < slices; ++slice) {
-        for (const SliceRun& run :
-             runs_of_slice(parameter, slice, slices, 0, parameter.elements() / slices)) {
-          for (std::uint64_t i = 0; i < run.count; ++i)
-            places[run.tensor_offset + i] = {slice, run.slice_offset + i};
-        }
-      }
-      for (const std::uint64_t first : {std::uint64_t{0}, parameter.elements() / 3}) {
-        std::uint64_t next = first;
-        for (const TensorRun& each : runs_of_tensor(parameter, slices, first, parameter.elements() / 2)) {
-          ASSERT_EQ(each.run.tensor_offset, next) << parameter.name;
-          for (std::uint64_t i = 0; i < each.run.count; ++i, ++next)
-            ASSERT_EQ(places[next], std::pair(each.slice, each.run.slice_offset + i)) << parameter.name;
-        }
-        ASSERT_EQ(next, first + parameter.elements() / 2);
-      }
     }
   }
 }

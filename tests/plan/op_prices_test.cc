@@ -1,4 +1,4 @@
-#include "runtime/plan/op_prices.h"
+#include "runtime/plan/planned_machine.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,6 @@
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
-#include "runtime/measure/samples.h"
 #include "runtime/os/sealed_session.h"
 #include "runtime/os/secret.h"
 

@@ -11,7 +11,6 @@
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
-#include "runtime/measure/samples.h"
 #include "runtime/os/io_queue.h"
 #include "tools/bench_native/synthetic_run.h"
 

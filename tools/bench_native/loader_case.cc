@@ -6,7 +6,6 @@
 
 #include "runtime/core/text.h"
 #include "runtime/measure/report.h"
-#include "runtime/measure/samples.h"
 #include "tools/bench_native/timed_steps.h"
 #include "tools/bench_native/token_files.h"
 

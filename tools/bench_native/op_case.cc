@@ -11,7 +11,6 @@
 #include "runtime/measure/op_text.h"
 #include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
-#include "runtime/measure/samples.h"
 
 namespace holdfast::bench {
 namespace {

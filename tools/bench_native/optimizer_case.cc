@@ -14,7 +14,6 @@
 #include "runtime/measure/op_memory.h"
 #include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
-#include "runtime/measure/samples.h"
 #include "runtime/optim/sharded_optimizer.h"
 #include "runtime/os/machine_facts.h"
 #include "tools/bench_native/op_samples.h"

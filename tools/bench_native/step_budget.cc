@@ -10,7 +10,6 @@
 #include "kernels/optimizer.h"
 #include "runtime/core/text.h"
 #include "runtime/measure/report.h"
-#include "runtime/measure/samples.h"
 
 namespace holdfast::bench {
 namespace {

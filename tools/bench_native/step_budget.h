@@ -8,7 +8,7 @@
 
 #include "kernels/cost.h"
 #include "runtime/core/json.h"
-#include "runtime/measure/limits.h"
+#include "runtime/measure/host_limits.h"
 #include "runtime/measure/op_text.h"
 #include "runtime/measure/op_timer.h"
 

@@ -1,10 +1,10 @@
-#include "runtime/plan/op_prices.h"
+#include "runtime/plan/planned_machine.h"
 
 #include <algorithm>
 
 #include "kernels/cost.h"
 #include "runtime/measure/op_text.h"
-#include "runtime/measure/samples.h"
+#include "runtime/measure/report.h"
 
 namespace holdfast::plan {
 
@@ -23,7 +23,7 @@ TimedPrices::TimedPrices(std::span<const std::vector<OpTimer::Record>> rounds, d
   std::map<std::pair<OpId, std::string>, OpCost> costs;
   for (const std::vector<OpTimer::Record>& round : rounds) {
     for (const OpTimer::Record& record : round) {
-      const std::pair key(record.id, shape_text(record.id, record.arguments.data()));
+      const std::pair key(record.id, measure::shape_text(record.id, record.arguments.data()));
       samples[key].push_back(static_cast<double>(record.duration_ns) * 1e-9);
       costs.try_emplace(key, cost_of(record.id, record.arguments.data()));
     }
@@ -42,7 +42,7 @@ TimedPrices::TimedPrices(std::span<const std::vector<OpTimer::Record>> rounds, d
 }
 
 double TimedPrices::seconds(OpId id, const void* arguments) const {
-  if (const auto found = seconds_.find({id, shape_text(id, arguments)}); found != seconds_.end()) {
+  if (const auto found = seconds_.find({id, measure::shape_text(id, arguments)}); found != seconds_.end()) {
     return found->second + launch_seconds_;
   }
   const OpCost cost = cost_of(id, arguments);
