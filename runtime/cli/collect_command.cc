@@ -14,7 +14,7 @@
 #include "checkpoint/store.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/cli/common/build_facts.h"
+#include "runtime/cli/common/program.h"
 #include "runtime/core/record.h"
 #include "runtime/core/result.h"
 #include "runtime/core/text.h"

@@ -8,8 +8,6 @@
 
 namespace holdfast::cli {
 
-int run_bench_command(const std::vector<std::string>& arguments);
-int run_chaos_command(const std::vector<std::string>& arguments);
 int run_check_command(const std::vector<std::string>& arguments);
 int run_clean_command(const std::vector<std::string>& arguments);
 int run_collect_command(const std::vector<std::string>& arguments);
@@ -33,7 +31,5 @@ int run_status_command(const std::vector<std::string>& arguments);
 int run_timeline_command(const std::vector<std::string>& arguments);
 int run_train_command(const std::vector<std::string>& arguments);
 int run_verify_command(const std::vector<std::string>& arguments);
-
-void print_version();
 
 }  // namespace holdfast::cli

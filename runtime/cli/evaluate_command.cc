@@ -4,7 +4,6 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/cli/device_option.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/inference/file_evaluation.h"
 #include "runtime/interop/checkpoint_contents.h"

@@ -8,15 +8,68 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/group/mpi_loader.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/program.h"
 #include "runtime/core/text.h"
+#include "runtime/device/device.h"
 #include "runtime/os/env.h"
+#include "runtime/os/paths.h"
 #include "runtime/os/processes.h"
+#include "runtime/rank/device_choice.h"
 
 namespace holdfast::cli {
 namespace {
+
+// Prints the CUDA version of this build, for which neither a GPU nor a driver is needed.
+void print_cuda_version(Env& env) {
+  const Result<const CudaModule*> module = find_cuda_module(env);
+  if (!module.ok()) {
+    fmt::print("cuda     none: {}\n", module.error().message);
+    return;
+  }
+  const int version = (*module)->runtime_version;
+  fmt::print("cuda     {}.{}, kernels for {}\n", version / 1000, version % 1000 / 10, (*module)->built_for());
+  const Result<std::vector<CudaFacts>> gpus = (*module)->devices();
+  if (!gpus.ok()) fmt::print("gpu      none: {}\n", gpus.error().message);
+  if (!gpus.ok()) return;
+  for (const CudaFacts& gpu : *gpus) fmt::print("gpu      {}\n", text_of(gpu));
+}
+
+void print_version() {
+  const Result<MpiFacts> mpi = mpi_library_facts();
+  const std::unique_ptr<Device> device = make_cpu_device({.threads = 1});
+  fmt::print("holdfast {} ({} build, {})\n", build_version(), build_type(), build_compiler());
+  fmt::print("program  {}\n", program_digest(posix_env()));
+  fmt::print("device   {}\n", device->description());
+  print_cuda_version(posix_env());
+  if (mpi.ok()) {
+    fmt::print("mpi      {}{}\n", mpi->library, mpi->fault_tolerant ? " with ULFM" : "");
+  } else {
+    fmt::print("mpi      none: {}\n", mpi.error().message);
+  }
+}
+
+// Commands of developers and operators. They are separate programs beside this one, so that the training
+// program links none of their code. Replaces this process by the program of the command; returns only when that
+// is not possible.
+int become_command(std::string_view command, const std::vector<std::string>& arguments) {
+  const std::string name = fmt::format("holdfast-{}", command);
+  const Result<void> refused = become_program(program_directory() + "/" + name, arguments);
+  return complain(fail(ExitCode::config,
+                       "{} is a program of its own, {}: {}; put it beside holdfast, or build it with cmake "
+                       "--build --preset release --target {}",
+                       command, name, refused.error().message, name));
+}
+
+int run_bench_command(const std::vector<std::string>& arguments) {
+  return become_command("bench", arguments);
+}
+
+int run_chaos_command(const std::vector<std::string>& arguments) {
+  return become_command("chaos", arguments);
+}
 
 struct Command {
   std::string_view name;

@@ -3,6 +3,7 @@
 #include "checkpoint/find_checkpoint.h"
 #include "checkpoint/names.h"
 #include "runtime/os/console.h"
+#include "runtime/rank/device_choice.h"
 
 namespace holdfast::cli {
 namespace {
@@ -54,6 +55,14 @@ Result<CheckpointPaths> checkpoints_at(Env& env, std::string path) {
   for (const CheckpointCandidate& candidate : paths.of_run) paths.directories.push_back(candidate.directory);
   if (paths.directories.empty()) return no_checkpoint(path);
   return paths;
+}
+
+Result<std::string> device_option(const Arguments& arguments, Env& env) {
+  Config config;
+  HF_TRY(config.device, arguments.choice("device", {"auto", "cpu", "cuda"}));
+  const std::string choice = resolve_device(env, config);
+  if (!choice.empty()) print_message("{}", choice);
+  return config.device;
 }
 
 }  // namespace holdfast::cli

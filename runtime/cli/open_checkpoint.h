@@ -1,4 +1,4 @@
-// Opens the checkpoint or checkpoints that a command works on.
+// Opens the checkpoint or checkpoints that a command works on, and reads the device that it computes on.
 #pragma once
 
 #include <functional>
@@ -7,6 +7,7 @@
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/store.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
@@ -28,5 +29,9 @@ struct CheckpointPaths {
   std::vector<CheckpointCandidate> of_run;  // the same, of a run directory; empty for a single checkpoint
 };
 Result<CheckpointPaths> checkpoints_at(Env& env, std::string path);
+
+// Reads --device of a command that computes with a trained model. Returns "cpu" or "cuda", and prints on stderr what auto was resolved to where there may be a GPU.
+// ExitCode::config for any other word.
+Result<std::string> device_option(const Arguments& arguments, Env& env);
 
 }  // namespace holdfast::cli

@@ -5,7 +5,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/cli/common/resolved_config.h"
+#include "runtime/cli/common/program.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/units.h"
 #include "runtime/device/counting_device.h"

@@ -8,7 +8,7 @@
 #include "parallel/comm/launcher.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/cli/common/build_facts.h"
+#include "runtime/cli/common/program.h"
 #include "runtime/cli/rank_group.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"

@@ -11,7 +11,7 @@
 #include "parallel/group/mpi_loader.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/cli/common/build_facts.h"
+#include "runtime/cli/common/program.h"
 #include "runtime/cli/rank_group.h"
 #include "runtime/config/document.h"
 #include "runtime/elastic/new_rank.h"

@@ -13,14 +13,28 @@
 #include "parallel/comm/communicator.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/result.h"
+#include "runtime/data/loader.h"
 #include "runtime/integrity/op_checks.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
-#include "runtime/replay/recorded_steps.h"
 #include "runtime/replay/replay_source.h"
-#include "runtime/replay/step_samples.h"
 
 namespace holdfast::replay {
+
+// Looks up which samples the lanes of a step use, without a loader.
+
+// LaneSamples describes the samples of one lane in one step.
+struct LaneSamples {
+  SampleId first = {};
+  std::vector<std::int32_t> tokens = {};  // the first tokens of that sample
+  std::uint64_t counted_targets = 0;      // of all samples of the lane
+};
+
+// Returns the samples of a step, by lane. `cursor`: global position of the first sample of the step. Reads
+// all samples of the step. ExitCode::data as DataSet::read().
+Result<std::vector<LaneSamples>> samples_of_step(const DataSet& data, std::uint64_t seed,
+                                                 const BatchShape& shape, std::uint64_t cursor,
+                                                 std::int64_t vocabulary);
 
 // ReplayInputs holds what a rank brings along; the referenced objects outlive the call.
 struct ReplayInputs {

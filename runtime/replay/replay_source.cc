@@ -1,17 +1,24 @@
 #include "runtime/replay/replay_source.h"
 
+#include <fmt/core.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <optional>
+#include <string_view>
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
+#include "runtime/config/document.h"
 #include "runtime/config/loader.h"
+#include "runtime/core/json.h"
 #include "runtime/optim/schedule.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/replay/recorded_steps.h"
+#include "runtime/os/paths.h"
+#include "runtime/run/event_reading.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::replay {
@@ -157,6 +164,156 @@ Result<ReplaySource> find_replay_source(Env& env, const std::string& run_directo
   if (source.checkpoint.empty())
     HF_TRY_VOID(check_begins_afresh(run_directory, lineage, generation, chosen.config, step, source.skipped));
   return source;
+}
+
+namespace {
+
+// StepCollector takes the events of a log in their order.
+class StepCollector {
+ public:
+  StepCollector(std::uint64_t first, std::uint64_t last) : first_(first), last_(last) {}
+
+  void take(const Json& event) {
+    if (const auto start = event_as<StartEvent>(event)) begin(*start);
+    if (const auto step = event_as<StepEvent>(event)) add(*step);
+  }
+  RecordedSteps recorded() && { return std::move(recorded_); }
+
+ private:
+  // Another generation, or another run in the same directory, leaves the steps beyond its first state.
+  void begin(const StartEvent& start) {
+    const bool goes_on = run_ == start.run && generation_ == start.generation;
+    if (run_.has_value() && !goes_on) {
+      const std::uint64_t from = start.resumed_from_step.value.value_or(0);
+      recorded_.newest = std::min(recorded_.newest, from);
+      recorded_.steps.erase(recorded_.steps.upper_bound(from), recorded_.steps.end());
+    }
+    run_ = start.run;
+    generation_ = start.generation;
+  }
+
+  void add(const StepEvent& step) {
+    recorded_.newest = std::max(recorded_.newest, step.step);
+    if (step.step < first_ || step.step > last_) return;
+    recorded_.steps[step.step] = {.numbers = {.loss = step.loss,
+                                              .grad_norm = step.grad_norm,
+                                              .learning_rate = step.learning_rate,
+                                              .data = step.data_digest},
+                                  .duration_ms = step.step_duration_ms};
+  }
+
+  std::uint64_t first_, last_;
+  std::optional<std::string> run_;
+  std::uint64_t generation_ = 0;
+  RecordedSteps recorded_;
+};
+
+}  // namespace
+
+bool is_same_number(double recorded, double computed) {
+  if (!std::isfinite(recorded)) return !std::isfinite(computed);
+  return std::bit_cast<std::uint64_t>(recorded) == std::bit_cast<std::uint64_t>(computed);
+}
+
+std::vector<std::string> differing_numbers(const RecordedNumbers& recorded, const RecordedNumbers& computed) {
+  std::vector<std::string> names;
+  if (!is_same_number(recorded.loss, computed.loss)) names.emplace_back("loss");
+  if (!is_same_number(recorded.grad_norm, computed.grad_norm)) names.emplace_back("grad_norm");
+  if (!is_same_number(recorded.learning_rate, computed.learning_rate)) names.emplace_back("learning_rate");
+  if (recorded.data != computed.data) names.emplace_back("data");
+  return names;
+}
+
+Result<RecordedSteps> read_recorded_steps(Env& env, const RunPaths& paths, std::uint64_t first,
+                                          std::uint64_t last) {
+  HF_TRY(const LogReader log, LogReader::open(env, paths));
+  StepCollector collector(first, last);
+  HF_TRY_VOID(log.for_each([&](const Json& event) { collector.take(event); }));
+  RecordedSteps recorded = std::move(collector).recorded();
+  recorded.warning = log.warning();
+  return recorded;
+}
+
+namespace {
+
+bool are_given(const std::vector<Override>& overrides, std::initializer_list<std::string_view> keys) {
+  return std::ranges::any_of(
+      overrides, [&](const Override& each) { return std::ranges::find(keys, each.key) != keys.end(); });
+}
+
+// training.steps may change in a run, but moves the end of the learning rate's schedule.
+bool decides_numbers(const ConfigChange& change) {
+  return change.effect != ResumeEffect::safe || change.key == "training.steps" ||
+         change.key == "run.initialize_from";
+}
+
+Result<void> check_overrides(const Config& run, const Config& given) {
+  std::string refused;
+  for (const ConfigChange& change : diff_config(run, given)) {
+    if (decides_numbers(change))
+      refused += fmt::format("\n  {}: {} -> {}", change.key, change.before, change.after);
+  }
+  if (refused.empty()) return {};
+  return fail(ExitCode::config,
+              "replay computes a step as the run did, so these keys cannot change:{}\n"
+              "Leave them out; the layout (parallel.data, tensor, pipeline), threads and the paths of "
+              "data.sources may be given",
+              refused);
+}
+
+// The config of a run comes with its directory, which somebody else may have written. Whoever replays it has
+// not read it.
+Result<void> check_sources(const Config& run, const std::string& place,
+                           const std::vector<Override>& overrides) {
+  if (are_given(overrides, {"data.sources"})) return {};
+  for (const SourceConfig& source : run.data.sources) {
+    if (!is_stream_path(source.path)) continue;
+    return fail(
+        ExitCode::config,
+        "{} names {} as training data, a stream or a device, which replay opens only where the command "
+        "line names it; give the place of the data with --data.sources",
+        place, source.path);
+  }
+  return {};
+}
+
+// Switches off all that a run writes or keeps beside its steps.
+void write_nothing(Config& config) {
+  config.checkpoint.every_steps = 0;
+  config.checkpoint.every_ms = 0;
+  config.checkpoint.ram_every_steps = 0;
+  config.checkpoint.replicas = "off";
+  config.evaluation.every_steps = 0;
+  config.elastic.spares = 0;
+  config.data.ledger = false;
+  config.trace.steps = 0;
+}
+
+}  // namespace
+
+void choose_layout(ParallelConfig& parallel, int ranks, const std::vector<Override>& overrides) {
+  parallel.data = 0;
+  const bool shaped = are_given(overrides, {"parallel.data", "parallel.tensor", "parallel.pipeline"});
+  const std::int64_t of_copy = parallel.tensor * parallel.pipeline;
+  if (!shaped && of_copy > 0 && ranks % of_copy == 0) return;
+  parallel.tensor = 1;
+  parallel.pipeline = 1;
+  parallel.pipeline_chunks = 1;
+  parallel.pipeline_schedule = "1f1b";
+}
+
+Result<LoadedConfig> replay_config(Env& env, const ReplaySource& source, const std::string& run_directory,
+                                   int ranks, const std::vector<Override>& overrides) {
+  HF_TRY(LoadedConfig run, load_stored_config(env, source.config, source.config_place));
+  run.config.run.directory = run_directory;
+  choose_layout(run.config.parallel, ranks, overrides);
+  HF_TRY(LoadedConfig given,
+         load_stored_config(env, dump_config(run.config), source.config_place, overrides));
+  HF_TRY_VOID(check_overrides(run.config, given.config));
+  HF_TRY_VOID(check_sources(run.config, source.config_place, overrides));
+  given.config.run.directory = run_directory;
+  write_nothing(given.config);
+  return given;
 }
 
 }  // namespace holdfast::replay

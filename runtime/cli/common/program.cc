@@ -1,9 +1,13 @@
 #include "runtime/cli/common/program.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <system_error>
 
 #include "runtime/cli/common/arguments.h"
+#include "runtime/core/digest.h"
+#include "runtime/data/loader.h"
 #include "runtime/os/posix_start.h"
 
 namespace holdfast::cli {
@@ -22,6 +26,37 @@ int with_output(int code) {
   if (written.ok()) return code;
   const int lost = complain(written.error());
   return std::max(code, lost);  // an error of the command says more, and is printed above
+}
+
+std::string build_version() {
+  return HF_VERSION;
+}
+std::string build_type() {
+  return HF_BUILD_TYPE;
+}
+
+std::string build_compiler() {
+#ifdef __clang__
+  return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
+#else
+  return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+#endif
+}
+
+std::string program_digest(Env& env) {
+  const Result<std::string> program = env.read_text("/proc/self/exe");
+  return program.ok() ? to_hex(digest_of(*program)) : "unknown";
+}
+
+Result<void> resolve_with_data(Env& env, Config& config) {
+  std::int64_t vocabulary_of_data = 0;
+  if (config.model.vocabulary == 0 && config.model.preset.empty()) {
+    HF_TRY(
+        const std::shared_ptr<DataSet> data,
+        DataSet::open(env, config.data.sources, config.training.sequence_length, data_options(config.data)));
+    HF_TRY(vocabulary_of_data, data->vocabulary_of_format());
+  }
+  return resolve_config(config, vocabulary_of_data);
 }
 
 }  // namespace holdfast::cli

@@ -1,8 +1,12 @@
-// Program: does what the main() of every program of runtime/cli/ has to do.
+// What the programs of Holdfast share: what main() has to do, facts of the build, and a config that is resolved.
 #pragma once
 
 #include <string>
 #include <vector>
+
+#include "runtime/config/loader.h"
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
 
 namespace holdfast::cli {
 
@@ -13,5 +17,16 @@ int run_program(int argc, char** argv, int (*run)(const std::vector<std::string>
 
 // Returns the exit code of a command whose result is what it printed: an error when some of that is lost.
 int with_output(int code);
+
+// Build facts: the version, build type and compiler of this program.
+std::string build_version();   // "0.1.0"
+std::string build_type();      // "Release"
+std::string build_compiler();  // "gcc 12.2.0"
+// Returns the digest of the running program's own file: equal on all ranks of a run, unless they run
+// different binaries.
+std::string program_digest(Env& env);
+
+// Resolves the config of a run as its first start does, for commands that look ahead. The data is opened only where the vocabulary follows from it.
+Result<void> resolve_with_data(Env& env, Config& config);
 
 }  // namespace holdfast::cli

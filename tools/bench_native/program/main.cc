@@ -5,7 +5,6 @@
 #include <array>
 
 #include "runtime/cli/common/arguments.h"
-#include "runtime/cli/common/build_facts.h"
 #include "runtime/cli/common/program.h"
 #include "runtime/core/text.h"
 #include "runtime/measure/report.h"

@@ -7,9 +7,7 @@
 #include <iterator>
 
 #include "runtime/cli/common/arguments.h"
-#include "runtime/cli/common/build_facts.h"
 #include "runtime/cli/common/program.h"
-#include "runtime/cli/common/resolved_config.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/text.h"
 #include "tools/chaos/campaign.h"
