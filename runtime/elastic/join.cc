@@ -15,7 +15,7 @@
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_layout.h"
-#include "runtime/save/checkpoint_io.h"
+#include "runtime/save/disk_tier.h"
 
 namespace holdfast::elastic {
 namespace {

@@ -13,7 +13,7 @@
 #include "runtime/os/retry.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/save/checkpoint_io.h"
+#include "runtime/save/disk_tier.h"
 
 namespace holdfast::elastic {
 namespace {

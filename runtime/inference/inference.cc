@@ -7,7 +7,7 @@
 #include "runtime/interop/checkpoint_contents.h"
 #include "runtime/os/machine_facts.h"
 #include "runtime/rank/device_choice.h"
-#include "runtime/save/device_state.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast::inference {
 namespace {

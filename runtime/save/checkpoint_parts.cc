@@ -8,7 +8,8 @@
 #include "parallel/comm/collectives.h"
 #include "runtime/config/document.h"
 #include "runtime/os/console.h"
-#include "runtime/save/device_state.h"
+#include "runtime/os/io_queue.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast::save {
 
@@ -83,6 +84,21 @@ Waiter patient_waiter(const StateView& view) {
   constexpr std::int64_t slow_bytes_per_ms = 20'000;
   const auto patience_ms = static_cast<std::int64_t>(view.state_bytes()) / slow_bytes_per_ms;
   return view.rank.waiter.with_timeout(view.rank.waiter.timeout_ms() + patience_ms);
+}
+
+ShardWriteOptions shard_options(const StateView& view, const CheckpointStore& store) {
+  const CheckpointConfig& config = view.rank.config.checkpoint;
+  const std::optional<Compression> compression = compression_of(config.compression);
+  HF_CHECK(compression.has_value(), "checkpoint.compression = {}", config.compression);
+  ShardWriteOptions options{.compression = *compression, .io = io_backend_of(config.io)};
+  std::set<std::string> frozen;
+  for (const ParameterSpec& parameter : parameter_specs(view.spec)) {
+    if (parameter.is_frozen) frozen.insert(parameter.name);
+  }
+  if (!config.delta || frozen.empty() || store.has_part()) return options;
+  options.is_constant = [frozen](const ShardSpec& spec) { return frozen.contains(spec.tensor); };
+  options.parent_directory = store.newest_directory();
+  return options;
 }
 
 }  // namespace holdfast::save

@@ -36,4 +36,12 @@ void retain_or_complain(CheckpointStore& store, std::int64_t keep);
 // another on a disk that is far slower than expected.
 Waiter patient_waiter(const StateView& view);
 
+// Converts the [checkpoint] section of the config to the options with which shard files are written.
+
+// Returns the options for shard files. With checkpoint.delta frozen tensors are constant, and the newest
+// checkpoint of the store's run may have them; a rank that sees another one, or none, writes more data but
+// nothing wrong. Where each host has a run directory of its own, shards are copied between hosts, and each has
+// everything itself.
+ShardWriteOptions shard_options(const StateView& view, const CheckpointStore& store);
+
 }  // namespace holdfast::save

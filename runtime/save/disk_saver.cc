@@ -6,7 +6,6 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 #include "runtime/save/save_failure.h"
-#include "runtime/save/shard_options.h"
 
 namespace holdfast::save {
 

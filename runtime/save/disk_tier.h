@@ -1,11 +1,13 @@
 // DiskTier says where the checkpoints of a run are: in one directory that all ranks see, or each in parts, in
-// the run directories of several hosts (storage_domains.h).
+// the run directories of several hosts (storage_domains.h), and whether they can be written in the fast way.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "runtime/config/config.h"
+#include "runtime/os/env.h"
 #include "runtime/save/keepers.h"
 #include "runtime/save/storage_domains.h"
 
@@ -42,5 +44,15 @@ class DiskTier {
   std::optional<StorageDomains> domains_;
   ShardCopies* copies_ = nullptr;
 };
+
+// Checks before the first step whether checkpoints can be written to the disk in the fast way.
+
+// Tries checkpoint.io on this host. Fails with ExitCode::config where the config demands a backend that the
+// kernel forbids. Returns what is lost if "auto" was not given io_uring, or an empty string.
+Result<std::string> check_checkpoint_io(Env& env, const CheckpointConfig& config);
+
+// Tries a file in `directory`, which must exist and be writable, and removes it. Returns what is lost if the
+// file system does no direct I/O, or an empty string.
+Result<std::string> check_direct_io(Env& env, const std::string& directory);
 
 }  // namespace holdfast::save

@@ -19,10 +19,9 @@
 #include "runtime/os/retry.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
-#include "runtime/save/device_state.h"
 #include "runtime/save/part_exchange.h"
 #include "runtime/save/save_failure.h"
-#include "runtime/save/shard_options.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast::save {
 namespace {

@@ -33,7 +33,6 @@
 #include "runtime/config/config.h"
 #include "runtime/run/failure_record.h"
 #include "runtime/save/save_records.h"
-#include "runtime/save/unsaved_work.h"
 
 namespace holdfast::save {
 

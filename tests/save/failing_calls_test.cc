@@ -13,7 +13,7 @@
 #include "checkpoint/find_checkpoint.h"
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/json.h"
-#include "runtime/save/checkpoint_io.h"
+#include "runtime/save/disk_tier.h"
 #include "runtime/save/state_digest.h"
 #include "runtime/train/trainer.h"
 #include "tests/support/faulty_env.h"

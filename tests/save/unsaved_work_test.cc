@@ -1,4 +1,4 @@
-#include "runtime/save/unsaved_work.h"
+#include "runtime/save/save_records.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/save/checkpoint_io.h"
+#include "runtime/save/disk_tier.h"
 
 #include <fmt/core.h>
 
