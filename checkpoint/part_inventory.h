@@ -62,7 +62,7 @@ struct UnreadablePart {
 
 struct PartInventory {
   std::string host = {};        // host of the directory, as in manifests; also for error messages
-  std::string shm_run_id = {};  // id of the run there (run_identity.h); set by the caller
+  std::string shm_run_id = {};  // id of the run there (run_directory.h); set by the caller
   Lineage lineage = {};
   std::vector<CheckpointPart> parts = {};
   std::vector<UnreadablePart> unreadable = {};

@@ -1,5 +1,5 @@
 // LaneReduction: sends each lane's gradient buckets to the owners of their blocks while backward still runs,
-// and adds them at the owner in lane order (lane_sum.h). It executes what lanes.h and buckets.h plan; bits do
+// and adds them at the owner in lane order (lane_sum.h). It executes what LaneSchedule and buckets.h plan; bits do
 // not depend on the number of ranks.
 //
 // One step, on every rank:

@@ -152,7 +152,7 @@ class Membership {
   Result<void> recover(std::int64_t timeout_ms, const std::string& why);
 
   // Returns whether this rank, which has given up its group and is about to end, must die by SIGKILL: others may
-  // wait for it in MPI, which does not tell them of an exit code (leaving.h). May wait for a moment, for the others
+  // wait for it in MPI, which does not tell them of an exit code (leaving_step()). May wait for a moment, for the others
   // to end as well. Where some did not come in the time of recover(), and no guard would end them, it ends them: the
   // run is over. Returns false also where members are unreachable: the run ends for all, and the next start goes on
   // from what is in the memory of all hosts that it has, not only of those that went on.

@@ -36,7 +36,7 @@ const char* name_of(ScheduleKind kind);  // name in the table above
 std::optional<ScheduleKind> schedule_kind_of(std::string_view name);
 
 // A pipeline runs the microbatches of its lanes one lane after another, without draining between them. All
-// pipelines of a run use the schedule for as many lanes as the run has waves (lanes.h). A pipeline that has
+// pipelines of a run use the schedule for as many lanes as the run has waves (mesh.h). A pipeline that has
 // no lane in the last wave leaves out the actions of that wave's microbatches: that never blocks, and the
 // lanes of all pipelines are completed in the same order, the order in which their gradient buckets are
 // exchanged.

@@ -25,7 +25,7 @@ struct StartPoint {
   std::uint64_t generation = 0, step = 0;  // of the checkpoint
   // Digest of its shards if it is in parts on several hosts (part_start.h); empty: the directory has all.
   std::string content = {};
-  // Identifies the run's objects in shared memory (run_identity.h); empty for a fresh run of which none are
+  // Identifies the run's objects in shared memory (run_directory.h); empty for a fresh run of which none are
   // known.
   std::string shm_run_id = {};
   // Snapshot that is newer than the checkpoint, and is used if it turns out to be sound.

@@ -63,7 +63,7 @@ class Launcher {
   void clean_up_after(const StartEnd& end, bool last);
   void note_run_id();
   bool wait_ms(std::int64_t duration_ms);
-  // Lay a start out (launcher_shape.cc).
+  // Lay a start out (launcher_hosts.cc).
   int ranks_per_copy() const;
   RanksWanted ranks_wanted() const;
   LaunchShape whole_shape() const;
@@ -73,7 +73,7 @@ class Launcher {
   static void say_narrower(const StartLayout& layout, int per_copy);
   std::optional<Config> config_of_run() const;
   std::int64_t lanes_of_run() const;
-  // Write the launcher's own events (launcher_log.cc).
+  // Write the launcher's own events.
   void log_fault(const StartEnd& end);
   void log_drains(std::uint64_t step);
   void log_excluded(const std::string& host, const std::string& reason);

@@ -50,7 +50,7 @@ struct ReplayInputs {
 struct ReplayRequest {
   std::string run_directory;
   std::uint64_t step = 0;                // counted from 1
-  std::vector<Override> overrides = {};  // replay_config.h
+  std::vector<Override> overrides = {};  // replay_config()
   bool checks = false;                   // look at the results of every op of the step
 };
 

@@ -5,7 +5,7 @@
 //   hardware.json  findings about the hardware so far (hardware_record.h)
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
-//   run_id        identifies the run's shared-memory segments; run_place: where it was (run_identity.h)
+//   run_id        identifies the run's shared-memory segments; run_place: where it was (below)
 //   place_name    what manifests call this host, where the directory is local to each (storage_domains.h)
 //   lineage.json  the generations of the run (checkpoint/lineage.h)
 //   uploaded      the checkpoint that was uploaded last (uploads.h)

@@ -24,7 +24,7 @@ struct RunState {
   Digest data_digest = {};        // chain over the digests of all steps' samples and tokens
   Digest loss_digest = {};        // chain over (step, bits of the loss)
   Digest data_fingerprint = {};   // fingerprint of the data files, to detect changes
-  std::string shm_run_id = {};    // names the run's shared memory (run_identity.h); not saved
+  std::string shm_run_id = {};    // names the run's shared memory (run_directory.h); not saved
   NumbersHistory numbers = {};  // numbers that the next steps are judged by, and the steps that were skipped
   // Batches that were left out, in ascending order. Those at a later step are still to come: the state is older
   // than the step that a verdict took the run back to.

@@ -1,5 +1,5 @@
 // SaveCadence decides after which steps a run saves, to disk and to shared memory: every so many steps or,
-// where the config says "auto", as often as is worthwhile (save_interval.h), by the costs measured for saves
+// where the config says "auto", as often as is worthwhile (failure_record.h), by the costs measured for saves
 // of this run.
 //
 //   cadence.begin_epoch({...});                       // when ranks begin to train together, and again later
@@ -20,7 +20,7 @@
 // With "auto" the state after the first step of an epoch is saved at once, to shared memory where there is a
 // RAM tier, else to disk, so that a death before an interval is chosen costs only a few steps. Then a few
 // steps are measured, and a snapshot and a save are tried. Where one save after another fails, the next one is left
-// out for a while (unsaved_work.h). Nothing here allocates after construction.
+// out for a while (UnsavedWork). Nothing here allocates after construction.
 // Threads: one.
 #pragma once
 

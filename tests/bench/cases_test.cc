@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tools/bench_native/cases.h"
-#include "tools/bench_native/token_files.h"
+#include "tools/bench_native/synthetic_run.h"
 
 namespace holdfast::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/chaos/left_out.h"
+#include "tools/chaos/chaos_record.h"
 
 #include <gtest/gtest.h>
 

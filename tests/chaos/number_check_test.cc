@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "tests/chaos/second.h"
+#include "tools/chaos/chaos_record.h"
 #include "tools/chaos/chaos_report.h"
 #include "tools/chaos/chaos_summary.h"
-#include "tools/chaos/step_clock.h"
 
 namespace holdfast::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/chaos/number_fault.h"
+#include "tools/chaos/chaos_fault.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>

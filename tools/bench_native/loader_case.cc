@@ -6,8 +6,8 @@
 
 #include "runtime/core/text.h"
 #include "runtime/measure/report.h"
+#include "tools/bench_native/synthetic_run.h"
 #include "tools/bench_native/timed_steps.h"
-#include "tools/bench_native/token_files.h"
 
 namespace holdfast::bench {
 namespace {

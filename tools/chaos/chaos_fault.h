@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,7 +45,7 @@ enum class ChaosFault : std::uint8_t {
   write_error,         // the same of shards of checkpoints
   load_error,          // the job dies as with ram_lost, and reads of checkpoints fail when it begins again
   slow_storage,        // each call to the run directory, or to training data, takes seconds for a while
-  // Wrong numbers (number_fault.h), each drawn only where it is asked for.
+  // Wrong numbers (NumberPromise), each drawn only where it is asked for.
   flip_weights,          // a bit of an owned weight
   flip_moments,          // a bit of an owned moment
   flip_parameters,       // a bit of what the model of a rank computes with
@@ -95,5 +96,56 @@ inline bool is_hang(ChaosFault fault) {
 Result<std::vector<ChaosFault>> read_faults(std::string_view list);
 // Returns the shortest list that read_faults() reads as these; empty: there are none.
 std::string to_list(std::span<const ChaosFault> faults);
+
+// Host faults are those that happen to hosts: which option of `holdfast chaos` makes each one, and which
+// option ends it. Pure.
+struct HostFault {
+  ChaosFault fault;
+  std::string_view begin;  // option, without dashes, whose command makes the fault
+  std::string_view end;    // option whose command ends it; empty: none is needed
+  std::string_view text;   // text after the name of the host
+  bool renames = false;    // its end puts a host with another name into the hostfile
+  bool of_pair = false;    // happens between the host and one other, whose name comes after the text
+};
+std::span<const HostFault> host_faults();
+// Returns the host fault, or null for a fault that does not happen to hosts.
+const HostFault* host_fault_of(ChaosFault fault);
+
+// Returns all options of host_faults(), each once.
+std::vector<std::string_view> host_fault_options();
+
+// Shell commands by which the user makes host faults, by option, with {host} for the name and {peer} for that of the
+// other host of a pair, or the names after them. A fault whose option is missing cannot be made.
+using HostCommands = std::map<std::string, std::string, std::less<>>;
+
+// Returns which option is missing; empty: the fault can be made and ended.
+std::string missing_commands(const HostFault& fault, const HostCommands& commands);
+
+// Number faults are those that make numbers of a run wrong: which fault point of the program makes each of
+// them, and what must become of it. Pure.
+
+// Says which bits the finished run must have.
+enum class NumberPromise : std::uint8_t {
+  healed,           // those of the undisturbed run: every update compares this, or no NaN is used
+  healed_if_found,  // the same if a verdict found it: a wrong number that comes once may be where no check is
+  same_as_twin,     // those of a run that reads the same spoiled sample, and that nothing else happens to
+};
+NumberPromise promise_of(ChaosFault fault);
+
+// Place of a number fault in a run.
+struct NumberPlace {
+  std::uint64_t step = 1;             // of the run, counted from 1
+  int rank = 0;                       // launched
+  std::uint64_t lanes_of_rank = 1;    // lanes that a rank computes in a step
+  std::uint64_t samples_of_step = 1;  // samples of a step of the whole run
+  std::uint64_t draw = 0;             // number that all the rest is drawn from: memory, bit, lane, sample
+};
+
+// Returns the entry of HOLDFAST_FAULTS: "step.begin@12:1=flip:weights:22". If faults before it have taken
+// passes of the point from the rank, it happens in another step.
+std::string number_fault_point(ChaosFault fault, const NumberPlace& place);
+
+// Returns the step that reads the sample of such an entry, of a bad_sample.
+std::uint64_t step_of_sample(std::uint64_t sample, std::uint64_t samples_of_step);
 
 }  // namespace holdfast::chaos

@@ -11,7 +11,7 @@
 #include "runtime/core/check.h"
 #include "runtime/core/random.h"
 #include "runtime/os/fault_action.h"
-#include "tools/chaos/number_fault.h"
+#include "tools/chaos/chaos_fault.h"
 
 namespace holdfast::chaos {
 namespace {

@@ -16,13 +16,12 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_history.h"
 #include "runtime/save/state_digest.h"
+#include "tools/chaos/chaos_fault.h"
+#include "tools/chaos/chaos_record.h"
 #include "tools/chaos/faulty_storage.h"
 #include "tools/chaos/lasting_fault.h"
-#include "tools/chaos/left_out.h"
 #include "tools/chaos/number_check.h"
-#include "tools/chaos/number_fault.h"
 #include "tools/chaos/run_watcher.h"
-#include "tools/chaos/step_clock.h"
 #include "tools/chaos/suspects.h"
 
 namespace holdfast::chaos {

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "runtime/core/units.h"
-#include "tools/chaos/host_fault.h"
+#include "tools/chaos/chaos_fault.h"
 
 namespace holdfast::chaos {
 namespace {

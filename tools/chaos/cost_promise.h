@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/chaos/chaos_record.h"
 #include "tools/chaos/chaos_run.h"
-#include "tools/chaos/work_loss.h"
 
 namespace holdfast::chaos {
 

@@ -8,10 +8,10 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fifo.h"
+#include "tools/chaos/chaos_fault.h"
 #include "tools/chaos/chaos_plan.h"
 #include "tools/chaos/chaos_record.h"
 #include "tools/chaos/faulty_storage.h"
-#include "tools/chaos/host_fault.h"
 
 namespace holdfast::chaos {
 

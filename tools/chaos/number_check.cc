@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "runtime/run/numbers_log.h"
-#include "tools/chaos/number_fault.h"
+#include "tools/chaos/chaos_fault.h"
 
 namespace holdfast::chaos {
 namespace {
