@@ -20,7 +20,7 @@
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
-#include "runtime/save/snapshot_plan.h"
+#include "runtime/save/snapshot.h"
 
 namespace holdfast::cli {
 namespace {

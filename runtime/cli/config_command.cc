@@ -7,7 +7,7 @@
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/text.h"
-#include "runtime/run/event_schema.h"
+#include "runtime/run/event_reading.h"
 
 namespace holdfast::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/os/console.h"
 #include "runtime/os/machine_facts.h"
-#include "runtime/save/snapshot_plan.h"
+#include "runtime/save/snapshot.h"
 
 namespace holdfast::elastic {
 

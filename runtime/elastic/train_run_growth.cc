@@ -12,7 +12,7 @@
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
-#include "runtime/save/snapshot_plan.h"
+#include "runtime/save/snapshot.h"
 #include "runtime/train/growth.h"
 #include "watchdog/growing_pauses.h"
 

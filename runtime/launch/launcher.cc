@@ -16,7 +16,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
 #include "runtime/os/posix_start.h"
-#include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/requests.h"
 #include "runtime/run/run_directory.h"
 

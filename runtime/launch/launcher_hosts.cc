@@ -12,9 +12,9 @@
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/os/foreign_text.h"
-#include "runtime/run/event_reading.h"
 #include "runtime/run/hardware_record.h"
 #include "runtime/run/launch_record.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/requests.h"
 #include "runtime/run/run_summary.h"
 

@@ -11,6 +11,7 @@
 #include "runtime/core/json.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
 
 namespace holdfast::launch {
 namespace {

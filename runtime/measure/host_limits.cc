@@ -9,7 +9,7 @@
 
 #include "runtime/measure/op_memory.h"
 #include "runtime/measure/op_text.h"
-#include "runtime/measure/report.h"
+#include "runtime/measure/op_timer.h"
 
 namespace holdfast::measure {
 namespace {

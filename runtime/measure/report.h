@@ -1,8 +1,7 @@
-// The machine that figures were measured on, their median, and how they are written for people.
+// The machine that figures were measured on, and how they are written for people.
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "kernels/cost.h"
 #include "runtime/core/json.h"
@@ -20,8 +19,5 @@ std::string rate_text(const OpCost& cost, double seconds);
 std::string percent(double share);  // "83 %"
 // Four digits: "1234", "12.34", "0.0123".
 std::string digits(double value);
-
-// Returns the median of repeated measurements; 0 without values.
-double median(std::vector<double> values);
 
 }  // namespace holdfast::measure

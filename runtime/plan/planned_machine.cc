@@ -4,7 +4,7 @@
 
 #include "kernels/cost.h"
 #include "runtime/measure/op_text.h"
-#include "runtime/measure/report.h"
+#include "runtime/measure/op_timer.h"
 
 namespace holdfast::plan {
 

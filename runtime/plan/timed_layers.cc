@@ -10,6 +10,7 @@
 #include "runtime/measure/gemm_peak.h"
 #include "runtime/measure/host_limits.h"
 #include "runtime/measure/measured_device.h"
+#include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
 #include "runtime/os/machine_facts.h"
 #include "runtime/rank/device_choice.h"

@@ -24,7 +24,7 @@ inline constexpr std::size_t snapshot_tier_count = 3;
 
 // SnapshotRoom is the memory for snapshots that was decided on. With `third_slot_later` there is room for a
 // rank's third slot once the snapshots that it resumed from are gone; it is made then in any case
-// (snapshot_plan.h).
+// (snapshot.h).
 struct SnapshotRoom {
   SnapshotTiers tiers = SnapshotTiers::all;
   bool third_slot_later = false;

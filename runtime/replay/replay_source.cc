@@ -19,6 +19,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
 #include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::replay {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
 
 namespace holdfast::run {
 namespace {

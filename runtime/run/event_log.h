@@ -92,7 +92,7 @@ EventLine& put_event(const E& event, EventLine& line) {
 // Writes lines at once, on the calling thread, as the launcher does between two starts.
 class EventLog final : public LineSink {
  public:
-  // Opens the log. The next line begins another part (event_reading.h) when the log has grown to
+  // Opens the log. The next line begins another part (log_reader.h) when the log has grown to
   // `rotate_bytes`; 0: never. `before_line` is called before each append(), for tests. `may_write` returns
   // false when the file belongs to another writer by now; then lines, including the waiting ones, are
   // dropped.

@@ -13,6 +13,7 @@
 #include "runtime/core/units.h"
 #include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
 
 namespace holdfast::run {
 namespace {

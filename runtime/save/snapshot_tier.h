@@ -31,7 +31,6 @@
 #include "runtime/save/keepers.h"
 #include "runtime/save/save_records.h"
 #include "runtime/save/snapshot.h"
-#include "runtime/save/snapshot_plan.h"
 #include "runtime/save/state_view.h"
 
 namespace holdfast::save {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/measure/measured_device.h"
-#include "runtime/measure/report.h"
+#include "runtime/measure/op_timer.h"
 
 namespace holdfast::test {
 namespace {

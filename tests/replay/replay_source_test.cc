@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "runtime/replay/replay_source.h"
-#include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::test {

@@ -9,7 +9,6 @@
 
 #include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
-#include "runtime/run/event_schema.h"
 
 namespace holdfast::test {
 namespace {

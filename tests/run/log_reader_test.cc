@@ -9,7 +9,7 @@
 
 #include "runtime/core/json.h"
 #include "runtime/run/event_log.h"
-#include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/run_history.h"
 #include "tests/elastic/recovery_fixture.h"
 #include "tests/support/faulty_env.h"

@@ -11,6 +11,7 @@
 #include "runtime/core/random.h"
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
+#include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
 #include "runtime/os/sealed_session.h"
 #include "runtime/os/secret.h"

@@ -10,6 +10,7 @@
 #include "runtime/core/random.h"
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
+#include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
 #include "runtime/os/io_queue.h"
 #include "tools/bench_native/synthetic_run.h"

@@ -15,6 +15,7 @@
 #include "runtime/os/machine_facts.h"
 #include "runtime/os/paths.h"
 #include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/run_history.h"
 #include "tools/chaos/chaos_run.h"
 #include "tools/chaos/chaos_summary.h"

@@ -13,6 +13,7 @@
 #include "runtime/launch/run_processes.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/launch_record.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_history.h"
 #include "runtime/save/state_digest.h"

@@ -6,6 +6,7 @@
 #include "runtime/core/record.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
 
 namespace holdfast::chaos {
 
