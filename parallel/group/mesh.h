@@ -67,8 +67,6 @@ class Mesh {
   std::vector<int> pipeline_line(int rank) const { return group(rank, {.pipeline = true}); }
   // Returns the ranks that hold the same weights: they reduce gradients and share the optimizer state.
   std::vector<int> data_group(int rank) const { return group(rank, {.data = true}); }
-  // Returns all ranks that hold a part of this stage.
-  std::vector<int> stage_group(int rank) const { return group(rank, {.data = true, .tensor = true}); }
   // Returns all ranks that hold a part of this copy of the model.
   std::vector<int> replica(int rank) const { return group(rank, {.pipeline = true, .tensor = true}); }
 

@@ -160,11 +160,6 @@ int activations_in_flight_max(const ScheduleShape& shape, int stage) {
   return std::min(all, warm_up(shape, stage) + 1);
 }
 
-int weight_gradients_pending_max(const ScheduleShape& shape, int stage) {
-  check_shape(shape);
-  return shape.kind == ScheduleKind::zero_bubble ? std::min(shape.microbatches(), stage + 1) : 0;
-}
-
 std::vector<int> activation_buffers(const ScheduleShape& shape, const std::vector<Action>& actions) {
   std::vector<int> kept(static_cast<std::size_t>(shape.chunks)), most(kept);
   for (const Action& action : actions) {

@@ -97,13 +97,9 @@ int activations_in_flight_max(const ScheduleShape& shape, int stage);
 // are in the order of microbatches, so microbatch i may use buffer i mod this number.
 std::vector<int> activation_buffers(const ScheduleShape& shape, const std::vector<Action>& actions);
 
-// Returns the maximum number of microbatches that a stage holds between the start of backward_input and the
-// end of backward_weight, for which it keeps the gradients that the latter reads. This is the bound that the
-// kind promises: min(m, s + 1) for zero_bubble.
-int weight_gradients_pending_max(const ScheduleShape& shape, int stage);
-
-// Returns the number of such microbatches that the actions need, by chunk; 0 where backwards are whole. Both
-// parts are in the order of microbatches, so microbatch i may use buffer i mod this number.
+// Returns the number of microbatches that the actions hold between the start of backward_input and the end of
+// backward_weight, for which a stage keeps the gradients that the latter reads, by chunk; 0 where backwards are
+// whole. Both parts are in the order of microbatches, so microbatch i may use buffer i mod this number.
 std::vector<int> weight_gradient_buffers(const ScheduleShape& shape, const std::vector<Action>& actions);
 
 }  // namespace holdfast::parallel

@@ -1,7 +1,10 @@
 #include "parallel/pipeline/stage_split.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cstdint>
+#include <span>
+
+#include "runtime/core/check.h"
 
 namespace holdfast::parallel {
 namespace {
@@ -41,17 +44,6 @@ const PartLayers& StageSplit::of(int stage, int chunk) const {
   return parts[static_cast<std::size_t>(chunk * stages + stage)];
 }
 
-double StageSplit::part_cost(int stage, int chunk, const EndCosts& ends) const {
-  return of(stage, chunk).count + (has_embedding(stage, chunk) ? ends.embedding : 0.0) +
-         (has_head(stage, chunk) ? ends.head : 0.0);
-}
-
-double StageSplit::stage_cost(int stage, const EndCosts& ends) const {
-  double cost = 0.0;
-  for (int chunk = 0; chunk < chunks; ++chunk) cost += part_cost(stage, chunk, ends);
-  return cost;
-}
-
 StageSplit split_layers(int layers, int stages, int chunks, const EndCosts& ends) {
   const int part_count = stages * chunks;
   HF_CHECK(layers >= 1 && stages >= 1 && chunks >= 1 && part_count <= layers + 2);
@@ -86,38 +78,6 @@ StageSplit split_layers(int layers, int stages, int chunks, const EndCosts& ends
     }
   }
   return split_by_counts(stages, chunks, counts);
-}
-
-Result<StageSplit> split_as_given(std::span<const std::int64_t> layers_of_part, int layers, int stages,
-                                  int chunks) {
-  const std::ptrdiff_t part_count = std::ptrdiff_t{stages} * chunks;
-  if (std::ssize(layers_of_part) != part_count) {
-    return fail(ExitCode::config,
-                "parallel.pipeline_layers has {} numbers, expected {}: one for each of the {} chunks of {} "
-                "stages; correct the list or leave it out",
-                layers_of_part.size(), part_count, chunks, stages);
-  }
-  for (std::ptrdiff_t part = 0; part < part_count; ++part) {
-    const std::int64_t count = layers_of_part[static_cast<std::size_t>(part)];
-    const bool has_end = part == 0 || part + 1 == part_count;
-    if (count < (has_end ? 0 : 1)) {
-      return fail(
-          ExitCode::config,
-          "parallel.pipeline_layers[{}] = {}, expected at least {}: {}; raise it or leave the list out", part,
-          count, has_end ? 0 : 1,
-          has_end ? "a part cannot have less than nothing"
-                  : "only the first part, with the embedding, and the last, with the head, can do without "
-                    "layers");
-    }
-  }
-  const std::int64_t sum = std::accumulate(layers_of_part.begin(), layers_of_part.end(), std::int64_t{0});
-  if (sum != layers) {
-    return fail(ExitCode::config,
-                "parallel.pipeline_layers adds up to {}, expected model.layers = {}: correct the list or "
-                "leave it out",
-                sum, layers);
-  }
-  return split_by_counts(stages, chunks, layers_of_part);
 }
 
 }  // namespace holdfast::parallel

@@ -4,11 +4,7 @@
 // bit.
 #pragma once
 
-#include <cstdint>
-#include <span>
 #include <vector>
-
-#include "runtime/core/result.h"
 
 namespace holdfast::parallel {
 
@@ -32,8 +28,6 @@ struct StageSplit {
   const PartLayers& of(int stage, int chunk) const;
   bool has_embedding(int stage, int chunk) const { return stage == 0 && chunk == 0; }
   bool has_head(int stage, int chunk) const { return stage == stages - 1 && chunk == chunks - 1; }
-  double part_cost(int stage, int chunk, const EndCosts& ends) const;  // in layers
-  double stage_cost(int stage, const EndCosts& ends) const;
 };
 
 // Returns the split with the lowest cost of the most expensive stage, and among those the one with the lowest
@@ -42,11 +36,5 @@ struct StageSplit {
 // equally cheap stages the later one gets it, because it keeps fewer activations in 1f1b. Requires at least 1
 // layer and stages * chunks <= layers + 2 (layout.h).
 StageSplit split_layers(int layers, int stages, int chunks, const EndCosts& ends);
-
-// Returns the split that the user gives: layers of each part in the order of parts
-// (parallel.pipeline_layers). Errors (config): not one number for each part, not all layers, a part with
-// nothing.
-Result<StageSplit> split_as_given(std::span<const std::int64_t> layers_of_part, int layers, int stages,
-                                  int chunks);
 
 }  // namespace holdfast::parallel

@@ -72,11 +72,6 @@ Result<const ParameterSpec*> TensorReader::parameter_of(const ShardSpec& stored)
               source_.place, stored.tensor, stored.kind, fmt::join(stored.global_shape, ", "), stored.slices);
 }
 
-bool TensorReader::has_slices_of(const ShardSpec& wanted) const {
-  const auto found = stored_.find({wanted.tensor, wanted.kind});
-  return found != stored_.end() && found->second.slices == wanted.slices;
-}
-
 Result<void> TensorReader::read(const std::string& tensor, const std::string& kind, std::uint64_t first,
                                 std::span<std::byte> target) {
   HF_TRY(const ShardSpec* stored, find(tensor, kind));

@@ -46,8 +46,6 @@ class TensorReader {
   // Verifies the part of the checkpoint that was not read: every byte against its checksum, and that nothing
   // is missing. Only for a reader of a checkpoint.
   Result<void> verify_rest() { return checkpoint_->verify(threads_); }
-  // Returns whether the wanted tensor is stored in the same number of slices.
-  bool has_slices_of(const ShardSpec& wanted) const;
 
  private:
   Result<const ShardSpec*> find(const std::string& tensor, const std::string& kind) const;

@@ -271,12 +271,6 @@ bool IncidentLog::disturbed() const {
   return std::ranges::any_of(faults, [](const FaultEntry& fault) { return fault.level != FaultLevel::none; });
 }
 
-IncidentLog read_incidents(std::string_view event_lines) {
-  IncidentReader reader;
-  for_each_event(event_lines, [&](const Json& event) { reader.read(event); });
-  return std::move(reader).finish();
-}
-
 std::string summary_of(const IncidentLog& ledger) {
   if (!ledger.disturbed()) return "";
   const auto count = [&](FaultLevel level) {

@@ -85,8 +85,6 @@ class IncidentReader {
   class State;
   std::unique_ptr<State> state_;
 };
-// Reads the incidents of a whole log; lines that are not whole are skipped.
-IncidentLog read_incidents(std::string_view event_lines);
 
 // Formats a summary: "3 faults: 2 healed in place, 1 recovered by restarting; 4 steps computed
 // again; goodput 93.1 %". Empty when nothing happened.

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "runtime/report/report_sections.h"
+#include "runtime/run/event_reading.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::test {
@@ -14,6 +15,13 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
+
+// Reads the incidents of a whole log; lines that are not whole are skipped.
+IncidentLog read_incidents(std::string_view event_lines) {
+  IncidentReader reader;
+  for_each_event(event_lines, [&](const Json& event) { reader.read(event); });
+  return std::move(reader).finish();
+}
 
 // A log in the making; times are milliseconds since its begin.
 class Log {

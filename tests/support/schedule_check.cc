@@ -32,6 +32,12 @@ bool sends_gradients(Work work) {
   return work == Work::backward || work == Work::backward_input;
 }
 
+// Returns the maximum number of microbatches that a stage may hold between the start of backward_input and the end of
+// backward_weight.
+int weight_gradients_pending_max(const ScheduleShape& shape, int stage) {
+  return shape.kind == ScheduleKind::zero_bubble ? std::min(shape.microbatches(), stage + 1) : 0;
+}
+
 class Problems {
  public:
   template <typename... Values>

@@ -36,7 +36,6 @@ TEST(Mesh, GroupsOfARank) {
   EXPECT_THAT(mesh.tensor_group(9), ElementsAre(8, 9));
   EXPECT_THAT(mesh.pipeline_line(9), ElementsAre(7, 9, 11));
   EXPECT_THAT(mesh.data_group(9), ElementsAre(3, 9));
-  EXPECT_THAT(mesh.stage_group(9), ElementsAre(2, 3, 8, 9));
   EXPECT_THAT(mesh.replica(9), ElementsAre(6, 7, 8, 9, 10, 11));
 }
 
