@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "checkpoint/names.h"
 #include "runtime/core/json.h"

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <set>
-#include <string_view>
 #include <tuple>
 #include <utility>
 

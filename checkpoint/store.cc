@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "checkpoint/candidates.h"
-#include "checkpoint/lineage.h"
 #include "checkpoint/names.h"
 
 namespace holdfast::checkpoint {

@@ -1,7 +1,6 @@
 #include "watchdog/deadlines.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "runtime/core/check.h"

@@ -9,14 +9,12 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "runtime/os/console.h"
 #include "runtime/os/processes.h"
 #include "runtime/os/signals.h"
 #include "watchdog/board.h"
 #include "watchdog/flight_record.h"
-#include "watchdog/guard_mind.h"
 #include "watchdog/guard_network.h"
 #include "watchdog/guard_writer.h"
 #include "watchdog/signs_of_life.h"

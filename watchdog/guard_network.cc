@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <span>
-#include <utility>
 
 namespace holdfast::watchdog {
 namespace {

@@ -1,6 +1,5 @@
 #include "watchdog/peer_host_monitor.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace holdfast::watchdog {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "parallel/comm/device_wait.h"
-#include "parallel/comm/transport.h"
 
 namespace holdfast::parallel {
 namespace {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "parallel/comm/device_wait.h"
-#include "parallel/comm/transport.h"
 
 namespace holdfast::parallel {
 namespace {

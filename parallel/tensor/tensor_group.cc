@@ -5,7 +5,6 @@
 
 #include "kernels/tree_sum.h"
 #include "parallel/comm/device_wait.h"
-#include "parallel/comm/transport.h"
 
 namespace holdfast::parallel {
 namespace {

@@ -3,8 +3,6 @@
 #include <fmt/core.h>
 #include <xxhash.h>
 
-#include <array>
-
 #include "runtime/core/check.h"
 
 namespace holdfast::core {

@@ -1,7 +1,5 @@
 #include "runtime/core/result.h"
 
-#include <utility>
-
 namespace holdfast::core {
 
 void value_of_error(const Error& error) {

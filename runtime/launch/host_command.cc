@@ -11,7 +11,6 @@
 #include "runtime/launch/run_processes.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/launch_record.h"
-#include "runtime/run/run_directory.h"
 #include "watchdog/board.h"
 
 namespace holdfast::launch {

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <charconv>
-#include <span>
 #include <sstream>
 
 #include "runtime/config/document.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "runtime/core/check.h"
 #include "runtime/core/units.h"

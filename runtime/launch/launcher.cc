@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "runtime/launch/host_probe.h"
-#include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"

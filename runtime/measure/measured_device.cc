@@ -6,7 +6,6 @@
 #include "kernels/elementwise.h"
 #include "runtime/core/units.h"
 #include "runtime/measure/gemm_peak.h"
-#include "runtime/measure/host_limits.h"
 #include "runtime/measure/report.h"
 #include "runtime/rank/device_choice.h"
 

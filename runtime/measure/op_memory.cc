@@ -1,6 +1,5 @@
 #include "runtime/measure/op_memory.h"
 
-#include <algorithm>
 #include <array>
 
 #include "runtime/core/random.h"

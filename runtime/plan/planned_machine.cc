@@ -1,10 +1,7 @@
 #include "runtime/plan/planned_machine.h"
 
-#include <algorithm>
-
 #include "kernels/cost.h"
 #include "runtime/measure/op_text.h"
-#include "runtime/measure/op_timer.h"
 
 namespace holdfast::plan {
 

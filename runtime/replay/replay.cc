@@ -17,7 +17,6 @@
 #include "runtime/elastic/resume.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/transport_choice.h"
-#include "runtime/replay/replay_source.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/save/save.h"
 #include "runtime/train/step.h"

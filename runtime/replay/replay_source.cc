@@ -13,14 +13,12 @@
 #include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
 #include "runtime/config/document.h"
-#include "runtime/config/loader.h"
 #include "runtime/core/json.h"
 #include "runtime/optim/schedule.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
-#include "runtime/run/run_directory.h"
 
 namespace holdfast::replay {
 namespace {

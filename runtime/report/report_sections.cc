@@ -12,7 +12,6 @@
 #include <map>
 
 #include "runtime/core/units.h"
-#include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
 
 namespace holdfast::report {

@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 #include <tuple>
-#include <vector>
 
 #include "runtime/core/json.h"
 

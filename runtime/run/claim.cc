@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <mutex>
 #include <optional>
 
 #include "runtime/os/console.h"

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <iterator>
 #include <memory>
-#include <utility>
 
 #include "runtime/run/log_reader.h"
 

@@ -2,11 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <concepts>
-
-#include "runtime/core/json.h"
-#include "runtime/run/event.h"
 
 namespace holdfast::run {
 

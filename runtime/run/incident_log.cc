@@ -8,7 +8,6 @@
 #include <map>
 #include <optional>
 
-#include "runtime/core/json.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/run_directory.h"
 

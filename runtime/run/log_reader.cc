@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/core/json.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/event_reading.h"
 

@@ -1,13 +1,10 @@
 #include "runtime/run/run_directory.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "runtime/core/json.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
-#include "runtime/run/claim.h"
 #include "runtime/run/launch_record.h"
 
 namespace holdfast::run {

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <vector>
 
 #include "runtime/core/json.h"
 

@@ -9,7 +9,6 @@
 #include "runtime/config/document.h"
 #include "runtime/os/console.h"
 #include "runtime/os/io_queue.h"
-#include "runtime/save/state_view.h"
 
 namespace holdfast::save {
 

@@ -21,7 +21,6 @@
 #include "runtime/save/checkpoint_parts.h"
 #include "runtime/save/part_exchange.h"
 #include "runtime/save/save_failure.h"
-#include "runtime/save/state_view.h"
 
 namespace holdfast::save {
 namespace {

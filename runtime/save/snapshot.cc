@@ -1,7 +1,6 @@
 #include "runtime/save/snapshot.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "checkpoint/ram_runs.h"

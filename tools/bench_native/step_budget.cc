@@ -9,7 +9,6 @@
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
 #include "runtime/core/text.h"
-#include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
 
 namespace holdfast::bench {

@@ -17,7 +17,6 @@
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_history.h"
-#include "tools/chaos/chaos_run.h"
 #include "tools/chaos/chaos_summary.h"
 #include "tools/chaos/faulty_storage.h"
 #include "tools/chaos/number_check.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 
 #include "runtime/core/check.h"
 #include "runtime/core/text.h"

@@ -11,7 +11,6 @@
 #include "runtime/core/check.h"
 #include "runtime/core/random.h"
 #include "runtime/os/fault_action.h"
-#include "tools/chaos/chaos_fault.h"
 
 namespace holdfast::chaos {
 namespace {

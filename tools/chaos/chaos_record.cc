@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/core/json.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/numbers_log.h"
 

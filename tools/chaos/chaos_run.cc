@@ -18,7 +18,6 @@
 #include "runtime/run/run_history.h"
 #include "runtime/save/state_digest.h"
 #include "tools/chaos/chaos_fault.h"
-#include "tools/chaos/chaos_record.h"
 #include "tools/chaos/faulty_storage.h"
 #include "tools/chaos/lasting_fault.h"
 #include "tools/chaos/number_check.h"

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <tuple>
 
 #include "runtime/run/numbers_log.h"
