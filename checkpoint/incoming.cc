@@ -38,20 +38,6 @@ Result<void> sync_files(Env& env, const std::string& directory) {
   return env.sync_directory(directory);
 }
 
-// Moves away what is in the place of a checkpoint, and returns where to; empty: there is nothing. The next writer puts
-// it back if nothing takes the place (CheckpointStore::restore_replaced()).
-Result<std::string> put_aside(Env& env, const std::string& run_directory, const std::string& target) {
-  HF_TRY(const FileStatus occupied, env.status(target));
-  if (!occupied.exists) return std::string();
-  const std::string name = target.substr(target.find_last_of('/') + 1);
-  std::string aside = fmt::format("{}/{}{}", checkpoint_names::pending(run_directory),
-                                  checkpoint_names::replaced_prefix, name);
-  HF_TRY_VOID(env.remove_tree(aside));
-  HF_TRY_VOID(env.sync_directory(run_directory));  // which may not have .pending yet
-  HF_TRY_VOID(env.rename(target, aside));
-  return aside;
-}
-
 Result<void> make_visible(Env& env, FaultPoints& faults, const std::string& run_directory,
                           const std::string& source, const std::string& target) {
   HF_TRY_VOID(sync_files(env, source));
@@ -79,6 +65,18 @@ Result<std::vector<std::string>> remove_unnamed(Env& env, const Checkpoint& chec
 }
 
 }  // namespace
+
+Result<std::string> put_aside(Env& env, const std::string& run_directory, const std::string& target) {
+  HF_TRY(const FileStatus occupied, env.status(target));
+  if (!occupied.exists) return std::string();
+  const std::string name = target.substr(target.find_last_of('/') + 1);
+  std::string aside = fmt::format("{}/{}{}", checkpoint_names::pending(run_directory),
+                                  checkpoint_names::replaced_prefix, name);
+  HF_TRY_VOID(env.remove_tree(aside));
+  HF_TRY_VOID(env.sync_directory(run_directory));  // which may not have .pending yet
+  HF_TRY_VOID(env.rename(target, aside));
+  return aside;
+}
 
 Result<std::string> make_incoming_directory(Env& env, const std::string& run_directory) {
   const std::string pending = checkpoint_names::pending(run_directory);

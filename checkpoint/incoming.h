@@ -25,6 +25,10 @@ namespace holdfast::checkpoint {
 // one may still write into an older one. Removes older ones as far as that is possible now.
 Result<std::string> make_incoming_directory(Env& env, const std::string& run_directory);
 
+// Moves away what is in the place of a checkpoint, and returns where to; empty: there is nothing. The next writer puts
+// it back if nothing takes the place (CheckpointStore::restore_replaced()).
+Result<std::string> put_aside(Env& env, const std::string& run_directory, const std::string& target);
+
 struct IncomingSize {
   int files = 0;
   std::uint64_t bytes = 0;

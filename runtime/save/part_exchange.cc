@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "checkpoint/incoming.h"
 #include "checkpoint/names.h"
 #include "checkpoint/part_inventory.h"
 #include "checkpoint/shard_file.h"
@@ -426,7 +427,9 @@ class ShardExchange final : public PartExchange {
         env_(view.rank.env),
         domains_(domains),
         directory_(directory),
-        staging_(pending_of(directory, "fetched-")),
+        run_directory_(directory.substr(0, directory.find_last_of('/', directory.find_last_of('/') - 1))),
+        staging_(checkpoint_names::pending(run_directory_) + "/fetched-" +
+                 directory.substr(directory.find_last_of('/') + 1)),
         content_(content),
         check_(check) {}
 
@@ -453,11 +456,6 @@ class ShardExchange final : public PartExchange {
   }
 
  private:
-  static std::string pending_of(const std::string& directory, const std::string& prefix) {
-    const std::size_t checkpoints = directory.find_last_of('/');
-    const std::string run_directory = directory.substr(0, directory.find_last_of('/', checkpoints - 1));
-    return checkpoint_names::pending(run_directory) + "/" + prefix + directory.substr(checkpoints + 1);
-  }
   bool leads() const { return domains_.leads(communicator_.rank()); }
 
   // Shares the manifest of the first rank that has one, and finds which leaders have which shards.
@@ -530,33 +528,24 @@ class ShardExchange final : public PartExchange {
   }
 
   // Completes the directory of a host that something has come to. A host that has a part gets the new files beside it;
-  // one that has none gets the directory by one rename.
+  // one that has none gets the directory by one rename, in place of another checkpoint of the step or one without a
+  // manifest.
   Result<void> complete() {
     HF_TRY_VOID(check_ ? check_() : Result<void>());
     if (!has_manifest_) {
       HF_TRY_VOID(env_.replace_text(staging_ + "/" + checkpoint_names::manifest, manifest_text_));
-      const std::string checkpoints = directory_.substr(0, directory_.find_last_of('/'));
+      const std::string checkpoints = checkpoint_names::checkpoints(run_directory_);
       HF_TRY_VOID(env_.make_directories(checkpoints));
-      HF_TRY_VOID(put_aside());
+      HF_TRY(const std::string aside, put_aside(env_, run_directory_, directory_));
       HF_TRY_VOID(env_.rename(staging_, directory_));
-      return env_.sync_directory(checkpoints);
+      HF_TRY_VOID(env_.sync_directory(checkpoints));
+      return aside.empty() ? Result<void>() : env_.remove_tree(aside);
     }
     HF_TRY(const std::vector<std::string> names, env_.list(staging_));
     for (const std::string& name : names)
       HF_TRY_VOID(env_.rename(staging_ + "/" + name, directory_ + "/" + name));
     HF_TRY_VOID(env_.sync_directory(directory_));
     return env_.remove_tree(staging_);
-  }
-
-  // Moves away, at once, a directory that is in the way: another checkpoint of the step, or one without a
-  // manifest.
-  Result<void> put_aside() {
-    HF_TRY(const FileStatus status, env_.status(directory_));
-    if (!status.exists) return {};
-    const std::string aside = pending_of(directory_, "removed-");
-    HF_TRY_VOID(env_.remove_tree(aside));
-    HF_TRY_VOID(env_.rename(directory_, aside));
-    return env_.remove_tree(aside);
   }
 
   // Receives a file. First comes an answer that says whether the source can read it.
@@ -604,7 +593,7 @@ class ShardExchange final : public PartExchange {
 
   Env& env_;
   const StorageDomains& domains_;
-  std::string directory_, staging_, content_;
+  std::string directory_, run_directory_, staging_, content_;
   bool has_manifest_ = false;
   std::string manifest_text_;
   Manifest manifest_;
