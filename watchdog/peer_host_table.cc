@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 #include <sstream>
-#include <string_view>
 
 namespace holdfast::watchdog {
 namespace {

@@ -1,7 +1,6 @@
 #include "parallel/nccl/nccl_environment.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 #include <vector>

@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <cstring>
-
 #include "parallel/comm/agreement.h"
 #include "parallel/nccl/nccl_transport.h"
 

@@ -1,7 +1,6 @@
 #include "runtime/launch/host_links.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <optional>
 #include <sstream>

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <limits>
 #include <memory>
 #include <sstream>
 

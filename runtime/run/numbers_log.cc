@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 #include <span>
-#include <tuple>
 #include <utility>
 
 #include "runtime/run/event_reading.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
