@@ -1,6 +1,6 @@
 // The events of a run's log: every kind and every field, declared once. Each kind is a struct; put_event()
 // (event_log.h) writes it as a line of the log, event_as() (event_reading.h) reads it, and docs/events.md is
-// generated from it (event_schema.h):
+// generated from it (event_reading.h):
 //
 //   log.write(EvaluationEvent{.time_us = now_us, .step = step, .loss = loss, .duration_ms = duration_ms});
 //   if (const auto evaluation = event_as<EvaluationEvent>(json)) plot(evaluation->step, evaluation->loss);
