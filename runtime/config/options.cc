@@ -336,11 +336,11 @@ std::vector<Option> verdict_options() {
       integer(
           "verdict.skips_max", HF_FIELD(verdict.skips_max), "steps", {0, 1024}, kNumeric,
           "So many steps of the window may be skipped; another one that is not finite ends the run with 20"),
-      integer_or_auto(
-          "verdict.audit_every_steps", HF_FIELD(verdict.audit_every_steps), "steps", {0, kMany}, kSafe,
-          "With guard, one lane of a step is computed by a second rank this often, before its update, and "
-          "the bits are compared, and so are the parameters of all ranks; auto = as often as costs at most "
-          "0.15 % of the time; 0 = never"),
+      integer_or_auto("verdict.audit_every_steps", HF_FIELD(verdict.audit_every_steps), "steps", {0, kMany},
+                      kSafe,
+                      "With guard, one lane of each replica is computed by another replica, too, this often, "
+                      "before the update, and the bits are compared, and so are the parameters of all ranks; "
+                      "auto = as often as costs at most 0.15 % of the time; 0 = never"),
       duration(
           "verdict.findings_window", HF_FIELD(verdict.findings_window_ms), {0, 3650 * kDay_ms}, kSafe,
           "A rank that computed wrong numbers once is told, and leaves the run at the second finding about "

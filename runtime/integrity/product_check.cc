@@ -318,10 +318,11 @@ Result<CheckedStep> check_products(const StepAccess& step, const Attempt& attemp
   return follow(step.rank, attempt, std::move(finding));
 }
 
-Result<std::vector<int>> ranks_with_wrong_products(const StepAccess& step) {
+Result<Finding> lasting_products(const StepAccess& step) {
   test_products(step);
   HF_TRY(const ProductRecords records, gather_products(step));
-  return lasting_ranks(records);
+  Finding finding = attribute(records, step.step);
+  return finding.hardware == HardwareState::lasts ? std::move(finding) : Finding();
 }
 
 }  // namespace holdfast::integrity

@@ -100,9 +100,8 @@ void test_products(const StepAccess& step);
 // Checks a step in whose vote some rank had a finding, which is forgotten. All ranks call it together.
 Result<CheckedStep> check_products(const StepAccess& step, const Attempt& attempt);
 
-// Makes all known products on all ranks, and returns those that computed one wrong for good, ascending; none: there
-// is no such rank, or they are of more than one copy of the model. All ranks call it together, when the gradients
-// in memory are not needed any more.
-Result<std::vector<int>> ranks_with_wrong_products(const StepAccess& step);
+// Makes all known products on all ranks, and returns what they show where a rank computed one wrong for good; else
+// there are no suspects. All ranks call it together, when the gradients in memory are not needed any more.
+Result<Finding> lasting_products(const StepAccess& step);
 
 }  // namespace holdfast::integrity

@@ -28,19 +28,29 @@ class ProductTest;
 class StepChecks;
 struct HeldState;
 
-// LaneAudit says which lane of a step is computed twice, and by which data-parallel ranks. With one of them,
-// it computes the lane twice itself.
+// LaneAudit says which lanes of a step are computed twice: one of each replica, its owner, and by which other replica,
+// its auditor. So every replica is owner of one audited lane and auditor of another. One that is alone computes its
+// lane twice itself.
 struct LaneAudit {
-  int lane = 0;
-  int owner = 0;    // rank that runs the lane in any case
-  int auditor = 0;  // rank that computes it once more
+  int lanes = 1, replicas = 1;  // of the run; lane i is of replica i % replicas
+  int wave = 0;                 // number of the audited lane among those of its owner
+  int distance = 0;             // from owner to auditor
+
+  bool is_of_itself() const { return distance == 0; }
+  int auditor_of(int owner) const { return (owner + distance) % replicas; }
+  int owner_for(int auditor) const { return (auditor + replicas - distance) % replicas; }
+  // Replicas that have no lane in the last wave are audited by their last one.
+  int lane_of(int owner) const {
+    const int lane = wave * replicas + owner;
+    return lane < lanes ? lane : lane - replicas;
+  }
   bool operator==(const LaneAudit&) const = default;
 };
 
-// AuditDigests are digests of the audited lane's gradients; none where this rank did not compute that lane in
-// this role.
+// AuditDigests are digests of the gradients of the two audited lanes that this rank computed: its own, and the one of
+// another replica.
 struct AuditDigests {
-  std::optional<Digest> as_owner = {}, as_auditor = {};
+  Digest as_owner = {}, as_auditor = {};
 };
 
 // AttemptBits are digests of what this rank computed in an attempt: the losses of its microbatches, and the
@@ -60,7 +70,7 @@ struct CheckVotes {
   std::int64_t corrupted = 0;
   // Set by a rank whose device computed a product with a known result wrong (product_check.h).
   std::int64_t wrong_products = 0;
-  // Digests of the audited lane's gradients, added by the ranks that run the lane in any case, taken off by
+  // Digests of the audited lanes' gradients, added by the ranks that run a lane in any case, taken off by
   // those that compute it once more: 0 where they are the same.
   Digest audit = {};
   // LinkDigests::balance(): 0 where every link between replicas delivered the gradients that were sent.

@@ -48,15 +48,12 @@ void remember(NumbersHistory& history, const CheckedStep& checked) {
 
 // Notes up to which step the ranks have proved to compute right.
 void note_audit(Worker& worker, const LaneAudit& audit) {
-  const int replica = worker.rank().coordinate.data;
-  // A rank that audits itself does not find a unit that gives the same wrong numbers every time.
-  if (audit.owner != audit.auditor && (audit.owner == replica || audit.auditor == replica))
-    worker.note_verified_step();
+  // A replica that audits itself does not find a unit that gives the same wrong numbers every time.
+  if (!audit.is_of_itself()) worker.note_verified_step();
   worker.checks().parameters.note_verified_step(worker.state().step);
-  const Workload& workload = worker.workload();
   RunState& state = worker.state();
-  const std::uint64_t proved = proved_step(worker.first_step(), state.step, workload.audit_every_steps,
-                                           workload.lanes.lanes(), workload.lanes.ranks());
+  const std::uint64_t proved =
+      proved_step(worker.first_step(), state.step, worker.workload().audit_every_steps);
   state.audited_step = std::max(state.audited_step, proved);
 }
 

@@ -37,17 +37,18 @@ Result<void> launch_parameter_digests(Worker& worker, bool audits) {
   return {};
 }
 
-// Runs all lanes, the audited one first where this rank audits: it uses the memory of the gradients.
+// Runs all lanes, after the one of another replica that this one audits: it uses the memory of the gradients.
 Result<void> run_lanes(Worker& worker, const std::optional<LaneAudit>& audit, LaneOutcome& lanes) {
   const int replica = worker.rank().coordinate.data;
-  if (audit.has_value() && audit->auditor == replica) {
-    const std::unique_ptr<DataLoader> loader = worker.loader_of_lane(audit->lane);
-    HF_TRY_VOID(worker.lane_runner().audit(audit->lane, *loader, lanes.failure));
+  if (audit.has_value()) {
+    const int lane = audit->lane_of(audit->owner_for(replica));
+    const std::unique_ptr<DataLoader> loader = worker.loader_of_lane(lane);
+    HF_TRY_VOID(worker.lane_runner().audit(lane, *loader, lanes.failure));
     wait_for_device(worker.rank().device, worker.rank().communicator);  // it reads the slots of the tokens
   }
-  const bool owns = audit.has_value() && audit->owner == replica;
   worker.reduction().begin_step(/*digests_links=*/audit.has_value());
-  HF_TRY_VOID(worker.lane_runner().run(lanes, owns ? audit->lane : LaneRunner::no_lane));
+  HF_TRY_VOID(
+      worker.lane_runner().run(lanes, audit.has_value() ? audit->lane_of(replica) : LaneRunner::no_lane));
   HF_TRY_VOID(worker.join_tied_gradients());
   const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_device});
   worker.reduction().finish_step();
@@ -57,21 +58,9 @@ Result<void> run_lanes(Worker& worker, const std::optional<LaneAudit>& audit, La
 }
 
 AuditDigests digests_of(const Worker& worker, const std::optional<LaneAudit>& audit) {
-  AuditDigests digests;
-  if (!audit.has_value()) return digests;
-  const int replica = worker.rank().coordinate.data;
-  if (audit->owner == replica) digests.as_owner = worker.checks().lanes.total(LaneDigests::Of::owner);
-  if (audit->auditor == replica) digests.as_auditor = worker.checks().lanes.total(LaneDigests::Of::auditor);
-  return digests;
-}
-
-// Returns what this rank adds to Ballot::audit.
-Digest audit_term(const AuditDigests& digests) {
-  Digest term;
-  if (digests.as_owner.has_value()) term += *digests.as_owner;
-  if (digests.as_auditor.has_value())
-    term += {.high = 0 - digests.as_auditor->high, .low = 0 - digests.as_auditor->low};
-  return term;
+  if (!audit.has_value()) return {};
+  return {.as_owner = worker.checks().lanes.total(LaneDigests::Of::owner),
+          .as_auditor = worker.checks().lanes.total(LaneDigests::Of::auditor)};
 }
 
 Digest parameters_digest(Worker& worker) {
@@ -132,9 +121,11 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
 Result<VotedStep> vote_on(Worker& worker, LaneOutcome& lanes, const std::optional<LaneAudit>& audit,
                           Ballot ballot) {
   const AuditDigests digests = digests_of(worker, audit);
-  ballot.checks.audit = audit_term(digests);
   ballot.checks.links = worker.reduction().links().balance();
-  if (audit.has_value()) ballot.checks.parameters = worker.checks().parameters.term();
+  if (audit.has_value()) {
+    ballot.checks.audit = audit_term(digests, *audit, worker.rank().coordinate);
+    ballot.checks.parameters = worker.checks().parameters.term();
+  }
   ballot.checks.corrupted = finds_corruption(worker) ? 1 : 0;
   ballot.checks.run_state = run_state_term(worker);
   Result<void>& failure = lanes.failure;

@@ -102,13 +102,13 @@ class DecidedRollbackTest : public RecoveryTest {
     return launched;
   }
 
-  // Before step 13, in whose vote the verdict is, the checkpoints up to step 8 go, and then something else happens.
+  // Before step 12, in whose vote the verdict is, the checkpoints up to step 8 go, and then something else happens.
   Trouble without_checkpoints(const std::function<void()>& happens) {
     Trouble trouble;
     trouble.before_step = [this, happens](int rank, int steps) {
       if (rank != 0) return;
-      if (steps > 10) posix_env().sleep_us(100'000);
-      if (steps != 13) return;
+      if (steps > 9) posix_env().sleep_us(100'000);
+      if (steps != 12) return;
       remove_checkpoints(8, 9);
       if (happens) happens();
     };

@@ -35,32 +35,95 @@ std::vector<int> leaving(const Finding& finding) {
   return ranks;
 }
 
+// Records of one rank for each replica that has computed its own lane and that of another one right, twice.
+LaneRecords right_lanes(int replicas, const std::array<LaneAudit, 2>& audits) {
+  LaneRecords records = records_of<LaneTrials>(replicas, 4);
+  for (CheckRecord<LaneTrials>& record : records) {
+    for (std::size_t i = 0; i < audits.size(); ++i) {
+      record.found.as_owner[i] = to_hex(digest_of("lane " + std::to_string(record.data)));
+      record.found.as_auditor[i] =
+          to_hex(digest_of("lane " + std::to_string(audits[i].owner_for(record.data))));
+    }
+  }
+  return records;
+}
+std::array<LaneAudit, 2> two_trials(int replicas) {
+  return {audit_at(1, 1, replicas, replicas).value(), audit_at(1, 1, replicas, replicas, 1).value()};
+}
+
+TEST(LaneAttribution, IsOfTheReplicaThatExplainsAllThatDiffers) {
+  const std::string wrong = to_hex(digest_of("wrong")), other = to_hex(digest_of("other"));
+  const auto audits = two_trials(4);
+  const LaneRecords right = right_lanes(4, audits);
+  for (int replica = 0; replica < 4; ++replica) {
+    const auto index = static_cast<std::size_t>(replica);
+    LaneRecords once = right;
+    once[index].found.as_owner[0] = wrong;
+    EXPECT_THAT(attribute(once, audits, /*lasts=*/false).ranks, ElementsAre(replica)) << "as an owner";
+    once = right;
+    once[index].found.as_auditor[0] = wrong;
+    EXPECT_THAT(attribute(once, audits, false).ranks, ElementsAre(replica)) << "as an auditor";
+    LaneRecords always = right;
+    always[index].found.as_owner = {wrong, wrong};
+    always[index].found.as_auditor = {wrong, other};
+    const LaneSuspects suspects = attribute(always, audits, true);
+    EXPECT_THAT(suspects.ranks, ElementsAre(replica)) << "for good";
+    EXPECT_THAT(suspects.replicas, ElementsAre(replica));
+    EXPECT_TRUE(suspects.owner == replica || suspects.auditor == replica);
+  }
+}
+
+TEST(LaneAttribution, IsUnknownWhereTwoReplicasDifferForGood) {
+  const std::string wrong = to_hex(digest_of("wrong"));
+  const auto audits = two_trials(2);
+  LaneRecords records = right_lanes(2, audits);
+  records[1].found = {.as_owner = {wrong, wrong}, .as_auditor = {wrong, wrong}};
+  const LaneSuspects suspects = attribute(records, audits, true);
+  EXPECT_THAT(suspects.ranks, IsEmpty());
+  EXPECT_THAT(suspects.replicas, ElementsAre(0, 1));
+}
+
+TEST(LaneAttribution, IsUnknownWhereTwoOfManyAreWrong) {
+  const std::string wrong = to_hex(digest_of("wrong"));
+  const auto audits = two_trials(4);
+  const LaneRecords right = right_lanes(4, audits);
+  LaneRecords records = right;
+  records[0].found.as_owner[0] = records[2].found.as_owner[0] = wrong;
+  EXPECT_THAT(attribute(records, audits, false).ranks, IsEmpty()) << "both are named";
+  records = right;
+  records[0].found.as_owner[0] = records[3].found.as_auditor[1] = wrong;
+  const LaneSuspects suspects = attribute(records, audits, true);
+  EXPECT_THAT(suspects.ranks, IsEmpty())
+      << "the one that is named took no part in a lane of replicas 1 and 3";
+  EXPECT_THAT(suspects.replicas, ElementsAre(0, 1, 3));
+  EXPECT_EQ(suspects.lane, 0) << "which differed in the first trial";
+}
+
+TEST(LaneAttribution, IsOfTheRanksWithWrongProductsWhateverLanesSay) {
+  const std::string wrong = to_hex(digest_of("wrong"));
+  const auto audits = two_trials(3);
+  LaneRecords records = right_lanes(3, audits);
+  for (CheckRecord<LaneTrials>& record : records)
+    if (record.data != 1) record.found = {.as_owner = {wrong, wrong}, .as_auditor = {wrong, wrong}};
+  EXPECT_THAT(attribute(records, audits, true).ranks, ElementsAre(1)) << "two are wrong alike";
+  const std::array with_wrong_products = {Suspect{.index = 0}, Suspect{.index = 2}};
+  EXPECT_THAT(attribute(records, audits, true, with_wrong_products).ranks, ElementsAre(0, 2));
+}
+
 TEST(LaneAttribution, IsOfTheWholeCopyOfTheOneThatDiffers) {
-  const std::string right = to_hex(digest_of("right")), wrong = to_hex(digest_of("wrong"));
-  LaneRecords records = records_of<LaneTrials>(3, 4);
-  const std::array<LaneAudit, 2> audits = {LaneAudit{.owner = 0, .auditor = 1},
-                                           LaneAudit{.owner = 0, .auditor = 2}};
-  records[0].found.as_owner = {wrong, right};
-  records[1].found.as_auditor = {right, ""};
-  records[2].found.as_auditor = {"", right};
-  EXPECT_THAT(attribute(records, audits, /*lasts=*/false).ranks, ElementsAre(0));
-  records[0].found.as_owner = {right, right};
-  records[1].found.as_auditor = {wrong, ""};
-  EXPECT_THAT(attribute(records, audits, false).ranks, ElementsAre(1));
-  EXPECT_TRUE(attribute(records, audits, false).has_auditor);
-  records[1].found.restored_parameters = true;
-  EXPECT_TRUE(attribute(records, audits, false).by_parameters);
-  records[2].data = 1;  // a stage of the same copy
-  records[2].pipeline = 1;
-  records[0].found.as_owner = {right, wrong};
-  records[1].found = {.as_auditor = {right, right}};
-  records[2].found = {.as_auditor = {right, right}};
-  CheckRecord<LaneTrials>& other_stage = records.emplace_back();
-  other_stage.pipeline = 1;
-  other_stage.found.as_owner = {right, right};
-  const LaneSuspects copy =
-      attribute(records, {LaneAudit{.owner = 0, .auditor = 1}, LaneAudit{.owner = 0, .auditor = 1}}, true);
-  EXPECT_THAT(copy.ranks, ElementsAre(0, 3));
+  const auto audits = two_trials(3);
+  LaneRecords records = right_lanes(3, audits);
+  const LaneRecords stages = records;
+  for (CheckRecord<LaneTrials> record : stages) {
+    record.pipeline = 1;
+    records.push_back(record);
+  }
+  records[1].found.as_owner[0] = to_hex(digest_of("wrong"));
+  EXPECT_THAT(attribute(records, audits, false).ranks, ElementsAre(1, 4));
+  records[2].found.restored_parameters = true;
+  const LaneSuspects suspects = attribute(records, audits, false);
+  EXPECT_THAT(suspects.ranks, ElementsAre(2)) << "that explains what differed once";
+  EXPECT_TRUE(suspects.by_parameters);
 }
 
 TEST(LinkAttribution, IsOfTheEndThatAllLinksShare) {

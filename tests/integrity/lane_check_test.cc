@@ -1,53 +1,58 @@
-// That audits come to every pair of lane and second rank, and that attribution follows from whose bits differ.
+// That audits come to every pair of lane and second replica, and that attribution follows from whose bits differ.
 #include <gtest/gtest.h>
 
-#include <map>
+#include <algorithm>
 #include <set>
+#include <utility>
 
 #include "runtime/integrity/lane_check.h"
 
 namespace holdfast::test {
 namespace {
 
-TEST(AuditPlan, ComesToEveryPairWithinAPeriod) {
+TEST(AuditPlan, TakesALaneOfEachReplicaAndComesToEveryPairWithinAPeriod) {
   for (const int lanes : {1, 3, 8}) {
-    for (int ranks = 1; ranks <= lanes; ++ranks) {
+    for (int replicas = 1; replicas <= lanes; ++replicas) {
       constexpr std::int64_t every = 5;
-      std::map<std::pair<int, int>, int> seen;
-      const std::int64_t period = every * lanes * std::max(1, ranks - 1);
-      for (std::uint64_t step = 1; step <= static_cast<std::uint64_t>(period); ++step) {
-        const std::optional<LaneAudit> audit = audit_at(step, every, lanes, ranks);
+      const int waves = (lanes + replicas - 1) / replicas, distances = std::max(1, replicas - 1);
+      std::set<std::pair<int, int>> seen;  // lane, auditor
+      for (std::int64_t step = 1; step <= every * waves * distances; ++step) {
+        const std::optional<LaneAudit> audit =
+            audit_at(static_cast<std::uint64_t>(step), every, lanes, replicas);
         EXPECT_EQ(audit.has_value(), step % every == 0);
         if (!audit.has_value()) continue;
-        EXPECT_EQ(audit->owner, audit->lane % ranks);
-        EXPECT_EQ(audit->owner == audit->auditor, ranks == 1);
-        ++seen[{audit->lane, audit->auditor}];
+        EXPECT_EQ(audit->is_of_itself(), replicas == 1);
+        std::set<int> auditors;
+        for (int owner = 0; owner < replicas; ++owner) {
+          const int lane = audit->lane_of(owner), auditor = audit->auditor_of(owner);
+          EXPECT_LT(lane, lanes);
+          EXPECT_EQ(lane % replicas, owner);
+          EXPECT_EQ(audit->owner_for(auditor), owner);
+          EXPECT_EQ(auditor == owner, replicas == 1);
+          auditors.insert(auditor);
+          seen.insert({lane, auditor});
+        }
+        EXPECT_EQ(auditors.size(), static_cast<std::size_t>(replicas));
       }
-      EXPECT_EQ(seen.size(), static_cast<std::size_t>(lanes * std::max(1, ranks - 1)));
-      for (const auto& [pair, times] : seen) EXPECT_EQ(times, 1);
+      EXPECT_EQ(seen.size(), static_cast<std::size_t>(lanes * distances));
     }
   }
 }
 
-TEST(AuditPlan, ARetryHasAnotherAuditorWhereThereIsOne) {
-  EXPECT_NE(audit_at(10, 10, 6, 3)->auditor, audit_at(10, 10, 6, 3, 1)->auditor);
+TEST(AuditPlan, ARetryHasOtherAuditorsWhereThereAreSome) {
+  EXPECT_NE(audit_at(10, 10, 6, 3)->auditor_of(0), audit_at(10, 10, 6, 3, 1)->auditor_of(0));
+  EXPECT_EQ(audit_at(10, 10, 6, 3)->lane_of(0), audit_at(10, 10, 6, 3, 1)->lane_of(0));
   EXPECT_EQ(audit_at(10, 10, 6, 2), audit_at(10, 10, 6, 2, 1));
   EXPECT_FALSE(audit_at(10, 0, 6, 3).has_value());
 }
 
-TEST(AuditPlan, ProofTakesAnAuditOfEachRank) {
-  // The pairs of four ranks with a lane each: (0, 1) at step 10, (1, 2) at 20, (2, 3) at 30, (3, 0) at 40, then (0, 2).
-  const auto proved = [](std::uint64_t since, std::uint64_t step) {
-    return proved_step(since, step, 10, 4, 4);
-  };
-  EXPECT_EQ(proved(0, 20), 0U);
-  EXPECT_EQ(proved(0, 29), 0U);
-  EXPECT_EQ(proved(0, 30), 10U);
-  EXPECT_EQ(proved(0, 40), 20U);
-  EXPECT_EQ(proved(0, 50), 20U);  // rank 1
-  EXPECT_EQ(proved(10, 30), 0U);  // rank 0 has begun again since
-  EXPECT_EQ(proved(10, 40), 20U);
-  EXPECT_EQ(proved_step(0, 40, 0, 4, 4), 0U);
+TEST(AuditPlan, OneAuditProvesAllReplicas) {
+  EXPECT_EQ(proved_step(0, 9, 10), 0U);
+  EXPECT_EQ(proved_step(0, 10, 10), 10U);
+  EXPECT_EQ(proved_step(0, 29, 10), 20U);
+  EXPECT_EQ(proved_step(20, 29, 10), 0U) << "ranks that have begun since have not been audited";
+  EXPECT_EQ(proved_step(20, 30, 10), 30U);
+  EXPECT_EQ(proved_step(0, 40, 0), 0U);
 }
 
 TEST(AuditPlan, CostsAtMostAsMuchAsIsStated) {
@@ -57,23 +62,54 @@ TEST(AuditPlan, CostsAtMostAsMuchAsIsStated) {
   }
 }
 
-TEST(AuditPlan, KnowsTheLastAuditOfARank) {
-  // Lanes 0 to 3 of ranks 0 to 3, at steps 2, 4, 6 and 8 by the next rank, from step 10 on by the one after.
-  EXPECT_EQ(last_audit_of(0, 2, 2, 4, 4), 0);
-  EXPECT_EQ(last_audit_of(0, 8, 2, 4, 4), 2);
-  EXPECT_EQ(last_audit_of(0, 9, 2, 4, 4), 8);
-  EXPECT_EQ(last_audit_of(2, 10, 2, 4, 4), 6);
-  EXPECT_EQ(last_audit_of(2, 12, 2, 4, 4), 10);
-  EXPECT_EQ(last_audit_of(0, 12, 0, 4, 4), 0);
+// docs/verdict.md states these numbers.
+TEST(AuditPlan, PeriodCoverageAndLagAreThoseThatAreStatedWhateverTheNumberOfRanks) {
+  for (const int replicas : {8, 128, 1024}) {
+    const std::int64_t every = affordable_audit_interval(/*waves=*/1);
+    EXPECT_EQ(every, 1334);
+    const auto audited = static_cast<std::uint64_t>(every);
+    std::set<int> compared;
+    for (int owner = 0; owner < replicas; ++owner)
+      compared.insert(audit_at(audited, every, replicas, replicas)->lane_of(owner));
+    EXPECT_EQ(compared.size(), static_cast<std::size_t>(replicas));
+    std::uint64_t lag = 0;
+    for (std::uint64_t step = audited; step <= 3 * audited; ++step)
+      lag = std::max(lag, step - proved_step(0, step, every));
+    EXPECT_EQ(lag, 1333U);
+  }
+}
+
+// Returns the sum over all ranks of copies of the model that have `stages` ranks each.
+Digest sum_of_terms(const std::vector<AuditDigests>& digests, const LaneAudit& audit, int stages) {
+  Digest sum;
+  for (std::size_t i = 0; i < digests.size(); ++i) {
+    const auto rank = static_cast<int>(i);
+    sum += audit_term(digests[i], audit, {.data = rank / stages, .pipeline = rank % stages});
+  }
+  return sum;
+}
+
+TEST(AuditTerm, IsZeroInAllWhereLanesAgreeAndNotWhereWrongOnesAddUp) {
+  const LaneAudit audit = audit_at(1, 1, 2, 2).value();
+  const auto lane = [](std::uint64_t number) { return Digest{.high = number, .low = 5 * number}; };
+  const AuditDigests of_first = {.as_owner = lane(100), .as_auditor = lane(200)},
+                     of_second = {.as_owner = lane(200), .as_auditor = lane(100)};
+  EXPECT_EQ(sum_of_terms({of_first, of_second}, audit, 1), Digest{});
+  EXPECT_EQ(sum_of_terms({of_first, of_first, of_second, of_second}, audit, 2), Digest{});
+  for (std::uint64_t more = 1; more < 64; ++more) {
+    const AuditDigests wrong = {.as_owner = lane(200 + 1), .as_auditor = lane(100 + more)};
+    EXPECT_NE(sum_of_terms({of_first, wrong}, audit, 1), Digest{}) << more;
+  }
+  const AuditDigests larger = {.as_owner = lane(100 + 1), .as_auditor = lane(200)},
+                     smaller = {.as_owner = lane(100 - 1), .as_auditor = lane(200)};
+  EXPECT_NE(sum_of_terms({larger, smaller, of_second, of_second}, audit, 2), Digest{}) << "of two stages";
 }
 
 Digest bits(std::uint64_t value) {
   return {.high = value, .low = 7 * value};
 }
 AuditTrial trial(int auditor, std::uint64_t owner_bits, std::uint64_t auditor_bits) {
-  return {.audit = {.lane = 0, .owner = 0, .auditor = auditor},
-          .owner = bits(owner_bits),
-          .auditor = bits(auditor_bits)};
+  return {.auditor = auditor, .by_owner = bits(owner_bits), .by_auditor = bits(auditor_bits)};
 }
 
 TEST(AuditAttribution, IsOfTheRankWhoseBitsDiffer) {
@@ -97,9 +133,9 @@ TEST(AuditAttribution, IsOfTheRankWhoseBitsDiffer) {
       {trial(1, right, wrong), trial(2, right, other), Who::unknown, true},
   };
   for (const Case& each : cases) {
-    const AuditAttribution blame = attribute(each.first, each.second);
-    EXPECT_EQ(blame.who, each.who) << &each - cases.data();
-    EXPECT_EQ(blame.lasts, each.lasts) << &each - cases.data();
+    const AuditAttribution found = attribute(each.first, each.second);
+    EXPECT_EQ(found.who, each.who) << &each - cases.data();
+    EXPECT_EQ(found.lasts, each.lasts) << &each - cases.data();
   }
 }
 

@@ -2,6 +2,7 @@
 
 tools/numbers_campaign makes such runs by hundreds; these are the ones that must come out the same each time.
 """
+import dataclasses
 import json
 import re
 import shutil
@@ -65,7 +66,7 @@ class NumbersTest(unittest.TestCase):
         self.assertEqual((outcome.exits, outcome.latency), ([0], 0))
 
     def test_a_copy_of_a_parameter_that_changed_on_any_rank(self):
-        """Rank 3 of four has no part in the lane audit of that step."""
+        """The audit of lanes would find it, too: the check of parameters comes before."""
         for layout, rank in [(Layout(4), 3), (Layout(2), 0), (Layout(2, 2), 3)]:
             with self.subTest(layout=str(layout)):
                 outcome = self.expect_healed("redo", "parameters", layout, "bf16", 5, "step.begin", "flip:parameters:3", 10, rank, latency=0)
@@ -216,7 +217,7 @@ class WrongRankTest(unittest.TestCase):
         self.addCleanup(self.scene.close)
 
     def test_the_run_goes_back_to_before_its_last_good_products(self):
-        """The known products of step 14 were right, those of step 21 are not, and the vote of step 22 says so."""
+        """The audit of step 14 found the rank right, that of step 21 finds it wrong, and known products say so."""
         clean = self.scene.run("clean", self.OPTIONS)
         clean.start(2).expect_exit(0)
         for name, options, oldest, newest in [("disk", ["--checkpoint.every_steps=4", "--checkpoint.keep=2"], 4, 14),
@@ -226,7 +227,7 @@ class WrongRankTest(unittest.TestCase):
                 start = run.start(4, faults=self.WRONG)
                 start.expect_exit(0)
                 evicted, = (event for event in run.events("verdict") if event["action"] == "evict")
-                self.assertEqual((evicted["step"], evicted["rank"], evicted["back_to_step"]), (22, 1, 14))
+                self.assertEqual((evicted["step"], evicted["rank"], evicted["back_to_step"]), (21, 1, 14))
                 self.assertEqual(start.output().count("no new ranks are started on host"), 1, start.tail())
                 resumed = run.events("recovery")[0]["resumed_from_step"]
                 self.assertTrue(oldest <= resumed <= newest, resumed)
@@ -244,7 +245,7 @@ class WrongRankTest(unittest.TestCase):
                 self.assertEqual(run.digest(), clean.digest())
 
     def test_an_older_checkpoint_comes_from_elsewhere(self):
-        """The checkpoints of before the last good products are not here any more when the verdict comes, in the vote of step 36."""
+        """The checkpoints of before the last good audit are not here any more when the verdict comes, in the vote of step 35."""
         options = [*self.OPTIONS, "--checkpoint.every_steps=4", "--checkpoint.ram_every_steps=0", "--checkpoint.keep=19"]
         clean = self.scene.run("clean", options)
         clean.start(2).expect_exit(0)
@@ -269,7 +270,7 @@ class WrongRankTest(unittest.TestCase):
         run = self.scene.run("copy", options)
         run.start(6, faults="step.begin@20:3=wrong_product_always").expect_exit(0)
         evicted, = (event for event in run.events("verdict") if event["action"] == "evict")
-        self.assertEqual((evicted["step"], evicted["rank"], evicted["op"]), (22, 3, "matmul"))
+        self.assertEqual((evicted["step"], evicted["rank"], evicted["op"]), (21, 3, "matmul"))
         self.assertEqual(run.digest(), clean.digest())
 
     def test_where_both_replicas_must_stay_the_next_start_goes_back(self):
@@ -282,9 +283,9 @@ class WrongRankTest(unittest.TestCase):
 
 
 def lane_flips(*steps, rank=1):
-    """Faults: a rank of two computes the first of its two lanes wrong, once at each of these steps, which are counted from the first of
-    the process. Lane 0 is audited at steps 1, 5, 9 ... of the run, lane 1 at 2, 6, 10 ...; each finding takes a second attempt."""
-    hits = [(step - 1) * 2 + 1 + 2 * index for index, step in enumerate(steps)]
+    """Faults: a rank of two computes the second of its two lanes wrong, once at each of these steps, which are counted from the first of
+    the process. The second lanes are audited at even steps of the run, the first ones at odd steps; each finding takes a second attempt."""
+    hits = [(step - 1) * 2 + 2 + 2 * index for index, step in enumerate(steps)]
     return ",".join(f"step.before_reduce@{hit}:{rank}=flip:gradients:20" for hit in hits)
 
 
@@ -337,10 +338,10 @@ class SecondFindingTest(unittest.TestCase):
 
     def test_evicts_the_writer_of_the_record(self):
         run = self.run_of("leader")
-        start = run.start(2, faults=lane_flips(5, 9, rank=0))
+        start = run.start(2, faults=lane_flips(6, 10, rank=0))
         start.wait()
-        self.expect_verdicts(run, start, [(5, "redo", 0, "cpu", 0), (9, "evict", 0, "cpu", 1)])
-        self.assertEqual(self.findings(run)[1], [(5, "once"), (9, "once")])
+        self.expect_verdicts(run, start, [(6, "redo", 0, "cpu", 0), (10, "evict", 0, "cpu", 1)])
+        self.assertEqual(self.findings(run)[1], [(6, "once"), (10, "once")])
 
     def test_stays_where_the_window_is_over_or_nobody_can_replace_it(self):
         for name, option, earlier in [("window", "--verdict.findings_window=0", 0), ("needed", "--elastic.min_data_parallel=2", 1)]:
@@ -448,10 +449,10 @@ class ClassificationTest(unittest.TestCase):
             self.assertEqual(wrong_numbers.draw(kind, 5), wrong_numbers.draw(kind, 5))
             self.assertNotEqual({wrong_numbers.draw(kind, seed).faults() for seed in range(9)}, {wrong_numbers.draw(kind, 5).faults()})
 
-    def test_audits(self):
-        """As runtime/integrity/lane_check.cc plans them."""
-        self.assertEqual([wrong_numbers.audit_at(step, 1, 4) for step in (7, 8, 11)], [(2, 0), (3, 1), (2, 1)])
-        self.assertEqual([wrong_numbers.audit_at(step, 5, 2) for step in (4, 5, 10)], [(None, None), (0, 1), (1, 0)])
+    def test_a_rank_passes_a_point_of_its_lanes_in_audits_too(self):
+        case = Case("gradients", Layout(2), "fp32", 5, "step.before_backward", "flip:gradients:3", 10)
+        self.assertEqual(case.hit(), 9 * 2 + 1 + 2)
+        self.assertEqual(dataclasses.replace(case, audit_every=AUTO).hit(), 9 * 2 + 1)
 
 
 if __name__ == "__main__":

@@ -109,9 +109,8 @@ class Case:
         if self.point not in LANE_POINTS:
             return self.step
         hit = (self.step - 1) * self.lanes_of_rank() + self.lane_of_rank + 1
-        if self.point == "step.before_backward":
-            replica = self.layout.replica_of(self.rank)
-            hit += sum(audit_at(step, self.audit_every, self.layout.data)[1] == replica for step in range(1, self.step + 1))
+        if self.point == "step.before_backward" and self.audit_every != AUTO:
+            hit += self.step // self.audit_every
         return hit
 
     def faults(self):
@@ -130,15 +129,6 @@ class Case:
         kill = f", {self.kill}=kill" if self.kill else ""
         audits = "auto" if self.audit_every == AUTO else self.audit_every
         return f"{self.kind}: {self.faults()}{kill} in {self.layout} {self.precision}, audits {audits}"
-
-
-def audit_at(step, every, data):
-    """(lane, auditing replica) of the audit at a step; (None, None): there is none. As runtime/integrity/lane_check.cc has it."""
-    if every == AUTO or step % every:
-        return None, None
-    audit = step // every - 1
-    lane, distance = audit % LANES, (audit // LANES) % max(1, data - 1) + 1
-    return lane, (lane % data + distance) % data
 
 
 def draw(kind, seed, layouts=tuple(LAYOUTS), precisions=("fp32", "bf16"), audits=(1, 5, AUTO), last=LAST):

@@ -271,7 +271,7 @@ bool flip_parameter(Worker& worker, const std::string& name, bool owned) {
   return false;
 }
 
-// The audit of step 3 is of lane 0, by replicas 0 and 1.
+// The audit of step 3 is of the first lane of each replica.
 TEST(HeldParameters, OfEachRankAreFoundAtTheNextAuditAndHealed) {
   const struct {
     HeldRun run;
