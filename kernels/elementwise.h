@@ -27,18 +27,22 @@ struct Add {  // y = a + b, rounded once; y may be a or b
 void reference(const Add& op);
 
 // Adds source to target: the ordered add of lanes. When given, square_sums are those of SquareSum of the
-// result: the add that finishes a gradient saves the norm its own pass over memory.
+// result, and digests, which need them, are its digests: the add that finishes a gradient saves the norm its own
+// pass over memory.
 struct Accumulate {
   static constexpr OpId id = OpId::accumulate;
   float* target = nullptr;
   const float* source = nullptr;
   std::int64_t count = 0;
-  double* square_sums = nullptr;  // by block of target, or null
+  double* square_sums = nullptr;     // by block of target, or null
+  std::uint64_t* digests = nullptr;  // by block of target, or null
   static constexpr const char* shape = "{count}";
   static void visit_operands(auto& op, auto&& visit) {
     visit(op.source, reads("source", DType::fp32, op.count));
     visit(op.target, updates("target", DType::fp32, op.count));
     visit(op.square_sums, writes("square_sums", DType::fp64, blocks_of(op.count)).if_given());
+    visit(op.digests,
+          writes("digests", DType::int32, blocks_of(op.count)).of_bytes(sizeof(std::uint64_t)).if_given());
   }
 };
 void reference(const Accumulate& op);

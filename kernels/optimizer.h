@@ -34,7 +34,7 @@ struct AdamWTensor {
 // With digests, an update also finds damage of the memory at rest: it leaves the digest (kernels/state_digest.h)
 // of what it wrote to each block, and the next one compares the digest of what it reads. The update itself
 // has the same bits, whether digests are computed or not, and goes on with the values that it read, damaged
-// or not. The gradient and the copy are not covered.
+// or not. The digests of the gradient are those that the op left which took its norm. The copy is not covered.
 struct AdamW {
   static constexpr OpId id = OpId::adamw;
   const AdamWTensor* tensors = nullptr;  // device memory
@@ -50,9 +50,15 @@ struct AdamW {
   // Result of the comparison, in host_visible memory: set by every update, also where nothing is compared. May
   // be null where nothing is compared.
   StateDamage* damage = nullptr;
+  // Digests of the gradient by block of the table, in device memory, which the update compares where it computes
+  // digests of the state; null: it compares none. The result, in host_visible memory, is set by every update.
+  const std::uint64_t* gradient_digests = nullptr;
+  StateDamage* gradient_damage = nullptr;
   static constexpr const char* shape = "{count} in {tensor_count} tensors";
-  // Without `damage`, a few bytes of the host.
+  // Without the damage, a few bytes of the host.
   static void visit_operands(auto& op, auto&& visit) {
+    visit(op.gradient_digests,
+          reads("gradient_digests", DType::int32, op.block_count).of_bytes(sizeof(std::uint64_t)).if_given());
     visit(op.block_digests, writes("block_digests", DType::int32, op.block_count)
                                 .of_bytes(sizeof(std::uint64_t))
                                 .updated_if(op.checks_digests)
@@ -104,16 +110,20 @@ struct OptimizerDigest {
 void reference(const OptimizerDigest& op);
 
 // Computes sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside
-// the block: the same on every device.
+// the block: the same on every device. When given, digests[b] is the digest of the block
+// (kernels/state_digest.h, of one array).
 struct SquareSum {
   static constexpr OpId id = OpId::square_sum;
   const float* values = nullptr;
   std::int64_t count = 0;
   double* sums = nullptr;
+  std::uint64_t* digests = nullptr;  // by block, or null
   static constexpr const char* shape = "{count}";
   static void visit_operands(auto& op, auto&& visit) {
     visit(op.values, reads("values", DType::fp32, op.count));
     visit(op.sums, writes("sums", DType::fp64, blocks_of(op.count)));
+    visit(op.digests,
+          writes("digests", DType::int32, blocks_of(op.count)).of_bytes(sizeof(std::uint64_t)).if_given());
   }
 };
 void reference(const SquareSum& op);

@@ -1,6 +1,7 @@
 // Defines the digest of a block of optimizer state, which AdamW carries from update to update: a bit that
 // flips at rest, between two updates, makes the next one read other values than the last one wrote. The op
-// OptimizerDigest makes the first ones.
+// OptimizerDigest makes the first ones. The digest of a block of the gradient, which SquareSum and Accumulate
+// make, is that of a weight without moments.
 //
 //   digest = sum over the arrays a (0 = weight, 1 = moment1, 2 = moment2) of array_weight(a) *
 //            sum over the elements i of the block of element_weight(i) * bits of element i

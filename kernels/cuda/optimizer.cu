@@ -1,5 +1,6 @@
 #include "kernels/optimizer.h"
 
+#include "kernels/cuda/digest_weight.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.h"
@@ -27,37 +28,33 @@ struct Digests {
   std::uint64_t* blocks;
   bool checks;
   StateDamage* damage;
+  const std::uint64_t* gradients = nullptr;
+  StateDamage* gradient_damage = nullptr;
 };
 
 // Sums that a thread has added to the digests of its block (kernels/state_digest.h).
 struct BlockDigests {
-  std::uint64_t read = 0, written = 0;
+  std::uint64_t read = 0, written = 0, gradient = 0;
 };
 
-// Weight of element `index` of a block.
-__device__ std::uint32_t digest_weight(std::uint32_t index) {
-  std::uint32_t weight = 1, square = digest_generator;
+// Part of the digest that neighbouring elements of one array make; `weight` is that of the first.
+template <int size>
+__device__ std::uint64_t digest_part(std::uint32_t weight, const float (&values)[size]) {
+  std::uint64_t sum = 0;
 #pragma unroll
-  for (std::uint32_t bit = 1; bit < block_elements; bit *= 2) {
-    if ((index & bit) != 0) weight *= square;
-    square *= square;
+  for (int i = 0; i < size; ++i) {
+    sum += static_cast<std::uint64_t>(weight) * __float_as_uint(values[i]);
+    weight *= digest_generator;
   }
-  return weight;
+  return sum;
 }
 
 // Part of the digest that neighbouring elements make; `weight` is that of the first.
 template <int size>
 __device__ std::uint64_t digest_part(std::uint32_t weight, const float (&w)[size], const float (&m)[size],
                                      const float (&v)[size]) {
-  std::uint64_t of_w = 0, of_m = 0, of_v = 0;
-#pragma unroll
-  for (int i = 0; i < size; ++i) {
-    of_w += static_cast<std::uint64_t>(weight) * __float_as_uint(w[i]);
-    of_m += static_cast<std::uint64_t>(weight) * __float_as_uint(m[i]);
-    of_v += static_cast<std::uint64_t>(weight) * __float_as_uint(v[i]);
-    weight *= digest_generator;
-  }
-  return of_w + digest_of_moment1 * of_m + digest_of_moment2 * of_v;
+  return digest_part<size>(weight, w) + digest_of_moment1 * digest_part<size>(weight, m) +
+         digest_of_moment2 * digest_part<size>(weight, v);
 }
 
 // Updates `size` elements from `first` on, the first of which has the weight `first_weight` in the digest of its
@@ -70,7 +67,10 @@ __device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::i
   load<size>(tensor.moment1 + first, m);
   load<size>(tensor.moment2 + first, v);
   load<size>(tensor.weight + first, w);
-  if constexpr (with_digests) digests.read += digest_part<size>(first_weight, w, m, v);
+  if constexpr (with_digests) {
+    digests.read += digest_part<size>(first_weight, w, m, v);
+    digests.gradient += digest_part<size>(first_weight, g);
+  }
 #pragma unroll
   for (int i = 0; i < size; ++i) {
     g[i] *= by.gradient_scale;
@@ -91,7 +91,7 @@ template <int size, bool with_digests>
 __device__ void update_part(const Coefficients& by, const AdamWTensor& tensor, std::int64_t begin,
                             std::int64_t end, std::uint32_t index, BlockDigests& digests) {
   std::uint32_t weight = 1;
-  if constexpr (with_digests) weight = digest_weight(index + threadIdx.x * size);
+  if constexpr (with_digests) weight = digest_weight<block_elements>(index + threadIdx.x * size);
   for (std::int64_t i = begin + threadIdx.x * size; i < end; i += adamw_threads * size) {
     update<size, with_digests>(by, tensor, i, weight, digests);
     weight *= size == 1 ? digest_step : digest_step_packed;
@@ -122,13 +122,16 @@ __device__ void note_damage(StateDamage* damage, std::int64_t of_block) {
             static_cast<unsigned long long>(of_block));
 }
 
-// Compares the digest of what the thread block read, and leaves that of what it wrote. All threads call.
+// Compares the digests of what the thread block read, and leaves that of what it wrote. All threads call.
 __device__ void carry_digest(const Digests& of, const BlockDigests& mine) {
   const std::uint64_t read = block_reduce(mine.read, Sum{}), written = block_reduce(mine.written, Sum{});
+  const std::uint64_t gradient = block_reduce(mine.gradient, Sum{});
   if (threadIdx.x != 0) return;
   std::uint64_t& digest = of.blocks[blockIdx.x];
   if (of.checks && digest != read) note_damage(of.damage, blockIdx.x);
   digest = written;
+  if (of.gradients != nullptr && of.gradients[blockIdx.x] != gradient)
+    note_damage(of.gradient_damage, blockIdx.x);
 }
 
 // Returns what this thread adds to the digest of a part of a block [begin, end), of which it takes `size`
@@ -137,7 +140,7 @@ template <int size>
 __device__ std::uint64_t digest_of_part(const AdamWTensor& tensor, std::int64_t begin, std::int64_t end,
                                         std::uint32_t index) {
   std::uint64_t digest = 0;
-  std::uint32_t weight = digest_weight(index + threadIdx.x * size);
+  std::uint32_t weight = digest_weight<block_elements>(index + threadIdx.x * size);
   for (std::int64_t i = begin + threadIdx.x * size; i < end; i += adamw_threads * size) {
     float w[size], m[size] = {}, v[size] = {};
     load<size>(tensor.weight + i, w);
@@ -203,9 +206,14 @@ void run_adamw(Context& context, const void* arguments) {
                            .inverse2 = 1.0F / op.correction2,
                            .epsilon = op.epsilon,
                            .minus_rate = -op.learning_rate};
-  const Digests digests = {.blocks = op.block_digests, .checks = op.checks_digests, .damage = op.damage};
+  const Digests digests = {.blocks = op.block_digests,
+                           .checks = op.checks_digests,
+                           .damage = op.damage,
+                           .gradients = op.gradient_digests,
+                           .gradient_damage = op.gradient_damage};
   const Grid grid = {.blocks = blocks_for(op.block_count, 1), .threads = adamw_threads};
-  if (op.damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, op.damage);
+  for (StateDamage* const damage : {op.damage, op.gradient_damage})
+    if (damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, damage);
   launch(context, op.block_digests != nullptr ? adamw<true> : adamw<false>, grid, op.tensors, op.tensor_count,
          by, digests);
 }
@@ -220,8 +228,7 @@ void run_optimizer_digest(Context& context, const void* arguments) {
 
 void run_square_sum(Context& context, const void* arguments) {
   const SquareSum& op = *static_cast<const SquareSum*>(arguments);
-  launch(context, square_sums<const float*>, square_sums_grid(op.count), op.values, nullptr, op.count,
-         op.sums);
+  launch_square_sums<const float*>(context, op.values, nullptr, op.count, op.sums, op.digests);
 }
 
 }  // namespace holdfast::kernels::cuda

@@ -16,7 +16,8 @@ void reference(const Accumulate& op) {
     op.target[i] = static_cast<float>(static_cast<double>(op.target[i]) + static_cast<double>(op.source[i]));
   }
   if (op.square_sums != nullptr) {
-    reference(SquareSum{.values = op.target, .count = op.count, .sums = op.square_sums});
+    reference(
+        SquareSum{.values = op.target, .count = op.count, .sums = op.square_sums, .digests = op.digests});
   }
 }
 

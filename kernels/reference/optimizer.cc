@@ -39,6 +39,11 @@ std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t index) {
                       is_frozen ? nullptr : tensor.moment2 + first, std::min(block, tensor.count - first));
 }
 
+std::uint64_t digest_of_gradient(const AdamWTensor& tensor, std::int64_t index) {
+  const std::int64_t first = (index - tensor.first_block) * block;
+  return state_digest(tensor.gradient + first, nullptr, nullptr, std::min(block, tensor.count - first));
+}
+
 std::int64_t end_block(const AdamWTensor& tensor) {
   return tensor.first_block + (tensor.count + block - 1) / block;
 }
@@ -67,16 +72,19 @@ std::uint64_t state_digest(const float* weight, const float* moment1, const floa
 }
 
 void reference(const AdamW& op) {
-  StateDamage damage;
+  StateDamage damage, gradient_damage;
   for (std::int64_t t = 0; t < op.tensor_count; ++t) {
     const AdamWTensor& tensor = op.tensors[t];
     const std::int64_t end = op.block_digests != nullptr ? end_block(tensor) : tensor.first_block;
     for (std::int64_t b = tensor.first_block; op.checks_digests && b < end; ++b)
       compare(damage, op.block_digests[b], digest_of(tensor, b), b);
+    for (std::int64_t b = tensor.first_block; op.gradient_digests != nullptr && b < end; ++b)
+      compare(gradient_damage, op.gradient_digests[b], digest_of_gradient(tensor, b), b);
     update(op, tensor);
     for (std::int64_t b = tensor.first_block; b < end; ++b) op.block_digests[b] = digest_of(tensor, b);
   }
   if (op.damage != nullptr) *op.damage = damage;
+  if (op.gradient_damage != nullptr) *op.gradient_damage = gradient_damage;
 }
 
 void reference(const OptimizerDigest& op) {
@@ -99,10 +107,13 @@ void reference(const OptimizerDigest& op) {
 void reference(const SquareSum& op) {
   for (std::int64_t first = 0; first < op.count; first += block) {
     double sum = 0;
-    for (std::int64_t i = first; i < op.count && i < first + block; ++i) {
+    const std::int64_t size = std::min(block, op.count - first);
+    for (std::int64_t i = first; i < first + size; ++i) {
       sum += static_cast<double>(op.values[i]) * static_cast<double>(op.values[i]);
     }
     op.sums[first / block] = sum;
+    if (op.digests != nullptr)
+      op.digests[first / block] = state_digest(op.values + first, nullptr, nullptr, size);
   }
 }
 

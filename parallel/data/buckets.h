@@ -75,6 +75,9 @@ struct Segment {
 struct ReducedGradients {
   float* values = nullptr;
   bool in_place = false;
+  // Digests by block of BucketPlan::segments(), in their order, in device memory (kernels/state_digest.h); null: there
+  // are none.
+  const std::uint64_t* digests = nullptr;
   float* of(const Segment& segment) const {
     return values + (in_place ? segment.gradient_offset : segment.shard_offset);
   }

@@ -9,7 +9,7 @@
 namespace holdfast::parallel {
 
 LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Transport& transport,
-                             Device& device, const Waiter& waiter, MemoryPlan& plan)
+                             Device& device, const Waiter& waiter, MemoryPlan& plan, bool digests_sums)
     : schedule_(schedule),
       transport_(&transport),
       device_(&device),
@@ -18,7 +18,7 @@ LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, T
       ranks_(transport.size()),
       bucket_count_(static_cast<std::size_t>(buckets.local_count())),
       slots_(static_cast<std::size_t>(buckets.gradient_slots())),
-      sum_(buckets, schedule, transport.rank(), device, plan),
+      sum_(buckets, schedule, transport.rank(), device, plan, digests_sums),
       links_(transport, device, plan) {
   HF_CHECK(buckets.ranks() == ranks_ && schedule_.ranks() == ranks_);
   HF_CHECK(ranks_ > 1 || !buckets.shares_gradient_memory(), "a rank alone sums where its gradients lie");

@@ -54,9 +54,9 @@ struct LaneReductionCounts {
 class LaneReduction {
  public:
   // Reserves the memory of LaneSum and LinkDigests in `plan`. Everything passed by reference except `plan` and `waiter`
-  // outlives this object.
+  // outlives this object. `digests_sums`: reduced() has digests.
   LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Transport& transport, Device& device,
-                const Waiter& waiter, MemoryPlan& plan);
+                const Waiter& waiter, MemoryPlan& plan, bool digests_sums = false);
   ~LaneReduction();
   LaneReduction(const LaneReduction&) = delete;
   LaneReduction& operator=(const LaneReduction&) = delete;

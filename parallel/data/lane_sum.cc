@@ -13,7 +13,8 @@ constexpr std::uint64_t staging_alignment = 16;
 
 }  // namespace
 
-LaneSum::LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Device& device, MemoryPlan& plan)
+LaneSum::LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Device& device, MemoryPlan& plan,
+                 bool makes_digests)
     : buckets_(&buckets),
       schedule_(schedule),
       rank_(rank),
@@ -23,7 +24,7 @@ LaneSum::LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Dev
       segments_(buckets.segments(rank)),
       sums_(buckets.buckets().size()) {
   index_segments();
-  reserve_memory(plan);
+  reserve_memory(plan, makes_digests);
 }
 
 void LaneSum::index_segments() {
@@ -43,7 +44,7 @@ void LaneSum::index_segments() {
   }
 }
 
-void LaneSum::reserve_memory(MemoryPlan& plan) {
+void LaneSum::reserve_memory(MemoryPlan& plan, bool makes_digests) {
   const int slots = buckets_->gradient_slots();
   std::uint64_t staging_elements = 0;
   staging_offsets_.resize(index(buckets_->ranks() * bucket_count_));
@@ -64,6 +65,10 @@ void LaneSum::reserve_memory(MemoryPlan& plan) {
                                    in_place_ ? 0 : buckets_->accumulator_elements(rank_) * sizeof(float));
   square_sums_slot_ = plan.reserve("lane_reduction.square_sums", MemoryClass::workspace,
                                    first_sum_.back() * sizeof(double), MemoryKind::host_visible);
+  if (makes_digests) {
+    digests_slot_ = plan.reserve("lane_reduction.digests", MemoryClass::workspace,
+                                 first_sum_.back() * sizeof(std::uint64_t));
+  }
 }
 
 void LaneSum::bind(const MemoryArena& arena, float* gradients) {
@@ -71,6 +76,7 @@ void LaneSum::bind(const MemoryArena& arena, float* gradients) {
   staging_ = arena.at<float>(staging_slot_);
   accumulator_ = arena.at<float>(accumulator_slot_);
   square_sums_ = {arena.at<double>(square_sums_slot_), first_sum_.back()};
+  if (digests_slot_.has_value()) digests_ = arena.at<std::uint64_t>(*digests_slot_);
 }
 
 float* LaneSum::lane(int wave, int source, int bucket) const {
@@ -89,7 +95,7 @@ std::span<float> LaneSum::sum_of(int bucket) const {
 }
 
 ReducedGradients LaneSum::reduced() const {
-  return {.values = in_place_ ? gradients_ : accumulator_, .in_place = in_place_};
+  return {.values = in_place_ ? gradients_ : accumulator_, .in_place = in_place_, .digests = digests_};
 }
 
 // Adds one lane. A sum in place starts in the first lane's staging and moves to its place when this rank's
@@ -140,13 +146,15 @@ void LaneSum::finish(int bucket, const float* last_term) {
     float* const target = reduced().of(segments_[i]);
     const auto count = static_cast<std::int64_t>(segments_[i].elements);
     double* const square_sums = square_sums_.data() + first_sum_[i];
+    std::uint64_t* const digests = digests_ != nullptr ? digests_ + first_sum_[i] : nullptr;
     if (last_term == nullptr) {
-      device_->launch(SquareSum{.values = target, .count = count, .sums = square_sums});
+      device_->launch(SquareSum{.values = target, .count = count, .sums = square_sums, .digests = digests});
     } else {
       device_->launch(Accumulate{.target = target,
                                  .source = last_term + (target - start),
                                  .count = count,
-                                 .square_sums = square_sums});
+                                 .square_sums = square_sums,
+                                 .digests = digests});
     }
   }
 }

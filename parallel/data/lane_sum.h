@@ -5,9 +5,11 @@
 // gradient buffer: a single lane is neither copied nor added to anything. Several waves need an accumulator.
 // So do buckets that share memory of the gradient buffer; these share the receive staging in the same way.
 // The first lane of a step is received directly into the accumulator. The add that finishes a bucket computes
-// the block sums of squares.
+// the block sums of squares, and digests by which the update finds sums that have changed in memory since.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,9 +22,10 @@ namespace holdfast::parallel {
 
 class LaneSum {
  public:
-  // Reserves the receive staging (of D > 1), the accumulator (of several waves) and the block sums in `plan`;
-  // `buckets` and `device` outlive this object. Nothing is allocated later.
-  LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Device& device, MemoryPlan& plan);
+  // Reserves the receive staging (of D > 1), the accumulator (of several waves), the block sums and, if
+  // `makes_digests`, the digests in `plan`; `buckets` and `device` outlive this object. Nothing is allocated later.
+  LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Device& device, MemoryPlan& plan,
+          bool makes_digests);
   // Binds the memory. It is called once; `gradients` is the flat gradient buffer of this rank's lanes.
   void bind(const MemoryArena& arena, float* gradients);
 
@@ -44,7 +47,7 @@ class LaneSum {
   std::span<const double> square_sums() const { return square_sums_; }
 
  private:
-  void reserve_memory(MemoryPlan& plan);
+  void reserve_memory(MemoryPlan& plan, bool makes_digests);
   void index_segments();
   float* result(int bucket) const;  // location of the sum over all lanes
   void finish(int bucket, const float* last_term);
@@ -62,10 +65,12 @@ class LaneSum {
   std::vector<std::uint64_t> staging_offsets_;  // [source * buckets + bucket], elements
   std::vector<float*> sums_;                    // by bucket: location of the sum of the lanes so far
   MemoryPlan::Slot staging_slot_, accumulator_slot_, square_sums_slot_;
+  std::optional<MemoryPlan::Slot> digests_slot_;
   float* gradients_ = nullptr;
   float* staging_ = nullptr;
   float* accumulator_ = nullptr;
   std::span<double> square_sums_;
+  std::uint64_t* digests_ = nullptr;  // by block, as square_sums_; or null
 };
 
 }  // namespace holdfast::parallel

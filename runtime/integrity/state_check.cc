@@ -24,7 +24,8 @@ std::string describe(const CheckRecord<HeldState>& record, bool holds_other_run_
     return fmt::format("{}: the learning rate was {:.6g}, expected {:.6g}", record.name(), held.used_rate,
                        held.right_rate);
   }
-  return fmt::format("{}: {}, elements {} to {}{}", record.name(), held.tensor, held.first_element,
+  return fmt::format("{}: {}{}, elements {} to {}{}", record.name(),
+                     held.is_of_gradients ? "gradient of " : "", held.tensor, held.first_element,
                      held.first_element + held.elements - 1,
                      held.blocks > 1 ? fmt::format(" and {} more blocks", held.blocks - 1) : "");
 }
@@ -106,7 +107,7 @@ Finding attribute(const StateRecords& records, std::uint64_t steps_ahead, std::u
                   .notes_last = true,
                   .report = {.step = read_by}};
   std::vector<std::string> found;
-  bool of_tensors = false;
+  bool of_tensors = false, of_gradients = false;
   for (std::size_t rank = 0; rank < records.size(); ++rank) {
     const HeldState& held = records[rank].found;
     const bool holds_other =
@@ -114,7 +115,7 @@ Finding attribute(const StateRecords& records, std::uint64_t steps_ahead, std::u
     const bool is_of_memory = held.blocks > 0 || holds_other;
     if (!is_of_memory && !held.is_of_update) continue;
     if (is_of_memory) finding.of = VerdictSubject::state;
-    of_tensors |= held.blocks > 0;
+    (held.is_of_gradients ? of_gradients : of_tensors) |= held.blocks > 0;
     finding.suspects.push_back({.index = static_cast<int>(rank),
                                 .record = records[rank],
                                 .kind = is_of_memory ? finding_kinds::memory : finding_kinds::once,
@@ -134,7 +135,8 @@ Finding attribute(const StateRecords& records, std::uint64_t steps_ahead, std::u
       fmt::format("step {}: {}: {}", read_by,
                   finding.of == VerdictSubject::update ? "an update was not the one that its step has"
                   : of_tensors                         ? "weights or moments changed in memory"
-                                                       : "what the run knows of its steps changed in memory",
+                  : of_gradients ? "sums of gradients changed in memory before the update"
+                                 : "what the run knows of its steps changed in memory",
                   fmt::join(found, "; "));
   return finding;
 }

@@ -1,7 +1,8 @@
 // The check of the state at rest: some rank's update has read weights or moments that are not what the update
-// before had written, or what was loaded, or was made with another learning rate than the step has; or what is no
-// tensor is not the same on all ranks. Nothing of that step can be kept, so the ranks go back to a state that is older
-// than the corruption, and the rank whose state it was leaves where the others can continue without it.
+// before had written, or what was loaded, or sums of gradients that are not those whose norm the vote had, or was made
+// with another learning rate than the step has; or what is no tensor is not the same on all ranks. Nothing of that step
+// can be kept, so the ranks go back to a state that is older than the corruption, and the rank whose state it was
+// leaves where the others can continue without it.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +48,7 @@ struct HeldState {
   std::uint64_t blocks = 0;  // that are corrupted; the first of them:
   std::string tensor = {};
   std::uint64_t first_element = 0, elements = 0;
+  bool is_of_gradients = false;  // `blocks`, not of the state
   bool is_of_update = false;
   double used_rate = 0.0, right_rate = 0.0;  // is_of_update
   bool has_frozen = false;                   // some of them are of frozen tensors,
@@ -58,6 +60,7 @@ struct HeldState {
     visit("tensor", self.tensor);
     visit("first_element", self.first_element);
     visit("elements", self.elements);
+    visit("is_of_gradients", self.is_of_gradients);
     visit("is_of_update", self.is_of_update);
     visit("used_rate", self.used_rate);
     visit("right_rate", self.right_rate);

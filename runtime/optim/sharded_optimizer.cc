@@ -51,7 +51,7 @@ ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dt
   if (!checks_state_) return;
   digests_slot_ = plan.reserve("optimizer.digests", MemoryClass::workspace,
                                (trained_blocks_ + frozen_blocks_) * sizeof(std::uint64_t));
-  damage_slot_ = plan.reserve("optimizer.damage", MemoryClass::workspace, 2 * sizeof(StateDamage),
+  damage_slot_ = plan.reserve("optimizer.damage", MemoryClass::workspace, 3 * sizeof(StateDamage),
                               MemoryKind::host_visible);
 }
 
@@ -83,6 +83,7 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
   if (checks_state_) {
     digests_ = arena.at<std::uint64_t>(digests_slot_);
     damage_ = arena.at<StateDamage>(damage_slot_);
+    gradient_digests_ = gradients.digests;
   }
   table_ = arena.at<AdamWTensor>(table_slot_);
   write_memory(device, arena.at<AdamWTensor>(table_slot_), std::as_bytes(std::span(table)));
@@ -125,7 +126,9 @@ void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalar
                       .gradient_scale = factors.gradient_scale,
                       .block_digests = digests_,
                       .checks_digests = has_digests_,
-                      .damage = damage_});
+                      .damage = damage_,
+                      .gradient_digests = gradient_digests_,
+                      .gradient_damage = gradient_digests_ != nullptr ? &damage_[2] : nullptr});
   has_compared_ = has_digests_;
   has_digests_ = checks_state_;
   if (checks_state_) last_update_ = {.scalars = scalars, .factors = factors};
@@ -171,10 +174,13 @@ std::optional<StateFinding> ShardedOptimizer::finding() const {
   StateDamage damage;
   if (has_compared_) add(damage, damage_[0]);
   if (frozen_check_.has_value()) add(damage, damage_[1]);
+  const bool is_of_gradients = damage.block_count == 0;
+  if (is_of_gradients && gradient_digests_ != nullptr && last_update_.has_value()) add(damage, damage_[2]);
   if (damage.block_count == 0) return std::nullopt;
   const auto after = std::ranges::upper_bound(first_blocks_, damage.first_block);
   const auto segment = static_cast<std::size_t>(after - first_blocks_.begin() - 1);
-  StateFinding finding{.block_count = damage.block_count, .first_block = specs_[segment]};
+  StateFinding finding{
+      .block_count = damage.block_count, .first_block = specs_[segment], .is_of_gradients = is_of_gradients};
   finding.first_block.kind.clear();
   finding.first_block.first_block += damage.first_block - first_blocks_[segment];
   finding.first_block.block_count = 1;

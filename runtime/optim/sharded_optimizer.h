@@ -11,7 +11,8 @@
 // Every update carries digests of the owned weights and moments to the next one (kernels/state_digest.h),
 // which finds bits that flipped in between. Where the state was loaded or made, the first digests are those of
 // what is there. No update reads frozen tensors, so theirs are compared by ops of their own. The bf16 copies
-// have none: lane audits compare those (runtime/integrity/parameter_check.h).
+// have none: lane audits compare those (runtime/integrity/parameter_check.h). Gradients have the digests that were
+// made with their norm, so an update also finds those that changed since.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,8 @@ struct OwnedState {
 };
 
 // Damage of the state at rest: blocks that an update read with other values than the update before had
-// written, or was loaded. The update has been made of the damaged values.
+// written, or was loaded. Or of gradients: blocks that it read with other values than their norm was taken of. The
+// update has been made of the damaged values.
 struct StateFinding {
   std::uint64_t block_count = 0;  // number of damaged blocks
   // The first of them: its tensor, slice and range of elements. The kind is empty, because a digest covers the
@@ -63,12 +65,13 @@ struct StateFinding {
   // Step at which frozen blocks that are damaged were sound, or 0: since they were loaded. None: no frozen block
   // is damaged.
   std::optional<std::uint64_t> frozen_sound_step = {};
+  bool is_of_gradients = false;  // and no block of the state is damaged
 };
 
 class ShardedOptimizer {
  public:
-  // `checks_state`: updates compute digests. Without them there are no findings; the updates have the same
-  // bits.
+  // `checks_state`: updates compute digests, and compare those of gradients that have some. Without them there are no
+  // findings; the updates have the same bits.
   ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config,
                    MemoryPlan& plan, bool checks_state = true);
   // Takes the addresses, once, after the arena exists; `gradients` as LaneReduction::reduced() says.
@@ -145,8 +148,9 @@ class ShardedOptimizer {
   float* moment2_ = nullptr;
   const AdamWTensor* table_ = nullptr;  // one per segment, the frozen ones last
   std::uint64_t* digests_ = nullptr;    // one per block, or null
-  // Points to the damage of trained tensors and then of frozen ones, in host_visible memory; or null.
+  // Points to the damage of trained tensors, of frozen ones and of gradients, in host_visible memory; or null.
   StateDamage* damage_ = nullptr;
+  const std::uint64_t* gradient_digests_ = nullptr;  // one per block of trained tensors; or null
   std::byte* parameters_ = nullptr;
 };
 

@@ -202,6 +202,7 @@ HeldState held_state(Worker& worker) {
   held.tensor = finding->first_block.tensor;
   held.first_element = finding->first_block.first_element();
   held.elements = finding->first_block.element_count();
+  held.is_of_gradients = finding->is_of_gradients;
   held.has_frozen = finding->frozen_sound_step.has_value();
   held.frozen_verified_step = finding->frozen_sound_step.value_or(0);
   return held;

@@ -102,10 +102,12 @@ void Worker::reserve() {
   links_.reserve(workload_.link_bytes(rank_.coordinate.data), rank_.device, plan);
   const BucketPlan& buckets = workload_.buckets;
   const DType dtype = workload_.spec.dtype;
+  const bool checks_state = rank_.config.verdict.preset == "guard";
   update_.reset(new ShardedUpdate{
-      .optimizer = ShardedOptimizer(buckets, rank_.coordinate.data, dtype, rank_.config.optimizer, plan,
-                                    /*checks_state=*/rank_.config.verdict.preset == "guard"),
-      .reduction = LaneReduction(buckets, workload_.lanes, links_.data(), rank_.device, waiter_, plan),
+      .optimizer =
+          ShardedOptimizer(buckets, rank_.coordinate.data, dtype, rank_.config.optimizer, plan, checks_state),
+      .reduction = LaneReduction(buckets, workload_.lanes, links_.data(), rank_.device, waiter_, plan,
+                                 /*digests_sums=*/checks_state),
       .gather = ParameterGather(buckets, links_.data(), rank_.device, waiter_, bytes_of(dtype))});
   update_->reduction.record(spans_);
   update_->gather.record(spans_);

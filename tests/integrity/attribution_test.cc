@@ -169,6 +169,16 @@ TEST(StateAttribution, IsOfThoseWhoFoundItInTheirMemory) {
   EXPECT_THAT(finding.report.reason,
               "step 10: weights or moments changed in memory: rank 1 (host h1): head, elements 0 to 7 and 1 "
               "more blocks");
+  records[1].found.is_of_gradients = true;
+  finding = attribute(records, 0, 3);
+  EXPECT_EQ(finding.of, VerdictSubject::state);
+  EXPECT_THAT(leaving(finding), ElementsAre(1));
+  EXPECT_EQ(finding.verified_step, 7U);
+  EXPECT_THAT(
+      finding.report.reason,
+      "step 9: sums of gradients changed in memory before the update: rank 1 (host h1): gradient of head, "
+      "elements 0 to 7 and 1 more blocks");
+  records[1].found.is_of_gradients = false;
   records[1].found.has_frozen = true;
   EXPECT_EQ(attribute(records, 1, 3).verified_step, 3U) << "since the load";
   records[1].found = {.is_of_update = true, .run_state = records[0].found.run_state};

@@ -110,7 +110,7 @@ std::vector<Row> head_rows() {
 
 std::vector<Row> flat_rows() {
   double sums[2];
-  std::uint64_t digests[1];
+  std::uint64_t digests[2];
   float moments[1];
   const AdamWTensor tensors[] = {{.count = 10}, {.copy = half_memory, .count = 3}};
   const AdamWTensor states[] = {{.moment1 = moments, .moment2 = moments, .count = 4106},
@@ -140,12 +140,22 @@ std::vector<Row> flat_rows() {
                                .block_digests = digests,
                                .checks_digests = true}),
        0, 12 * 10 + 8, 0, 0},
+      {"adamw that checks gradients",
+       cost_of(AdamW{.tensors = tensors,
+                     .tensor_count = 1,
+                     .block_count = 1,
+                     .block_digests = digests,
+                     .gradient_digests = digests + 1}),
+       0, 168, 128, 120},
       {"square_sum", cost_of(SquareSum{.count = 4097}), 0, 4 * 4097, 16, 0},
+      {"square_sum with digests", cost_of(SquareSum{.count = 4097, .digests = digests}), 0, 4 * 4097, 32, 0},
       {"add", cost_of(Add{.count = 3, .dtype = DType::bf16}), 0, 12, 6, 0},
       {"add in place", cost_of(Add{.a = memory, .y = memory, .count = 3}), 0, 24, 12, 12},
       {"accumulate", cost_of(Accumulate{.count = 3}), 0, 24, 12, 12},
       {"accumulate with sums", cost_of(Accumulate{.count = 4097, .square_sums = sums}), 0, 8 * 4097,
        4 * 4097 + 16, 4 * 4097},
+      {"accumulate with digests", cost_of(Accumulate{.count = 4097, .square_sums = sums, .digests = digests}),
+       0, 8 * 4097, 4 * 4097 + 32, 4 * 4097},
       {"tree_sum",
        cost_of(TreeSum{.part_count = 4, .bias = half_memory, .rows = 3, .columns = 5, .dtype = DType::bf16}),
        0, 4 * 60 + 10, 30, 0},

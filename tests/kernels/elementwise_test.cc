@@ -65,6 +65,35 @@ KERNEL_CASES(AccumulateWithBlockSumsMatchesReference, OpId::accumulate) {
   }
 }
 
+// With digests, target and sums have the same bits as without.
+KERNEL_CASES(AccumulateTakesTheDigestsOfTheResult, OpId::accumulate) {
+  for (const std::int64_t count : block_counts) {
+    SCOPED_TRACE(count);
+    Tensors tensors = square_sum_tensors(count);
+    tensors.emplace_back(tensors[2].count(), DType::fp64);
+    for (const int threads : under_test()->thread_counts()) {
+      const auto made = run_under_test(
+          tensors,
+          [](Tensors& t) {
+            Accumulate op = accumulate_with_squares(t);
+            op.digests = t[3].as<std::uint64_t>();
+            return op;
+          },
+          threads);
+      if (!made) return;
+      const Tensors plain = *run_under_test(tensors, accumulate_with_squares, threads);
+      for (const std::size_t t : {0U, 2U}) EXPECT_TRUE((*made)[t].same_bits(plain[t])) << t;
+      Tensors expected = plain;
+      reference(SquareSum{.values = expected[0].as<float>(),
+                          .count = count,
+                          .sums = expected[2].as<double>(),
+                          .digests = expected[3].as<std::uint64_t>()});
+      EXPECT_TRUE((*made)[3].same_bits(expected[3]));
+      EXPECT_TRUE((*made)[3].guard_intact());
+    }
+  }
+}
+
 // Those of SquareSum of the result, bit for bit.
 TEST(Elementwise, AccumulateTakesTheBlockSumsOfSquaresOfTheResult) {
   for (const std::int64_t count : block_counts) {

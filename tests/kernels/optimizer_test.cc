@@ -58,7 +58,8 @@ class AdamWUpdate {
   mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
 };
 
-// The update above with digests, in the sixth tensor. The damage is that of the run before.
+// The update above with digests, in the sixth tensor, and those of gradients that are compared, in the seventh. The
+// damage is that of the run before.
 class DigestedUpdate {
  public:
   DigestedUpdate(std::vector<std::int64_t> counts, bool copy) : counts_(counts), update_(counts, copy) {}
@@ -71,28 +72,27 @@ class DigestedUpdate {
     op.block_digests = t[5].as<std::uint64_t>();
     op.checks_digests = checks_;
     op.damage = damage_.data();
+    op.gradient_digests = t[6].as<std::uint64_t>();
+    op.gradient_damage = damage_.data() + 1;
     return op;
   }
-  const StateDamage& damage() const { return damage_.front(); }
+  const StateDamage& damage() const { return damage_[0]; }
+  const StateDamage& gradient_damage() const { return damage_[1]; }
 
   Tensors tensors() const {
     Tensors all = adamw_tensors(std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}));
-    all.emplace_back(static_cast<std::int64_t>(digests_of(all).size()), DType::fp64);
+    const std::vector<std::uint64_t> of_gradients =
+        digests_of([&](std::int64_t at, std::int64_t size) { return gradient_digest(all, at, size); });
+    const auto blocks = static_cast<std::int64_t>(of_gradients.size());
+    for (int i = 0; i < 2; ++i) all.emplace_back(blocks, DType::fp64);
+    std::ranges::copy(of_gradients, all[6].as<std::uint64_t>());
     return all;
   }
   // By the definition, of what the tensors hold now.
   std::vector<std::uint64_t> digests_of(Tensors& t) const {
-    std::vector<std::uint64_t> digests;
-    std::int64_t first = 0;
-    for (const std::int64_t count : counts_) {
-      for (std::int64_t begin = 0; begin < count; begin += 4096) {
-        const std::int64_t at = first + begin;
-        digests.push_back(state_digest(t[0].as<float>() + at, t[1].as<float>() + at, t[2].as<float>() + at,
-                                       std::min<std::int64_t>(4096, count - begin)));
-      }
-      first += count;
-    }
-    return digests;
+    return digests_of([&](std::int64_t at, std::int64_t size) {
+      return state_digest(t[0].as<float>() + at, t[1].as<float>() + at, t[2].as<float>() + at, size);
+    });
   }
   static std::vector<std::uint64_t> kept_digests(Tensors& t) {
     const auto* kept = t[5].as<std::uint64_t>();
@@ -100,10 +100,25 @@ class DigestedUpdate {
   }
 
  private:
+  static std::uint64_t gradient_digest(Tensors& t, std::int64_t first, std::int64_t size) {
+    return state_digest(t[3].as<float>() + first, nullptr, nullptr, size);
+  }
+  template <typename DigestOf>
+  std::vector<std::uint64_t> digests_of(const DigestOf& digest_of) const {
+    std::vector<std::uint64_t> digests;
+    std::int64_t first = 0;
+    for (const std::int64_t count : counts_) {
+      for (std::int64_t begin = 0; begin < count; begin += 4096)
+        digests.push_back(digest_of(first + begin, std::min<std::int64_t>(4096, count - begin)));
+      first += count;
+    }
+    return digests;
+  }
+
   std::vector<std::int64_t> counts_;
   AdamWUpdate update_;
   bool checks_ = false;
-  mutable std::vector<StateDamage, TensorAllocator<StateDamage>> damage_{1};
+  mutable std::vector<StateDamage, TensorAllocator<StateDamage>> damage_{2};
 };
 
 void flip_bit(Values& values, std::int64_t element, int bit) {
@@ -156,7 +171,8 @@ KERNEL_CASES(AdamWDigestsAreThoseOfTheStateItWrote, OpId::adamw) {
         Tensors written = *run_under_test(tensors, update.checking(false), threads);
         EXPECT_EQ(update.kept_digests(written), update.digests_of(written));
         EXPECT_EQ(update.damage().block_count, 0U) << "nothing was compared";
-        for (std::size_t t = 0; t < plain->size() - 1; ++t) {
+        EXPECT_EQ(update.gradient_damage().block_count, 0U);
+        for (std::size_t t = 0; t < 5; ++t) {
           EXPECT_TRUE(written[t].same_bits((*plain)[t])) << "tensor " << t;
           EXPECT_TRUE(written[t].guard_intact()) << "tensor " << t;
         }
@@ -164,6 +180,8 @@ KERNEL_CASES(AdamWDigestsAreThoseOfTheStateItWrote, OpId::adamw) {
         EXPECT_EQ(update.kept_digests(written), update.digests_of(written));
         EXPECT_EQ(update.damage().block_count, 0U);
         EXPECT_EQ(update.damage().first_block, StateDamage::no_block);
+        EXPECT_EQ(update.gradient_damage().block_count, 0U);
+        EXPECT_EQ(update.gradient_damage().first_block, StateDamage::no_block);
       }
     }
   }
@@ -172,6 +190,39 @@ KERNEL_CASES(AdamWDigestsAreThoseOfTheStateItWrote, OpId::adamw) {
 KERNEL_CASES(AdamWDigestsAreTheSameAnywhere, OpId::adamw) {
   const DigestedUpdate update({4099, 21}, true);
   expect_same_bits_anywhere(update.tensors(), update);
+}
+
+// Every bit of a block, in as many blocks of one table, also in an update that compares nothing of the state. It makes
+// the update with what it reads.
+KERNEL_CASES(AdamWFindsEveryFlippedBitOfTheGradient, OpId::adamw) {
+  constexpr std::int64_t count = 21;  // a vector and a rest
+  constexpr std::size_t bits = 32, flips = bits * count;
+  const std::vector<std::int64_t> counts(flips, count);
+  DigestedUpdate update(counts, true);
+  Tensors damaged = update.tensors();
+  for (std::size_t flip = 0; flip < flips; ++flip) {
+    flip_bit(damaged[3], static_cast<std::int64_t>(flip) * count + static_cast<std::int64_t>(flip / bits),
+             static_cast<int>(flip % bits));
+  }
+  const auto written = run_under_test(damaged, update.checking(false), 2);
+  if (!written) return;
+  EXPECT_EQ(update.gradient_damage().block_count, flips);
+  EXPECT_EQ(update.gradient_damage().first_block, 0U);
+  EXPECT_EQ(update.damage().block_count, 0U);
+  const Tensors plain = *run_under_test(damaged, AdamWUpdate(counts, true), 2);
+  for (std::size_t t = 0; t < 5; ++t) EXPECT_TRUE((*written)[t].same_bits(plain[t])) << "tensor " << t;
+}
+
+KERNEL_CASES(AdamWNamesTheFirstDamagedBlockOfTheGradient, OpId::adamw) {
+  DigestedUpdate update({4096, 70, 4096 * 40 + 5}, false);
+  Tensors damaged = update.tensors();
+  flip_bit(damaged[3], 4096 + 70 + 4096 * 40 + 4, 31);
+  flip_bit(damaged[3], 4096 + 69, 0);
+  flip_bit(damaged[3], 4096 + 70 + 4096 * 21, 7);
+  flip_bit(damaged[0], 3, 1);
+  if (!run_under_test(damaged, update.checking(false), 3)) return;
+  EXPECT_EQ(update.gradient_damage().block_count, 3U);
+  EXPECT_EQ(update.gradient_damage().first_block, 1U);
 }
 
 // Every bit of a block of each array, in as many blocks of one table.
@@ -373,6 +424,40 @@ KERNEL_CASES(OptimizerDigestFindsEveryFlippedBit, OpId::optimizer_digest) {
 KERNEL_CASES(OptimizerDigestIsTheSameAnywhere, OpId::optimizer_digest) {
   const StateExamination examination({4099, 21, 5000}, true);
   expect_same_bits_anywhere(examination.tensors(), examination);
+}
+
+// Of what is written in one pass and read in another, on any two devices.
+KERNEL_CASES(SquareSumDigestsAreThoseThatAnUpdateCompares, OpId::square_sum) {
+  for (const std::int64_t count : {1, 15, 16, 17, 31, 32, 33, 4095, 4096, 4097, 200'003}) {
+    SCOPED_TRACE(count);
+    DigestedUpdate update({count}, false);
+    Tensors tensors = update.tensors();
+    const Tensors expected = tensors;
+    tensors[6] = Values(tensors[6].count(), DType::fp64);
+    const auto bind = [count](Tensors& t) {
+      return SquareSum{.values = t[3].as<float>(),
+                       .count = count,
+                       .sums = t[5].as<double>(),
+                       .digests = t[6].as<std::uint64_t>()};
+    };
+    for (const int threads : under_test()->thread_counts()) {
+      const auto made = run_under_test(tensors, bind, threads);
+      if (!made) return;
+      EXPECT_TRUE((*made)[6].same_bits(expected[6]));
+      EXPECT_TRUE((*made)[6].guard_intact());
+      const auto plain = *run_under_test(
+          tensors,
+          [&](Tensors& t) {
+            SquareSum op = bind(t);
+            op.digests = nullptr;
+            return op;
+          },
+          threads);
+      EXPECT_TRUE((*made)[5].same_bits(plain[5])) << "the sums do not depend on it";
+      run_op(*made, update.checking(false), 2, best_cpu_isa());
+      EXPECT_EQ(update.gradient_damage().block_count, 0U);
+    }
+  }
 }
 
 // The digest is linear modulo 2^64, so digests of single ones are the weights, and these two properties make

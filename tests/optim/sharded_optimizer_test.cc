@@ -62,8 +62,14 @@ class Rank {
         plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * bytes_of(dtype));
     accumulator_ = plan_.reserve("accumulator", MemoryClass::gradients,
                                  buckets_.accumulator_elements(rank) * sizeof(float));
+    std::uint64_t blocks = 0;
+    for (const Segment& segment : optimizer_.segments()) blocks += segment.block_count;
+    digests_ = plan_.reserve("digests", MemoryClass::workspace, blocks * sizeof(std::uint64_t));
+    sums_ = plan_.reserve("sums", MemoryClass::workspace, blocks * sizeof(double));
     arena_ = allocate_memory(*device_, plan_).value();
-    optimizer_.bind(*device_, arena_, parameters(), {.values = arena_.at<float>(accumulator_)});
+    optimizer_.bind(
+        *device_, arena_, parameters(),
+        {.values = arena_.at<float>(accumulator_), .digests = arena_.at<std::uint64_t>(digests_)});
     for (const OwnedState& piece : optimizer_.state()) {
       if (piece.spec.kind != "weight") continue;
       for (std::uint64_t i = 0; i < piece.spec.element_count(); ++i) {
@@ -80,6 +86,18 @@ class Rank {
             scale * value_at(name_of(segment), segment.first_block * block_elements + i, seed);
       }
     }
+    take_norm();
+  }
+  // Flips a bit of the gradient of an owned element.
+  void flip_gradient_bit(const std::string& tensor, std::uint64_t element, int bit) {
+    for (const Segment& segment : optimizer_.segments()) {
+      const std::uint64_t first = segment.first_block * block_elements;
+      if (name_of(segment) != tensor || element < first || element - first >= segment.elements) continue;
+      float& value = arena_.at<float>(accumulator_)[segment.shard_offset + element - first];
+      value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ 1U << bit);
+      return;
+    }
+    FAIL() << "this rank does not own element " << element << " of " << tensor;
   }
   void update(std::int64_t step, double learning_rate, double gradient_scale) {
     optimizer_.launch_update(
@@ -147,6 +165,18 @@ class Rank {
   }
 
  private:
+  // As LaneSum does.
+  void take_norm() {
+    std::uint64_t block = 0;
+    for (const Segment& segment : optimizer_.segments()) {
+      device_->launch(SquareSum{.values = arena_.at<float>(accumulator_) + segment.shard_offset,
+                                .count = static_cast<std::int64_t>(segment.elements),
+                                .sums = arena_.at<double>(sums_) + block,
+                                .digests = arena_.at<std::uint64_t>(digests_) + block});
+      block += segment.block_count;
+    }
+    device_->synchronize();
+  }
   std::byte* parameters() const { return arena_.at<std::byte>(parameters_); }
   const std::string& name_of(const Segment& segment) const {
     const Bucket& bucket = buckets_.buckets()[static_cast<std::size_t>(segment.bucket)];
@@ -159,7 +189,7 @@ class Rank {
   BucketPlan buckets_;
   int rank_;
   ShardedOptimizer optimizer_;
-  MemoryPlan::Slot parameters_, accumulator_;
+  MemoryPlan::Slot parameters_, accumulator_, digests_, sums_;
 };
 
 struct Updates {
@@ -369,6 +399,34 @@ TEST_P(ShardedOptimizerTest, AFindingNamesTheBlockInsideItsTensor) {
   EXPECT_EQ(finding->first_block.element_count(), 9100U - 8192U);
 }
 
+TEST_P(ShardedOptimizerTest, AGradientThatChangesAfterItsNormIsFoundByItsUpdate) {
+  Rank rank(1, 2, GetParam(), true, with_frozen(two_buckets()));
+  rank.set_gradients(1);
+  rank.flip_gradient_bit("late.weight", 9099, 0);
+  rank.flip_gradient_bit("early.weight", 8729, 31);
+  EXPECT_FALSE(rank.optimizer().finding()) << "no update has read it";
+  rank.update(1, 1e-3, 0.5);
+  const std::optional<StateFinding> finding = rank.optimizer().finding();
+  ASSERT_TRUE(finding) << "which is the first one";
+  EXPECT_TRUE(finding->is_of_gradients);
+  EXPECT_EQ(finding->block_count, 2U);
+  EXPECT_EQ(finding->first_block.tensor, "late.weight");
+  EXPECT_EQ(finding->first_block.first_element(), 8192U);
+  EXPECT_EQ(finding->first_block.element_count(), 9100U - 8192U);
+  EXPECT_FALSE(finding->frozen_sound_step);
+  rank.update_with_gradients_of(2);
+  EXPECT_FALSE(rank.optimizer().finding()) << "the state is what the update before has written";
+  rank.set_gradients(3);
+  rank.flip_gradient_bit("late.weight", 9099, 0);
+  rank.flip_bit("moment1", "early.weight", 8729, 3);
+  rank.update(3, 1e-3, 0.5);
+  ASSERT_TRUE(rank.optimizer().finding());
+  EXPECT_FALSE(rank.optimizer().finding()->is_of_gradients) << "the state is older";
+  EXPECT_EQ(rank.optimizer().finding()->first_block.tensor, "early.weight");
+  rank.publish();
+  EXPECT_FALSE(rank.optimizer().finding()) << "as a load does";
+}
+
 TEST_P(ShardedOptimizerTest, WhatIsWrittenFromOutsideIsNoDamage) {
   Rank rank(0, 1, GetParam());
   rank.update_with_gradients_of(1);
@@ -391,6 +449,10 @@ TEST_P(ShardedOptimizerTest, WithoutDigestsTheUpdatesAreTheSameAndNothingIsFound
     rank.collect("weight", weights[checks_state ? 1 : 0]);
     rank.flip_bit("weight", "late.bias", 7, 20);
     rank.update_with_gradients_of(4);
+    EXPECT_EQ(rank.optimizer().finding().has_value(), checks_state);
+    rank.set_gradients(5);
+    rank.flip_gradient_bit("late.bias", 7, 20);
+    rank.update(5, 1e-3, 0.5);
     EXPECT_EQ(rank.optimizer().finding().has_value(), checks_state);
   }
   EXPECT_EQ(weights[0], weights[1]);

@@ -85,7 +85,7 @@ class ReducingRank {
         plan_(buckets, transport.size()),
         places_(std::move(buckets), transport.size(), gradient_slots),
         device_(make_cpu_device(options)),
-        reduction_(places_, schedule_, transport, *device_, waiter, memory_) {
+        reduction_(places_, schedule_, transport, *device_, waiter, memory_, /*digests_sums=*/true) {
     gradients_slot_ =
         memory_.reserve("gradients", MemoryClass::gradients, places_.gradient_elements() * sizeof(float));
     Result<MemoryArena> arena = MemoryArena::allocate(memory_);
@@ -133,7 +133,7 @@ class ReducingRank {
   }
 
   // Whether this rank's segments hold the given sums (over all gradient elements, shadows not yet added), bit
-  // for bit, and the block sums are of them.
+  // for bit, and the block sums and digests are of them.
   void expect_reduced(const std::vector<float>& sums) const {
     std::size_t first_sum = 0;
     const std::vector<Segment> lying = places_.segments(rank_);
@@ -154,11 +154,14 @@ class ReducingRank {
           0)
           << "bucket " << segment.bucket << ", tensor " << segment.tensor;
       std::vector<double> squares(segment.block_count);
+      std::vector<std::uint64_t> digests(segment.block_count);
       reference(SquareSum{.values = expected.data(),
                           .count = static_cast<std::int64_t>(segment.elements),
-                          .sums = squares.data()});
+                          .sums = squares.data(),
+                          .digests = digests.data()});
       for (std::size_t block = 0; block < squares.size(); ++block) {
         EXPECT_NEAR(reduction_.square_sums()[first_sum + block] / squares[block], 1.0, 1e-14);
+        EXPECT_EQ(reduction_.reduced().digests[first_sum + block], digests[block]);
       }
       first_sum += squares.size();
     }

@@ -78,7 +78,7 @@ class CudaTest(unittest.TestCase):
 
     def test_the_optimizer_of_a_whole_model(self):
         result, _ = self.bench("optimizer", "--device=cuda", "--preset=llama-15m", "--updates=1")
-        sums = result["square_sum"]  # 8 bytes of a block, as a digest has
+        sums = result["square_sum"]  # 8 bytes of a block and a digest; an update reads one of the state, and one of the gradient
         self.assertEqual(result["adamw"]["bytes_read"], 4 * sums["bytes_read"] + sums["bytes_written"])
         self.assertGreaterEqual(result["square_sum"]["bytes_read"], 4 * result["parameters"])
         for case in ("adamw", "adamw_without_digests", "square_sum"):

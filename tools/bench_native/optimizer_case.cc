@@ -33,6 +33,8 @@ class Updates {
         gradients_slot_(plan_.reserve("gradients", MemoryClass::gradients,
                                       buckets_.accumulator_elements(0) * sizeof(float))),
         square_sums_slot_(plan_.reserve("square_sums", MemoryClass::workspace, sum_count() * sizeof(double))),
+        gradient_digests_slot_(
+            plan_.reserve("gradient_digests", MemoryClass::workspace, sum_count() * sizeof(std::uint64_t))),
         optimizer_(buckets_, 0, spec.dtype, OptimizerConfig{}, plan_) {}
 
   Result<void> allocate(const MeasuredDevice& bench) {
@@ -45,19 +47,22 @@ class Updates {
     const std::vector<float> small(4096, 1e-3F);
     fill_memory(*device_, arena_.bytes(gradients_slot_), std::as_bytes(std::span(small)));
     square_sums_ = arena_.at<double>(square_sums_slot_);
-    optimizer_.bind(*device_, arena_, arena_.bytes(parameters_slot_).data(), {.values = gradients_});
+    gradient_digests_ = arena_.at<std::uint64_t>(gradient_digests_slot_);
+    optimizer_.bind(*device_, arena_, arena_.bytes(parameters_slot_).data(),
+                    {.values = gradients_, .digests = gradient_digests_});
     return {};
   }
 
   // One pass of each kind over all parameters, with the clock cleared before.
-  const std::vector<OpTimer::Record>& square_sums() {
+  const std::vector<OpTimer::Record>& square_sums(bool with_digests = true) {
     return timed([&] {
-      double* sums = square_sums_;
+      std::uint64_t block = 0;
       for (const Segment& segment : optimizer_.segments()) {
         device_->launch(SquareSum{.values = gradients_ + segment.shard_offset,
                                   .count = static_cast<std::int64_t>(segment.elements),
-                                  .sums = sums});
-        sums += segment.block_count;
+                                  .sums = square_sums_ + block,
+                                  .digests = with_digests ? gradient_digests_ + block : nullptr});
+        block += segment.block_count;
       }
     });
   }
@@ -68,10 +73,11 @@ class Updates {
       std::memcpy(&launched_, timer_.records().back().arguments.data(), sizeof(launched_));
     });
   }
-  // Makes the update again without digests of the state.
+  // Makes the update again without digests.
   const std::vector<OpTimer::Record>& update_without_digests() {
     AdamW op = launched_;
     op.block_digests = nullptr;
+    op.gradient_digests = nullptr;
     return timed([&] { device_->launch(op); });
   }
   // Computes the digests of all of the state, as a start does.
@@ -113,12 +119,13 @@ class Updates {
   OpTimer timer_;
   BucketPlan buckets_;
   MemoryPlan plan_;
-  MemoryPlan::Slot parameters_slot_, gradients_slot_, square_sums_slot_;
+  MemoryPlan::Slot parameters_slot_, gradients_slot_, square_sums_slot_, gradient_digests_slot_;
   ShardedOptimizer optimizer_;
   std::optional<HostAccess> host_access_;
   MemoryArena arena_;
   float* gradients_ = nullptr;
   double* square_sums_ = nullptr;
+  std::uint64_t* gradient_digests_ = nullptr;
   double pass_seconds_ = 0.0;
   AdamW launched_;                  // the last update, as the device got it
   std::unique_ptr<Device> device_;  // last: its queue drains while the memory is still there
@@ -156,15 +163,19 @@ Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
       .name = "adamw_without_digests", .cost = cost_of(updates.update_without_digests()), .seconds = {}};
   Pass digests{.name = "optimizer_digest", .cost = cost_of(updates.digests()), .seconds = {}};
   Pass sums{.name = "square_sum", .cost = cost_of(updates.square_sums()), .seconds = {}};
+  Pass bare_sums{
+      .name = "square_sum_without_digests", .cost = cost_of(updates.square_sums(false)), .seconds = {}};
   for (std::int64_t i = 0; i < options.updates; ++i) {
     if (i == options.updates / 2) {
-      for (Pass* const pass : {&update, &bare, &digests, &sums}) {
+      for (Pass* const pass : {&update, &bare, &digests, &sums, &bare_sums}) {
         HF_TRY(pass->limit_seconds, limits->stream_seconds(pass->cost));
       }
     }
     updates.update_after_others(i + 3);
     updates.square_sums();
     sums.seconds.push_back(updates.pass_seconds());
+    updates.square_sums(false);
+    bare_sums.seconds.push_back(updates.pass_seconds());
     updates.update(i + 3);
     update.seconds.push_back(updates.pass_seconds());
     updates.update_without_digests();
@@ -181,7 +192,7 @@ Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
               {"dtype", name_of(options.dtype)},
               {"device", updates.device().description()}};
   bench.describe(result);
-  for (const Pass& pass : {update, bare, digests, sums}) {
+  for (const Pass& pass : {update, bare, digests, sums, bare_sums}) {
     const double seconds = median(pass.seconds);
     table.add({pass.name, std::to_string(pass.cost.bytes_moved()), digits(seconds * 1e3),
                rate_text(pass.cost, seconds), digits(pass.limit_seconds * 1e3),

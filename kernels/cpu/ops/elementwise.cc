@@ -23,9 +23,9 @@ HF_INLINE void add_into(float* target, const float* source, std::int64_t count) 
 }
 
 // A block of 32 elements is read again right after it was written: it comes from the store buffer.
-void add_into(float* target, const float* source, std::int64_t count, double* square_sums) {
-  for_square_sums(
-      count, square_sums, [&](std::int64_t i, std::int64_t size) __attribute__((always_inline)) {
+void add_into(float* target, const float* source, std::int64_t count, const BlockSums& sums) {
+  square_sums(
+      count, sums, [&](std::int64_t i, std::int64_t size) __attribute__((always_inline)) {
         add_into(target + i, source + i, size);
         return target + i;
       });
@@ -56,7 +56,7 @@ void run_accumulate(const Context& context, const void* arguments) {
       add_into(op.target + first, op.source + first, size);
     } else {
       add_into(op.target + first, op.source + first, size,
-               op.square_sums + first / static_cast<std::int64_t>(block_elements));
+               block_sums_from(op.square_sums, op.digests, first));
     }
   });
 }

@@ -1,11 +1,11 @@
 #include "kernels/optimizer.h"
 
+#include "kernels/cpu/ops/block_digest.h"
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/ops/ops.h"
 #include "kernels/cpu/ops/prefetch_group.h"
 #include "kernels/cpu/ops/square_sum.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/state_digest.h"
 
 namespace holdfast::kernels::cpu::HF_ISA {
 
@@ -14,55 +14,6 @@ namespace {
 constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
 constexpr std::int64_t adamw_chunk_blocks = 16;
 constexpr std::int64_t adamw_prefetch_elements = 512;
-
-// Weights of sixteen consecutive elements of a block, at first the first ones; those of even and odd elements
-// in the low halves of the lanes.
-class DigestWeights {
- public:
-  DigestWeights() : even(load_u64(first_even)), odd(load_u64(first_odd)) {}
-  // Moves on to the next sixteen. What the products leave in the high halves is never read.
-  HF_INLINE void advance() {
-    const u64x8 step = broadcast_u64(digest_power(vector_lanes));
-    even = low_product(even, step);
-    odd = low_product(odd, step);
-  }
-
-  u64x8 even, odd;
-
- private:
-  static constexpr std::uint64_t first_even[] = {digest_power(0),  digest_power(2), digest_power(4),
-                                                 digest_power(6),  digest_power(8), digest_power(10),
-                                                 digest_power(12), digest_power(14)};
-  static constexpr std::uint64_t first_odd[] = {digest_power(1),  digest_power(3), digest_power(5),
-                                                digest_power(7),  digest_power(9), digest_power(11),
-                                                digest_power(13), digest_power(15)};
-};
-
-// Computes the digest of a block of optimizer state (kernels/state_digest.h), sixteen elements at a time: the sums
-// of one block, by lane. Lanes beyond the end of a block are added as zeros, which change nothing.
-class BlockDigest {
- public:
-  u64x8 weight = zero_u64(), moment1 = zero_u64(), moment2 = zero_u64();
-
-  // Adds sixteen elements of each array.
-  HF_INLINE void add(const DigestWeights& by, f32x16 w, f32x16 m, f32x16 v) {
-    add(by, w);
-    moment1 = moment1 + weighted(by, m);
-    moment2 = moment2 + weighted(by, v);
-  }
-  // Adds sixteen elements of a weight without moments.
-  HF_INLINE void add(const DigestWeights& by, f32x16 w) { weight = weight + weighted(by, w); }
-  HF_INLINE std::uint64_t value() const {
-    return reduce_add(weight) + digest_of_moment1 * reduce_add(moment1) +
-           digest_of_moment2 * reduce_add(moment2);
-  }
-
- private:
-  HF_INLINE static u64x8 weighted(const DigestWeights& by, f32x16 values) {
-    const u64x8 bits = bits_of(values);
-    return low_product(bits, by.even) + low_product(high_of(bits), by.odd);
-  }
-};
 
 // Adds a block to the damage. Blocks are read by several threads.
 void note_damage(StateDamage& damage, std::int64_t of_block) {
@@ -74,11 +25,14 @@ void note_damage(StateDamage& damage, std::int64_t of_block) {
   }
 }
 
-// Compares the digest of what was read from a block, and leaves that of what was written.
-void carry_digest(const AdamW& op, std::int64_t of_block, std::uint64_t read, std::uint64_t written) {
+// Compares the digests of what was read from a block, and leaves that of what was written.
+void carry_digest(const AdamW& op, std::int64_t of_block, std::uint64_t read, std::uint64_t written,
+                  std::uint64_t gradient) {
   std::uint64_t& digest = op.block_digests[of_block];
   if (op.checks_digests && digest != read) note_damage(*op.damage, of_block);
   digest = written;
+  if (op.gradient_digests != nullptr && op.gradient_digests[of_block] != gradient)
+    note_damage(*op.gradient_damage, of_block);
 }
 
 // Updates elements [first, first + size) of a tensor; `first` begins a block. The divisions by the
@@ -97,13 +51,15 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
   const f32x16 epsilon = broadcast(op.epsilon), decay = broadcast(tensor.weight_decay);
   const f32x16 minus_rate = broadcast(-op.learning_rate), scale = broadcast(op.gradient_scale);
   BlockDigest read, written;
+  ArrayDigest of_gradient;
   DigestWeights weights;
   const auto update_lanes = [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
     for (const float* stream : {gradient, static_cast<const float*>(moment1),
                                 static_cast<const float*>(moment2), static_cast<const float*>(weight)}) {
       prefetch(stream + i + adamw_prefetch_elements);
     }
-    const f32x16 g = load(gradient + i, lanes) * scale;
+    const f32x16 sum = load(gradient + i, lanes);
+    const f32x16 g = sum * scale;
     const f32x16 old_m = load(moment1 + i, lanes), old_v = load(moment2 + i, lanes);
     const f32x16 m = fma(old_m, beta1, rest1 * g);
     const f32x16 v = fma(old_v, beta2, rest2 * g * g);
@@ -117,18 +73,21 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
     if constexpr (with_digests) {
       read.add(weights, w, old_m, old_v);
       written.add(weights, keep(updated, lanes, 0.0F), keep(m, lanes, 0.0F), keep(v, lanes, 0.0F));
+      of_gradient.add(weights, sum);
       weights.advance();
     }
   };
   if constexpr (with_digests) {
     for (std::int64_t begin = 0; begin < size; begin += block) {
       read = written = BlockDigest{};
+      of_gradient = ArrayDigest{};
       weights = DigestWeights{};
       for_lanes(
           smaller(block, size - begin), [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
             update_lanes(begin + i, lanes);
           });
-      carry_digest(op, tensor.first_block + (first + begin) / block, read.value(), written.value());
+      carry_digest(op, tensor.first_block + (first + begin) / block, read.value(), written.value(),
+                   of_gradient.value());
     }
   } else {
     for_lanes(size, update_lanes);
@@ -196,7 +155,7 @@ std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t first, std::int6
           prefetch(moment2 + i + adamw_prefetch_elements);
           digest.add(weights, w, load(moment1 + i, lanes), load(moment2 + i, lanes));
         } else {
-          digest.add(weights, w);
+          digest.weight.add(weights, w);
         }
         weights.advance();
       });
@@ -224,6 +183,7 @@ void digest_blocks(const OptimizerDigest& op, const AdamWTensor& tensor, std::in
 void run_adamw(const Context& context, const void* arguments) {
   const AdamW& op = *static_cast<const AdamW*>(arguments);
   if (op.damage != nullptr) *op.damage = StateDamage{};
+  if (op.gradient_damage != nullptr) *op.gradient_damage = StateDamage{};
   for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
     for_tensors(op, begin, begin + blocks,
                 [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
@@ -251,8 +211,9 @@ void run_square_sum(const Context& context, const void* arguments) {
   const SquareSum& op = *static_cast<const SquareSum*>(arguments);
   for_chunks(context, op.count, square_sum_chunk_elements, [&](std::int64_t first, std::int64_t size) {
     const float* values = op.values + first;
-    for_square_sums(
-        size, op.sums + first / block, [values](std::int64_t i, std::int64_t) __attribute__((always_inline)) {
+    square_sums(
+        size, block_sums_from(op.sums, op.digests, first),
+        [values](std::int64_t i, std::int64_t) __attribute__((always_inline)) {
           prefetch_group(values, i);
           return values + i;
         });

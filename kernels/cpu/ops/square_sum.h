@@ -1,8 +1,9 @@
-// Computes block sums of squares, in double: of given values (SquareSum) and of sums while they are made
-// (Accumulate). The order is fixed: element i of each 32 of a block goes to lane i of four vectors of eight;
+// Computes block sums of squares, in double, and digests: of given values (SquareSum) and of sums while they are
+// made (Accumulate). The order is fixed: element i of each 32 of a block goes to lane i of four vectors of eight;
 // the vectors are added as a tree at the end.
 #pragma once
 
+#include "kernels/cpu/ops/block_digest.h"
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/simd.h"
 #include "runtime/core/shard_spec.h"
@@ -12,14 +13,27 @@ namespace holdfast::kernels::cpu::HF_ISA {
 inline constexpr std::int64_t square_sum_stride = 32;
 inline constexpr std::int64_t square_sum_chunk_elements = 32 * static_cast<std::int64_t>(block_elements);
 
-// Sets sums[b] to that of block b of `count` values. values_at(i, size), called for i = 0, 32, 64 ..., points
-// to values i to i + size - 1; size is 32 except at the end.
-template <typename ValuesAt>
-HF_INLINE void for_square_sums(std::int64_t count, double* sums, const ValuesAt& values_at) {
+// Sums of squares and digests by block; no digests: null.
+struct BlockSums {
+  double* squares;
+  std::uint64_t* digests;
+};
+// Returns those from the block on that begins with element `first`.
+HF_INLINE BlockSums block_sums_from(double* squares, std::uint64_t* digests, std::int64_t first) {
+  const std::int64_t of_block = first / static_cast<std::int64_t>(block_elements);
+  return {.squares = squares + of_block, .digests = digests != nullptr ? digests + of_block : nullptr};
+}
+
+// Sets the sums of each block of `count` values. values_at(i, size), called for i = 0, 32, 64 ..., points to values
+// i to i + size - 1; size is 32 except at the end.
+template <bool with_digests, typename ValuesAt>
+HF_INLINE void for_square_sums(std::int64_t count, const BlockSums& sums, const ValuesAt& values_at) {
   constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
   for (std::int64_t first = 0; first < count; first += block) {
     const std::int64_t end = smaller(first + block, count);
     f64x8 sum0 = zero_f64(), sum1 = zero_f64(), sum2 = zero_f64(), sum3 = zero_f64();
+    ArrayDigest digest;
+    DigestWeights weights;
     const auto add_stride = [&](const float* from) __attribute__((always_inline)) {
       const f64x8 value0 = load_f64(from), value1 = load_f64(from + 8);
       const f64x8 value2 = load_f64(from + 16), value3 = load_f64(from + 24);
@@ -27,6 +41,12 @@ HF_INLINE void for_square_sums(std::int64_t count, double* sums, const ValuesAt&
       sum1 = fma(value1, value1, sum1);
       sum2 = fma(value2, value2, sum2);
       sum3 = fma(value3, value3, sum3);
+      if constexpr (with_digests) {
+        digest.add(weights, load(from));
+        weights.advance();
+        digest.add(weights, load(from + vector_lanes));
+        weights.advance();
+      }
     };
     std::int64_t i = first;
     for (; i + square_sum_stride <= end; i += square_sum_stride) add_stride(values_at(i, square_sum_stride));
@@ -35,7 +55,16 @@ HF_INLINE void for_square_sums(std::int64_t count, double* sums, const ValuesAt&
       __builtin_memcpy(rest, values_at(i, end - i), static_cast<std::size_t>(end - i) * sizeof(float));
       add_stride(rest);
     }
-    sums[first / block] = reduce_add((sum0 + sum1) + (sum2 + sum3));
+    sums.squares[first / block] = reduce_add((sum0 + sum1) + (sum2 + sum3));
+    if constexpr (with_digests) sums.digests[first / block] = digest.value();
+  }
+}
+template <typename ValuesAt>
+HF_INLINE void square_sums(std::int64_t count, const BlockSums& sums, const ValuesAt& values_at) {
+  if (sums.digests != nullptr) {
+    for_square_sums<true>(count, sums, values_at);
+  } else {
+    for_square_sums<false>(count, sums, values_at);
   }
 }
 
