@@ -19,25 +19,38 @@ enum class NumberMemory : std::uint8_t {
   run_state,           // words of the state that is no tensor: the step, the position in the data
 };
 
+// What becomes of a number. These are the classes that were measured on GPUs with faults.
+enum class NumberChange : std::uint8_t {
+  flip,        // a bit is flipped, or several
+  to_nan,      // a quiet NaN
+  stuck_at_0,  // a bit is 0, whatever it was
+  stuck_at_1,
+};
+
 // Corruption: a wrong number in the memory of a rank. The worker, which knows the memory, makes it
 // (runtime/train/corruption.h).
 struct Corruption {
   NumberMemory memory = NumberMemory::weights;
-  bool to_nan = false;  // true: the element becomes a quiet NaN; false: one bit of it is flipped
+  NumberChange change = NumberChange::flip;
   // Bit from the least significant one, modulo the bits of the element. None: drawn.
   std::optional<std::uint64_t> bit = {};
   // Element among all of this memory on this rank, modulo their number. None: drawn.
   std::optional<std::uint64_t> element = {};
-  std::uint64_t draw = 0;  // number from which bit and element are drawn where they are left out
+  std::uint64_t bits = 1;  // number of bits of the number that flip; which is drawn
+  std::uint64_t numbers =
+      1;  // that are changed in the same way, from `element` to the end of the memory at most
+  std::uint64_t stride = 1;  // elements from one of them to the next
+  std::uint64_t draw = 0;    // number from which bit and element are drawn where they are left out
 };
 
-// Describes the number that a corruption has changed.
+// Describes the first number that a corruption has changed.
 struct CorruptedNumber {
   std::string tensor = {};     // name of the tensor, or of the buffer
   std::uint64_t element = 0;   // among all of the memory on this rank, as Corruption::element
-  std::uint64_t bit = 0;       // the flipped bit; 0 with a NaN
+  std::uint64_t bit = 0;       // the lowest bit that it is about; 0 with a NaN
   std::string old_value = {};  // in decimal; text, because numbers of JSON are finite
   std::string new_value = {};
+  std::uint64_t numbers = 0;  // that have changed: where a bit is stuck those are fewer, or none
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("tensor", self.tensor);
@@ -45,6 +58,7 @@ struct CorruptedNumber {
     visit("bit", self.bit);
     visit("old_value", self.old_value);
     visit("new_value", self.new_value);
+    visit("numbers", self.numbers);
   }
 };
 

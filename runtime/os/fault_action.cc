@@ -83,25 +83,80 @@ Result<NumberMemory> memory_at(std::string_view target, std::string_view point) 
       lane_point, message_point, fmt::join(sum_points, ", ")));
 }
 
-// Parses `flip:MEMORY[:BIT[:ELEMENT]]` and `nan:MEMORY[:ELEMENT]`.
-Result<Corruption> parse_corruption(const std::vector<std::string_view>& words, std::string_view point) {
-  Corruption corruption{.to_nan = words[0] == "nan"};
-  const std::size_t most = corruption.to_nan ? 3 : 4;
-  if (words.size() < 2 || words.size() > most)
-    return clause(fmt::format(
-        "'{}' needs {}", words[0],
-        corruption.to_nan ? "MEMORY or MEMORY:ELEMENT" : "MEMORY, MEMORY:BIT or MEMORY:BIT:ELEMENT"));
+// A number after the memory of an action that changes numbers.
+struct CorruptionWord {
+  std::string_view name;
+  std::uint64_t least, most;
+  void (*set)(Corruption&, std::uint64_t number);
+};
+constexpr CorruptionWord bit_word{"a bit", 0, 31, [](Corruption& of, std::uint64_t bit) { of.bit = bit; }};
+constexpr CorruptionWord bits_word{"a number of bits", 2, 16,
+                                   [](Corruption& of, std::uint64_t bits) { of.bits = bits; }};
+constexpr CorruptionWord numbers_word{"a number of numbers", 1, 65536,
+                                      [](Corruption& of, std::uint64_t numbers) { of.numbers = numbers; }};
+constexpr CorruptionWord stride_word{"a stride", 1, 1'000'000'000,
+                                     [](Corruption& of, std::uint64_t stride) { of.stride = stride; }};
+constexpr CorruptionWord element_word{"an element", 0, 1'000'000'000,
+                                      [](Corruption& of, std::uint64_t element) { of.element = element; }};
+
+// Actions that change numbers in memory, and what follows MEMORY; the last ones may be left out.
+struct CorruptionForm {
+  std::string_view action;
+  NumberChange change;
+  std::string_view needs;
+  std::vector<CorruptionWord> words;
+  std::size_t needed;
+};
+
+const std::vector<CorruptionForm>& corruption_forms() {
+  static const std::vector<CorruptionForm> forms = {
+      {"flip", NumberChange::flip, "MEMORY, MEMORY:BIT or MEMORY:BIT:ELEMENT", {bit_word, element_word}, 0},
+      {"nan", NumberChange::to_nan, "MEMORY or MEMORY:ELEMENT", {element_word}, 0},
+      {"flips", NumberChange::flip, "MEMORY:BITS or MEMORY:BITS:ELEMENT", {bits_word, element_word}, 1},
+      {"flip_run",
+       NumberChange::flip,
+       "MEMORY:BIT:NUMBERS:STRIDE or MEMORY:BIT:NUMBERS:STRIDE:ELEMENT",
+       {bit_word, numbers_word, stride_word, element_word},
+       3},
+      {"stuck_at_0",
+       NumberChange::stuck_at_0,
+       "MEMORY:BIT:NUMBERS or MEMORY:BIT:NUMBERS:ELEMENT",
+       {bit_word, numbers_word, element_word},
+       2},
+      {"stuck_at_1",
+       NumberChange::stuck_at_1,
+       "MEMORY:BIT:NUMBERS or MEMORY:BIT:NUMBERS:ELEMENT",
+       {bit_word, numbers_word, element_word},
+       2}};
+  return forms;
+}
+
+const CorruptionForm* corruption_form(std::string_view action) {
+  const auto found = std::ranges::find(corruption_forms(), action, &CorruptionForm::action);
+  return found == corruption_forms().end() ? nullptr : &*found;
+}
+
+Result<Corruption> parse_corruption(const CorruptionForm& form, const std::vector<std::string_view>& words,
+                                    std::string_view point) {
+  Corruption corruption{.change = form.change};
+  if (words.size() < 2 + form.needed || words.size() > 2 + form.words.size())
+    return clause(fmt::format("'{}' needs {}", words[0], form.needs));
   HF_TRY(corruption.memory, memory_at(words[1], point));
-  if (corruption.to_nan && corruption.memory == NumberMemory::run_state)
+  if (corruption.memory == NumberMemory::run_state && form.change == NumberChange::to_nan)
     return clause("run_state has no floating-point numbers");
+  if (corruption.memory == NumberMemory::run_state && form.action != "flip")
+    return clause(fmt::format("'{}' changes numbers of tensors, which run_state has none of", words[0]));
   if (corruption.memory != NumberMemory::received_gradients)
     HF_TRY_VOID(expect_step(words[0], point, "whose memory it changes"));
   for (std::size_t i = 2; i < words.size(); ++i) {
-    const std::optional<std::int64_t> number = parse_fault_number(words[i]);
-    if (!number.has_value()) return clause(fmt::format("'{}' is not a number", words[i]));
-    const bool is_bit = i == 2 && !corruption.to_nan;
-    if (is_bit && *number > 31) return clause(fmt::format("'{}' is not a bit, which is 0 to 31", words[i]));
-    (is_bit ? corruption.bit : corruption.element) = static_cast<std::uint64_t>(*number);
+    const CorruptionWord& word = form.words[i - 2];
+    const std::optional<std::int64_t> given = parse_fault_number(words[i]);
+    if (!given.has_value()) return clause(fmt::format("'{}' is not a number", words[i]));
+    const auto number = static_cast<std::uint64_t>(*given);
+    if (number < word.least || number > word.most)
+      return clause(
+          fmt::format("'{}' is not {}, which is {} to {}", words[i], word.name, word.least, word.most));
+    word.set(corruption, number);
   }
   return corruption;
 }
@@ -181,7 +236,9 @@ std::optional<std::int64_t> parse_fault_number(std::string_view text) {
 
 std::string_view fault_actions() {
   return "kill, stop, sleep:MILLISECONDS, touch:MILLISECONDS, spin, exit:CODE, abort, segv, gpu_trap, "
-         "gpu_illegal_address, gpu_endless, flip:MEMORY[:BIT[:ELEMENT]], nan:MEMORY[:ELEMENT], "
+         "gpu_illegal_address, gpu_endless, flip:MEMORY[:BIT[:ELEMENT]], flips:MEMORY:BITS[:ELEMENT], "
+         "flip_run:MEMORY:BIT:NUMBERS:STRIDE[:ELEMENT], stuck_at_0:MEMORY:BIT:NUMBERS[:ELEMENT], "
+         "stuck_at_1:MEMORY:BIT:NUMBERS[:ELEMENT], nan:MEMORY[:ELEMENT], "
          "scale_rate:FACTOR, error[:ERRNO[:PASSES]], "
          "wrong_product or wrong_product_always, or at data.sample of nan or scramble";
 }
@@ -191,8 +248,8 @@ Result<FaultAction> parse_fault_action(std::string_view text, std::string_view p
   const std::vector<std::string_view> words = words_of(text);
   FaultAction action{.name = std::string(words[0]), .record = std::string(text)};
   if (words[0] == "scramble") return clause(fmt::format("'scramble' belongs to {}", sample_point));
-  if (words[0] == "flip" || words[0] == "nan") {
-    HF_TRY(action.corruption, parse_corruption(words, point));
+  if (const CorruptionForm* const form = corruption_form(words[0]); form != nullptr) {
+    HF_TRY(action.corruption, parse_corruption(*form, words, point));
     return action;
   }
   if (words[0] == "error") return parse_error(text, point);

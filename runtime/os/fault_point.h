@@ -19,6 +19,12 @@
 //                                    and element that are left out are drawn from the hit and the rank. Bits
 //                                    count modulo the size of an element, elements modulo their number
 //   step.before_reduce@3=nan:gradients:5  writes a quiet NaN into the element
+//   step.begin@3=flips:moment1:4     flips four bits of one number, which are drawn
+//   step.begin@3=flip_run:weights:22:64:32  flips bit 22 of 64 numbers, each 32 elements after the one before; the
+//                                    run ends with the memory
+//   step.begin@3=stuck_at_1:weights:22:512  makes bit 22 of 512 numbers one after another a 1; `stuck_at_0`: a 0.
+//                                    What is so already stays as it is. Of all three the element may follow, as
+//                                    that of the first number
 //   step.begin@3=wrong_product       the next matrix product of the rank has an error in one tile of 16 x 16;
 //                                    `wrong_product_always`: and every later one of that shape. On a
 //                                    CPU alone
@@ -42,7 +48,7 @@
 //   data.sample@70=scramble          its tokens are replaced by the last one of the vocabulary
 // The program reads it from the environment variable HOLDFAST_FAULTS; bad text is an error with the position.
 // Each action is logged, a line each, in the file that HOLDFAST_FAULTS_LOG names, if set: before it happens,
-// and a changed number afterwards.
+// and the first changed number afterwards.
 #pragma once
 
 #include <atomic>

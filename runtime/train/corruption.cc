@@ -6,7 +6,9 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "runtime/core/check.h"
 #include "runtime/core/random.h"
@@ -131,29 +133,74 @@ CorruptedNumber corrupt(const Corruption& corruption, RunState& state) {
           .element = element,
           .bit = bit,
           .old_value = std::to_string(before),
-          .new_value = std::to_string(word)};
+          .new_value = std::to_string(word),
+          .numbers = 1};
+}
+
+// Returns as many different bits as the corruption flips: the one that it names, or drawn ones.
+std::uint32_t mask_of(const Corruption& corruption, DType dtype) {
+  const RandomStream draw(corruption.draw, 0);
+  const auto width = static_cast<std::uint64_t>(bit_count(dtype));
+  std::uint32_t mask = 1U << (corruption.bit.value_or(draw.bits(1)) % width);
+  for (std::uint64_t i = 2; std::cmp_less(std::popcount(mask), std::min(corruption.bits, width)); ++i)
+    mask |= 1U << (draw.bits(i) % width);
+  return mask;
+}
+
+ChosenNumber number_at(std::uint64_t element_of_memory, const Corruption& corruption,
+                       std::span<const NumberRegion> regions) {
+  ChosenNumber chosen{.element = element_of_memory, .element_of_memory = element_of_memory};
+  for (; chosen.element >= regions[chosen.region].elements; ++chosen.region)
+    chosen.element -= regions[chosen.region].elements;
+  chosen.mask = mask_of(corruption, regions[chosen.region].dtype);
+  return chosen;
+}
+
+// Changes one number and returns what it was and is.
+CorruptedNumber change(const ChosenNumber& chosen, NumberChange how, const NumberRegion& region,
+                       HostAccess& access) {
+  const std::size_t bytes = bytes_of(region.dtype);
+  const std::span<std::byte> number{region.memory + chosen.element * bytes, bytes};
+  std::uint32_t old_bits = 0;
+  std::memcpy(&old_bits, access.to_read(number).data(), bytes);
+  const std::uint32_t new_bits = changed_bits(old_bits, region.dtype, how, chosen.mask);
+  std::memcpy(access.to_write(number).data(), &new_bits, bytes);
+  access.flush();
+  return {.tensor = region.tensor,
+          .element = chosen.element_of_memory,
+          .bit = how == NumberChange::to_nan ? 0 : static_cast<std::uint64_t>(std::countr_zero(chosen.mask)),
+          .old_value = fmt::format("{}", value_of(old_bits, region.dtype)),
+          .new_value = fmt::format("{}", value_of(new_bits, region.dtype)),
+          .numbers = old_bits != new_bits ? 1U : 0U};
 }
 
 }  // namespace
 
-ChosenNumber choose_number(const Corruption& corruption, std::span<const NumberRegion> regions) {
-  const RandomStream draw(corruption.draw, 0);
+std::vector<ChosenNumber> choose_numbers(const Corruption& corruption,
+                                         std::span<const NumberRegion> regions) {
   std::uint64_t total = 0;
   for (const NumberRegion& region : regions) total += region.elements;
   HF_CHECK(total > 0, "there is no number to choose from");
-  ChosenNumber chosen{.element_of_memory = corruption.element.value_or(draw.bits(0)) % total};
-  chosen.element = chosen.element_of_memory;
-  for (; chosen.element >= regions[chosen.region].elements; ++chosen.region)
-    chosen.element -= regions[chosen.region].elements;
-  const int bits = bit_count(regions[chosen.region].dtype);
-  chosen.bit = static_cast<int>(corruption.bit.value_or(draw.bits(1)) % static_cast<std::uint64_t>(bits));
+  std::uint64_t element = corruption.element.value_or(RandomStream(corruption.draw, 0).bits(0)) % total;
+  std::vector<ChosenNumber> chosen;
+  for (; chosen.size() < corruption.numbers && element < total; element += corruption.stride)
+    chosen.push_back(number_at(element, corruption, regions));
   return chosen;
 }
 
-std::uint32_t corrupted_bits(std::uint32_t bits, DType dtype, bool to_nan, int bit) {
-  HF_CHECK((dtype == DType::fp32 || dtype == DType::bf16) && bit >= 0 && bit < bit_count(dtype));
-  if (to_nan) return dtype == DType::bf16 ? 0x7fc0U : 0x7fc00000U;
-  return bits ^ (1U << bit);
+std::uint32_t changed_bits(std::uint32_t bits, DType dtype, NumberChange change, std::uint32_t mask) {
+  HF_CHECK(dtype == DType::fp32 || (dtype == DType::bf16 && mask < 1U << 16));
+  switch (change) {
+    case NumberChange::flip:
+      return bits ^ mask;
+    case NumberChange::stuck_at_0:
+      return bits & ~mask;
+    case NumberChange::stuck_at_1:
+      return bits | mask;
+    case NumberChange::to_nan:
+      break;
+  }
+  return dtype == DType::bf16 ? 0x7fc0U : 0x7fc00000U;
 }
 
 CorruptedNumber corrupt(const Corruption& corruption, std::span<const NumberRegion> regions,
@@ -161,20 +208,17 @@ CorruptedNumber corrupt(const Corruption& corruption, std::span<const NumberRegi
   const bool empty =
       std::ranges::all_of(regions, [](const NumberRegion& each) { return each.elements == 0; });
   if (empty) return {};
-  const ChosenNumber chosen = choose_number(corruption, regions);
-  const NumberRegion& region = regions[chosen.region];
-  const std::size_t bytes = bytes_of(region.dtype);
-  const std::span<std::byte> number{region.memory + chosen.element * bytes, bytes};
-  std::uint32_t old_bits = 0;
-  std::memcpy(&old_bits, access.to_read(number).data(), bytes);
-  const std::uint32_t new_bits = corrupted_bits(old_bits, region.dtype, corruption.to_nan, chosen.bit);
-  std::memcpy(access.to_write(number).data(), &new_bits, bytes);
-  access.flush();
-  return {.tensor = region.tensor,
-          .element = chosen.element_of_memory,
-          .bit = corruption.to_nan ? 0 : static_cast<std::uint64_t>(chosen.bit),
-          .old_value = fmt::format("{}", value_of(old_bits, region.dtype)),
-          .new_value = fmt::format("{}", value_of(new_bits, region.dtype))};
+  std::optional<CorruptedNumber> first;
+  for (const ChosenNumber& chosen : choose_numbers(corruption, regions)) {
+    CorruptedNumber each = change(chosen, corruption.change, regions[chosen.region], access);
+    each.numbers += first.has_value() ? first->numbers : 0;
+    if (!first.has_value() || first->numbers == 0) {
+      first = std::move(each);
+    } else {
+      first->numbers = each.numbers;
+    }
+  }
+  return *std::move(first);
 }
 
 CorruptedNumber corrupt(const Corruption& corruption, const CorruptibleParts& parts) {

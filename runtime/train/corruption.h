@@ -1,5 +1,5 @@
 // Corruption of the numbers of a worker, for tests: finds the memory that a fault point names
-// (runtime/os/fault_point.h) and changes one number in it, on the host or on a device.
+// (runtime/os/fault_point.h) and changes numbers in it, on the host or on a device.
 #pragma once
 
 #include <cstddef>
@@ -36,18 +36,19 @@ struct ChosenNumber {
   std::size_t region = 0;
   std::uint64_t element = 0;            // in the region
   std::uint64_t element_of_memory = 0;  // in all regions, one after the other
-  int bit = 0;
+  std::uint32_t mask = 0;               // bits that the change is about
 };
 
-// Returns the element and bit that a corruption names, or draws them. At least one region has an element.
+// Returns the elements and bits that a corruption names, or draws them. At least one region has an element.
 // Pure.
-ChosenNumber choose_number(const Corruption& corruption, std::span<const NumberRegion> regions);
+std::vector<ChosenNumber> choose_numbers(const Corruption& corruption, std::span<const NumberRegion> regions);
 
-// Returns an element of an fp32 (32 bits) or bf16 (16 bits) tensor after the corruption. Pure.
-std::uint32_t corrupted_bits(std::uint32_t bits, DType dtype, bool to_nan, int bit);
+// Returns an element of an fp32 (32 bits) or bf16 (16 bits) tensor after a change of the bits of `mask`. Pure.
+std::uint32_t changed_bits(std::uint32_t bits, DType dtype, NumberChange change, std::uint32_t mask);
 
-// Changes the number that the corruption names and returns what it was and is. Waits for launched ops. With
-// no element in the regions nothing is changed, and the tensor has no name.
+// Changes the numbers that the corruption names and returns what the first that differs was and is, or where there is
+// none the first one. Waits for launched ops. With no element in the regions nothing is changed, and the tensor has no
+// name.
 CorruptedNumber corrupt(const Corruption& corruption, std::span<const NumberRegion> regions,
                         HostAccess& access);
 
@@ -63,7 +64,7 @@ struct CorruptibleParts {
   RunState& state;
 };
 
-// Changes a number of this rank, at a fault point of a step. Finishes a gather of parameters first where the
+// Changes numbers of this rank, at a fault point of a step. Finishes a gather of parameters first where the
 // number is a weight or a parameter, so that nothing that arrives overwrites it, and nothing that is under
 // way carries it to some of the ranks; an error of the gather meets the run later. Called on the launching
 // thread.

@@ -24,14 +24,38 @@ TEST(FaultAction, CorruptionsOfMemory) {
       {"flip:moment2:31:123456789",
        "step.before_vote",
        {.memory = NumberMemory::moment2, .bit = 31, .element = 123456789}},
-      {"nan:parameters", "step.before_backward", {.memory = NumberMemory::parameters, .to_nan = true}},
-      {"nan:parameters:5", "step.begin", {.memory = NumberMemory::parameters, .to_nan = true, .element = 5}},
+      {"nan:parameters",
+       "step.before_backward",
+       {.memory = NumberMemory::parameters, .change = NumberChange::to_nan}},
+      {"nan:parameters:5",
+       "step.begin",
+       {.memory = NumberMemory::parameters, .change = NumberChange::to_nan, .element = 5}},
+      {"flips:weights:4", "step.begin", {.memory = NumberMemory::weights, .bits = 4}},
+      {"flips:weights:2:7", "step.begin", {.memory = NumberMemory::weights, .element = 7, .bits = 2}},
+      {"flip_run:moment1:22:64:32",
+       "step.end",
+       {.memory = NumberMemory::moment1, .bit = 22, .numbers = 64, .stride = 32}},
+      {"flip_run:gradients:22:64:32:5",
+       "reduce.received",
+       {.memory = NumberMemory::received_gradients, .bit = 22, .element = 5, .numbers = 64, .stride = 32}},
+      {"stuck_at_0:moment2:3:100",
+       "step.begin",
+       {.memory = NumberMemory::moment2, .change = NumberChange::stuck_at_0, .bit = 3, .numbers = 100}},
+      {"stuck_at_1:gradients:31:1:9",
+       "step.before_update",
+       {.memory = NumberMemory::summed_gradients,
+        .change = NumberChange::stuck_at_1,
+        .bit = 31,
+        .element = 9,
+        .numbers = 1}},
       {"flip:gradients:22:3",
        "step.before_reduce",
        {.memory = NumberMemory::lane_gradients, .bit = 22, .element = 3}},
       {"flip:gradients:20", "reduce.received", {.memory = NumberMemory::received_gradients, .bit = 20}},
       {"flip:gradients", "step.before_vote", {.memory = NumberMemory::summed_gradients}},
-      {"nan:gradients", "step.after_vote", {.memory = NumberMemory::summed_gradients, .to_nan = true}},
+      {"nan:gradients",
+       "step.after_vote",
+       {.memory = NumberMemory::summed_gradients, .change = NumberChange::to_nan}},
       {"flip:gradients", "step.before_update", {.memory = NumberMemory::summed_gradients}},
       {"flip:activations:7", "step.before_backward", {.memory = NumberMemory::activations, .bit = 7}},
   };
@@ -40,7 +64,10 @@ TEST(FaultAction, CorruptionsOfMemory) {
     ASSERT_TRUE(action.ok()) << each.text << ": " << action.error().message;
     ASSERT_TRUE(action->corruption.has_value()) << each.text;
     EXPECT_EQ(action->corruption->memory, each.expected.memory) << each.text;
-    EXPECT_EQ(action->corruption->to_nan, each.expected.to_nan) << each.text;
+    EXPECT_EQ(action->corruption->change, each.expected.change) << each.text;
+    EXPECT_EQ(action->corruption->bits, each.expected.bits) << each.text;
+    EXPECT_EQ(action->corruption->numbers, each.expected.numbers) << each.text;
+    EXPECT_EQ(action->corruption->stride, each.expected.stride) << each.text;
     EXPECT_EQ(action->corruption->bit, each.expected.bit) << each.text;
     EXPECT_EQ(action->corruption->element, each.expected.element) << each.text;
     EXPECT_EQ(action->record, each.text);
@@ -88,6 +115,16 @@ TEST(FaultAction, ErrorsSayWhatIsExpected) {
        "run_state"},
       {"nan:run_state", "step.begin", "run_state has no floating-point numbers"},
       {"flip:weights:32", "step.begin", "'32' is not a bit, which is 0 to 31"},
+      {"flips:weights", "step.begin", "'flips' needs MEMORY:BITS or MEMORY:BITS:ELEMENT"},
+      {"flips:weights:1", "step.begin", "'1' is not a number of bits, which is 2 to 16"},
+      {"flip_run:weights:3:4", "step.begin",
+       "'flip_run' needs MEMORY:BIT:NUMBERS:STRIDE or MEMORY:BIT:NUMBERS:STRIDE:ELEMENT"},
+      {"flip_run:weights:3:4:0", "step.begin", "'0' is not a stride, which is 1 to 1000000000"},
+      {"stuck_at_1:weights:3", "step.begin", "'stuck_at_1' needs MEMORY:BIT:NUMBERS"},
+      {"stuck_at_0:weights:3:0", "step.begin", "'0' is not a number of numbers, which is 1 to 65536"},
+      {"stuck_at_0:weights:40:1", "step.begin", "'40' is not a bit, which is 0 to 31"},
+      {"stuck_at_0:weights:3:4", "save.after_rename", "'stuck_at_0' belongs to a point of a step"},
+      {"flips:run_state:2", "step.begin", "'flips' changes numbers of tensors, which run_state has none of"},
       {"flip:weights:x", "step.begin", "'x' is not a number"},
       {"flip:weights:1:", "step.begin", "'' is not a number"},
       {"flip:weights", "save.after_rename", "'flip' belongs to a point of a step, whose memory it changes"},

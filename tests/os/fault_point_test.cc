@@ -139,7 +139,8 @@ TEST(FaultPoints, ChangeTheMemoryThatIsConnectedAndLogIt) {
   std::vector<double> factors;
   faults->connect_memory([&](const Corruption& corruption) {
     made.push_back(corruption);
-    return CorruptedNumber{.tensor = "t", .element = 7, .bit = 30, .old_value = "1", .new_value = "nan"};
+    return CorruptedNumber{
+        .tensor = "t", .element = 7, .bit = 30, .old_value = "1", .new_value = "nan", .numbers = 1};
   });
   faults->connect_rate([&](double factor) { factors.push_back(factor); });
   for (int step = 0; step < 3; ++step) {
@@ -155,7 +156,9 @@ TEST(FaultPoints, ChangeTheMemoryThatIsConnectedAndLogIt) {
   const std::string lines = posix_env().read_text(log).value();
   EXPECT_THAT(lines, HasSubstr(R"("point":"step.begin","hit":2,"action":"flip:moment1:30:7")"));
   EXPECT_THAT(
-      lines, HasSubstr(R"("changed":{"tensor":"t","element":7,"bit":30,"old_value":"1","new_value":"nan"})"));
+      lines,
+      HasSubstr(
+          R"("changed":{"tensor":"t","element":7,"bit":30,"old_value":"1","new_value":"nan","numbers":1})"));
   EXPECT_THAT(lines, HasSubstr(R"("action":"scale_rate:0.5")"));
 }
 

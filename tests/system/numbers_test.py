@@ -53,6 +53,26 @@ class NumbersTest(unittest.TestCase):
                 outcome = self.expect_healed(action, kind, layout, precision, AUTO, point, f"flip:{kind}:0", 8, rank)
                 self.assertEqual(outcome.findings[0]["of"], "state")
 
+    def test_state_at_rest_is_found_whatever_the_class_of_the_fault(self):
+        for change in ("flips:weights:2", "flip_run:weights:31:2:32:0", "stuck_at_0:moment1:22:1024", "stuck_at_1:moment2:22:1024"):
+            with self.subTest(change=change):
+                self.expect_healed("evict", "weights", Layout(2), "bf16", AUTO, "step.begin", change, 8, 1)
+
+    def test_sums_of_gradients_that_change_after_the_vote_are_always_found(self):
+        """By the update that reads them, whatever its layout: in place, in an accumulator, or with gradients that are sharded."""
+        for action, layout, precision, point, rank, change in [
+                ("rollback", Layout(1), "fp32", "step.before_update", 0, "flip:gradients:0"),
+                ("evict", Layout(2), "bf16", "step.before_update", 1, "flip:gradients:31"),
+                ("evict", Layout(4), "bf16", "step.before_vote", 2, "flip:gradients:0"),
+                ("rollback", Layout(1, 2), "bf16", "step.after_vote", 1, "flips:gradients:3"),
+                ("rollback", Layout(1, 1, 2), "fp32", "step.before_update", 1, "flip_run:gradients:31:2:32:0"),
+                ("evict", Layout(2, 2), "fp32", "step.before_update", 2, "stuck_at_1:gradients:20:256")]:
+            with self.subTest(layout=str(layout), change=change):
+                outcome = self.expect_healed(action, "gradient sums", layout, precision, AUTO, point, change, 8, rank)
+                self.assertEqual(outcome.findings[0]["of"], "state")
+                self.assertRegex(outcome.findings[0]["reason"], r"^step 8: sums of gradients changed in memory before the update: rank \d \(host .*\): "
+                                 rf"gradient of {re.escape(outcome.changed['tensor'])}, elements \d+ to \d+")
+
     def test_state_that_changes_before_the_first_update_is_found_by_it(self):
         for action, layout, precision, rank, kind in [("evict", Layout(2), "bf16", 1, "weights"), ("rollback", Layout(1, 2), "fp32", 1, "moment1"),
                                                       ("rollback", Layout(1), "bf16", 0, "moment2")]:

@@ -53,7 +53,7 @@ class Kind:
     text: str
     actions: tuple
     points: tuple = ()
-    flips: bool = False      # the action gets a bit
+    flips: bool = False      # the action gets a bit, or is one of another class
     one_rank: bool = True    # False: of all ranks
     of_data: bool = False
     at_rest: bool = False    # no check may miss it
@@ -67,7 +67,7 @@ KINDS = {
     "moment2": Kind("second moments, at rest", ("flip:moment2",), ("step.begin", "step.after_vote", "step.end"), True, at_rest=True),
     "parameters": Kind("parameters of a rank", ("flip:parameters",), ("step.begin",), True),
     "lane gradients": Kind("gradients of a lane before they leave", ("flip:gradients",), ("step.before_reduce",), True),
-    "gradient sums": Kind("owned sums of gradients after the vote", ("flip:gradients",), ("step.before_update",), True),
+    "gradient sums": Kind("owned sums of gradients after the vote", ("flip:gradients",), ("step.before_update",), True, at_rest=True),
     "activations": Kind("activations of a lane", ("flip:activations",), ("step.before_backward",), True),
     "product": Kind("a tile of one matrix product", ("wrong_product",), ("step.begin",)),
     "product always": Kind("of every later product of that shape, too", ("wrong_product_always",), ("step.begin",), lasts=True),
@@ -81,6 +81,9 @@ NAN_POINTS = {"nan:gradients": "step.before_reduce", "nan:activations": "step.be
 RATES = (10, 100, 1000)
 FP32_CLASSES = {"low mantissa": (0, 11), "high mantissa": (12, 22), "exponent": (23, 30), "sign": (31, 31)}
 BF16_CLASSES = {"low mantissa": (0, 3), "high mantissa": (4, 6), "exponent": (7, 14), "sign": (15, 15)}
+# Classes of faults as they were measured on GPUs: fewer than 40 % of what flips is a single bit, addresses are periodic, and units are stuck.
+CLASSES = ("one bit", "several bits", "strided run", "stuck at 0", "stuck at 1")
+STRIDES = (1, 8, 32, 64, 1024)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Case:
     sample: int = 0        # of data
     kill: str = ""         # a fault point at which a rank is killed besides: "step.after_vote@30:1"
     bits: str = ""         # class of the bit
+    of_class: str = ""     # of CLASSES, where the action changes bits of numbers
     seed: int = 0
 
     def lanes_of_rank(self):
@@ -131,21 +135,33 @@ class Case:
         return f"{self.kind}: {self.faults()}{kill} in {self.layout} {self.precision}, audits {audits}"
 
 
-def draw(kind, seed, layouts=tuple(LAYOUTS), precisions=("fp32", "bf16"), audits=(1, 5, AUTO), last=LAST):
-    """The case of a kind with this seed."""
+def corruption(memory, bit, of_class, chance):
+    """The action of a class of faults, in which `bit` is the one that flips or is stuck."""
+    if of_class == "several bits":
+        return f"flips:{memory}:{chance.randint(2, 6)}"
+    if of_class == "strided run":
+        return f"flip_run:{memory}:{bit}:{chance.randint(2, 64)}:{chance.choice(STRIDES)}"
+    if of_class.startswith("stuck"):
+        return f"{of_class.replace(' ', '_')}:{memory}:{bit}:{chance.choice((1, 32, 1024))}"
+    return f"flip:{memory}:{bit}"
+
+
+def draw(kind, seed, layouts=tuple(LAYOUTS), precisions=("fp32", "bf16"), audits=(1, 5, AUTO), last=LAST, classes=CLASSES):
+    """The case of a kind with this seed. With classes=("one bit",) it is what it was before there were others."""
     which, chance = KINDS[kind], random.Random(f"{kind} {seed}")
     layout, precision, audit_every = chance.choice(layouts), chance.choice(precisions), chance.choice(audits)
-    action, bits = chance.choice(which.actions), ""
+    action, bits, of_class = chance.choice(which.actions), "", ""
     point = chance.choice(which.points) if which.points else NAN_POINTS.get(action, "step.begin")
     if which.flips:
         is_narrow = precision == "bf16" and kind in ("parameters", "activations")
-        classes = BF16_CLASSES if is_narrow else FP32_CLASSES
-        bits = chance.choice(list(classes))
-        action += f":{chance.randint(*classes[bits])}"
+        ranges = BF16_CLASSES if is_narrow else FP32_CLASSES
+        by_class = random.Random(f"class {kind} {seed}")
+        of_class, bits = by_class.choice(classes), chance.choice(list(ranges))
+        action = corruption(action.split(":")[1], chance.randint(*ranges[bits]), of_class, by_class)
     if action == "scale_rate":
         action += f":{chance.choice(RATES)}"
     case = Case(kind, layout, precision, audit_every, point, action, chance.randint(FIRST, last), chance.randrange(layout.ranks),
-                bits=bits, seed=seed)
+                bits="" if of_class == "several bits" else bits, of_class=of_class, seed=seed)
     if which.of_data:
         per_step = LANES * SAMPLES_PER_LANE
         kill = f"{chance.choice(('step.after_vote', 'step.end'))}@{case.step + chance.randint(0, 3)}:{case.rank}"
@@ -282,9 +298,10 @@ COLUMNS = ("runs", "found", "harmless", "missed", "unfinished", "right", "wrong"
 
 
 def order_of(outcome):
-    """By kind, class of the bit, and audit interval."""
+    """By kind, class, class of the bit, and audit interval."""
     case = outcome.case
-    return list(KINDS).index(case.kind), ["", *FP32_CLASSES].index(case.bits), case.audit_every or STEPS
+    return (list(KINDS).index(case.kind), ["", *CLASSES].index(case.of_class), ["", *FP32_CLASSES].index(case.bits),
+            case.audit_every or STEPS)
 
 
 def table(outcomes, key):

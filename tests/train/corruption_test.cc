@@ -31,13 +31,35 @@ TEST(Corruption, ChoosesWhatIsNamed) {
                {7, 30, 2, 4, 7, 14},
                {8, 30, 0, 0, 0, 30}};
   for (const auto& each : cases) {
-    const ChosenNumber chosen =
-        choose_number({.bit = each.named_bit, .element = each.named_element}, regions);
-    EXPECT_EQ(chosen.region, each.region) << each.named_element;
-    EXPECT_EQ(chosen.element, each.element) << each.named_element;
-    EXPECT_EQ(chosen.element_of_memory, each.element_of_memory) << each.named_element;
-    EXPECT_EQ(chosen.bit, each.bit) << "modulo the bits of the element";
+    const std::vector<ChosenNumber> chosen =
+        choose_numbers({.bit = each.named_bit, .element = each.named_element}, regions);
+    ASSERT_EQ(chosen.size(), 1U);
+    EXPECT_EQ(chosen[0].region, each.region) << each.named_element;
+    EXPECT_EQ(chosen[0].element, each.element) << each.named_element;
+    EXPECT_EQ(chosen[0].element_of_memory, each.element_of_memory) << each.named_element;
+    EXPECT_EQ(chosen[0].mask, 1U << each.bit) << "modulo the bits of the element";
   }
+}
+
+TEST(Corruption, ChoosesRunsAndSeveralBits) {
+  const std::vector<NumberRegion> regions = three_regions();
+  const std::vector<ChosenNumber> run =
+      choose_numbers({.bit = 4, .element = 1, .numbers = 9, .stride = 3}, regions);
+  ASSERT_EQ(run.size(), 3U) << "it ends with the memory";
+  EXPECT_EQ(run[0].region, 0U);
+  EXPECT_EQ(run[1].region, 2U);
+  EXPECT_EQ(run[1].element, 1U);
+  EXPECT_EQ(run[2].element_of_memory, 7U);
+  EXPECT_EQ(choose_numbers({.bit = 4, .element = 0, .numbers = 2, .stride = 3}, regions).size(), 2U);
+  std::set<std::uint32_t> masks;
+  for (std::uint64_t draw = 0; draw < 100; ++draw) {
+    const ChosenNumber wide = choose_numbers({.element = 0, .bits = 5, .draw = draw}, regions)[0];
+    EXPECT_EQ(std::popcount(wide.mask), 5);
+    masks.insert(wide.mask);
+    const ChosenNumber narrow = choose_numbers({.element = 4, .bits = 16, .draw = draw}, regions)[0];
+    EXPECT_EQ(narrow.mask, 0xffffU) << "all that a bf16 has";
+  }
+  EXPECT_GT(masks.size(), 90U);
 }
 
 TEST(Corruption, DrawsElementAndBit) {
@@ -45,26 +67,34 @@ TEST(Corruption, DrawsElementAndBit) {
   std::set<std::uint64_t> elements;
   std::set<int> bits;
   for (std::uint64_t draw = 0; draw < 500; ++draw) {
-    const ChosenNumber chosen = choose_number({.draw = draw}, regions);
-    const ChosenNumber again = choose_number({.draw = draw}, regions);
+    const ChosenNumber chosen = choose_numbers({.draw = draw}, regions)[0];
+    const ChosenNumber again = choose_numbers({.draw = draw}, regions)[0];
     EXPECT_EQ(chosen.element_of_memory, again.element_of_memory);
-    EXPECT_EQ(chosen.bit, again.bit);
-    EXPECT_LT(chosen.bit, regions[chosen.region].dtype == DType::bf16 ? 16 : 32);
+    EXPECT_EQ(chosen.mask, again.mask);
+    const int bit = std::countr_zero(chosen.mask);
+    EXPECT_LT(bit, regions[chosen.region].dtype == DType::bf16 ? 16 : 32);
     elements.insert(chosen.element_of_memory);
-    bits.insert(chosen.bit);
+    bits.insert(bit);
   }
   EXPECT_EQ(elements.size(), 8U) << "each comes";
   EXPECT_EQ(bits.size(), 32U);
 }
 
-TEST(Corruption, ChangesOneBitOrAllToNaN) {
+TEST(Corruption, ChangesBitsOrAllToNaN) {
   const auto bits_of = [](float value) { return std::bit_cast<std::uint32_t>(value); };
-  EXPECT_EQ(corrupted_bits(bits_of(1.0F), DType::fp32, false, 31), bits_of(-1.0F));
-  EXPECT_EQ(corrupted_bits(bits_of(1.0F), DType::fp32, false, 22), bits_of(1.5F));
-  EXPECT_TRUE(std::isnan(std::bit_cast<float>(corrupted_bits(bits_of(1.0F), DType::fp32, true, 0))));
-  EXPECT_EQ(corrupted_bits(0x3f80, DType::bf16, false, 15), 0xbf80U);
-  EXPECT_TRUE(std::isnan(
-      to_float(BFloat16{static_cast<std::uint16_t>(corrupted_bits(0x3f80, DType::bf16, true, 3))})));
+  const auto flipped = [](std::uint32_t bits, DType dtype, std::uint32_t mask) {
+    return changed_bits(bits, dtype, NumberChange::flip, mask);
+  };
+  EXPECT_EQ(flipped(bits_of(1.0F), DType::fp32, 1U << 31), bits_of(-1.0F));
+  EXPECT_EQ(flipped(bits_of(1.0F), DType::fp32, 1U << 22), bits_of(1.5F));
+  EXPECT_EQ(flipped(bits_of(1.0F), DType::fp32, 3U << 21), bits_of(1.75F));
+  EXPECT_EQ(flipped(0x3f80, DType::bf16, 1U << 15), 0xbf80U);
+  EXPECT_EQ(changed_bits(0b1010, DType::fp32, NumberChange::stuck_at_1, 0b0110), 0b1110U);
+  EXPECT_EQ(changed_bits(0b1010, DType::fp32, NumberChange::stuck_at_0, 0b0110), 0b1000U);
+  const std::uint32_t nan = changed_bits(bits_of(1.0F), DType::fp32, NumberChange::to_nan, 1);
+  EXPECT_TRUE(std::isnan(std::bit_cast<float>(nan)));
+  const std::uint32_t narrow_nan = changed_bits(0x3f80, DType::bf16, NumberChange::to_nan, 8);
+  EXPECT_TRUE(std::isnan(to_float(BFloat16{static_cast<std::uint16_t>(narrow_nan)})));
 }
 
 // Names the file of HOLDFAST_FAULTS_LOG.
@@ -139,7 +169,10 @@ TEST_F(CorruptionTest, EveryMemoryIsHit) {
         "step.begin@3:0=flip:moment1:22:40", "step.before_update@3:0=flip:moment1:22:40",
         "step.before_vote@3:0=flip:moment2:22:40", "step.begin@3:0=flip:parameters:22:40",
         "step.before_reduce@3:0=flip:gradients:22:40", "step.before_vote@3:0=flip:gradients:22:40",
-        "step.before_update@3:0=flip:gradients:22:40", "step.before_backward@3:0=flip:activations:22:40"}) {
+        "step.before_update@3:0=flip:gradients:22:40", "step.before_backward@3:0=flip:activations:22:40",
+        "step.begin@3:0=flips:weights:3:40", "step.begin@3:0=flip_run:moment2:22:5:32:40",
+        "step.before_update@3:0=stuck_at_1:gradients:22:64:40",
+        "step.before_backward@3:0=stuck_at_0:activations:22:64:40"}) {
     for (const int ranks : {1, 2}) expect_hit(fault, ranks);
   }
   expect_hit("reduce.received@3:0=flip:gradients:22:40", 2);  // a rank alone receives none
@@ -370,6 +403,71 @@ TEST_F(GuardedTest, DamageThatOnlyTheLastUpdateReadsIsFoundBeforeTheEnd) {
     ASSERT_EQ(verdicts(run).size(), 1U);
     EXPECT_EQ(verdicts(run)[0]["of"], "state");
     EXPECT_EQ(digest(run), digest("clean")) << point;
+  }
+}
+
+// By the update that reads them, wherever they lie and whatever made them; all ranks go back.
+TEST_F(GuardedTest, SumsOfGradientsThatChangeAfterTheirNormAreFound) {
+  const struct {
+    int ranks;
+    std::vector<std::string> what, how;
+    const char *point, *change;
+  } cases[] = {
+      {1, {}, {}, "step.before_update@12:0", "flip:gradients:0"},  // of the last update
+      {1,
+       {"training.microbatch_size=1", "training.microbatches_per_lane=2", "training.precision=bf16"},
+       {},
+       "step.after_vote@1:0",
+       "flips:gradients:2"},
+      {2, {"optimizer.gradient_clip=0.01"}, {}, "step.before_update@6:1", "stuck_at_1:gradients:30:1"},
+      {4, {}, {}, "step.before_vote@6:3", "flip_run:gradients:31:2:64:0"},
+      {2, {}, {"optimizer.shard_gradients=true"}, "step.before_update@6:1", "flip:gradients:31"},
+      {2,
+       {"model.style=gpt2", "model.kv_heads=4", "model.head=tied"},
+       {"parallel.pipeline=2"},
+       "step.before_update@6:0",
+       "flip:gradients:22"},
+      {2, {"parallel.tensor_lanes=2"}, {"parallel.tensor=2"}, "step.before_update@6:1", "flip:gradients:1"}};
+  for (const auto& each : cases) {
+    const std::string run = fmt::format("run{}", ++runs_), clean = "clean" + run;
+    ASSERT_EQ(train_guarded({.run = clean, .overrides = each.what}).code, ExitCode::done);
+    std::vector<std::string> overrides = each.what;
+    overrides.insert(overrides.end(), each.how.begin(), each.how.end());
+    overrides.insert(overrides.end(), {"checkpoint.every_steps=1", "elastic.min_data_parallel=4"});
+    const RunEnd end = train_guarded({.run = run,
+                                      .ranks = each.ranks,
+                                      .overrides = overrides,
+                                      .faults = fmt::format("{}={}", each.point, each.change)});
+    EXPECT_EQ(end.code, each.ranks == 1 ? ExitCode::done : ExitCode::communication) << end.message;
+    if (each.ranks > 1) {
+      EXPECT_EQ(train_guarded({.run = run, .ranks = each.ranks, .overrides = overrides}).code,
+                ExitCode::done);
+    }
+    ASSERT_EQ(verdicts(run).size(), 1U) << each.point;
+    const Json verdict = verdicts(run)[0];
+    EXPECT_EQ(verdict["of"], "state");
+    EXPECT_EQ(fmt::format("{}:{}", verdict["step"].get<int>(), verdict["rank"].get<int>()),
+              std::string(each.point).substr(std::string(each.point).find('@') + 1));
+    EXPECT_THAT(verdict["reason"].get<std::string>(),
+                testing::HasSubstr("sums of gradients changed in memory before the update"));
+    EXPECT_EQ(digest(run), digest(clean)) << each.point;
+  }
+}
+
+// The fifth step is made twice: hits 5 and 6 of its points.
+TEST_F(GuardedTest, SumsOfGradientsThatNoUpdateReadsAreNotCompared) {
+  ASSERT_EQ(train_guarded({.run = "clean"}).code, ExitCode::done);
+  ASSERT_EQ(train_guarded({.run = "skips", .faults = "data.sample@36=nan"}).code, ExitCode::done);
+  const struct {
+    const char *fault, *like, *action;
+  } cases[] = {{"data.sample@36=nan,step.after_vote@6=flip:gradients:3", "skips", "skip"},
+               {"step.before_reduce@17=nan:gradients,step.before_vote@5=flip:gradients:3", "clean", "redo"}};
+  for (const auto& each : cases) {
+    const std::string run = fmt::format("run{}", ++runs_);
+    ASSERT_EQ(train_guarded({.run = run, .faults = each.fault}).code, ExitCode::done);
+    ASSERT_EQ(verdicts(run).size(), 1U) << each.fault;
+    EXPECT_EQ(verdicts(run)[0]["action"], each.action);
+    EXPECT_EQ(digest(run), digest(each.like)) << each.fault;
   }
 }
 
