@@ -245,11 +245,13 @@ void Checker::check_steps() {
 
 void Checker::check_verdict() {
   const VerdictConfig& verdict = config_.verdict;
-  if (verdict.preset != "guard" && verdict.on_spike != "tell") {
-    problem({"verdict.on_spike", "verdict.preset"},
+  for (const auto& [key, value] :
+       {std::pair("verdict.on_spike", verdict.on_spike), std::pair("verdict.on_drift", verdict.on_drift)}) {
+    if (verdict.preset == "guard" || value == "tell") continue;
+    problem({key, "verdict.preset"},
             fmt::format("{} contradicts {}: only the preset guard does more than tell; set verdict.preset = "
-                        "\"guard\", or leave verdict.on_spike out",
-                        shown("verdict.on_spike"), shown("verdict.preset")));
+                        "\"guard\", or leave {} out",
+                        shown(key), shown("verdict.preset"), key));
   }
   if (2 * verdict.drift_steps > verdict.window_steps) {
     problem(

@@ -119,19 +119,28 @@ struct OptimizerConfig {
 struct VerdictConfig {
   static constexpr std::int64_t interval_auto = -1;  // as often as costs 0.15 % of the time
 
-  std::string preset = "guard";            // "off", "watch", "guard"
-  std::int64_t window_steps = 128;         // committed steps whose numbers a step is judged by
-  double loss_score = 0.0;                 // spike of the loss, in robust deviations; 0 = the preset's
-  double norm_score = 0.0;                 // spike of the gradient norm
-  std::int64_t drift_steps = 32;           // steps of a median of the loss; 0 = drift is not noticed
-  double drift_rise = 0.5;                 // rise of that median over the least of the window, in nats
-  std::string on_spike = "tell";           // confirmed spikes: "tell", "clip", "skip", "rollback"
+  std::string preset = "guard";     // "off", "watch", "guard"
+  std::int64_t window_steps = 128;  // committed steps whose numbers a step is judged by
+  double loss_score = 0.0;          // spike of the loss, in robust deviations; 0 = the preset's
+  double norm_score = 0.0;          // spike of the gradient norm
+  std::int64_t drift_steps = 32;    // steps of a median of the loss; 0 = drift is not noticed
+  double drift_rise = 0.5;          // rise of that median over the least of the window, in nats
+  double explosion_factor = 100.0;  // a loss of so many times the usual one is not applied; 0 = it is
+  // Confirmed spikes: "tell", "clip", "skip", "rollback", "save_and_stop", "stop".
+  std::string on_spike = "tell";
+  std::string on_nonfinite = "rollback";   // when no skip is left: "rollback", "save_and_stop", "stop"
+  std::string on_drift = "tell";           // "tell", "rollback", "save_and_stop", "stop"
   std::int64_t skips_max = 3;              // steps skipped within the window
   std::int64_t rollback_steps = 50;        // a roll-back goes to the last but one multiple of this
   std::int64_t rollbacks_max = 3;          // within ten times as many steps
   std::string on_wrong_rank = "rollback";  // lasting wrong numbers: "rollback", "continue"
   std::int64_t audit_every_steps = interval_auto;  // interval of lane audits; 0 = none
   std::int64_t findings_window_ms = 86'400'000;    // a second finding within it evicts; 0 = never
+
+  // Returns whether the config asks for roll-backs, for which states are then kept ready.
+  bool asks_for_rollbacks() const {
+    return preset == "guard" && (on_spike == "rollback" || on_drift == "rollback");
+  }
 };
 
 struct CheckpointConfig {

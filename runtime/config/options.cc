@@ -314,28 +314,44 @@ std::vector<Option> verdict_options() {
            "A loss that is so many robust deviations above the median of the window is a spike; 0 = 8"),
       real("verdict.norm_score", HF_FIELD(verdict.norm_score), "deviations", {0, 1e12}, kNumeric,
            "The same for the logarithm of the gradient norm; 0 = 10"),
-      integer("verdict.drift_steps", HF_FIELD(verdict.drift_steps), "steps", {0, 512}, kSafe,
-              "The loss drifts when its median over so many steps has risen; 0 = drift is not noticed. A "
-              "drift is told, nothing else"),
-      real("verdict.drift_rise", HF_FIELD(verdict.drift_rise), "nats", {0, 1e12}, kSafe,
+      integer("verdict.drift_steps", HF_FIELD(verdict.drift_steps), "steps", {0, 512}, kNumeric,
+              "The loss drifts when its median over so many steps has risen; 0 = drift is not noticed"),
+      real("verdict.drift_rise", HF_FIELD(verdict.drift_rise), "nats", {0, 1e12}, kNumeric,
            "How far that median may be above the least one of the window"),
+      real("verdict.explosion_factor", HF_FIELD(verdict.explosion_factor), "", {0, 1e12}, kNumeric,
+           "A loss of more than so many times the median of the window (of at least 1 nat), or a norm of "
+           "more than ten times so many, has exploded: with guard its update is never made; 0 = it is a "
+           "spike like others"),
       choice(
-          "verdict.on_spike", HF_FIELD(verdict.on_spike), {"tell", "clip", "skip", "rollback"}, kNumeric,
+          "verdict.on_spike", HF_FIELD(verdict.on_spike),
+          {"tell", "clip", "skip", "rollback", "save_and_stop", "stop"}, kNumeric,
           "A spike whose bits were confirmed: tell = the update is made all the same, clip = with the "
           "gradients scaled down to the median norm of the window, skip = the update is not made, rollback "
-          "= the run goes back, and on from there without the batches in between"),
+          "= the run goes back, and on from there without the batches in between, stop = the run ends with "
+          "20, save_and_stop = so, after a save of the state before that step"),
+      choice(
+          "verdict.on_nonfinite", HF_FIELD(verdict.on_nonfinite), {"rollback", "save_and_stop", "stop"},
+          kNumeric,
+          "Numbers that are not finite, or have exploded, when no skip is left (verdict.skips_max): rollback "
+          "= the run goes back to before the first step that was skipped, and ends with 20 where that is "
+          "not possible; the others as for verdict.on_spike"),
+      choice("verdict.on_drift", HF_FIELD(verdict.on_drift), {"tell", "rollback", "save_and_stop", "stop"},
+             kNumeric,
+             "A drift: tell = the run goes on, rollback = it goes back to before the steps whose median has "
+             "risen; the others as for verdict.on_spike"),
       integer("verdict.rollback_steps", HF_FIELD(verdict.rollback_steps), "steps", {1, kMany}, kNumeric,
               "A roll-back goes to the last but one multiple of this before the spike. RAM snapshots are "
-              "made at these multiples if checkpoint.ram_every_steps = auto"),
+              "made at these multiples if checkpoint.ram_every_steps = auto and spikes or drifts roll back"),
       integer("verdict.rollbacks_max", HF_FIELD(verdict.rollbacks_max), "", {0, 1024}, kNumeric,
-              "So many roll-backs are made within ten times verdict.rollback_steps; after that a spike is "
-              "told only"),
+              "So many roll-backs are made within ten times verdict.rollback_steps; after that a spike or a "
+              "drift is told only, and numbers that are not finite end the run"),
       choice("verdict.on_wrong_rank", HF_FIELD(verdict.on_wrong_rank), {"rollback", "continue"}, kSafe,
              "When a rank computes wrong numbers for good: rollback = the run goes back to a state that is "
              "older than its last audit that agreed; continue = what it computed since stays"),
       integer(
           "verdict.skips_max", HF_FIELD(verdict.skips_max), "steps", {0, 1024}, kNumeric,
-          "So many steps of the window may be skipped; another one that is not finite ends the run with 20"),
+          "So many steps of the window may be skipped; what becomes of another one that is not finite says "
+          "verdict.on_nonfinite"),
       integer_or_auto("verdict.audit_every_steps", HF_FIELD(verdict.audit_every_steps), "steps", {0, kMany},
                       kSafe,
                       "With guard, one lane of each replica is computed by another replica, too, this often, "

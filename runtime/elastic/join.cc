@@ -156,9 +156,11 @@ namespace {
 // Refuses verdicts that may leave out more samples at once than there are: the run would meet the bad ones again.
 Result<void> check_left_out(const Config& config, const DataSet& data) {
   const VerdictConfig& verdict = config.verdict;
-  const bool rolls_back = verdict.on_spike == "rollback";
+  const bool rolls_back = verdict.asks_for_rollbacks();
   if (!rolls_back && verdict.on_spike != "skip") return {};
-  const auto steps = static_cast<std::uint64_t>(rolls_back ? 2 * verdict.rollback_steps : verdict.skips_max);
+  const bool by_drift = verdict.on_drift == "rollback";
+  const auto steps = static_cast<std::uint64_t>(
+      rolls_back ? 2 * verdict.rollback_steps + (by_drift ? verdict.drift_steps : 0) : verdict.skips_max);
   const BatchShape batch{.microbatch_size = config.training.microbatch_size,
                          .microbatches_per_lane = config.training.microbatches_per_lane,
                          .lanes = config.parallel.lanes};
@@ -167,10 +169,10 @@ Result<void> check_left_out(const Config& config, const DataSet& data) {
   return fail(
       ExitCode::config,
       "{} may leave out the {} samples of {} steps, and the data have {}: the samples that are left out "
-      "would come again. Lower it, or set verdict.on_spike = \"tell\"",
+      "would come again. Lower it, or set verdict.{} = \"tell\"",
       rolls_back ? fmt::format("verdict.rollback_steps = {}", verdict.rollback_steps)
                  : fmt::format("verdict.skips_max = {}", verdict.skips_max),
-      samples, steps, data.sample_count());
+      samples, steps, data.sample_count(), by_drift ? "on_drift" : "on_spike");
 }
 
 }  // namespace

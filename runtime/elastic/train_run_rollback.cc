@@ -26,6 +26,14 @@ void TrainRun::begin_to_prove() {
 
 namespace {
 
+// Says why a run that was to go back ends, and what to do.
+std::string without_a_state(std::string_view kind) {
+  const bool may_go_on = kind == name_of(VerdictKind::spike) || kind == name_of(VerdictKind::drift);
+  return fmt::format("; but no such state is left. {}",
+                     may_go_on ? fmt::format("Set verdict.on_{} = \"tell\" to go on from here", kind)
+                               : "Lower optimizer.learning_rate or start again from an older checkpoint");
+}
+
 bool counts(const CheckpointCandidate& candidate) {
   return candidate.manifest.ok() && !candidate.discarded;
 }
@@ -105,7 +113,7 @@ void TrainRun::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
     if (leaves_batches) {
       verdict.action = VerdictAction::stop;
       event.action = name_of(verdict.action);
-      event.reason += "; but no such state is left. Set verdict.on_spike = \"tell\" to go on from here";
+      event.reason += without_a_state(event.what);
     } else {
       event.reason += fmt::format("; but no state of step {} or before is left, so the newest one counts",
                                   rollback->trusted_step);
@@ -114,7 +122,7 @@ void TrainRun::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
   }
   log_.progress->judged(event, rollback);
   const bool goes_back = rollback.has_value() && leaves_batches;
-  const bool is_numerics = goes_back || verdict.action == VerdictAction::stop;
+  const bool is_numerics = goes_back || ends_run(verdict.action);
   const bool together = goes_back || (!is_numerics && all.size() == 1);
   if (!is_numerics && !together) {
     // No rank gives up the group before all have the verdict. One that is given up here has it.
@@ -122,7 +130,8 @@ void TrainRun::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
     all.abandon();
   }
   steps_ = trainer.end_by_verdict(
-      fail(is_numerics ? ExitCode::numerics : ExitCode::communication, "{}", event.reason), together);
+      fail(is_numerics ? ExitCode::numerics : ExitCode::communication, "{}", event.reason), together,
+      verdict.action);
   steps_.is_evicted = !is_numerics && !together &&
                       std::ranges::find(verdict.leaving_ranks, all.rank()) != verdict.leaving_ranks.end();
   if (rollback.has_value()) distrust_state(rollback->trusted_step);

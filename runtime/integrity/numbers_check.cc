@@ -188,6 +188,24 @@ std::string cause_of(const SuspiciousStep& suspicious, const NumbersRecords& rec
                                          : "the two that agree count");
 }
 
+// Says that the numbers end the run, and what to do: where a key asks for that, it is named.
+std::string end_of(VerdictKind kind, VerdictAction action, const VerdictConfig& config) {
+  const bool is_spike =
+      kind == VerdictKind::spike || (kind == VerdictKind::exploded && config.on_spike == name_of(action));
+  const bool is_drift = kind == VerdictKind::drift;
+  if (!is_spike && !is_drift && action == VerdictAction::stop)
+    return "the update was not made. Lower optimizer.learning_rate or start again from an older checkpoint";
+  return fmt::format(
+      "the update was not made{}, and the run ends here (verdict.{} = \"{}\"). Look at the step first: "
+      "another start comes to it again, and goes on from it only with another value of that key, or another "
+      "optimizer.learning_rate",
+      action == VerdictAction::save_and_stop ? ", the state before it is saved" : "",
+      is_spike   ? "on_spike"
+      : is_drift ? "on_drift"
+                 : "on_nonfinite",
+      name_of(action));
+}
+
 std::string consequence_of(const SuspiciousStep& suspicious, VerdictAction action, const VerdictEvent& report,
                            const Config& config, double norm_limit, std::uint64_t target) {
   if (is_unrepeatable(suspicious.record))
@@ -204,7 +222,8 @@ std::string consequence_of(const SuspiciousStep& suspicious, VerdictAction actio
     case VerdictAction::clip:
       return fmt::format("the gradients are clipped to the usual norm, {:.4g}", norm_limit);
     case VerdictAction::stop:
-      return "the update was not made. Lower optimizer.learning_rate or start again from an older checkpoint";
+    case VerdictAction::save_and_stop:
+      return end_of(suspicious.verdict.kind, action, config.verdict);
     case VerdictAction::rollback:
       return fmt::format(
           "the run goes back to step {} and on from there without the batches of steps {} to {} (at most {} "
@@ -312,16 +331,16 @@ Result<CheckedStep> conclude(const StepAccess& step, const SuspiciousStep& suspi
                                  : is_unrepeatable(suspicious.record) ? finding_kinds::lasts
                                                                       : finding_kinds::once}};
   VerdictEvent& report = finding.report;
-  if (kind == VerdictKind::nonfinite || kind == VerdictKind::spike)
-    name_microbatch(step, records, shown.of_norm, report);
+  const bool is_too_high = kind == VerdictKind::spike || kind == VerdictKind::exploded;
+  if (kind == VerdictKind::nonfinite || is_too_high) name_microbatch(step, records, shown.of_norm, report);
   if (suspicious.record.attempts > 1 && !is_unrepeatable(suspicious.record)) {
     if (kind == VerdictKind::nonfinite) name_first_op(step, records, report);
-    if (kind == VerdictKind::spike) HF_TRY_VOID(name_largest_tensor(step, attempt, report));
+    if (is_too_high) HF_TRY_VOID(name_largest_tensor(step, attempt, report));
   }
   const double norm_limit = action == VerdictAction::clip ? median_norm(step.history) : 0.0;
   Rollback rollback;
   if (action == VerdictAction::rollback)
-    rollback = {.trusted_step = rollback_target(report.step, rank.config.verdict.rollback_steps),
+    rollback = {.trusted_step = rollback_target(step.history, suspicious.verdict, rank.config.verdict),
                 .data_cursor = step.next_data_cursor};
   finding.kept = consequence_of(suspicious, action, report, rank.config, norm_limit, rollback.trusted_step);
   report.reason =

@@ -20,6 +20,8 @@ constexpr VerdictThresholds preset_thresholds = {.loss_score = 8.0, .norm_score 
 constexpr std::int64_t least_steps = 32;
 constexpr double loss_floor = 0.01;     // of the median
 constexpr double log_norm_floor = 0.2;  // of the logarithm: a fifth, as a factor
+constexpr double usual_loss = 1.0;      // nats; a smaller median counts as this for losses that exploded
+constexpr double norms_vary = 10.0;     // so many times more than losses, from one batch to the next
 
 using Scratch = std::array<double, NumbersHistory::capacity>;
 
@@ -75,6 +77,23 @@ Verdict check_spike(const NumbersHistory& history, const StepNumbers& numbers, c
   return {};
 }
 
+// Losses are compared from the second step on: the first ones are the largest of a healthy run. A norm that is many
+// times the median counts only where it is a spike among the norms of this run, too.
+Verdict check_explosion(const NumbersHistory& history, const StepNumbers& numbers,
+                        const VerdictConfig& config, const Verdict& spike) {
+  if (config.explosion_factor <= 0.0 || history.size() == 0) return {};
+  Scratch scratch;
+  const double loss = take_median(values_of(scratch, history, 0, history.size(), loss_of));
+  const double loss_times = numbers.loss / std::max(loss, usual_loss);
+  if (loss_times > config.explosion_factor)
+    return {.kind = VerdictKind::exploded, .score = loss_times, .median = loss};
+  const double norm = median_norm(history);
+  if (spike.kind != VerdictKind::spike || norm <= 0.0) return {};
+  const double norm_times = numbers.grad_norm / norm;
+  if (norm_times <= norms_vary * config.explosion_factor) return {};
+  return {.kind = VerdictKind::exploded, .of_norm = true, .score = norm_times, .median = norm};
+}
+
 // The median of the newest losses, the step's own among them, is compared with the medians of as many before
 // them, and so on as far as the window reaches. Only every drift_steps-th step is checked: a drift is told so
 // often while it lasts, and not at every step.
@@ -109,6 +128,9 @@ Verdict kind_of(const NumbersHistory& history, const StepNumbers& numbers, const
   HF_CHECK(history.window_steps() == config.window_steps);
   if (is_dead(history, numbers)) return {.kind = VerdictKind::dead, .of_norm = true};
   const Verdict spike = check_spike(history, numbers, config);
+  if (const Verdict exploded = check_explosion(history, numbers, config, spike);
+      exploded.kind != VerdictKind::fine)
+    return exploded;
   return spike.kind == VerdictKind::fine ? check_drift(history, numbers, config) : spike;
 }
 
@@ -154,6 +176,9 @@ std::string description_of(const Verdict& verdict, const StepNumbers& numbers,
       return fmt::format(
           "the {} is {:.4g}, {:.3g} robust deviations above its median of {:.4g} over the last {} steps",
           name, value, verdict.score, verdict.median, history.size());
+    case VerdictKind::exploded:
+      return fmt::format("the {} is {:.4g}, {:.3g} times the usual one (median of the last {} steps: {:.4g})",
+                         name, value, verdict.score, history.size(), verdict.median);
     case VerdictKind::drift:
       return fmt::format(
           "the loss has risen by {:.3g} from {:.4g}, the least that it was over the last {} steps",

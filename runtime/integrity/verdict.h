@@ -18,8 +18,9 @@ struct Verdict {
   VerdictKind kind = VerdictKind::fine;
   std::uint64_t step = 0;
   bool of_norm = false;  // it is about the gradient norm, else about the loss
-  double score = 0.0;    // spike: robust deviations above the median; drift: rise of the loss, in nats
-  double median = 0.0;   // spike: median of the window; drift: the least earlier median
+  // spike: robust deviations above the median; exploded: times the median; drift: rise of the loss, in nats
+  double score = 0.0;
+  double median = 0.0;  // spike, exploded: median of the window; drift: the least earlier median
 };
 
 // Thresholds that apply: those of the config, or of the preset where the config has 0.
@@ -40,7 +41,8 @@ struct VerdictScores {
 };
 VerdictScores scores_of(const NumbersHistory& history, const StepNumbers& numbers);
 
-// Number of steps that the window must hold before spikes are noticed: a median of fewer says little.
+// Number of steps that the window must hold before spikes are noticed, and norms that exploded: a median of fewer
+// says little.
 std::int64_t least_steps_for_score(const NumbersHistory& history);
 
 // Returns the norm to which a step is clipped whose action is VerdictAction::clip: the median of the window,

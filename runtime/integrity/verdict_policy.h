@@ -23,13 +23,15 @@ struct AttemptRecord {
 inline constexpr int largest_attempts = 3;
 
 // Returns what to do after an attempt, given the verdict of its numbers:
-// - "watch" and "off": stop at numbers that are not finite, else none.
-// - "guard": redo what is nonfinite, spike or dead; redo again if the two attempts differ. A third attempt
+// - "watch" and "off": stop (or save_and_stop, by verdict.on_nonfinite) at numbers that are not finite, else none.
+// - "guard": redo what is nonfinite, exploded, spike or dead; redo again if the two attempts differ. A third attempt
 //   that equals one of the two before is right (2 of 3); if it equals neither, stop. Numbers that are
-//   confirmed in this way: not finite = skip, or stop when verdict.skips_max steps of the window were skipped
-//   already; spike = as verdict.on_spike says, but none instead of skip or rollback when none is left, so that
-//   the window can follow; all else = none.
-// Drift is never redone: it is not about this step. `rollbacks_left`: how many more are allowed at this step.
+//   confirmed in this way: not finite = skip, or what verdict.on_nonfinite says when verdict.skips_max steps of the
+//   window were skipped already, with stop instead of rollback when none is left; spike = as verdict.on_spike says,
+//   but none instead of skip or rollback when none is left, so that the window can follow; exploded = as a spike
+//   where that takes the run back or ends it, else as not finite; all else = none.
+// Drift is never redone, because it is not about this step; verdict.on_drift says what follows, and none is instead of
+// rollback when none is left. `rollbacks_left`: how many more are allowed at this step.
 VerdictAction next_action(const NumbersHistory& history, const Verdict& of_last_attempt,
                           const AttemptRecord& record, const VerdictConfig& config,
                           std::int64_t rollbacks_left = 0);
@@ -38,6 +40,16 @@ VerdictAction next_action(const NumbersHistory& history, const Verdict& of_last_
 // the numbers that led to the spike are left behind, too, and the target depends on nothing but the step: a run
 // in which saves and faults fell otherwise goes back to the same state.
 std::uint64_t rollback_target(std::uint64_t step, std::int64_t rollback_steps);
+
+// Returns the step that a roll-back for this verdict goes to: rollback_target() of the first step that is part of what
+// is wrong. That is the step itself; of a drift, the first one of the median that has risen; of numbers that are not
+// finite or have exploded, the first of the window that was skipped.
+std::uint64_t rollback_target(const NumbersHistory& history, const Verdict& verdict,
+                              const VerdictConfig& config);
+
+// Returns the oldest step that a verdict on `step` may take the run back to; `step` if none does. A run whose steps are
+// not skipped keeps no state for those that are not finite.
+std::uint64_t needed_step(const NumbersHistory& history, std::uint64_t step, const VerdictConfig& config);
 
 // Returns whether the last of three attempts equals neither of the two before: the reason of a stop that no data
 // explains.
@@ -62,9 +74,14 @@ struct HardwareFault {
 // knows that the step would be another one without that rank.
 VerdictAction action_on_hardware(VerdictAction otherwise, const HardwareFault& fault);
 
+// Returns whether the action ends the run, with exit code 20.
+constexpr bool ends_run(VerdictAction action) {
+  return action == VerdictAction::stop || action == VerdictAction::save_and_stop;
+}
+
 // Returns whether no further step is made after the action: the update was not, or state does not count.
 constexpr bool ends_steps(VerdictAction action) {
-  return action == VerdictAction::stop || action == VerdictAction::rollback || action == VerdictAction::evict;
+  return ends_run(action) || action == VerdictAction::rollback || action == VerdictAction::evict;
 }
 
 // Returns over how many steps roll-backs are counted (verdict.rollbacks_max).

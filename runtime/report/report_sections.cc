@@ -219,7 +219,7 @@ std::string faults_section(const IncidentLog& ledger) {
 
 const std::string_view numbers_style = R"css(
 .verdict-none { color: var(--soft); } .verdict-redo { color: var(--info); } .verdict-clip { color: var(--warn); }
-.verdict-skip { color: var(--held); } .verdict-rollback, .verdict-evict, .verdict-stop { color: var(--bad); }
+.verdict-skip { color: var(--held); } .verdict-rollback, .verdict-evict, .verdict-stop, .verdict-save_and_stop { color: var(--bad); }
 .legend i[class^="verdict-"] { width: 8px; height: 8px; border: 0; border-radius: 50%; background: currentColor; }
 .marker[class*="verdict-"] line { stroke-width: 1; opacity: 0.6; }
 .hardware { margin-top: 14px; }
@@ -234,7 +234,7 @@ constexpr std::size_t verdict_markers_shown = 200;  // of each action, the last 
 struct ActionStyle {
   std::string_view action, css_class, words;
 };
-constexpr std::array<ActionStyle, 7> styles = {{
+constexpr std::array<ActionStyle, 8> styles = {{
     {name_of(VerdictAction::none), "verdict-none", "told"},
     {name_of(VerdictAction::redo), "verdict-redo", "computed again"},
     {name_of(VerdictAction::clip), "verdict-clip", "clipped"},
@@ -242,6 +242,7 @@ constexpr std::array<ActionStyle, 7> styles = {{
     {name_of(VerdictAction::rollback), "verdict-rollback", "went back"},
     {name_of(VerdictAction::evict), "verdict-evict", "rank left out"},
     {name_of(VerdictAction::stop), "verdict-stop", "run ended"},
+    {name_of(VerdictAction::save_and_stop), "verdict-save_and_stop", "saved, run ended"},
 }};
 
 const ActionStyle* style_of(std::string_view action) {

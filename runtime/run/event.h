@@ -339,13 +339,17 @@ struct VerdictEvent {
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("step", self.step, "", "Step that was checked");
-    visit("kind", self.what, "", "nonfinite, spike, drift, dead or corruption");
-    visit("action", self.action, "",
-          "none; redo: computed again, and kept; clip; skip: the update was not made; rollback: the run goes "
-          "back to an older state; evict: a rank leaves; stop: the run ends");
+    visit("kind", self.what, "", "nonfinite, exploded, spike, drift, dead or corruption");
+    visit(
+        "action", self.action, "",
+        "none; redo: computed again, and kept; clip; skip: the update was not made; rollback: the run goes "
+        "back to an older state; evict: a rank leaves; stop: the run ends; save_and_stop: the same, after a "
+        "save");
     visit("of", self.of, "", "loss, grad_norm, state, update or links: what was checked");
     visit("value", self.value, "", "That number, of the attempt that counts");
-    visit("score", self.score, "", "Robust deviations above the median of the window; of spike");
+    visit("score", self.score, "",
+          "Of spike: robust deviations above the median of the window. Of exploded: times the median. Of "
+          "drift: rise of the loss, in nats");
     visit("median", self.median, "", "Median of the window, or of its part, that it was compared with");
     visit("attempts", self.attempts, "", "How often the step was computed");
     visit("differing_ranks", self.differing_ranks, "",

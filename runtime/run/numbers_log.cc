@@ -161,9 +161,10 @@ std::string summary_of(const NumbersLog& numbers) {
   for (const auto& [kind, steps] : kept_steps(numbers))
     add(text, fmt::format("{} judged {} and kept ({})", counted(steps.size(), "step"), kind, list_of(steps)));
   for (const SuspectHardware& record : numbers.hardware()) add(text, sentence_of(record));
-  if (const std::vector<std::uint64_t> steps = numbers.steps_with(name_of(VerdictAction::stop));
-      !steps.empty())
-    add(text, fmt::format("ended by the numbers of {}", at_steps(steps)));
+  for (const VerdictAction action : {VerdictAction::stop, VerdictAction::save_and_stop}) {
+    const std::vector<std::uint64_t> steps = numbers.steps_with(name_of(action));
+    if (!steps.empty()) add(text, fmt::format("ended by the numbers of {}", at_steps(steps)));
+  }
   return text;
 }
 

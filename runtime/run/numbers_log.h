@@ -18,28 +18,32 @@ enum class VerdictKind : std::uint8_t {
   fine,        // no verdict is written
   nonfinite,   // loss or norm is NaN or infinite
   spike,       // loss or norm is far above the window
+  exploded,    // loss or norm is many times the usual one: no update is made with it
   drift,       // the loss has risen over many steps; nothing is wrong with this step in particular
   dead,        // the norm is exactly 0 although targets count and the loss is not 0
   corruption,  // hardware gave other numbers than it should
 };
 enum class VerdictAction : std::uint8_t {
-  none,      // make the update
-  redo,      // compute the step again from the same state and data, without an update
-  clip,      // make the update with gradients scaled down to median_norm()
-  skip,      // the step counts, its update is not made: NumbersHistory::skip()
-  stop,      // end the run, exit code 20
-  rollback,  // go back to an older state; after a spike, without the data up to this step
-  evict,     // ranks leave; the others make the step without them
+  none,           // make the update
+  redo,           // compute the step again from the same state and data, without an update
+  clip,           // make the update with gradients scaled down to median_norm()
+  skip,           // the step counts, its update is not made: NumbersHistory::skip()
+  stop,           // end the run, exit code 20
+  rollback,       // go back to an older state; after a spike, without the data up to this step
+  evict,          // ranks leave; the others make the step without them
+  save_and_stop,  // stop, and save the state that the step began from
 };
 enum class VerdictSubject : std::uint8_t { loss, grad_norm, state, update, links };
 
 // The names of these in the log.
 constexpr std::string_view name_of(VerdictKind kind) {
-  constexpr std::string_view names[] = {"fine", "nonfinite", "spike", "drift", "dead", "corruption"};
+  constexpr std::string_view names[] = {"fine",  "nonfinite", "spike",     "exploded",
+                                        "drift", "dead",      "corruption"};
   return names[static_cast<std::size_t>(kind)];
 }
 constexpr std::string_view name_of(VerdictAction action) {
-  constexpr std::string_view names[] = {"none", "redo", "clip", "skip", "stop", "rollback", "evict"};
+  constexpr std::string_view names[] = {"none", "redo",     "clip",  "skip",
+                                        "stop", "rollback", "evict", "save_and_stop"};
   return names[static_cast<std::size_t>(action)];
 }
 constexpr std::string_view name_of(VerdictSubject subject) {

@@ -41,8 +41,8 @@ SavePlan save_plan(const Config& config) {
   };
   plan.beside_steps = config.checkpoint.every_ms > 0 || comes_before_end(config.checkpoint.every_steps) ||
                       comes_before_end(config.checkpoint.ram_every_steps);
-  const bool may_go_back = config.verdict.preset == "guard" && config.verdict.on_spike == "rollback";
-  if (may_go_back && plan.intervals.ram_every_steps == CheckpointConfig::interval_auto)
+  if (config.verdict.asks_for_rollbacks() &&
+      plan.intervals.ram_every_steps == CheckpointConfig::interval_auto)
     plan.intervals.ram_every_steps = config.verdict.rollback_steps;
   return plan;
 }

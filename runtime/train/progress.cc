@@ -139,7 +139,9 @@ void Progress::judged(VerdictEvent verdict, const std::optional<Rollback>& rollb
   if (!writes_) return;
   if (rollback.has_value()) verdict.back_to_step = rollback->trusted_step;
   // The end of a run says its reason itself.
-  if (speaks_ && verdict.action != name_of(VerdictAction::stop)) print_message("{}", verdict.reason);
+  if (speaks_ && verdict.action != name_of(VerdictAction::stop) &&
+      verdict.action != name_of(VerdictAction::save_and_stop))
+    print_message("{}", verdict.reason);
   verdict.time_us = env_->wall_time_us();
   log_->write(verdict);
   if (setup_.write_hardware_record) setup_.write_hardware_record();

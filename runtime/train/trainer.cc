@@ -49,13 +49,24 @@ StepsEnd Trainer::run() {
   return {.how = *how};
 }
 
-StepsEnd Trainer::end_by_verdict(const Error& error, bool together) {
+StepsEnd Trainer::end_by_verdict(const Error& error, bool together, VerdictAction action) {
   // The error of the verdict counts, whatever becomes of the saves.
   if (error.code != ExitCode::communication) static_cast<void>(saves_.finish().ok());
-  const Result<void> left = together ? leave_steps() : Result<void>();
+  Result<void> left = together ? leave_steps() : Result<void>();
+  if (action == VerdictAction::save_and_stop) left = save_by_verdict();
   StepsEnd end = fault(left.ok() ? error : left.error());
   end.goes_back_together = together;
   return end;
+}
+
+// Saves the state that the step of the verdict began from. Returns an error where a peer is gone.
+Result<void> Trainer::save_by_verdict() {
+  if (parts_.worker.state().step == 0) return {};  // another start makes the same
+  const Result<void> saved =
+      saves_.save_at_end([this] { return parts_.stop.stop_requested() || time_is_up(); });
+  if (saved.ok() || rank_.communicator.abandoned()) return saved;
+  parts_.progress.say("the state before that step is not saved: " + saved.error().message);
+  return {};
 }
 
 StepsEnd Trainer::fault(const Error& error) {

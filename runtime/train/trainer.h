@@ -51,8 +51,8 @@ class Trainer {
   // Runs until the last step, a request to stop, a verdict, or an error. All ends but a fault are equal on all ranks.
   StepsEnd run();
   // Ends the steps by `error` after a verdict that all ranks have followed. `together`: all ranks go back without a new
-  // group, so that what is under way beside the steps ends first.
-  StepsEnd end_by_verdict(const Error& error, bool together);
+  // group, so that what is under way beside the steps ends first. `action`: of that verdict; it may ask for a save.
+  StepsEnd end_by_verdict(const Error& error, bool together, VerdictAction action);
 
  private:
   Result<StepsEnd::How> run_steps();
@@ -64,6 +64,7 @@ class Trainer {
   Result<void> evaluate();
   Result<bool> seal_for_another_start(const StepOutcome& outcome);
   Result<void> leave_steps();
+  Result<void> save_by_verdict();
   Result<StepsEnd::How> end(StepsEnd::How how);
   StepsEnd fault(const Error& error);
   // Keeps the first error that only this rank has (for example, its ledger has no room); the next vote

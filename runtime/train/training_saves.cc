@@ -364,9 +364,7 @@ void TrainingSaves::keep_what_is_needed() {
   const VerdictConfig& verdict = rank_.config.verdict;
   const RunState& state = worker.state();
   if (verdict.preset != "guard") return;
-  std::uint64_t needed = state.step;
-  if (verdict.on_spike == "rollback")
-    needed = std::min(needed, rollback_target(state.step + 1, verdict.rollback_steps));
+  std::uint64_t needed = std::min(state.step, needed_step(state.numbers, state.step + 1, verdict));
   const bool compares_replicas =
       worker.workload().audit_every_steps > 0 && worker.workload().lanes.ranks() > 1;
   if (compares_replicas && verdict.on_wrong_rank == "rollback") needed = std::min(needed, state.audited_step);

@@ -170,6 +170,11 @@ std::vector<BadPair> verdict_table() {
        "run.toml:5:42  error  verdict.on_spike = \"skip\" (run.toml:5:42) contradicts verdict.preset = "
        "\"watch\" (run.toml:5:22): only the preset guard does more than tell; set verdict.preset = "
        "\"guard\", or leave verdict.on_spike out"},
+      {"verdict = { preset = \"watch\", on_drift = \"stop\" }\n",
+       {},
+       "run.toml:5:42  error  verdict.on_drift = \"stop\" (run.toml:5:42) contradicts verdict.preset = "
+       "\"watch\" (run.toml:5:22): only the preset guard does more than tell; set verdict.preset = "
+       "\"guard\", or leave verdict.on_drift out"},
       {"verdict = { preset = \"off\" }\n",
        {{"verdict.on_spike", "clip"}},
        "command line  error  verdict.on_spike = \"clip\" (command line) contradicts verdict.preset = \"off\" "
@@ -210,7 +215,8 @@ TEST(CheckConfig, VerdictRulesNameBothKeys) {
   const std::string before = std::string(kRest) + "model = { layers = 2, heads = 4, width = 64 }\n";
   expect_problems(verdict_table(), before);
   for (const char* good : {"preset = \"watch\"", "preset = \"off\"", "on_spike = \"skip\", skips_max = 128",
-                           "window_steps = 64", "window_steps = 8, drift_steps = 0"}) {
+                           "preset = \"off\", on_nonfinite = \"save_and_stop\"", "window_steps = 64",
+                           "window_steps = 8, drift_steps = 0"}) {
     const auto result = load(before + "verdict = { " + good + " }\n", {});
     EXPECT_TRUE(result.ok()) << result.error().message;
   }

@@ -50,7 +50,7 @@ std::vector<StepNumbers> read_trace(const std::filesystem::path& path) {
   return steps;
 }
 
-// Adds a line for each step that is not fine. Numbers that are not finite are skipped, as the policy does.
+// Adds a line for each step that is not fine. Numbers that are not finite, or have exploded, are skipped, as the policy does.
 void judge_trace(const std::filesystem::path& path, std::string& verdicts) {
   NumbersHistory history;
   for (const StepNumbers& numbers : read_trace(path)) {
@@ -59,7 +59,7 @@ void judge_trace(const std::filesystem::path& path, std::string& verdicts) {
       verdicts += fmt::format("{} {} {} {}\n", path.stem().string(), numbers.step, name_of(verdict.kind),
                               verdict.of_norm ? "norm" : "loss");
     }
-    if (verdict.kind == VerdictKind::nonfinite) {
+    if (verdict.kind == VerdictKind::nonfinite || verdict.kind == VerdictKind::exploded) {
       history.skip(numbers.step);
     } else {
       history.add(numbers);

@@ -104,6 +104,88 @@ TEST(VerdictPolicy, ASpikeRollsBackWhileThatIsAllowed) {
   EXPECT_EQ(next_action({}, nonfinite, equal_attempts, config, 1), VerdictAction::skip);
 }
 
+// What has exploded is never applied: it is skipped as long as skips are left, unless on_spike says more.
+TEST(VerdictPolicy, WhatHasExplodedIsNotApplied) {
+  for (const char* on_spike : {"tell", "clip", "skip"}) {
+    EXPECT_EQ(action("guard", on_spike, VerdictKind::exploded, first_attempt), "redo");
+    EXPECT_EQ(action("guard", on_spike, VerdictKind::exploded, equal_attempts, 2), "skip") << on_spike;
+    EXPECT_EQ(action("guard", on_spike, VerdictKind::exploded, equal_attempts, 3), "stop") << on_spike;
+  }
+  EXPECT_EQ(action("guard", "stop", VerdictKind::exploded, equal_attempts), "stop");
+  EXPECT_EQ(action("guard", "save_and_stop", VerdictKind::exploded, equal_attempts), "save_and_stop");
+  EXPECT_EQ(action("watch", "tell", VerdictKind::exploded, first_attempt), "none");
+  const Verdict exploded{.kind = VerdictKind::exploded, .step = 41};
+  EXPECT_EQ(next_action({}, exploded, equal_attempts, {.on_spike = "rollback"}, 1), VerdictAction::rollback);
+  EXPECT_EQ(next_action({}, exploded, equal_attempts, {.on_spike = "rollback"}, 0), VerdictAction::skip);
+}
+
+TEST(VerdictPolicy, NumbersThatStayBadRollBackWhileThatIsAllowed) {
+  NumbersHistory history = steady_history(200);
+  for (const std::uint64_t step : {201u, 202u, 203u}) history.skip(step);
+  for (const VerdictKind kind : {VerdictKind::nonfinite, VerdictKind::exploded}) {
+    const Verdict bad{.kind = kind, .step = 204};
+    EXPECT_EQ(next_action(history, bad, equal_attempts, {}, 1), VerdictAction::rollback);
+    EXPECT_EQ(next_action(history, bad, equal_attempts, {}, 0), VerdictAction::stop);
+    for (const auto& [wanted, expected] :
+         {std::pair("stop", VerdictAction::stop), std::pair("save_and_stop", VerdictAction::save_and_stop)}) {
+      EXPECT_EQ(next_action(history, bad, equal_attempts, {.on_nonfinite = wanted}, 1), expected);
+    }
+  }
+  const Verdict nonfinite{.kind = VerdictKind::nonfinite, .step = 204};
+  for (const char* preset : {"watch", "off"}) {
+    EXPECT_EQ(next_action(history, nonfinite, first_attempt, {.preset = preset}, 1), VerdictAction::stop);
+    EXPECT_EQ(next_action(history, nonfinite, first_attempt,
+                          {.preset = preset, .on_nonfinite = "save_and_stop"}, 1),
+              VerdictAction::save_and_stop);
+  }
+}
+
+TEST(VerdictPolicy, ASpikeOrADriftMayEndTheRun) {
+  EXPECT_EQ(action("guard", "stop", VerdictKind::spike, first_attempt), "redo");
+  EXPECT_EQ(action("guard", "stop", VerdictKind::spike, equal_attempts), "stop");
+  EXPECT_EQ(action("guard", "save_and_stop", VerdictKind::spike, second_confirmed), "save_and_stop");
+  const Verdict drift{.kind = VerdictKind::drift, .step = 192};
+  for (const AttemptRecord& record : {first_attempt, equal_attempts}) {
+    const auto act = [&](const char* on_drift, int rollbacks_left) {
+      return next_action({}, drift, record, {.on_drift = on_drift}, rollbacks_left);
+    };
+    EXPECT_EQ(act("tell", 1), VerdictAction::none);
+    EXPECT_EQ(act("rollback", 1), VerdictAction::rollback);
+    EXPECT_EQ(act("rollback", 0), VerdictAction::none) << "the run goes on, as it would without the key";
+    EXPECT_EQ(act("stop", 1), VerdictAction::stop);
+    EXPECT_EQ(act("save_and_stop", 1), VerdictAction::save_and_stop);
+  }
+}
+
+TEST(VerdictPolicy, ARollbackGoesToBeforeTheFirstStepThatIsWrong) {
+  VerdictConfig config{.rollback_steps = 10};
+  NumbersHistory history = steady_history(300);
+  const auto target = [&](VerdictKind kind, std::uint64_t step) {
+    return rollback_target(history, {.kind = kind, .step = step}, config);
+  };
+  EXPECT_EQ(target(VerdictKind::spike, 301), 290U);
+  EXPECT_EQ(target(VerdictKind::nonfinite, 301), 290U) << "nothing was skipped";
+  EXPECT_EQ(target(VerdictKind::drift, 320), 270U) << "the first of 32 steps is 289";
+  for (const std::uint64_t step : {100u, 221u, 290u, 305u}) history.skip(step);
+  EXPECT_EQ(target(VerdictKind::nonfinite, 311), 210U) << "step 100 has left the window";
+  EXPECT_EQ(target(VerdictKind::exploded, 311), 210U);
+  EXPECT_EQ(target(VerdictKind::spike, 311), 300U);
+  config.drift_steps = 400;
+  EXPECT_EQ(target(VerdictKind::drift, 320), 0U);
+}
+
+TEST(VerdictPolicy, AStateIsNeededForWhatMayGoBack) {
+  NumbersHistory history = steady_history(300);
+  const VerdictConfig standard{.rollback_steps = 10};
+  EXPECT_EQ(needed_step(history, 301, standard), 301U);
+  EXPECT_EQ(needed_step(history, 301, {.on_spike = "rollback", .rollback_steps = 10}), 290U);
+  EXPECT_EQ(needed_step(history, 301, {.on_drift = "rollback", .rollback_steps = 10}), 250U);
+  history.skip(283);
+  EXPECT_EQ(needed_step(history, 301, standard), 270U);
+  EXPECT_EQ(needed_step(history, 301, {.on_nonfinite = "stop", .rollback_steps = 10}), 301U);
+  EXPECT_EQ(needed_step(history, 301, {.preset = "watch", .rollback_steps = 10}), 301U);
+}
+
 TEST(VerdictPolicy, ARollbackGoesToTheLastButOneMultiple) {
   EXPECT_EQ(rollback_target(1, 10), 0U);
   EXPECT_EQ(rollback_target(20, 10), 0U);
@@ -121,6 +203,8 @@ TEST(VerdictPolicy, ActionsHaveNames) {
   EXPECT_EQ(name_of(VerdictAction::stop), "stop");
   EXPECT_EQ(name_of(VerdictAction::rollback), "rollback");
   EXPECT_EQ(name_of(VerdictAction::evict), "evict");
+  EXPECT_EQ(name_of(VerdictAction::save_and_stop), "save_and_stop");
+  EXPECT_EQ(name_of(VerdictKind::exploded), "exploded");
   EXPECT_EQ(name_of(VerdictKind::corruption), "corruption");
   EXPECT_EQ(name_of(VerdictSubject::grad_norm), "grad_norm");
   EXPECT_EQ(name_of(VerdictSubject::state), "state");
@@ -141,6 +225,7 @@ TEST(VerdictPolicy, HardwareLeavesWhereItHasToAndCan) {
        {Case{none, recovered, false, none, none}, Case{skip, recovered, false, skip, skip},
         Case{none, recovered, true, none, evict}, Case{skip, recovered, true, skip, evict},
         Case{rollback, recovered, true, rollback, evict}, Case{stop, recovered, true, stop, stop},
+        Case{save_and_stop, recovered, true, save_and_stop, save_and_stop},
         Case{none, lasts, false, stop, evict}, Case{none, lasts, true, stop, evict},
         Case{none, corrupted, false, rollback, evict}, Case{none, corrupted, true, rollback, evict}}) {
     HardwareFault fault{.state = each.state, .is_repeated = each.is_repeated};
@@ -149,7 +234,8 @@ TEST(VerdictPolicy, HardwareLeavesWhereItHasToAndCan) {
     EXPECT_EQ(action_on_hardware(each.otherwise, fault), each.leaves);
   }
   EXPECT_FALSE(ends_steps(none) || ends_steps(skip) || ends_steps(clip) || ends_steps(redo));
-  EXPECT_TRUE(ends_steps(stop) && ends_steps(rollback) && ends_steps(evict));
+  EXPECT_TRUE(ends_steps(stop) && ends_steps(save_and_stop) && ends_steps(rollback) && ends_steps(evict));
+  EXPECT_TRUE(ends_run(stop) && ends_run(save_and_stop) && !ends_run(rollback));
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ TEST(Judge, SpikesAreFarAboveTheWindow) {
   EXPECT_EQ(norm.kind, VerdictKind::spike);
   EXPECT_TRUE(norm.of_norm);
   EXPECT_DOUBLE_EQ(norm.median, 1.0);
-  EXPECT_EQ(kind_of(history, numbers_at(201, std::numeric_limits<double>::max(), 1e300)), "spike");
+  EXPECT_EQ(kind_of(history, numbers_at(201, std::numeric_limits<double>::max(), 1e300)), "exploded");
 }
 
 TEST(Judge, ThresholdsOfTheConfigWin) {
@@ -60,13 +60,47 @@ TEST(Judge, ThresholdsOfTheConfigWin) {
 }
 
 TEST(Judge, FewStepsGiveNoScore) {
-  EXPECT_EQ(kind_of(steady_history(31), numbers_at(32, 100.0, 1e6)), "fine");
-  EXPECT_EQ(kind_of(steady_history(32), numbers_at(33, 100.0, 1e6)), "spike");
+  EXPECT_EQ(kind_of(steady_history(31), numbers_at(32, 100.0, 1e2)), "fine");
+  EXPECT_EQ(kind_of(steady_history(32), numbers_at(33, 100.0, 1e2)), "spike");
   VerdictConfig small;
   small.window_steps = 8;
   small.drift_steps = 0;
-  EXPECT_EQ(kind_of(steady_history(7, 8), numbers_at(8, 100.0, 1e6), small), "fine");
-  EXPECT_EQ(kind_of(steady_history(8, 8), numbers_at(9, 100.0, 1e6), small), "spike");
+  EXPECT_EQ(kind_of(steady_history(7, 8), numbers_at(8, 100.0, 1e2), small), "fine");
+  EXPECT_EQ(kind_of(steady_history(8, 8), numbers_at(9, 100.0, 1e2), small), "spike");
+}
+
+// The medians are 3 and 1.
+TEST(Judge, WhatIsManyTimesTheUsualHasExploded) {
+  const NumbersHistory history = steady_history(128);
+  EXPECT_EQ(kind_of(history, numbers_at(129, 299.0, 1.0)), "spike");
+  const Verdict loss = verdict_of(history, numbers_at(129, 1e10, 1e9), {});
+  EXPECT_EQ(loss.kind, VerdictKind::exploded);
+  EXPECT_FALSE(loss.of_norm);
+  EXPECT_DOUBLE_EQ(loss.score, 1e10 / 3.0);
+  EXPECT_DOUBLE_EQ(loss.median, 3.0);
+  EXPECT_EQ(kind_of(history, numbers_at(129, 3.0, 999.0)), "spike");
+  const Verdict norm = verdict_of(history, numbers_at(129, 3.0, 1001.0), {});
+  EXPECT_EQ(norm.kind, VerdictKind::exploded);
+  EXPECT_TRUE(norm.of_norm);
+  VerdictConfig config;
+  config.explosion_factor = 0.0;
+  EXPECT_EQ(kind_of(history, numbers_at(129, 1e10, 1e9), config), "spike");
+  config = {.preset = "off"};
+  EXPECT_EQ(kind_of(history, numbers_at(129, 1e10, 1e9), config), "fine");
+}
+
+TEST(Judge, ALossMayExplodeAtTheSecondStep) {
+  EXPECT_EQ(kind_of({}, numbers_at(1, 1e10, 1.0)), "fine") << "nothing says what is usual";
+  EXPECT_EQ(kind_of(steady_history(1), numbers_at(2, 1e10, 1.0)), "exploded");
+  EXPECT_EQ(kind_of(steady_history(31), numbers_at(32, 3.0, 1e9)), "fine") << "a norm needs more steps";
+}
+
+// A model that has learnt its data by heart has losses near 0, and other data are no explosion.
+TEST(Judge, ASmallLossIsNoMeasureOfAnExplosion) {
+  NumbersHistory history;
+  for (std::uint64_t step = 1; step <= 128; ++step) history.add(numbers_at(step, 0.01, 1.0));
+  EXPECT_EQ(kind_of(history, numbers_at(129, 11.0, 1.0)), "spike");
+  EXPECT_EQ(kind_of(history, numbers_at(129, 101.0, 1.0)), "exploded");
 }
 
 // Equal losses have no spread; the floor is what keeps the last bits from being spikes.

@@ -132,6 +132,13 @@ TEST(NumbersLog, SaysWhatBecameOfAllOtherSteps) {
   EXPECT_EQ(log.numbers().compared_steps(), 4U);
 }
 
+TEST(NumbersLog, SaysThatARunWasSavedAndEnded) {
+  VerdictLines log;
+  log.verdict({.step = 9, .what = "exploded", .action = "skip", .attempts = 2});
+  log.verdict({.step = 64, .what = "drift", .action = "save_and_stop", .attempts = 1});
+  EXPECT_EQ(summary_of(log.numbers()), "1 step skipped (9), ended by the numbers of step 64");
+}
+
 TEST(NumbersLog, ListsFewSteps) {
   EXPECT_EQ(list_of({}), "");
   EXPECT_EQ(list_of({1, 2, 3, 4, 5, 6, 7, 8}), "1, 2, 3, 4, 5, 6, 7, 8");

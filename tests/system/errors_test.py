@@ -1746,9 +1746,14 @@ class Errors(unittest.TestCase):
         self.expect(self.mpirun(2, "train", "run.toml", "--training.steps=50", "--verdict.audit_every_steps=1",
                                 environment={"HOLDFAST_FAULTS": faults}))
 
+    def test_ends_by_verdict(self):
+        words = ["--training.steps=60", "--optimizer.schedule=constant", "--verdict.on_spike=save_and_stop", "--verdict.norm_score=1", "--verdict.drift_steps=0"]
+        spoiled = ",".join(f"data.sample@{sample}=scramble" for sample in range(160, 164))
+        self.expect(self.train(*words, environment={"HOLDFAST_FAULTS": spoiled}))
+
     def test_not_finite(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--optimizer.learning_rate=100", "--optimizer.gradient_clip=0",
-                                "--training.steps=50"))
+                                "--training.steps=50", "--verdict.explosion_factor=0"))
         status = json.loads((self.run_directory / "status.json").read_text())
         self.assertEqual((status["state"], status["exit_code"]), ("failed", 20))
 

@@ -227,6 +227,106 @@ class RollbackTest(unittest.TestCase):
             self.assertIn("comparison same bits", harness.program_output("replay", str(run.directory), f"--step={step}"))
 
 
+class StaysBadTest(unittest.TestCase):
+    """Numbers that are bad once more than may be skipped take the run back to before the first of them, and then end it."""
+    LANES, PER_STEP, BAD = 4, 16, 27
+    OPTIONS = ["--training.steps=45", "--training.sequence_length=64", "--parallel.lanes=4", "--verdict.window_steps=16", "--verdict.drift_steps=0",
+               "--verdict.skips_max=1", "--verdict.rollback_steps=5"]
+    TOO_FAST = ["--optimizer.learning_rate=100", "--optimizer.gradient_clip=0"]
+
+    def setUp(self):
+        self.scene = harness.Scene(lanes=LANES)
+        self.addCleanup(self.scene.close)
+
+    def train(self, name, ranks, kill="", options=(), starts=1, bad_steps=2):
+        run = self.scene.run(name, [*self.OPTIONS, *options])
+        spoiled = ",".join(f"data.sample@{(step - 1) * self.PER_STEP + 6}=nan" for step in range(self.BAD, self.BAD + bad_steps))
+        for start in range(starts):
+            faults = [spoiled, kill if start == 0 else ""]
+            outcome = run.start(ranks, faults=",".join(filter(None, faults)))
+            outcome.wait()
+            if run.finished():
+                break
+        return run, outcome
+
+    def test_bits_depend_on_neither_layout_nor_deaths(self):
+        alone, outcome = self.train("alone", 1)
+        self.assertTrue(alone.finished(), outcome.tail())
+        self.assertEqual([(each["step"], each["kind"], each["action"], each.get("back_to_step")) for each in alone.events("verdict")],
+                         [(27, "nonfinite", "skip", None), (28, "nonfinite", "rollback", 20)])
+        recovery, = alone.events("recovery")
+        self.assertEqual((recovery["reason"], recovery["lost_steps"]), ("rollback", 27 - recovery["resumed_from_step"]))
+        self.assertRegex(outcome.output(), "the run goes back to step 20 and on from there without the batches of steps 21 to 28")
+        for name, ranks, kill, options, starts in [
+                ("four", 4, "", [], 1),
+                ("pipeline", 4, "step.begin@26:3=kill", ["--parallel.pipeline=2", "--checkpoint.every_steps=8"], 1),
+                ("skipped", 2, "step.after_vote@27:1=kill", [], 1),
+                ("writer", 2, "generation.before_publish:0=kill", [], 1),
+                ("restarted", 1, "rollback.begin=kill", [], 2)]:
+            with self.subTest(name=name):
+                run, outcome = self.train(name, ranks, kill, options, starts)
+                self.assertTrue(run.finished(), outcome.tail())
+                self.assertEqual(run.digest(), alone.digest())
+
+    def test_ends_where_no_rollback_is_left_or_wanted(self):
+        """At a rate that is much too high, so that other data help nothing."""
+        for name, options, rollbacks in [("three", [], 3), ("none", ["--verdict.rollbacks_max=0"], 0), ("stop", ["--verdict.on_nonfinite=stop"], 0)]:
+            with self.subTest(name=name):
+                run = self.scene.run(name, [*self.OPTIONS, *self.TOO_FAST, *options])
+                outcome = run.start(2)
+                outcome.expect_exit(20)
+                actions = [each["action"] for each in run.events("verdict")]
+                self.assertEqual((actions.count("rollback"), actions[-1]), (rollbacks, "stop"), actions)
+                self.assertRegex(outcome.output(), "the update was not made. Lower optimizer.learning_rate or start again from an older checkpoint")
+
+    def test_a_loss_that_explodes_is_not_applied(self):
+        run = self.scene.run("exploded", [*self.OPTIONS, *self.TOO_FAST])
+        run.start(1).expect_exit(20)
+        exploded = [each for each in run.events("verdict") if each["kind"] == "exploded"]
+        self.assertEqual((exploded[0]["step"], exploded[0]["action"]), (2, "skip"), exploded)
+        self.assertRegex(exploded[0]["reason"], "the loss is .* times the usual one")
+
+
+class EndsTest(unittest.TestCase):
+    """A verdict ends the run because the config says so."""
+    OPTIONS = [*RollbackTest.OPTIONS[:-2], "--checkpoint.every_steps=16", "--checkpoint.ram_every_steps=0"]
+
+    def setUp(self):
+        self.scene = harness.Scene(lanes=LANES)
+        self.addCleanup(self.scene.close)
+
+    def test_a_spike(self):
+        first = (RollbackTest.SPIKE - 1) * RollbackTest.PER_STEP
+        spoiled = ",".join(f"data.sample@{sample}=scramble" for sample in range(first, first + RollbackTest.PER_STEP))
+        for action, saved in [("stop", "step-00000032"), ("save_and_stop", "step-00000040")]:
+            with self.subTest(action=action):
+                run = self.scene.run(action, [*self.OPTIONS, f"--verdict.on_spike={action}"])
+                for start in range(2):  # the second one comes to the same step
+                    outcome = run.start(2, faults=spoiled)
+                    outcome.expect_exit(20)
+                    self.assertEqual([(each["step"], each["kind"], each["action"]) for each in run.events("verdict")], [(41, "spike", action)] * (start + 1))
+                    self.assertRegex(outcome.output(), rf'the run ends here \(verdict.on_spike = "{action}"\). Look at the step first')
+                    self.assertEqual(run.checkpoints()[-1].name, saved)
+                status = json.loads((run.directory / "status.json").read_text())
+                self.assertEqual((status["state"], status["step"], status["exit_code"]), ("failed", 40, 20))
+                run.overrides[-1] = "--verdict.on_spike=tell"
+                run.start(1, faults=spoiled).expect_exit(0)
+
+    def test_a_drift(self):
+        """Hardly anything is learnt, so the median of eight losses goes up and down, and each rise counts."""
+        drifts = [*self.OPTIONS, "--optimizer.learning_rate=1e-9", "--verdict.drift_steps=8", "--verdict.drift_rise=0", "--verdict.loss_score=99"]
+        digests = {}
+        for action, options, code in [("none", [], 0), ("rollback", ["--verdict.on_drift=rollback", "--verdict.rollback_steps=4"], 0),
+                                      ("stop", ["--verdict.on_drift=stop"], 20), ("save_and_stop", ["--verdict.on_drift=save_and_stop"], 20)]:
+            for ranks, kill in [(1, ""), (2, "step.begin@20:1=kill")] if action == "rollback" else [(1, "")]:
+                run = self.scene.run(f"{action}-{ranks}", [*drifts, *options])
+                run.start(ranks, faults=kill).expect_exit(code)
+                verdict = run.events("verdict")[0]
+                self.assertEqual((verdict["kind"], verdict["action"]), ("drift", action))
+                if code == 0:
+                    self.assertEqual(digests.setdefault(action, run.digest()), run.digest())
+
+
 class WrongRankTest(unittest.TestCase):
     """A rank that computes wrong numbers for good leaves, and what it computed since its last good audit goes, too."""
     OPTIONS = ["--training.steps=60", "--training.sequence_length=64", "--parallel.lanes=4", "--verdict.audit_every_steps=7"]

@@ -78,6 +78,7 @@ struct Outcome {
   std::vector<VerdictEvent> verdicts = {};
   std::uint64_t ended_at = 0;  // step whose verdict ended the run; 0: none
   std::vector<int> leaving_ranks = {};
+  std::optional<Rollback> rollback = {};
   std::vector<HardwareRecord> hardware = {};  // by rank
 };
 
@@ -117,6 +118,7 @@ Outcome make_steps(const Disturbed& run) {
                  if (first && made.ends_steps) {
                    outcome.ended_at = made.step;
                    outcome.leaving_ranks = made.leaving_ranks;
+                   outcome.rollback = made.rollback;
                  }
                  if (made.ends_steps) break;
                }
@@ -365,15 +367,61 @@ TEST(SuspiciousStep, NamesTheTensorOfASpike) {
   }
 }
 
-TEST(SuspiciousStep, EndsTheRunWhereTooManyWereSkipped) {
-  const Outcome found = make_steps({.steps = 8, .spoil = [](Spoiler& spoiler, Worker& worker, int step) {
-                                      if (step > 2) spoiler.spoil(worker, all_products);
-                                    }});
+// Numbers that are not finite from the third step on.
+Outcome stay_bad(const std::function<void(Config&)>& settings) {
+  return make_steps(
+      {.steps = 8, .settings = settings, .spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+         if (step > 2) spoiler.spoil(worker, all_products);
+       }});
+}
+
+TEST(SuspiciousStep, GoesBackWhereTooManyWereSkipped) {
+  const Outcome found = stay_bad([](Config& config) { config.verdict.rollback_steps = 1; });
   EXPECT_THAT(found.skipped, testing::ElementsAre(3, 4, 5));
   EXPECT_EQ(found.ended_at, 6);
   ASSERT_EQ(found.verdicts.size(), 4);
-  EXPECT_EQ(found.verdicts.back().action, "stop");
-  EXPECT_THAT(found.verdicts.back().reason, testing::HasSubstr("expected finite numbers"));
+  EXPECT_EQ(found.verdicts.back().action, "rollback");
+  EXPECT_THAT(
+      found.verdicts.back().reason,
+      testing::HasSubstr("goes back to step 1 and on from there without the batches of steps 2 to 6"));
+  EXPECT_EQ(found.rollback->trusted_step, 1U) << "the last but one before step 3";
+  EXPECT_EQ(found.rollback->data_cursor, 6U * 2U * 4U);
+}
+
+TEST(SuspiciousStep, EndsTheRunWhereTooManyWereSkippedAndItMayNotGoBack) {
+  for (const char* key : {"rollbacks_max", "on_nonfinite"}) {
+    const Outcome found = stay_bad([&](Config& config) {
+      if (key == std::string_view("rollbacks_max")) config.verdict.rollbacks_max = 0;
+      if (key == std::string_view("on_nonfinite")) config.verdict.on_nonfinite = "stop";
+    });
+    EXPECT_EQ(found.ended_at, 6);
+    ASSERT_EQ(found.verdicts.size(), 4);
+    EXPECT_EQ(found.verdicts.back().action, "stop");
+    EXPECT_THAT(found.verdicts.back().reason, testing::HasSubstr("expected finite numbers"));
+    EXPECT_FALSE(found.rollback.has_value());
+    EXPECT_EQ(found.weights, undisturbed(1, 2).weights);
+  }
+}
+
+TEST(SuspiciousStep, SaysWhichKeyEndsTheRun) {
+  const Outcome found = stay_bad([](Config& config) { config.verdict.on_nonfinite = "save_and_stop"; });
+  EXPECT_EQ(found.verdicts.back().action, "save_and_stop");
+  EXPECT_THAT(found.verdicts.back().reason,
+              testing::HasSubstr("the state before it is saved, and the run ends here "
+                                 "(verdict.on_nonfinite = \"save_and_stop\")"));
+}
+
+// Products that are much too large give a loss that is finite, and of which no update is made.
+TEST(SuspiciousStep, IsSkippedWhereItsNumbersExplode) {
+  const auto change = [](float) { return 1e9F; };
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if (step == 3) spoiler.spoil(worker, all_products);
+  };
+  const Outcome found = make_steps({.steps = 3, .change = change, .spoil = spoil});
+  ASSERT_EQ(found.verdicts.size(), 1);
+  EXPECT_EQ(found.verdicts[0].what, "exploded") << found.verdicts[0].reason;
+  EXPECT_EQ(found.verdicts[0].action, "skip");
+  EXPECT_TRUE(found.verdicts[0].tensor.has_value());
   EXPECT_EQ(found.weights, undisturbed(1, 2).weights);
 }
 
