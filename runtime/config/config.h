@@ -133,6 +133,7 @@ struct VerdictConfig {
   std::int64_t skips_max = 3;              // steps skipped within the window
   std::int64_t rollback_steps = 50;        // a roll-back goes to the last but one multiple of this
   std::int64_t rollbacks_max = 3;          // within ten times as many steps
+  double rate_after_rollback = 1.0;        // factor of the learning rate after each roll-back
   std::string on_wrong_rank = "rollback";  // lasting wrong numbers: "rollback", "continue"
   std::int64_t audit_every_steps = interval_auto;  // interval of lane audits; 0 = none
   std::int64_t findings_window_ms = 86'400'000;    // a second finding within it evicts; 0 = never

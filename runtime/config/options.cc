@@ -345,6 +345,9 @@ std::vector<Option> verdict_options() {
       integer("verdict.rollbacks_max", HF_FIELD(verdict.rollbacks_max), "", {0, 1024}, kNumeric,
               "So many roll-backs are made within ten times verdict.rollback_steps; after that a spike or a "
               "drift is told only, and numbers that are not finite end the run"),
+      real("verdict.rate_after_rollback", HF_FIELD(verdict.rate_after_rollback), "", {1e-6, 1}, kNumeric,
+           "Factor of the learning rate of all steps after a roll-back, again at each one; 1 = the rate "
+           "stays"),
       choice("verdict.on_wrong_rank", HF_FIELD(verdict.on_wrong_rank), {"rollback", "continue"}, kSafe,
              "When a rank computes wrong numbers for good: rollback = the run goes back to a state that is "
              "older than its last audit that agreed; continue = what it computed since stays"),

@@ -39,4 +39,9 @@ double learning_rate_at(const OptimizerConfig& optimizer, std::int64_t step, std
   return peak;  // constant
 }
 
+double rate_after_rollbacks(double rate, double factor, std::uint64_t rollbacks) {
+  for (std::uint64_t i = 0; i < rollbacks; ++i) rate *= factor;
+  return rate;
+}
+
 }  // namespace holdfast::optim

@@ -15,4 +15,7 @@ namespace holdfast::optim {
 // own arithmetic order.
 double learning_rate_at(const OptimizerConfig& optimizer, std::int64_t step, std::int64_t steps);
 
+// Returns the rate after so many roll-backs, each of which multiplies it by `factor` (verdict.rate_after_rollback).
+double rate_after_rollbacks(double rate, double factor, std::uint64_t rollbacks);
+
 }  // namespace holdfast::optim

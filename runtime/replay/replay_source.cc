@@ -48,6 +48,18 @@ struct ChosenConfig {
   Config config;
 };
 
+// Returns whether a run with this config may have made the step with this learning rate, which roll-backs lower.
+bool may_have_rate(const Config& config, std::uint64_t step, double learning_rate) {
+  constexpr std::uint64_t rollbacks_tried = 64;
+  const double scheduled =
+      learning_rate_at(config.optimizer, static_cast<std::int64_t>(step), config.training.steps);
+  for (std::uint64_t rollbacks = 0; rollbacks <= rollbacks_tried; ++rollbacks) {
+    const double rate = rate_after_rollbacks(scheduled, config.verdict.rate_after_rollback, rollbacks);
+    if (is_same_number(learning_rate, rate)) return true;
+  }
+  return false;
+}
+
 Result<ChosenConfig> choose_config(Env& env, const std::vector<StoredText>& texts, std::uint64_t step,
                                    double learning_rate) {
   std::optional<ChosenConfig> first;
@@ -55,9 +67,7 @@ Result<ChosenConfig> choose_config(Env& env, const std::vector<StoredText>& text
     HF_TRY(const LoadedConfig loaded, load_stored_config(env, each.text, each.place));
     const Config& config = loaded.config;
     if (!first.has_value()) first = ChosenConfig{.source = each, .config = config};
-    const double rate =
-        learning_rate_at(config.optimizer, static_cast<std::int64_t>(step), config.training.steps);
-    if (is_same_number(learning_rate, rate)) return ChosenConfig{.source = each, .config = config};
+    if (may_have_rate(config, step, learning_rate)) return ChosenConfig{.source = each, .config = config};
   }
   return *first;
 }

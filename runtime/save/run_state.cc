@@ -68,6 +68,13 @@ bool take_jump(RunState& state) {
   return true;
 }
 
+std::uint64_t rollbacks_before(const RunState& state, std::uint64_t step) {
+  std::uint64_t rollbacks = 0;
+  for (const DataJump& jump : state.jumps)
+    if (jump.at_step < step) rollbacks += jump.times;
+  return rollbacks;
+}
+
 void put_state(const RunState& state, Manifest& manifest) {
   manifest.run_id = state.run_id;
   manifest.generation = state.generation;

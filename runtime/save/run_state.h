@@ -41,6 +41,9 @@ struct RunState {
 // has begun reads on from the wrong place.
 bool take_jump(RunState& state);
 
+// Returns how many roll-backs left out batches before step `step`, by what the state knows.
+std::uint64_t rollbacks_before(const RunState& state, std::uint64_t step);
+
 // Keys of a manifest's values.
 inline constexpr const char *numbers_key = "numbers", *jumps_key = "data_jumps",
                             *audited_step_key = "audited_step";

@@ -6,7 +6,6 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/device/device_span.h"
 #include "runtime/integrity/step_check.h"
-#include "runtime/optim/schedule.h"
 #include "runtime/train/step_attempt.h"
 
 namespace holdfast::train {
@@ -62,8 +61,7 @@ StepOutcome outcome_of(Worker& worker, const Ballot& sums, const CheckedStep& ch
   return {.step = step,
           .loss = checked.attempt.numbers.loss,
           .grad_norm = checked.attempt.numbers.grad_norm,
-          .learning_rate = learning_rate_at(worker.rank().config.optimizer, static_cast<std::int64_t>(step),
-                                            worker.rank().config.training.steps),
+          .learning_rate = learning_rate_of(worker, step),
           .stop = sums.stops > 0,
           .grow = sums.grows > 0,
           .starts_ranks = sums.starts_ranks > 0,

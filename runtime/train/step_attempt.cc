@@ -176,9 +176,8 @@ Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earli
 
 // Returns the factors that the last update of this rank should have had, computed from the step once more.
 UpdateFactors right_factors(const Worker& worker, UpdateScalars scalars) {
-  const Config& config = worker.rank().config;
-  scalars.learning_rate = learning_rate_at(config.optimizer, scalars.step, config.training.steps);
-  return update_factors(config.optimizer, scalars);
+  scalars.learning_rate = learning_rate_of(worker, static_cast<std::uint64_t>(scalars.step));
+  return update_factors(worker.rank().config.optimizer, scalars);
 }
 
 bool made_wrong_update(Worker& worker) {
@@ -234,6 +233,14 @@ std::uint64_t recent_rollbacks(const Worker& worker) {
 }
 
 }  // namespace
+
+double learning_rate_of(const Worker& worker, std::uint64_t step) {
+  const Config& config = worker.rank().config;
+  const double scheduled =
+      learning_rate_at(config.optimizer, static_cast<std::int64_t>(step), config.training.steps);
+  return rate_after_rollbacks(scheduled, config.verdict.rate_after_rollback,
+                              rollbacks_before(worker.state(), step));
+}
 
 Result<VotedStep> attempt_step(Worker& worker, const StepRequest& request) {
   LaneOutcome lanes{.data = {}, .failure = request.trouble};

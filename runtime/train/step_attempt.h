@@ -18,6 +18,9 @@ struct VotedStep {
   Attempt attempt = {};
 };
 
+// Returns the learning rate of the update that makes step `step`, as the schedule and the roll-backs before it say.
+double learning_rate_of(const Worker& worker, std::uint64_t step);
+
 // Makes the first attempt at the next step. Errors: trouble or a loader error of some rank (agreed: all ranks
 // return it), communication (a peer is gone: this rank must leave).
 Result<VotedStep> attempt_step(Worker& worker, const StepRequest& request);

@@ -81,5 +81,11 @@ TEST(Schedule, ARunShorterThanItsWarmUpOnlyWarmsUp) {
   EXPECT_DOUBLE_EQ(learning_rate_at(schedule("wsd"), 4, 4), 0.2);
 }
 
+TEST(Schedule, EachRollbackLowersTheRate) {
+  EXPECT_EQ(rate_after_rollbacks(0.3, 1.0, 3), 0.3);
+  EXPECT_EQ(rate_after_rollbacks(0.3, 0.5, 0), 0.3);
+  EXPECT_EQ(rate_after_rollbacks(0.4, 0.5, 3), 0.05);
+}
+
 }  // namespace
 }  // namespace holdfast::test

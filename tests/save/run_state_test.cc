@@ -42,6 +42,16 @@ TEST(RunState, AJumpIsTakenAtItsStepAlone) {
   EXPECT_EQ(state.data_cursor, 716U);
 }
 
+// A state that is older than the step that the run goes back to has the rate of before up to that step.
+TEST(RunState, CountsTheRollbacksBeforeAStep) {
+  RunState state;
+  state.jumps = {{.at_step = 20, .data_cursor = 700}, {.at_step = 30, .data_cursor = 900, .times = 2}};
+  EXPECT_EQ(rollbacks_before(state, 20), 0U);
+  EXPECT_EQ(rollbacks_before(state, 21), 1U);
+  EXPECT_EQ(rollbacks_before(state, 30), 1U);
+  EXPECT_EQ(rollbacks_before(state, 31), 3U);
+}
+
 TEST(RunState, DamageIsASentence) {
   Manifest manifest;
   put_state({.run_id = "run", .step = 40}, manifest);

@@ -279,6 +279,20 @@ class StaysBadTest(unittest.TestCase):
                 self.assertEqual((actions.count("rollback"), actions[-1]), (rollbacks, "stop"), actions)
                 self.assertRegex(outcome.output(), "the update was not made. Lower optimizer.learning_rate or start again from an older checkpoint")
 
+    def test_a_lower_rate_goes_on(self):
+        """Each roll-back takes a thousandth of the rate, in every layout and after a death."""
+        options = [*self.TOO_FAST, "--optimizer.schedule=constant", "--verdict.rate_after_rollback=1e-3"]
+        digests = set()
+        for name, ranks, kill, starts in [("alone", 1, "", 1), ("two", 2, "step.begin@30:1=kill", 1), ("restarted", 1, "step.end@31=kill", 2)]:
+            run, outcome = self.train(name, ranks, kill, options, starts, bad_steps=0)
+            self.assertTrue(run.finished(), outcome.tail())
+            made = {event["step"]: event["learning_rate"] for event in run.events("step")}
+            times = sum(each["action"] == "rollback" for each in run.events("verdict"))
+            self.assertGreater(times, 0)
+            self.assertAlmostEqual(made[45], 100 * 1e-3 ** times)
+            digests.add(run.digest())
+        self.assertEqual(len(digests), 1)
+
     def test_a_loss_that_explodes_is_not_applied(self):
         run = self.scene.run("exploded", [*self.OPTIONS, *self.TOO_FAST])
         run.start(1).expect_exit(20)
