@@ -1,5 +1,5 @@
 // TrainRun implements train_run.h: it holds the state of a rank from its start to its end, and carries out the
-// phases of its session (session.h). train_run.cc has the path to the first step and through the epochs,
+// phases of its session (session_phase.h). train_run.cc has the path to the first step and through the epochs,
 // train_run_state.cc the sources of their state, train_run_recovery.cc the path from a death to the next epoch,
 // train_run_growth.cc the joining of new ranks, train_run_log.cc the log, train_run_rollback.cc verdicts that take the run back, train_run_domains.cc the parts for a
 // run.directory that is local to each host. No other file includes it.
@@ -17,7 +17,7 @@
 #include "parallel/comm/agreement.h"
 #include "runtime/elastic/prepare.h"
 #include "runtime/elastic/recovery_plan.h"
-#include "runtime/elastic/session.h"
+#include "runtime/elastic/session_phase.h"
 #include "runtime/elastic/source.h"
 #include "runtime/elastic/train_run.h"
 #include "runtime/elastic/train_run_parts.h"

@@ -1,5 +1,5 @@
 // Tests the phases of a session: what follows which, and how a phase ends that met a fault.
-#include "runtime/elastic/session.h"
+#include "runtime/elastic/session_phase.h"
 
 #include <gtest/gtest.h>
 

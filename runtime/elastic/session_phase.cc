@@ -1,4 +1,4 @@
-#include "runtime/elastic/session.h"
+#include "runtime/elastic/session_phase.h"
 
 #include <array>
 
