@@ -39,7 +39,7 @@ Error TrainRun::refused(const std::string& what) {
            "lower threads, or raise the limit",
            launched_.communicator.rank(), launched_.env.host_name(), what);
   recovery_.system_refused = true;
-  if (!others_can_go_on()) world().communicator.abandon();
+  if (!others_can_go_on()) group_.world().communicator.abandon();
   return error;
 }
 
@@ -72,7 +72,7 @@ Result<PhaseOutcome> TrainRun::run_phase(SessionPhase phase, const Error& fault)
 }
 
 Result<ExitCode> TrainRun::run() {
-  SessionPhase phase = is_joiner() ? SessionPhase::admit : SessionPhase::start;
+  SessionPhase phase = group_.is_joiner() ? SessionPhase::admit : SessionPhase::start;
   Error fault;  // the newest
   bool has_finished = false;
   while (phase != SessionPhase::end) {
@@ -96,7 +96,7 @@ Result<ExitCode> TrainRun::run() {
 // Has this rank, which is fit, go on without those that are not: they leave, as ranks that die.
 void TrainRun::follow_unfit_peers(const Error& fault) {
   if (fault.reach == Reach::peers && launched_.membership != nullptr && !recovery_.joins)
-    world().communicator.abandon();
+    group_.world().communicator.abandon();
 }
 
 // Returns the error that the run ends with. What is unfit on some hosts, or now, is no fault of the run's own inputs:
@@ -107,18 +107,15 @@ Error TrainRun::error_of_run(const Error& fault) const {
   return is_own ? fault : with_code(ExitCode::communication, fault);
 }
 
-Waiter TrainRun::waiter() const {
-  return waiter_for(launched_, setup_.config, recovery_.record.has_value());
-}
-
 Result<PhaseOutcome> TrainRun::start() {
   enter(launched_.watch, Phase::start_up, 0);
   if (launched_.membership != nullptr && count_hosts(launched_.membership->view()) > 1)
-    group_.on_several_hosts = true;
-  HF_TRY_VOID(prepare(
-      world(),
-      {.mode = PrepareMode::start, .recovers = recovery_.record.has_value(), .ranks = group_.launched_ranks},
-      setup_));
+    growth_.on_several_hosts = true;
+  HF_TRY_VOID(prepare(group_.world(),
+                      {.mode = PrepareMode::start,
+                       .recovers = recovery_.record.has_value(),
+                       .ranks = recovery_.inventory.launched_ranks},
+                      setup_));
   const AssignmentRequest& request = setup_.request;
   HF_TRY_VOID(
       assign_coordinates({.data_max = request.data_max,
@@ -126,7 +123,7 @@ Result<PhaseOutcome> TrainRun::start() {
                           .pipeline = request.pipeline,
                           .tensor = request.tensor}));
   name_places();
-  if (world().communicator.rank() == 0) print_start();
+  if (group_.world().communicator.rank() == 0) print_start();
   recovery_.inventory.joined = true;
   clock_.startup.join_ns = phase_ns();
   if (setup_.start.step >= static_cast<std::uint64_t>(setup_.config.training.steps)) return say_finished();
@@ -155,7 +152,7 @@ void TrainRun::print_start() const {
 // says what to start instead.
 Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
   HF_TRY(const std::vector<std::string> hosts,
-         all_gather_text(world().communicator, waiter(), launched_.env.host_id()));
+         all_gather_text(group_.world().communicator, group_.waiter(), launched_.env.host_id()));
   Result<RankAssignment> assignment = assign_ranks(request, hosts);
   if (!assignment.ok() && !recovery_.record.has_value()) {
     HF_TRY(const Mesh mesh, mesh_of(setup_.config, hosts));
@@ -167,47 +164,28 @@ Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
 // Begins an epoch with an assignment. `assignment`: an error if there are too few ranks for one; then this only
 // takes the lock, so that the end of the run is recorded, and returns that error.
 Result<void> TrainRun::begin_epoch(Result<RankAssignment> assignment) {
-  // One rank has to record why the run ends, even without an assignment.
-  group_.leads = assignment.ok() ? assignment->coordinate_of(world().communicator.rank()) == 0
-                                 : world().communicator.rank() == 0;
-  group_.writes = group_.leads;
-  if (assignment.ok()) {
-    HF_TRY(group_.writes, writes_with(*assignment));
-  }
+  HF_TRY_VOID(group_.choose_writers(assignment));
   HF_TRY_VOID(take_lock());
   if (!assignment.ok()) return assignment.error();
-  group_.epoch = std::make_unique<MembershipEpoch>(world(), std::move(assignment).value());
-  set_watch_epoch();
+  group_.begin_epoch(std::move(assignment).value());
   if (recovery_.record.has_value()) {
-    recovery_.record->active_after = group_.epoch->assignment().shape.active();
-    recovery_.record->spares_after = static_cast<int>(group_.epoch->assignment().spares.size());
+    recovery_.record->active_after = group_.assignment().shape.active();
+    recovery_.record->spares_after = static_cast<int>(group_.assignment().spares.size());
   }
   return {};
-}
-
-// Reports the epoch to the watchdog. Phases take longer with fewer ranks, because each has more work.
-void TrainRun::set_watch_epoch() {
-  const MeshShape& shape = group_.epoch->assignment().shape;
-  const int active = shape.active();
-  const int before = std::exchange(group_.reported_active, active);
-  if (launched_.watch == nullptr || launched_.membership == nullptr) return;
-  const MembershipView& view = launched_.membership->view();
-  launched_.watch->begin_epoch({.number = view.epoch,
-                                .work_times = before == 0 ? 1.0 : static_cast<double>(before) / active,
-                                .members = static_cast<std::uint32_t>(view.members.size())});
 }
 
 // Claims the run directory on a rank that writes. The writer before may be gone with its host: then the
 // others wait for the lease, too.
 Result<void> TrainRun::take_lock() {
-  if (!group_.writes) log_.gap_noted = false;
-  if (!group_.writes && setup_.claim != nullptr) {
+  if (!group_.writes()) log_.gap_noted = false;
+  if (!group_.writes() && setup_.claim != nullptr) {
     flush_log();  // so that the lines of the next writer come after these
     setup_.claim.reset();
     log_.gate->use([] { return false; });  // lines that still wait are not written after those
   }
   Result<void> outcome;
-  if (group_.writes && setup_.claim == nullptr) {
+  if (group_.writes() && setup_.claim == nullptr) {
     const StorageWait storage(launched_.watch, "the lock of the run directory");
     Result<std::unique_ptr<Claim>> claim =
         claim_run_directory(launched_.env, {setup_.config.run.directory}, recovery_lease);
@@ -216,22 +194,23 @@ Result<void> TrainRun::take_lock() {
   }
   if (setup_.claim != nullptr) log_.gate->use(setup_.claim->loose_fence());
   const std::int64_t claim_ms = recovery_lease.patience_ms + recovery_lease.lease_ms;
-  return agree_among(world(), outcome, waiter().with_timeout(waiter().timeout_ms() + claim_ms));
+  return group_.agree_among_all(outcome,
+                                group_.waiter().with_timeout(group_.waiter().timeout_ms() + claim_ms));
 }
 
 Result<PhaseOutcome> TrainRun::run_epoch() {
-  const bool is_active = group_.epoch->is_active();
+  const bool is_active = group_.epoch()->is_active();
   if (!is_active) {
     enter(launched_.watch, Phase::spare, step());
     memory_.kept.release();  // ranks that compute may need it
     memory_.slots.forget();
   }
-  const Result<EpochEnd> end = is_active ? run_active() : group_.epoch->wait_for_end(waiter());
+  const Result<EpochEnd> end = is_active ? run_active() : group_.epoch()->wait_for_end(group_.waiter());
   if (!end.ok()) follow_unfit_peers(end.error());
-  if (device_loss_.leaving.has_value()) return end.error();
+  if (group_.leaving().has_value()) return end.error();
   // A spare that dies now changes nothing.
-  if (is_active && !world().communicator.abandoned())
-    static_cast<void>(group_.epoch->inform_spares(waiter(), end).ok());
+  if (is_active && !group_.world().communicator.abandoned())
+    static_cast<void>(group_.epoch()->inform_spares(group_.waiter(), end).ok());
   if (!end.ok()) return end.error();
   if (end->grows) return PhaseOutcome::pauses;
   if (end->shrinks) return PhaseOutcome::lacks_memory;
@@ -244,9 +223,9 @@ Result<PhaseOutcome> TrainRun::run_epoch() {
 // Goes on with one copy of the model less, which takes less memory of the hosts; the ranks that lose their
 // coordinates become spares.
 Result<PhaseOutcome> TrainRun::shrink_to_memory() {
-  setup_.request.data_max = group_.epoch->assignment().shape.data - 1;
+  setup_.request.data_max = group_.assignment().shape.data - 1;
   worker_.reset();
-  group_.epoch.reset();
+  group_.end_epoch();
   HF_TRY_VOID(assign_coordinates(setup_.request));
   return PhaseOutcome::ready;
 }
@@ -256,17 +235,17 @@ Result<EpochEnd> TrainRun::run_active() {
   enter(launched_.watch, Phase::load, step());
   if (launched_.watch != nullptr) setup_.device->count_ops_in(launched_.watch->device_ops());
   if (const Result<void> built = build_worker(); !built.ok()) {
-    const int copies = group_.epoch->assignment().shape.data;
-    const bool shrinks = !device_loss_.leaving.has_value() && memory_.decision.lacks &&
-                         !active().communicator.abandoned() && copies > setup_.request.data_min;
+    const int copies = group_.assignment().shape.data;
+    const bool shrinks = !group_.leaving().has_value() && memory_.decision.lacks &&
+                         !group_.active().communicator.abandoned() && copies > setup_.request.data_min;
     if (!shrinks) return built.error();
-    if (group_.leads)
+    if (group_.leads())
       print_message("{} of {} copies of the model go on: {}", copies - 1, copies, built.error().message);
     return EpochEnd{.shrinks = true};
   }
   clock_.startup.worker_ns = phase_ns();
   HF_TRY_VOID(load_state());
-  HF_TRY_VOID(agree(setup_.device->status()));
+  HF_TRY_VOID(group_.agree(setup_.device->status()));
   HF_TRY_VOID(enter_generation());
   take_jump(worker_->state());
   clock_.startup.state_ns = phase_ns();
@@ -300,7 +279,7 @@ MemoryTerms TrainRun::memory_terms() {
   const std::string& id =
       recovery_.inventory.shm_run_id.empty() ? setup_.start.shm_run_id : recovery_.inventory.shm_run_id;
   const bool is_launched_layout = !recovery_.record.has_value() && !memory_.decision.lacks &&
-                                  world().communicator.size() == group_.launched_ranks;
+                                  group_.world().communicator.size() == recovery_.inventory.launched_ranks;
   return {.timeout_ms = memory_.decision.lacks ? 0 : setup_.config.elastic.memory_timeout_ms,
           .had = setup_.start.snapshot.has_value() ? SnapshotTiers::all : memory_.decision.room.tiers,
           .has_all_ranks = is_launched_layout,
@@ -310,23 +289,23 @@ MemoryTerms TrainRun::memory_terms() {
 }
 
 Result<void> TrainRun::build_worker() {
-  HF_TRY(transport_, join_transport(active(), waiter(), setup_.config, *setup_.device));
-  const Mesh mesh(group_.epoch->assignment().shape);
+  HF_TRY(transport_, join_transport(group_.active(), group_.waiter(), setup_.config, *setup_.device));
+  const Mesh mesh(group_.assignment().shape);
   HF_TRY(const std::vector<std::string> hosts,
-         all_gather_text(active().communicator, waiter(), launched_.env.host_id()));
+         all_gather_text(group_.active().communicator, group_.waiter(), launched_.env.host_id()));
   const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_id()));
-  HF_TRY(JoinedBuddies buddies, join_buddies(active(), waiter(), setup_.config, mesh));
+  HF_TRY(JoinedBuddies buddies, join_buddies(group_.active(), group_.waiter(), setup_.config, mesh));
   saves_.survives_host = buddies.all_cross_hosts;
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
   if (setup_.config.data.ledger && log_.samples == nullptr) {
-    const int rank = world().communicator.global_rank(world().communicator.rank());
+    const int rank = group_.world().communicator.global_rank(group_.world().communicator.rank());
     log_.samples =
         std::make_unique<SampleLog>(launched_.env, RunPaths{setup_.config.run.directory}.ledger(rank));
   }
   const std::string device = hardware_name(launched_.env, setup_.config, launched_.place);
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
                                                            .faults = launched_.faults,
-                                                           .communicator = active().communicator,
+                                                           .communicator = group_.active().communicator,
                                                            .device = *setup_.device,
                                                            .config = setup_.config,
                                                            .mesh = mesh,
@@ -347,10 +326,10 @@ Result<void> TrainRun::build_worker() {
                                                            .hardware = &log_.hardware,
                                                            .hardware_name = device});
   // A rank may have waited for memory that a process which died still held.
-  const Result<void> agreed =
-      agree(outcome_of(worker),
-            waiter().with_timeout(waiter().timeout_ms() + setup_.config.elastic.memory_timeout_ms));
-  keep_from_driver(worker);
+  const Result<void> agreed = group_.agree(
+      outcome_of(worker),
+      group_.waiter().with_timeout(group_.waiter().timeout_ms() + setup_.config.elastic.memory_timeout_ms));
+  group_.keep_from_driver(worker);
   HF_TRY_VOID(agreed);
   worker_ = std::move(worker).value();
   return show_slow_paths();
@@ -361,11 +340,11 @@ Result<void> TrainRun::build_worker() {
 Result<void> TrainRun::show_slow_paths() {
   if (setup_.config.device == "cpu" || recovery_.record.has_value()) return {};
   HF_TRY(const std::vector<std::vector<std::string>> all,
-         gather(active().communicator, waiter(), setup_.device->slow_paths()));
+         gather(group_.active().communicator, group_.waiter(), setup_.device->slow_paths()));
   std::set<std::string> reported;
   for (const std::vector<std::string>& sentences : all) {
     for (const std::string& sentence : sentences)
-      if (group_.leads && reported.insert(sentence).second) print_message("{}", sentence);
+      if (group_.leads() && reported.insert(sentence).second) print_message("{}", sentence);
   }
   return {};
 }
@@ -385,7 +364,7 @@ Result<EpochEnd> TrainRun::train() {
   saves_.store->keep_for_good(setup_.config.checkpoint.keep_every_steps);
   std::optional<Growth> growth = plan_growth();
   std::unique_ptr<SaveRequests> requests;
-  if (group_.writes) {
+  if (group_.writes()) {
     Result<std::unique_ptr<SaveRequests>> begun =
         SaveRequests::begin(launched_.env, RunPaths{setup_.config.run.directory});
     if (!begun.ok()) return refused(begun.error().message);
@@ -413,7 +392,7 @@ Result<EpochEnd> TrainRun::train() {
   if (steps_.how == StepsEnd::How::fault) {
     recovery_.inventory.kept_step = steps_.saves.kept_step.value_or(0);
     enter_recovery(launched_.watch, step(), setup_.config);
-    if (!steps_.goes_back_together || active().communicator.abandoned()) return steps_.error;
+    if (!steps_.goes_back_together || group_.active().communicator.abandoned()) return steps_.error;
     return EpochEnd{.rolls_back = true};
   }
   const bool is_saved = steps_.how == StepsEnd::How::saved || steps_.how == StepsEnd::How::sealed;
@@ -424,11 +403,11 @@ Result<EpochEnd> TrainRun::train() {
 // Ends a run that is finished, which may be one whose last start died right after its last save.
 Result<PhaseOutcome> TrainRun::say_finished() {
   if (!setup_.start.shm_run_id.empty())
-    HF_TRY_VOID(agree_among(world(),
-                            outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id)))));
+    HF_TRY_VOID(group_.agree_among_all(
+        outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id))), group_.waiter()));
   recovery_.step = setup_.start.step;
   HF_TRY_VOID(send_last());
-  if (group_.leads) {
+  if (group_.leads()) {
     print_line("the run in {} is finished: step {} of {}", setup_.config.run.directory, step(),
                setup_.config.training.steps);
   }

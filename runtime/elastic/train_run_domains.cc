@@ -16,18 +16,6 @@ void tell_whole_checkpoint(CheckpointStore& store, const StartPoint& start) {
 
 }  // namespace
 
-// Gathers the storage domains of the epoch that begins, and returns whether this rank writes: in each storage domain it is the rank with the lowest coordinate, or the
-// leader of the storage domain if no rank there has a coordinate.
-Result<bool> TrainRun::writes_with(const RankAssignment& assignment) {
-  if (!setup_.domain.has_value()) return group_.leads;
-  HF_TRY(group_.domains, gather_storage_domains(world().communicator, waiter(), *setup_.domain));
-  group_.active_domains = group_.domains->of_group(assignment.active_ranks);
-  for (const int rank : assignment.active_ranks) {
-    if (group_.domains->of(rank).number == setup_.domain->number) return rank == world().communicator.rank();
-  }
-  return group_.domains->leads(world().communicator.rank());
-}
-
 // Drops the copies of shards; this may wait for the disk, because a copy may be arriving.
 void TrainRun::drop_copies() {
   if (saves_.copies == nullptr) return;
@@ -40,9 +28,9 @@ void TrainRun::drop_copies() {
 // of them.
 Result<void> TrainRun::make_tier() {
   saves_.tier.reset();
-  const std::optional<StorageDomains>& domains = group_.active_domains;
+  const std::optional<StorageDomains>& domains = group_.active_domains();
   if (!domains.has_value()) return {};
-  const int rank = active().communicator.rank();
+  const int rank = group_.active().communicator.rank();
   if (domains->count() > 1) {
     saves_.store->holds_part_of(setup_.domain->host);
     tell_whole_checkpoint(*saves_.store, setup_.start);
@@ -59,16 +47,16 @@ Result<void> TrainRun::make_tier() {
 Result<void> TrainRun::send_last() {
   CheckpointStore store(launched_.env, launched_.faults, setup_.config.run.directory, setup_.start.writer);
   tell_whole_checkpoint(store, setup_.start);
-  Communicator& all = world().communicator;
+  Communicator& all = group_.world().communicator;
   Uploads uploads({.env = launched_.env,
                    .faults = launched_.faults,
                    .store = store,
                    .config = setup_.config,
                    .rank = all.rank(),
                    .ranks = all.size(),
-                   .domains = group_.domains});
-  HF_TRY_VOID(uploads.offer_newest(all, waiter()));
-  HF_TRY_VOID(uploads.finish(all, waiter(), [&] { mark(launched_.watch); }));
+                   .domains = group_.domains()});
+  HF_TRY_VOID(uploads.offer_newest(all, group_.waiter()));
+  HF_TRY_VOID(uploads.finish(all, group_.waiter(), [&] { mark(launched_.watch); }));
   for (const UploadReport& report : uploads.take_reports()) {
     if (all.rank() == 0) report_upload(report);
   }

@@ -20,7 +20,7 @@ namespace holdfast::elastic {
 // Returns whether the run has fewer ranks than it was started with, and may have more.
 bool TrainRun::wants_ranks() const {
   return launched_.membership != nullptr && setup_.config.elastic.grow == "auto" &&
-         world().communicator.size() < group_.launched_ranks;
+         group_.world().communicator.size() < recovery_.inventory.launched_ranks;
 }
 
 // Returns whether a new rank on this host would get hardware that computes wrong. It would be found out, and leave,
@@ -36,7 +36,7 @@ bool TrainRun::host_computes_wrong() const {
 // it connects processes of two hosts: connect_release() in pmix_server_dyn.c makes room for one value, and
 // reads and frees two. So such a run grows by another start, for which its launcher asks.
 std::int64_t TrainRun::grow_at_ns() const {
-  if (!wants_ranks() || recovery_.inventory.lost_starter || group_.on_several_hosts) return 0;
+  if (!wants_ranks() || recovery_.inventory.lost_starter || growth_.on_several_hosts) return 0;
   const GrowthPlan plan = growth_places();
   if (plan.wanted == 0) return 0;
   const std::int64_t since_ns =
@@ -47,22 +47,23 @@ std::int64_t TrainRun::grow_at_ns() const {
 GrowthPlan TrainRun::growth_places() const {
   const RecoveryInventory& known = recovery_.inventory;
   return plan_growth_places(known.places, known.numbers, known.joiners,
-                            group_.launched_ranks - world().communicator.size(), setup_.config.elastic);
+                            recovery_.inventory.launched_ranks - group_.world().communicator.size(),
+                            setup_.config.elastic);
 }
 
 // Names the places of this host at the start, while its devices can still be asked.
 void TrainRun::name_places() {
   std::vector<std::string>& places = recovery_.inventory.places;
   places.clear();
-  if (launched_.membership == nullptr || group_.on_several_hosts) return;
+  if (launched_.membership == nullptr || growth_.on_several_hosts) return;
   const std::vector<std::string> gpus = gpus_of_host();
   if (gpus.empty()) {
-    for (int number = 0; number < group_.launched_ranks; ++number)
+    for (int number = 0; number < recovery_.inventory.launched_ranks; ++number)
       places.push_back(fmt::format("place {}", number));
     return;
   }
   const auto room = gpus.size() * static_cast<std::size_t>(setup_.config.parallel.ranks_per_gpu);
-  const auto wanted = std::max(static_cast<std::size_t>(group_.launched_ranks), gpus.size());
+  const auto wanted = std::max(static_cast<std::size_t>(recovery_.inventory.launched_ranks), gpus.size());
   for (std::size_t number = 0; number < std::min(wanted, room); ++number)
     places.push_back(gpus[number % gpus.size()]);
 }
@@ -128,16 +129,16 @@ void TrainRun::show_places_left_alone(const GrowthPlan& plan) {
 // Plans the growth on the rank that decides when the run grows: rank 0 of all, which can start new ranks
 // ahead, or, if that is a spare, the leader.
 std::optional<Growth> TrainRun::plan_growth() {
-  const bool nobody_asks = group_.on_several_hosts && launched_start(launched_.env).empty();
-  if (nobody_asks && group_.leads && wants_ranks() && !std::exchange(growth_.explained, true)) {
+  const bool nobody_asks = growth_.on_several_hosts && launched_start(launched_.env).empty();
+  if (nobody_asks && group_.leads() && wants_ranks() && !std::exchange(growth_.explained, true)) {
     print_message(
         "{} of {} ranks go on until the next start: on several hosts it takes holdfast launch to get them "
         "back",
-        world().communicator.size(), group_.launched_ranks);
+        group_.world().communicator.size(), recovery_.inventory.launched_ranks);
   }
   const std::int64_t at_ns = grow_at_ns();
   if (at_ns != 0 && host_computes_wrong()) {
-    if (group_.leads && !std::exchange(growth_.explained, true)) {
+    if (group_.leads() && !std::exchange(growth_.explained, true)) {
       print_message(
           "no new ranks are started on host {}, whose hardware computed wrong numbers again and again ({})",
           launched_.env.host_name(), RunPaths{setup_.config.run.directory}.hardware());
@@ -145,8 +146,8 @@ std::optional<Growth> TrainRun::plan_growth() {
     return std::nullopt;
   }
   if (wants_ranks()) show_places_left_alone(growth_places());
-  const bool starts_ahead = group_.epoch->assignment().coordinate_of(0) >= 0;
-  const bool decides = starts_ahead ? world().communicator.rank() == 0 : group_.leads;
+  const bool starts_ahead = group_.assignment().coordinate_of(0) >= 0;
+  const bool decides = starts_ahead ? group_.world().communicator.rank() == 0 : group_.leads();
   if (at_ns == 0 || !decides) return std::nullopt;
   Growth::Terms terms{.at_ns = at_ns};
   if (starts_ahead) {
@@ -167,15 +168,15 @@ std::optional<Growth> TrainRun::plan_growth() {
 // Starts new ranks ahead. The others begin their next step meanwhile, and wait for this rank there.
 Result<void> TrainRun::start_new_ranks() {
   enter_recovery(launched_.watch, step(), setup_.config);
-  const bool have_coordinates = group_.epoch->assignment().shape.data < setup_.request.data_max;
+  const bool have_coordinates = group_.assignment().shape.data < setup_.request.data_max;
   std::string task;
   if (have_coordinates) {
     HF_TRY(NewRankTask planned, plan_new_rank({.env = launched_.env,
                                                .faults = launched_.faults,
-                                               .communicator = active().communicator,
+                                               .communicator = group_.active().communicator,
                                                .device = *setup_.device,
                                                .config = setup_.config,
-                                               .mesh = Mesh(group_.epoch->assignment().shape),
+                                               .mesh = Mesh(group_.assignment().shape),
                                                .data = nullptr},
                                               setup_.request.data_max));
     planned.timeout_ms = setup_.config.elastic.memory_timeout_ms;
@@ -203,23 +204,24 @@ Result<PhaseOutcome> TrainRun::grow() {
   recovery_.step = step();
   recovery_.disturbed_ns = env.monotonic_ns();
   recovery_.record.emplace();
+  group_.begin_recovery();
   recovery_.record->noticed_ns = recovery_.disturbed_ns;
   recovery_.record->noticed_us = env.wall_time_us();
   recovery_.record->before = launched_.membership->view();
-  recovery_.record->active_before = group_.epoch->assignment().shape.active();
+  recovery_.record->active_before = group_.assignment().shape.active();
   recovery_.record->wanted = ranks_wanted();
   recovery_.record->noticed =
-      fmt::format("{} ranks want {} more", world().communicator.size(), recovery_.record->wanted);
+      fmt::format("{} ranks want {} more", group_.world().communicator.size(), recovery_.record->wanted);
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_FAULT_POINT(launched_.faults, "grow.begin");
   worker_.reset();
   log_.progress.reset();
-  group_.epoch.reset();
+  group_.end_epoch();
   const Result<void> grown = launched_.membership->grow(
       recovery_.record->wanted, setup_.config.elastic.recovery_timeout_ms, recovery_.record->noticed);
-  group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  group_.connect();
   recovery_.record->shrink_ns += env.monotonic_ns() - recovery_.record->noticed_ns;
-  if (world().communicator.abandoned()) return grown.error();
+  if (group_.world().communicator.abandoned()) return grown.error();
   if (!grown.ok()) recovery_.record->not_grown = grown.error().message;
   if (grown.ok()) note_joiners(recovery_.record->before);
   HF_FAULT_POINT(launched_.faults, "grow.after_spawn");
@@ -230,11 +232,12 @@ Result<PhaseOutcome> TrainRun::grow() {
 Result<PhaseOutcome> TrainRun::admit() {
   if (!recovery_.record.has_value()) {  // this rank is new
     recovery_.record.emplace();
+    group_.begin_recovery();
     recovery_.record->noticed_ns = launched_.started_ns;
     recovery_.record->noticed_us = launched_.env.wall_time_us();
     recovery_.record->before = launched_.membership->view();
     if (launched_.config.ok()) setup_.config = launched_.config->config;
-    group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
+    group_.connect();
   }
   phase_ns();
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
@@ -258,10 +261,10 @@ Result<PhaseOutcome> TrainRun::admit() {
 Result<void> TrainRun::join_again() {
   HF_TRY_VOID(take_place_on_host());
   RunSetup joined = {.secret = setup_.secret};
-  HF_TRY_VOID(prepare(world(),
+  HF_TRY_VOID(prepare(group_.world(),
                       {.mode = PrepareMode::rejoin,
                        .recovers = true,
-                       .ranks = group_.launched_ranks,
+                       .ranks = recovery_.inventory.launched_ranks,
                        .shm_run_id = recovery_.inventory.shm_run_id,
                        .device = setup_.device.get()},
                       joined));
@@ -276,16 +279,16 @@ Result<void> TrainRun::join_again() {
 // that were started together with it.
 Result<void> TrainRun::take_place_on_host() {
   const std::string host = launched_.env.host_id();
-  HF_TRY(const std::vector<std::string> hosts, all_gather_text(world().communicator, waiter(), host));
+  HF_TRY(const std::vector<std::string> hosts,
+         all_gather_text(group_.world().communicator, group_.waiter(), host));
   if (setup_.device != nullptr) return {};
-  launched_.ranks_on_host = static_cast<int>(std::ranges::count(hosts, host));
-  const int mine = world().communicator.global_rank(world().communicator.rank());
+  const int mine = group_.world().communicator.global_rank(group_.world().communicator.rank());
   const std::vector<Joiner>& joiners = recovery_.inventory.joiners;
   const auto found = std::ranges::find(joiners, mine, &Joiner::launched_rank);
   HF_CHECK(found != joiners.end(), "no rank knows the place of rank {}", mine);
   const bool is_gpu = found->place.starts_with("GPU-");
-  launched_.place = {.rank_on_host = found->number, .gpu = is_gpu ? found->place : std::string()};
-  group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  group_.take_place({.rank_on_host = found->number, .gpu = is_gpu ? found->place : std::string()},
+                    static_cast<int>(std::ranges::count(hosts, host)));
   return {};
 }
 
@@ -295,7 +298,7 @@ void TrainRun::dismiss_joiners(const Error& error) {
   print_message("new ranks cannot take part: {}", error.message);
   std::fflush(nullptr);
   recovery_.inventory.joined = true;
-  world().communicator.abandon();
+  group_.world().communicator.abandon();
 }
 
 }  // namespace holdfast::elastic

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/comm/agreement.h"
+#include "runtime/elastic/group.h"
 #include "runtime/elastic/prepare.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/elastic/session_phase.h"
@@ -33,11 +33,10 @@ namespace holdfast::elastic {
 class TrainRun {
  public:
   explicit TrainRun(const TrainInputs& inputs)
-      : launched_(inputs),
+      : group_(inputs, setup_),
         memory_{.kept = inputs.prepared == nullptr ? memory_.own.memory : inputs.prepared->memory,
                 .slots = inputs.prepared == nullptr ? memory_.own.slots : inputs.prepared->slots} {
-    group_.launched_ranks = is_joiner() ? 0 : inputs.communicator.size();
-    group_.world.emplace(inputs);
+    recovery_.inventory.launched_ranks = group_.is_joiner() ? 0 : inputs.communicator.size();
     clock_.phase_begin_ns = inputs.started_ns;
     memory_.kept.spoil_reused(inputs.spoil_kept_memory);
   }
@@ -72,7 +71,6 @@ class TrainRun {
   // Returns the check that this rank, if it is the writer, still is; called before it writes for all.
   ClaimCheck claim_check() const { return setup_.claim == nullptr ? ClaimCheck() : setup_.claim->fence(); }
   Result<void> check_claim() { return setup_.claim == nullptr ? Result<void>() : setup_.claim->check(); }
-  Result<bool> writes_with(const RankAssignment& assignment);
   Result<void> make_tier();
   void drop_copies();
   Result<PhaseOutcome> run_epoch();
@@ -117,7 +115,6 @@ class TrainRun {
   Result<PhaseOutcome> recover(const Error& fault);
   void note_fault(const Error& fault);
   void begin_record(const std::string& noticed, int active_before);
-  MembershipView view_of_group() const;
   void drop_epoch();
   Result<void> rebuild_group();
   void wait_for_given_up_saves();
@@ -143,7 +140,6 @@ class TrainRun {
   Result<void> find_recovery_point();
 
   // Functions for growing back (train_run_growth.cc).
-  bool is_joiner() const { return launched_.membership != nullptr && launched_.membership->is_joiner(); }
   bool wants_ranks() const;
   bool host_computes_wrong() const;
   std::int64_t grow_at_ns() const;
@@ -169,45 +165,16 @@ class TrainRun {
     return source == StateSource::ram ? "ram" : source == StateSource::start ? "start" : "disk";
   }
 
-  // Return the inputs for all ranks that take part, and for those of them that have coordinates.
-  const TrainInputs& world() const { return *group_.world; }
-  const TrainInputs& active() const { return group_.epoch->active(); }
-  void set_watch_epoch();
   std::uint64_t step() const { return worker_ ? worker_->state().step : recovery_.step; }
-  Result<void> agree(const Result<void>& mine) { return agree_among(active(), mine); }
-  Result<void> agree(const Result<void>& mine, const Waiter& patience) {
-    return agree_among(active(), mine, patience);
-  }
-  Result<void> agree_among(const TrainInputs& group, const Result<void>& mine) {
-    return agree_among(group, mine, waiter());
-  }
-  // Agrees on an outcome. A rank that has lost its device sends nothing more to the others: it gets the
-  // device's error, returns to run() with it, and leaves there.
-  Result<void> agree_among(const TrainInputs& group, const Result<void>& mine, const Waiter& patience) {
-    if (setup_.device != nullptr && setup_.device->lost()) {
-      device_loss_.leaving.emplace(
-          LeavingRank{group.env, group.communicator, setup_.config.run.directory, step()});
-      return setup_.device->status().error();
-    }
-    return agree_on_outcome(group.communicator, patience, mine, group.env.host_name());
-  }
-  // Keeps an object on the way to leave_run() whose destructor would call the driver of the lost device,
-  // which may never return.
-  template <typename Object>
-  void keep_from_driver(Result<Object>& object) {
-    if (device_loss_.leaving.has_value() && object.ok())
-      device_loss_.kept.push_back(std::make_shared<Object>(std::move(object).value()));
-  }
-  Waiter waiter() const;
   // Returns the time since its last call, or since the program started.
   std::int64_t phase_ns() {
     const std::int64_t begin_ns = std::exchange(clock_.phase_begin_ns, launched_.env.monotonic_ns());
     return clock_.phase_begin_ns - begin_ns;
   }
 
-  TrainInputs launched_;
   RunSetup setup_;
-  RunGroup group_;
+  Group group_;
+  const TrainInputs& launched_ = group_.launched();
   EpochMemory memory_;
   StartupClock clock_;
   JoinedTransport transport_;
@@ -216,7 +183,6 @@ class TrainRun {
   RunSaves saves_;
   StepsEnd steps_;  // how the steps of the newest epoch ended; its saves use worker and store
   RecoveryState recovery_;
-  DeviceLoss device_loss_;
   RunGrowth growth_;
   ExitCode exit_code_ = ExitCode::done;  // of a run that is finished
 };

@@ -29,18 +29,18 @@ Result<double> TrainRun::measure_peak() {
   constexpr int rounds = 4;
   constexpr std::int64_t round_ns = 3'000'000;
   Result<GemmPeak> product = GemmPeak::make(launched_.env, *setup_.device, worker_->workload().spec.dtype);
-  const Result<void> made = agree(outcome_of(product));
-  keep_from_driver(product);
+  const Result<void> made = group_.agree(outcome_of(product));
+  group_.keep_from_driver(product);
   HF_TRY_VOID(made);
-  std::vector<double> rates(static_cast<std::size_t>(active().communicator.size()));
+  std::vector<double> rates(static_cast<std::size_t>(group_.active().communicator.size()));
   double best = 0.0;
   for (int round = 0; round < rounds; ++round) {
-    HF_TRY_VOID(barrier(active().communicator, waiter()));
+    HF_TRY_VOID(barrier(group_.active().communicator, group_.waiter()));
     const double mine = product->rate(round_ns);
-    const Result<void> measured = agree(setup_.device->status());
-    keep_from_driver(product);
+    const Result<void> measured = group_.agree(setup_.device->status());
+    group_.keep_from_driver(product);
     HF_TRY_VOID(measured);
-    HF_TRY_VOID(all_gather(active().communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
+    HF_TRY_VOID(all_gather(group_.active().communicator, group_.waiter(), std::as_bytes(std::span(&mine, 1)),
                            std::as_writable_bytes(std::span(rates))));
     best = std::max(best, std::accumulate(rates.begin(), rates.end(), 0.0));
   }
@@ -49,7 +49,7 @@ Result<double> TrainRun::measure_peak() {
 
 // Opens the log. The peak is only measured once, because a rank does not get faster.
 Result<void> TrainRun::open_log() {
-  const double ranks = active().communicator.size();
+  const double ranks = group_.active().communicator.size();
   const bool opened_before = recovery_.inventory.log_opened == true;
   if (!(recovery_.inventory.gemm_peak > 0.0)) {
     HF_TRY(const double peak, measure_peak());
@@ -65,10 +65,10 @@ Result<void> TrainRun::open_log() {
   log_.queue->others_have_written();
   if (recovery_.record.has_value())
     log_.newest_step = std::max(log_.newest_step, recovery_.record->step_before);
-  if (group_.writes && !opened_before)
+  if (group_.writes() && !opened_before)
     log_.newest_step =
         std::max(log_.newest_step, newest_logged_step(launched_.env, RunPaths{setup_.config.run.directory}));
-  if (group_.writes && !std::exchange(log_.gap_noted, true)) note_gap();
+  if (group_.writes() && !std::exchange(log_.gap_noted, true)) note_gap();
   log_.progress = std::make_unique<Progress>(
       launched_.env, *log_.queue,
       Progress::Setup{.steps = setup_.config.training.steps,
@@ -89,13 +89,13 @@ Result<void> TrainRun::open_log() {
                       .first_tokens = worker_->state().data_cursor *
                                       static_cast<std::uint64_t>(setup_.config.training.sequence_length),
                       .write_hardware_record = [this] { write_hardware_record(); }},
-      group_.leads    ? Progress::Role::speaks
-      : group_.writes ? Progress::Role::writes
-                      : Progress::Role::silent);
+      group_.leads()    ? Progress::Role::speaks
+      : group_.writes() ? Progress::Role::writes
+                        : Progress::Role::silent);
   Result<void> outcome;
-  if (group_.writes && !opened_before) outcome = begin_log();
-  if (group_.writes && outcome.ok() && recovery_.record.has_value()) outcome = continue_log();
-  HF_TRY_VOID(agree(outcome));
+  if (group_.writes() && !opened_before) outcome = begin_log();
+  if (group_.writes() && outcome.ok() && recovery_.record.has_value()) outcome = continue_log();
+  HF_TRY_VOID(group_.agree(outcome));
   recovery_.inventory.log_opened = true;
   tell_changed_links();
   return share_hardware_record();
@@ -123,15 +123,16 @@ void TrainRun::tell_changed_links() {
 // Gives every rank what any of them knows about the hardware: one that is new knows nothing, and the writer
 // before may have died before its file was written.
 Result<void> TrainRun::share_hardware_record() {
-  if (group_.writes && !std::exchange(log_.hardware_read, true)) {
+  if (group_.writes() && !std::exchange(log_.hardware_read, true)) {
     HardwareFile file = read_hardware_record(launched_.env, {setup_.config.run.directory});
     if (!file.damage.empty()) print_message("{}", file.damage);
     log_.hardware.merge(file.record);
     log_.hardware_text = std::move(file.text);
   }
-  HF_TRY(const std::vector<HardwareRecord> all, gather(active().communicator, waiter(), log_.hardware));
+  HF_TRY(const std::vector<HardwareRecord> all,
+         gather(group_.active().communicator, group_.waiter(), log_.hardware));
   for (const HardwareRecord& known : all) log_.hardware.merge(known);
-  if (group_.writes) write_hardware_record();
+  if (group_.writes()) write_hardware_record();
   return {};
 }
 
@@ -185,7 +186,8 @@ Result<void> TrainRun::begin_log() {
       launched_.env.replace_text(paths.config(), record_config(setup_.config, launched_.config->origin)));
   forget_answered_requests(launched_.env, paths);
   HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().shm_run_id));
-  if (const std::string note = log_.failures.begin_start(launched_.env, paths); !note.empty() && group_.leads)
+  if (const std::string note = log_.failures.begin_start(launched_.env, paths);
+      !note.empty() && group_.leads())
     print_message("{}", note);
   post(log_.failures.writing(launched_.env, paths));
   HF_TRY_VOID(
@@ -194,16 +196,16 @@ Result<void> TrainRun::begin_log() {
   std::map<std::string, int> hosts;
   if (launched_.membership != nullptr) {
     hosts = ranks_by_host(launched_.membership->view());
-  } else if (!launched_start(launched_.env).empty() && world().communicator.size() == 1) {
+  } else if (!launched_start(launched_.env).empty() && group_.world().communicator.size() == 1) {
     hosts[launched_.env.host_name()] = 1;  // by this its launcher sees how many more there could be
   }
   const ModelSpec& spec = worker_->workload().spec;
-  HF_TRY_VOID(log_.progress->started(parameter_count(spec), world().communicator.size(), hosts,
+  HF_TRY_VOID(log_.progress->started(parameter_count(spec), group_.world().communicator.size(), hosts,
                                      worker_->state(), from == "start" ? "" : from, clock_.startup,
                                      *setup_.device, transport_.choice.description));
-  const int ranks = active().communicator.size();
+  const int ranks = group_.active().communicator.size();
   const std::int64_t stages = setup_.config.parallel.pipeline;
-  const std::size_t spares = group_.epoch->assignment().spares.size();
+  const std::size_t spares = group_.assignment().spares.size();
   log_.progress->say(fmt::format(
       "{} parameters{}, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
       parameter_count(spec),
@@ -227,7 +229,7 @@ Result<void> TrainRun::begin_log() {
 
 // Says what the user may not know: a variable left from a test, and who else can write the run.
 void TrainRun::warn_of_doors(const RunPaths& paths) const {
-  if (!group_.leads) return;
+  if (!group_.leads()) return;
   if (const std::string& faults = launched_.faults.specification(); !faults.empty()) {
     print_message(
         "HOLDFAST_FAULTS is set, so this run makes these faults itself: {}. Unset it, unless this is a test",
@@ -244,7 +246,7 @@ void TrainRun::remove_new_directory(const RunPaths& paths) {
 
 void TrainRun::write_final_status(const RunEnd& end) {
   constexpr std::int64_t report_timeout_ms = 600'000;
-  enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
+  enter(launched_.watch, Phase::end, step(), group_.waiter().timeout_ms() + report_timeout_ms);
   const RunPaths paths{setup_.config.run.directory};
   leave_if_awaited(end);
   const bool begun = log_.progress != nullptr;
@@ -257,9 +259,10 @@ void TrainRun::write_final_status(const RunEnd& end) {
   if (setup_.claim != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
   // The other ranks wait here, not in MPI's shutdown, which has a short deadline: a long log makes a report
   // slow.
-  if (world().communicator.abandoned()) return;
-  const Waiter patient = waiter().with_timeout(waiter().timeout_ms() + report_timeout_ms);
-  static_cast<void>(barrier(world().communicator, patient).ok());  // a peer that dies now changes nothing
+  if (group_.world().communicator.abandoned()) return;
+  const Waiter patient = group_.waiter().with_timeout(group_.waiter().timeout_ms() + report_timeout_ms);
+  static_cast<void>(
+      barrier(group_.world().communicator, patient).ok());  // a peer that dies now changes nothing
 }
 
 void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {

@@ -28,20 +28,6 @@
 
 namespace holdfast::elastic {
 
-// RunGroup holds the ranks that this one is together with now, and its part among them.
-struct RunGroup {
-  int launched_ranks = 0;            // number at the start
-  std::optional<TrainInputs> world;  // inputs for all ranks that take part
-  std::unique_ptr<MembershipEpoch> epoch;
-  bool leads = false;  // this rank logs for all
-  // True if this rank writes to the run directory: the leader, or one rank of each storage domain.
-  bool writes = false;
-  bool on_several_hosts = false;  // the run was on several hosts at its start
-  // Storage domains of all ranks, and of the active ones, if run.directory is local to each host.
-  std::optional<StorageDomains> domains, active_domains;
-  int reported_active = 0;  // active ranks, as reported to the watchdog
-};
-
 // EpochMemory holds memory that is kept from one epoch to the next.
 struct EpochMemory {
   PreparedRank own = {};  // used if the caller has prepared nothing
@@ -91,14 +77,9 @@ struct RecoveryState {
   bool reported_lost_starter = false;            // RecoveryInventory::lost_starter was logged
 };
 
-// DeviceLoss is set when an agreement finds this rank's device lost.
-struct DeviceLoss {
-  std::optional<LeavingRank> leaving;
-  std::vector<std::shared_ptr<void>> kept;  // objects whose destructors would call the driver
-};
-
 // RunGrowth holds what is known of growing back.
 struct RunGrowth {
+  bool on_several_hosts = false;             // the run was on several hosts at its start
   bool explained = false;                    // a message has said that the run does not grow by itself
   std::vector<std::string> left_alone = {};  // places that a message has named
 };

@@ -16,18 +16,18 @@ namespace holdfast::elastic {
 
 bool TrainRun::others_can_go_on() const {
   return launched_.membership != nullptr && recovery_.inventory.log_opened == true &&
-         world().communicator.size() > 1;
+         group_.world().communicator.size() > 1;
 }
 
 FaultFacts TrainRun::fault_facts(const Error& fault) const {
   FaultFacts facts = {.has_membership = launched_.membership != nullptr,
-                      .group_lost = world().communicator.abandoned(),
+                      .group_lost = group_.world().communicator.abandoned(),
                       .recovery_failed = recovery_.failed,
                       .others_can_go_on = others_can_go_on(),
                       .evicted = steps_.is_evicted,
-                      .device_lost = device_loss_.leaving.has_value(),
+                      .device_lost = group_.leaving().has_value(),
                       .system_refused = recovery_.system_refused,
-                      .unfit = fault.reach == Reach::host && world().communicator.size() > 1,
+                      .unfit = fault.reach == Reach::host && group_.world().communicator.size() > 1,
                       .joins = recovery_.joins,
                       .has_device = setup_.device != nullptr};
   const bool asks_device = facts.has_membership && facts.group_lost && !facts.recovery_failed;
@@ -47,9 +47,11 @@ void TrainRun::report_if_unfit(const Error& error) const {
 void TrainRun::leave_run(const Error& error) {
   flush_log();
   report_if_unfit(error);
-  if (device_loss_.leaving.has_value()) {
-    end_without_device(*device_loss_.leaving, error);
-  } else if (is_joiner() && setup_.device == nullptr) {
+  if (group_.leaving().has_value()) {
+    LeavingRank leaving = *group_.leaving();
+    leaving.step = step();
+    end_without_device(leaving, error);
+  } else if (group_.is_joiner() && setup_.device == nullptr) {
     print_message("new ranks cannot take part: {}", error.message);
   } else {
     print_message("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(),
@@ -63,7 +65,7 @@ void TrainRun::leave_run(const Error& error) {
 // the others may go on without it. Returns on the last of those that give up, which records it for all of them.
 void TrainRun::leave_if_awaited(const RunEnd& end) {
   const bool all_agree =
-      !world().communicator.abandoned() || end.code == ExitCode::done || end.code == ExitCode::saved;
+      !group_.world().communicator.abandoned() || end.code == ExitCode::done || end.code == ExitCode::saved;
   if (launched_.membership == nullptr || all_agree) return;
   flush_log();
   die_if_awaited(launched_.env, *launched_.membership, launched_.watch != nullptr, end.code, end.message);
@@ -74,34 +76,30 @@ void TrainRun::leave_if_awaited(const RunEnd& end) {
 void TrainRun::begin_record(const std::string& noticed, int active_before) {
   const std::int64_t now_ns = launched_.env.monotonic_ns();
   recovery_.record.emplace();
+  group_.begin_recovery();
   recovery_.record->noticed_ns = steps_.ended_ns == 0 ? now_ns : steps_.ended_ns;
   recovery_.record->noticed_us =
       launched_.env.wall_time_us() - (now_ns - recovery_.record->noticed_ns) / 1000;
   recovery_.record->noticed = noticed;
-  recovery_.record->before = view_of_group();
+  recovery_.record->before = group_.view();
   recovery_.record->active_before = active_before;
   steps_.ended_ns = 0;
-}
-
-// Returns the ranks of the group; without a membership that can change, those are the ranks of the start.
-MembershipView TrainRun::view_of_group() const {
-  return launched_.membership != nullptr ? launched_.membership->view() : MembershipView();
 }
 
 // Notes the fault, and the step of this rank, before anything is destroyed.
 void TrainRun::note_fault(const Error& fault) {
   recovery_.step = step();
   // The last recovery is over if a step was made since; a spare assumes that.
-  const bool was_spare = group_.epoch != nullptr && !group_.epoch->is_active();
+  const bool was_spare = group_.epoch() != nullptr && !group_.epoch()->is_active();
   if (was_spare) recovery_.inventory.kept_step = 0;  // of an epoch before this one
   if (was_spare ||
       (worker_ != nullptr && recovery_.record.has_value() && recovery_.step > recovery_.record->resumed_step))
     recovery_.record.reset();
   int active_before =
-      group_.epoch == nullptr ? group_.launched_ranks : group_.epoch->assignment().shape.active();
+      group_.epoch() == nullptr ? recovery_.inventory.launched_ranks : group_.assignment().shape.active();
   // The new ranks of a growth that failed are among the ranks before the fault.
   if (recovery_.record.has_value() && recovery_.record->wanted > 0) {
-    if (group_.epoch == nullptr) active_before = recovery_.record->active_before;
+    if (group_.epoch() == nullptr) active_before = recovery_.record->active_before;
     recovery_.record.reset();
   }
   if (!recovery_.record.has_value()) {
@@ -117,7 +115,7 @@ void TrainRun::note_fault(const Error& fault) {
 void TrainRun::keep_live_state(const MembershipView& of_epoch) {
   const std::optional<int> slot = std::exchange(steps_.saves.unused_slot, std::nullopt);
   if (!slot.has_value() || worker_ == nullptr) return;
-  if (!no_coordinate_is_lost(group_.epoch->assignment(), of_epoch, launched_.membership->view())) return;
+  if (!no_coordinate_is_lost(group_.assignment(), of_epoch, launched_.membership->view())) return;
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
   const Result<void> sealed = seal_live_state(*worker_, setup_.start.writer, *slot);
   if (!sealed.ok()) print_message("the step is not redone from the state in use: {}", sealed.error().message);
@@ -138,7 +136,7 @@ void TrainRun::drop_epoch() {
   drop_copies();
   worker_.reset();
   log_.progress.reset();
-  group_.epoch.reset();
+  group_.end_epoch();
 }
 
 // Rebuilds the group with the ranks that are left, and drops the objects of the epoch.
@@ -160,7 +158,7 @@ Result<void> TrainRun::rebuild_group() {
   if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= rebuild_deadline_ms(setup_.config) * 1'000'000)
     recovery_.inventory.lost_starter = true;
   drop_epoch();
-  group_.world.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  group_.connect();
   recovery_.record->shrink_ns += launched_.env.monotonic_ns() - begin_ns;
   return group_rebuilt;
 }
@@ -168,7 +166,7 @@ Result<void> TrainRun::rebuild_group() {
 // Claims the run directory because the run ends, and the rank that would have recorded the end may be gone.
 // If the other side may go on (lost quorum), it has the run.
 void TrainRun::record_for_the_dead() {
-  Communicator& left = world().communicator;
+  Communicator& left = group_.world().communicator;
   if (!left.abandoned() && left.rank() == 0) claim_for_the_dead();
 }
 
@@ -184,16 +182,16 @@ void TrainRun::claim_for_the_dead() {
 Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
   recovery_.inventory.host = launched_.env.host_id();
   recovery_.inventory.step = recovery_.step;
-  recovery_.inventory.launched_ranks = group_.launched_ranks;
   recovery_.inventory.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_hang();
   recovery_.inventory.noticed = recovery_.record->noticed;
   recovery_.inventory.noticed_us = recovery_.record->noticed_us;
   recovery_.inventory.reported = recovery_.record->reported;
-  recovery_.inventory.number = is_joiner() && setup_.device == nullptr ? -1 : launched_.place.rank_on_host;
+  recovery_.inventory.number =
+      group_.is_joiner() && setup_.device == nullptr ? -1 : launched_.place.rank_on_host;
   // The wait is longer than a rebuild of the group may take, because another rank may wait for its given-up
   // saves.
   HF_TRY(std::vector<RecoveryInventory> inventories,
-         gather(world().communicator, waiter().with_timeout(setup_.config.parallel.timeout_ms),
+         gather(group_.world().communicator, group_.waiter().with_timeout(setup_.config.parallel.timeout_ms),
                 recovery_.inventory));
   enter_recovery(launched_.watch, recovery_.step, setup_.config);  // the time of other ranks does not count
   return inventories;
@@ -202,10 +200,9 @@ Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
 // Adopts the merged inventory, which holds for all ranks.
 void TrainRun::adopt_inventory(const RecoveryInventory& known) {
   recovery_.inventory = known;
-  group_.launched_ranks = recovery_.inventory.launched_ranks;
   recovery_.record->step_before = std::max(recovery_.record->step_before, recovery_.inventory.step);
-  const MembershipView now = view_of_group();
-  recovery_.record->ranks_after = world().communicator.size();
+  const MembershipView now = group_.view();
+  recovery_.record->ranks_after = group_.world().communicator.size();
   recovery_.record->hosts_after = ranks_by_host(now);
   const std::vector<Member> lost = members_lost(recovery_.record->before, now);
   recovery_.record->lost = lost.empty() ? "" : name_members(lost);
@@ -224,7 +221,7 @@ void TrainRun::adopt_inventory(const RecoveryInventory& known) {
 std::vector<std::string> TrainRun::lost_hosts() const {
   std::vector<std::string> lost;
   if (launched_start(launched_.env).empty()) return lost;
-  const std::map<std::string, int> now = ranks_by_host(view_of_group());
+  const std::map<std::string, int> now = ranks_by_host(group_.view());
   for (const auto& [host, ranks] : ranks_by_host(recovery_.record->before)) {
     if (!now.contains(host)) lost.push_back(host);
   }
@@ -248,7 +245,7 @@ Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
     if (launched_.membership->lost_quorum()) setup_.claim.reset();
     if (launched_.membership->cut_off()) return group_rebuilt.error();
     // The fault that was noticed first is the error to report if this rank is cut off from all others.
-    return world().communicator.abandoned() ? fault : group_rebuilt.error();
+    return group_.world().communicator.abandoned() ? fault : group_rebuilt.error();
   }
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
   return plan_epoch();
@@ -258,7 +255,7 @@ Result<PhaseOutcome> TrainRun::recover(const Error& fault) {
 Result<PhaseOutcome> TrainRun::roll_back() {
   recovery_.step = step();
   const std::string reason = recovery_.rollback.has_value() ? recovery_.rollback->generation.reason : "";
-  begin_record(reason, group_.epoch->assignment().shape.active());
+  begin_record(reason, group_.assignment().shape.active());
   recovery_.record->goes_back = true;
   recovery_.inventory.lost_some = false;
   enter_recovery(launched_.watch, recovery_.step, setup_.config);

@@ -21,7 +21,7 @@ namespace holdfast::elastic {
 void TrainRun::begin_to_prove() {
   if (recovery_.sound_step.has_value()) return;
   const RunState& state = worker_->state();
-  recovery_.sound_step = is_joiner() || state.audited_step == 0 ? state.step : state.audited_step;
+  recovery_.sound_step = group_.is_joiner() || state.audited_step == 0 ? state.step : state.audited_step;
 }
 
 namespace {
@@ -72,8 +72,8 @@ Result<bool> TrainRun::knows_state(const Rollback& rollback, std::span<const int
     });
   }
   if (newest_whole_step(offers, {}).has_value()) return true;
-  std::array<std::int64_t, 1> refusals = {!group_.writes || disk_goes_back(rollback.trusted_step) ? 0 : 1};
-  HF_TRY_VOID(all_reduce_sum(active().communicator, waiter(), refusals));
+  std::array<std::int64_t, 1> refusals = {!group_.writes() || disk_goes_back(rollback.trusted_step) ? 0 : 1};
+  HF_TRY_VOID(all_reduce_sum(group_.active().communicator, group_.waiter(), refusals));
   return refusals[0] == 0;
 }
 
@@ -96,8 +96,8 @@ Result<bool> TrainRun::can_go_back(const Rollback& rollback, std::span<const int
   if (is_here) return true;
   HF_TRY(const bool came, fetch_state(rollback.trusted_step, leaving_ranks));
   if (came) return true;
-  std::array<std::int64_t, 1> refusals = {!group_.writes || has_nothing_to_lose() ? 0 : 1};
-  HF_TRY_VOID(all_reduce_sum(active().communicator, waiter(), refusals));
+  std::array<std::int64_t, 1> refusals = {!group_.writes() || has_nothing_to_lose() ? 0 : 1};
+  HF_TRY_VOID(all_reduce_sum(group_.active().communicator, group_.waiter(), refusals));
   return refusals[0] == 0;
 }
 
@@ -182,7 +182,7 @@ void TrainRun::decide_rollback(const Rollback& rollback, const std::string& reas
 
 // Has the decision in the lineage, on a rank that writes.
 Result<void> TrainRun::record_rollback() {
-  if (!group_.writes) return {};
+  if (!group_.writes()) return {};
   HF_TRY_VOID(check_claim());
   const DecidedRollback& decided = *recovery_.rollback;
   const std::string& directory = setup_.config.run.directory;
@@ -202,7 +202,7 @@ Result<void> TrainRun::complete_rollback() {
     recorded = retry_storage(launched_.env, [this] { return record_rollback(); });
   }
   const std::int64_t patience_ms = setup_.config.parallel.timeout_ms + storage_patience_ms;
-  HF_TRY_VOID(agree_among(world(), recorded, waiter().with_timeout(patience_ms)));
+  HF_TRY_VOID(group_.agree_among_all(recorded, group_.waiter().with_timeout(patience_ms)));
   renew_limits(launched_.watch);
   recovery_.rollback.reset();
   const std::string& id = recovery_.inventory.shm_run_id;
@@ -213,7 +213,8 @@ Result<void> TrainRun::complete_rollback() {
   // The ranks that have decided may be dead, and spares, one of which may write now, were not asked.
   Config resumed = setup_.config;
   resumed.run.resume = "auto";
-  return record_kept_rollbacks(world(), waiter().with_timeout(patience_ms), resumed, claim_check());
+  return record_kept_rollbacks(group_.world(), group_.waiter().with_timeout(patience_ms), resumed,
+                               claim_check());
 }
 
 }  // namespace holdfast::elastic

@@ -13,20 +13,20 @@
 namespace holdfast::elastic {
 
 SourceFinder TrainRun::source_of_world() {
-  return SourceFinder({.inputs = world(),
-                       .waiter = waiter(),
+  return SourceFinder({.inputs = group_.world(),
+                       .waiter = group_.waiter(),
                        .config = setup_.config,
                        .in_place = recovery_.record.has_value(),
-                       .domains = group_.domains,
+                       .domains = group_.domains(),
                        .check = claim_check()});
 }
 
 SourceFinder TrainRun::source_of_active() {
-  return SourceFinder({.inputs = active(),
-                       .waiter = waiter(),
+  return SourceFinder({.inputs = group_.active(),
+                       .waiter = group_.waiter(),
                        .config = setup_.config,
                        .in_place = recovery_.record.has_value(),
-                       .domains = group_.active_domains,
+                       .domains = group_.active_domains(),
                        .check = claim_check()});
 }
 
@@ -35,12 +35,12 @@ Result<void> TrainRun::load_state() {
   worker_->state().data_fingerprint = setup_.data->fingerprint();
   StartPoint& start = setup_.start;
   while (source_of(start) == StateSource::ram) {
-    if (group_.leads) print_line("resuming from {}", name_of(start));
+    if (group_.leads()) print_line("resuming from {}", name_of(start));
     const Result<void> restored =
         restore_snapshot(worker_->state_view(), *start.snapshot, start.shm_run_id, log_.changed_links);
     if (restored.ok()) recovery_.inventory.shm_run_id = start.shm_run_id;
     if (restored.ok() || restored.error().code != ExitCode::checkpoint) return restored;
-    if (group_.leads) print_message("RAM snapshot skipped: {}", restored.error().message);
+    if (group_.leads()) print_message("RAM snapshot skipped: {}", restored.error().message);
     HF_TRY_VOID(source_of_active().skip_snapshot(start, recovery_.inventory.shm_run_id));
   }
   switch (source_of(start)) {
@@ -56,10 +56,10 @@ Result<void> TrainRun::load_state() {
 Result<void> TrainRun::load_checkpoint() {
   const StartPoint& start = setup_.start;
   recovery_.inventory.shm_run_id = start.shm_run_id;
-  if (group_.leads) print_line("resuming from {} (step {})", start.checkpoint, start.step);
+  if (group_.leads()) print_line("resuming from {} (step {})", start.checkpoint, start.step);
   const StorageWait storage(launched_.watch, "the checkpoint");
   if (start.content.empty()) return restore_checkpoint(worker_->state_view(), start.checkpoint);
-  return restore_parts(worker_->state_view(), start.checkpoint, start.content, *group_.active_domains,
+  return restore_parts(worker_->state_view(), start.checkpoint, start.content, *group_.active_domains(),
                        claim_check());
 }
 
@@ -78,17 +78,17 @@ Result<void> TrainRun::enter_generation() {
   if (!choice.begins) return {};
   HF_FAULT_POINT(launched_.faults, "generation.before_publish");
   Result<void> published = check_claim();
-  if (group_.writes && published.ok()) {
+  if (group_.writes() && published.ok()) {
     // A save of the epoch before may still be published by a thread of its store.
     published = saves_.store.has_value() ? saves_.store->replace_lineage(choice.lineage)
                                          : write_lineage(launched_.env, setup_.config.run.directory,
                                                          choice.lineage, claim_check());
   }
-  HF_TRY_VOID(agree(published));
+  HF_TRY_VOID(group_.agree(published));
   HF_FAULT_POINT(launched_.faults, "generation.after_publish");
   setup_.start.lineage = std::move(choice.lineage);
   setup_.start.begins.clear();
-  if (group_.leads) {
+  if (group_.leads()) {
     print_line("generation {} begins after step {} ({}); what was made beyond it before is discarded",
                choice.generation, step(), setup_.start.lineage.generations.back().reason);
   }
@@ -98,10 +98,12 @@ Result<void> TrainRun::enter_generation() {
 Result<void> TrainRun::start_afresh() {
   // An earlier run in this directory may have left objects in shared memory.
   if (!setup_.start.shm_run_id.empty())
-    HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id)))));
+    HF_TRY_VOID(
+        group_.agree(outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id)))));
   std::string run_id = recovery_.inventory.shm_run_id;  // the run had begun, and begins again
-  if (group_.leads && run_id.empty()) run_id = new_run_id(launched_.env);
-  HF_TRY(const std::vector<std::string> ids, all_gather_text(active().communicator, waiter(), run_id));
+  if (group_.leads() && run_id.empty()) run_id = new_run_id(launched_.env);
+  HF_TRY(const std::vector<std::string> ids,
+         all_gather_text(group_.active().communicator, group_.waiter(), run_id));
   recovery_.inventory.shm_run_id = ids.front();
   // A run that goes back to its start is the same run.
   const Lineage& lineage = setup_.start.lineage;
@@ -117,7 +119,7 @@ Result<void> TrainRun::start_afresh() {
                    "(holdfast import makes one of a Hugging Face folder or an llm.c model)",
                    setup_.config.run.initialize_from);
   }
-  HF_TRY_VOID(agree(outcome));
+  HF_TRY_VOID(group_.agree(outcome));
   return restore_weights(worker_->state_view(), (*found)->checkpoint.directory());
 }
 
