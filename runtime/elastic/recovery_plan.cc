@@ -115,4 +115,8 @@ StateSource source_of(const StartPoint& start) {
   return start.checkpoint.empty() ? StateSource::start : StateSource::disk;
 }
 
+const char* name_of(StateSource source) {
+  return source == StateSource::ram ? "ram" : source == StateSource::start ? "start" : "disk";
+}
+
 }  // namespace holdfast::elastic

@@ -72,5 +72,6 @@ enum class StateSource {
   nothing,  // there are checkpoints, and none can be used
 };
 StateSource source_of(const StartPoint& start);
+const char* name_of(StateSource source);  // as events have it
 
 }  // namespace holdfast::elastic

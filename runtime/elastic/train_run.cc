@@ -113,19 +113,19 @@ Result<PhaseOutcome> TrainRun::start() {
     growth_.on_several_hosts = true;
   HF_TRY_VOID(prepare(group_.world(),
                       {.mode = PrepareMode::start,
-                       .recovers = recovery_.record.has_value(),
+                       .recovers = journal_.recovery().has_value(),
                        .ranks = recovery_.inventory.launched_ranks},
                       setup_));
   const AssignmentRequest& request = setup_.request;
   HF_TRY_VOID(
       assign_coordinates({.data_max = request.data_max,
-                          .data_min = recovery_.record.has_value() ? request.data_min : request.data_max,
+                          .data_min = journal_.recovery().has_value() ? request.data_min : request.data_max,
                           .pipeline = request.pipeline,
                           .tensor = request.tensor}));
   name_places();
   if (group_.world().communicator.rank() == 0) print_start();
   recovery_.inventory.joined = true;
-  clock_.startup.join_ns = phase_ns();
+  journal_.startup().join_ns = journal_.phase_ns();
   if (setup_.start.step >= static_cast<std::uint64_t>(setup_.config.training.steps)) return say_finished();
   return PhaseOutcome::ready;
 }
@@ -154,7 +154,7 @@ Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(group_.world().communicator, group_.waiter(), launched_.env.host_id()));
   Result<RankAssignment> assignment = assign_ranks(request, hosts);
-  if (!assignment.ok() && !recovery_.record.has_value()) {
+  if (!assignment.ok() && !journal_.recovery().has_value()) {
     HF_TRY(const Mesh mesh, mesh_of(setup_.config, hosts));
     assignment = assignment_of(mesh);
   }
@@ -165,37 +165,14 @@ Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
 // takes the lock, so that the end of the run is recorded, and returns that error.
 Result<void> TrainRun::begin_epoch(Result<RankAssignment> assignment) {
   HF_TRY_VOID(group_.choose_writers(assignment));
-  HF_TRY_VOID(take_lock());
+  HF_TRY_VOID(journal_.hand_over_claim());
   if (!assignment.ok()) return assignment.error();
   group_.begin_epoch(std::move(assignment).value());
-  if (recovery_.record.has_value()) {
-    recovery_.record->active_after = group_.assignment().shape.active();
-    recovery_.record->spares_after = static_cast<int>(group_.assignment().spares.size());
+  if (journal_.recovery().has_value()) {
+    journal_.recovery()->active_after = group_.assignment().shape.active();
+    journal_.recovery()->spares_after = static_cast<int>(group_.assignment().spares.size());
   }
   return {};
-}
-
-// Claims the run directory on a rank that writes. The writer before may be gone with its host: then the
-// others wait for the lease, too.
-Result<void> TrainRun::take_lock() {
-  if (!group_.writes()) log_.gap_noted = false;
-  if (!group_.writes() && setup_.claim != nullptr) {
-    flush_log();  // so that the lines of the next writer come after these
-    setup_.claim.reset();
-    log_.gate->use([] { return false; });  // lines that still wait are not written after those
-  }
-  Result<void> outcome;
-  if (group_.writes() && setup_.claim == nullptr) {
-    const StorageWait storage(launched_.watch, "the lock of the run directory");
-    Result<std::unique_ptr<Claim>> claim =
-        claim_run_directory(launched_.env, {setup_.config.run.directory}, recovery_lease);
-    outcome = outcome_of(claim);
-    if (claim.ok()) setup_.claim = std::move(claim).value();
-  }
-  if (setup_.claim != nullptr) log_.gate->use(setup_.claim->loose_fence());
-  const std::int64_t claim_ms = recovery_lease.patience_ms + recovery_lease.lease_ms;
-  return group_.agree_among_all(outcome,
-                                group_.waiter().with_timeout(group_.waiter().timeout_ms() + claim_ms));
 }
 
 Result<PhaseOutcome> TrainRun::run_epoch() {
@@ -243,25 +220,25 @@ Result<EpochEnd> TrainRun::run_active() {
       print_message("{} of {} copies of the model go on: {}", copies - 1, copies, built.error().message);
     return EpochEnd{.shrinks = true};
   }
-  clock_.startup.worker_ns = phase_ns();
+  journal_.startup().worker_ns = journal_.phase_ns();
   HF_TRY_VOID(load_state());
   HF_TRY_VOID(group_.agree(setup_.device->status()));
   HF_TRY_VOID(enter_generation());
   take_jump(worker_->state());
-  clock_.startup.state_ns = phase_ns();
+  journal_.startup().state_ns = journal_.phase_ns();
   worker_->state().shm_run_id = recovery_.inventory.shm_run_id;
-  if (recovery_.record.has_value()) {
-    recovery_.record->load_ns += clock_.startup.worker_ns + clock_.startup.state_ns;
-    recovery_.record->resumed_step = step();
-    recovery_.record->resumed_from = resumed_from();
+  if (journal_.recovery().has_value()) {
+    journal_.recovery()->load_ns += journal_.startup().worker_ns + journal_.startup().state_ns;
+    journal_.recovery()->resumed_step = step();
+    journal_.recovery()->resumed_from = name_of(source_of(setup_.start));
   }
   // New slots are made from the old ones (SlotPool); if there will be none, the old ones only take memory.
   if (memory_.decision.room.tiers == SnapshotTiers::none) {
     memory_.slots.forget();
     remove_old_snapshots(setup_.start.snapshot);
   }
-  HF_TRY_VOID(open_log());
-  if (recovery_.record.has_value()) HF_FAULT_POINT(launched_.faults, "recover.before_resume");
+  HF_TRY_VOID(journal_.open(*worker_, recovery_.inventory, transport_.choice));
+  if (journal_.recovery().has_value()) HF_FAULT_POINT(launched_.faults, "recover.before_resume");
   return train();
 }
 
@@ -278,7 +255,7 @@ void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) 
 MemoryTerms TrainRun::memory_terms() {
   const std::string& id =
       recovery_.inventory.shm_run_id.empty() ? setup_.start.shm_run_id : recovery_.inventory.shm_run_id;
-  const bool is_launched_layout = !recovery_.record.has_value() && !memory_.decision.lacks &&
+  const bool is_launched_layout = !journal_.recovery().has_value() && !memory_.decision.lacks &&
                                   group_.world().communicator.size() == recovery_.inventory.launched_ranks;
   return {.timeout_ms = memory_.decision.lacks ? 0 : setup_.config.elastic.memory_timeout_ms,
           .had = setup_.start.snapshot.has_value() ? SnapshotTiers::all : memory_.decision.room.tiers,
@@ -297,11 +274,6 @@ Result<void> TrainRun::build_worker() {
   HF_TRY(JoinedBuddies buddies, join_buddies(group_.active(), group_.waiter(), setup_.config, mesh));
   saves_.survives_host = buddies.all_cross_hosts;
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
-  if (setup_.config.data.ledger && log_.samples == nullptr) {
-    const int rank = group_.world().communicator.global_rank(group_.world().communicator.rank());
-    log_.samples =
-        std::make_unique<SampleLog>(launched_.env, RunPaths{setup_.config.run.directory}.ledger(rank));
-  }
   const std::string device = hardware_name(launched_.env, setup_.config, launched_.place);
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
                                                            .faults = launched_.faults,
@@ -316,14 +288,14 @@ Result<void> TrainRun::build_worker() {
                                                            .gpu = transport_.gpu,
                                                            .epoch = epoch,
                                                            .watch = launched_.watch,
-                                                           .ledger = log_.samples.get(),
+                                                           .ledger = journal_.samples(),
                                                            .memory = memory_terms(),
                                                            .memory_decision = &memory_.decision,
                                                            .kept = &memory_.kept,
                                                            .slots = &memory_.slots,
                                                            .secret = setup_.secret,
                                                            .sound_step = &recovery_.sound_step,
-                                                           .hardware = &log_.hardware,
+                                                           .hardware = &journal_.hardware(),
                                                            .hardware_name = device});
   // A rank may have waited for memory that a process which died still held.
   const Result<void> agreed = group_.agree(
@@ -338,7 +310,7 @@ Result<void> TrainRun::build_worker() {
 // Shows each sentence once, whichever ranks it is about, and only at the first start: ranks that come and go
 // do not change it.
 Result<void> TrainRun::show_slow_paths() {
-  if (setup_.config.device == "cpu" || recovery_.record.has_value()) return {};
+  if (setup_.config.device == "cpu" || journal_.recovery().has_value()) return {};
   HF_TRY(const std::vector<std::vector<std::string>> all,
          gather(group_.active().communicator, group_.waiter(), setup_.device->slow_paths()));
   std::set<std::string> reported;
@@ -372,7 +344,7 @@ Result<EpochEnd> TrainRun::train() {
   }
   Trainer trainer({.worker = *worker_,
                    .store = *saves_.store,
-                   .progress = *log_.progress,
+                   .progress = *journal_.progress(),
                    .stop = launched_.stop,
                    .held_out = setup_.held_out,
                    .cadence = saves_.cadence,
@@ -383,7 +355,7 @@ Result<EpochEnd> TrainRun::train() {
                    .writer = setup_.start.writer,
                    .started_ns = launched_.started_ns,
                    .resumed = setup_.start.snapshot,
-                   .failures = log_.failures.so_far(launched_.env.wall_time_us()),
+                   .failures = journal_.failures(),
                    .saves_first = std::exchange(saves_.saves_first, false),
                    .growth = growth.has_value() ? &*growth : nullptr});
   steps_ = trainer.run();
@@ -413,6 +385,19 @@ Result<PhaseOutcome> TrainRun::say_finished() {
   }
   exit_code_ = ExitCode::done;
   return PhaseOutcome::finished;
+}
+
+void TrainRun::write_final_status(const RunEnd& end) {
+  constexpr std::int64_t report_timeout_ms = 600'000;
+  const Waiter patient = group_.waiter().with_timeout(group_.waiter().timeout_ms() + report_timeout_ms);
+  enter(launched_.watch, Phase::end, step(), patient.timeout_ms());
+  leave_if_awaited(end);
+  journal_.end(end, step(), worker_.get());
+  // The other ranks wait here, not in MPI's shutdown, which has a short deadline: a long log makes a report
+  // slow.
+  if (group_.world().communicator.abandoned()) return;
+  static_cast<void>(
+      barrier(group_.world().communicator, patient).ok());  // a peer that dies now changes nothing
 }
 
 namespace {

@@ -25,9 +25,10 @@ bool TrainRun::wants_ranks() const {
 
 // Returns whether a new rank on this host would get hardware that computes wrong. It would be found out, and leave,
 // again and again, and what the run has done since with it each time.
-bool TrainRun::host_computes_wrong() const {
-  return log_.hardware.computes_wrong(launched_.env.host_name(), machine_identity(launched_.env),
-                                      launched_.env.wall_time_us(), setup_.config.verdict.findings_window_ms);
+bool TrainRun::host_computes_wrong() {
+  return journal_.hardware().computes_wrong(launched_.env.host_name(), machine_identity(launched_.env),
+                                            launched_.env.wall_time_us(),
+                                            setup_.config.verdict.findings_window_ms);
 }
 
 // Returns when the leader may ask for new ranks, in a run on one host that wants some; 0: never. On several
@@ -84,7 +85,7 @@ std::vector<std::string> TrainRun::gpus_of_host() const {
 void TrainRun::note_joiners(const MembershipView& before) {
   const GrowthPlan plan =
       plan_growth_places(recovery_.inventory.places, recovery_.inventory.numbers, recovery_.inventory.joiners,
-                         recovery_.record->wanted, setup_.config.elastic);
+                         journal_.recovery()->wanted, setup_.config.elastic);
   const std::vector<std::string>& places = recovery_.inventory.places;
   auto next = plan.numbers.begin();
   auto beyond = static_cast<int>(places.size());
@@ -114,7 +115,7 @@ void TrainRun::show_places_left_alone(const GrowthPlan& plan) {
   for (const std::string& place : plan.left_alone) {
     if (std::ranges::find(growth_.left_alone, place) != growth_.left_alone.end()) continue;
     growth_.left_alone.push_back(place);
-    log_.progress->excluded(
+    journal_.progress()->excluded(
         {.step = step(),
          .host = launched_.env.host_name(),
          .place = place,
@@ -203,43 +204,35 @@ Result<PhaseOutcome> TrainRun::grow() {
   Env& env = launched_.env;
   recovery_.step = step();
   recovery_.disturbed_ns = env.monotonic_ns();
-  recovery_.record.emplace();
-  group_.begin_recovery();
-  recovery_.record->noticed_ns = recovery_.disturbed_ns;
-  recovery_.record->noticed_us = env.wall_time_us();
-  recovery_.record->before = launched_.membership->view();
-  recovery_.record->active_before = group_.assignment().shape.active();
-  recovery_.record->wanted = ranks_wanted();
-  recovery_.record->noticed =
-      fmt::format("{} ranks want {} more", group_.world().communicator.size(), recovery_.record->wanted);
+  const int wanted = ranks_wanted();
+  journal_
+      .begin_recovery(fmt::format("{} ranks want {} more", group_.world().communicator.size(), wanted),
+                      recovery_.disturbed_ns, group_.assignment().shape.active())
+      .wanted = wanted;
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_FAULT_POINT(launched_.faults, "grow.begin");
   worker_.reset();
-  log_.progress.reset();
+  journal_.close();
   group_.end_epoch();
   const Result<void> grown = launched_.membership->grow(
-      recovery_.record->wanted, setup_.config.elastic.recovery_timeout_ms, recovery_.record->noticed);
+      journal_.recovery()->wanted, setup_.config.elastic.recovery_timeout_ms, journal_.recovery()->noticed);
   group_.connect();
-  recovery_.record->shrink_ns += env.monotonic_ns() - recovery_.record->noticed_ns;
+  journal_.recovery()->shrink_ns += env.monotonic_ns() - journal_.recovery()->noticed_ns;
   if (group_.world().communicator.abandoned()) return grown.error();
-  if (!grown.ok()) recovery_.record->not_grown = grown.error().message;
-  if (grown.ok()) note_joiners(recovery_.record->before);
+  if (!grown.ok()) journal_.recovery()->not_grown = grown.error().message;
+  if (grown.ok()) note_joiners(journal_.recovery()->before);
   HF_FAULT_POINT(launched_.faults, "grow.after_spawn");
   return PhaseOutcome::joiners_come;
 }
 
 // Begins the next epoch with the new ranks, if there are any; they call it, too.
 Result<PhaseOutcome> TrainRun::admit() {
-  if (!recovery_.record.has_value()) {  // this rank is new
-    recovery_.record.emplace();
-    group_.begin_recovery();
-    recovery_.record->noticed_ns = launched_.started_ns;
-    recovery_.record->noticed_us = launched_.env.wall_time_us();
-    recovery_.record->before = launched_.membership->view();
+  if (!journal_.recovery().has_value()) {  // this rank is new
+    journal_.begin_recovery({}, launched_.started_ns, 0).noticed_us = launched_.env.wall_time_us();
     if (launched_.config.ok()) setup_.config = launched_.config->config;
     group_.connect();
   }
-  phase_ns();
+  journal_.phase_ns();
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());
   adopt_inventory(merge_inventories(inventories));
@@ -253,7 +246,7 @@ Result<PhaseOutcome> TrainRun::admit() {
   HF_TRY_VOID(assign_coordinates(setup_.request));
   HF_TRY_VOID(find_recovery_point());
   HF_FAULT_POINT(launched_.faults, "grow.before_load");
-  recovery_.record->plan_ns += phase_ns();
+  journal_.recovery()->plan_ns += journal_.phase_ns();
   return PhaseOutcome::ready;
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/elastic/group.h"
 #include "runtime/elastic/prepare.h"
 #include "runtime/elastic/recovery_plan.h"
+#include "runtime/elastic/run_journal.h"
 #include "runtime/elastic/session_phase.h"
 #include "runtime/elastic/source.h"
 #include "runtime/elastic/train_run.h"
@@ -37,7 +38,6 @@ class TrainRun {
         memory_{.kept = inputs.prepared == nullptr ? memory_.own.memory : inputs.prepared->memory,
                 .slots = inputs.prepared == nullptr ? memory_.own.slots : inputs.prepared->slots} {
     recovery_.inventory.launched_ranks = group_.is_joiner() ? 0 : inputs.communicator.size();
-    clock_.phase_begin_ns = inputs.started_ns;
     memory_.kept.spoil_reused(inputs.spoil_kept_memory);
   }
 
@@ -45,7 +45,6 @@ class TrainRun {
 
   // Writes what status.json, the event log and the report say about the end. Only the writer of the run
   // directory does so.
-  void warn_of_doors(const RunPaths& paths) const;
   void write_final_status(const RunEnd& end);
   bool ends_for_another_start() const { return steps_.how == StepsEnd::How::sealed; }
 
@@ -61,16 +60,10 @@ class TrainRun {
   void leave_run(const Error& error);
   void leave_if_awaited(const RunEnd& end);
 
-  void record_end(const RunPaths& paths, const RunEnd& end);
-  void remove_new_directory(const RunPaths& paths);
   Result<PhaseOutcome> start();
   void print_start() const;
   Result<void> assign_coordinates(const AssignmentRequest& request);
   Result<void> begin_epoch(Result<RankAssignment> assignment);
-  Result<void> take_lock();
-  // Returns the check that this rank, if it is the writer, still is; called before it writes for all.
-  ClaimCheck claim_check() const { return setup_.claim == nullptr ? ClaimCheck() : setup_.claim->fence(); }
-  Result<void> check_claim() { return setup_.claim == nullptr ? Result<void>() : setup_.claim->check(); }
   Result<void> make_tier();
   void drop_copies();
   Result<PhaseOutcome> run_epoch();
@@ -87,30 +80,9 @@ class TrainRun {
   Result<void> load_checkpoint();
   Result<void> enter_generation();
   Result<void> start_afresh();
-  Result<void> open_log();
-  Result<void> begin_log();
-  Result<void> continue_log();
-  void count_failure();
-  void note_gap();
-  void tell_changed_links();
-  Result<void> share_hardware_record();
-  void write_hardware_record();
   Result<EpochEnd> train();
   Result<void> send_last();
   Result<PhaseOutcome> say_finished();
-  // Passes the writing of a file of the run to the log's thread, which runs it while this start is the run's
-  // writer.
-  void post(std::function<void()> work) {
-    log_.queue->post([gate = log_.gate, work = std::move(work)](LineSink&) {
-      if (gate->is_open()) work();
-    });
-  }
-  // Writes the log lines that can be written soon, before this process ends or another rank takes the log
-  // over.
-  void flush_log() {
-    if (log_.queue != nullptr) static_cast<void>(log_.queue->flush(LineThread::short_patience_ms).ok());
-  }
-  Result<double> measure_peak();  // FLOP/s of all active ranks
 
   Result<PhaseOutcome> recover(const Error& fault);
   void note_fault(const Error& fault);
@@ -136,12 +108,12 @@ class TrainRun {
   void keep_live_state(const MembershipView& of_epoch);
   Result<std::vector<RecoveryInventory>> exchange_inventories();
   void adopt_inventory(const RecoveryInventory& known);
-  std::vector<std::string> lost_hosts() const;
+  std::vector<std::string> lost_hosts();
   Result<void> find_recovery_point();
 
   // Functions for growing back (train_run_growth.cc).
   bool wants_ranks() const;
-  bool host_computes_wrong() const;
+  bool host_computes_wrong();
   std::int64_t grow_at_ns() const;
   std::optional<Growth> plan_growth();
   std::uint64_t bytes_given_back(const NewRankTask& planned) const;
@@ -160,25 +132,15 @@ class TrainRun {
   void dismiss_joiners(const Error& error);
   void record_for_the_dead();
   void claim_for_the_dead();
-  std::string resumed_from() const {
-    const StateSource source = source_of(setup_.start);
-    return source == StateSource::ram ? "ram" : source == StateSource::start ? "start" : "disk";
-  }
 
   std::uint64_t step() const { return worker_ ? worker_->state().step : recovery_.step; }
-  // Returns the time since its last call, or since the program started.
-  std::int64_t phase_ns() {
-    const std::int64_t begin_ns = std::exchange(clock_.phase_begin_ns, launched_.env.monotonic_ns());
-    return clock_.phase_begin_ns - begin_ns;
-  }
 
   RunSetup setup_;
   Group group_;
   const TrainInputs& launched_ = group_.launched();
   EpochMemory memory_;
-  StartupClock clock_;
   JoinedTransport transport_;
-  RunLog log_;
+  RunJournal journal_{group_, setup_};
   std::unique_ptr<Worker> worker_;
   RunSaves saves_;
   StepsEnd steps_;  // how the steps of the newest epoch ended; its saves use worker and store

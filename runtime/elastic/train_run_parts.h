@@ -36,23 +36,6 @@ struct EpochMemory {
   MemoryDecision decision = {.room = {.tiers = SnapshotTiers::none}};  // for the last worker
 };
 
-// RunLog holds what this rank writes about the run. Lines that could not be written yet are kept from one epoch to
-// the next.
-struct RunLog {
-  std::shared_ptr<ClaimGate> gate = std::make_shared<ClaimGate>();  // for the writes of the queue's thread
-  std::unique_ptr<EventQueue> queue;
-  std::unique_ptr<SampleLog> samples;  // null unless data.ledger
-  std::unique_ptr<Progress> progress;  // of this epoch
-  bool gap_noted = false;  // this rank writes the log, and has told what was lost with the writer before
-  std::uint64_t newest_step = 0;        // newest step with a line in the log
-  FailureTally failures;                // failures that the leader counts
-  std::int64_t failure_counted_us = 0;  // when the newest of them was noticed
-  HardwareRecord hardware;     // findings about the hardware of all ranks, those of earlier starts among them
-  std::string hardware_text;   // of the file, as this rank has read or written it
-  bool hardware_read = false;  // this rank has read the file, because it writes it
-  std::vector<std::string> changed_links;  // links that changed parts of snapshots, until the log has them
-};
-
 // RunSaves holds where the newest trainer saves.
 struct RunSaves {
   std::optional<CheckpointStore> store;
@@ -66,12 +49,11 @@ struct RunSaves {
 // RecoveryState holds what this rank knows when it recovers.
 struct RecoveryState {
   RecoveryInventory inventory;
-  std::optional<RecoveryRecord> record;  // set while a recovery is under way, until a step was made
-  std::uint64_t step = 0;                // newest step while there is no worker
-  std::int64_t disturbed_ns = 0;         // time of the last fault or attempt to grow; 0: none so far
-  bool failed = false;                   // the ranks that are left could not rebuild a group, or gave up
-  bool joins = false;                    // joiners have come, and take part in this phase
-  bool system_refused = false;           // in the phase that ended last; most likely a thread
+  std::uint64_t step = 0;         // newest step while there is no worker
+  std::int64_t disturbed_ns = 0;  // time of the last fault or attempt to grow; 0: none so far
+  bool failed = false;            // the ranks that are left could not rebuild a group, or gave up
+  bool joins = false;             // joiners have come, and take part in this phase
+  bool system_refused = false;    // in the phase that ended last; most likely a thread
   std::optional<DecidedRollback> rollback = {};  // until it is certain to be in the lineage
   std::optional<std::uint64_t> sound_step = {};  // Worker::verified_step() of this process
   bool reported_lost_starter = false;            // RecoveryInventory::lost_starter was logged
@@ -82,12 +64,6 @@ struct RunGrowth {
   bool on_several_hosts = false;             // the run was on several hosts at its start
   bool explained = false;                    // a message has said that the run does not grow by itself
   std::vector<std::string> left_alone = {};  // places that a message has named
-};
-
-// StartupClock measures the phases before the first step.
-struct StartupClock {
-  std::int64_t phase_begin_ns = 0;
-  Progress::StartupTimes startup = {};
 };
 
 }  // namespace holdfast::elastic

@@ -45,7 +45,7 @@ void TrainRun::report_if_unfit(const Error& error) const {
 // Ends this process by SIGKILL, and does not return. The others can go on without this rank, so it ends like
 // a rank that died: an exit code other than 0 would end them, too.
 void TrainRun::leave_run(const Error& error) {
-  flush_log();
+  journal_.flush();
   report_if_unfit(error);
   if (group_.leaving().has_value()) {
     LeavingRank leaving = *group_.leaving();
@@ -67,23 +67,15 @@ void TrainRun::leave_if_awaited(const RunEnd& end) {
   const bool all_agree =
       !group_.world().communicator.abandoned() || end.code == ExitCode::done || end.code == ExitCode::saved;
   if (launched_.membership == nullptr || all_agree) return;
-  flush_log();
+  journal_.flush();
   die_if_awaited(launched_.env, *launched_.membership, launched_.watch != nullptr, end.code, end.message);
   if (!launched_.membership->cut_off()) claim_for_the_dead();
 }
 
 // Begins the record of a recovery. `noticed`: what this rank has noticed.
 void TrainRun::begin_record(const std::string& noticed, int active_before) {
-  const std::int64_t now_ns = launched_.env.monotonic_ns();
-  recovery_.record.emplace();
-  group_.begin_recovery();
-  recovery_.record->noticed_ns = steps_.ended_ns == 0 ? now_ns : steps_.ended_ns;
-  recovery_.record->noticed_us =
-      launched_.env.wall_time_us() - (now_ns - recovery_.record->noticed_ns) / 1000;
-  recovery_.record->noticed = noticed;
-  recovery_.record->before = group_.view();
-  recovery_.record->active_before = active_before;
-  steps_.ended_ns = 0;
+  const std::int64_t ended_ns = std::exchange(steps_.ended_ns, 0);
+  journal_.begin_recovery(noticed, ended_ns == 0 ? launched_.env.monotonic_ns() : ended_ns, active_before);
 }
 
 // Notes the fault, and the step of this rank, before anything is destroyed.
@@ -92,21 +84,21 @@ void TrainRun::note_fault(const Error& fault) {
   // The last recovery is over if a step was made since; a spare assumes that.
   const bool was_spare = group_.epoch() != nullptr && !group_.epoch()->is_active();
   if (was_spare) recovery_.inventory.kept_step = 0;  // of an epoch before this one
-  if (was_spare ||
-      (worker_ != nullptr && recovery_.record.has_value() && recovery_.step > recovery_.record->resumed_step))
-    recovery_.record.reset();
+  if (was_spare || (worker_ != nullptr && journal_.recovery().has_value() &&
+                    recovery_.step > journal_.recovery()->resumed_step))
+    journal_.recovery().reset();
   int active_before =
       group_.epoch() == nullptr ? recovery_.inventory.launched_ranks : group_.assignment().shape.active();
   // The new ranks of a growth that failed are among the ranks before the fault.
-  if (recovery_.record.has_value() && recovery_.record->wanted > 0) {
-    if (group_.epoch() == nullptr) active_before = recovery_.record->active_before;
-    recovery_.record.reset();
+  if (journal_.recovery().has_value() && journal_.recovery()->wanted > 0) {
+    if (group_.epoch() == nullptr) active_before = journal_.recovery()->active_before;
+    journal_.recovery().reset();
   }
-  if (!recovery_.record.has_value()) {
+  if (!journal_.recovery().has_value()) {
     begin_record(fault.message, active_before);
-    recovery_.record->reported = launched_.membership->reported_by_peer();
+    journal_.recovery()->reported = launched_.membership->reported_by_peer();
   }
-  ++recovery_.record->faults;
+  ++journal_.recovery()->faults;
   recovery_.disturbed_ns = launched_.env.monotonic_ns();
   steps_.ended_ns = 0;
 }
@@ -135,7 +127,7 @@ void TrainRun::wait_for_given_up_saves() {
 void TrainRun::drop_epoch() {
   drop_copies();
   worker_.reset();
-  log_.progress.reset();
+  journal_.close();
   group_.end_epoch();
 }
 
@@ -143,9 +135,9 @@ void TrainRun::drop_epoch() {
 Result<void> TrainRun::rebuild_group() {
   HF_FAILING_FAULT_POINT(launched_.faults, rebuild_point);
   const std::int64_t begin_ns = launched_.env.monotonic_ns();
-  const MembershipView of_epoch = launched_.membership->view();  // recovery_.record->before may be older
+  const MembershipView of_epoch = launched_.membership->view();  // journal_.recovery()->before may be older
   const Result<void> group_rebuilt =
-      launched_.membership->recover(setup_.config.elastic.recovery_timeout_ms, recovery_.record->noticed);
+      launched_.membership->recover(setup_.config.elastic.recovery_timeout_ms, journal_.recovery()->noticed);
   wait_for_given_up_saves();
   if (group_rebuilt.ok()) keep_live_state(of_epoch);
   const std::vector<Member> lost = members_lost(of_epoch, launched_.membership->view());
@@ -159,7 +151,7 @@ Result<void> TrainRun::rebuild_group() {
     recovery_.inventory.lost_starter = true;
   drop_epoch();
   group_.connect();
-  recovery_.record->shrink_ns += launched_.env.monotonic_ns() - begin_ns;
+  journal_.recovery()->shrink_ns += launched_.env.monotonic_ns() - begin_ns;
   return group_rebuilt;
 }
 
@@ -171,21 +163,16 @@ void TrainRun::record_for_the_dead() {
 }
 
 void TrainRun::claim_for_the_dead() {
-  if (setup_.claim != nullptr || !recovery_.inventory.joined || launched_.membership->lost_quorum()) return;
-  const StorageWait storage(launched_.watch, "the lock of the run directory");
-  Result<std::unique_ptr<Claim>> claim = claim_run_directory(launched_.env, {setup_.config.run.directory});
-  if (!claim.ok()) return;
-  setup_.claim = std::move(claim).value();
-  log_.gate->use(setup_.claim->loose_fence());
+  if (recovery_.inventory.joined && !launched_.membership->lost_quorum()) journal_.claim_for_the_dead();
 }
 
 Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
   recovery_.inventory.host = launched_.env.host_id();
   recovery_.inventory.step = recovery_.step;
   recovery_.inventory.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_hang();
-  recovery_.inventory.noticed = recovery_.record->noticed;
-  recovery_.inventory.noticed_us = recovery_.record->noticed_us;
-  recovery_.inventory.reported = recovery_.record->reported;
+  recovery_.inventory.noticed = journal_.recovery()->noticed;
+  recovery_.inventory.noticed_us = journal_.recovery()->noticed_us;
+  recovery_.inventory.reported = journal_.recovery()->reported;
   recovery_.inventory.number =
       group_.is_joiner() && setup_.device == nullptr ? -1 : launched_.place.rank_on_host;
   // The wait is longer than a rebuild of the group may take, because another rank may wait for its given-up
@@ -200,29 +187,29 @@ Result<std::vector<RecoveryInventory>> TrainRun::exchange_inventories() {
 // Adopts the merged inventory, which holds for all ranks.
 void TrainRun::adopt_inventory(const RecoveryInventory& known) {
   recovery_.inventory = known;
-  recovery_.record->step_before = std::max(recovery_.record->step_before, recovery_.inventory.step);
+  journal_.recovery()->step_before = std::max(journal_.recovery()->step_before, recovery_.inventory.step);
   const MembershipView now = group_.view();
-  recovery_.record->ranks_after = group_.world().communicator.size();
-  recovery_.record->hosts_after = ranks_by_host(now);
-  const std::vector<Member> lost = members_lost(recovery_.record->before, now);
-  recovery_.record->lost = lost.empty() ? "" : name_members(lost);
-  if (!recovery_.inventory.verdict.empty()) recovery_.record->verdict = recovery_.inventory.verdict;
+  journal_.recovery()->ranks_after = group_.world().communicator.size();
+  journal_.recovery()->hosts_after = ranks_by_host(now);
+  const std::vector<Member> lost = members_lost(journal_.recovery()->before, now);
+  journal_.recovery()->lost = lost.empty() ? "" : name_members(lost);
+  if (!recovery_.inventory.verdict.empty()) journal_.recovery()->verdict = recovery_.inventory.verdict;
   if (recovery_.inventory.lost_starter && !std::exchange(recovery_.reported_lost_starter, true)) {
-    recovery_.record->verdict +=
-        (recovery_.record->verdict.empty() ? "" : "; ") +
+    journal_.recovery()->verdict +=
+        (journal_.recovery()->verdict.empty() ? "" : "; ") +
         std::string(
             "a rank was lost while it started new ones, so no more are started before the next start");
   }
-  recovery_.record->noticed = recovery_.inventory.noticed;
-  recovery_.record->reported = recovery_.inventory.reported;
+  journal_.recovery()->noticed = recovery_.inventory.noticed;
+  journal_.recovery()->reported = recovery_.inventory.reported;
 }
 
 // Returns the hosts of which no rank is left, where a launcher can start the run again on them.
-std::vector<std::string> TrainRun::lost_hosts() const {
+std::vector<std::string> TrainRun::lost_hosts() {
   std::vector<std::string> lost;
   if (launched_start(launched_.env).empty()) return lost;
   const std::map<std::string, int> now = ranks_by_host(group_.view());
-  for (const auto& [host, ranks] : ranks_by_host(recovery_.record->before)) {
+  for (const auto& [host, ranks] : ranks_by_host(journal_.recovery()->before)) {
     if (!now.contains(host)) lost.push_back(host);
   }
   return lost;
@@ -256,7 +243,7 @@ Result<PhaseOutcome> TrainRun::roll_back() {
   recovery_.step = step();
   const std::string reason = recovery_.rollback.has_value() ? recovery_.rollback->generation.reason : "";
   begin_record(reason, group_.assignment().shape.active());
-  recovery_.record->goes_back = true;
+  journal_.recovery()->goes_back = true;
   recovery_.inventory.lost_some = false;
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_FAULT_POINT(launched_.faults, "rollback.begin");
@@ -267,7 +254,7 @@ Result<PhaseOutcome> TrainRun::roll_back() {
 
 // Plans and begins the next epoch with the ranks that are in the group, and finds its state.
 Result<PhaseOutcome> TrainRun::plan_epoch() {
-  phase_ns();
+  journal_.phase_ns();
   enter_recovery(launched_.watch, recovery_.step, setup_.config);
   HF_TRY(const std::vector<RecoveryInventory> inventories, exchange_inventories());
   RecoveryPlan plan = plan_recovery(inventories, setup_.request);
@@ -293,7 +280,7 @@ Result<PhaseOutcome> TrainRun::plan_epoch() {
     return kept.error();
   }
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
-  recovery_.record->plan_ns += phase_ns();
+  journal_.recovery()->plan_ns += journal_.phase_ns();
   return PhaseOutcome::ready;
 }
 

@@ -120,7 +120,7 @@ void TrainRun::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
     }
     rollback.reset();
   }
-  log_.progress->judged(event, rollback);
+  journal_.progress()->judged(event, rollback);
   const bool goes_back = rollback.has_value() && leaves_batches;
   const bool is_numerics = goes_back || ends_run(verdict.action);
   const bool together = goes_back || (!is_numerics && all.size() == 1);
@@ -183,7 +183,7 @@ void TrainRun::decide_rollback(const Rollback& rollback, const std::string& reas
 // Has the decision in the lineage, on a rank that writes.
 Result<void> TrainRun::record_rollback() {
   if (!group_.writes()) return {};
-  HF_TRY_VOID(check_claim());
+  HF_TRY_VOID(journal_.check_claim());
   const DecidedRollback& decided = *recovery_.rollback;
   const std::string& directory = setup_.config.run.directory;
   HF_TRY(const Lineage lineage, read_lineage(launched_.env, directory));
@@ -214,7 +214,7 @@ Result<void> TrainRun::complete_rollback() {
   Config resumed = setup_.config;
   resumed.run.resume = "auto";
   return record_kept_rollbacks(group_.world(), group_.waiter().with_timeout(patience_ms), resumed,
-                               claim_check());
+                               journal_.claim_check());
 }
 
 }  // namespace holdfast::elastic

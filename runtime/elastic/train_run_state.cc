@@ -16,18 +16,18 @@ SourceFinder TrainRun::source_of_world() {
   return SourceFinder({.inputs = group_.world(),
                        .waiter = group_.waiter(),
                        .config = setup_.config,
-                       .in_place = recovery_.record.has_value(),
+                       .in_place = journal_.recovery().has_value(),
                        .domains = group_.domains(),
-                       .check = claim_check()});
+                       .check = journal_.claim_check()});
 }
 
 SourceFinder TrainRun::source_of_active() {
   return SourceFinder({.inputs = group_.active(),
                        .waiter = group_.waiter(),
                        .config = setup_.config,
-                       .in_place = recovery_.record.has_value(),
+                       .in_place = journal_.recovery().has_value(),
                        .domains = group_.active_domains(),
-                       .check = claim_check()});
+                       .check = journal_.claim_check()});
 }
 
 // Loads the snapshot that was found. Where it is damaged the next state counts.
@@ -37,7 +37,7 @@ Result<void> TrainRun::load_state() {
   while (source_of(start) == StateSource::ram) {
     if (group_.leads()) print_line("resuming from {}", name_of(start));
     const Result<void> restored =
-        restore_snapshot(worker_->state_view(), *start.snapshot, start.shm_run_id, log_.changed_links);
+        restore_snapshot(worker_->state_view(), *start.snapshot, start.shm_run_id, journal_.changed_links());
     if (restored.ok()) recovery_.inventory.shm_run_id = start.shm_run_id;
     if (restored.ok() || restored.error().code != ExitCode::checkpoint) return restored;
     if (group_.leads()) print_message("RAM snapshot skipped: {}", restored.error().message);
@@ -60,7 +60,7 @@ Result<void> TrainRun::load_checkpoint() {
   const StorageWait storage(launched_.watch, "the checkpoint");
   if (start.content.empty()) return restore_checkpoint(worker_->state_view(), start.checkpoint);
   return restore_parts(worker_->state_view(), start.checkpoint, start.content, *group_.active_domains(),
-                       claim_check());
+                       journal_.claim_check());
 }
 
 // Enters the generation. One that begins is in RUN/lineage.json before any state is made in it.
@@ -77,12 +77,12 @@ Result<void> TrainRun::enter_generation() {
   saves_.saves_first = choice.begins && setup_.start.snapshot.has_value();
   if (!choice.begins) return {};
   HF_FAULT_POINT(launched_.faults, "generation.before_publish");
-  Result<void> published = check_claim();
+  Result<void> published = journal_.check_claim();
   if (group_.writes() && published.ok()) {
     // A save of the epoch before may still be published by a thread of its store.
     published = saves_.store.has_value() ? saves_.store->replace_lineage(choice.lineage)
                                          : write_lineage(launched_.env, setup_.config.run.directory,
-                                                         choice.lineage, claim_check());
+                                                         choice.lineage, journal_.claim_check());
   }
   HF_TRY_VOID(group_.agree(published));
   HF_FAULT_POINT(launched_.faults, "generation.after_publish");

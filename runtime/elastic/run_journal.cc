@@ -1,0 +1,344 @@
+#include "runtime/elastic/run_journal.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "parallel/comm/gather.h"
+#include "runtime/config/document.h"
+#include "runtime/core/units.h"
+#include "runtime/elastic/recovery_plan.h"
+#include "runtime/measure/gemm_peak.h"
+#include "runtime/os/console.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/rank/kernel_choice.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/rank/watch.h"
+#include "runtime/report/report.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/numbers_log.h"
+#include "runtime/run/requests.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/run/run_history.h"
+#include "runtime/run/run_identity.h"
+
+namespace holdfast::elastic {
+
+namespace {
+
+// Returns the rate of all ranks together in the best of a few short rounds: other work on the machine only
+// ever makes a peak look lower than it is, and every start waits for the rounds.
+Result<double> measure_peak(Group& group, Device& device, const Worker& worker) {
+  constexpr int rounds = 4;
+  constexpr std::int64_t round_ns = 3'000'000;
+  Result<GemmPeak> product = GemmPeak::make(group.launched().env, device, worker.workload().spec.dtype);
+  const Result<void> made = group.agree(outcome_of(product));
+  group.keep_from_driver(product);
+  HF_TRY_VOID(made);
+  std::vector<double> rates(static_cast<std::size_t>(group.active().communicator.size()));
+  double best = 0.0;
+  for (int round = 0; round < rounds; ++round) {
+    HF_TRY_VOID(barrier(group.active().communicator, group.waiter()));
+    const double mine = product->rate(round_ns);
+    const Result<void> measured = group.agree(device.status());
+    group.keep_from_driver(product);
+    HF_TRY_VOID(measured);
+    HF_TRY_VOID(all_gather(group.active().communicator, group.waiter(), std::as_bytes(std::span(&mine, 1)),
+                           std::as_writable_bytes(std::span(rates))));
+    best = std::max(best, std::accumulate(rates.begin(), rates.end(), 0.0));
+  }
+  return best;
+}
+
+}  // namespace
+
+Result<void> RunJournal::hand_over_claim() {
+  const bool writes = group_.writes();
+  if (!writes) gap_noted_ = false;
+  if (!writes && setup_.claim != nullptr) {
+    flush();  // so that the lines of the next writer come after these
+    setup_.claim.reset();
+    gate_->use([] { return false; });  // lines that still wait are not written after those
+  }
+  Result<void> outcome;
+  if (writes && setup_.claim == nullptr) {
+    const StorageWait storage(group_.launched().watch, "the lock of the run directory");
+    Result<std::unique_ptr<Claim>> claim = claim_run_directory(env(), paths(), recovery_lease);
+    outcome = outcome_of(claim);
+    if (claim.ok()) setup_.claim = std::move(claim).value();
+  }
+  if (setup_.claim != nullptr) gate_->use(setup_.claim->loose_fence());
+  const std::int64_t claim_ms = recovery_lease.patience_ms + recovery_lease.lease_ms;
+  const Waiter waiter = group_.waiter();
+  return group_.agree_among_all(outcome, waiter.with_timeout(waiter.timeout_ms() + claim_ms));
+}
+
+void RunJournal::claim_for_the_dead() {
+  if (setup_.claim != nullptr) return;
+  const StorageWait storage(group_.launched().watch, "the lock of the run directory");
+  Result<std::unique_ptr<Claim>> claim = claim_run_directory(env(), paths());
+  if (!claim.ok()) return;
+  setup_.claim = std::move(claim).value();
+  gate_->use(setup_.claim->loose_fence());
+}
+
+RecoveryRecord& RunJournal::begin_recovery(const std::string& noticed, std::int64_t noticed_ns,
+                                           int active_before) {
+  group_.begin_recovery();
+  recovery_.emplace();
+  recovery_->noticed_ns = noticed_ns;
+  recovery_->noticed_us = env().wall_time_us() - (env().monotonic_ns() - noticed_ns) / 1000;
+  recovery_->noticed = noticed;
+  recovery_->before = group_.view();
+  recovery_->active_before = active_before;
+  return *recovery_;
+}
+
+std::int64_t RunJournal::phase_ns() {
+  const std::int64_t begin_ns = std::exchange(clock_.phase_begin_ns, env().monotonic_ns());
+  return clock_.phase_begin_ns - begin_ns;
+}
+
+SampleLog* RunJournal::samples() {
+  if (setup_.config.data.ledger && samples_ == nullptr) {
+    Communicator& all = group_.world().communicator;
+    samples_ = std::make_unique<SampleLog>(env(), paths().ledger(all.global_rank(all.rank())));
+  }
+  return samples_.get();
+}
+
+// Passes the writing of a file of the run to the log's thread, which runs it while this start is the run's writer.
+void RunJournal::post(std::function<void()> work) {
+  queue_->post([gate = gate_, work = std::move(work)](LineSink&) {
+    if (gate->is_open()) work();
+  });
+}
+
+void RunJournal::flush() {
+  if (queue_ != nullptr) static_cast<void>(queue_->flush(LineThread::short_patience_ms).ok());
+}
+
+Result<void> RunJournal::open(Worker& worker, RecoveryInventory& known, const TransportChoice& transport) {
+  const bool opened_before = known.log_opened == true;
+  const double ranks = group_.active().communicator.size();
+  if (!(known.gemm_peak > 0.0)) {
+    HF_TRY(const double peak, measure_peak(group_, *setup_.device, worker));
+    known.gemm_peak = peak / ranks;
+  }
+  clock_.times.gemm_peak_ns = phase_ns();
+  begin_epoch(worker, known, ranks);
+  const std::uint64_t step = worker.state().step;
+  Result<void> outcome;
+  if (group_.writes() && !opened_before) outcome = begin_log(worker, transport);
+  if (group_.writes() && outcome.ok() && recovery_.has_value()) outcome = continue_log(step);
+  HF_TRY_VOID(group_.agree(outcome));
+  known.log_opened = true;
+  tell_changed_links(step);
+  return share_hardware_record();
+}
+
+// Makes the reporter of the epoch.
+void RunJournal::begin_epoch(Worker& worker, RecoveryInventory& known, double ranks) {
+  FaultPoints& faults = group_.launched().faults;
+  const bool writes = group_.writes();
+  const std::uint64_t step = worker.state().step;
+  const std::int64_t sequence_length = setup_.config.training.sequence_length;
+  if (queue_ == nullptr)
+    queue_ = std::make_unique<EventQueue>(
+        env(), paths().events(), static_cast<std::uint64_t>(setup_.config.log.rotate_bytes),
+        [&faults] { HF_FAULT_POINT(faults, "log.before_line"); }, [gate = gate_] { return gate->is_open(); });
+  queue_->others_have_written();
+  if (recovery_.has_value()) newest_step_ = std::max(newest_step_, recovery_->step_before);
+  if (writes && known.log_opened != true)
+    newest_step_ = std::max(newest_step_, newest_logged_step(env(), paths()));
+  if (writes && !std::exchange(gap_noted_, true)) note_gap(step);
+  progress_ = std::make_unique<Progress>(
+      env(), *queue_,
+      Progress::Setup{
+          .steps = setup_.config.training.steps,
+          .every_steps = setup_.config.log.every_steps,
+          .flops_per_token = flops_per_token(worker.workload().spec, sequence_length),
+          .peak_flops = known.gemm_peak * ranks,
+          .tokens_per_step = worker.workload().tokens_per_step(),
+          .peak_beaten =
+              [&known, ranks](double flops) { known.gemm_peak = std::max(known.gemm_peak, flops / ranks); },
+          .logged_step = newest_step_,
+          .directory = setup_.config.run.directory,
+          .faults = faults.specification(),
+          .first_step = step,
+          .first_tokens = worker.state().data_cursor * static_cast<std::uint64_t>(sequence_length),
+          .write_hardware_record = [this] { write_hardware_record(); }},
+      group_.leads() ? Progress::Role::speaks
+      : writes       ? Progress::Role::writes
+                     : Progress::Role::silent);
+}
+
+// Tells of the links that changed what the state was loaded from. No change is left in it.
+void RunJournal::tell_changed_links(std::uint64_t step) {
+  if (changed_links_.empty()) return;
+  std::ranges::sort(changed_links_);
+  const auto [repeated, end] = std::ranges::unique(changed_links_);
+  changed_links_.erase(repeated, end);
+  progress_->judged(
+      {.step = step,
+       .what = std::string(name_of(VerdictKind::corruption)),
+       .action = std::string(name_of(VerdictAction::redo)),
+       .of = std::string(name_of(VerdictSubject::links)),
+       .reason = fmt::format(
+           "parts of a RAM snapshot have changed on {}: what arrived otherwise than it was sent was "
+           "requested again, and not used; test the cable, the card or the switch",
+           fmt::join(changed_links_, ", "))},
+      {});
+  changed_links_.clear();
+}
+
+// Gives every rank what any of them knows about the hardware: one that is new knows nothing, and the writer
+// before may have died before its file was written.
+Result<void> RunJournal::share_hardware_record() {
+  if (group_.writes() && !std::exchange(hardware_read_, true)) {
+    HardwareFile file = read_hardware_record(env(), paths());
+    if (!file.damage.empty()) print_message("{}", file.damage);
+    hardware_.record.merge(file.record);
+    hardware_.text = std::move(file.text);
+  }
+  HF_TRY(const std::vector<HardwareRecord> all,
+         gather(group_.active().communicator, group_.waiter(), hardware_.record));
+  for (const HardwareRecord& known : all) hardware_.record.merge(known);
+  if (group_.writes()) write_hardware_record();
+  return {};
+}
+
+// Writes the record where it is not what the file has, on the log's thread. It is written anew at the next finding
+// if that fails.
+void RunJournal::write_hardware_record() {
+  std::string text = hardware_.record.text();
+  if (text == hardware_.text) return;
+  hardware_.text = text;
+  post([&env = env(), path = paths().hardware(), text = std::move(text)] {
+    static_cast<void>(env.replace_text(path, text).ok());
+  });
+}
+
+// Tells of the lines that the leader before may not have written before it died. The log's thread reads the
+// file, because the disk may stall.
+void RunJournal::note_gap(std::uint64_t step) {
+  if (step == 0) return;
+  queue_->post(
+      [&env = env(), paths = paths(), step](LineSink& log) { note_missing_steps(env, paths, step, log); });
+}
+
+// Counts a failure; several deaths until a step is made are one failure.
+void RunJournal::count_failure() {
+  if (recovery_->faults == 0 || failure_counted_us_ == recovery_->noticed_us) return;
+  failure_counted_us_ = recovery_->noticed_us;
+  failures_.take_over(env(), paths());
+  failures_.count_failure();
+  post(failures_.writing(env(), paths()));
+}
+
+// Continues the log. A rank that has left may have recorded its own end as the end of the run.
+Result<void> RunJournal::continue_log(std::uint64_t step) {
+  HF_TRY_VOID(check_claim());
+  if (read_status(env(), paths()).state != "running") {
+    HF_TRY_VOID(
+        write_status(env(), paths(), {.state = "running", .step = step, .exit_code = 0, .reason = {}}));
+  }
+  count_failure();
+  progress_->recovering(*recovery_);
+  return {};
+}
+
+Result<void> RunJournal::begin_log(const Worker& worker, const TransportChoice& transport) {
+  HF_TRY_VOID(check_claim());
+  HF_TRY_VOID(
+      env().replace_text(paths().config(), record_config(setup_.config, group_.launched().config->origin)));
+  forget_answered_requests(env(), paths());
+  HF_TRY_VOID(record_identity(env(), paths(), worker.state().shm_run_id));
+  if (const std::string note = failures_.begin_start(env(), paths()); !note.empty() && group_.leads())
+    print_message("{}", note);
+  post(failures_.writing(env(), paths()));
+  HF_TRY_VOID(write_status(env(), paths(),
+                           {.state = "running", .step = worker.state().step, .exit_code = 0, .reason = {}}));
+  const StateSource source = source_of(setup_.start);
+  std::map<std::string, int> hosts;
+  if (group_.launched().membership != nullptr) {
+    hosts = ranks_by_host(group_.launched().membership->view());
+  } else if (!launched_start(env()).empty() && group_.world().communicator.size() == 1) {
+    hosts[env().host_name()] = 1;  // by this its launcher sees how many more there could be
+  }
+  const ModelSpec& spec = worker.workload().spec;
+  HF_TRY_VOID(progress_->started(parameter_count(spec), group_.world().communicator.size(), hosts,
+                                 worker.state(), source == StateSource::start ? "" : name_of(source),
+                                 clock_.times, *setup_.device, transport.description));
+  const int ranks = group_.active().communicator.size();
+  const std::int64_t stages = setup_.config.parallel.pipeline;
+  const std::size_t spares = group_.assignment().spares.size();
+  progress_->say(fmt::format(
+      "{} parameters{}, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
+      parameter_count(spec),
+      setup_.config.model.freeze.empty() ? "" : fmt::format(" ({} trained)", trained_parameter_count(spec)),
+      setup_.config.parallel.lanes, ranks, setup_.device->threads(),
+      stages > 1 ? fmt::format(" in {} stages", stages) : "",
+      spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
+      setup_.device->description(), worker.workload().tokens_per_step(),
+      format_bytes(worker.memory_plan().total_bytes() + setup_.device->workspace_bytes()),
+      stages > 1 ? "on rank 0" : "per rank"));
+  if (!setup_.device->host_sees_memory() && ranks > 1) {
+    progress_->say("exchange: " + transport.description);
+  }
+  const std::string whole = why_gradients_are_whole(setup_.config, worker.rank().mesh.shape().data);
+  if (!whole.empty()) progress_->say(whole);
+  for (const std::string& line : kernel_summary(setup_.device->kernels())) progress_->say("kernels: " + line);
+  warn_of_doors();
+  return {};
+}
+
+// Says what the user may not know: a variable left from a test, and who else can write the run.
+void RunJournal::warn_of_doors() const {
+  if (!group_.leads()) return;
+  if (const std::string& faults = group_.launched().faults.specification(); !faults.empty()) {
+    print_message(
+        "HOLDFAST_FAULTS is set, so this run makes these faults itself: {}. Unset it, unless this is a test",
+        printable(faults));
+  }
+  if (const std::string note = who_else_may_write(env(), paths()); !note.empty()) print_message("{}", note);
+}
+
+void RunJournal::end(const RunEnd& end, std::uint64_t step, Worker* worker) {
+  const bool begun = progress_ != nullptr;
+  // A claim that another writer has taken over is the only reason to record nothing; a file that cannot be
+  // read may be repaired.
+  if (const Result<void> mine = check_claim(); !mine.ok() && mine.error().code == ExitCode::communication)
+    setup_.claim.reset();
+  // A start that is refused leaves nothing: neither a record of its end, nor the run directory that it has made.
+  const bool refused = setup_.claim != nullptr && !begun && is_refusal(end.code);
+  if (refused && setup_.makes_directory && remove_unused_directory(env(), paths())) setup_.claim.reset();
+  if (setup_.claim != nullptr && (begun || may_record_failure(env(), paths()))) record_end(end, step, worker);
+}
+
+void RunJournal::record_end(const RunEnd& end, std::uint64_t step, Worker* worker) {
+  RunStatus status{
+      .state = "failed", .step = step, .exit_code = static_cast<int>(end.code), .reason = end.message};
+  if (end.code == ExitCode::done) status.state = "finished";
+  if (end.code == ExitCode::saved) status.state = "saved";
+  // The run itself has ended; a record that cannot be written is reported on stderr, where the reason of the
+  // end is written anyhow.
+  const auto complain = [&](const Result<void>& result) {
+    if (!result.ok() && result.error().message != end.message) print_message("{}", result.error().message);
+  };
+  complain(write_status(env(), paths(), status));
+  if (progress_ != nullptr) {
+    failures_.end(status.state == "failed", env().wall_time_us());
+    post(failures_.writing(env(), paths()));
+  }
+  if (progress_ != nullptr && worker != nullptr)
+    complain(progress_->finished(status, worker->reduction().counts(), worker->parameter_gather().counts(),
+                                 worker->links().traffic()));
+  if (progress_ == nullptr && end.code != ExitCode::done) return;
+  const Result<std::string> summary = write_report(env(), paths());
+  complain(outcome_of(summary));
+  if (progress_ != nullptr && summary.ok() && !summary->empty()) progress_->say(*summary);
+}
+
+}  // namespace holdfast::elastic
