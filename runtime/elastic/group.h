@@ -10,15 +10,53 @@
 #include <vector>
 
 #include "parallel/comm/collectives.h"
-#include "parallel/group/membership.h"
+#include "parallel/comm/group_communicator.h"
 #include "parallel/group/rank_assignment.h"
-#include "runtime/elastic/membership_epoch.h"
 #include "runtime/elastic/prepare.h"
+#include "runtime/elastic/session_phase.h"
+#include "runtime/elastic/source.h"
 #include "runtime/rank/device_loss.h"
-#include "runtime/rank/train_inputs.h"
-#include "runtime/save/storage_domains.h"
 
 namespace holdfast::elastic {
+
+// Returns `inputs` with another communicator.
+TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communicator);
+
+// EpochEnd says how an epoch has ended on all of its ranks.
+struct EpochEnd {
+  PhaseOutcome how = PhaseOutcome::finished;
+  ExitCode code = ExitCode::done;  // of a run that is finished
+};
+
+// MembershipEpoch is one epoch of a run on one rank: the ranks that take part, which of them compute, and what those
+// without a coordinate do.
+class MembershipEpoch {
+ public:
+  // Makes the epoch. `inputs.communicator` has all ranks that take part, and outlives this object.
+  MembershipEpoch(const TrainInputs& inputs, RankAssignment assignment);
+  MembershipEpoch(const MembershipEpoch&) = delete;
+  MembershipEpoch& operator=(const MembershipEpoch&) = delete;
+
+  const RankAssignment& assignment() const { return assignment_; }
+  bool is_active() const { return group_.has_value(); }
+  bool leads() const { return is_active() && group_->rank() == 0; }
+  // Returns the inputs of an active rank: its communicator has the active ranks, in the order of their
+  // coordinates.
+  const TrainInputs& active() const { return *active_; }
+
+  // Waits on a spare for the end of the epoch, which the leader sends with inform_spares(). It checks its
+  // peers meanwhile, so it learns of deaths as they do. Errors: communication, or the error with which the
+  // run ended.
+  Result<EpochEnd> wait_for_end(const Waiter& waiter);
+  // Sends the end of the epoch to the spares. Only the leader does so; it is a no-op on other ranks.
+  Result<void> inform_spares(const Waiter& waiter, const Result<EpochEnd>& end);
+
+ private:
+  TrainInputs world_;
+  RankAssignment assignment_;
+  std::optional<GroupCommunicator> group_;
+  std::optional<TrainInputs> active_;
+};
 
 class Group {
  public:
@@ -42,6 +80,12 @@ class Group {
   const std::optional<StorageDomains>& active_domains() const { return active_domains_; }
   // Returns the members; none without a membership that can change.
   MembershipView view() const;
+
+  // Return what finds a state, for all ranks that take part, or for those with coordinates. `check`: of this rank's claim.
+  SourceFinder source_of_world(const ClaimCheck& check) const { return source_of(world(), domains_, check); }
+  SourceFinder source_of_active(const ClaimCheck& check) const {
+    return source_of(active(), active_domains_, check);
+  }
 
   // Takes the newest communicator of the membership for all that follows.
   void connect();
@@ -75,6 +119,8 @@ class Group {
   }
 
  private:
+  SourceFinder source_of(const TrainInputs& ranks, const std::optional<StorageDomains>& domains,
+                         const ClaimCheck& check) const;
   Result<void> agree_among(const TrainInputs& ranks, const Result<void>& mine, const Waiter& patience);
   Result<bool> writes_with(const RankAssignment& assignment);
   void tell_watch();

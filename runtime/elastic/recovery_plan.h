@@ -7,7 +7,7 @@
 //   plan_snapshot(snapshots of all ranks)      the newest step that is whole in RAM, or none
 //   check_kept_state(what was found)           whether a new start may find a newer one
 //
-// The executors are TrainRun::recover() and admit() (train_run_recovery.cc, train_run_growth.cc) and
+// The executors are Session::recover() and admit() (session.cc) and
 // SourceFinder (source.h): they gather, call the plan, and act.
 #pragma once
 
@@ -53,7 +53,7 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
 
 // Returns the newest snapshot that is whole, newer than the checkpoint of `start`, of a future that counts,
 // and not skipped. `snapshots`: by rank, those that are sealed on its host; the live state is sealed as a
-// snapshot (live_state.h), and replicas count as the snapshots that they are copies of. Snapshots at step
+// snapshot (epoch_memory.h), and replicas count as the snapshots that they are copies of. Snapshots at step
 // `steps` or later do not count, because a run that is over is saved on the disk; a run whose `steps` was
 // lowered goes on from the disk, too.
 std::optional<SnapshotStep> plan_snapshot(std::span<const std::vector<SnapshotIdentity>> snapshots,

@@ -37,7 +37,7 @@ struct StartPoint {
   std::string copy_of = {};                    // run directory that this one is a copy of
   // Lineage as in RUN/lineage.json. If the start begins a generation (`begins`), that one is included, so
   // that the lineage says which states count from now on; the file gets it before the first step
-  // (generation.h).
+  // (state_loader.h).
   Lineage lineage = {};
   std::string begins = {};  // why a generation begins here, whatever the settings; empty: none begins
   // Reason why no checkpoint can be used although there are some: then only a snapshot in RAM can be used.

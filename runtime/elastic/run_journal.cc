@@ -21,7 +21,6 @@
 #include "runtime/run/requests.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_history.h"
-#include "runtime/run/run_identity.h"
 
 namespace holdfast::elastic {
 
@@ -53,6 +52,13 @@ Result<double> measure_peak(Group& group, Device& device, const Worker& worker) 
 
 }  // namespace
 
+Result<void> RunJournal::take_claim(const LeaseTerms& terms) {
+  const StorageWait storage(group_.launched().watch, "the lock of the run directory");
+  HF_TRY(setup_.claim, claim_run_directory(env(), paths(), terms));
+  gate_->use(setup_.claim->loose_fence());
+  return {};
+}
+
 Result<void> RunJournal::hand_over_claim() {
   const bool writes = group_.writes();
   if (!writes) gap_noted_ = false;
@@ -62,25 +68,18 @@ Result<void> RunJournal::hand_over_claim() {
     gate_->use([] { return false; });  // lines that still wait are not written after those
   }
   Result<void> outcome;
-  if (writes && setup_.claim == nullptr) {
-    const StorageWait storage(group_.launched().watch, "the lock of the run directory");
-    Result<std::unique_ptr<Claim>> claim = claim_run_directory(env(), paths(), recovery_lease);
-    outcome = outcome_of(claim);
-    if (claim.ok()) setup_.claim = std::move(claim).value();
+  if (setup_.claim != nullptr) {
+    gate_->use(setup_.claim->loose_fence());
+  } else if (writes) {
+    outcome = take_claim(recovery_lease);
   }
-  if (setup_.claim != nullptr) gate_->use(setup_.claim->loose_fence());
   const std::int64_t claim_ms = recovery_lease.patience_ms + recovery_lease.lease_ms;
   const Waiter waiter = group_.waiter();
   return group_.agree_among_all(outcome, waiter.with_timeout(waiter.timeout_ms() + claim_ms));
 }
 
 void RunJournal::claim_for_the_dead() {
-  if (setup_.claim != nullptr) return;
-  const StorageWait storage(group_.launched().watch, "the lock of the run directory");
-  Result<std::unique_ptr<Claim>> claim = claim_run_directory(env(), paths());
-  if (!claim.ok()) return;
-  setup_.claim = std::move(claim).value();
-  gate_->use(setup_.claim->loose_fence());
+  if (setup_.claim == nullptr) static_cast<void>(take_claim({}).ok());
 }
 
 RecoveryRecord& RunJournal::begin_recovery(const std::string& noticed, std::int64_t noticed_ns,

@@ -14,13 +14,10 @@
 
 #include "runtime/elastic/group.h"
 #include "runtime/elastic/inventory.h"
-#include "runtime/elastic/prepare.h"
 #include "runtime/elastic/train_run.h"
 #include "runtime/rank/transport_choice.h"
 #include "runtime/run/failure_record.h"
 #include "runtime/run/hardware_record.h"
-#include "runtime/run/recovery_record.h"
-#include "runtime/run/run_directory.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/sample_log.h"
 #include "runtime/train/worker.h"
@@ -81,6 +78,7 @@ class RunJournal {
  private:
   Env& env() const { return group_.launched().env; }
   RunPaths paths() const { return {setup_.config.run.directory}; }
+  Result<void> take_claim(const LeaseTerms& terms);
   void post(std::function<void()> work);
   void begin_epoch(Worker& worker, RecoveryInventory& known, double ranks);
   Result<void> begin_log(const Worker& worker, const TransportChoice& transport);

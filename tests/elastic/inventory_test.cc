@@ -6,8 +6,8 @@
 
 #include "parallel/comm/gather.h"
 #include "parallel/local/local_communicator.h"
+#include "runtime/elastic/epoch_memory.h"
 #include "runtime/elastic/inventory.h"
-#include "runtime/elastic/live_state.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "tests/parallel/communicator_contract.h"
 

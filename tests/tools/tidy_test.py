@@ -12,7 +12,7 @@ AROUND_ENV = [
 ]
 ROOMS = ["watchdog/guard.cc", "parallel/group/membership.cc", "parallel/comm/collectives.cc", "parallel/local/local_communicator.cc",
          "checkpoint/checkpoint.cc", "runtime/run/claim.cc", "runtime/rank/watch.cc", "runtime/data/loader.cc",
-         "runtime/save/replicas.cc", "runtime/elastic/train_run.cc", "runtime/launch/launcher.cc", "runtime/train/trainer.cc"]
+         "runtime/save/replicas.cc", "runtime/elastic/session.cc", "runtime/launch/launcher.cc", "runtime/train/trainer.cc"]
 
 
 def problems_of(name, line):

@@ -1,6 +1,6 @@
 // Runs whose user goes back to an older checkpoint or goes on with other settings, while the future that is
 // left still lies on the disk, in RAM, or on a host that comes back later.
-#include "runtime/elastic/generation.h"
+#include "runtime/elastic/state_loader.h"
 #include "runtime/core/json.h"
 
 #include <fmt/core.h>
