@@ -136,13 +136,12 @@ void Group::tell_watch() {
                                 .members = static_cast<std::uint32_t>(view.members.size())});
 }
 
-SourceFinder Group::source_of(const TrainInputs& ranks, const std::optional<StorageDomains>& domains,
-                              const ClaimCheck& check) const {
+SourceFinder Group::source_of(const TrainInputs& ranks, const ClaimCheck& check) const {
   return SourceFinder({.inputs = ranks,
                        .waiter = waiter(),
                        .config = setup_.config,
                        .in_place = recovers_,
-                       .domains = domains,
+                       .domains = &ranks == &world() ? domains_ : active_domains_,
                        .check = check});
 }
 

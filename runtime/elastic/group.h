@@ -81,11 +81,8 @@ class Group {
   // Returns the members; none without a membership that can change.
   MembershipView view() const;
 
-  // Return what finds a state, for all ranks that take part, or for those with coordinates. `check`: of this rank's claim.
-  SourceFinder source_of_world(const ClaimCheck& check) const { return source_of(world(), domains_, check); }
-  SourceFinder source_of_active(const ClaimCheck& check) const {
-    return source_of(active(), active_domains_, check);
-  }
+  // Returns what finds a state. `ranks`: world() or active(). `check`: of this rank's claim.
+  SourceFinder source_of(const TrainInputs& ranks, const ClaimCheck& check) const;
 
   // Takes the newest communicator of the membership for all that follows.
   void connect();
@@ -101,9 +98,8 @@ class Group {
   void end_epoch() { epoch_.reset(); }
 
   Waiter waiter() const;
-  Result<void> agree(const Result<void>& mine) { return agree(mine, waiter()); }
-  Result<void> agree(const Result<void>& mine, const Waiter& patience) {
-    return agree_among(active(), mine, patience);
+  Result<void> agree(const Result<void>& mine, const std::optional<Waiter>& patience = {}) {
+    return agree_among(active(), mine, patience.has_value() ? *patience : waiter());
   }
   Result<void> agree_among_all(const Result<void>& mine, const Waiter& patience) {
     return agree_among(world(), mine, patience);
@@ -119,8 +115,6 @@ class Group {
   }
 
  private:
-  SourceFinder source_of(const TrainInputs& ranks, const std::optional<StorageDomains>& domains,
-                         const ClaimCheck& check) const;
   Result<void> agree_among(const TrainInputs& ranks, const Result<void>& mine, const Waiter& patience);
   Result<bool> writes_with(const RankAssignment& assignment);
   void tell_watch();

@@ -58,7 +58,7 @@ Result<bool> RunRollback::all_say(bool mine) {
 Result<bool> RunRollback::knows_state(const RunState& state, const Rollback& rollback,
                                       std::span<const int> leaving_ranks) {
   HF_TRY(std::vector<std::vector<SnapshotIdentity>> offers,
-         group_.source_of_active(journal_.claim_check()).snapshots(digest_of(state.shm_run_id)));
+         group_.source_of(group_.active(), journal_.claim_check()).snapshots(digest_of(state.shm_run_id)));
   for (const int rank : leaving_ranks) offers[static_cast<std::size_t>(rank)].clear();
   for (std::vector<SnapshotIdentity>& each : offers) {
     std::erase_if(each, [&](const SnapshotIdentity& of) {
@@ -80,8 +80,8 @@ Result<bool> RunRollback::fetch_state(std::uint64_t step, std::uint64_t trusted_
   saves_.store().keep_around(trusted_step);  // a save that is under way may remove old ones at its end
   RankWatch* watch = group_.launched().watch;
   enter(watch, Phase::load, step, setup_.config.watchdog.ceiling_ms);
-  Result<bool> came =
-      join_earlier_download(group_.source_of_active(journal_.claim_check()), *setup_.data, trusted_step + 1);
+  Result<bool> came = join_earlier_download(group_.source_of(group_.active(), journal_.claim_check()),
+                                            *setup_.data, trusted_step + 1);
   enter_recovery(watch, step, setup_.config);
   return came;
 }

@@ -134,6 +134,64 @@ Result<std::vector<RecoveryInventory>> exchange_inventories(const Group& group, 
   return all;
 }
 
+// Returns what is known of a fault. `facts`: those that the phase has found out.
+FaultFacts fault_facts(const Group& group, const RunSetup& setup, const RecoveryInventory& known,
+                       FaultFacts facts, const Error& fault) {
+  facts.has_membership = group.launched().membership != nullptr;
+  facts.group_lost = group.world().communicator.abandoned();
+  facts.others_can_go_on = others_can_go_on(group, known);
+  facts.device_lost = group.leaving().has_value();
+  facts.unfit = fault.reach == Reach::host && group.world().communicator.size() > 1;
+  facts.has_device = setup.device != nullptr;
+  const bool asks_device = facts.has_membership && facts.group_lost && !facts.recovery_failed;
+  facts.device_failed = asks_device && facts.has_device && !setup.device->status().ok();
+  return facts;
+}
+
+// Adds what all ranks know to the record of a recovery.
+void add_known(const Group& group, const RecoveryInventory& known, RecoveryRecord& record) {
+  record.step_before = std::max(record.step_before, known.step);
+  const MembershipView now = group.view();
+  record.ranks_after = group.world().communicator.size();
+  record.hosts_after = ranks_by_host(now);
+  const std::vector<Member> lost = members_lost(record.before, now);
+  record.lost = lost.empty() ? "" : name_members(lost);
+  if (!known.verdict.empty()) record.verdict = known.verdict;
+  record.noticed = known.noticed;
+  record.reported = known.reported;
+}
+
+// Agrees with new ranks on all that a start agrees on. What this rank had stays as it is until all have agreed.
+Result<void> join_again(const Group& group, const RecoveryInventory& known, RunSetup& setup) {
+  RunSetup joined = {.secret = setup.secret};
+  HF_TRY_VOID(prepare(group.world(),
+                      {.mode = PrepareMode::rejoin,
+                       .recovers = true,
+                       .ranks = known.launched_ranks,
+                       .shm_run_id = known.shm_run_id,
+                       .device = setup.device.get()},
+                      joined));
+  if (setup.device != nullptr) joined.device = std::move(setup.device);
+  joined.claim = std::move(setup.claim);
+  joined.domain = std::move(setup.domain);
+  setup = std::move(joined);
+  return {};
+}
+
+// Ends a run that is finished, which may be one whose last start died right after its last save.
+Result<void> end_finished_run(Group& group, const RunSetup& setup, RunSaves& saves) {
+  const StartPoint& start = setup.start;
+  if (!start.shm_run_id.empty())
+    HF_TRY_VOID(group.agree_among_all(
+        outcome_of(remove_snapshots(group.launched().env, digest_of(start.shm_run_id))), group.waiter()));
+  HF_TRY_VOID(saves.upload_last());
+  if (group.leads()) {
+    print_line("the run in {} is finished: step {} of {}", setup.config.run.directory, start.step,
+               setup.config.training.steps);
+  }
+  return {};
+}
+
 std::string sentence_of(ExitCode code) {
   return code == ExitCode::saved ? "saved and stopped on request; start it again to go on"
                                  : "all steps are done";
@@ -159,7 +217,8 @@ Result<ExitCode> Session::run() {
   while (phase != SessionPhase::end) {
     const Result<PhaseOutcome> ended = run_phase(phase, fault);
     if (!ended.ok()) fault = ended.error();
-    const PhaseOutcome outcome = ended.ok() ? *ended : outcome_of_fault(fault_facts(fault));
+    const PhaseOutcome outcome =
+        ended.ok() ? *ended : outcome_of_fault(fault_facts(group_, setup_, known_, facts_, fault));
     has_finished = outcome == PhaseOutcome::finished;
     const std::optional<SessionPhase> next = next_phase(phase, outcome);
     HF_CHECK(next.has_value(), "phase {} of a session cannot end with outcome {}", static_cast<int>(phase),
@@ -222,20 +281,6 @@ Error Session::refused(const std::string& what) {
   return error;
 }
 
-FaultFacts Session::fault_facts(const Error& fault) const {
-  FaultFacts facts = facts_;
-  facts.has_membership = launched_.membership != nullptr;
-  facts.group_lost = group_.world().communicator.abandoned();
-  facts.others_can_go_on = others_can_go_on(group_, known_);
-  facts.evicted = steps_.is_evicted;
-  facts.device_lost = group_.leaving().has_value();
-  facts.unfit = fault.reach == Reach::host && group_.world().communicator.size() > 1;
-  facts.has_device = setup_.device != nullptr;
-  const bool asks_device = facts.has_membership && facts.group_lost && !facts.recovery_failed;
-  facts.device_failed = asks_device && facts.has_device && !setup_.device->status().ok();
-  return facts;
-}
-
 Result<PhaseOutcome> Session::start() {
   enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(prepare(
@@ -248,22 +293,10 @@ Result<PhaseOutcome> Session::start() {
   if (group_.world().communicator.rank() == 0) print_start(setup_);
   known_.joined = true;
   journal_.startup().join_ns = journal_.phase_ns();
-  if (setup_.start.step >= static_cast<std::uint64_t>(setup_.config.training.steps)) return say_finished();
-  return PhaseOutcome::ready;
-}
-
-// Ends a run that is finished, which may be one whose last start died right after its last save.
-Result<PhaseOutcome> Session::say_finished() {
-  if (!setup_.start.shm_run_id.empty())
-    HF_TRY_VOID(group_.agree_among_all(
-        outcome_of(remove_snapshots(launched_.env, digest_of(setup_.start.shm_run_id))), group_.waiter()));
+  if (setup_.start.step < static_cast<std::uint64_t>(setup_.config.training.steps))
+    return PhaseOutcome::ready;
   step_ = setup_.start.step;
-  HF_TRY_VOID(saves_.upload_last());
-  if (group_.leads()) {
-    print_line("the run in {} is finished: step {} of {}", setup_.config.run.directory, step(),
-               setup_.config.training.steps);
-  }
-  exit_code_ = ExitCode::done;
+  HF_TRY_VOID(end_finished_run(group_, setup_, saves_));
   return PhaseOutcome::finished;
 }
 
@@ -475,8 +508,8 @@ void Session::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
       fail(is_numerics ? ExitCode::numerics : ExitCode::communication, "{}", event.reason), together,
       verdict.action);
   saves_.give_up(std::move(steps_.saves));
-  steps_.is_evicted = !is_numerics && !together &&
-                      std::ranges::find(verdict.leaving_ranks, all.rank()) != verdict.leaving_ranks.end();
+  facts_.evicted = !is_numerics && !together &&
+                   std::ranges::find(verdict.leaving_ranks, all.rank()) != verdict.leaving_ranks.end();
   if (rollback.has_value()) rollback_.distrust(worker_->state(), rollback->trusted_step);
 }
 
@@ -577,30 +610,6 @@ Result<PhaseOutcome> Session::roll_back() {
   return plan_epoch();
 }
 
-// Adopts the merged inventory, which holds for all ranks.
-void Session::adopt(const RecoveryInventory& known) {
-  known_ = known;
-  RecoveryRecord& record = *journal_.recovery();
-  record.step_before = std::max(record.step_before, known_.step);
-  const MembershipView now = group_.view();
-  record.ranks_after = group_.world().communicator.size();
-  record.hosts_after = ranks_by_host(now);
-  const std::vector<Member> lost = members_lost(record.before, now);
-  record.lost = lost.empty() ? "" : name_members(lost);
-  if (!known_.verdict.empty()) record.verdict = known_.verdict;
-  if (const std::string starter = growth_.take_lost_starter(); !starter.empty())
-    record.verdict += (record.verdict.empty() ? "" : "; ") + starter;
-  record.noticed = known_.noticed;
-  record.reported = known_.reported;
-}
-
-// Finds the state to go on from, among all ranks that are left.
-Result<void> Session::find_state() {
-  HF_TRY_VOID(rollback_.complete(known_));
-  HF_TRY(setup_.start, group_.source_of_world(journal_.claim_check()).at_recovery(known_.shm_run_id));
-  return {};
-}
-
 // Plans and begins the next epoch with the ranks that are in the group, and finds its state.
 Result<PhaseOutcome> Session::plan_epoch() {
   journal_.phase_ns();
@@ -609,7 +618,10 @@ Result<PhaseOutcome> Session::plan_epoch() {
   HF_TRY(const std::vector<RecoveryInventory> inventories,
          exchange_inventories(group_, setup_, record, step_, known_));
   RecoveryPlan plan = plan_recovery(inventories, setup_.request);
-  adopt(plan.known);
+  known_ = plan.known;
+  add_known(group_, known_, record);
+  if (const std::string starter = growth_.take_lost_starter(); !starter.empty())
+    record.verdict += (record.verdict.empty() ? "" : "; ") + starter;
   switch (plan.action) {
     case RecoveryAction::end:
       facts_.recovery_failed = true;
@@ -625,7 +637,9 @@ Result<PhaseOutcome> Session::plan_epoch() {
       HF_TRY_VOID(begin_epoch(std::move(*plan.assignment)));
       break;
   }
-  HF_TRY_VOID(find_state());
+  HF_TRY_VOID(rollback_.complete(known_));
+  HF_TRY(setup_.start,
+         group_.source_of(group_.world(), journal_.claim_check()).at_recovery(known_.shm_run_id));
   const std::vector<std::string> hosts = lost_hosts(launched_.env, record.before, group_.view());
   if (Result<void> kept = check_kept_state(known_, setup_.start, hosts); !kept.ok()) {
     facts_.recovery_failed = true;
@@ -670,37 +684,23 @@ Result<PhaseOutcome> Session::admit() {
   enter_recovery(launched_.watch, step_, setup_.config);
   HF_TRY(const std::vector<RecoveryInventory> inventories,
          exchange_inventories(group_, setup_, record, step_, known_));
-  adopt(merge_inventories(inventories));
+  known_ = merge_inventories(inventories);
+  add_known(group_, known_, record);
   if (!known_.joined) {
     facts_.joins = true;
     enter(launched_.watch, Phase::recovery, step_,  // the GPU of a new rank may be full for a while
           rebuild_deadline_ms(setup_.config) + setup_.config.elastic.memory_timeout_ms);
-    HF_TRY_VOID(join_again());
+    HF_TRY_VOID(growth_.take_place_on_host());
+    HF_TRY_VOID(join_again(group_, known_, setup_));
     known_.joined = true;
   }
   HF_TRY_VOID(assign_coordinates(setup_.request));
-  HF_TRY_VOID(find_state());
+  HF_TRY_VOID(rollback_.complete(known_));
+  HF_TRY(setup_.start,
+         group_.source_of(group_.world(), journal_.claim_check()).at_recovery(known_.shm_run_id));
   HF_FAULT_POINT(launched_.faults, "grow.before_load");
   record.plan_ns += journal_.phase_ns();
   return PhaseOutcome::ready;
-}
-
-// Agrees with new ranks on all that a start agrees on. What this rank had stays as it is until all have agreed.
-Result<void> Session::join_again() {
-  HF_TRY_VOID(growth_.take_place_on_host());
-  RunSetup joined = {.secret = setup_.secret};
-  HF_TRY_VOID(prepare(group_.world(),
-                      {.mode = PrepareMode::rejoin,
-                       .recovers = true,
-                       .ranks = known_.launched_ranks,
-                       .shm_run_id = known_.shm_run_id,
-                       .device = setup_.device.get()},
-                      joined));
-  if (setup_.device != nullptr) joined.device = std::move(setup_.device);
-  joined.claim = std::move(setup_.claim);
-  joined.domain = std::move(setup_.domain);
-  setup_ = std::move(joined);
-  return {};
 }
 
 // Goes on as after a death, without the new ranks, which leave. An operation that new ranks cannot do, or do

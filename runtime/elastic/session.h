@@ -48,11 +48,8 @@ class Session {
   // Between two epochs.
   Result<PhaseOutcome> plan_epoch();
   Result<void> rebuild_group();
-  Result<void> join_again();
-  void adopt(const RecoveryInventory& known);
   Result<void> assign_coordinates(const AssignmentRequest& request);
   Result<void> begin_epoch(Result<RankAssignment> assignment);
-  Result<void> find_state();
   void drop_epoch(const MembershipView* members);
 
   // An epoch on an active rank.
@@ -60,13 +57,11 @@ class Session {
   Result<void> build_worker();
   Result<EpochEnd> train();
   void follow_verdict(Trainer& trainer, StepsVerdict verdict);
-  Result<PhaseOutcome> say_finished();
 
   // The end of an epoch.
   std::int64_t note_end();
   void note_fault(const Error& fault);
   Error refused(const std::string& what);
-  FaultFacts fault_facts(const Error& fault) const;
   std::uint64_t step() const { return worker_ ? worker_->state().step : step_; }
 
   RunSetup setup_;

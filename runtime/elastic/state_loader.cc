@@ -40,7 +40,8 @@ Result<void> StateLoader::load() {
     if (restored.ok()) known_.shm_run_id = start.shm_run_id;
     if (restored.ok() || restored.error().code != ExitCode::checkpoint) return restored;
     if (group_.leads()) print_message("RAM snapshot skipped: {}", restored.error().message);
-    HF_TRY_VOID(group_.source_of_active(journal_.claim_check()).skip_snapshot(start, known_.shm_run_id));
+    HF_TRY_VOID(
+        group_.source_of(group_.active(), journal_.claim_check()).skip_snapshot(start, known_.shm_run_id));
   }
   switch (source_of(start)) {
     case StateSource::nothing:

@@ -39,9 +39,8 @@ struct StepsEnd {
   std::int64_t ended_ns = 0;  // Env::monotonic_ns()
   // Time of the vote that announced that the leader starts new ranks, if that was the last one; 0: it was not.
   std::int64_t starts_ranks_ns = 0;
-  bool goes_back_together =
-      false;                // by a verdict: all ranks go back without a new group, because nobody leaves
-  bool is_evicted = false;  // by a verdict: this rank computes wrong numbers
+  // By a verdict: all ranks go back without a new group, because nobody leaves.
+  bool goes_back_together = false;
 };
 
 class Trainer {
