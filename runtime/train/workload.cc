@@ -11,11 +11,9 @@
 namespace holdfast::train {
 namespace {
 
-// Returns the interval of lane audits. An interleaved schedule needs more microbatches than one lane may have.
+// Returns the interval of lane audits. Any schedule can run one lane: an interleaved one does so in each wave.
 std::int64_t audit_interval(const Config& config, const LaneSchedule& lanes) {
-  const bool runs_one_lane = config.parallel.pipeline_chunks == 1 ||
-                             config.training.microbatches_per_lane >= config.parallel.pipeline;
-  if (config.verdict.preset != "guard" || !runs_one_lane) return 0;
+  if (config.verdict.preset != "guard") return 0;
   const std::int64_t every_steps = config.verdict.audit_every_steps;
   return every_steps == VerdictConfig::interval_auto ? affordable_audit_interval(lanes.waves()) : every_steps;
 }

@@ -436,6 +436,35 @@ TEST(LaneAudit, FindsNothingInACleanRunAndChangesNoBit) {
   }
 }
 
+// Stages of two chunks, and one microbatch a lane.
+void interleave(Config& config) {
+  config.parallel.pipeline_schedule = "interleaved";
+  config.parallel.pipeline_chunks = 2;
+  config.training.microbatches_per_lane = 1;
+}
+
+TEST(LaneAudit, ComesToInterleavedPipelinesWithFewerMicrobatchesThanStages) {
+  const auto spoil = [](Spoiler& spoiler, Worker& worker, int step) {
+    if (step >= 4 && worker.rank().coordinate.data == 1 && worker.rank().coordinate.pipeline == 0)
+      spoiler.spoil(worker, all_products);
+  };
+  const Disturbed clean = {
+      .ranks = 6, .steps = 4, .audit_every_steps = 1, .pipeline = 2, .settings = interleave};
+  const Outcome expected =
+      make_steps({.steps = 4, .settings = [](Config& config) { config.training.microbatches_per_lane = 1; }});
+  const Outcome found = make_steps(clean);
+  EXPECT_EQ(found.loss, expected.loss);
+  EXPECT_TRUE(found.verdicts.empty()) << found.verdicts[0].reason;
+  Disturbed wrong = clean;
+  wrong.change = fractions_slightly_more;
+  wrong.spoil = spoil;
+  const Outcome ended = make_steps(wrong);
+  ASSERT_EQ(ended.verdicts.size(), 1);
+  EXPECT_EQ(ended.ended_at, 4);
+  EXPECT_EQ(ended.verdicts[0].action, "evict") << ended.verdicts[0].reason;
+  EXPECT_THAT(ended.leaving_ranks, testing::ElementsAre(2, 3)) << "the copy of the model";
+}
+
 TEST(LaneAudit, FindsAWrongNumberThatHappenedOnceAndKeepsTheRightOnes) {
   const Outcome expected = undisturbed(2, 6);
   // The audit of step 3 is of lane 0, which rank 0 runs, by rank 1, and the other way round of lane 1. Each runs the
