@@ -41,7 +41,8 @@ class SnapshotTier {
   SnapshotTier(StateView& view, std::uint64_t writer);
   // Ends transfers to buddies and the making of slots.
   void cancel();
-  // Waits until no slot is being made, so that snapshots that are removed from now on stay removed.
+  // Waits until no slot is being made, so that snapshots that are removed from now on stay removed. Nothing is
+  // saved after it.
   void finish_making_slots();
   // Waits for its threads. Snapshots in shared memory remain.
   ~SnapshotTier();

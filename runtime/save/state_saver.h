@@ -4,7 +4,7 @@
 //   HF_TRY(const bool begun, saver.begin(to_disk));  // after a step, where one is due
 //   run_step(worker, {.saver = &saver});       // no update before the copy is whole; the vote carries vote()
 //   HF_TRY_VOID(saver.advance(outcome.saves));
-//   for (const SaveReport& report : saver.take_reports()) tell(report);
+//   for (const SaveReport& report : saver.disk().take_reports()) tell(report);
 //   HF_TRY_VOID(saver.finish());               // before anything else uses the store, and at the end
 //
 // A save goes through four stages:
@@ -39,8 +39,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "runtime/save/disk_saver.h"
 #include "runtime/save/snapshot_tier.h"
@@ -65,15 +63,10 @@ class StateSaver {
   // Removes files that dead writers left on the disk, and makes the slots; called once, before anything else,
   // when the state is there. It returns the error of any rank.
   Result<void> prepare();
-  // Returns, after prepare(), why snapshots are not in shared memory though the config requests it; else
-  // empty.
-  const std::string& warning() const { return snapshots_.warning(); }
-  // Returns, after prepare(), why there are no replicas though the config requests them; else empty.
-  const std::string& replica_warning() const { return snapshots_.replica_warning(); }
-  // Returns whether snapshots outlive the process.
-  bool has_ram_tier() const { return snapshots_.outlives_process(); }
-  // Returns whether the snapshots of this epoch are copied to buddies.
-  bool has_replicas() const { return snapshots_.has_replicas(); }
+  // Return the two parts, for what is asked of one of them alone: reports, warnings, what is under way. This class
+  // begins their copies and saves, and moves them on.
+  SnapshotTier& snapshots() { return snapshots_; }
+  DiskSaver& disk() { return disk_; }
   // Returns the number of a slot of the RAM tier whose content is of no use once the saves under way are given
   // up; none: no such slot, or no RAM tier.
   std::optional<int> unused_slot() const { return snapshots_.unused_slot(disk_.snapshots()); }
@@ -88,27 +81,9 @@ class StateSaver {
   // buddy, so that a slot is free.
   Result<void> finish();
   Result<void> finish_with_replicas();
-  // Waits until no slot is being made, so that snapshots that are removed from now on stay removed. Nothing is
-  // saved after it.
-  void finish_making_slots() { snapshots_.finish_making_slots(); }
 
-  // Returns whether a snapshot is being copied or sent to the buddies; is_saving() returns whether a save is
-  // neither visible nor abandoned yet. Equal on all ranks.
+  // Returns whether a snapshot is being copied or sent to the buddies. Equal on all ranks.
   bool is_snapshotting() const { return snapshots_.is_copying() || snapshots_.is_sending(); }
-  bool is_saving() const { return disk_.is_saving(); }
-  // Returns the steps of those saves, oldest first. Equal on all ranks.
-  std::vector<std::uint64_t> saves_under_way() const { return disk_.steps(); }
-  // Returns, once, how long the newest complete copy used the processors that train; none: no copy was
-  // completed since, or copies do not use these processors.
-  std::optional<std::int64_t> take_copy_ns() { return snapshots_.take_copy_ns(); }
-  // Returns whether all ranks have the slots of this epoch and no older ones, so that they allocate no more
-  // memory.
-  bool is_settled() const { return snapshots_.is_settled(); }
-  // Returns the step of the newest confirmed snapshot of this epoch in shared memory; none: no such snapshot.
-  // Equal on all ranks.
-  std::optional<std::uint64_t> confirmed_step() const { return snapshots_.confirmed_step(); }
-  std::vector<SaveReport> take_reports() { return disk_.take_reports(); }
-  std::vector<ReplicaReport> take_replica_reports() { return snapshots_.take_replica_reports(); }
 
  private:
   void wait_beside_watch();

@@ -52,16 +52,17 @@ Result<void> TrainingSaves::offer_newest() {
 Result<void> TrainingSaves::prepare() {
   if (!saver_) return {};
   HF_TRY_VOID(saver_->prepare());
-  if (!saver_->warning().empty()) parts_.progress.say("no RAM snapshots: " + saver_->warning());
-  if (!saver_->replica_warning().empty())
-    parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_warning());
+  if (!saver_->snapshots().warning().empty())
+    parts_.progress.say("no RAM snapshots: " + saver_->snapshots().warning());
+  if (!saver_->snapshots().replica_warning().empty())
+    parts_.progress.say("no replicas of RAM snapshots: " + saver_->snapshots().replica_warning());
   const bool is_first_epoch = !parts_.cadence.has_value();
   if (is_first_epoch) parts_.cadence.emplace(save_plan(rank_.config).intervals, rank_.env.monotonic_ns());
   const MeshShape& shape = rank_.mesh.shape();
   parts_.cadence->begin_epoch(
       {.history = parts_.failures,
-       .has_ram_tier = saver_->has_ram_tier(),
-       .survives_host = parts_.survives_host && saver_->has_replicas(),
+       .has_ram_tier = saver_->snapshots().outlives_process(),
+       .survives_host = parts_.survives_host && saver_->snapshots().has_replicas(),
        .work = static_cast<double>(parts_.worker.workload().lanes.waves()) / (shape.pipeline * shape.tensor),
        .snapshot_bytes = static_cast<double>(parts_.worker.snapshots().bytes()),
        .saved_step = is_first_epoch ? newest_saved_step() : 0});
@@ -83,7 +84,7 @@ std::uint64_t TrainingSaves::newest_saved_step() const {
 }
 
 Result<void> TrainingSaves::free_old_snapshots() {
-  if (!parts_.resumed.has_value() || (saver_ && saver_->has_ram_tier())) return {};
+  if (!parts_.resumed.has_value() || (saver_ && saver_->snapshots().outlives_process())) return {};
   const Result<void> saved = save();
   if (!saved.ok() && (rank_.communicator.abandoned() || ends_steps(saved.error()))) return saved;
   if (!saved.ok()) {
@@ -103,20 +104,20 @@ SaveDue TrainingSaves::due() {
     due = parts_.cadence->due(parts_.worker.state().step + 1, rank_.env.monotonic_ns(), growth_waits);
   const bool asked_for =
       parts_.stop.save_requested() || (parts_.requests != nullptr && parts_.requests->waiting());
-  due.asked_for = asked_for && !growth_waits && !(saver_ && saver_->is_saving());
+  due.asked_for = asked_for && !growth_waits && !(saver_ && saver_->disk().is_saving());
   return due;
 }
 
 Growth::Saves TrainingSaves::under_way(const SaveDue& due) const {
   Growth::Saves saves;
-  if (saver_) saves = {.is_settled = saver_->is_settled(), .under_way = saver_->saves_under_way()};
+  if (saver_) saves = {.is_settled = saver_->snapshots().is_settled(), .under_way = saver_->disk().steps()};
   if (due.wants_disk()) saves.under_way.push_back(parts_.worker.state().step + 1);
   return saves;
 }
 
 SaveCadence::Step TrainingSaves::begin_step() {
   const SaveCadence::Step step{.beside_snapshot = saver_ && saver_->is_snapshotting(),
-                               .beside_save = saver_ && saver_->is_saving()};
+                               .beside_save = saver_ && saver_->disk().is_saving()};
   if (step.beside_snapshot || step.beside_save) beside_save(rank_.watch);
   return step;
 }
@@ -132,7 +133,8 @@ Result<void> TrainingSaves::advance(const StepOutcome& outcome) {
 void TrainingSaves::stepped(std::uint64_t step, const SaveCadence::Step& cost) {
   if (!saver_) return;
   SaveCadence& cadence = *parts_.cadence;
-  if (const std::optional<std::int64_t> copy_ns = saver_->take_copy_ns()) cadence.copied(*copy_ns);
+  if (const std::optional<std::int64_t> copy_ns = saver_->snapshots().take_copy_ns())
+    cadence.copied(*copy_ns);
   cadence.stepped(cost);
   if (const std::optional<IntervalChoice> choice = cadence.take_choice())
     parts_.progress.chose_interval(step, *choice);
@@ -227,7 +229,7 @@ Result<void> TrainingSaves::save_on_request() {
 
 // The replicas on other hosts are waited for, because the next epoch removes older snapshots before it confirms one.
 Result<void> TrainingSaves::seal(bool to_disk) {
-  if (!saver_ || !saver_->has_ram_tier()) return save();
+  if (!saver_ || !saver_->snapshots().outlives_process()) return save();
   HF_TRY_VOID(seal_in_memory(to_disk));
   HF_TRY_VOID(parts_.survives_host ? saver_->finish_with_replicas() : saver_->finish());
   report();
@@ -247,11 +249,11 @@ Result<void> TrainingSaves::seal_in_memory(bool to_disk) {
 // else the state goes to the disk, which is not lost with the hosts unless each host has its own.
 Result<bool> TrainingSaves::seal_elsewhere(bool to_disk, int hosts_leaving) {
   const std::uint64_t step = parts_.worker.state().step;
-  if (hosts_leaving == 1 && parts_.survives_host && saver_ && saver_->has_replicas()) {
+  if (hosts_leaving == 1 && parts_.survives_host && saver_ && saver_->snapshots().has_replicas()) {
     HF_TRY_VOID(seal_in_memory(to_disk));
     HF_TRY_VOID(saver_->finish_with_replicas());
     report();
-    if (saver_->confirmed_step() == step) return true;
+    if (saver_->snapshots().confirmed_step() == step) return true;
   }
   const bool in_parts = parts_.tier.has_value() && parts_.tier->in_parts();
   if (in_parts && (hosts_leaving > 1 || parts_.tier->copies() == nullptr)) return false;
@@ -278,7 +280,7 @@ Result<void> TrainingSaves::finish_uploads(bool cancels) {
 }
 
 void TrainingSaves::remove_snapshots() {
-  if (saver_) saver_->finish_making_slots();
+  if (saver_) saver_->snapshots().finish_making_slots();
   if (const Result<SharedSnapshots> removed =
           checkpoint::remove_snapshots(rank_.env, digest_of(parts_.worker.state().shm_run_id));
       !removed.ok()) {
@@ -291,7 +293,7 @@ GivenUpSaves TrainingSaves::give_up() {
   GivenUpSaves saves;
   if (saver_) {
     saves.unused_slot = saver_->unused_slot();
-    saves.kept_step = saver_->confirmed_step();
+    saves.kept_step = saver_->snapshots().confirmed_step();
     saver_->cancel();
     saves.saver = std::move(saver_);
   }
@@ -308,11 +310,11 @@ void TrainingSaves::answer_requests() {
 void TrainingSaves::report() {
   for (const UploadReport& each : uploads_.take_reports()) parts_.progress.uploaded(each);
   if (!saver_) return;
-  for (const ReplicaReport& each : saver_->take_replica_reports()) {
+  for (const ReplicaReport& each : saver_->snapshots().take_replica_reports()) {
     parts_.cadence->replicated(each);
     parts_.progress.replicated(each);
   }
-  for (const SaveReport& each : saver_->take_reports()) {
+  for (const SaveReport& each : saver_->disk().take_reports()) {
     parts_.cadence->ended(each, rank_.env.monotonic_ns());
     if (each.outcome.ok()) {
       note_save(each.drain_ns + each.publish_ns);
