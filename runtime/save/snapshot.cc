@@ -129,7 +129,7 @@ Result<SnapshotMemory> SnapshotMemory::create(StateView& view, std::uint64_t wri
 Result<SnapshotMemory> SnapshotMemory::reserve(StateView& view, std::uint64_t writer) {
   SnapshotMemory memory;
   const Communicator& communicator = view.rank.communicator;
-  if (view.rank.config.checkpoint.ram_every_steps != 0) {
+  if (view.snapshots.wants_shared_memory()) {
     const Result<void> agreed = agree_on_outcome(view.rank.communicator, view.rank.waiter,
                                                  memory.make_shared(view, writer), view.rank.env.host_name());
     memory.is_shared_ = agreed.ok();

@@ -4,10 +4,12 @@
 #include "checkpoint/transfer.h"
 #include "runtime/config/document.h"
 #include "runtime/rank/watch.h"
+#include "runtime/save/save_cadence.h"
 
 namespace holdfast::save {
 
 void SnapshotPlan::reserve(MemoryPlan& plan) {
+  if (!save_plan(rank_->config).beside_steps) return;
   bytes_ = bytes_at(rank_->coordinate.data);
   // Number of threads that copy: as many as fill slots as fast as a device delivers its memory (some 8 GB/s
   // each).
@@ -16,7 +18,7 @@ void SnapshotPlan::reserve(MemoryPlan& plan) {
     staging_slots_.push_back(
         plan.reserve("snapshot.staging", MemoryClass::snapshot, staging_bytes, MemoryKind::host_visible));
   }
-  if (rank_->config.checkpoint.ram_every_steps != 0) return;
+  if (wants_shared_memory()) return;
   slot_ = plan.reserve("snapshot", MemoryClass::snapshot, bytes_ + SnapshotSlot::alignment_bytes,
                        MemoryKind::host_visible);
 }
@@ -24,7 +26,7 @@ void SnapshotPlan::reserve(MemoryPlan& plan) {
 // Binds the memory. A snapshot uses the part of its slot that has the alignment of snapshots.
 void SnapshotPlan::bind(const MemoryArena& arena) {
   for (const MemoryPlan::Slot& slot : staging_slots_) staging_.push_back(arena.bytes(slot));
-  if (bytes_ == 0 || rank_->config.checkpoint.ram_every_steps != 0) return;
+  if (bytes_ == 0 || wants_shared_memory()) return;
   const std::span<std::byte> room = arena.bytes(slot_);
   const std::uint64_t over = reinterpret_cast<std::uintptr_t>(room.data()) % SnapshotSlot::alignment_bytes;
   memory_ = room.subspan(over == 0 ? 0 : SnapshotSlot::alignment_bytes - over, bytes_);
@@ -50,7 +52,7 @@ Result<void> SnapshotPlan::agree(std::uint64_t own_bytes, std::uint64_t kept_byt
 }
 
 SnapshotTiers SnapshotPlan::wanted_tiers() const {
-  if (rank_->config.checkpoint.ram_every_steps == 0) return SnapshotTiers::none;
+  if (!wants_shared_memory()) return SnapshotTiers::none;
   return buddies_.empty() ? SnapshotTiers::own : SnapshotTiers::all;
 }
 
@@ -84,7 +86,7 @@ std::vector<int> SnapshotPlan::kept_ranks() const {
 }
 
 std::uint64_t SnapshotPlan::shared_bytes() const {
-  if (rank_->config.checkpoint.ram_every_steps == 0) return 0;
+  if (!wants_shared_memory()) return 0;
   std::uint64_t bytes = shared_slots * bytes_;
   for (const int rank : kept_ranks()) bytes += ReplicaKeeper::slots * bytes_of(rank);
   return bytes;

@@ -29,8 +29,8 @@ class SnapshotPlan {
   SnapshotPlan(const RankContext& rank, const BucketPlan& buckets, std::vector<int> buddies, SlotPool* slots)
       : rank_(&rank), buckets_(&buckets), buddies_(std::move(buddies)), slots_(slots) {}
 
-  // Reserves memory for a run that saves while it trains; without this call bytes() is 0. Shared memory is
-  // not part of `plan`.
+  // Reserves memory where the run saves while it trains; bytes() is 0 elsewhere. Shared memory is not part of
+  // `plan`.
   void reserve(MemoryPlan& plan);
   void bind(const MemoryArena& arena);
   // Decides with all ranks which snapshots their hosts have room for. decision() returns the decision from
@@ -39,6 +39,8 @@ class SnapshotPlan {
   Result<void> agree(std::uint64_t own_bytes, std::uint64_t kept_bytes, const MemoryTerms& terms);
   const MemoryDecision& decision() const { return decision_; }
 
+  // Returns whether snapshots are to be in shared memory, which outlives the process.
+  bool wants_shared_memory() const { return rank_->config.checkpoint.ram_every_steps != 0; }
   std::uint64_t bytes() const { return bytes_; }  // one snapshot of this rank; 0: none is made
   std::uint64_t bytes_of(int rank) const;         // one snapshot of another rank
   // Returns host memory for one snapshot; empty where slots in shared memory hold them, or none is made.

@@ -6,7 +6,6 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/rank/device_loss.h"
 #include "runtime/rank/watch.h"
-#include "runtime/save/save_cadence.h"
 #include "runtime/train/corruption.h"
 
 namespace holdfast::train {
@@ -133,7 +132,7 @@ void Worker::reserve() {
                                                          .ledger = ledger(),
                                                          .counts_samples = counts_samples()},
                                               links_.pipeline().neighbours());
-  if (save_plan(rank_.config).beside_steps) snapshots_.reserve(plan);
+  snapshots_.reserve(plan);
 }
 
 Result<void> Worker::agree_it_fits() {
