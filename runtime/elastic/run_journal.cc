@@ -179,7 +179,7 @@ void RunJournal::tell_changed_links(std::uint64_t step) {
   std::ranges::sort(changed_links_);
   const auto [repeated, end] = std::ranges::unique(changed_links_);
   changed_links_.erase(repeated, end);
-  progress_->judged(
+  progress_->reached_verdict(
       {.step = step,
        .what = std::string(name_of(VerdictKind::corruption)),
        .action = std::string(name_of(VerdictAction::redo)),

@@ -418,7 +418,7 @@ Result<void> Session::build_worker() {
                                                            .kept = &memory_.kept(),
                                                            .slots = &memory_.slots(),
                                                            .secret = setup_.secret,
-                                                           .sound_step = &rollback_.verified_step(),
+                                                           .verified_step = &rollback_.verified_step(),
                                                            .hardware = &journal_.hardware(),
                                                            .hardware_name = device});
   // A rank may have waited for memory that a process which died still held.
@@ -495,7 +495,7 @@ void Session::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
     }
     rollback.reset();
   }
-  journal_.progress()->judged(event, rollback);
+  journal_.progress()->reached_verdict(event, rollback);
   const bool goes_back = rollback.has_value() && leaves_batches;
   const bool is_numerics = goes_back || ends_run(verdict.action);
   const bool together = goes_back || (!is_numerics && all.size() == 1);

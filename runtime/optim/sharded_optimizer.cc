@@ -185,7 +185,7 @@ std::optional<StateFinding> ShardedOptimizer::finding() const {
   finding.first_block.first_block += damage.first_block - first_blocks_[segment];
   finding.first_block.block_count = 1;
   if (frozen_check_.has_value() && damage_[1].block_count > 0)
-    finding.frozen_sound_step = frozen_check_before_;
+    finding.frozen_verified_step = frozen_check_before_;
   return finding;
 }
 

@@ -62,9 +62,9 @@ struct StateFinding {
   // The first of them: its tensor, slice and range of elements. The kind is empty, because a digest covers the
   // weight and both moments.
   ShardSpec first_block;
-  // Step at which frozen blocks that are damaged were sound, or 0: since they were loaded. None: no frozen block
-  // is damaged.
-  std::optional<std::uint64_t> frozen_sound_step = {};
+  // Step at which frozen blocks that are damaged were last verified, or 0: when they were loaded. None: no frozen
+  // block is damaged.
+  std::optional<std::uint64_t> frozen_verified_step = {};
   bool is_of_gradients = false;  // and no block of the state is damaged
 };
 

@@ -25,7 +25,7 @@ struct RunState {
   Digest loss_digest = {};        // chain over (step, bits of the loss)
   Digest data_fingerprint = {};   // fingerprint of the data files, to detect changes
   std::string shm_run_id = {};    // names the run's shared memory (run_directory.h); not saved
-  NumbersHistory numbers = {};  // numbers that the next steps are judged by, and the steps that were skipped
+  NumbersHistory numbers = {};    // numbers that the next steps are compared with, and the skipped steps
   // Batches that were left out, in ascending order. Those at a later step are still to come: the state is older
   // than the step that a verdict took the run back to.
   std::vector<DataJump> jumps = {};
@@ -34,7 +34,7 @@ struct RunState {
   std::uint64_t audited_step = 0;
   // Holds what concerns this rank alone, and is not saved: the step that its worker began with, and
   // Worker::verified_step() where the worker is given no other place for it.
-  std::optional<std::uint64_t> first_step = {}, sound_step = {};
+  std::optional<std::uint64_t> first_step = {}, verified_step = {};
 };
 
 // Goes on in the data where the jump at the state's step says. Returns whether there is one: a loader that

@@ -135,7 +135,7 @@ void Progress::compare_with_peak(double flops_per_second) {
   if (setup_.peak_beaten) setup_.peak_beaten(flops_per_second);
 }
 
-void Progress::judged(VerdictEvent verdict, const std::optional<Rollback>& rollback) {
+void Progress::reached_verdict(VerdictEvent verdict, const std::optional<Rollback>& rollback) {
   if (!writes_) return;
   if (rollback.has_value()) verdict.back_to_step = rollback->trusted_step;
   // The end of a run says its reason itself.

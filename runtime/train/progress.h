@@ -59,7 +59,7 @@ class Progress {
   // every step.
   void stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   // Reports suspicious numbers, on the console and as an event. `rollback`: where the run goes back.
-  void judged(VerdictEvent verdict, const std::optional<Rollback>& rollback);
+  void reached_verdict(VerdictEvent verdict, const std::optional<Rollback>& rollback);
   void evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
   void saved(const SaveReport& report, const std::string& directory);
   // Reports the save interval that is used from this step on, and why it was chosen.

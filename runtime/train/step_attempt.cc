@@ -202,8 +202,8 @@ HeldState held_state(Worker& worker) {
   held.first_element = finding->first_block.first_element();
   held.elements = finding->first_block.element_count();
   held.is_of_gradients = finding->is_of_gradients;
-  held.has_frozen = finding->frozen_sound_step.has_value();
-  held.frozen_verified_step = finding->frozen_sound_step.value_or(0);
+  held.has_frozen = finding->frozen_verified_step.has_value();
+  held.frozen_verified_step = finding->frozen_verified_step.value_or(0);
   return held;
 }
 

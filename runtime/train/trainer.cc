@@ -224,7 +224,7 @@ Result<StepOutcome> Trainer::step() {
                             .rollback = outcome.rollback};
     return fail(ExitCode::communication, "{}", verdict_->event.reason);
   }
-  if (outcome.verdict.has_value()) parts_.progress.judged(*outcome.verdict, {});
+  if (outcome.verdict.has_value()) parts_.progress.reached_verdict(*outcome.verdict, {});
   starts_ranks_ns_ = outcome.starts_ranks ? rank_.env.monotonic_ns() : 0;
   const std::int64_t duration_ns = rank_.env.monotonic_ns() - begin_ns;
   if (SampleLog* ledger = worker.ledger()) keep(ledger->close_step(outcome.step));

@@ -222,8 +222,8 @@ Result<void> Worker::start_loader() {
   if (!state_.first_step.has_value()) {
     state_.first_step = state_.step;
     position_.begin(state_, workload_.batch_shape.samples_per_step());
-    std::optional<std::uint64_t>& sound = own_sound_step();
-    sound = std::min(sound.value_or(state_.step), state_.step);
+    std::optional<std::uint64_t>& verified = own_verified_step();
+    verified = std::min(verified.value_or(state_.step), state_.step);
   }
   loader_ = std::make_unique<DataLoader>(
       rank_.env, inputs_.data, rank_.config.run.seed, workload_.batch_shape, workload_.rank_lanes,

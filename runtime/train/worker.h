@@ -68,7 +68,7 @@ struct WorkerInputs {
   SlotPool* slots = nullptr;   // shared slots come from it and go back to it; null: they are new
   std::optional<Secret> secret = {};  // secret of the connections between ranks; none: no connections
   // Worker::verified_step() of this process, over all of its workers; null: of this worker alone.
-  std::optional<std::uint64_t>* sound_step = nullptr;
+  std::optional<std::uint64_t>* verified_step = nullptr;
   // Record that findings about hardware are counted in, and the name of this rank's device in it
   // (hardware_name()); null: none is kept, and every finding is the first.
   HardwareRecord* hardware = nullptr;
@@ -117,9 +117,9 @@ class Worker {
   // Returns the newest step up to which this rank has not computed wrong, as far as audits say: of the last one that
   // it passed, else the one that it began with.
   std::uint64_t verified_step() const {
-    return (inputs_.sound_step != nullptr ? *inputs_.sound_step : state_.sound_step).value_or(0);
+    return (inputs_.verified_step != nullptr ? *inputs_.verified_step : state_.verified_step).value_or(0);
   }
-  void note_verified_step() { own_sound_step() = state_.step; }
+  void note_verified_step() { own_verified_step() = state_.step; }
 
   // Returns where the steps that this worker has made have taken the run.
   RunPosition& position() { return position_; }
@@ -156,8 +156,8 @@ class Worker {
   explicit Worker(const WorkerInputs& inputs);
   Result<void> connect_nccl();
   void connect_faults();  // those that change numbers
-  std::optional<std::uint64_t>& own_sound_step() {
-    return inputs_.sound_step != nullptr ? *inputs_.sound_step : state_.sound_step;
+  std::optional<std::uint64_t>& own_verified_step() {
+    return inputs_.verified_step != nullptr ? *inputs_.verified_step : state_.verified_step;
   }
   void reserve();
   Result<void> agree_it_fits();

@@ -345,7 +345,7 @@ TEST_P(ShardedOptimizerTest, AFlippedBitIsFoundByTheFirstUpdate) {
     EXPECT_EQ(finding->block_count, 1U);
     EXPECT_EQ(finding->first_block.tensor, "late.weight");
     EXPECT_EQ(finding->first_block.first_element(), 4096U);
-    EXPECT_FALSE(finding->frozen_sound_step);
+    EXPECT_FALSE(finding->frozen_verified_step);
   }
 }
 
@@ -362,7 +362,7 @@ TEST_P(ShardedOptimizerTest, FrozenWeightsAreComparedWithWhatWasLoaded) {
     EXPECT_EQ(finding->block_count, 1U);
     EXPECT_EQ(finding->first_block.tensor, "frozen.weight");
     EXPECT_EQ(finding->first_block.first_element(), 0U);
-    EXPECT_EQ(finding->frozen_sound_step, 10U);
+    EXPECT_EQ(finding->frozen_verified_step, 10U);
     EXPECT_TRUE(rank.check_state()) << "which compares all that is owned";
     rank.flip_bit("weight", "late.weight", 1, 3);
     EXPECT_EQ(rank.check_state()->block_count, 2U);
@@ -370,7 +370,7 @@ TEST_P(ShardedOptimizerTest, FrozenWeightsAreComparedWithWhatWasLoaded) {
     rank.publish();
     EXPECT_FALSE(rank.optimizer().finding()) << "it counts as loaded";
     rank.flip_bit("weight", "frozen.weight", 4000, 3);
-    EXPECT_EQ(rank.check_frozen(20)->frozen_sound_step, 0U);
+    EXPECT_EQ(rank.check_frozen(20)->frozen_verified_step, 0U);
   }
 }
 
