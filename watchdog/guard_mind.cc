@@ -94,13 +94,13 @@ void GuardMind::look_at(std::size_t index, const SlotLook& look) {
   if (!look.ended) return;
   watched.ended = true;
   if (slot.left) return;
-  saw_death_ = true;
-  if (slot.phase == Phase::spare) lost_spares_.push_back({.slot = slot, .host = host_});
+  dead_.any = true;
+  if (slot.phase == Phase::spare) dead_.lost_spares.push_back({.slot = slot, .host = host_});
   if (watched.killed_ns != 0) return;
-  deaths_.push_back({.slot = static_cast<std::uint32_t>(index),
-                     .rank = slot.launched_rank,
-                     .cause = look.end.has_value() ? text_of(*look.end) : "",
-                     .step = completed_step(slot)});
+  dead_.ranks.push_back({.slot = static_cast<std::uint32_t>(index),
+                         .rank = slot.launched_rank,
+                         .cause = look.end.has_value() ? text_of(*look.end) : "",
+                         .step = completed_step(slot)});
 }
 
 // Tells of all in one sentence for each cause. The console hears of those whose cause is known; of the others
@@ -136,9 +136,10 @@ GuardActions GuardMind::report_deaths(std::span<const Death> deaths) const {
 }
 
 GuardActions GuardMind::end_look(std::span<const SlotProcess> processes, bool has_peers) {
-  GuardActions actions = post_lost_spares(std::exchange(lost_spares_, {}));
-  if (std::exchange(saw_death_, false) && has_peers) reported_since_ns_ = now_ns_;
-  for (GuardAction& action : report_deaths(std::exchange(deaths_, {}))) actions.push_back(std::move(action));
+  GuardActions actions = post_lost_spares(std::exchange(dead_.lost_spares, {}));
+  if (std::exchange(dead_.any, false) && has_peers) reported_.since_ns = now_ns_;
+  for (GuardAction& action : report_deaths(std::exchange(dead_.ranks, {})))
+    actions.push_back(std::move(action));
   if (wants_processes()) {
     HF_CHECK(processes.size() == watched_.size());
     ended_ = count_ended();
@@ -166,7 +167,7 @@ bool GuardMind::nobody_left() const {
 }
 
 bool GuardMind::may_leave(std::int64_t now_ns) const {
-  return nobody_left() && now_ns - reported_since_ns_ > report_for_ns;
+  return nobody_left() && now_ns - reported_.since_ns > report_for_ns;
 }
 
 WatchedRank GuardMind::evidence_of(std::size_t index, const SlotView& slot) const {
@@ -194,27 +195,27 @@ bool GuardMind::distant_may_hang(const HostEvidence& evidence) const {
 }
 
 bool GuardMind::is_distant_look_due() const {
-  return now_ns_ - distant_look_ns_ > distant_look_ns;
+  return now_ns_ - distant_.look_ns > distant_look_ns;
 }
 
 bool GuardMind::wants_distant(const HostEvidence& evidence) const {
-  return distant_may_hang_ || is_distant_look_due() || own_may_hang(evidence);
+  return distant_.may_hang || is_distant_look_due() || own_may_hang(evidence);
 }
 
 bool GuardMind::wants_processes(const HostEvidence& evidence) const {
   if (std::ranges::any_of(watched_, [&](const Watched& each) { return resists(each); })) return true;
   if (std::ranges::any_of(watched_, &Watched::is_dying)) return false;
   if (!evidence.leaves_because_of.empty()) return true;
-  return own_may_hang(evidence) || (is_distant_look_due() ? distant_may_hang(evidence) : distant_may_hang_);
+  return own_may_hang(evidence) || (is_distant_look_due() ? distant_may_hang(evidence) : distant_.may_hang);
 }
 
 bool GuardMind::somebody_may_hang(const HostEvidence& evidence) {
   if (own_may_hang(evidence)) return true;
   if (is_distant_look_due()) {
-    distant_look_ns_ = now_ns_;
-    distant_may_hang_ = distant_may_hang(evidence);
+    distant_.look_ns = now_ns_;
+    distant_.may_hang = distant_may_hang(evidence);
   }
-  return distant_may_hang_;
+  return distant_.may_hang;
 }
 
 GuardActions GuardMind::find_hangs(const HostEvidence& evidence) {
@@ -235,7 +236,7 @@ GuardActions GuardMind::find_hangs(const HostEvidence& evidence) {
 
 // Returns whether the process has been dying for so long that it matters how much memory it still has.
 bool GuardMind::resists(const Watched& watched) const {
-  return !said_that_one_stays_ && watched.killed_ns != 0 && !watched.ended &&
+  return !reported_.that_one_stays && watched.killed_ns != 0 && !watched.ended &&
          now_ns_ - watched.killed_ns >= settings_.kill_patience_ms * ms;
 }
 
@@ -248,7 +249,7 @@ void GuardMind::look_at_killed(const HostEvidence& evidence, GuardActions& actio
     if (now_ns_ - each.killed_ns < death_patience_ns(settings_.kill_patience_ms * ms, each.killed_bytes,
                                                      evidence.processes[index].resident_bytes))
       continue;
-    said_that_one_stays_ = true;
+    reported_.that_one_stays = true;
     return end_all(fmt::format("process {} (host {}) does not die of SIGKILL: the system holds it",
                                each.identity.id, host_),
                    evidence, actions);
@@ -265,8 +266,8 @@ void GuardMind::report_storage(const HostEvidence& evidence, GuardActions& actio
   }
   const std::string sentence =
       ranks.empty() ? "" : storage_sentence(ranks, now_ns_, settings_.storage_quiet_ms * ms);
-  if (!sentence.empty() && !reported_storage_) actions.push_back({.kind = Kind::say, .text = sentence});
-  reported_storage_ = !ranks.empty() && (reported_storage_ || !sentence.empty());
+  if (!sentence.empty() && !reported_.storage) actions.push_back({.kind = Kind::say, .text = sentence});
+  reported_.storage = !ranks.empty() && (reported_.storage || !sentence.empty());
 }
 
 void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {

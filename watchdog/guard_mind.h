@@ -138,6 +138,23 @@ class GuardMind {
     std::string cause = {};  // "signal 9 (SIGKILL)"; empty: not known
     std::uint64_t step = 0;  // newest that it had completed
   };
+  // Ranks that were found dead in the present look, without those that this guard killed, and spares that
+  // are lost.
+  struct Dead {
+    std::vector<Death> ranks = {};
+    std::vector<WatchedRank> lost_spares = {};
+    bool any = false;
+  };
+  // The last look at the ranks of other hosts.
+  struct Distant {
+    std::int64_t look_ns = 0;
+    bool may_hang = false;
+  };
+  // What was told already.
+  struct Reported {
+    std::int64_t since_ns = std::numeric_limits<std::int64_t>::min() / 2;  // the newest death
+    bool storage = false, that_one_stays = false;
+  };
   struct Suspicion {
     HangReport::Kind kind = HangReport::Kind::none;
     std::vector<std::size_t> indices = {};  // indices of the ranks that hang
@@ -173,21 +190,15 @@ class GuardMind {
   std::string host_;
   std::vector<Watched> watched_;  // by slot
   std::size_t ended_ = 0;         // number of ended slots when evidence last began anew because of a death
-  // Ranks that were found dead in the present look, without those that this guard killed, and spares that
-  // are lost.
-  std::vector<Death> deaths_ = {};
-  std::vector<WatchedRank> lost_spares_ = {};
-  bool saw_death_ = false;
+  Dead dead_ = {};
   Suspicion suspected_ = {};
   bool ticks_ = false;
   LateTicks late_ = {};
   GrowingPauses late_pauses_ = GrowingPauses(30'000);  // of what is told about them
   std::int64_t now_ns_ = 0, wall_us_ = 0;              // clocks of this tick
-  std::int64_t distant_look_ns_ = 0;
-  bool distant_may_hang_ = false;
+  Distant distant_ = {};
   std::int64_t anew_ns_ = 0;  // newest Watched::evidence_since_ns of all
-  std::int64_t reported_since_ns_ = std::numeric_limits<std::int64_t>::min() / 2;  // the newest death
-  bool reported_storage_ = false, said_that_one_stays_ = false;
+  Reported reported_ = {};
 };
 
 }  // namespace holdfast::watchdog

@@ -101,18 +101,20 @@ void RankWatch::enter(Phase phase, std::uint64_t step, std::int64_t deadline_ms,
 void RankWatch::mark() {
   const std::int64_t now_ns = env_->monotonic_ns();
   learn(now_ns);
-  begin_phase(phase_, slot().step.load(std::memory_order_relaxed), fixed_, now_ns);
+  begin_phase(present_.phase, slot().step.load(std::memory_order_relaxed), present_.fixed, now_ns);
   keep_guard(now_ns);
 }
 
 void RankWatch::learn(std::int64_t now_ns) {
-  if (phase_ != Phase::spare) deadlines_.took(phase_, kind_, now_ns - begun_ns_);
+  if (present_.phase != Phase::spare)
+    deadlines_.took(present_.phase, present_.kind, now_ns - present_.begun_ns);
 }
 
 // A spare waits as long as the others compute. What it may not do is to be silent.
 std::int64_t RankWatch::deadline() const {
-  if (fixed_.deadline_ns > 0) return fixed_.deadline_ns;
-  return phase_ == Phase::spare ? deadlines_.limits().floor_ns : deadlines_.of(phase_, kind_);
+  if (present_.fixed.deadline_ns > 0) return present_.fixed.deadline_ns;
+  return present_.phase == Phase::spare ? deadlines_.limits().floor_ns
+                                        : deadlines_.of(present_.phase, present_.kind);
 }
 
 WorkKind RankWatch::next_kind(Phase phase) {
@@ -122,10 +124,7 @@ WorkKind RankWatch::next_kind(Phase phase) {
 }
 
 void RankWatch::begin_phase(Phase phase, std::uint64_t step, const FixedLimits& fixed, std::int64_t now_ns) {
-  phase_ = phase;
-  kind_ = next_kind(phase);
-  begun_ns_ = now_ns;
-  fixed_ = fixed;
+  present_ = {.phase = phase, .kind = next_kind(phase), .begun_ns = now_ns, .fixed = fixed};
   wait_since_ns_ = 0;
   BoardSlot& slot = this->slot();
   const Together together(slot);
@@ -140,17 +139,18 @@ void RankWatch::begin_phase(Phase phase, std::uint64_t step, const FixedLimits& 
 
 void RankWatch::put_deadline() {
   BoardSlot& slot = this->slot();
-  put(slot.kind, kind_);
+  put(slot.kind, present_.kind);
   put(slot.deadline_ns, deadline());
-  put(slot.ceiling_ns, fixed_.ceiling_ns > 0 ? fixed_.ceiling_ns : deadlines_.limits().ceiling_ns);
+  put(slot.ceiling_ns,
+      present_.fixed.ceiling_ns > 0 ? present_.fixed.ceiling_ns : deadlines_.limits().ceiling_ns);
   put(slot.floor_ns, deadlines_.limits().floor_ns);
-  put(slot.median_ns, phase_ == Phase::spare ? 0 : deadlines_.usual(phase_, kind_));
+  put(slot.median_ns, present_.phase == Phase::spare ? 0 : deadlines_.usual(present_.phase, present_.kind));
 }
 
 // The first of an epoch stays one: it is slower for that.
 void RankWatch::beside_save() {
-  if (kind_ != WorkKind::usual) return;
-  kind_ = WorkKind::beside_save;
+  if (present_.kind != WorkKind::usual) return;
+  present_.kind = WorkKind::beside_save;
   const Together together(slot());
   put_deadline();
 }

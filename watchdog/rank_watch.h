@@ -90,6 +90,12 @@ class RankWatch final : public WaitListener {
   struct FixedLimits {
     std::int64_t deadline_ns = 0, ceiling_ns = 0;  // 0: learned
   };
+  struct PresentPhase {
+    Phase phase = Phase::start_up;
+    WorkKind kind = WorkKind::usual;
+    std::int64_t begun_ns = 0;
+    FixedLimits fixed = {};
+  };
   void begin_phase(Phase phase, std::uint64_t step, const FixedLimits& fixed, std::int64_t now_ns);
   WorkKind next_kind(Phase phase);
   void put_deadline();
@@ -106,10 +112,7 @@ class RankWatch final : public WaitListener {
   std::unique_ptr<Board> board_;
   std::uint32_t slot_;
   Deadlines deadlines_;
-  Phase phase_ = Phase::start_up;
-  std::int64_t begun_ns_ = 0;
-  FixedLimits fixed_;  // limits of this phase
-  WorkKind kind_ = WorkKind::usual;
+  PresentPhase present_ = {};
   std::array<bool, static_cast<std::size_t>(Phase::count)> begun_in_epoch_{};
   // Begin of the wait that is on the board; 0: none.
   std::int64_t wait_since_ns_ = 0;

@@ -62,16 +62,16 @@ Result<EndedStart> Job::run() {
                      .own_session = true,
                      .die_with_parent = true};  // a killed launcher leaves neither mpirun nor ranks
   start.variables[launch_variable] = plan_.directory;
-  HF_TRY(mpirun_, env_->processes().start(start));
+  HF_TRY(mpirun_.process, env_->processes().start(start));
   begun_ns_ = env_->monotonic_ns();
   watch_until_end();
   for (const auto& [rank, process] : processes_) {
-    if (process != nullptr && !process->wait_ended(0)) lived_at_kill_.insert(rank);
+    if (process != nullptr && !process->wait_ended(0)) kill_.lived.insert(rank);
   }
-  if (!why_killed_.empty()) static_cast<void>(mpirun_->signal(SIGKILL).ok());
-  static_cast<void>(mpirun_->wait_ended(death_limit_ms));
-  mpirun_end_ = mpirun_->end();
-  if (!end_processes_of_start(*env_, plan_.directory, why_killed_.empty() ? leftovers_grace_ms : 0)) {
+  if (!kill_.why.empty()) static_cast<void>(mpirun_.process->signal(SIGKILL).ok());
+  static_cast<void>(mpirun_.process->wait_ended(death_limit_ms));
+  mpirun_.end = mpirun_.process->end();
+  if (!end_processes_of_start(*env_, plan_.directory, kill_.why.empty() ? leftovers_grace_ms : 0)) {
     write_to_console(stderr,
                      "holdfast launch: some processes of the run do not die; the system holds them\n");
   }
@@ -85,15 +85,15 @@ Result<EndedStart> Job::run() {
 // Watches the start until mpirun has ended, or there is a reason to end it.
 void Job::watch_until_end() {
   TickClock clock(late_tick_ms, begun_ns_);
-  for (int tick = 0; why_killed_.empty() && !mpirun_->wait_ended(tick_ms); ++tick) {
+  for (int tick = 0; kill_.why.empty() && !mpirun_.process->wait_ended(tick_ms); ++tick) {
     // A late tick means that this process was stopped, or the machine, so no condition counts as having
     // lasted.
-    if (clock.is_late(env_->monotonic_ns())) stopped_since_ns_ = over_since_ns_ = lifeless_since_ns_ = -1;
+    if (clock.is_late(env_->monotonic_ns())) since_ns_ = {};
     stop_->poll();
     const bool starting = status_.state == "unknown";
     if (tick % ticks_per_look == 0 || starting || stop_->requested()) look();
-    if (stop_->is_over() && why_killed_.empty()) {
-      why_killed_ = fmt::format("it did not end within the notice of {} s", stop_->notice_ms() / 1000);
+    if (stop_->is_over() && kill_.why.empty()) {
+      kill_.why = fmt::format("it did not end within the notice of {} s", stop_->notice_ms() / 1000);
     }
     clock.end_tick(env_->monotonic_ns());
   }
@@ -104,11 +104,11 @@ void Job::look() {
   look_at_status();
   look_at_mpirun();
   look_for_life();
-  reap_adopted(*env_, mpirun_->id());
+  reap_adopted(*env_, mpirun_.process->id());
   if (stop_->requested() && !passed_on_) pass_on_request();
   if (stop_->requested() && plan_.may_be_cut_short) look_at_step();
-  if (plan_.look_after_hosts && status_.state == "running" && !stop_->requested() && why_killed_.empty())
-    why_killed_ = plan_.look_after_hosts();
+  if (plan_.look_after_hosts && status_.state == "running" && !stop_->requested() && kill_.why.empty())
+    kill_.why = plan_.look_after_hosts();
 }
 
 // Reads which ranks exist. Ranks that the run itself has started are only looked for when none of the others
@@ -165,19 +165,19 @@ void Job::look_at_mpirun() {
   const bool lost_peers = plan_.lives_elsewhere != nullptr && status_.state == "failed" &&
                           status_.exit_code == static_cast<int>(ExitCode::communication);
   const std::int64_t limit_ms = lost_peers ? lost_host_limit_ms : over_limit_ms;
-  if (lasts(over, over_since_ns_, limit_ms)) {
-    why_killed_ = fmt::format("mpirun went on for {} s after the end of its ranks",
-                              static_cast<double>(limit_ms) / 1000);
-    stayed_behind_ = true;
+  if (lasts(over, since_ns_.over, limit_ms)) {
+    kill_.why = fmt::format("mpirun went on for {} s after the end of its ranks",
+                            static_cast<double>(limit_ms) / 1000);
+    kill_.is_of_mpirun_alone = true;
   }
-  const std::optional<ProcessFacts> facts = env_->processes().facts(mpirun_->id());
+  const std::optional<ProcessFacts> facts = env_->processes().facts(mpirun_.process->id());
   const bool stopped = facts.has_value() && (facts->state == 'T' || facts->state == 't');
-  if (lasts(stopped, stopped_since_ns_, stopped_limit_ms)) {
-    why_killed_ = fmt::format("mpirun was stopped for {} s", stopped_limit_ms / 1000);
+  if (lasts(stopped, since_ns_.stopped, stopped_limit_ms)) {
+    kill_.why = fmt::format("mpirun was stopped for {} s", stopped_limit_ms / 1000);
   }
   const std::int64_t waited_ms = (env_->monotonic_ns() - begun_ns_) / 1'000'000;
   if (ranks_.empty() && waited_ms > first_rank_limit_ms) {
-    why_killed_ = fmt::format(
+    kill_.why = fmt::format(
         "no rank wrote to {} within {} s: either mpirun does not reach the hosts, or they do "
         "not share the run directory with this one",
         plan_.directory, first_rank_limit_ms / 1000);
@@ -192,9 +192,9 @@ void Job::look_at_step() {
   if (!step_at_request_.has_value()) step_at_request_ = step;
   const std::int64_t needed_ms = std::min(start_up_factor * start_up_ms_ + save_reserve_ms,
                                           stop_->notice_ms() / notice_parts * (notice_parts - 1));
-  if (step != *step_at_request_ || stop_->left_ms() > needed_ms || !why_killed_.empty()) return;
-  why_killed_ = fmt::format("step {} would last longer than the notice", step + 1);
-  cut_short_ = true;
+  if (step != *step_at_request_ || stop_->left_ms() > needed_ms || !kill_.why.empty()) return;
+  kill_.why = fmt::format("step {} would last longer than the notice", step + 1);
+  kill_.cut_short = true;
 }
 
 // Looks for signs of life. When the ranks of this host have died, those of other hosts may recover the run,
@@ -206,11 +206,11 @@ void Job::look_for_life() {
   const bool lifeless = plan_.lives_elsewhere != nullptr && !ranks_.empty() && unseen_ == 0 &&
                         std::ranges::none_of(processes_, lives) && bytes == log_bytes_;
   log_bytes_ = bytes;
-  if (!lasts(lifeless, lifeless_since_ns_, lifeless_limit_ms) || !why_killed_.empty()) return;
+  if (!lasts(lifeless, since_ns_.lifeless, lifeless_limit_ms) || !kill_.why.empty()) return;
   if (!plan_.lives_elsewhere()) {
-    why_killed_ = "no rank is left on the hosts that answer, and mpirun goes on: a host is out of its reach";
+    kill_.why = "no rank is left on the hosts that answer, and mpirun goes on: a host is out of its reach";
   }
-  lifeless_since_ns_ = -1;
+  since_ns_.lifeless = -1;
 }
 
 // Forwards the request to save. The signal would end a rank that has not begun; once the run trains, ranks
@@ -219,7 +219,7 @@ void Job::look_for_life() {
 void Job::pass_on_request() {
   const bool all_begun = ranks_.size() >= static_cast<std::size_t>(plan_.ranks);
   if (!all_begun && status_.state == "unknown") return;
-  static_cast<void>(mpirun_->signal(SIGUSR2).ok());
+  static_cast<void>(mpirun_.process->signal(SIGUSR2).ok());
   for (const auto& [rank, process] : processes_) {
     if (process != nullptr) static_cast<void>(process->signal(SIGUSR2).ok());
   }
@@ -261,7 +261,7 @@ EndedStart Job::facts_of(StartEnd end) const {
                    .is_as_asked = status_.state == "saved" && status_.reason == another_start_reason};
   for (const LaunchedRank& rank : ranks_) {
     if (rank.end.has_value()) facts.ended_on.insert(rank.host);
-    const bool is_killed = !why_killed_.empty() && is_here(*env_, rank) && lived_at_kill_.contains(rank.rank);
+    const bool is_killed = !kill_.why.empty() && is_here(*env_, rank) && kill_.lived.contains(rank.rank);
     if (!rank.end.has_value() && !rank.unfit.has_value() && !is_killed) facts.died_on.insert(rank.host);
   }
   return facts;
@@ -269,7 +269,7 @@ EndedStart Job::facts_of(StartEnd end) const {
 
 std::set<std::string> Job::suspected_hosts() const {
   std::set<std::string> suspected;
-  if (!stayed_behind_) return suspected;
+  if (!kill_.is_of_mpirun_alone) return suspected;
   for (const LaunchedRank& rank : ranks_) suspected.insert(rank.host);
   for (const LaunchedRank& rank : ranks_) {
     if (rank.end.has_value()) suspected.erase(rank.host);
@@ -294,16 +294,16 @@ void Job::report_fault(StartEnd& end) const {
     names += fmt::format("{}{} (host {})", dead.empty() ? "" : ", ", rank.rank, rank.host);
     dead.push_back(rank);
   }
-  if (!why_killed_.empty() && !stayed_behind_) {
-    end.fault = why_killed_;
-  } else if (mpirun_end_.has_value() && mpirun_end_->killed && !stayed_behind_) {
-    end.fault = fmt::format("mpirun was killed by signal {}", mpirun_end_->code);
+  if (!kill_.why.empty() && !kill_.is_of_mpirun_alone) {
+    end.fault = kill_.why;
+  } else if (mpirun_.end.has_value() && mpirun_.end->killed && !kill_.is_of_mpirun_alone) {
+    end.fault = fmt::format("mpirun was killed by signal {}", mpirun_.end->code);
   } else if (ended_by_mpirun()) {
     end.fault = "mpirun ended the ranks, as it does when it loses a host; what it wrote says why";
   } else if (ranks_.empty()) {
     end.fault = end.kind =
         fmt::format("mpirun ended with exit code {} before any rank had begun; what it wrote says why",
-                    mpirun_end_.has_value() ? mpirun_end_->code : -1);
+                    mpirun_.end.has_value() ? mpirun_.end->code : -1);
   } else if (dead.size() == ranks_.size() && dead.size() > 1) {
     end.kind = fmt::format("all {} ranks died", dead.size());
     end.fault = end.kind + causes_of(dead);
@@ -316,7 +316,7 @@ void Job::report_fault(StartEnd& end) const {
   const std::string hangs =
       hangs_at_end(read_reported_hangs(*env_, plan_.directory), newest_step_made(*env_, plan_.paths));
   if (!hangs.empty()) end.fault = hangs + "; " + end.fault;
-  if (stayed_behind_) end.fault += "; " + why_killed_;  // after the cause, which may repeat
+  if (kill_.is_of_mpirun_alone) end.fault += "; " + kill_.why;  // after the cause, which may repeat
 }
 
 }  // namespace holdfast::launch

@@ -46,7 +46,7 @@ class Job {
   Job(Env& env, StopRequest& stop, JobPlan plan) : env_(&env), stop_(&stop), plan_(std::move(plan)) {}
 
   // Returns whether the last run() was cut short.
-  bool was_cut_short() const { return cut_short_; }
+  bool was_cut_short() const { return kill_.cut_short; }
   // Returns the names, in the hosts' own spelling, of hosts none of whose ranks recorded how it ended,
   // although mpirun kept waiting when the ranks of all other hosts had ended.
   std::set<std::string> suspected_hosts() const;
@@ -61,6 +61,21 @@ class Job {
   Result<EndedStart> run();
 
  private:
+  struct Mpirun {
+    std::unique_ptr<Process> process = {};
+    std::optional<ProcessEnd> end = {};
+  };
+  // How this process ends the start.
+  struct Kill {
+    std::string why = {};             // empty: it does not
+    std::set<int> lived = {};         // ranks on this host that it ends
+    bool cut_short = false;           // no step would have ended in time
+    bool is_of_mpirun_alone = false;  // mpirun outlived its ranks
+  };
+  // Times since which a condition has lasted; -1: it does not hold.
+  struct Lasting {
+    std::int64_t stopped = -1, over = -1, lifeless = -1;
+  };
   void watch_until_end();
   void look();
   void look_at_ranks();
@@ -80,18 +95,15 @@ class Job {
   Env* env_;
   StopRequest* stop_;
   JobPlan plan_;
-  std::unique_ptr<Process> mpirun_;
-  std::optional<ProcessEnd> mpirun_end_;
+  Mpirun mpirun_ = {};
   std::vector<LaunchedRank> ranks_;
   std::map<int, std::unique_ptr<Process>> processes_;  // of the ranks on this host; null: already ended
-  std::set<int> lived_at_kill_;                        // ranks on this host that this process ends
   int unseen_ = 0;                                     // ranks here that cannot be inspected, and may live
   RunStatus status_;                                   // of this start; "unknown" until it has written one
-  std::string why_killed_;
-  bool passed_on_ = false, cut_short_ = false, stayed_behind_ = false;  // the last: mpirun outlived its ranks
+  Kill kill_ = {};
+  Lasting since_ns_ = {};
+  bool passed_on_ = false;
   std::int64_t begun_ns_ = 0;
-  // Times since which a condition has lasted; -1: it does not hold.
-  std::int64_t stopped_since_ns_ = -1, over_since_ns_ = -1, lifeless_since_ns_ = -1;
   std::uint64_t log_bytes_ = 0;
   std::int64_t start_up_ms_ = -1;  // from the beginning until it trained
   std::optional<std::uint64_t> step_at_request_;

@@ -66,12 +66,7 @@ void RecentMedian::scale(double factor) {
 }
 
 SaveCadence::SaveCadence(const CheckpointConfig& config, std::int64_t now_ns)
-    : ram_every_steps_(config.ram_every_steps),
-      stated_mtbf_seconds_(static_cast<double>(config.mtbf_ms) / 1e3),
-      every_ns_(config.every_ms * 1'000'000),
-      keep_every_steps_(config.keep_every_steps),
-      last_save_ns_(now_ns),
-      unsaved_(now_ns) {
+    : config_(config), last_save_ns_(now_ns), unsaved_(now_ns) {
   disk_.every_steps = config.every_steps;
   ram_.every_steps = config.ram_every_steps;
 }
@@ -86,7 +81,7 @@ void SaveCadence::begin_epoch(const MembershipEpoch& epoch) {
   epoch_ = epoch;
   history_ = {.failures = std::max(history_.failures, epoch.history.failures),
               .running_seconds = running_seconds};
-  ram_.every_steps = epoch.has_ram_tier ? ram_every_steps_ : 0;
+  ram_.every_steps = epoch.has_ram_tier ? config_.ram_every_steps : 0;
   for (Tier* tier : {&disk_, &ram_}) {
     tier->last_step = 0;
     tier->saves = tier->steps = tier->time_ns = tier->own_ns = 0;
@@ -117,14 +112,14 @@ bool SaveCadence::protects_first_step(const Tier& tier) const {
 // Returns whether a save to disk is due after exactly this step, by the config.
 bool SaveCadence::disk_due_exactly(std::uint64_t step) const {
   if (!disk_.is_auto()) return is_due(disk_, step);
-  return keep_every_steps_ > 0 && step % static_cast<std::uint64_t>(keep_every_steps_) == 0;
+  return config_.keep_every_steps > 0 && step % static_cast<std::uint64_t>(config_.keep_every_steps) == 0;
 }
 
 // Returns whether a save to disk is due after this step that could also be made after a later one. A save is
 // tried only after a snapshot was, because it costs more.
 bool SaveCadence::disk_due_from_here(std::uint64_t step, std::int64_t now_ns) const {
   if (saves_under_way_ > 0) return false;
-  if (every_ns_ > 0 && now_ns - last_save_ns_ >= every_ns_) return true;
+  if (every_ns() > 0 && now_ns - last_save_ns_ >= every_ns()) return true;
   const bool too_early = disk_.chosen_steps == 0 && ram_.is_auto() && ram_.chosen_steps == 0;
   return disk_.is_auto() && !too_early && is_due(disk_, step);
 }
@@ -218,7 +213,7 @@ const RecentMedian& SaveCadence::usual_step() const {
 }
 
 double SaveCadence::mtbf_seconds() const {
-  return stated_mtbf_seconds_ > 0.0 ? stated_mtbf_seconds_ : measured_mtbf_seconds(history_);
+  return stated_mtbf_seconds() > 0.0 ? stated_mtbf_seconds() : measured_mtbf_seconds(history_);
 }
 
 std::string describe(const IntervalChoice& choice) {
@@ -251,7 +246,7 @@ std::optional<IntervalChoice> SaveCadence::take_choice() {
                           .every_steps = tier->chosen_steps,
                           .times = times_of(*tier),
                           .mtbf_seconds = to_disk ? mtbf_seconds() : 0.0,
-                          .mtbf_stated = stated_mtbf_seconds_ > 0.0,
+                          .mtbf_stated = stated_mtbf_seconds() > 0.0,
                           .had_failures = history_.failures > 0};
   }
   return std::nullopt;
@@ -271,7 +266,7 @@ std::optional<double> SaveCadence::lost_with_hosts() const {
   const double step = usual_step().value();
   std::optional<double> between;
   if (disk_.every_steps != 0) between = static_cast<double>(disk_.steps_between()) * step;
-  if (every_ns_ > 0) between = std::min(between.value_or(seconds(every_ns_)), seconds(every_ns_));
+  if (every_ns() > 0) between = std::min(between.value_or(seconds(every_ns())), seconds(every_ns()));
   if (!between.has_value()) return between;
   return *between + step + durable_seconds_.value();
 }

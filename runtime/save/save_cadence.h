@@ -155,12 +155,12 @@ class SaveCadence {
   std::optional<double> lost_with_memory() const;
   std::optional<double> lost_with_hosts() const;
 
+  double stated_mtbf_seconds() const { return static_cast<double>(config_.mtbf_ms) / 1e3; }
+  std::int64_t every_ns() const { return config_.every_ms * 1'000'000; }  // checkpoint.every
+
+  CheckpointConfig config_;
   Tier disk_, ram_;
-  std::int64_t ram_every_steps_;  // interval of the config, for epochs that have a RAM tier
-  double stated_mtbf_seconds_;
   FailureHistory history_;
-  std::int64_t every_ns_;             // checkpoint.every
-  std::int64_t keep_every_steps_;     // checkpoint.keep_every_steps
   std::int64_t last_save_ns_;         // time at which the newest save to disk, or else the run, was begun
   std::int64_t steps_ = 0;            // steps made in this epoch
   std::int64_t saves_under_way_ = 0;  // number of saves to disk that are under way

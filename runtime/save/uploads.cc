@@ -212,35 +212,31 @@ void Uploads::offer(std::uint64_t step) {
 // publishes removes old checkpoints.
 void Uploads::mark_in_use() {
   std::vector<std::uint64_t> steps;
-  if (busy()) steps.push_back(uploading_);
+  if (busy()) steps.push_back(upload_.step);
   if (next_.has_value()) steps.push_back(*next_);
   store_->set_in_use(std::move(steps));
 }
 
 void Uploads::begin() {
-  uploading_ = *std::exchange(next_, std::nullopt);
-  begin_ns_ = env_->monotonic_ns();
-  attempts_ = 0;
-  sent_ = {};
-  part_ = {};
-  share_.reset();
+  upload_ = {.step = *std::exchange(next_, std::nullopt), .begin_ns = env_->monotonic_ns()};
   begin(whole_ ? Phase::last : domains_.has_value() ? Phase::parts : Phase::shards);
 }
 
 void Uploads::begin(Phase phase) {
-  phase_ = phase;
+  upload_.phase = phase;
   if (takes_part()) job_.start(*env_, "uploader", [this, phase] { return work(phase); });
 }
 
 int Uploads::awaited() const {
-  if (phase_ == Phase::parts) return domains_->count();
-  return phase_ == Phase::shards ? ranks_ : 1;
+  if (upload_.phase == Phase::parts) return domains_->count();
+  return upload_.phase == Phase::shards ? ranks_ : 1;
 }
 
 bool Uploads::takes_part() const {
-  if (phase_ == Phase::parts) return domains_->leads(rank_);
-  if (phase_ == Phase::last) return share_.has_value() ? share_->sends_manifest : rank_ == 0;
-  return phase_ == Phase::shards;
+  if (upload_.phase == Phase::parts) return domains_->leads(rank_);
+  if (upload_.phase == Phase::last)
+    return upload_.share.has_value() ? upload_.share->sends_manifest : rank_ == 0;
+  return upload_.phase == Phase::shards;
 }
 
 void Uploads::vote(SaveVotes& votes) const {
@@ -254,7 +250,7 @@ Result<void> Uploads::advance(Communicator& communicator, const Waiter& waiter, 
   if (takes_part()) {
     const Result<int> attempts = job_.take();
     outcome = outcome_of(attempts);
-    if (attempts.ok()) attempts_ = std::max(attempts_, *attempts);
+    if (attempts.ok()) upload_.attempts = std::max(upload_.attempts, *attempts);
   }
   if (sums.unsent > 0) {
     const Result<void> agreed = agree_on_outcome(communicator, waiter, outcome, env_->host_name());
@@ -263,8 +259,8 @@ Result<void> Uploads::advance(Communicator& communicator, const Waiter& waiter, 
     end(whole_ && !outcome.ok() ? outcome : agreed);  // nobody asks which rank sends a whole checkpoint
     return {};
   }
-  if (phase_ == Phase::parts) return share_out(communicator, waiter);
-  if (phase_ == Phase::shards) {
+  if (upload_.phase == Phase::parts) return share_out(communicator, waiter);
+  if (upload_.phase == Phase::shards) {
     begin(Phase::last);
   } else {
     end({});
@@ -273,23 +269,24 @@ Result<void> Uploads::advance(Communicator& communicator, const Waiter& waiter, 
 }
 
 Result<void> Uploads::share_out(Communicator& communicator, const Waiter& waiter) {
-  HF_TRY(const std::vector<UploadPart> parts, gather(communicator, waiter, part_));
+  HF_TRY(const std::vector<UploadPart> parts, gather(communicator, waiter, upload_.part));
   const Result<std::vector<UploadShare>> shares = shares_of_parts(parts, *domains_);
   if (!shares.ok()) {
     end(shares.error());
     return {};
   }
-  share_ = (*shares)[static_cast<std::size_t>(rank_)];
+  upload_.share = (*shares)[static_cast<std::size_t>(rank_)];
   begin(Phase::shards);
   return {};
 }
 
 void Uploads::end(Result<void> outcome) {
-  reports_.push_back({.step = uploading_,
-                      .outcome = std::move(outcome),
-                      .attempts = whole_ ? sent_.attempts : attempts_,
-                      .duration_ns = whole_ ? sent_.duration_ns : env_->monotonic_ns() - begin_ns_});
-  phase_ = Phase::idle;
+  reports_.push_back(
+      {.step = upload_.step,
+       .outcome = std::move(outcome),
+       .attempts = whole_ ? upload_.sent.attempts : upload_.attempts,
+       .duration_ns = whole_ ? upload_.sent.duration_ns : env_->monotonic_ns() - upload_.begin_ns});
+  upload_.phase = Phase::idle;
   if (next_.has_value()) begin();
   mark_in_use();
 }
@@ -311,19 +308,20 @@ Result<void> Uploads::finish(Communicator& communicator, const Waiter& waiter,
 }
 
 Result<int> Uploads::work(Phase phase) {
-  const std::string directory = store_->checkpoint_directory(uploading_);
+  const std::string directory = store_->checkpoint_directory(upload_.step);
   if (phase == Phase::parts) {
-    part_ = find_upload_part(*env_, directory);
+    upload_.part = find_upload_part(*env_, directory);
     return 1;
   }
   // A host from which nothing is sent may have no manifest, either.
-  if (phase == Phase::shards && share_.has_value() && share_->shards.empty()) return 1;
+  if (phase == Phase::shards && upload_.share.has_value() && upload_.share->shards.empty()) return 1;
   HF_TRY(const Manifest manifest, read_manifest(*env_, directory));
   return phase == Phase::shards ? send_shards(directory, manifest) : send_manifest(directory, manifest);
 }
 
 Result<int> Uploads::send_shards(const std::string& directory, const Manifest& manifest) {
-  const UploadShare share = share_.has_value() ? *share_ : share_of_rank(manifest, rank_, ranks_);
+  const UploadShare share =
+      upload_.share.has_value() ? *upload_.share : share_of_rank(manifest, rank_, ranks_);
   HF_TRY(const std::vector<std::string> files, files_to_send(*env_, directory, manifest, share.shards));
   int attempts = 1;
   for (const std::string& file : files) {
@@ -360,9 +358,9 @@ Result<int> Uploads::send(const Manifest& manifest, const std::string& name, con
                                                   {"HOLDFAST_STEP", fmt::format("{}", manifest.step)},
                                                   {"HOLDFAST_RUN", manifest.run_id}};
   if (!file.empty()) variables["HOLDFAST_FILE"] = directory + "/" + file;
-  sent_ = run_user_command(*env_, command_, variables, cancelled_);
-  HF_TRY_VOID(sent_.outcome);
-  return sent_.attempts;
+  upload_.sent = run_user_command(*env_, command_, variables, cancelled_);
+  HF_TRY_VOID(upload_.sent.outcome);
+  return upload_.sent.attempts;
 }
 
 }  // namespace holdfast::save

@@ -114,7 +114,7 @@ class Uploads {
   void vote(SaveVotes& votes) const;
   Result<void> advance(Communicator& communicator, const Waiter& waiter, const SaveVotes& sums);
   // Returns whether an upload is under way or waits; equal on all ranks.
-  bool busy() const { return phase_ != Phase::idle; }
+  bool busy() const { return upload_.phase != Phase::idle; }
   // Kills the command of this rank. What was offered and is not uploaded yet fails, and is sent by the next start.
   void cancel();
   // Votes until no upload is under way on any rank, which all ranks call together; calls `look` between two votes.
@@ -124,6 +124,15 @@ class Uploads {
 
  private:
   enum class Phase { idle, parts, shards, last };
+  struct Upload {
+    Phase phase = Phase::idle;
+    std::uint64_t step = 0;
+    std::int64_t begin_ns = 0;
+    int attempts = 0;                       // most attempts that a file of this rank needed
+    CommandAttempts sent = {};              // by the command of this rank that ended last
+    UploadPart part = {};                   // of the directory that this rank looks into
+    std::optional<UploadShare> share = {};  // of this rank, where the checkpoint is in parts
+  };
   struct Newest;
 
   bool wanted() const { return !command_.line.empty(); }
@@ -152,14 +161,8 @@ class Uploads {
   int rank_, ranks_;
   std::optional<StorageDomains> domains_;
   std::atomic<bool> cancelled_ = false;
-  Phase phase_ = Phase::idle;
-  std::uint64_t uploading_ = 0;        // step being uploaded, unless idle
   std::optional<std::uint64_t> next_;  // step that waits
-  std::int64_t begin_ns_ = 0;
-  int attempts_ = 0;                  // most attempts that a file of this rank needed
-  CommandAttempts sent_;              // by the command of this rank that ended last
-  UploadPart part_;                   // of the directory that this rank looks into
-  std::optional<UploadShare> share_;  // of this rank, where the checkpoint is in parts
+  Upload upload_ = {};                 // that is under way, or ended last
   std::vector<UploadReport> reports_;
   BackgroundJob<int> job_;  // attempts; the last member: it uses the others
 };
