@@ -25,28 +25,29 @@ Result<void> RunSaves::begin_epoch(Worker& worker) {
   given_up_ = {};
   drop_copies();
   const std::optional<ParentCheckpoint> on_all_hosts =
-      store_.has_value() ? store_->on_all_hosts() : std::optional<ParentCheckpoint>();
-  store_.emplace(launched.env, launched.faults, setup_.config.run.directory, setup_.start.writer);
-  if (on_all_hosts.has_value()) store_->all_hosts_have(*on_all_hosts);
+      places_.store.has_value() ? places_.store->on_all_hosts() : std::optional<ParentCheckpoint>();
+  places_.store.emplace(launched.env, launched.faults, setup_.config.run.directory, setup_.start.writer);
+  if (on_all_hosts.has_value()) places_.store->all_hosts_have(*on_all_hosts);
   if (setup_.claim != nullptr)
-    store_->fence({.epoch = setup_.claim->epoch(), .check = setup_.claim->fence()});
-  store_->keep_for_good(setup_.config.checkpoint.keep_every_steps);
-  tier_.reset();
+    places_.store->fence({.epoch = setup_.claim->epoch(), .check = setup_.claim->fence()});
+  places_.store->keep_for_good(setup_.config.checkpoint.keep_every_steps);
+  places_.tier.reset();
   const std::optional<StorageDomains>& domains = group_.active_domains();
   if (!domains.has_value()) return {};
   if (domains->count() > 1) {
-    store_->holds_part_of(setup_.domain->host);
-    tell_whole_checkpoint(*store_, setup_.start);
+    places_.store->holds_part_of(setup_.domain->host);
+    tell_whole_checkpoint(*places_.store, setup_.start);
     if (setup_.config.checkpoint.replicas != "off") {
-      HF_TRY(copies_, ShardCopies::create(worker.state_view(), *store_, *domains, setup_.start.writer));
+      HF_TRY(places_.copies,
+             ShardCopies::create(worker.state_view(), *places_.store, *domains, setup_.start.writer));
     }
   }
-  tier_.emplace(group_.active().communicator.rank(), *domains, copies_.get());
+  places_.tier.emplace(group_.active().communicator.rank(), *domains, places_.copies.get());
   return {};
 }
 
 Result<void> RunSaves::replace_lineage(const Lineage& lineage, const ClaimCheck& check) {
-  if (store_.has_value()) return store_->replace_lineage(lineage);
+  if (places_.store.has_value()) return places_.store->replace_lineage(lineage);
   return write_lineage(group_.launched().env, setup_.config.run.directory, lineage, check);
 }
 
@@ -67,10 +68,10 @@ void RunSaves::distrust(std::uint64_t trusted_step) {
 }
 
 void RunSaves::drop_copies() {
-  if (copies_ == nullptr) return;
-  tier_.reset();
+  if (places_.copies == nullptr) return;
+  places_.tier.reset();
   const StorageWait storage(group_.launched().watch, "a copy that is given up");
-  copies_.reset();
+  places_.copies.reset();
 }
 
 Result<void> RunSaves::upload_last() {

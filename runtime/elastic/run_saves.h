@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "runtime/elastic/group.h"
-#include "runtime/save/disk_tier.h"
 #include "runtime/train/training_saves.h"
 
 namespace holdfast::elastic {
@@ -22,16 +21,14 @@ class RunSaves {
   // Makes the store, and the disk tier: which checkpoints the store has, and which ranks store copies of them. The
   // objects of the epoch before are gone. `worker`: outlives the epoch.
   Result<void> begin_epoch(Worker& worker);
-  CheckpointStore& store() { return *store_; }  // of an epoch that has begun
-  const std::optional<DiskTier>& tier() const { return tier_; }
-  std::optional<SaveCadence>& cadence() { return cadence_; }
+  SavePlaces& places() { return places_; }
+  CheckpointStore& store() { return *places_.store; }  // of an epoch that has begun
   // Publishes a lineage. A save of the epoch before may still be published by a thread of its store.
   Result<void> replace_lineage(const Lineage& lineage, const ClaimCheck& check);
   // The epoch begins with a save if a generation begins from a state that is in RAM alone.
   void save_first(bool begins) { saves_first_ = begins; }
   bool take_saves_first() { return std::exchange(saves_first_, false); }
-  void replicas_cross_hosts(bool all_do) { survives_host_ = all_do; }
-  bool survives_host() const { return survives_host_; }
+  void replicas_cross_hosts(bool all_do) { places_.survives_host = all_do; }
 
   // Keeps what a fault leaves of the saves; finish_given_up() waits for those under way, which may wait for the disk.
   void give_up(GivenUpSaves saves) { given_up_ = std::move(saves); }
@@ -50,11 +47,7 @@ class RunSaves {
  private:
   const Group& group_;
   const RunSetup& setup_;
-  std::optional<CheckpointStore> store_;
-  std::unique_ptr<ShardCopies> copies_;  // null: there are none
-  std::optional<DiskTier> tier_;         // none: checkpoints are in one directory
-  std::optional<SaveCadence> cadence_;
-  bool survives_host_ = false;  // replicas of all snapshots are on other hosts
+  SavePlaces places_;
   bool saves_first_ = false;
   GivenUpSaves given_up_ = {};  // uses the store, so it goes before that
 };

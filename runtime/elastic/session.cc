@@ -445,21 +445,18 @@ Result<EpochEnd> Session::train() {
     requests = std::move(begun).value();
   }
   Trainer trainer({.worker = *worker_,
-                   .store = saves_.store(),
+                   .saves = saves_.places(),
                    .progress = *journal_.progress(),
                    .stop = launched_.stop,
                    .held_out = setup_.held_out,
-                   .cadence = saves_.cadence(),
-                   .tier = saves_.tier(),
-                   .requests = requests.get(),
+                   .requests = std::move(requests),
                    .claim = setup_.claim.get(),
-                   .survives_host = saves_.survives_host(),
                    .writer = setup_.start.writer,
                    .started_ns = launched_.started_ns,
                    .resumed = setup_.start.snapshot,
                    .failures = journal_.failures(),
                    .saves_first = saves_.take_saves_first(),
-                   .growth = growth.has_value() ? &*growth : nullptr});
+                   .growth = std::move(growth)});
   steps_ = trainer.run();
   if (std::optional<StepsVerdict> verdict = std::move(steps_.verdict)) {
     follow_verdict(trainer, *std::move(verdict));

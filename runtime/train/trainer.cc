@@ -33,8 +33,11 @@ class StepSpan {
 
 }  // namespace
 
-Trainer::Trainer(const TrainingParts& parts)
-    : parts_(parts), rank_(parts.worker.rank()), saves_(parts_, trouble_), trace_(parts.worker) {}
+Trainer::Trainer(TrainingParts parts)
+    : parts_(std::move(parts)),
+      rank_(parts_.worker.rank()),
+      saves_(parts_, trouble_),
+      trace_(parts_.worker) {}
 
 // Runs the steps. An error that all ranks agree on ends the run only after the saves that it has begun,
 // because they are of earlier steps, and sound.
@@ -209,7 +212,7 @@ Result<StepOutcome> Trainer::step() {
     const StepSpan span(worker);
     return run_step(worker, {.stop = stop,
                              .grow = grow,
-                             .starts_ranks = parts_.growth != nullptr && parts_.growth->announces(),
+                             .starts_ranks = parts_.growth.has_value() && parts_.growth->announces(),
                              .restart = parts_.requests != nullptr ? parts_.requests->restart_request()
                                                                    : RestartRequest{},
                              .trouble = trouble_,
@@ -243,7 +246,7 @@ Result<StepOutcome> Trainer::step() {
 
 // Returns whether the run pauses for new ranks after the coming step, which is saved as `due` says.
 bool Trainer::grows(const SaveDue& due) {
-  return parts_.growth != nullptr && parts_.growth->due(rank_.env.monotonic_ns(), saves_.under_way(due));
+  return parts_.growth.has_value() && parts_.growth->due(rank_.env.monotonic_ns(), saves_.under_way(due));
 }
 
 Result<void> Trainer::evaluate() {

@@ -45,7 +45,7 @@ struct StepsEnd {
 
 class Trainer {
  public:
-  explicit Trainer(const TrainingParts& parts);
+  explicit Trainer(TrainingParts parts);
 
   // Runs until the last step, a request to stop, a verdict, or an error. All ends but a fault are equal on all ranks.
   StepsEnd run();

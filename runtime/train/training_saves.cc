@@ -31,17 +31,17 @@ TrainingSaves::TrainingSaves(const TrainingParts& parts, Result<void>& trouble)
       trouble_(trouble),
       uploads_({.env = rank_.env,
                 .faults = rank_.faults,
-                .store = parts.store,
+                .store = *parts.saves.store,
                 .config = rank_.config,
                 .rank = rank_.communicator.rank(),
                 .ranks = rank_.communicator.size(),
-                .domains = parts.tier.has_value() ? parts.tier->domains() : std::nullopt}) {
+                .domains = parts.saves.tier.has_value() ? parts.saves.tier->domains() : std::nullopt}) {
   // The initial estimate of the duration of a save is that of a slow disk.
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_view().state_bytes()) * slow_ns_per_byte;
   if (save_plan(rank_.config).beside_steps) {
-    saver_ = std::make_unique<StateSaver>(parts.worker.state_view(), parts.store, parts.writer, parts.resumed,
-                                          parts.tier);
+    saver_ = std::make_unique<StateSaver>(parts.worker.state_view(), *parts.saves.store, parts.writer,
+                                          parts.resumed, parts.saves.tier);
   }
 }
 
@@ -56,13 +56,14 @@ Result<void> TrainingSaves::prepare() {
     parts_.progress.say("no RAM snapshots: " + saver_->snapshots().warning());
   if (!saver_->snapshots().replica_warning().empty())
     parts_.progress.say("no replicas of RAM snapshots: " + saver_->snapshots().replica_warning());
-  const bool is_first_epoch = !parts_.cadence.has_value();
-  if (is_first_epoch) parts_.cadence.emplace(save_plan(rank_.config).intervals, rank_.env.monotonic_ns());
+  const bool is_first_epoch = !parts_.saves.cadence.has_value();
+  if (is_first_epoch)
+    parts_.saves.cadence.emplace(save_plan(rank_.config).intervals, rank_.env.monotonic_ns());
   const MeshShape& shape = rank_.mesh.shape();
-  parts_.cadence->begin_epoch(
+  parts_.saves.cadence->begin_epoch(
       {.history = parts_.failures,
        .has_ram_tier = saver_->snapshots().outlives_process(),
-       .survives_host = parts_.survives_host && saver_->snapshots().has_replicas(),
+       .survives_host = parts_.saves.survives_host && saver_->snapshots().has_replicas(),
        .work = static_cast<double>(parts_.worker.workload().lanes.waves()) / (shape.pipeline * shape.tensor),
        .snapshot_bytes = static_cast<double>(parts_.worker.snapshots().bytes()),
        .saved_step = is_first_epoch ? newest_saved_step() : 0});
@@ -75,7 +76,7 @@ std::uint64_t TrainingSaves::newest_saved_step() const {
   if (!parts_.resumed.has_value()) return parts_.worker.state().step;
   if (parts_.claim == nullptr) return 0;
   const StorageWait storage(rank_.watch, "the checkpoints");
-  const CheckpointStore::Published published = parts_.store.published();
+  const CheckpointStore::Published published = parts_.saves.store->published();
   if (!published.candidates.ok()) return 0;
   for (const CheckpointCandidate& each : *published.candidates) {  // newest first
     if (each.manifest.ok() && !each.discarded) return each.step;
@@ -98,10 +99,10 @@ Result<void> TrainingSaves::free_old_snapshots() {
 }
 
 SaveDue TrainingSaves::due() {
-  const bool growth_waits = parts_.growth != nullptr && parts_.growth->ready();
+  const bool growth_waits = parts_.growth.has_value() && parts_.growth->ready();
   SaveDue due;
   if (saver_)
-    due = parts_.cadence->due(parts_.worker.state().step + 1, rank_.env.monotonic_ns(), growth_waits);
+    due = parts_.saves.cadence->due(parts_.worker.state().step + 1, rank_.env.monotonic_ns(), growth_waits);
   const bool asked_for =
       parts_.stop.save_requested() || (parts_.requests != nullptr && parts_.requests->waiting());
   due.asked_for = asked_for && !growth_waits && !(saver_ && saver_->disk().is_saving());
@@ -132,7 +133,7 @@ Result<void> TrainingSaves::advance(const StepOutcome& outcome) {
 
 void TrainingSaves::stepped(std::uint64_t step, const SaveCadence::Step& cost) {
   if (!saver_) return;
-  SaveCadence& cadence = *parts_.cadence;
+  SaveCadence& cadence = *parts_.saves.cadence;
   if (const std::optional<std::int64_t> copy_ns = saver_->snapshots().take_copy_ns())
     cadence.copied(*copy_ns);
   cadence.stepped(cost);
@@ -157,10 +158,10 @@ Result<void> TrainingSaves::begin(bool to_disk) {
   HF_TRY(const bool begun, saver_->begin(to_disk));
   const std::int64_t now_ns = rank_.env.monotonic_ns();
   if (begun) {
-    parts_.cadence->began({.step = parts_.worker.state().step,
-                           .to_disk = to_disk,
-                           .stall_ns = now_ns - begin_ns,
-                           .now_ns = now_ns});
+    parts_.saves.cadence->began({.step = parts_.worker.state().step,
+                                 .to_disk = to_disk,
+                                 .stall_ns = now_ns - begin_ns,
+                                 .now_ns = now_ns});
   }
   if (to_disk) answer_requests();
   report();
@@ -177,11 +178,11 @@ Result<void> TrainingSaves::save() {
   const HostSpan span(&rank_.spans, {.kind = SpanKind::save});
   const std::int64_t begin_ns = rank_.env.monotonic_ns();
   keep_what_is_needed();
-  HF_TRY(const std::uint64_t bytes, save_checkpoint(parts_.worker.state_view(), parts_.store,
-                                                    rank_.config.checkpoint.keep, parts_.tier));
+  HF_TRY(const std::uint64_t bytes, save_checkpoint(parts_.worker.state_view(), *parts_.saves.store,
+                                                    rank_.config.checkpoint.keep, parts_.saves.tier));
   const std::int64_t duration_ns = rank_.env.monotonic_ns() - begin_ns;
   note_save(duration_ns);
-  if (saver_) parts_.cadence->saved(step, begin_ns);
+  if (saver_) parts_.saves.cadence->saved(step, begin_ns);
   saved({.step = step,
          .outcome = {},
          .bytes = bytes,
@@ -215,7 +216,7 @@ Result<void> TrainingSaves::save_at_end(const std::function<bool()>& gives_up) {
 // Returns what is in no checkpoint; none where no save was due before this one.
 std::optional<UnsavedWork::Size> TrainingSaves::unsaved() const {
   if (!saver_) return std::nullopt;
-  return parts_.cadence->unsaved(parts_.worker.state().step, rank_.env.monotonic_ns());
+  return parts_.saves.cadence->unsaved(parts_.worker.state().step, rank_.env.monotonic_ns());
 }
 
 // Saves at once on request where no save is due before the end and there is therefore no memory for a copy of
@@ -231,7 +232,7 @@ Result<void> TrainingSaves::save_on_request() {
 Result<void> TrainingSaves::seal(bool to_disk) {
   if (!saver_ || !saver_->snapshots().outlives_process()) return save();
   HF_TRY_VOID(seal_in_memory(to_disk));
-  HF_TRY_VOID(parts_.survives_host ? saver_->finish_with_replicas() : saver_->finish());
+  HF_TRY_VOID(parts_.saves.survives_host ? saver_->finish_with_replicas() : saver_->finish());
   report();
   return {};
 }
@@ -249,14 +250,14 @@ Result<void> TrainingSaves::seal_in_memory(bool to_disk) {
 // else the state goes to the disk, which is not lost with the hosts unless each host has its own.
 Result<bool> TrainingSaves::seal_elsewhere(bool to_disk, int hosts_leaving) {
   const std::uint64_t step = parts_.worker.state().step;
-  if (hosts_leaving == 1 && parts_.survives_host && saver_ && saver_->snapshots().has_replicas()) {
+  if (hosts_leaving == 1 && parts_.saves.survives_host && saver_ && saver_->snapshots().has_replicas()) {
     HF_TRY_VOID(seal_in_memory(to_disk));
     HF_TRY_VOID(saver_->finish_with_replicas());
     report();
     if (saver_->snapshots().confirmed_step() == step) return true;
   }
-  const bool in_parts = parts_.tier.has_value() && parts_.tier->in_parts();
-  if (in_parts && (hosts_leaving > 1 || parts_.tier->copies() == nullptr)) return false;
+  const bool in_parts = parts_.saves.tier.has_value() && parts_.saves.tier->in_parts();
+  if (in_parts && (hosts_leaving > 1 || parts_.saves.tier->copies() == nullptr)) return false;
   const Result<void> saved = save();
   if (saved.ok()) return true;
   if (ends_steps(saved.error())) return saved.error();
@@ -311,11 +312,11 @@ void TrainingSaves::report() {
   for (const UploadReport& each : uploads_.take_reports()) parts_.progress.uploaded(each);
   if (!saver_) return;
   for (const ReplicaReport& each : saver_->snapshots().take_replica_reports()) {
-    parts_.cadence->replicated(each);
+    parts_.saves.cadence->replicated(each);
     parts_.progress.replicated(each);
   }
   for (const SaveReport& each : saver_->disk().take_reports()) {
-    parts_.cadence->ended(each, rank_.env.monotonic_ns());
+    parts_.saves.cadence->ended(each, rank_.env.monotonic_ns());
     if (each.outcome.ok()) {
       note_save(each.drain_ns + each.publish_ns);
       saved(each);
@@ -326,7 +327,7 @@ void TrainingSaves::report() {
 }
 
 void TrainingSaves::saved(const SaveReport& report) {
-  const std::string directory = parts_.store.checkpoint_directory(report.step);
+  const std::string directory = parts_.saves.store->checkpoint_directory(report.step);
   parts_.progress.saved(report, directory);
   if (parts_.requests != nullptr) parts_.requests->ended(report.step, {});
   if (step_asked_for_ == report.step && report.step > 0) {
@@ -374,7 +375,7 @@ void TrainingSaves::keep_what_is_needed() {
   const ParameterDigests& parameters = worker.checks().parameters;
   if (worker.workload().audit_every_steps > 0 && parameters.has_frozen())
     needed = std::min(needed, parameters.verified_step().value_or(worker.first_step()));
-  if (needed < state.step) parts_.store.keep_around(needed);
+  if (needed < state.step) parts_.saves.store->keep_around(needed);
 }
 
 }  // namespace holdfast::train

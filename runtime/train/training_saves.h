@@ -13,6 +13,7 @@
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/claim.h"
 #include "runtime/run/requests.h"
+#include "runtime/save/disk_tier.h"
 #include "runtime/save/save_cadence.h"
 #include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"
@@ -24,26 +25,32 @@
 
 namespace holdfast::train {
 
-// TrainingParts holds what a run trains with in one membership epoch. Everything outlives the trainer.
+// SavePlaces holds where a run saves, from one membership epoch to the next.
+struct SavePlaces {
+  std::optional<CheckpointStore> store = {};  // set while there is a trainer
+  std::unique_ptr<ShardCopies> copies = {};   // null: there are none
+  std::optional<DiskTier> tier = {};          // none: checkpoints are in one directory
+  std::optional<SaveCadence> cadence = {};    // measures over all epochs; created when the saver is prepared
+  bool survives_host = false;                 // replicas of all snapshots are on other hosts
+};
+
+// TrainingParts holds what a run trains with in one membership epoch. What it refers to outlives the trainer.
 struct TrainingParts {
   Worker& worker;
-  CheckpointStore& store;
+  SavePlaces& saves;
   Progress& progress;
   StopSource& stop;
-  std::optional<HeldOutSet>& held_out;  // none: no evaluation
-  std::optional<SaveCadence>& cadence;  // kept from the epochs before; created when the saver is prepared
-  std::optional<DiskTier> tier = {};    // where checkpoints are; none: in one directory
-  SaveRequests* requests = nullptr;     // null: this rank does not write the log
-  const Claim* claim = nullptr;         // claim of the run directory; null: another rank holds it
-  bool survives_host = false;           // all replicas are on other hosts
-  std::uint64_t writer = 0;             // StartPoint::writer
-  std::int64_t started_ns = 0;          // when the program started, for run.stop_after
+  std::optional<HeldOutSet>& held_out;          // none: no evaluation
+  std::unique_ptr<SaveRequests> requests = {};  // null: this rank does not write the log
+  const Claim* claim = nullptr;                 // claim of the run directory; null: another rank holds it
+  std::uint64_t writer = 0;                     // StartPoint::writer
+  std::int64_t started_ns = 0;                  // when the program started, for run.stop_after
   // RAM snapshot that the state was resumed from and that no checkpoint holds; none: the state came from
   // elsewhere.
   std::optional<SnapshotStep> resumed = {};
-  FailureHistory failures = {};  // failures of the run so far, on the rank that chooses intervals
-  bool saves_first = false;      // saves to the disk before the first step
-  Growth* growth = nullptr;      // null: no new ranks are wanted, or another rank decides
+  FailureHistory failures = {};       // failures of the run so far, on the rank that chooses intervals
+  bool saves_first = false;           // saves to the disk before the first step
+  std::optional<Growth> growth = {};  // none: no new ranks are wanted, or another rank decides
 };
 
 // StepsVerdict is a verdict that ends the steps, equal on all ranks.

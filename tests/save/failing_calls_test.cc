@@ -87,19 +87,18 @@ Result<ExitCode> train_rank(Worker& worker, Env& env, const std::string& run_id)
   FaultPoints faults;
   worker.state().run_id = worker.state().shm_run_id = run_id;
   const std::string directory = worker.rank().config.run.directory;
-  CheckpointStore store(env, faults, directory, writer);
+  RunSaves saves;
+  saves.store.emplace(env, faults, directory, writer);
   EventQueue log(env, RunPaths{directory}.events());
   Progress progress(env, log, {.steps = steps, .every_steps = 1000},
                     worker.rank().communicator.rank() == 0 ? Progress::Role::speaks : Progress::Role::silent);
   NeverStops stop;
   std::optional<HeldOutSet> held_out;
-  std::optional<SaveCadence> cadence;
   Trainer trainer({.worker = worker,
-                   .store = store,
+                   .saves = saves,
                    .progress = progress,
                    .stop = stop,
                    .held_out = held_out,
-                   .cadence = cadence,
                    .writer = writer});
   const StepsEnd end = trainer.run();
   if (end.how == StepsEnd::How::fault) return end.error;
