@@ -6,7 +6,6 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/device/device_span.h"
 #include "runtime/integrity/step_check.h"
-#include "runtime/train/step_attempt.h"
 
 namespace holdfast::train {
 namespace {

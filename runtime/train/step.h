@@ -13,7 +13,7 @@
 #include "runtime/run/event.h"
 #include "runtime/run/requests.h"
 #include "runtime/save/save_records.h"
-#include "runtime/train/step_request.h"
+#include "runtime/train/step_attempt.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast::train {

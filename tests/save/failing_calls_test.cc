@@ -87,7 +87,7 @@ Result<ExitCode> train_rank(Worker& worker, Env& env, const std::string& run_id)
   FaultPoints faults;
   worker.state().run_id = worker.state().shm_run_id = run_id;
   const std::string directory = worker.rank().config.run.directory;
-  RunSaves saves;
+  SavePlaces saves;
   saves.store.emplace(env, faults, directory, writer);
   EventQueue log(env, RunPaths{directory}.events());
   Progress progress(env, log, {.steps = steps, .every_steps = 1000},
