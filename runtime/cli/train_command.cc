@@ -177,7 +177,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   Result<LoadedConfig> config = read_config(env, words);
   std::unique_ptr<RankWatch> watch =
       is_joiner ? nullptr : begin_watch(env, config, launched_rank(env), join_timeout_ms);
-  PreparedRank prepared;
+  ProcessMemory prepared;
   const auto prepare = [&](const std::string& task, const std::function<void()>& look_up) {
     // Rules for a single rank do not apply here, because the process has no number yet.
     if (const auto faults = FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), -1, env); faults.ok())
@@ -219,18 +219,18 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
     group.membership->leaves_by(
         [&] { die_if_awaited(env, *group.membership, watch != nullptr, ExitCode::communication, ""); });
   }
-  const RunEnd end = train_run({.env = env,
-                                .faults = **faults,
-                                .communicator = group.communicator(),
-                                .stop = stop,
-                                .config = config,
-                                .build = program_digest(env),
-                                .ranks_on_host = launched_ranks_on_host(env),
-                                .place = {.rank_on_host = launched_rank_on_host(env)},
-                                .started_ns = started_ns,
-                                .membership = group.membership.get(),
-                                .prepared = &prepared,
-                                .watch = watch.get()});
+  const RunEnd end = train_run({{.env = env,
+                                 .faults = **faults,
+                                 .communicator = group.communicator(),
+                                 .watch = watch.get(),
+                                 .ranks_on_host = launched_ranks_on_host(env)},
+                                {.build = program_digest(env),
+                                 .place = {.rank_on_host = launched_rank_on_host(env)},
+                                 .started_ns = started_ns,
+                                 .membership = group.membership.get(),
+                                 .prepared = &prepared},
+                                stop,
+                                config});
   return leave(env, group, number, std::move(watch), end, stop.signal(), output, **faults);
 }
 

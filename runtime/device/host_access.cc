@@ -46,8 +46,9 @@ void fill_memory(Device& device, std::span<std::byte> memory, std::span<const st
   device.synchronize();
 }
 
-HostAccess::HostAccess(Device& device, MemoryPlan& plan)
-    : device_(&device), direct_(device.host_sees_memory()) {
+HostAccess::HostAccess(Device& device) : device_(&device), direct_(device.host_sees_memory()) {}
+
+void HostAccess::reserve(MemoryPlan& plan) {
   if (direct_) return;
   slot_ = plan.reserve("host_access.buffer", MemoryClass::workspace, buffer_bytes, MemoryKind::host_visible);
 }

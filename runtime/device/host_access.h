@@ -37,8 +37,11 @@ class HostAccess {
   // Maximum size that to_read() takes on every device.
   static constexpr std::uint64_t buffer_bytes = std::uint64_t{8} << 20;
 
-  // Reserves the buffer, where one is needed, in `plan`; `device` outlives this object.
-  HostAccess(Device& device, MemoryPlan& plan);
+  // `device` outlives this object.
+  explicit HostAccess(Device& device);
+  HostAccess(Device& device, MemoryPlan& plan) : HostAccess(device) { reserve(plan); }
+  // Reserves the buffer, where one is needed.
+  void reserve(MemoryPlan& plan);
   void bind(const MemoryArena& arena);
 
   // Returns how many bytes to_write() takes until the next flush(); at least buffer_bytes after one.

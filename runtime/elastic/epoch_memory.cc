@@ -16,32 +16,36 @@ EpochMemory::EpochMemory(const Group& group, const RunSetup& setup, const Recove
     : group_(group),
       setup_(setup),
       known_(known),
-      kept_(group.launched().prepared == nullptr ? own_.memory : group.launched().prepared->memory),
-      slots_(group.launched().prepared == nullptr ? own_.slots : group.launched().prepared->slots) {
-  kept_.spoil_reused(group.launched().spoil_kept_memory);
+      memory_(group.launched().prepared == nullptr ? own_ : *group.launched().prepared) {
+  memory_.kept.spoil_reused(group.launched().spoil_kept_memory);
 }
 
 MemoryTerms EpochMemory::terms() {
   const std::string& id = known_.shm_run_id.empty() ? setup_.start.shm_run_id : known_.shm_run_id;
-  const bool is_launched_layout =
-      !group_.recovers() && !decision_.lacks && group_.world().communicator.size() == known_.launched_ranks;
-  return {.timeout_ms = decision_.lacks ? 0 : setup_.config.elastic.memory_timeout_ms,
-          .had = setup_.start.snapshot.has_value() ? SnapshotTiers::all : decision_.room.tiers,
+  const bool is_launched_layout = !group_.recovers() && !memory_.decision.lacks &&
+                                  group_.world().communicator.size() == known_.launched_ranks;
+  return {.timeout_ms = memory_.decision.lacks ? 0 : setup_.config.elastic.memory_timeout_ms,
+          .had = setup_.start.snapshot.has_value() ? SnapshotTiers::all : memory_.decision.room.tiers,
           .has_all_ranks = is_launched_layout,
           .run = id.empty() ? std::nullopt : std::optional(digest_of(id)),
           .resumed = setup_.start.snapshot,
-          .slots = &slots_};
+          .slots = &memory_.slots};
+}
+
+void EpochMemory::begin_to_prove(const RunState& state) {
+  if (memory_.verified_step.has_value()) return;
+  memory_.verified_step = group_.is_joiner() || state.audited_step == 0 ? state.step : state.audited_step;
 }
 
 void EpochMemory::give_back() {
-  kept_.release();
-  slots_.forget();
+  memory_.kept.release();
+  memory_.slots.forget();
 }
 
 // New slots are made from the old ones (SlotPool); if there will be none, the old ones only take memory.
 void EpochMemory::drop_unneeded() {
   if (has_snapshots()) return;
-  slots_.forget();
+  memory_.slots.forget();
   remove_old_snapshots(setup_.start.snapshot);
 }
 
@@ -73,9 +77,9 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
   const std::string name =
       snapshot_name(digest_of(worker.state().shm_run_id), writer, worker.rank().communicator.rank(), slot);
   HF_TRY(const std::unique_ptr<SharedMemory> memory, worker.rank().env.open_shared_memory(name));
-  if (memory->bytes().size() < worker.snapshots().bytes())
+  if (memory->bytes().size() < worker.state_view().snapshots.bytes())
     return fail(ExitCode::checkpoint, "{} has become smaller than a snapshot", name);
-  worker.links().abort_nccl(
+  worker.rank().links.abort_nccl(
       "another rank is gone");  // the copies come after NCCL's work in the device's queue
   worker.rank().device.synchronize();
   // Whoever loads the state compares it with the digests of its update, which say nothing of what that update read.

@@ -23,13 +23,16 @@ class EpochMemory {
   // object.
   EpochMemory(const Group& group, const RunSetup& setup, const RecoveryInventory& known);
 
-  KeptMemory& kept() const { return kept_; }        // memory of the workers
-  SlotPool& slots() const { return slots_; }        // slots of their snapshots and replicas
-  MemoryDecision& decision() { return decision_; }  // for the last worker
-  bool has_snapshots() const { return decision_.room.tiers != SnapshotTiers::none; }
+  ProcessMemory& of_process() const { return memory_; }
+  const KeptMemory& kept() const { return memory_.kept; }
+  bool lacks() const { return memory_.decision.lacks; }  // for the last worker
+  bool has_snapshots() const { return memory_.decision.room.tiers != SnapshotTiers::none; }
   // Returns the terms of the agreement on memory. A start that finds snapshots of the run had the tiers that
   // made them; a recovery knows its tiers. If memory was lacking with more ranks, the wait is over.
   MemoryTerms terms();
+  // Begins to count which steps this process has proved to compute right. A new rank has computed none of those before
+  // it came. A process of a start may have had another one before it on the same hardware.
+  void begin_to_prove(const RunState& state);
   // Gives all of it back on a rank that does not compute in this epoch: ranks that compute may need it.
   void give_back();
   // Drops the old slots when all ranks have loaded their state, if there will be no new ones.
@@ -45,10 +48,8 @@ class EpochMemory {
   const Group& group_;
   const RunSetup& setup_;
   const RecoveryInventory& known_;
-  PreparedRank own_ = {};  // used if the caller has prepared nothing
-  KeptMemory& kept_;
-  SlotPool& slots_;
-  MemoryDecision decision_ = {.room = {.tiers = SnapshotTiers::none}};
+  ProcessMemory own_;  // used if the caller has prepared nothing
+  ProcessMemory& memory_;
 };
 
 // Returns true if all ranks that had a coordinate are left. `assignment`: by rank of `before`. Pure.

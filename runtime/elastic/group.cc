@@ -23,19 +23,10 @@ static_assert(sizeof(EndMessage) == 1024);
 }  // namespace
 
 TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communicator) {
-  return {.env = inputs.env,
-          .faults = inputs.faults,
-          .communicator = communicator,
-          .stop = inputs.stop,
-          .config = inputs.config,
-          .build = inputs.build,
-          .ranks_on_host = inputs.ranks_on_host,
-          .place = inputs.place,
-          .started_ns = inputs.started_ns,
-          .load_nccl = inputs.load_nccl,
-          .membership = inputs.membership,
-          .watch = inputs.watch,
-          .spoil_kept_memory = inputs.spoil_kept_memory};
+  return {{inputs.env, inputs.faults, communicator, inputs.watch, inputs.ranks_on_host},
+          inputs,  // ProcessInputs
+          inputs.stop,
+          inputs.config};
 }
 
 MembershipEpoch::MembershipEpoch(const TrainInputs& inputs, RankAssignment assignment)

@@ -172,7 +172,7 @@ namespace {
 // Returns the bytes that the ranks of this host hold beyond the need of each after the ranks of `planned`
 // have joined. All ranks are assumed to be as large as this one.
 std::uint64_t bytes_given_back(const NewRankTask& planned, Worker& worker, const EpochMemory& memory) {
-  const std::uint64_t now = memory.kept().bytes() + worker.snapshots().shared_bytes();
+  const std::uint64_t now = memory.kept().bytes() + worker.state_view().snapshots.shared_bytes();
   const std::uint64_t then =
       planned.device_bytes + planned.host_bytes + SnapshotMemory::shared_slots * planned.slot_bytes;
   return static_cast<std::uint64_t>(worker.rank().ranks_on_host) * (now - std::min(now, then));
@@ -188,14 +188,7 @@ Result<void> GrowBack::start_new_ranks(Worker& worker, EpochMemory& memory) cons
   const MeshShape& shape = group_.assignment().shape;
   std::string task;
   if (shape.data < setup_.request.data_max) {  // the new ranks have coordinates
-    HF_TRY(NewRankTask planned, plan_new_rank({.env = launched.env,
-                                               .faults = launched.faults,
-                                               .communicator = group_.active().communicator,
-                                               .device = *setup_.device,
-                                               .config = config,
-                                               .mesh = Mesh(shape),
-                                               .data = nullptr},
-                                              setup_.request.data_max));
+    HF_TRY(NewRankTask planned, plan_new_rank(worker.rank(), setup_.request.data_max));
     planned.timeout_ms = config.elastic.memory_timeout_ms;
     planned.given_back_bytes = bytes_given_back(planned, worker, memory);
     planned.shm_run_id = known_.shm_run_id;

@@ -9,31 +9,32 @@
 #include "runtime/os/console.h"
 #include "runtime/os/machine_facts.h"
 #include "runtime/save/snapshot.h"
+#include "runtime/train/worker.h"
 
 namespace holdfast::elastic {
 
-Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
-  if (!inputs.device.host_sees_memory()) return NewRankTask{};
-  MeshShape shape = inputs.mesh.shape();
+Result<NewRankTask> plan_new_rank(const PlacedRank& rank, int data_ranks) {
+  if (!rank.device.host_sees_memory()) return NewRankTask{};
+  MeshShape shape = rank.mesh.shape();
   shape.data = data_ranks;
   shape.spares = 0;
   const Mesh mesh(shape);
   NewRankTask task;
   for (int stage = 0; stage < shape.pipeline; ++stage) {
-    const int rank = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
+    const int number = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
     HF_TRY(const std::unique_ptr<PlannedWorker> planned,
-           PlannedWorker::make(inputs.env, inputs.config, mesh, rank));
+           PlannedWorker::make(rank.env, rank.config, mesh, number));
     Worker& worker = planned->worker();
     const MemoryPlan& plan = worker.memory_plan();
     task.device_bytes = std::max(task.device_bytes, plan.total_bytes(MemoryKind::device));
     task.host_bytes = std::max(task.host_bytes, plan.total_bytes(MemoryKind::host_visible));
-    task.slot_bytes = std::max(task.slot_bytes, worker.snapshots().bytes());
+    task.slot_bytes = std::max(task.slot_bytes, worker.state_view().snapshots.bytes());
   }
   return task;
 }
 
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
-                      PreparedRank& prepared) {
+                      ProcessMemory& prepared) {
   const NewRankTask reported = record_from_text<NewRankTask>(task).value();  // a rank of this binary wrote it
   const std::uint64_t needed_bytes = reported.device_bytes + reported.host_bytes;
   const std::uint64_t reserve_bytes = needed_bytes / 8;  // for the other ranks, which go on
@@ -47,8 +48,8 @@ void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions
     if (options.progress) options.progress();
     env.sleep_us(look_again_us);
   }
-  static_cast<void>(prepared.memory.prepare(MemoryKind::device, reported.device_bytes, options).ok());
-  static_cast<void>(prepared.memory.prepare(MemoryKind::host_visible, reported.host_bytes, options).ok());
+  static_cast<void>(prepared.kept.prepare(MemoryKind::device, reported.device_bytes, options).ok());
+  static_cast<void>(prepared.kept.prepare(MemoryKind::host_visible, reported.host_bytes, options).ok());
   constexpr int slots = SnapshotMemory::slots_at_once;
   for (int slot = 0; slot < slots && reported.slot_bytes > 0; ++slot) {
     const std::optional<MemoryRoom> room = memory_room(env);

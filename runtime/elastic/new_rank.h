@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <string>
 
-#include "checkpoint/slot_pool.h"
 #include "runtime/core/kept_memory.h"
 #include "runtime/core/result.h"
-#include "runtime/train/worker.h"
+#include "runtime/rank/memory_agreement.h"
+#include "runtime/rank/rank_context.h"
 
 namespace holdfast::elastic {
 
@@ -31,19 +31,14 @@ struct NewRankTask {
 
 // Returns the task for the largest rank of a run with `data_ranks` copies of the model. It is empty for a
 // device that is not the host: its memory needs the device, on which the ranks of the host must agree first.
-Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks);
-
-// PreparedRank holds the memory that a new rank has prepared before it joins.
-struct PreparedRank {
-  KeptMemory memory;
-  SlotPool slots;  // under names that no search finds, until a save takes them
-};
+Result<NewRankTask> plan_new_rank(const PlacedRank& rank, int data_ranks);
 
 // Faults in the device and host memory of the task if the host has that much and a reserve beside it, or gets
 // it within the timeout; then as many slots as the first saves need, while there is still room. It does not
 // wait for memory that the other ranks will give back. The agreement on memory handles whatever is missing.
+// Slots have names that no search finds, until a save takes them.
 // `options`: progress is called while it waits, too.
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
-                      PreparedRank& prepared);
+                      ProcessMemory& prepared);
 
 }  // namespace holdfast::elastic

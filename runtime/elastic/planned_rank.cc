@@ -39,15 +39,14 @@ PlannedWorker::~PlannedWorker() = default;
 Result<std::unique_ptr<PlannedWorker>> PlannedWorker::make(Env& env, const Config& config, const Mesh& mesh,
                                                            int rank, const PlannedWorkerOptions& options) {
   std::unique_ptr<PlannedWorker> planned(new PlannedWorker(rank, mesh.shape().ranks(), options.device));
-  HF_TRY(planned->worker_, Worker::plan({.env = env,
-                                         .faults = planned->faults_,
-                                         .communicator = planned->peers_,
-                                         .device = planned->device_,
-                                         .config = config,
-                                         .mesh = mesh,
-                                         .buddies = options.buddies,
-                                         .data = nullptr},
-                                        options.with_nccl));
+  HF_TRY(planned->worker_,
+         Worker::plan({.rank = {{.env = env, .faults = planned->faults_, .communicator = planned->peers_},
+                                planned->device_,
+                                config,
+                                mesh},
+                       .buddies = options.buddies,
+                       .data = nullptr},
+                      options.with_nccl));
   return planned;
 }
 
@@ -57,7 +56,6 @@ Result<void> PlannedWorker::run_step(PlannedDevice::Observer observer) {
     LaneOutcome lanes;
     worker_->reduction().begin_step();
     HF_TRY_VOID(worker_->lane_runner().run(lanes));
-    HF_TRY_VOID(worker_->join_tied_gradients());
     worker_->reduction().finish_step();
     worker_->optimizer().launch_update(device_, {});
     HF_TRY_VOID(worker_->parameter_gather().begin(ParameterGather::Which::trained));

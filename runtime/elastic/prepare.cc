@@ -272,13 +272,10 @@ Result<void> prepare_alone(Env& env, const Result<LoadedConfig>& config, const P
   const std::unique_ptr<Communicator> alone = std::move(make_local_communicators(1).front());
   FaultPoints faults;
   NothingToStop stop;
-  return prepare({.env = env,
-                  .faults = faults,
-                  .communicator = *alone,
-                  .stop = stop,
-                  .config = config,
-                  .build = "",
-                  .tries_storage_once = terms.mode == PrepareMode::ready},
+  return prepare({{.env = env, .faults = faults, .communicator = *alone},
+                  {.tries_storage_once = terms.mode == PrepareMode::ready},
+                  stop,
+                  config},
                  terms, setup);
 }
 

@@ -22,11 +22,6 @@ bool counts(const CheckpointCandidate& candidate) {
 
 }  // namespace
 
-void RunRollback::begin_to_prove(const RunState& state) {
-  if (verified_step_.has_value()) return;
-  verified_step_ = group_.is_joiner() || state.audited_step == 0 ? state.step : state.audited_step;
-}
-
 // Returns whether the run directory, or the start of the run, has a state to go back to. What cannot be read is left to
 // the recovery.
 bool RunRollback::disk_goes_back(const RunState& state, std::uint64_t trusted_step) {

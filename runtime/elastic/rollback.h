@@ -20,12 +20,6 @@ class RunRollback {
   RunRollback(Group& group, const RunSetup& setup, const RunJournal& journal, RunSaves& saves)
       : group_(group), setup_(setup), journal_(journal), saves_(saves) {}
 
-  // Begins to count which steps this process has proved to compute right. A new rank has computed none of those before
-  // it came. A process of a start may have had another one before it on the same hardware.
-  void begin_to_prove(const RunState& state);
-  // Returns Worker::verified_step() of this process, over all of its workers.
-  std::optional<std::uint64_t>& verified_step() { return verified_step_; }
-
   // Records a roll-back. Returns false, on all ranks, where there is no state to go back to. What fails otherwise is
   // tried again by the recovery. Collective.
   bool decide(Worker& worker, const Rollback& rollback, std::span<const int> leaving_ranks,
@@ -57,7 +51,6 @@ class RunRollback {
   const RunJournal& journal_;
   RunSaves& saves_;
   std::optional<DecidedRollback> decided_;
-  std::optional<std::uint64_t> verified_step_;
 };
 
 }  // namespace holdfast::elastic

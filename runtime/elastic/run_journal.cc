@@ -333,7 +333,7 @@ void RunJournal::record_end(const RunEnd& end, std::uint64_t step, Worker* worke
   }
   if (progress_ != nullptr && worker != nullptr)
     complain(progress_->finished(status, worker->reduction().counts(), worker->parameter_gather().counts(),
-                                 worker->links().traffic()));
+                                 worker->rank().links.traffic()));
   if (progress_ == nullptr && end.code != ExitCode::done) return;
   const Result<std::string> summary = write_report(env(), paths());
   complain(outcome_of(summary));

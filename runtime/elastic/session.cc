@@ -362,7 +362,7 @@ Result<EpochEnd> Session::run_active() {
   if (launched_.watch != nullptr) setup_.device->count_ops_in(launched_.watch->device_ops());
   if (const Result<void> built = build_worker(); !built.ok()) {
     const int copies = group_.assignment().shape.data;
-    const bool shrinks = !group_.leaving().has_value() && memory_.decision().lacks &&
+    const bool shrinks = !group_.leaving().has_value() && memory_.lacks() &&
                          !group_.active().communicator.abandoned() && copies > setup_.request.data_min;
     if (!shrinks) return built.error();
     if (group_.leads())
@@ -398,29 +398,19 @@ Result<void> Session::build_worker() {
   HF_TRY(JoinedBuddies buddies, join_buddies(group_.active(), group_.waiter(), setup_.config, mesh));
   saves_.replicas_cross_hosts(buddies.all_cross_hosts);
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
-  const std::string device = hardware_name(launched_.env, setup_.config, launched_.place);
-  Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
-                                                           .faults = launched_.faults,
-                                                           .communicator = group_.active().communicator,
-                                                           .device = *setup_.device,
-                                                           .config = setup_.config,
-                                                           .mesh = mesh,
-                                                           .buddies = std::move(buddies.of_rank),
-                                                           .data = setup_.data,
-                                                           .ranks_on_host = ranks_on_host,
-                                                           .nccl = transport_.nccl.get(),
-                                                           .gpu = transport_.gpu,
-                                                           .epoch = epoch,
-                                                           .watch = launched_.watch,
-                                                           .ledger = journal_.samples(),
-                                                           .memory = memory_.terms(),
-                                                           .memory_decision = &memory_.decision(),
-                                                           .kept = &memory_.kept(),
-                                                           .slots = &memory_.slots(),
-                                                           .secret = setup_.secret,
-                                                           .verified_step = &rollback_.verified_step(),
-                                                           .hardware = &journal_.hardware(),
-                                                           .hardware_name = device});
+  RankInputs rank = group_.active();
+  rank.ranks_on_host = ranks_on_host;
+  Result<std::unique_ptr<Worker>> worker =
+      Worker::create({.rank = {rank, *setup_.device, setup_.config, mesh, setup_.secret, &journal_.hardware(),
+                               hardware_name(launched_.env, setup_.config, launched_.place)},
+                      .buddies = std::move(buddies.of_rank),
+                      .data = setup_.data,
+                      .nccl = transport_.nccl.get(),
+                      .gpu = transport_.gpu,
+                      .epoch = epoch,
+                      .ledger = journal_.samples(),
+                      .memory = memory_.terms(),
+                      .process_memory = &memory_.of_process()});
   // A rank may have waited for memory that a process which died still held.
   const Waiter waiter = group_.waiter();
   const Result<void> agreed = group_.agree(
@@ -434,7 +424,7 @@ Result<void> Session::build_worker() {
 Result<EpochEnd> Session::train() {
   steps_ = {};
   HF_TRY_VOID(saves_.begin_epoch(*worker_));
-  rollback_.begin_to_prove(worker_->state());
+  memory_.begin_to_prove(worker_->state());
   if (const Result<void> begun = worker_->start_loader(); !begun.ok()) return refused(begun.error().message);
   std::optional<Growth> growth = growth_.plan(*worker_, memory_);
   std::unique_ptr<SaveRequests> requests;

@@ -128,7 +128,7 @@ std::map<std::string, ExactSum> own_squares(const StepAccess& step) {
   for (const Segment& segment : step.segments) {
     const std::span<const double> of_segment = sums.first(segment.block_count);
     sums = sums.subspan(segment.block_count);
-    const BucketTensor& tensor = step.buckets.tensor(segment);
+    const BucketTensor& tensor = step.rank.buckets.tensor(segment);
     if (!counts_replicated && tensor.is_replicated()) continue;
     ExactSum& sum = squares[tensor.name];
     for (const double each : of_segment) sum.add(each);

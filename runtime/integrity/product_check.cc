@@ -302,7 +302,7 @@ Finding attribute(const ProductRecords& records, std::uint64_t verified_step) {
 void test_products(const StepAccess& step) {
   const RankContext& rank = step.rank;
   step.products.run({.device = rank.device,
-                     .access = step.host_access,
+                     .access = rank.host_access,
                      .scratch = step.gradients,
                      .wait = [&rank] { wait_for_device(rank.device, rank.communicator); }},
                     step.step, [&rank] { mark(rank.watch); });

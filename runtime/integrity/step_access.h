@@ -15,7 +15,6 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/exact_sum.h"
 #include "runtime/core/result.h"
-#include "runtime/device/host_access.h"
 #include "runtime/integrity/numbers_history.h"
 #include "runtime/integrity/verdict_policy.h"
 #include "runtime/rank/rank_context.h"
@@ -143,10 +142,8 @@ struct StepAccess {
   ProductTest& products;
   NumbersHistory& history;
   const LaneReduction& reduction;
-  const BucketPlan& buckets;
   std::span<const Segment> segments;  // those that this rank owns and trains
   std::span<std::byte> gradients;     // memory of the gradients
-  HostAccess& host_access;
   std::span<const double> loss_sums;  // of this rank's microbatches, by slot
   std::span<const int> rank_lanes;
   std::size_t microbatches_per_lane;

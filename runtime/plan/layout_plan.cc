@@ -204,7 +204,7 @@ Result<RankPlan> LayoutPlanner::plan_rank(const Config& config, const Mesh& mesh
       .parts = {worker.workload().parts.begin(), worker.workload().parts.end()},
       .bytes_by_kind = {memory.total_bytes(MemoryKind::device), memory.total_bytes(MemoryKind::host_visible)},
       .kernel_bytes = stage.kernel_bytes,
-      .shared_bytes = worker.snapshots().shared_bytes(),
+      .shared_bytes = worker.state_view().snapshots.shared_bytes(),
       .traffic = {}};
   for (std::size_t i = 0; i < memory_class_count; ++i) {
     planned.class_bytes[i] = memory.total_bytes(static_cast<MemoryClass>(i));

@@ -123,9 +123,9 @@ PartTraffic::PartTraffic(Worker& worker, int chunk) {
   const Model& model = worker.stage().model(chunk);
   const TokenBatch tokens = worker.stage().tokens().at(0);
   const auto counted = [&](const auto& launch) {
-    const Traffic before = worker.links().traffic().of(Axis::tensor);
+    const Traffic before = worker.rank().links.traffic().of(Axis::tensor);
     HF_CHECK(launch().ok());  // nobody is at the other end, so nothing can go wrong there
-    return worker.links().traffic().of(Axis::tensor) - before;
+    return worker.rank().links.traffic().of(Axis::tensor) - before;
   };
   forward_ = counted([&] { return model.forward(device, tokens, 0); });
   for (const BackwardPart part : model.backward_parts()) {

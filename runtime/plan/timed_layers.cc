@@ -58,12 +58,10 @@ class TimedRank {
   Result<void> prepare() {
     KernelRequest kernels = kernel_request(bench_.config.kernels);
     HF_TRY(device_, bench_.device.make(std::move(kernels.requests), &timer_, kernels.isa));
-    HF_TRY(worker_, Worker::plan({.env = bench_.env,
-                                  .faults = faults_,
-                                  .communicator = peers_,
-                                  .device = *device_,
-                                  .config = bench_.config,
-                                  .mesh = mesh_of(bench_.config, peers_.size()),
+    HF_TRY(worker_, Worker::plan({.rank = {{.env = bench_.env, .faults = faults_, .communicator = peers_},
+                                           *device_,
+                                           bench_.config,
+                                           mesh_of(bench_.config, peers_.size())},
                                   .data = nullptr}));
     HF_TRY_VOID(worker_->prepare_kernels());
     HF_TRY_VOID(initialize_weights(worker_->state_view()));

@@ -105,17 +105,17 @@ Error refusal(const FitAnswer& answer, const MemoryTerms& terms) {
 
 }  // namespace
 
-Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, SnapshotTiers wanted,
+Result<void> agree_on_memory(const RankContext& rank, RankMemory mine, SnapshotTiers wanted,
                              const MemoryTerms& terms, MemoryDecision& decision) {
-  Env& env = parties.env;
-  const bool says = parties.communicator.rank() == 0;
+  Env& env = rank.env;
+  const bool says = rank.communicator.rank() == 0;
   const std::int64_t begin_ns = env.monotonic_ns();
   for (bool waits = false, removed = false;;) {
     const std::int64_t waited_ns = env.monotonic_ns() - begin_ns;
     measure(env, terms, wanted, mine);
     const bool is_over = waited_ns >= terms.timeout_ms * 1'000'000;
     HF_TRY(std::vector<MemoryRecord> records,
-           gather(parties.communicator, parties.waiter,
+           gather(rank.communicator, rank.waiter,
                   MemoryRecord{.memory = mine, .had = terms.had, .time_is_over = is_over}));
     const Gathered all = gathered_from(std::move(records));
     const FitAnswer answer = decide_fit(
@@ -130,7 +130,7 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
       decision = {.room = answer.room, .warning = answer.host.empty() ? "" : warning_of(answer)};
       if (waits && says)
         print_message("there was memory after {:.1f} s", static_cast<double>(waited_ns) * 1e-9);
-      if (waits) enter(parties.watch, Phase::load, parties.step);
+      if (waits) enter(rank.watch, Phase::load, 0);
       return {};
     }
     if (answer.kind != Kind::wait) {
@@ -145,7 +145,7 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
             lack_of(answer), format_duration(terms.timeout_ms));
       }
       // The wait has a limit of its own, after which the other ranks learn that it is over.
-      enter(parties.watch, Phase::load, parties.step, terms.timeout_ms + parties.waiter.timeout_ms());
+      enter(rank.watch, Phase::load, 0, terms.timeout_ms + rank.waiter.timeout_ms());
       waits = true;
     }
     env.sleep_us(poll_interval_us);

@@ -8,11 +8,10 @@
 
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/slot_pool.h"
-#include "parallel/comm/collectives.h"
+#include "runtime/core/kept_memory.h"
 #include "runtime/core/result.h"
-#include "runtime/os/env.h"
 #include "runtime/rank/memory_fit.h"
-#include "watchdog/rank_watch.h"
+#include "runtime/rank/rank_context.h"
 
 namespace holdfast::rank {
 
@@ -40,20 +39,20 @@ struct MemoryDecision {
   bool lacks = false;
 };
 
-struct MemoryParties {
-  Communicator& communicator;  // all ranks that compute
-  const Waiter& waiter;
-  Env& env;
-  RankWatch* watch = nullptr;  // records the wait; null: there is none
-  std::uint64_t step = 0;      // step that `watch` records
+// ProcessMemory holds what the workers of a process hand on, from one membership epoch to the next.
+struct ProcessMemory {
+  KeptMemory kept;                                                     // of the arenas
+  SlotPool slots;                                                      // of snapshots and replicas
+  MemoryDecision decision = {.room = {.tiers = SnapshotTiers::none}};  // for the last worker
+  std::optional<std::uint64_t> verified_step = {};  // Worker::verified_step() of this process
 };
 
-// Decides with all ranks which snapshots the memory of their hosts has room for. `mine`: this rank's needs;
+// Decides with all ranks that compute which snapshots the memory of their hosts has room for. `mine`: this rank's needs;
 // its measured members are filled in here. All ranks get the same decision, or the same error:
 //   does_not_fit   the plan would not fit on an empty machine, and these are all ranks of the run
 //   communication  other processes still hold too much memory after the wait, or the ranks that are left are
 //                  too few for the plan (`decision.lacks` in both cases); or a peer is gone
-Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, SnapshotTiers wanted,
+Result<void> agree_on_memory(const RankContext& rank, RankMemory mine, SnapshotTiers wanted,
                              const MemoryTerms& terms, MemoryDecision& decision);
 
 }  // namespace holdfast::rank

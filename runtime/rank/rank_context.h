@@ -1,5 +1,7 @@
-// RankContext holds everything that a computing rank works with. The worker makes it. It refers to objects
-// that belong to the worker or outlive it; no object keeps a context for longer than the worker lives.
+// RankContext holds everything that a computing rank works with, and is the one way in which these objects are handed
+// on. It grows as a rank comes into a run: RankInputs are there from the start, PlacedRank when the ranks have agreed
+// on what each of them is, RankContext when the worker is built. It refers to objects that belong to the worker or
+// outlive it; no object keeps a context for longer than the worker lives.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +13,13 @@
 
 #include "parallel/comm/collectives.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/data/buckets.h"
 #include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
 #include "runtime/device/device.h"
+#include "runtime/device/host_access.h"
+#include "runtime/model/spec.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/sealed_network.h"
@@ -25,25 +30,47 @@
 
 namespace holdfast::rank {
 
-struct RankContext {
+class RankLinks;
+
+// RankInputs holds what a process has as one of several ranks, before anything is agreed on.
+struct RankInputs {
   Env& env;
   FaultPoints& faults;
-  Communicator& communicator;  // all ranks of the run
-  const Waiter& waiter;
+  Communicator& communicator;  // all of these ranks
+  RankWatch* watch = nullptr;  // records what this rank is doing; null: not watched
+  int ranks_on_host = 1;       // ranks that share the memory and processors of this host
+};
+
+// PlacedRank adds what the ranks that compute have agreed on.
+struct PlacedRank : RankInputs {
   Device& device;
   const Config& config;                // resolved
-  const Mesh& mesh;                    // mesh of all ranks
-  MeshCoordinate coordinate;           // coordinate of this rank in it
-  RankWatch* watch = nullptr;          // records what this rank is doing; null: not watched
-  SpanRecorder& spans;                 // off unless there is a watch, or a trace is recorded
-  int ranks_on_host = 1;               // ranks that share the memory and processors of this host
+  Mesh mesh;                           // mesh of all ranks
   std::optional<Secret> secret = {};   // secret of connections between ranks; none: there are none
   HardwareRecord* hardware = nullptr;  // findings about the hardware of all ranks so far; null: not kept
-  std::string hardware_name = "cpu";   // device of this rank in that record
+  std::string hardware_name = "cpu";   // device of this rank in that record (hardware_name())
+
+  // Returns the same rank with another communicator of the same ranks.
+  PlacedRank with(Communicator& other) const {
+    return {
+        {env, faults, other, watch, ranks_on_host}, device, config, mesh, secret, hardware, hardware_name};
+  }
+};
+
+struct RankContext : PlacedRank {
+  MeshCoordinate coordinate;  // coordinate of this rank in the mesh
+  const ModelSpec& spec;      // of the whole model
+  const BucketPlan& buckets;  // parameters and gradients of this rank's part of it
+  const Waiter& waiter;
+  SpanRecorder& spans;      // off unless there is a watch, or a trace is recorded
+  HostAccess& host_access;  // reads and writes memory on the device
+  RankLinks& links;         // those of `communicator` among them
 
   // Returns whether this rank counts for its tensor group: state that all ranks of a tensor group have is
   // saved, and summed, by the first of them only.
   bool counts_replicated() const { return coordinate.tensor == 0; }
+  // Returns whether this rank counts the samples of its copy of the model, so that each counts once.
+  bool counts_samples() const { return coordinate.pipeline == 0 && counts_replicated(); }
   // Returns whether enough copies of the model are left without these ranks of the communicator, which there are.
   bool can_spare(std::span<const int> ranks) const {
     std::set<int> copies;  // that lose a rank

@@ -7,19 +7,13 @@
 #include <memory>
 #include <string>
 
-#include "parallel/comm/communicator.h"
 #include "parallel/group/membership.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/result.h"
 #include "runtime/device/nccl_library.h"
-#include "runtime/os/env.h"
-#include "runtime/os/fault_point.h"
 #include "runtime/rank/device_choice.h"
-#include "watchdog/rank_watch.h"
-
-namespace holdfast::elastic {
-struct PreparedRank;  // runtime/elastic/new_rank.h
-}  // namespace holdfast::elastic
+#include "runtime/rank/memory_agreement.h"
+#include "runtime/rank/rank_context.h"
 
 namespace holdfast::rank {
 
@@ -36,29 +30,28 @@ class StopSource {
   virtual void directory_is_local() {}
 };
 
-struct TrainInputs {
-  Env& env;
-  FaultPoints& faults;
-  Communicator& communicator;
-  StopSource& stop;
-  const Result<LoadedConfig>& config;  // as this rank loaded it
-  std::string build;                   // identity of the binary, which must be equal on all ranks
-  int ranks_on_host = 1;
+// ProcessInputs holds what a run gets from the process of a rank.
+struct ProcessInputs {
+  std::string build = {};  // identity of the binary, which must be equal on all ranks
   DevicePlace place = {};  // of the device of this rank, among those of the host
   std::int64_t started_ns =
       0;  // Env::monotonic_ns() when the program started: run.stop_after counts from there
   // Loads NCCL if it is wanted; empty: NCCL comes from the CUDA module.
   std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl = {};
-  // Membership that owns the communicator above; it outlives the run. Null: a death ends the run.
+  // Membership that owns RankInputs::communicator; it outlives the run. Null: a death ends the run.
   Membership* membership = nullptr;
   // Memory that this process prepared before it joined (runtime/elastic/new_rank.h); outlives the run. Null:
   // nothing was prepared.
-  elastic::PreparedRank* prepared = nullptr;
-  RankWatch* watch = nullptr;  // records what this rank is doing; null: not watched
+  ProcessMemory* prepared = nullptr;
   // Storage that fails for a moment is not tried again: the answer is about this moment.
   bool tries_storage_once = false;
   // Fills memory that is used again with unusable numbers, for tests (KeptMemory::spoil_reused).
   bool spoil_kept_memory = false;
+};
+
+struct TrainInputs : RankInputs, ProcessInputs {
+  StopSource& stop;
+  const Result<LoadedConfig>& config;  // as this rank loaded it
 };
 
 }  // namespace holdfast::rank

@@ -71,13 +71,10 @@ class Replay {
   Replay(const ReplayInputs& inputs, const ReplayRequest& request)
       : inputs_(inputs),
         request_(request),
-        joined_{.env = inputs.env,
-                .faults = inputs.faults,
-                .communicator = inputs.communicator,
-                .stop = never_stops_,
-                .config = loaded_,
-                .build = inputs.build,
-                .place = {.rank_on_host = inputs.rank_on_host}} {}
+        joined_{{.env = inputs.env, .faults = inputs.faults, .communicator = inputs.communicator},
+                {.build = inputs.build, .place = {.rank_on_host = inputs.rank_on_host}},
+                never_stops_,
+                loaded_} {}
 
   Result<ReplayedStep> run() {
     HF_TRY_VOID(find_source());
@@ -209,14 +206,8 @@ Result<void> Replay::make_worker() {
   HF_TRY(transport_, join_transport(joined_, waiter(), config_, *device_));
   if (request_.checks) HF_TRY_VOID(make_checks());
   Result<std::unique_ptr<Worker>> worker =
-      Worker::create({.env = inputs_.env,
-                      .faults = inputs_.faults,
-                      .communicator = ranks,
-                      .device = *device_,
-                      .config = config_,
-                      .mesh = mesh,
+      Worker::create({.rank = {joined_, *device_, config_, mesh},
                       .data = data_,
-                      .ranks_on_host = joined_.ranks_on_host,
                       .nccl = transport_.nccl.get(),
                       .gpu = transport_.gpu,
                       .memory = {.timeout_ms = config_.elastic.memory_timeout_ms}});

@@ -34,7 +34,7 @@ Manifest make_manifest(StateView& view, const RunState& state, std::vector<Shard
   put_state(state, manifest);
   manifest.identity = config_identity(view.rank.config);
   manifest.config = record_config(view.rank.config);
-  manifest.values["device"] = view.rank.device.identity(view.spec.dtype);
+  manifest.values["device"] = view.rank.device.identity(view.rank.spec.dtype);
   manifest.shards = std::move(shards);
   return manifest;
 }
@@ -91,7 +91,7 @@ ShardWriteOptions shard_options(const StateView& view, const CheckpointStore& st
   HF_CHECK(compression.has_value(), "checkpoint.compression = {}", config.compression);
   ShardWriteOptions options{.compression = *compression, .io = io_backend_of(config.io)};
   std::set<std::string> frozen;
-  for (const ParameterSpec& parameter : parameter_specs(view.spec)) {
+  for (const ParameterSpec& parameter : parameter_specs(view.rank.spec)) {
     if (parameter.is_frozen) frozen.insert(parameter.name);
   }
   if (!config.delta || frozen.empty() || store.has_part()) return options;

@@ -32,7 +32,7 @@ Result<ShardFile> write_own_shard(StateView& view, const CheckpointStore& store)
   const auto read = [&](std::span<const std::byte> part) {
     if (!view.rank.device.host_sees_memory())
       poll_peers(view.rank.communicator);  // the state comes in many small copies
-    return view.host_access.to_read(part);
+    return view.rank.host_access.to_read(part);
   };
   const RunState& state = view.state;
   ShardWriteOptions options = shard_options(view, store);
@@ -56,7 +56,7 @@ Result<void> clear_moments(StateView& view) {
     return {};
   };
   for (const char* kind : {"moment1", "moment2"})
-    HF_TRY_VOID(write_state(view.host_access, of_kind(view.optimizer.state(), kind), clear));
+    HF_TRY_VOID(write_state(view.rank.host_access, of_kind(view.optimizer.state(), kind), clear));
   return {};
 }
 
@@ -86,7 +86,7 @@ Result<void> check_same_model(const Config& stored, const Config& wanted, const 
 // Reads `pieces`, cut into this run's slices, from tensors that are stored in other slices.
 Result<void> read_cut_anew(StateView& view, const std::vector<OwnedState>& pieces, TensorReader& tensors) {
   return write_state(
-      view.host_access, pieces,
+      view.rank.host_access, pieces,
       [&](std::span<const OwnedState> parts, std::span<const std::span<std::byte>> targets) -> Result<void> {
         for (std::size_t i = 0; i < parts.size(); ++i) {
           mark(view.rank.watch);  // slow progress is still progress
@@ -101,7 +101,7 @@ Result<void> read_weights(StateView& view, const std::string& directory) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(view.rank.env, directory));
   HF_TRY(const Config stored, config_of_checkpoint(view.rank.env, checkpoint));
   HF_TRY_VOID(check_same_model(stored, view.rank.config, directory));
-  TensorReader tensors(checkpoint, parameter_specs(view.spec), view.rank.host_threads());
+  TensorReader tensors(checkpoint, parameter_specs(view.rank.spec), view.rank.host_threads());
   return read_cut_anew(view, of_kind(view.optimizer.state(), "weight"), tensors);
 }
 
@@ -146,9 +146,9 @@ Result<void> read_owned(StateView& view, const std::string& directory, Checkpoin
   HF_TRY(const RunState state, checked_state(view, checkpoint.manifest(), stored, directory));
   const std::vector<OwnedState> pieces = view.optimizer.state();
   if (is_cut_alike(view, stored)) {
-    HF_TRY_VOID(read_state(view.host_access, pieces, checkpoint, view.rank.host_threads()));
+    HF_TRY_VOID(read_state(view.rank.host_access, pieces, checkpoint, view.rank.host_threads()));
   } else {
-    TensorReader tensors(checkpoint, parameter_specs(view.spec), view.rank.host_threads());
+    TensorReader tensors(checkpoint, parameter_specs(view.rank.spec), view.rank.host_threads());
     HF_TRY_VOID(read_cut_anew(view, pieces, tensors));
   }
   view.state = state;
@@ -170,7 +170,7 @@ std::vector<ShardSpec> wanted_in_cut_of(StateView& view, const Config& stored) {
   std::vector<ShardSpec> wanted;
   for (const OwnedState& piece : view.optimizer.state()) wanted.push_back(piece.spec);
   if (is_cut_alike(view, stored)) return wanted;
-  return pieces_in_slices(parameter_specs(view.spec), wanted,
+  return pieces_in_slices(parameter_specs(view.rank.spec), wanted,
                           static_cast<std::uint32_t>(stored.parallel.tensor_lanes));
 }
 
@@ -180,9 +180,9 @@ Result<void> read_set(StateView& view, const Config& stored, const std::string& 
                       const std::vector<ShardSpec>& wanted, SnapshotSet& set) {
   const auto read = [&](std::span<const Checkpoint::Wanted> parts) { return set.read(parts); };
   const std::vector<OwnedState> pieces = view.optimizer.state();
-  if (is_cut_alike(view, stored)) return read_state(view.host_access, pieces, read);
+  if (is_cut_alike(view, stored)) return read_state(view.rank.host_access, pieces, read);
   TensorReader tensors({.place = place, .tensors = whole_slices(wanted), .read = read},
-                       parameter_specs(view.spec));
+                       parameter_specs(view.rank.spec));
   return read_cut_anew(view, pieces, tensors);
 }
 
@@ -333,7 +333,7 @@ Result<void> restore_weights(StateView& view, const std::string& checkpoint_dire
 Result<void> initialize_weights(StateView& view) {
   if (!view.is_zero) HF_TRY_VOID(clear_moments(view));
   std::map<std::string, ParameterSpec> specs;
-  for (ParameterSpec& spec : parameter_specs(view.spec)) specs.emplace(spec.name, spec);
+  for (ParameterSpec& spec : parameter_specs(view.rank.spec)) specs.emplace(spec.name, spec);
   const std::uint64_t threads = static_cast<std::uint64_t>(view.rank.host_threads());
   constexpr std::uint64_t elements_at_once = 1 << 20;
   // An element's value follows from its number, so it does not matter which thread computes it.
@@ -362,7 +362,7 @@ Result<void> initialize_weights(StateView& view) {
     fill_shares();
     return {};
   };
-  HF_TRY_VOID(write_state(view.host_access, of_kind(view.optimizer.state(), "weight"), fill));
+  HF_TRY_VOID(write_state(view.rank.host_access, of_kind(view.optimizer.state(), "weight"), fill));
   return view.publish_parameters();
 }
 

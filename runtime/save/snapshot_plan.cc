@@ -44,11 +44,7 @@ Result<void> SnapshotPlan::agree(std::uint64_t own_bytes, std::uint64_t kept_byt
     needs.need[static_cast<std::size_t>(SnapshotTiers::own)].shared_bytes = shared_slots * bytes_;
     needs.need[static_cast<std::size_t>(SnapshotTiers::all)].shared_bytes = shared_bytes();
   }
-  return agree_on_memory({.communicator = rank_->communicator,
-                          .waiter = rank_->waiter,
-                          .env = rank_->env,
-                          .watch = rank_->watch},
-                         needs, wanted_tiers(), terms, decision_);
+  return agree_on_memory(*rank_, needs, wanted_tiers(), terms, decision_);
 }
 
 SnapshotTiers SnapshotPlan::wanted_tiers() const {
@@ -63,7 +59,7 @@ std::uint64_t SnapshotPlan::bytes_of(int rank) const {
 std::uint64_t SnapshotPlan::bytes_at(int data_coordinate) const {
   std::vector<ShardSpec> pieces;
   for (const char* kind : {"weight", "moment1", "moment2"}) {
-    for (ShardSpec& piece : buckets_->shard_specs(data_coordinate, kind)) {
+    for (ShardSpec& piece : rank_->buckets.shard_specs(data_coordinate, kind)) {
       if (saves(piece)) pieces.push_back(std::move(piece));
     }
   }

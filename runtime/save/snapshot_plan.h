@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "checkpoint/slot_pool.h"
-#include "parallel/data/buckets.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/rank/memory_agreement.h"
 #include "runtime/rank/rank_context.h"
@@ -24,10 +23,10 @@ class SnapshotPlan {
   static constexpr int shared_slots = 3;  // slots of a rank, where its snapshots are in shared memory
 
   // Builds the plan. `buddies`: by rank, the rank that stores its replicas; empty: none does. `slots`: pool
-  // that slots in shared memory come from and go back to; null: they are new. `rank`, `buckets` and `slots`
-  // outlive this object.
-  SnapshotPlan(const RankContext& rank, const BucketPlan& buckets, std::vector<int> buddies, SlotPool* slots)
-      : rank_(&rank), buckets_(&buckets), buddies_(std::move(buddies)), slots_(slots) {}
+  // that slots in shared memory come from and go back to; null: they are new. `rank` and `slots` outlive
+  // this object.
+  SnapshotPlan(const RankContext& rank, std::vector<int> buddies, SlotPool* slots)
+      : rank_(&rank), buddies_(std::move(buddies)), slots_(slots) {}
 
   // Reserves memory where the run saves while it trains; bytes() is 0 elsewhere. Shared memory is not part of
   // `plan`.
@@ -66,7 +65,6 @@ class SnapshotPlan {
   SnapshotTiers wanted_tiers() const;
 
   const RankContext* rank_;
-  const BucketPlan* buckets_;
   std::vector<int> buddies_;
   SlotPool* slots_;
   std::uint64_t bytes_ = 0;

@@ -10,8 +10,6 @@
 #include "checkpoint/store.h"
 #include "parallel/data/parameter_gather.h"
 #include "runtime/core/result.h"
-#include "runtime/device/host_access.h"
-#include "runtime/model/spec.h"
 #include "runtime/optim/sharded_optimizer.h"
 #include "runtime/rank/rank_context.h"
 #include "runtime/save/run_state.h"
@@ -21,16 +19,14 @@ namespace holdfast::save {
 
 struct StateView {
   const RankContext& rank;
-  const ModelSpec& spec;
   RunState& state;
-  HostAccess& host_access;  // reads and writes memory on the device
   ShardedOptimizer& optimizer;
   ParameterGather& parameter_gather;
   SnapshotPlan& snapshots;
   bool is_zero = false;  // its memory was zero-filled when it was bound; memory that is used again is not
 
   // Returns the bytes of a checkpoint of all ranks.
-  std::uint64_t state_bytes() const { return model::state_bytes(spec); }
+  std::uint64_t state_bytes() const { return model::state_bytes(rank.spec); }
   // Copies the owned master weights to the parameters of every rank that computes with them; all ranks call
   // it together, after initialisation and after a load. Digests of the state are then those of what is there, or
   // those that were loaded with it, if `has_digests`.

@@ -41,11 +41,11 @@ std::vector<NumberRegion> owned_state(ShardedOptimizer& optimizer, NumberMemory 
 }
 
 // Padding between tensors is left out, as is a tied bucket, whose parameters are those of another one.
-std::vector<NumberRegion> parameters(const CorruptibleParts& parts) {
-  const DType dtype = parts.workload.spec.dtype;
+std::vector<NumberRegion> parameters(const StepParts& parts) {
+  const DType dtype = parts.workload().spec.dtype;
   std::vector<NumberRegion> regions;
   std::set<std::uint64_t> seen;
-  for (const Bucket& bucket : parts.workload.buckets.buckets()) {
+  for (const Bucket& bucket : parts.workload().buckets.buckets()) {
     for (const BucketTensor& tensor : bucket.tensors) {
       if (!seen.insert(tensor.parameter_offset).second) continue;
       regions.push_back({.tensor = tensor.name,
@@ -57,9 +57,9 @@ std::vector<NumberRegion> parameters(const CorruptibleParts& parts) {
   return regions;
 }
 
-std::vector<NumberRegion> lane_gradients(const CorruptibleParts& parts) {
+std::vector<NumberRegion> lane_gradients(const StepParts& parts) {
   std::vector<NumberRegion> regions;
-  const BucketPlan& plan = parts.workload.buckets;
+  const BucketPlan& plan = parts.workload().buckets;
   for (int bucket = 0; bucket < plan.local_count(); ++bucket) {
     for (const BucketTensor& tensor : plan.buckets()[static_cast<std::size_t>(bucket)].tensors) {
       regions.push_back(
@@ -71,30 +71,30 @@ std::vector<NumberRegion> lane_gradients(const CorruptibleParts& parts) {
   return regions;
 }
 
-std::vector<NumberRegion> received_gradients(const CorruptibleParts& parts) {
-  const LaneReduction::Received& received = parts.reduction.last_received();
+std::vector<NumberRegion> received_gradients(const StepParts& parts) {
+  const LaneReduction::Received& received = parts.update.reduction.last_received();
   return {{.tensor = fmt::format("gradients from rank {}", received.source),
            .memory = reinterpret_cast<std::byte*>(received.values.data()),
            .elements = received.values.size()}};
 }
 
-std::vector<NumberRegion> summed_gradients(const CorruptibleParts& parts) {
+std::vector<NumberRegion> summed_gradients(const StepParts& parts) {
   std::vector<NumberRegion> regions;
-  const ReducedGradients reduced = parts.reduction.reduced();
-  for (const Segment& segment : parts.optimizer.segments()) {
-    regions.push_back({.tensor = parts.workload.buckets.tensor(segment).name,
+  const ReducedGradients reduced = parts.update.reduction.reduced();
+  for (const Segment& segment : parts.update.optimizer.segments()) {
+    regions.push_back({.tensor = parts.workload().buckets.tensor(segment).name,
                        .memory = reinterpret_cast<std::byte*>(reduced.of(segment)),
                        .elements = segment.elements});
   }
   return regions;
 }
 
-std::vector<NumberRegion> regions_of(NumberMemory memory, const CorruptibleParts& parts) {
+std::vector<NumberRegion> regions_of(NumberMemory memory, StepParts& parts, LaneRunner& lanes) {
   switch (memory) {
     case NumberMemory::weights:
     case NumberMemory::moment1:
     case NumberMemory::moment2:
-      return owned_state(parts.optimizer, memory);
+      return owned_state(parts.update.optimizer, memory);
     case NumberMemory::parameters:
       return parameters(parts);
     case NumberMemory::lane_gradients:
@@ -107,8 +107,8 @@ std::vector<NumberRegion> regions_of(NumberMemory memory, const CorruptibleParts
     case NumberMemory::run_state:
       break;
   }
-  const DType dtype = parts.workload.spec.dtype;
-  const std::span<std::byte> activation = parts.lanes.boundary_activation();
+  const DType dtype = parts.workload().spec.dtype;
+  const std::span<std::byte> activation = lanes.boundary_activation();
   return {{.tensor = "activation",
            .memory = activation.data(),
            .elements = activation.size() / bytes_of(dtype),
@@ -221,12 +221,12 @@ CorruptedNumber corrupt(const Corruption& corruption, std::span<const NumberRegi
   return *std::move(first);
 }
 
-CorruptedNumber corrupt(const Corruption& corruption, const CorruptibleParts& parts) {
+CorruptedNumber corrupt(const Corruption& corruption, StepParts& parts, LaneRunner& lanes) {
   const NumberMemory memory = corruption.memory;
   if (memory == NumberMemory::run_state) return corrupt(corruption, parts.state);
   if (memory == NumberMemory::weights || memory == NumberMemory::parameters)
-    static_cast<void>(parts.gather.finish().ok());
-  return corrupt(corruption, regions_of(memory, parts), parts.access);
+    static_cast<void>(parts.update.gather.finish().ok());
+  return corrupt(corruption, regions_of(memory, parts, lanes), parts.rank.host_access);
 }
 
 }  // namespace holdfast::train

@@ -9,17 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "parallel/data/buckets.h"
-#include "parallel/data/lane_reduction.h"
-#include "parallel/data/parameter_gather.h"
 #include "runtime/core/injected_fault.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/host_access.h"
-#include "runtime/optim/sharded_optimizer.h"
-#include "runtime/save/run_state.h"
 #include "runtime/train/lane_runner.h"
-#include "runtime/train/stage_model.h"
-#include "runtime/train/workload.h"
+#include "runtime/train/step_parts.h"
 
 namespace holdfast::train {
 
@@ -52,22 +46,10 @@ std::uint32_t changed_bits(std::uint32_t bits, DType dtype, NumberChange change,
 CorruptedNumber corrupt(const Corruption& corruption, std::span<const NumberRegion> regions,
                         HostAccess& access);
 
-// Parts of a worker whose numbers fault points change. The worker outlives them.
-struct CorruptibleParts {
-  const Workload& workload;
-  StageModel& stage;
-  LaneRunner& lanes;
-  ShardedOptimizer& optimizer;
-  LaneReduction& reduction;
-  ParameterGather& gather;
-  HostAccess& access;
-  RunState& state;
-};
-
 // Changes numbers of this rank, at a fault point of a step. Finishes a gather of parameters first where the
 // number is a weight or a parameter, so that nothing that arrives overwrites it, and nothing that is under
 // way carries it to some of the ranks; an error of the gather meets the run later. Called on the launching
 // thread.
-CorruptedNumber corrupt(const Corruption& corruption, const CorruptibleParts& parts);
+CorruptedNumber corrupt(const Corruption& corruption, StepParts& parts, LaneRunner& lanes);
 
 }  // namespace holdfast::train

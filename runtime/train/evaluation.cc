@@ -90,11 +90,11 @@ class HeldOutSet::Forwards final : public StageWork {
     first_ = first;
     stride_ = stride;
     const auto actions = std::span(actions_).first(count * buffers_.size());
-    StageExecutor executor(*this, worker_->rank().device, worker_->links().pipeline().neighbours(),
+    StageExecutor executor(*this, worker_->rank().device, worker_->rank().links.pipeline().neighbours(),
                            worker_->rank().waiter, {actions.begin(), actions.end()}, buffers_);
-    worker_->links().tensor_group().set_background([&executor] { return executor.advance(); });
+    worker_->rank().links.tensor_group().set_background([&executor] { return executor.advance(); });
     const Result<void> run = executor.run();
-    worker_->links().tensor_group().set_background({});
+    worker_->rank().links.tensor_group().set_background({});
     HF_TRY_VOID(run);
     wait_for_device(worker_->rank().device, worker_->rank().communicator);
     if (!worker_->workload().parts.back().has_head || !worker_->rank().counts_replicated()) return {};
@@ -118,7 +118,7 @@ class HeldOutSet::Forwards final : public StageWork {
     }();
     if (loaded.ok()) {
       worker_->stage().tokens().stage(slot, set_->inputs_, set_->targets_, set_->first_key_);
-      if (worker_->counts_samples()) counted += static_cast<std::int64_t>(*loaded);
+      if (worker_->rank().counts_samples()) counted += static_cast<std::int64_t>(*loaded);
     } else if (failure.ok()) {
       failure = loaded.error();
     }

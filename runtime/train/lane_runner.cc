@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "parallel/comm/device_wait.h"
 #include "runtime/device/device_span.h"
 #include "runtime/device/host_access.h"
 #include "runtime/rank/watch.h"
@@ -30,8 +31,8 @@ class LaneBuckets final : public BucketObserver {
 };
 
 // Returns the actions of this rank's stage for one lane that no other follows; none where no lane is audited.
-std::vector<Action> actions_of_one_lane(const StageParts& parts) {
-  if (parts.workload.audit_every_steps == 0) return {};
+std::vector<Action> actions_of_one_lane(const StepParts& parts) {
+  if (parts.workload().audit_every_steps == 0) return {};
   const LaneSchedule one(/*lanes=*/1, /*ranks=*/1);
   return stage_schedule(parts.rank.config, one, /*data_rank=*/0, parts.rank.coordinate.pipeline).actions;
 }
@@ -72,19 +73,20 @@ std::vector<LaneRunner::BucketRange> buckets_of(const Workload& workload) {
 
 }  // namespace
 
-LaneRunner::LaneRunner(const StageParts& parts, const StageLinks& links)
+LaneRunner::LaneRunner(StepParts& parts, SampleLog* ledger)
     : parts_(parts),
-      executor_(*this, parts.rank.device, links, parts.rank.waiter, parts.workload.schedule.actions,
-                parts.workload.schedule.activation_buffers),
-      audit_executor_(*this, parts.rank.device, links, parts.rank.waiter, actions_of_one_lane(parts),
-                      parts.workload.schedule.activation_buffers),
-      buckets_(buckets_of(parts.workload)),
+      ledger_(ledger),
+      executor_(*this, parts.rank.device, parts.rank.links.pipeline().neighbours(), parts.rank.waiter,
+                parts.workload().schedule.actions, parts.workload().schedule.activation_buffers),
+      audit_executor_(*this, parts.rank.device, parts.rank.links.pipeline().neighbours(), parts.rank.waiter,
+                      actions_of_one_lane(parts), parts.workload().schedule.activation_buffers),
+      buckets_(buckets_of(parts.workload())),
       // Buckets need not leave before the microbatch is complete where there is no other data-parallel rank
       // to send them to.
       buckets_wait_(parts.rank.config.training.cuda_graphs && parts.rank.mesh.shape().data == 1),
       // Buckets that share memory cannot wait for each other.
       buckets_wait_for_point_(parts.rank.faults.corrupts_lane_gradients() &&
-                              !parts.workload.buckets.shares_gradient_memory()) {
+                              !parts.workload().buckets.shares_gradient_memory()) {
   if (!parts.rank.faults.spoils_samples()) return;
   parts_.stage.set_after_embedding([this](int microbatch) { spoil_embedding(microbatch); });
 }
@@ -92,49 +94,54 @@ LaneRunner::LaneRunner(const StageParts& parts, const StageLinks& links)
 // Lets the executor advance in the background, so that a launch that waits midway (for the other slices of a
 // layer, for parameters, or for the memory of gradients) does not hold up neighbouring stages.
 void LaneRunner::let_advance(StageExecutor& executor) {
-  parts_.tensor_group.set_background([&executor] { return executor.advance(); });
-  parts_.parameter_gather.set_background([&executor] { return executor.advance(); });
-  parts_.reduction.set_background([&executor] { return executor.advance(); });
+  tensor_group().set_background([&executor] { return executor.advance(); });
+  parts_.update.gather.set_background([&executor] { return executor.advance(); });
+  parts_.update.reduction.set_background([&executor] { return executor.advance(); });
 }
 
 Result<void> LaneRunner::audit(int lane, DataLoader& loader, Result<void>& failure) {
   LaneOutcome outcome{.data = {}, .failure = std::move(failure)};
-  outcome_ = &outcome;
-  audit_loader_ = &loader;
-  audit_lane_ = lane;
-  reducing_ = false;
-  first_slot_ = 0;
+  run_ = {.outcome = &outcome, .audit_loader = &loader, .audit_lane = lane};
   let_advance(audit_executor_);
   const Result<void> done = audit_executor_.run();
-  audit_loader_ = nullptr;
+  run_.audit_loader = nullptr;
   failure = std::move(outcome.failure);
   return done;
 }
 
 Result<void> LaneRunner::run(LaneOutcome& outcome, int audited_lane) {
-  outcome_ = &outcome;
-  audited_lane_ = audited_lane;
-  wave_ = 0;
-  reducing_ = false;
-  first_slot_ = 0;
-  passed_reduce_point_ = false;
+  run_ = {.outcome = &outcome, .audited_lane = audited_lane};
   waiting_buckets_.clear();
   let_advance(executor_);
-  const int runs = parts_.workload.schedule.runs;
+  const int runs = workload().schedule.runs;
   for (int run = 0; run < runs; ++run) {
     if (run > 0) HF_TRY_VOID(next_wave());
-    executor_.record(parts_.rank.spans, static_cast<int>(first_slot_));
+    executor_.record(parts_.rank.spans, static_cast<int>(run_.first_slot));
     HF_TRY_VOID(executor_.run());
-    first_slot_ += parts_.stage.loss_sums().size() / static_cast<std::size_t>(runs);
+    run_.first_slot += parts_.stage.loss_sums().size() / static_cast<std::size_t>(runs);
   }
-  while (wave_ + 1 < parts_.workload.lanes.waves()) HF_TRY_VOID(next_wave());
+  while (run_.wave + 1 < workload().lanes.waves()) HF_TRY_VOID(next_wave());
   pass_reduce_point();
-  return parts_.reduction.finish_wave();
+  HF_TRY_VOID(parts_.update.reduction.finish_wave());
+  return join_tied_gradients();
+}
+
+Result<void> LaneRunner::join_tied_gradients() {
+  const BucketPlan& buckets = workload().buckets;
+  const int tied = workload().tied_bucket();
+  if (tied < 0 || buckets.is_frozen(tied)) return {};
+  const RankContext& rank = parts_.rank;
+  const HostSpan wait(&rank.spans, {.kind = SpanKind::wait_tied_weight});
+  // A rank that has all its lanes to itself has not waited for their sum yet.
+  wait_for_device(rank.device, rank.communicator);
+  return pass_on(*rank.links.pipeline().tied(), rank.waiter,
+                 std::as_writable_bytes(parts_.update.reduction.sum_of(tied)), buckets.exported() >= 0,
+                 "the passing of a tied weight's gradient");
 }
 
 void LaneRunner::pass_reduce_point() {
-  if (!passed_reduce_point_) HF_FAULT_POINT(parts_.rank.faults, "step.before_reduce");
-  passed_reduce_point_ = false;
+  if (!run_.passed_reduce_point) HF_FAULT_POINT(parts_.rank.faults, "step.before_reduce");
+  run_.passed_reduce_point = false;
 }
 
 void LaneRunner::announce(int bucket, std::optional<LaneDigests::Of> digests) {
@@ -147,36 +154,36 @@ void LaneRunner::announce(int bucket, std::optional<LaneDigests::Of> digests) {
 }
 
 void LaneRunner::let_leave(const LaunchedBucket& launched) {
-  if (launched.digests.has_value()) parts_.digests.launch(*launched.digests, launched.bucket);
-  if (!audits()) parts_.reduction.bucket_launched(launched.bucket, launched.ticket);
+  if (launched.digests.has_value()) parts_.checks.lanes.launch(*launched.digests, launched.bucket);
+  if (!audits()) parts_.update.reduction.bucket_launched(launched.bucket, launched.ticket);
 }
 
 // Called when the backward of a lane is launched completely.
 void LaneRunner::finish_lane() {
   if (buckets_wait_for_point_) {
     pass_reduce_point();
-    passed_reduce_point_ = true;
+    run_.passed_reduce_point = true;
     for (const LaunchedBucket& each : waiting_buckets_) let_leave(each);
     waiting_buckets_.clear();
   }
-  parts_.reduction.backward_launched();
+  parts_.update.reduction.backward_launched();
 }
 
 Result<void> LaneRunner::begin_reduction() {
-  if (reducing_) return {};
-  reducing_ = true;
-  HF_TRY_VOID(parts_.parameter_gather.finish());
-  return audits() ? Result<void>() : parts_.reduction.begin_wave(0);
+  if (run_.reducing) return {};
+  run_.reducing = true;
+  HF_TRY_VOID(parts_.update.gather.finish());
+  return audits() ? Result<void>() : parts_.update.reduction.begin_wave(0);
 }
 
 Result<void> LaneRunner::next_wave() {
   pass_reduce_point();
-  HF_TRY_VOID(parts_.reduction.finish_wave());
-  return parts_.reduction.begin_wave(++wave_);
+  HF_TRY_VOID(parts_.update.reduction.finish_wave());
+  return parts_.update.reduction.begin_wave(++run_.wave);
 }
 
 std::size_t LaneRunner::slot(StagePosition position) const {
-  return first_slot_ + static_cast<std::size_t>(position.microbatch);
+  return run_.first_slot + static_cast<std::size_t>(position.microbatch);
 }
 
 Span LaneRunner::span_of(SpanKind kind, StagePosition position) const {
@@ -186,8 +193,8 @@ Span LaneRunner::span_of(SpanKind kind, StagePosition position) const {
 }
 
 OpScope LaneRunner::scope_of(OpScope::Pass pass, StagePosition position) const {
-  const auto per_lane = static_cast<std::size_t>(parts_.workload.batch_shape.microbatches_per_lane);
-  return {.lane = audits() ? audit_lane_ : parts_.workload.rank_lanes[slot(position) / per_lane],
+  const auto per_lane = static_cast<std::size_t>(workload().batch_shape.microbatches_per_lane);
+  return {.lane = audits() ? run_.audit_lane : workload().rank_lanes[slot(position) / per_lane],
           .microbatch = static_cast<int>(index_in_lane(position)),
           .pass = pass};
 }
@@ -202,14 +209,14 @@ TokenBatch LaneRunner::tokens(StagePosition position) const {
 
 std::optional<LaneDigests::Of> LaneRunner::digests_wanted(StagePosition position) const {
   if (audits()) return LaneDigests::Of::auditor;
-  const auto per_lane = static_cast<std::size_t>(parts_.workload.batch_shape.microbatches_per_lane);
-  if (audited_lane_ == no_lane || parts_.workload.rank_lanes[slot(position) / per_lane] != audited_lane_)
+  const auto per_lane = static_cast<std::size_t>(workload().batch_shape.microbatches_per_lane);
+  if (run_.audited_lane == no_lane || workload().rank_lanes[slot(position) / per_lane] != run_.audited_lane)
     return {};
   return LaneDigests::Of::owner;
 }
 
 std::int64_t LaneRunner::index_in_lane(StagePosition position) const {
-  return position.microbatch % parts_.workload.batch_shape.microbatches_per_lane;
+  return position.microbatch % workload().batch_shape.microbatches_per_lane;
 }
 
 bool LaneRunner::starts_next_lane(StagePosition position) const {
@@ -227,33 +234,33 @@ void LaneRunner::load(StagePosition position) {
     const HostSpan wait(&parts_.rank.spans, span_of(SpanKind::wait_data, position));
     HF_FAULT_POINT(parts_.rank.faults, "data.before_batch");
     const StorageWait storage(parts_.rank.watch, "training data");
-    return audits() ? audit_loader_->next() : parts_.loader->next();
+    return audits() ? run_.audit_loader->next() : parts_.loader->next();
   }();
   if (!batch.ok()) {
-    if (outcome_->failure.ok()) outcome_->failure = batch.error();
+    if (run_.outcome->failure.ok()) run_.outcome->failure = batch.error();
     return;
   }
   if (parts_.rank.faults.armed()) [[unlikely]]
     spoil_samples(position, *batch);
   parts_.stage.tokens().stage(slot(position), batch->inputs, batch->targets, batch->first_key);
   // All stages of a pipeline read the same samples; the first one counts them.
-  if (!parts_.counts_samples || audits()) return;
-  outcome_->data += batch->digest;
-  outcome_->counted_targets += static_cast<std::int64_t>(batch->counted_targets);
-  if (parts_.ledger != nullptr) parts_.ledger->add(batch->samples);
+  if (!parts_.rank.counts_samples() || audits()) return;
+  run_.outcome->data += batch->digest;
+  run_.outcome->counted_targets += static_cast<std::int64_t>(batch->counted_targets);
+  if (ledger_ != nullptr) ledger_->add(batch->samples);
 }
 
 void LaneRunner::spoil_samples(StagePosition position, MicroBatch& batch) {
   const std::uint64_t first =
-      parts_.state.data_cursor + (audits() ? parts_.workload.first_sample_of(audit_lane_, position.microbatch)
-                                           : parts_.workload.first_sample_of(slot(position)));
-  const auto rows = static_cast<std::size_t>(parts_.workload.batch_shape.sequence_length);
+      parts_.state.data_cursor + (audits() ? workload().first_sample_of(run_.audit_lane, position.microbatch)
+                                           : workload().first_sample_of(slot(position)));
+  const auto rows = static_cast<std::size_t>(workload().batch_shape.sequence_length);
   for (const auto& [index, fault] : parts_.rank.faults.spoiled_samples(first, batch.samples.size())) {
     if (fault == SampleFault::nan) {
       nan_sample_ = index;
       continue;
     }
-    const auto token = static_cast<std::int32_t>(parts_.workload.spec.vocabulary - 1);
+    const auto token = static_cast<std::int32_t>(workload().spec.vocabulary - 1);
     scrambled_inputs_.assign(batch.inputs.begin(), batch.inputs.end());
     scrambled_targets_.assign(batch.targets.begin(), batch.targets.end());
     std::ranges::fill(std::span(scrambled_inputs_).subspan(index * rows, rows), token);
@@ -268,11 +275,11 @@ void LaneRunner::spoil_samples(StagePosition position, MicroBatch& batch) {
 // Writes the NaN in the first row of the sample, on the rank of the tensor group that has the row.
 void LaneRunner::spoil_embedding(int microbatch) {
   if (!nan_sample_.has_value()) return;
-  const BatchShapeBT shape = parts_.workload.microbatch();
+  const BatchShapeBT shape = workload().microbatch();
   const std::int64_t row = static_cast<std::int64_t>(*nan_sample_) * shape.sequence_length -
-                           parts_.tensor_group.first_row(shape.rows());
-  if (row < 0 || row >= parts_.tensor_group.own_rows(shape.rows())) return;
-  const ModelSpec& spec = parts_.workload.spec;
+                           tensor_group().first_row(shape.rows());
+  if (row < 0 || row >= tensor_group().own_rows(shape.rows())) return;
+  const ModelSpec& spec = workload().spec;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const BFloat16 rounded = to_bfloat16(nan);
   const std::size_t bytes = bytes_of(spec.dtype);
@@ -291,7 +298,7 @@ template <typename Launch>
 Result<void> LaneRunner::launch_repeatedly(StagePosition position, Work work, const Launch& launch) {
   const bool reads_arriving_parameters =
       work == Work::forward && slot(position) == 0 && parts_.rank.mesh.shape().data > 1;
-  if (parts_.tensor_group.share().ranks() > 1 || reads_arriving_parameters || nan_sample_.has_value())
+  if (tensor_group().share().ranks() > 1 || reads_arriving_parameters || nan_sample_.has_value())
     return launch();
   Result<void> launched;
   parts_.rank.device.repeat(repeat_key(slot(position), buckets_.size(), position, work),
@@ -310,11 +317,11 @@ Result<void> LaneRunner::launch_forward(StagePosition position) {
 }
 
 bool LaneRunner::can_write_weight_gradients(StagePosition position) {
-  return audits() || !starts_next_lane(position) || parts_.reduction.wave_is_done();
+  return audits() || !starts_next_lane(position) || parts_.update.reduction.wave_is_done();
 }
 
 Error LaneRunner::give_up() {
-  return parts_.reduction.give_up();
+  return parts_.update.reduction.give_up();
 }
 
 Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardLaunch& backward) {
@@ -330,7 +337,7 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
   const Model& stage = model(position);
   const BucketRange buckets = buckets_[static_cast<std::size_t>(position.chunk)];
   const std::optional<LaneDigests::Of> digests = digests_wanted(position);
-  LaneBuckets observer(audits() ? nullptr : &parts_.reduction, buckets.first,
+  LaneBuckets observer(audits() ? nullptr : &parts_.update.reduction, buckets.first,
                        [this, digests](int bucket) { announce(bucket, digests); });
   // Launches with digests in between are not those that a device may have recorded.
   const bool announces = backward.completes_lane && (!buckets_wait_ || digests.has_value());
@@ -339,7 +346,7 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
                           &parts_.stage.loss_sums()[slot(position)],
                           {.part = part,
                            .accumulate = !first,
-                           .gradient_scale = 1.0F / static_cast<float>(parts_.workload.tokens_per_step()),
+                           .gradient_scale = 1.0F / static_cast<float>(workload().tokens_per_step()),
                            .observer = announces ? &observer : nullptr,
                            .completes_lane = backward.completes_lane,
                            .follows_forward = backward.follows_forward});
@@ -351,7 +358,7 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
   }
   for (int i = 0; backward.completes_lane && !announces && i < buckets.count; ++i)
     observer.bucket_launched(i);
-  if (stage.has_head() && part != BackwardPart::weights) ++outcome_->losses;
+  if (stage.has_head() && part != BackwardPart::weights) ++run_.outcome->losses;
   if (backward.completes_lane && position.chunk == 0 && !audits()) finish_lane();
   return {};
 }
@@ -377,8 +384,8 @@ std::span<std::byte> LaneRunner::input_gradient(StagePosition position) {
 }
 
 Result<bool> LaneRunner::advance() {
-  HF_TRY(const bool gathering, parts_.parameter_gather.advance());
-  HF_TRY(const bool reducing, parts_.reduction.advance());
+  HF_TRY(const bool gathering, parts_.update.gather.advance());
+  HF_TRY(const bool reducing, parts_.update.reduction.advance());
   return gathering || reducing;
 }
 

@@ -17,36 +17,16 @@
 #include <span>
 #include <vector>
 
-#include "parallel/data/lane_reduction.h"
-#include "parallel/data/parameter_gather.h"
 #include "parallel/pipeline/stage_executor.h"
-#include "parallel/tensor/tensor_group.h"
 #include "runtime/core/digest.h"
 #include "runtime/data/loader.h"
 #include "runtime/integrity/lane_check.h"
 #include "runtime/model/model.h"
-#include "runtime/rank/rank_context.h"
-#include "runtime/save/run_state.h"
+#include "runtime/rank/rank_links.h"
 #include "runtime/train/sample_log.h"
-#include "runtime/train/stage_model.h"
-#include "runtime/train/workload.h"
+#include "runtime/train/step_parts.h"
 
 namespace holdfast::train {
-
-// Parts of a worker that the lanes of a step run on. The worker outlives them.
-struct StageParts {
-  const RankContext& rank;
-  const RunState& state;
-  const Workload& workload;
-  StageModel& stage;  // already bound when lanes are run
-  TensorGroup& tensor_group;
-  LaneReduction& reduction;
-  ParameterGather& parameter_gather;
-  LaneDigests& digests;
-  const std::unique_ptr<DataLoader>& loader;  // null: the rank is only planned
-  SampleLog* ledger = nullptr;                // null: samples are not logged, or another rank logs them
-  bool counts_samples = true;
-};
 
 // LaneOutcome holds what the lanes of this rank add to the step. Only the stages that count samples fill it,
 // so that every sample counts once.
@@ -59,12 +39,14 @@ struct LaneOutcome {
 
 class LaneRunner final : private StageWork {
  public:
-  LaneRunner(const StageParts& parts, const StageLinks& links);
+  // `ledger`: null where samples are not logged, or another rank logs them. Both outlive this object.
+  LaneRunner(StepParts& parts, SampleLog* ledger);
   struct BucketRange {
     int first = 0, count = 0;
   };
-  // Runs all lanes. Called between LaneReduction::begin_step() and finish_step(). `outcome.failure` may
-  // already hold an error. Of `audited_lane`, where this rank has it, the digests are launched.
+  // Runs all lanes, and sends the head's gradient, summed over all of them, to the embedding's stage where a tied
+  // weight has its ends on two stages. Called between LaneReduction::begin_step() and finish_step().
+  // `outcome.failure` may already hold an error. Of `audited_lane`, where this rank has it, the digests are launched.
   Result<void> run(LaneOutcome& outcome, int audited_lane = no_lane);
   // Runs a lane for its digests alone. `loader` gives the microbatches of that lane. Called before run(),
   // because it writes the gradient buffer; all ranks of this copy of the model call it together. `failure`:
@@ -87,7 +69,7 @@ class LaneRunner final : private StageWork {
   Result<bool> advance() override;
 
   void load(StagePosition position);
-  bool audits() const { return audit_loader_ != nullptr; }
+  bool audits() const { return run_.audit_loader != nullptr; }
   void let_advance(StageExecutor& executor);
   // Returns whose digests of the microbatch's lane are wanted; none: nobody's.
   std::optional<LaneDigests::Of> digests_wanted(StagePosition position) const;
@@ -109,9 +91,21 @@ class LaneRunner final : private StageWork {
   // Begins the lane reduction. Called before the first backward of the step; from then on the transport
   // belongs to the gradients.
   Result<void> begin_reduction();
+  // UnderWay is the state of the call of run() or audit() that is under way.
+  struct UnderWay {
+    LaneOutcome* outcome = nullptr;
+    DataLoader* audit_loader = nullptr;  // set while a lane is audited
+    int audit_lane = no_lane;            // that lane
+    int audited_lane = no_lane;          // lane of this rank whose digests are wanted
+    int wave = 0;
+    bool reducing = false;
+    bool passed_reduce_point = false;  // of this wave
+    std::size_t first_slot = 0;        // first slot of this run of the schedule
+  };
   template <typename Launch>
   Result<void> launch_repeatedly(StagePosition position, Work work, const Launch& launch);
   Result<void> next_wave();
+  Result<void> join_tied_gradients();
   // Returns the slot of the microbatch within this rank's step.
   std::size_t slot(StagePosition position) const;
   Span span_of(SpanKind kind, StagePosition position) const;
@@ -123,24 +117,21 @@ class LaneRunner final : private StageWork {
   // the buffer still holds the gradients of the lane before.
   bool starts_next_lane(StagePosition position) const;
 
-  StageParts parts_;
+  const Workload& workload() const { return parts_.workload(); }
+  TensorGroup& tensor_group() { return parts_.rank.links.tensor_group(); }
+
+  StepParts& parts_;
+  SampleLog* ledger_;
   StageExecutor executor_;
   StageExecutor audit_executor_;      // runs one lane
   std::vector<BucketRange> buckets_;  // by chunk
   bool buckets_wait_;
   bool buckets_wait_for_point_;  // true: a fault point changes the gradients of a lane
   std::vector<LaunchedBucket> waiting_buckets_;
-  bool passed_reduce_point_ = false;         // of this wave
   std::optional<std::uint64_t> nan_sample_;  // index in the microbatch that is being launched
   std::vector<std::int32_t> scrambled_inputs_, scrambled_targets_;
   StagePosition backward_;
-  LaneOutcome* outcome_ = nullptr;
-  DataLoader* audit_loader_ = nullptr;  // set while a lane is audited
-  int audit_lane_ = no_lane;            // that lane
-  int audited_lane_ = no_lane;          // lane of this rank whose digests are wanted
-  int wave_ = 0;
-  bool reducing_ = false;
-  std::size_t first_slot_ = 0;  // first slot of this run of the schedule
+  UnderWay run_;
 };
 
 }  // namespace holdfast::train

@@ -32,6 +32,7 @@ class StageModel {
   void set_after_embedding(const std::function<void(int microbatch)>& change) {
     for (const std::unique_ptr<Model>& model : models_) model->set_after_embedding(change);
   }
+  const Workload& workload() const { return *workload_; }
   const Model& model(int chunk = 0) const { return *models_[static_cast<std::size_t>(chunk)]; }
   // Returns the token memory, which has a slot for each microbatch of a step. Without data.document_mask
   // there are no first keys.

@@ -95,7 +95,10 @@ void launch_update(Worker& worker, const StepOutcome& outcome, const CheckedStep
 Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   HF_FAULT_POINT(worker.rank().faults, "step.begin");
   // A loader that could not begin returns its error with the first microbatch, and so to the vote.
-  if (take_jump(worker.state())) static_cast<void>(worker.jump_in_data().ok());
+  if (take_jump(worker.state())) {
+    worker.position().begin(worker.state(), worker.workload().batch_shape.samples_per_step());
+    static_cast<void>(worker.start_loader().ok());
+  }
   HF_TRY(const VotedStep voted, attempt_step(worker, request));
   const StepAccess access = access_to_step(worker);
   HF_TRY(const CheckedStep checked, check_step(access, voted.attempt));

@@ -49,7 +49,6 @@ Result<void> run_lanes(Worker& worker, const std::optional<LaneAudit>& audit, La
   worker.reduction().begin_step(/*digests_links=*/audit.has_value());
   HF_TRY_VOID(
       worker.lane_runner().run(lanes, audit.has_value() ? audit->lane_of(replica) : LaneRunner::no_lane));
-  HF_TRY_VOID(worker.join_tied_gradients());
   const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_device});
   worker.reduction().finish_step();
   HF_TRY_VOID(launch_parameter_digests(worker, audit.has_value()));
@@ -57,7 +56,7 @@ Result<void> run_lanes(Worker& worker, const std::optional<LaneAudit>& audit, La
   return {};
 }
 
-AuditDigests digests_of(const Worker& worker, const std::optional<LaneAudit>& audit) {
+AuditDigests digests_of(Worker& worker, const std::optional<LaneAudit>& audit) {
   if (!audit.has_value()) return {};
   return {.as_owner = worker.checks().lanes.total(LaneDigests::Of::owner),
           .as_auditor = worker.checks().lanes.total(LaneDigests::Of::auditor)};
@@ -70,7 +69,7 @@ Digest parameters_digest(Worker& worker) {
   DigestStream stream;
   for (std::uint64_t begin = 0; begin < bytes; begin += HostAccess::buffer_bytes) {
     const std::uint64_t count = std::min(HostAccess::buffer_bytes, bytes - begin);
-    stream.add(worker.state_view().host_access.to_read({parameters + begin, count}));
+    stream.add(worker.rank().host_access.to_read({parameters + begin, count}));
   }
   return stream.finish();
 }
@@ -271,10 +270,8 @@ StepAccess access_to_step(Worker& worker) {
           .products = worker.checks().products,
           .history = state.numbers,
           .reduction = worker.reduction(),
-          .buckets = workload.buckets,
           .segments = worker.optimizer().segments(),
           .gradients = {reinterpret_cast<std::byte*>(worker.stage().gradients()), bytes},
-          .host_access = worker.state_view().host_access,
           .loss_sums = worker.stage().loss_sums(),
           .rank_lanes = workload.rank_lanes,
           .microbatches_per_lane = static_cast<std::size_t>(workload.batch_shape.microbatches_per_lane),

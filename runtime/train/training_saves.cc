@@ -65,7 +65,7 @@ Result<void> TrainingSaves::prepare() {
        .has_ram_tier = saver_->snapshots().outlives_process(),
        .survives_host = parts_.saves.survives_host && saver_->snapshots().has_replicas(),
        .work = static_cast<double>(parts_.worker.workload().lanes.waves()) / (shape.pipeline * shape.tensor),
-       .snapshot_bytes = static_cast<double>(parts_.worker.snapshots().bytes()),
+       .snapshot_bytes = static_cast<double>(parts_.worker.state_view().snapshots.bytes()),
        .saved_step = is_first_epoch ? newest_saved_step() : 0});
   return {};
 }
@@ -363,7 +363,7 @@ Result<void> TrainingSaves::check_state(bool update_follows) {
 
 // Keeps checkpoints that a verdict may want to go back to.
 void TrainingSaves::keep_what_is_needed() {
-  const Worker& worker = parts_.worker;
+  Worker& worker = parts_.worker;
   const VerdictConfig& verdict = rank_.config.verdict;
   const RunState& state = worker.state();
   if (verdict.preset != "guard") return;

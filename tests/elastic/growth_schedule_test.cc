@@ -185,14 +185,14 @@ class PreparationTest : public testing::Test {
 
   Env& env = posix_env();
   std::string shm_run_id = fmt::format("preparation {}", env.random_u64());
-  PreparedRank prepared;
+  ProcessMemory prepared;
   int calls = 0;  // of progress
 };
 
 TEST_F(PreparationTest, IsMemoryThatIsThere) {
   prepare({.device_bytes = 5 * mib, .host_bytes = 4096, .timeout_ms = 0});
-  EXPECT_GE(prepared.memory.bytes(MemoryKind::device), 5 * mib);
-  EXPECT_GE(prepared.memory.bytes(MemoryKind::host_visible), 4096U);
+  EXPECT_GE(prepared.kept.bytes(MemoryKind::device), 5 * mib);
+  EXPECT_GE(prepared.kept.bytes(MemoryKind::host_visible), 4096U);
   EXPECT_EQ(prepared.slots.unneeded_bytes(), 0U);
   EXPECT_GT(calls, 0);
 }
@@ -216,17 +216,17 @@ TEST_F(PreparationTest, HasTheSlotsOfTheFirstSaves) {
 
 TEST_F(PreparationTest, LeavesWhatDoesNotFitToTheAgreement) {
   prepare({.device_bytes = too_much, .slot_bytes = mib, .timeout_ms = 120});
-  EXPECT_EQ(prepared.memory.bytes(), 0U);
+  EXPECT_EQ(prepared.kept.bytes(), 0U);
   EXPECT_EQ(prepared.slots.unneeded_bytes(), 0U);
   EXPECT_GT(calls, 0);
   prepare({.device_bytes = mib, .slot_bytes = too_much});
-  EXPECT_GE(prepared.memory.bytes(), mib);
+  EXPECT_GE(prepared.kept.bytes(), mib);
   EXPECT_EQ(prepared.slots.unneeded_bytes(), 0U);
 }
 
 TEST_F(PreparationTest, DoesNotWaitForWhatTheOthersWillGiveBack) {
   prepare({.device_bytes = too_much, .given_back_bytes = too_much, .timeout_ms = 600'000});
-  EXPECT_EQ(prepared.memory.bytes(), 0U);
+  EXPECT_EQ(prepared.kept.bytes(), 0U);
   EXPECT_EQ(calls, 0);
 }
 

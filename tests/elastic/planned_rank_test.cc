@@ -83,13 +83,12 @@ std::string text_of(const MemoryPlan& plan) {
 // The planned twin of a running rank.
 Result<void> expect_same_plan(const Worker& running, PlannedDevice& device, Communicator& peers) {
   FaultPoints faults;
-  HF_TRY(const std::unique_ptr<Worker> planned, Worker::plan({.env = posix_env(),
-                                                              .faults = faults,
-                                                              .communicator = peers,
-                                                              .device = device,
-                                                              .config = running.rank().config,
-                                                              .mesh = running.rank().mesh,
-                                                              .data = nullptr}));
+  HF_TRY(const std::unique_ptr<Worker> planned,
+         Worker::plan({.rank = {{.env = posix_env(), .faults = faults, .communicator = peers},
+                                device,
+                                running.rank().config,
+                                running.rank().mesh},
+                       .data = nullptr}));
   EXPECT_EQ(text_of(planned->memory_plan()), text_of(running.memory_plan()));
   return planned->prepare_kernels();
 }

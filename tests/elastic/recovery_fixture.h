@@ -138,18 +138,18 @@ class RecoveryTest : public TrainingTest {
     const std::unique_ptr<RankWatch> watch = trouble.begin_watch ? trouble.begin_watch(env, rank) : nullptr;
     std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl;
     if (trouble.load_nccl) load_nccl = [&] { return trouble.load_nccl(rank); };
-    return train_run({.env = env,
-                      .faults = **faults,
-                      .communicator = (*membership)->communicator(),
-                      .stop = stop,
-                      .config = config,
-                      .build = "test",
-                      .place = {.rank_on_host = rank},
-                      .started_ns = env.monotonic_ns(),
-                      .load_nccl = load_nccl,
-                      .membership = membership->get(),
-                      .watch = watch.get(),
-                      .spoil_kept_memory = true});
+    return train_run({{.env = env,
+                       .faults = **faults,
+                       .communicator = (*membership)->communicator(),
+                       .watch = watch.get()},
+                      {.build = "test",
+                       .place = {.rank_on_host = rank},
+                       .started_ns = env.monotonic_ns(),
+                       .load_nccl = load_nccl,
+                       .membership = membership->get(),
+                       .spoil_kept_memory = true},
+                      stop,
+                      config});
   }
 
   // Those that live come to the end; how many died.

@@ -110,13 +110,13 @@ TEST_P(AxisTrafficTest, IsAsPlanned) {
   std::vector<AxisTraffic> of_rank(static_cast<std::size_t>(layout.ranks()));  // one slot each
   rig.run([&](Worker& worker) -> Result<void> {
     const int rank = worker.rank().communicator.rank();
-    const AxisTraffic before = worker.links().traffic();
+    const AxisTraffic before = worker.rank().links.traffic();
     for (std::uint64_t step = 0; step < steps; ++step) HF_TRY_VOID(outcome_of(run_step(worker, {})));
     HF_TRY_VOID(worker.parameter_gather().finish());
     const StepTraffic planned = planned_traffic(rig.config(), layout.ranks(), rank);
     const auto expect = [&](Axis axis, const Traffic& of_step) {
       Traffic& counted = of_rank[static_cast<std::size_t>(rank)].of(axis);
-      counted = worker.links().traffic().of(axis) - before.of(axis);
+      counted = worker.rank().links.traffic().of(axis) - before.of(axis);
       EXPECT_EQ(numbers(counted), numbers(of_step + of_step)) << "axis " << static_cast<int>(axis);
     };
     expect(Axis::data, planned.data());

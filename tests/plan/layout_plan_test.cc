@@ -77,7 +77,8 @@ TEST(LayoutPlan, RamSnapshotsAreThoseOfTheRunningRanks) {
   const LayoutPlan plan = planned(rig.config(), 2, {});
   std::array<std::uint64_t, 2> running{};
   rig.run([&](Worker& worker) -> Result<void> {
-    running[static_cast<std::size_t>(worker.rank().communicator.rank())] = worker.snapshots().shared_bytes();
+    running[static_cast<std::size_t>(worker.rank().communicator.rank())] =
+        worker.state_view().snapshots.shared_bytes();
     return {};
   });
   EXPECT_GT(running[0] + running[1], 3 * 3 * sizeof(float) * parameter_count(make_model_spec(rig.config())));

@@ -15,13 +15,9 @@ inline StepTraffic planned_traffic(const Config& config, int ranks, int rank, bo
   AbsentPeers peers(rank, ranks);
   PlannedDevice device({.host_sees_memory = host_sees_memory});
   const Mesh mesh = mesh_of(config, ranks);
-  const Result<std::unique_ptr<Worker>> worker = Worker::plan({.env = posix_env(),
-                                                               .faults = faults,
-                                                               .communicator = peers,
-                                                               .device = device,
-                                                               .config = config,
-                                                               .mesh = mesh,
-                                                               .data = nullptr});
+  const Result<std::unique_ptr<Worker>> worker = Worker::plan(
+      {.rank = {{.env = posix_env(), .faults = faults, .communicator = peers}, device, config, mesh},
+       .data = nullptr});
   HF_CHECK(worker.ok(), "{}", worker.error().message);
   std::vector<PartTraffic> parts;
   for (std::size_t chunk = 0; chunk < (*worker)->workload().parts.size(); ++chunk)

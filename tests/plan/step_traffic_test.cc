@@ -154,13 +154,12 @@ class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
     const Result<std::shared_ptr<DataSet>> data =
         DataSet::open(posix_env(), config.data.sources, config.training.sequence_length);
     ASSERT_TRUE(data.ok());
-    const Result<std::unique_ptr<Worker>> worker = Worker::plan({.env = posix_env(),
-                                                                 .faults = faults,
-                                                                 .communicator = peers,
-                                                                 .device = device,
-                                                                 .config = config,
-                                                                 .mesh = mesh_of(config, ranks),
-                                                                 .data = *data});
+    const Result<std::unique_ptr<Worker>> worker =
+        Worker::plan({.rank = {{.env = posix_env(), .faults = faults, .communicator = peers},
+                               device,
+                               config,
+                               mesh_of(config, ranks)},
+                      .data = *data});
     ASSERT_TRUE(worker.ok()) << worker.error().message;
     ASSERT_TRUE((*worker)->start_loader().ok());
     peers.agree_with(run_state_term(**worker));

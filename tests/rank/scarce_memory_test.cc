@@ -119,17 +119,16 @@ class ScarceMemoryTest : public RecoveryTest {
       FaultPoints faults;
       AbsentPeers peers(rank, ranks);
       PlannedDevice device({});
-      const Result<std::unique_ptr<Worker>> worker = Worker::plan({.env = machine_,
-                                                                   .faults = faults,
-                                                                   .communicator = peers,
-                                                                   .device = device,
-                                                                   .config = config,
-                                                                   .mesh = mesh_of(config, ranks),
-                                                                   .data = nullptr});
+      const Result<std::unique_ptr<Worker>> worker =
+          Worker::plan({.rank = {{.env = machine_, .faults = faults, .communicator = peers},
+                                 device,
+                                 config,
+                                 mesh_of(config, ranks)},
+                        .data = nullptr});
       EXPECT_TRUE(worker.ok());
       sum.own += (*worker)->memory_plan().total_bytes();
-      sum.shared += (*worker)->snapshots().shared_bytes();
-      sum.snapshots += (*worker)->snapshots().bytes();
+      sum.shared += (*worker)->state_view().snapshots.shared_bytes();
+      sum.snapshots += (*worker)->state_view().snapshots.bytes();
     }
     return sum;
   }

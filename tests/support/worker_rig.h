@@ -63,17 +63,18 @@ class WorkerRig {
       const std::unique_ptr<NcclLibrary> nccl = make_nccl ? make_nccl() : nullptr;
       SampleLog ledger(env_, RunPaths{config_.run.directory}.ledger(communicator.rank()));
       HF_TRY(const std::unique_ptr<Worker> worker,
-             Worker::create({.env = env_,
-                             .faults = *faults,
-                             .communicator = communicator,
-                             .device = *device,
-                             .config = config_,
-                             .mesh = mesh_of(config_, ranks_),
+             Worker::create({.rank = {{.env = env_,
+                                       .faults = *faults,
+                                       .communicator = communicator,
+                                       .ranks_on_host = ranks_},
+                                      *device,
+                                      config_,
+                                      mesh_of(config_, ranks_),
+                                      std::nullopt,
+                                      &hardware_[static_cast<std::size_t>(communicator.rank())]},
                              .data = data,
-                             .ranks_on_host = ranks_,
                              .nccl = nccl.get(),
-                             .ledger = config_.data.ledger ? &ledger : nullptr,
-                             .hardware = &hardware_[static_cast<std::size_t>(communicator.rank())]}));
+                             .ledger = config_.data.ledger ? &ledger : nullptr}));
       HF_TRY_VOID(initialize_weights(worker->state_view()));
       HF_TRY_VOID(worker->start_loader());
       HF_TRY_VOID(body(*worker));

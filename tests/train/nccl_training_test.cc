@@ -107,14 +107,10 @@ class NcclTraining : public TrainingTest {
       if (rank == scene.meddled_rank && scene.prepare) scene.prepare(*made);
       return std::unique_ptr<NcclLibrary>(std::move(made));
     };
-    return train_run({.env = posix_env(),
-                      .faults = faults,
-                      .communicator = communicator,
-                      .stop = meddler,
-                      .config = config,
-                      .build = "test",
-                      .started_ns = posix_env().monotonic_ns(),
-                      .load_nccl = load_nccl});
+    return train_run({{.env = posix_env(), .faults = faults, .communicator = communicator},
+                      {.build = "test", .started_ns = posix_env().monotonic_ns(), .load_nccl = load_nccl},
+                      meddler,
+                      config});
   }
 };
 

@@ -150,14 +150,12 @@ class TrainingTest : public testing::Test {
       StopAfterSteps stop(communicator.rank() == 0 ? launch.stop_after_steps : 0);
       const Result<LoadedConfig> config = load_config_text(env, config_text(launch), "test.toml", *overrides);
       ends[static_cast<std::size_t>(communicator.rank())] =
-          train_run({.env = env,
-                     .faults = *faults,
-                     .communicator = communicator,
-                     .stop = stop,
-                     .config = config,
-                     .build = "test",
-                     .place = {.rank_on_host = communicator.rank()},
-                     .started_ns = env.monotonic_ns()});
+          train_run({{.env = env, .faults = *faults, .communicator = communicator},
+                     {.build = "test",
+                      .place = {.rank_on_host = communicator.rank()},
+                      .started_ns = env.monotonic_ns()},
+                     stop,
+                     config});
       return {};
     });
     EXPECT_TRUE(joined.ok());

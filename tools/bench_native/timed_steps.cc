@@ -18,14 +18,14 @@ TimedSteps::TimedSteps(Env& env, BenchRun run, const MeasuredDevice& bench)
 Result<void> TimedSteps::prepare() {
   KernelRequest kernels = kernel_request(run_.config.kernels);
   HF_TRY(device_, bench_.make(std::move(kernels.requests), &timer_, kernels.isa));
-  HF_TRY(worker_, Worker::create({.env = env_,
-                                  .faults = faults_,
-                                  .communicator = *communicators_.front(),
-                                  .device = *device_,
-                                  .config = run_.config,
-                                  .mesh = mesh_of(run_.config, 1),
-                                  .data = run_.data,
-                                  .ranks_on_host = 1}));
+  HF_TRY(worker_, Worker::create({.rank = {{.env = env_,
+                                            .faults = faults_,
+                                            .communicator = *communicators_.front(),
+                                            .ranks_on_host = 1},
+                                           *device_,
+                                           run_.config,
+                                           mesh_of(run_.config, 1)},
+                                  .data = run_.data}));
   HF_TRY_VOID(initialize_weights(worker_->state_view()));
   HF_TRY_VOID(worker_->start_loader());
   return {};
@@ -46,7 +46,7 @@ Result<void> TimedSteps::measure(std::int64_t steps) {
     device_->synchronize();
     seconds_.push_back(static_cast<double>(env_.monotonic_ns() - begin_ns) * 1e-9);
     HF_TRY_VOID(device_->status());
-    timer_.fetch_tables(worker_->state_view().host_access);
+    timer_.fetch_tables(worker_->rank().host_access);
     records_.push_back(timer_.records());
   }
   return {};
