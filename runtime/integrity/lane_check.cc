@@ -169,9 +169,14 @@ std::uint64_t proved_step(std::uint64_t since, std::uint64_t step, std::int64_t 
   return audited > since ? audited : 0;
 }
 
-std::int64_t affordable_audit_interval(int waves) {
-  constexpr std::int64_t steps_of_one_wave = 1334;  // 2 / 0.15 %
-  return std::max<std::int64_t>(1, (steps_of_one_wave + waves - 1) / waves);
+std::int64_t affordable_audit_interval(int waves, const ScheduleShape& shape) {
+  constexpr std::int64_t dividend = 4000, divisor = 3;  // 2 / 0.15 %
+  // In thirds of a microbatch: its forward, and its backward of inputs and of weights (schedule_time.h).
+  const std::int64_t fill = shape.waves < waves ? 0 : shape.stages - 1;
+  const bool is_split = shape.kind == ScheduleKind::zero_bubble;
+  const std::int64_t lane = 3 * shape.microbatches_per_lane + (is_split ? 2 : 3) * fill;
+  const std::int64_t step = 3 * waves * shape.microbatches_per_lane + (is_split ? 1 : 3) * fill;
+  return (dividend * lane + divisor * step - 1) / (divisor * step);
 }
 
 LaneDigests::LaneDigests(const BucketPlan& buckets, Device& device, MemoryPlan& plan)

@@ -16,6 +16,7 @@
 
 #include "kernels/digest.h"
 #include "parallel/data/buckets.h"
+#include "parallel/pipeline/schedule.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
@@ -33,9 +34,10 @@ std::optional<LaneAudit> audit_at(std::uint64_t step, std::int64_t every_steps, 
 std::uint64_t proved_step(std::uint64_t since, std::uint64_t step, std::int64_t every_steps);
 
 // Returns the interval at which audits take at most 0.15 % of the time of steps with so many waves of lanes:
-// the lane and the known products of an audit (product_check.h) take the time of up to two waves, and
-// the digests of parameters a few hundredths of one.
-std::int64_t affordable_audit_interval(int waves);
+// the lane and the known products of an audit (product_check.h) take the time of up to two lanes, and
+// the digests of parameters a few hundredths of one. `shape`: of what the pipeline of a rank runs without draining; a
+// lane alone fills and drains it, too.
+std::int64_t affordable_audit_interval(int waves, const ScheduleShape& shape = {});
 
 // LaneDigests holds the digests of one lane's gradients, by bucket: as the rank that runs the lane in any case
 // computed them, and as a rank did that computed the lane once more. The device makes them where each bucket is

@@ -11,11 +11,13 @@
 namespace holdfast::train {
 namespace {
 
-// Returns the interval of lane audits. Any schedule can run one lane: an interleaved one does so in each wave.
-std::int64_t audit_interval(const Config& config, const LaneSchedule& lanes) {
+// Returns the interval of lane audits. Any schedule can run one lane: an interleaved one does so in each wave. `shape`:
+// of what the pipeline runs without draining.
+std::int64_t audit_interval(const Config& config, const LaneSchedule& lanes, const ScheduleShape& shape) {
   if (config.verdict.preset != "guard") return 0;
   const std::int64_t every_steps = config.verdict.audit_every_steps;
-  return every_steps == VerdictConfig::interval_auto ? affordable_audit_interval(lanes.waves()) : every_steps;
+  if (every_steps != VerdictConfig::interval_auto) return every_steps;
+  return affordable_audit_interval(lanes.waves(), shape);
 }
 
 }  // namespace
@@ -34,7 +36,7 @@ Workload::Workload(const Config& config, const Mesh& mesh, int rank)
                   .lanes = config.parallel.lanes},
       schedule(
           stage_schedule(config, lanes, mesh.coordinate_of(rank).data, mesh.coordinate_of(rank).pipeline)),
-      audit_every_steps(audit_interval(config, lanes)) {}
+      audit_every_steps(audit_interval(config, lanes, schedule.shape)) {}
 
 std::uint64_t Workload::tokens_per_step() const {
   return batch_shape.samples_per_step() * static_cast<std::uint64_t>(batch_shape.sequence_length);
