@@ -227,18 +227,7 @@ TEST(HostsLeft, WaitsWhenTooFewAreLeft) {
   EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0, 1}), {8, 1, 0}), std::nullopt);
 }
 
-}  // namespace
-
 // Tests which layout a start has on hosts that have no room for a copy of the model as the run asks for it.
-
-static std::ostream& operator<<(std::ostream& out, const StartLayout& layout) {
-  return out << layout.ranks << " ranks, pipeline " << layout.pipeline << ", tensor " << layout.tensor;
-}
-
-}  // namespace holdfast::test
-
-namespace holdfast::test {
-namespace {
 
 Config run_of(int pipeline, int tensor, int lanes = 4) {
   Config config;

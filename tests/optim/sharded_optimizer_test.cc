@@ -413,7 +413,7 @@ TEST_P(ShardedOptimizerTest, AGradientThatChangesAfterItsNormIsFoundByItsUpdate)
   EXPECT_EQ(finding->first_block.tensor, "late.weight");
   EXPECT_EQ(finding->first_block.first_element(), 8192U);
   EXPECT_EQ(finding->first_block.element_count(), 9100U - 8192U);
-  EXPECT_FALSE(finding->frozen_sound_step);
+  EXPECT_FALSE(finding->frozen_verified_step);
   rank.update_with_gradients_of(2);
   EXPECT_FALSE(rank.optimizer().finding()) << "the state is what the update before has written";
   rank.set_gradients(3);
