@@ -174,8 +174,9 @@ std::int64_t affordable_audit_interval(int waves, const ScheduleShape& shape) {
   // In thirds of a microbatch: its forward, and its backward of inputs and of weights (schedule_time.h).
   const std::int64_t fill = shape.waves < waves ? 0 : shape.stages - 1;
   const bool is_split = shape.kind == ScheduleKind::zero_bubble;
-  const std::int64_t lane = 3 * shape.microbatches_per_lane + (is_split ? 2 : 3) * fill;
-  const std::int64_t step = 3 * waves * shape.microbatches_per_lane + (is_split ? 1 : 3) * fill;
+  const std::int64_t full = 3 * std::int64_t{shape.microbatches_per_lane};
+  const std::int64_t lane = full + (is_split ? 2 : 3) * fill;
+  const std::int64_t step = full * waves + (is_split ? 1 : 3) * fill;
   return (dividend * lane + divisor * step - 1) / (divisor * step);
 }
 

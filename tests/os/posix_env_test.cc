@@ -64,12 +64,12 @@ TEST_F(PosixEnvTest, ReadPastTheEndNamesFileAndPlace) {
 }
 
 TEST_F(PosixEnvTest, NamesOfVariablesAreThoseWithThePrefix) {
-  ASSERT_EQ(setenv("HOLDFAST_NAMES_B", "text", 1) + setenv("HOLDFAST_NAMES_A", "", 1), 0);
-  EXPECT_EQ(env.variable_names("HOLDFAST_NAMES_"),
-            (std::vector<std::string>{"HOLDFAST_NAMES_A", "HOLDFAST_NAMES_B"}));
-  unsetenv("HOLDFAST_NAMES_A");
-  unsetenv("HOLDFAST_NAMES_B");
-  EXPECT_EQ(env.variable_names("HOLDFAST_NAMES_"), std::vector<std::string>());
+  ASSERT_EQ(setenv("HOLDFAST_TEST_NAMES_B", "text", 1) + setenv("HOLDFAST_TEST_NAMES_A", "", 1), 0);
+  EXPECT_EQ(env.variable_names("HOLDFAST_TEST_NAMES_"),
+            (std::vector<std::string>{"HOLDFAST_TEST_NAMES_A", "HOLDFAST_TEST_NAMES_B"}));
+  unsetenv("HOLDFAST_TEST_NAMES_A");
+  unsetenv("HOLDFAST_TEST_NAMES_B");
+  EXPECT_EQ(env.variable_names("HOLDFAST_TEST_NAMES_"), std::vector<std::string>());
 }
 
 TEST_F(PosixEnvTest, CreateNeverOverwrites) {

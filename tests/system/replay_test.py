@@ -182,7 +182,8 @@ class ReplayTest(unittest.TestCase):
         self.expect_refused(2, r"these keys cannot change:\n  parallel.lanes: 4 -> 2", run, 3, "--parallel.lanes=2")
 
     def test_the_step_in_which_a_run_ended_by_its_numbers(self):
-        run = self.scene.run("ended", [*SHORT, "--optimizer.learning_rate=100", "--optimizer.gradient_clip=0", "--training.steps=50"])
+        run = self.scene.run("ended", [*SHORT, "--optimizer.learning_rate=100", "--optimizer.gradient_clip=0", "--training.steps=50",
+                                       "--verdict.explosion_factor=0", "--verdict.on_nonfinite=stop"])
         run.start(1).expect_exit(20)
         step = run.last_step() + 1
         code, result, messages = replay(run, step)
