@@ -55,7 +55,7 @@ struct AdamW {
   const std::uint64_t* gradient_digests = nullptr;
   StateDamage* gradient_damage = nullptr;
   static constexpr const char* shape = "{count} in {tensor_count} tensors";
-  // Without the damage, a few bytes of the host.
+  // The damage, a few bytes of the host, is left out.
   static void visit_operands(auto& op, auto&& visit) {
     visit(op.gradient_digests,
           reads("gradient_digests", DType::int32, op.block_count).of_bytes(sizeof(std::uint64_t)).if_given());

@@ -150,7 +150,7 @@ class GuardMind {
     std::int64_t look_ns = 0;
     bool may_hang = false;
   };
-  // What was told already.
+  // Reported holds what was told already.
   struct Reported {
     std::int64_t since_ns = std::numeric_limits<std::int64_t>::min() / 2;  // the newest death
     bool storage = false, that_one_stays = false;

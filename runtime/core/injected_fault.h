@@ -19,7 +19,7 @@ enum class NumberMemory : std::uint8_t {
   run_state,           // words of the state that is no tensor: the step, the position in the data
 };
 
-// What becomes of a number. These are the classes that were measured on GPUs with faults.
+// NumberChange says what becomes of a number. These are the classes that were measured on GPUs with faults.
 enum class NumberChange : std::uint8_t {
   flip,        // a bit is flipped, or several
   to_nan,      // a quiet NaN

@@ -82,7 +82,7 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
   worker.rank().links.abort_nccl(
       "another rank is gone");  // the copies come after NCCL's work in the device's queue
   worker.rank().device.synchronize();
-  // Whoever loads the state compares it with the digests of its update, which say nothing of what that update read.
+  // The rank that loads the state compares it with the digests of its update, which do not cover what that update read.
   if (train::finds_corruption(worker)) {
     return fail(ExitCode::checkpoint,
                 "the last update of this rank read state that has changed in memory, or was a wrong one");

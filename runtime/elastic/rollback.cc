@@ -119,7 +119,7 @@ void RunRollback::keep(const RunState& state, const Rollback& rollback, const st
     decided_->generation.jump =
         DataJump{.at_step = rollback.trusted_step, .data_cursor = *rollback.data_cursor};
   const StorageWait storage(launched.watch, "the record of a roll-back");
-  // Without room in shared memory the memory of this process has to do.
+  // The memory of this process has to do where shared memory has no room.
   static_cast<void>(
       keep_rollback(launched.env, digest_of(state.shm_run_id), setup_.start.writer,
                     launched.communicator.rank(),

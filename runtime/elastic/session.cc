@@ -726,8 +726,8 @@ void Session::record_end(const RunEnd& end) {
   enter(launched_.watch, Phase::end, step(), patient.timeout_ms());
   Communicator& all = group_.world().communicator;
   Membership* membership = launched_.membership;
-  // Where this rank has given up the group alone, the others may go on without it: then it ends by SIGKILL, before it
-  // records that the run has ended. The last of those that give up records it for all of them.
+  // The others may go on without a rank that has given up the group alone: it ends by SIGKILL, before it records that
+  // the run has ended. The last of those that give up records it for all of them.
   const bool all_agree = !all.abandoned() || end.code == ExitCode::done || end.code == ExitCode::saved;
   if (membership != nullptr && !all_agree) {
     journal_.flush();

@@ -171,7 +171,7 @@ std::uint64_t proved_step(std::uint64_t since, std::uint64_t step, std::int64_t 
 
 std::int64_t affordable_audit_interval(int waves, const ScheduleShape& shape) {
   constexpr std::int64_t dividend = 4000, divisor = 3;  // 2 / 0.15 %
-  // In thirds of a microbatch: its forward, and its backward of inputs and of weights (schedule_time.h).
+  // Times are in thirds of a microbatch: its forward, and its backward of inputs and of weights (schedule_time.h).
   const std::int64_t fill = shape.waves < waves ? 0 : shape.stages - 1;
   const bool is_split = shape.kind == ScheduleKind::zero_bubble;
   const std::int64_t full = 3 * std::int64_t{shape.microbatches_per_lane};

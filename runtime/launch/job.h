@@ -65,7 +65,7 @@ class Job {
     std::unique_ptr<Process> process = {};
     std::optional<ProcessEnd> end = {};
   };
-  // How this process ends the start.
+  // Kill says how this process ends the start.
   struct Kill {
     std::string why = {};             // empty: it does not
     std::set<int> lived = {};         // ranks on this host that it ends

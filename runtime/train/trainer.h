@@ -39,7 +39,7 @@ struct StepsEnd {
   std::int64_t ended_ns = 0;  // Env::monotonic_ns()
   // Time of the vote that announced that the leader starts new ranks, if that was the last one; 0: it was not.
   std::int64_t starts_ranks_ns = 0;
-  // By a verdict: all ranks go back without a new group, because nobody leaves.
+  // Set by a verdict: all ranks go back without a new group, because nobody leaves.
   bool goes_back_together = false;
 };
 

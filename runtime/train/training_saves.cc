@@ -246,7 +246,7 @@ Result<void> TrainingSaves::seal_in_memory(bool to_disk) {
   return {};
 }
 
-// Where one host leaves and all of the state has replicas on other hosts, a confirmed snapshot is enough;
+// A confirmed snapshot is enough where one host leaves and all of the state has replicas on other hosts;
 // else the state goes to the disk, which is not lost with the hosts unless each host has its own.
 Result<bool> TrainingSaves::seal_elsewhere(bool to_disk, int hosts_leaving) {
   const std::uint64_t step = parts_.worker.state().step;

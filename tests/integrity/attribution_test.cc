@@ -1,4 +1,4 @@
-// That each check attributes what ranks have found to the right one of them, without a run.
+// Tests that each check attributes what ranks have found to the right one of them, without a run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// That audits come to every pair of lane and second replica, and that attribution follows from whose bits differ.
+// Tests that audits come to every pair of lane and second replica, and that attribution follows from whose bits differ.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -104,7 +104,7 @@ TEST(VerdictPolicy, ASpikeRollsBackWhileThatIsAllowed) {
   EXPECT_EQ(next_action({}, nonfinite, equal_attempts, config, 1), VerdictAction::skip);
 }
 
-// What has exploded is never applied: it is skipped as long as skips are left, unless on_spike says more.
+// An update that has exploded is never applied: it is skipped as long as skips are left, unless on_spike says more.
 TEST(VerdictPolicy, WhatHasExplodedIsNotApplied) {
   for (const char* on_spike : {"tell", "clip", "skip"}) {
     EXPECT_EQ(action("guard", on_spike, VerdictKind::exploded, first_attempt), "redo");

@@ -135,7 +135,7 @@ TEST(TensorRuns, AreTheInverseOfSliceRuns) {
     for (const ParameterSpec& parameter : parameter_specs(small_spec(style, 2))) {
       if (parameter.cut == Cut::none) continue;
       constexpr int slices = 2;
-      // Of every element of the tensor: its slice and its place there.
+      // Each element of the tensor has its slice, and its place there.
       std::vector<std::pair<int, std::uint64_t>> places(parameter.elements());
       for (int slice = 0; slice < slices; ++slice) {
         for (const SliceRun& run :

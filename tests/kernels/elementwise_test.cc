@@ -65,7 +65,7 @@ KERNEL_CASES(AccumulateWithBlockSumsMatchesReference, OpId::accumulate) {
   }
 }
 
-// With digests, target and sums have the same bits as without.
+// Target and sums have the same bits with digests as without.
 KERNEL_CASES(AccumulateTakesTheDigestsOfTheResult, OpId::accumulate) {
   for (const std::int64_t count : block_counts) {
     SCOPED_TRACE(count);

@@ -426,7 +426,7 @@ KERNEL_CASES(OptimizerDigestIsTheSameAnywhere, OpId::optimizer_digest) {
   expect_same_bits_anywhere(examination.tensors(), examination);
 }
 
-// Of what is written in one pass and read in another, on any two devices.
+// Compares digests of what is written in one pass and read in another, on any two devices.
 KERNEL_CASES(SquareSumDigestsAreThoseThatAnUpdateCompares, OpId::square_sum) {
   for (const std::int64_t count : {1, 15, 16, 17, 31, 32, 33, 4095, 4096, 4097, 200'003}) {
     SCOPED_TRACE(count);

@@ -165,7 +165,7 @@ class Rank {
   }
 
  private:
-  // As LaneSum does.
+  // Takes the norm as LaneSum does.
   void take_norm() {
     std::uint64_t block = 0;
     for (const Segment& segment : optimizer_.segments()) {

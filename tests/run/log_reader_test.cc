@@ -155,7 +155,7 @@ class EventPartsTest : public testing::Test {
     for (std::string line; std::getline(stream, line);) lines.push_back(line);
     return lines;
   }
-  // In the order of the parts.
+  // Returns the lines in the order of the parts.
   static std::vector<std::string> all_lines(const std::string& path) {
     std::vector<std::string> lines;
     const auto add = [&](const std::string& file) {
@@ -231,7 +231,7 @@ TEST_F(EventPartsTest, AKillAtAnyMomentLosesAndDoublesNoLine) {
   EXPECT_GT(kills, 15U);
 }
 
-// What cannot be renamed grows on.
+// A log that cannot be renamed grows on.
 TEST_F(EventPartsTest, ALogThatCannotBeRotatedGoesOn) {
   FaultyEnv env(posix_env());
   env.inject({.operation = Operation::rename, .for_ever = true, .reason = EACCES});

@@ -125,7 +125,7 @@ TEST(RunDirectory, APathThatNobodyCanWriteIsTheUsersMatter) {
   }
 }
 
-// Which run directory is a copy, and which one only has another path.
+// Tests which run directory is a copy, and which one only has another path.
 
 const std::string one(32, '1'), two(32, '2'), another(32, 'a');
 
@@ -202,7 +202,7 @@ TEST_F(RunIdentityTest, ADeathWhileItIsRecorded) {
   }
 }
 
-// It would go to a shell on every host, or into JSON.
+// Such an id would go to a shell on every host, or into JSON.
 TEST_F(RunIdentityTest, WhatIsNoIdIsASentenceAndIsNotUsed) {
   const RunPaths paths = make("run", one);
   for (const std::string& bad :
@@ -220,7 +220,7 @@ TEST_F(RunIdentityTest, WhatIsNoIdIsASentenceAndIsNotUsed) {
   EXPECT_EQ(id_of(paths), two);
 }
 
-// Of a directory that is not to be trusted, either.
+// A directory that is not to be trusted gives no place, either.
 TEST_F(RunIdentityTest, ADamagedPlaceIsNoPlace) {
   const RunPaths paths = make("run", one);
   ASSERT_TRUE(posix_env().replace_text(paths.run_place(), one + "\n\xff\xfe").ok());

@@ -406,7 +406,7 @@ TEST_F(GuardedTest, DamageThatOnlyTheLastUpdateReadsIsFoundBeforeTheEnd) {
   }
 }
 
-// By the update that reads them, wherever they lie and whatever made them; all ranks go back.
+// The update that reads them finds them, wherever they lie and whatever made them; all ranks go back.
 TEST_F(GuardedTest, SumsOfGradientsThatChangeAfterTheirNormAreFound) {
   const struct {
     int ranks;
@@ -477,7 +477,7 @@ TEST_F(GuardedTest, AnUpdateWithAnotherRateIsTakenBack) {
   for (const int ranks : {1, 2}) {
     for (const int step : {6, 12}) {
       const std::string run = fmt::format("run{}", ++runs_);
-      // Where the state is not saved at once, the vote of the next step finds it.
+      // The vote of the next step finds it where the state is not saved at once.
       const int every = step == 6 ? 100 : 1;
       const Launch launch{
           .run = run,

@@ -96,7 +96,7 @@ void StepClock::read(const Json& json) {
                            verdict->action == name_of(VerdictAction::evict);
     if (goes_back) loads_us_.push_back(time_us);
   }
-  // That of a growth is written after the first step with the new ranks.
+  // The record of a growth is written after the first step with the new ranks.
   if (const auto recovery = event_as<RecoveryEvent>(json)) {
     if (recovery->reason == RecoveryEvent::growth && ends_.size() > 1)
       loads_us_.push_back(ends_[ends_.size() - 2].time_us);

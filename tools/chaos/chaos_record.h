@@ -21,7 +21,7 @@
 
 namespace holdfast::chaos {
 
-// What is read from the log of a run: WorkLossReader reads from an event log the work that a run lost each time that something in it died, and
+// The readers of the log of a run: WorkLossReader reads from an event log the work that a run lost each time that something in it died, and
 // the cost that the run had promised as a maximum (its failure_cost event). Pure.
 
 // Figures of a failure_cost event; none: all of the work is lost.

@@ -1,4 +1,4 @@
-// What the programs of Holdfast share: what main() has to do, facts of the build, and a config that is resolved.
+// This header has what the programs of Holdfast share: what main() has to do, facts of the build, and a config that is resolved.
 #pragma once
 
 #include <string>

@@ -110,7 +110,7 @@ TEST(Leaving, FollowsFromWhoIsLeft) {
   for (const Case& each : cases) EXPECT_EQ(leaving_step(each.facts), each.step) << each.what;
 }
 
-// Where all give up, one of them ends with the code, in whatever order they look.
+// One of those that give up ends with the code if all do, in whatever order they look.
 TEST(Leaving, OneOfAllThatLeaveEndsWithTheCode) {
   std::vector<int> order = {0, 1, 2, 3};
   do {
