@@ -69,8 +69,8 @@ struct CheckVotes {
   std::int64_t corrupted = 0;
   // Set by a rank whose device computed a product with a known result wrong (product_check.h).
   std::int64_t wrong_products = 0;
-  // Digests of the audited lanes' gradients, added by the ranks that run a lane in any case, taken off by
-  // those that compute it once more: 0 where they are the same.
+  // Digests of the audited lanes' gradients, each times a weight of its lane (audit_term()), added by the ranks that
+  // run a lane in any case, taken off by those that compute it once more: 0 where they are the same.
   Digest audit = {};
   // LinkDigests::balance(): 0 where every link between replicas delivered the gradients that were sent.
   Digest links = {};
