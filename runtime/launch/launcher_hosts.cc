@@ -108,14 +108,14 @@ void Launcher::look_at_ranks() {
     mind_->unfit(now_ns, host);
 }
 
-// Says what LaunchMind has decided about hosts, and writes which of them are not used.
+// Writes which hosts are not used, and says what LaunchMind has decided about them: status knows what the log tells.
 void Launcher::tell_news() {
+  write_rows();
   for (const LaunchNews& news : mind_->take_news()) {
     const std::string sentence = printable(news.sentence);
     say(sentence);
     if (news.excluded.has_value()) log_excluded(news.excluded->name, sentence);
   }
-  write_rows();
 }
 
 void Launcher::write_rows() {
