@@ -23,6 +23,19 @@
 
 namespace holdfast::test {
 
+// Returns the config of a model of two layers that trains for 100 steps.
+inline Config two_layers(int lanes) {
+  Config config;
+  config.model.layers = 2;
+  config.model.heads = 2;
+  config.model.width = 32;
+  config.training.steps = 100;
+  config.training.sequence_length = 32;
+  config.training.microbatch_size = 2;
+  config.parallel.lanes = lanes;
+  return config;
+}
+
 class WorkerRig {
  public:
   // `config` is resolved here, for `ranks`. Its data is a made-up text, its run directory an empty one. The

@@ -40,14 +40,7 @@ int messages_of_step(const Worker& worker) {
 }
 
 LinkedRun make_linked_steps(const LinkFaults& run) {
-  Config config;
-  config.model.layers = 2;
-  config.model.heads = 2;
-  config.model.width = 32;
-  config.training.steps = 100;
-  config.training.sequence_length = 32;
-  config.training.microbatch_size = 2;
-  config.parallel.lanes = 4;
+  Config config = two_layers(/*lanes=*/4);
   config.parallel.pipeline = run.pipeline;
   config.verdict.audit_every_steps = run.audit_every_steps;
   config.verdict.findings_window_ms = 60'000;

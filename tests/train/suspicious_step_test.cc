@@ -60,18 +60,6 @@ float fractions_slightly_more(float value) {
   return std::abs(value - std::round(value)) > 0.0F ? slightly_more(value) : value;
 }
 
-Config two_layers(int lanes) {
-  Config config;
-  config.model.layers = 2;
-  config.model.heads = 2;
-  config.model.width = 32;
-  config.training.steps = 100;
-  config.training.sequence_length = 32;
-  config.training.microbatch_size = 2;
-  config.parallel.lanes = lanes;
-  return config;
-}
-
 struct Outcome {
   Digest weights = {}, loss = {};
   std::vector<std::uint64_t> skipped = {};
