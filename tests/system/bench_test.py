@@ -115,7 +115,7 @@ class BenchTest(unittest.TestCase):
 
     @harness.full
     def test_snapshots_and_their_replicas_stand_beside_none(self):
-        (case,) = self.figures("snapshots", "--case", "small", "--rounds", "2", "--steps", "16", "--every", "2")
+        (case,) = self.figures("snapshots", "--case", "small", "--rounds", "2", "--steps", "80", "--every", "2")
         (result,) = case["result"]
         self.assertEqual([list(sides) for sides in result["rounds"]], [["none", "ram", "replicas"], ["ram", "replicas", "none"]])
         self.assertTrue(all(side["step_ms"] > 0 for sides in result["rounds"] for side in sides.values()))
