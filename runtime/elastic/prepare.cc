@@ -146,7 +146,7 @@ class PrepareSteps {
         HF_TRY(
             setup_.start,
             SourceFinder({.inputs = inputs_, .waiter = waiter(), .config = setup_.config, .in_place = true})
-                .at_recovery(terms_.shm_run_id));
+                .at_recovery(terms_.shm_run_id, /*lost_some=*/false));
         return {};
       }
       case PrepareMode::check: {

@@ -99,14 +99,6 @@ bool RunRollback::decide(Worker& worker, const Rollback& rollback, std::span<con
   return true;
 }
 
-void RunRollback::distrust(const RunState& state, std::uint64_t trusted_step) {
-  const TrainInputs& launched = group_.launched();
-  enter_recovery(launched.watch, state.step, setup_.config);
-  saves_.finish_given_up(state.step);
-  saves_.distrust(trusted_step);
-  unseal_snapshots_after(launched.env, digest_of(state.shm_run_id), trusted_step);
-}
-
 // Keeps the decision in shared memory, where it outlives this process, and has the writer record it. A write that
 // fails is made again by the recovery, or by the next start.
 void RunRollback::keep(const RunState& state, const Rollback& rollback, const std::string& reason) {
@@ -151,15 +143,9 @@ Result<void> RunRollback::complete(const RecoveryInventory& known) {
   HF_TRY_VOID(group_.agree_among_all(recorded, group_.waiter().with_timeout(patience_ms)));
   renew_limits(launched.watch);
   decided_.reset();
-  if (!known.lost_some) {
-    if (is_decided) static_cast<void>(remove_kept_rollbacks(launched.env, digest_of(known.shm_run_id)).ok());
-    return {};
-  }
-  // The ranks that have decided may be dead, and spares, one of which may write now, were not asked.
-  Config resumed = setup_.config;
-  resumed.run.resume = "auto";
-  return record_kept_rollbacks(group_.world(), group_.waiter().with_timeout(patience_ms), resumed,
-                               journal_.claim_check());
+  if (is_decided && !known.lost_some)
+    static_cast<void>(remove_kept_rollbacks(launched.env, digest_of(known.shm_run_id)).ok());
+  return {};
 }
 
 }  // namespace holdfast::elastic

@@ -24,9 +24,6 @@ class RunRollback {
   // tried again by the recovery. Collective.
   bool decide(Worker& worker, const Rollback& rollback, std::span<const int> leaving_ranks,
               const std::string& reason);
-  // Makes the RAM snapshots of newer steps count for nothing, and the live state, too. The saves of this rank end
-  // first, so that none is sealed afterwards.
-  void distrust(const RunState& state, std::uint64_t trusted_step);
   // Returns the reason of the decision that is not certain to be in the lineage; empty: there is none.
   std::string reason() const { return decided_.has_value() ? decided_->generation.reason : ""; }
   // Has the decision in the lineage before a state is chosen. A disk that does not take it is waited for; if that lasts,

@@ -62,7 +62,11 @@ void RunSaves::finish_given_up(std::uint64_t step) {
   enter_recovery(watch, step, setup_.config);
 }
 
-void RunSaves::distrust(std::uint64_t trusted_step) {
+void RunSaves::distrust(const RunState& state, std::uint64_t trusted_step) {
+  const TrainInputs& launched = group_.launched();
+  enter_recovery(launched.watch, state.step, setup_.config);
+  finish_given_up(state.step);
+  unseal_snapshots_after(launched.env, digest_of(state.shm_run_id), trusted_step);
   given_up_.unused_slot.reset();
   given_up_.kept_step = std::min(kept_step(), trusted_step);
 }

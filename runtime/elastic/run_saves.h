@@ -36,8 +36,9 @@ class RunSaves {
   std::uint64_t kept_step() const { return given_up_.kept_step.value_or(0); }
   // Returns, once, the slot for the live state.
   std::optional<int> take_unused_slot() { return std::exchange(given_up_.unused_slot, std::nullopt); }
-  // Makes the steps after `trusted_step` count for nothing.
-  void distrust(std::uint64_t trusted_step);
+  // Makes the steps after `trusted_step`, in RAM snapshots and in the live state, count for nothing. The saves of this
+  // rank end first, so that none is sealed afterwards.
+  void distrust(const RunState& state, std::uint64_t trusted_step);
   // Drops the copies of shards; this may wait for the disk, because a copy may be arriving.
   void drop_copies();
 

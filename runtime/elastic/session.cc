@@ -497,7 +497,7 @@ void Session::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
   saves_.give_up(std::move(steps_.saves));
   facts_.evicted = !is_numerics && !together &&
                    std::ranges::find(verdict.leaving_ranks, all.rank()) != verdict.leaving_ranks.end();
-  if (rollback.has_value()) rollback_.distrust(worker_->state(), rollback->trusted_step);
+  if (rollback.has_value()) saves_.distrust(worker_->state(), rollback->trusted_step);
 }
 
 // Notes that an epoch has ended, and what this rank has reached in it, before anything is destroyed. Returns when it ended.
@@ -625,8 +625,8 @@ Result<PhaseOutcome> Session::plan_epoch() {
       break;
   }
   HF_TRY_VOID(rollback_.complete(known_));
-  HF_TRY(setup_.start,
-         group_.source_of(group_.world(), journal_.claim_check()).at_recovery(known_.shm_run_id));
+  HF_TRY(setup_.start, group_.source_of(group_.world(), journal_.claim_check())
+                           .at_recovery(known_.shm_run_id, known_.lost_some));
   const std::vector<std::string> hosts = lost_hosts(launched_.env, record.before, group_.view());
   if (Result<void> kept = check_kept_state(known_, setup_.start, hosts); !kept.ok()) {
     facts_.recovery_failed = true;
@@ -683,8 +683,8 @@ Result<PhaseOutcome> Session::admit() {
   }
   HF_TRY_VOID(assign_coordinates(setup_.request));
   HF_TRY_VOID(rollback_.complete(known_));
-  HF_TRY(setup_.start,
-         group_.source_of(group_.world(), journal_.claim_check()).at_recovery(known_.shm_run_id));
+  HF_TRY(setup_.start, group_.source_of(group_.world(), journal_.claim_check())
+                           .at_recovery(known_.shm_run_id, known_.lost_some));
   HF_FAULT_POINT(launched_.faults, "grow.before_load");
   record.plan_ns += journal_.phase_ns();
   return PhaseOutcome::ready;

@@ -1,5 +1,5 @@
-// The phases of a rank's run, and what follows which: one table, without any effect. TrainRun carries it out
-// (train_run.cc): it takes a phase, learns how the phase ended, and looks up the next one here.
+// The phases of a rank's run, and what follows which: one table, without any effect. Session carries it out
+// (session.cc): it takes a phase, learns how the phase ended, and looks up the next one here.
 //
 //   start -> train -> end
 //     a death, or another fault:          train -> recover -> train

@@ -246,7 +246,7 @@ Result<StartPoint> SourceFinder::at_start(std::unique_ptr<Claim>& claim) {
   HF_TRY(terms_.domains, find_storage_domains(terms_.inputs, terms_.waiter, config.run.directory));
   if (terms_.domains.has_value()) HF_TRY_VOID(claim_domain(claim));
   if (claim != nullptr) terms_.check = claim->fence();
-  HF_TRY_VOID(record_kept_rollbacks(terms_.inputs, terms_.waiter, config, terms_.check));
+  HF_TRY_VOID(record_kept_rollbacks());
   HF_TRY(const OwnStates own, states());
   if (terms_.domains.has_value() && leads()) {
     print_message(
@@ -323,12 +323,44 @@ Result<StartPoint> SourceFinder::share(const Result<StartPoint>& chosen) const {
   return std::move(starts.front());
 }
 
+// Records the roll-back that a verdict has decided on, and that no rank could record before it ended
+// (checkpoint/kept_rollback.h). Gathers what the hosts have kept, and has it in the lineage of each run directory before
+// any state is chosen. Where the disk does not take the record this start fails as on any storage, and what was kept
+// stays.
+Result<void> SourceFinder::record_kept_rollbacks() const {
+  const TrainInputs& inputs = terms_.inputs;
+  const Config& config = terms_.config;
+  const ClaimCheck& claim = terms_.check;
+  if (config.run.resume == "never") return {};
+  const Waiter patient = terms_.waiter.with_timeout(terms_.waiter.timeout_ms() + storage_patience_ms);
+  HF_TRY(const std::string id, id_of_run(inputs, patient, config, claim != nullptr));
+  if (id.empty()) return {};
+  const Digest run = digest_of(id);
+  HF_TRY(const std::vector<DecidedRollback> decided, gather_kept(inputs, terms_.waiter, run));
+  if (decided.empty()) return {};
+  Result<std::optional<DecidedRollback>> recorded = std::optional<DecidedRollback>();
+  if (claim != nullptr) {
+    const StorageWait storage(inputs.watch, "the record of a roll-back");
+    recorded = retry_storage(
+        inputs.env, [&] { return record_unrecorded(inputs.env, config.run.directory, decided, claim); });
+  }
+  HF_TRY_VOID(agree_on_outcome(inputs.communicator, patient, outcome_of(recorded), inputs.env.host_name()));
+  if (recorded->has_value() && inputs.communicator.rank() == 0) {
+    const Generation& generation = (*recorded)->generation;
+    print_message("the run goes back to step {} or before, as a verdict has decided: {}",
+                  generation.parent.step, generation.reason);
+  }
+  static_cast<void>(remove_kept_rollbacks(inputs.env, run).ok());  // what stays is known to be recorded
+  return {};
+}
+
 Result<StartPoint> SourceFinder::after_download(const StartPoint& start) {
   HF_TRY(const OwnStates own, states());
   return choose(own, {.writer = start.writer});
 }
 
-Result<StartPoint> SourceFinder::at_recovery(const std::string& shm_run_id) {
+Result<StartPoint> SourceFinder::at_recovery(const std::string& shm_run_id, bool lost_some) {
+  if (lost_some) HF_TRY_VOID(record_kept_rollbacks());
   HF_TRY(StartPoint start, share(leads() ? newest_by_manifest(shm_run_id) : StartPoint{}));
   HF_TRY_VOID(add_snapshot(start));
   if (start.snapshot.has_value()) return start;
@@ -417,31 +449,6 @@ Result<bool> SourceFinder::describe_snapshot(const Digest& run, StartPoint& star
   start.config = reported[static_cast<std::size_t>(reporter)].config;
   start.device = reported[static_cast<std::size_t>(reporter)].device;
   return true;
-}
-
-Result<void> record_kept_rollbacks(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                   const ClaimCheck& claim) {
-  if (config.run.resume == "never") return {};
-  const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + storage_patience_ms);
-  HF_TRY(const std::string id, id_of_run(inputs, patient, config, claim != nullptr));
-  if (id.empty()) return {};
-  const Digest run = digest_of(id);
-  HF_TRY(const std::vector<DecidedRollback> decided, gather_kept(inputs, waiter, run));
-  if (decided.empty()) return {};
-  Result<std::optional<DecidedRollback>> recorded = std::optional<DecidedRollback>();
-  if (claim != nullptr) {
-    const StorageWait storage(inputs.watch, "the record of a roll-back");
-    recorded = retry_storage(
-        inputs.env, [&] { return record_unrecorded(inputs.env, config.run.directory, decided, claim); });
-  }
-  HF_TRY_VOID(agree_on_outcome(inputs.communicator, patient, outcome_of(recorded), inputs.env.host_name()));
-  if (recorded->has_value() && inputs.communicator.rank() == 0) {
-    const Generation& generation = (*recorded)->generation;
-    print_message("the run goes back to step {} or before, as a verdict has decided: {}",
-                  generation.parent.step, generation.reason);
-  }
-  static_cast<void>(remove_kept_rollbacks(inputs.env, run).ok());  // what stays is known to be recorded
-  return {};
 }
 
 }  // namespace holdfast::elastic

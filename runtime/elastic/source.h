@@ -45,8 +45,9 @@ class SourceFinder {
   // Chooses again when a checkpoint has come from elsewhere. `start`: the choice before.
   Result<StartPoint> after_download(const StartPoint& start);
   // Returns a snapshot that is not older than the newest checkpoint; else the state that a start would find on
-  // the disk, with every byte verified.
-  Result<StartPoint> at_recovery(const std::string& shm_run_id);
+  // the disk, with every byte verified. `lost_some`: ranks were lost that may have decided on a roll-back, and the
+  // spare that writes now was not asked, so that the record of it is made first, as at a start.
+  Result<StartPoint> at_recovery(const std::string& shm_run_id, bool lost_some);
 
   // Looks for a snapshot in the shared memory of all hosts that is newer than `start`, and adds it to `start`. It has
   // been found, but not read yet.
@@ -58,6 +59,7 @@ class SourceFinder {
   Result<std::vector<std::vector<SnapshotIdentity>>> snapshots(const Digest& run) const;
 
  private:
+  Result<void> record_kept_rollbacks() const;
   bool leads() const { return terms_.inputs.communicator.rank() == 0; }
   Waiter patient() const;  // for what waits for a rank that may read the disk
   Result<void> agree(const Result<void>& mine) const;
@@ -71,12 +73,5 @@ class SourceFinder {
 
   SourceTerms terms_;
 };
-
-// Records the roll-back that a verdict has decided on, and that no rank could record before it ended
-// (checkpoint/kept_rollback.h): at a start, and in a recovery, whose ranks may all be spares that were not asked. Gathers what the hosts have kept, and has it in the lineage of each run directory before any state is chosen.
-// Collective. `claim`: of the run directory, or of that of this host, on the rank that has it. Where the disk
-// does not take the record this start fails as on any storage, and what was kept stays.
-Result<void> record_kept_rollbacks(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                   const ClaimCheck& claim);
 
 }  // namespace holdfast::elastic
