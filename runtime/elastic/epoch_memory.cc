@@ -8,7 +8,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/save/save.h"
 #include "runtime/save/snapshot.h"
-#include "runtime/train/step_attempt.h"
+#include "runtime/train/worker_access.h"
 
 namespace holdfast::elastic {
 

@@ -6,6 +6,7 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/device/device_span.h"
 #include "runtime/integrity/step_check.h"
+#include "runtime/train/worker_access.h"
 
 namespace holdfast::train {
 namespace {
@@ -100,7 +101,10 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
     static_cast<void>(worker.start_loader().ok());
   }
   HF_TRY(const VotedStep voted, attempt_step(worker, request));
-  const StepAccess access = access_to_step(worker);
+  StepAccess access = access_to_step(worker);
+  access.attempt_again = [&worker](std::span<const AttemptBits> earlier, int audit_retry) {
+    return attempt_again(worker, earlier, audit_retry);
+  };
   HF_TRY(const CheckedStep checked, check_step(access, voted.attempt));
   StepOutcome outcome = outcome_of(worker, voted.sums, checked);
   if (outcome.ends_steps) return outcome;

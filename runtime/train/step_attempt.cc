@@ -6,12 +6,10 @@
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/device_wait.h"
 #include "runtime/integrity/lane_check.h"
-#include "runtime/integrity/state_check.h"
-#include "runtime/optim/schedule.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/state_saver.h"
 #include "runtime/save/uploads.h"
-#include "runtime/train/sample_text.h"
+#include "runtime/train/worker_access.h"
 
 namespace holdfast::train {
 namespace {
@@ -156,90 +154,7 @@ Result<VotedStep> vote_on(Worker& worker, LaneOutcome& lanes, const std::optiona
                                .digests = digests}};
 }
 
-// Makes the lanes of the step in hand again: StepAccess::attempt_again().
-Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier, int audit_retry) {
-  enter(worker.rank().watch, Phase::step, worker.state().step + 1);
-  HF_TRY(const bool restored, restore_parameters(worker));
-  // A loader that could not begin returns its error with the first microbatch, and so to the vote.
-  static_cast<void>(worker.start_loader().ok());
-  LaneOutcome lanes;
-  const std::optional<LaneAudit> audit = audit_of(worker, audit_retry);
-  HF_TRY_VOID(run_lanes(worker, audit, lanes));
-  const AttemptBits bits = access_to_step(worker).bits_of({.losses = lanes.losses});
-  HF_TRY(VotedStep voted, vote_on(worker, lanes, audit,
-                                  {.checks = {.differs_from_last = bits == earlier.back() ? 0 : 1,
-                                              .differs_from_first = bits == earlier.front() ? 0 : 1}}));
-  voted.attempt.restored_parameters = restored;
-  return std::move(voted.attempt);
-}
-
-// Returns the factors that the last update of this rank should have had, computed from the step once more.
-UpdateFactors right_factors(const Worker& worker, UpdateScalars scalars) {
-  scalars.learning_rate = learning_rate_of(worker, static_cast<std::uint64_t>(scalars.step));
-  return update_factors(worker.rank().config.optimizer, scalars);
-}
-
-bool made_wrong_update(Worker& worker) {
-  const auto& last = worker.optimizer().last_update();
-  return last.has_value() && last->factors != right_factors(worker, last->scalars);
-}
-
-HeldState held_state(Worker& worker) {
-  HeldState held{.run_state = {.digest = to_hex(digest_of_run_state(worker.state())),
-                               .is_at = worker.position().is_at(worker.state()),
-                               .step = worker.position().step_of(worker.state())}};
-  if (made_wrong_update(worker)) {
-    const auto& last = worker.optimizer().last_update();
-    held.is_of_update = true;
-    held.used_rate = last->factors.learning_rate;
-    held.right_rate = right_factors(worker, last->scalars).learning_rate;
-  }
-  const std::optional<StateFinding> finding = worker.optimizer().finding();
-  if (!finding.has_value()) return held;
-  held.blocks = finding->block_count;
-  held.tensor = finding->first_block.tensor;
-  held.first_element = finding->first_block.first_element();
-  held.elements = finding->first_block.element_count();
-  held.is_of_gradients = finding->is_of_gradients;
-  held.has_frozen = finding->frozen_verified_step.has_value();
-  held.frozen_verified_step = finding->frozen_verified_step.value_or(0);
-  return held;
-}
-
-void check_frozen(Worker& worker) {
-  const RankContext& rank = worker.rank();
-  if (worker.optimizer().finding().has_value()) return;
-  worker.optimizer().launch_frozen_check(rank.device, worker.state().step);
-  wait_for_device(rank.device, rank.communicator);
-}
-
-void check_state(Worker& worker) {
-  const RankContext& rank = worker.rank();
-  worker.optimizer().check_state(rank.device, worker.state().step, [&rank] {
-    wait_for_device(rank.device, rank.communicator);
-    mark(rank.watch);  // a large shard takes seconds, which is no hang
-  });
-}
-
-// Returns how many roll-backs were made within rollback_window() steps before the step in hand.
-std::uint64_t recent_rollbacks(const Worker& worker) {
-  const RunState& state = worker.state();
-  const std::uint64_t window = rollback_window(worker.rank().config.verdict);
-  std::uint64_t made = 0;
-  for (const DataJump& jump : state.jumps)
-    if (jump.at_step + window > state.step) made += jump.times;
-  return made;
-}
-
 }  // namespace
-
-double learning_rate_of(const Worker& worker, std::uint64_t step) {
-  const Config& config = worker.rank().config;
-  const double scheduled =
-      learning_rate_at(config.optimizer, static_cast<std::int64_t>(step), config.training.steps);
-  return rate_after_rollbacks(scheduled, config.verdict.rate_after_rollback,
-                              rollbacks_before(worker.state(), step));
-}
 
 Result<VotedStep> attempt_step(Worker& worker, const StepRequest& request) {
   LaneOutcome lanes{.data = {}, .failure = request.trouble};
@@ -261,47 +176,20 @@ Result<VotedStep> attempt_step(Worker& worker, const StepRequest& request) {
   return vote_on(worker, lanes, audit, ballot);
 }
 
-StepAccess access_to_step(Worker& worker) {
-  const Workload& workload = worker.workload();
-  RunState& state = worker.state();
-  const std::uint64_t bytes = workload.buckets.gradient_elements() * sizeof(float);
-  return {.rank = worker.rank(),
-          .parameters = worker.checks().parameters,
-          .products = worker.checks().products,
-          .history = state.numbers,
-          .reduction = worker.reduction(),
-          .segments = worker.optimizer().segments(),
-          .gradients = {reinterpret_cast<std::byte*>(worker.stage().gradients()), bytes},
-          .loss_sums = worker.stage().loss_sums(),
-          .rank_lanes = workload.rank_lanes,
-          .microbatches_per_lane = static_cast<std::size_t>(workload.batch_shape.microbatches_per_lane),
-          .audit_every_steps = workload.audit_every_steps,
-          .step = state.step,
-          .first_step = worker.first_step(),
-          .verified_step = worker.verified_step(),
-          .next_data_cursor = state.data_cursor + workload.batch_shape.samples_per_step(),
-          .rollbacks = recent_rollbacks(worker),
-          .attempt_again = [&worker](std::span<const AttemptBits> earlier,
-                                     int audit_retry) { return attempt_again(worker, earlier, audit_retry); },
-          .state = [&worker] { return held_state(worker); },
-          .check_frozen = [&worker] { check_frozen(worker); },
-          .check_state = [&worker] { check_state(worker); },
-          .op_checks = [&worker] { return worker.checks().ops_on(worker.rank().device); },
-          .describe_samples =
-              [&worker](int lane, int microbatch) {
-                return describe_samples(worker.data(), worker.rank().config, worker.state().data_cursor, lane,
-                                        microbatch);
-              }};
-}
-
-bool finds_corruption(Worker& worker) {
-  return worker.optimizer().finding().has_value() || made_wrong_update(worker);
-}
-
-Digest run_state_term(const Worker& worker) {
-  const Communicator& all = worker.rank().communicator;
-  return integrity::run_state_term(digest_of_run_state(worker.state()),
-                                   worker.position().is_at(worker.state()), all.rank(), all.size());
+Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier, int audit_retry) {
+  enter(worker.rank().watch, Phase::step, worker.state().step + 1);
+  HF_TRY(const bool restored, restore_parameters(worker));
+  // A loader that could not begin returns its error with the first microbatch, and so to the vote.
+  static_cast<void>(worker.start_loader().ok());
+  LaneOutcome lanes;
+  const std::optional<LaneAudit> audit = audit_of(worker, audit_retry);
+  HF_TRY_VOID(run_lanes(worker, audit, lanes));
+  const AttemptBits bits = access_to_step(worker).bits_of({.losses = lanes.losses});
+  HF_TRY(VotedStep voted, vote_on(worker, lanes, audit,
+                                  {.checks = {.differs_from_last = bits == earlier.back() ? 0 : 1,
+                                              .differs_from_first = bits == earlier.front() ? 0 : 1}}));
+  voted.attempt.restored_parameters = restored;
+  return std::move(voted.attempt);
 }
 
 }  // namespace holdfast::train

@@ -3,7 +3,6 @@
 // bits say that data and numerics gave these numbers, and other bits that some hardware did.
 #pragma once
 
-#include "runtime/core/digest.h"
 #include "runtime/core/result.h"
 #include "runtime/integrity/step_access.h"
 #include "runtime/run/requests.h"
@@ -38,21 +37,11 @@ struct VotedStep {
   Attempt attempt = {};
 };
 
-// Returns the learning rate of the update that makes step `step`, as the schedule and the roll-backs before it say.
-double learning_rate_of(const Worker& worker, std::uint64_t step);
-
 // Makes the first attempt at the next step. Errors: trouble or a loader error of some rank (agreed: all ranks
 // return it), communication (a peer is gone: this rank must leave).
 Result<VotedStep> attempt_step(Worker& worker, const StepRequest& request);
 
-// Returns what the checks of hardware see of the step in hand, and do with it. It is valid until the next step begins.
-StepAccess access_to_step(Worker& worker);
-
-// Returns whether the last update of this rank found corruption of its state, or was itself not the one that its step
-// has. The device has run what was launched.
-bool finds_corruption(Worker& worker);
-
-// Returns what this rank adds to CheckVotes::run_state.
-Digest run_state_term(const Worker& worker);
+// Makes the lanes of the step in hand again (StepAccess::attempt_again).
+Result<Attempt> attempt_again(Worker& worker, std::span<const AttemptBits> earlier, int audit_retry);
 
 }  // namespace holdfast::train

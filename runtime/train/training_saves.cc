@@ -13,7 +13,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/save/save.h"
 #include "runtime/save/save_failure.h"
-#include "runtime/train/step_attempt.h"
+#include "runtime/train/worker_access.h"
 
 namespace holdfast::train {
 namespace {
@@ -39,10 +39,6 @@ TrainingSaves::TrainingSaves(const TrainingParts& parts, Result<void>& trouble)
   // The initial estimate of the duration of a save is that of a slow disk.
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_view().state_bytes()) * slow_ns_per_byte;
-  if (save_plan(rank_.config).beside_steps) {
-    saver_ = std::make_unique<StateSaver>(parts.worker.state_view(), *parts.saves.store, parts.writer,
-                                          parts.resumed, parts.saves.tier);
-  }
 }
 
 Result<void> TrainingSaves::offer_newest() {
@@ -50,15 +46,17 @@ Result<void> TrainingSaves::offer_newest() {
 }
 
 Result<void> TrainingSaves::prepare() {
-  if (!saver_) return {};
+  const SavePlan plan = save_plan(rank_.config);
+  if (!plan.beside_steps) return {};
+  saver_ = std::make_unique<StateSaver>(parts_.worker.state_view(), *parts_.saves.store, parts_.writer,
+                                        parts_.resumed, parts_.saves.tier);
   HF_TRY_VOID(saver_->prepare());
   if (!saver_->snapshots().warning().empty())
     parts_.progress.say("no RAM snapshots: " + saver_->snapshots().warning());
   if (!saver_->snapshots().replica_warning().empty())
     parts_.progress.say("no replicas of RAM snapshots: " + saver_->snapshots().replica_warning());
   const bool is_first_epoch = !parts_.saves.cadence.has_value();
-  if (is_first_epoch)
-    parts_.saves.cadence.emplace(save_plan(rank_.config).intervals, rank_.env.monotonic_ns());
+  if (is_first_epoch) parts_.saves.cadence.emplace(plan.intervals, rank_.env.monotonic_ns());
   const MeshShape& shape = rank_.mesh.shape();
   parts_.saves.cadence->begin_epoch(
       {.history = parts_.failures,

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "runtime/train/ballot.h"
-#include "runtime/train/step_attempt.h"
+#include "runtime/train/worker_access.h"
 #include "tests/plan/planned_traffic.h"
 #include "tests/support/worker_rig.h"
 
