@@ -44,6 +44,9 @@ struct Made {
 };
 Made& made();
 
+// Returns the GPUs on which calls have made a context since the last time, a bit for each.
+std::uint64_t take_contexts();
+
 // The memory of the device from now on; returns what it had. From the environment: EMULATED_GPU_BYTES.
 std::size_t resize_device(std::size_t bytes);
 

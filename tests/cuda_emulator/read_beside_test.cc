@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -17,13 +18,14 @@ constexpr std::int64_t count = 1 << 14;
 constexpr std::size_t bytes = count * sizeof(float);
 
 struct Memory {
-  std::unique_ptr<Device> device = std::move(make_cuda_device({})).value();
+  std::unique_ptr<Device> device;
   OwnedMemory state = std::move(device->allocate(MemoryKind::device, bytes)).value();
   OwnedMemory other = std::move(device->allocate(MemoryKind::device, bytes)).value();
   OwnedMemory source = std::move(device->allocate(MemoryKind::host_visible, bytes)).value();
   std::vector<OwnedMemory> targets = {};
 
-  explicit Memory(int target_count) {
+  explicit Memory(int target_count, int ordinal = 0)
+      : device(std::move(make_cuda_device({.ordinal = ordinal})).value()) {
     for (std::int64_t i = 0; i < count; ++i) floats(source)[i] = static_cast<float>(i);
     for (int i = 0; i < target_count; ++i)
       targets.push_back(std::move(device->allocate(MemoryKind::host_visible, bytes)).value());
@@ -65,6 +67,24 @@ TEST(CudaReadBeside, SeveralThreadsReadAtATime) {
   }
   for (const OwnedMemory& target : memory.targets)
     EXPECT_EQ(std::memcmp(target.get(), memory.source.get(), bytes), 0);
+}
+
+// A context takes 0.5 GiB of a GPU, which belongs to another rank.
+TEST(CudaReadBeside, MakesNoContextOnTheFirstGpu) {
+  ::setenv("EMULATED_GPUS", "2", 1);
+  {
+    Memory memory(1, 1);
+    memory.add(memory.state);
+    const Device::Ticket updated = memory.device->ticket();
+    static_cast<void>(cuda_emulator::take_contexts());
+    std::jthread([&] {
+      EXPECT_TRUE(memory.device->read_beside(updated, memory.state_bytes(), memory.targets[0].get()));
+    }).join();
+    EXPECT_EQ(cuda_emulator::take_contexts(), 0b10U);
+    EXPECT_EQ(std::memcmp(memory.targets[0].get(), memory.source.get(), bytes), 0);
+  }
+  ::unsetenv("EMULATED_GPUS");
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);  // for the tests that follow on this thread
 }
 
 }  // namespace

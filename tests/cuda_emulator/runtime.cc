@@ -83,6 +83,14 @@ void allow_device_memory() {
 }
 
 thread_local cudaError_t last_error = cudaSuccess;
+// A thread that has named no GPU works with the first one.
+thread_local int chosen_gpu = 0;
+std::atomic<std::uint64_t> gpus_with_contexts{0};  // a bit for each
+
+// As the real runtime does in calls that need a context: makes one on the GPU of this thread.
+void need_context() {
+  gpus_with_contexts |= std::uint64_t{1} << chosen_gpu;
+}
 
 cudaError_t noted(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
@@ -150,6 +158,10 @@ struct EmulatedEvent {
 };
 
 namespace holdfast::cuda_emulator {
+
+std::uint64_t take_contexts() {
+  return gpus_with_contexts.exchange(0);
+}
 
 void enqueue(cudaStream_t stream, std::function<void()> task) {
   stream->push(std::move(task));
@@ -260,10 +272,13 @@ cudaError_t cudaSetDevice(int device) {
     refused();
     return noted(cudaErrorMemoryAllocation);
   }
-  return noted(device < device_count() && device != broken_device ? cudaSuccess : cudaErrorInvalidDevice);
+  if (device >= device_count() || device == broken_device) return noted(cudaErrorInvalidDevice);
+  chosen_gpu = device;
+  need_context();
+  return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = chosen_gpu;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
@@ -296,6 +311,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 cudaError_t cudaMalloc(void** target, std::size_t bytes) {
+  need_context();
   ++cuda_emulator::made().allocations;
   if (captured != nullptr) {
     captured->broken = true;
@@ -327,6 +343,7 @@ cudaError_t cudaFree(void* block) {
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  need_context();
   if (pinned_refusals > 0) {
     --pinned_refusals;
     return noted(cudaErrorMemoryAllocation);
@@ -340,6 +357,7 @@ cudaError_t cudaFreeHost(void* memory) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  need_context();
   *stream = new EmulatedStream;
   return cudaSuccess;
 }
@@ -348,6 +366,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  need_context();
   if (sticky_error != cudaSuccess) return sticky_error;
   return stream->idle() ? cudaSuccess : cudaErrorNotReady;
 }
@@ -361,6 +380,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  need_context();
   ++cuda_emulator::made().events;
   *event = new EmulatedEvent;
   return cudaSuccess;
@@ -371,6 +391,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  need_context();
   std::uint64_t count;
   {
     const std::lock_guard lock(event->mutex);
@@ -385,6 +406,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  need_context();
   if (captured != nullptr) {  // as in the capture mode of a thread
     captured->broken = true;
     return noted(cudaErrorStreamCaptureUnsupported);
@@ -430,12 +452,14 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
+  need_context();
   stream->push([=] {
     if (sticky_error == cudaSuccess) std::memcpy(target, source, bytes);
   });
   return sticky_error;
 }
 cudaError_t cudaMemsetAsync(void* target, int value, std::size_t bytes, cudaStream_t stream) {
+  need_context();
   stream->push([=] {
     if (sticky_error == cudaSuccess) std::memset(target, value, bytes);
   });

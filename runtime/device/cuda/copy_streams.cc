@@ -50,10 +50,8 @@ cudaError_t CopyStreams::take(Queue& queue) {
 // some 200 us.
 cudaError_t CopyStreams::copy_to_host(std::span<const std::byte> source, std::byte* target) {
   constexpr std::chrono::microseconds look_again(30);
-  // A thread that has not said so would make a context on the first GPU of the host.
-  cudaError_t error = cudaSetDevice(ordinal_);
   Queue queue;
-  if (error == cudaSuccess) error = take(queue);
+  cudaError_t error = take(queue);
   if (error != cudaSuccess) return error;
   error = cudaMemcpyAsync(target, source.data(), source.size(), cudaMemcpyDeviceToHost, queue.stream);
   if (error == cudaSuccess) error = cudaEventRecord(queue.event, queue.stream);

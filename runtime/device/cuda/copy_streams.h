@@ -10,11 +10,11 @@
 
 namespace holdfast::device {
 
-// Hands streams to copying threads. Any thread may call. The owner ends its copies before it destroys the
-// object.
+// Hands streams of one GPU to copying threads. Any thread that has named this GPU to CUDA (cudaSetDevice) may
+// call. The owner ends its copies before it destroys the object.
 class CopyStreams {
  public:
-  explicit CopyStreams(int ordinal) : ordinal_(ordinal) {}
+  CopyStreams() = default;
   ~CopyStreams();
   CopyStreams(const CopyStreams&) = delete;
   CopyStreams& operator=(const CopyStreams&) = delete;
@@ -34,7 +34,6 @@ class CopyStreams {
 
   cudaError_t take(Queue& queue);
 
-  const int ordinal_;
   std::mutex mutex_;
   std::vector<Queue> all_, idle_;
 };

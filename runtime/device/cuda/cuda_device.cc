@@ -57,7 +57,6 @@ class CudaDevice final : public Device {
         matmuls_(std::move(matmuls)),
         stream_(stream),
         context_(stream, *matmuls_),
-        copy_streams_(facts_.ordinal),
         memory_wait_(options.memory_wait),
         clock_(options.timed ? std::make_unique<OpClock>(options.timed) : nullptr),
         graphs_(options.graphs && !options.timed ? std::make_unique<Graphs>() : nullptr) {}
@@ -283,8 +282,11 @@ Result<OwnedMemory> CudaDevice::allocate(MemoryKind kind, std::uint64_t bytes) {
 
 bool CudaDevice::read_beside(Ticket after, std::span<const std::byte> source, std::byte* target) {
   constexpr std::chrono::microseconds look_again(50);
-  while (!reached(after)) std::this_thread::sleep_for(look_again);
-  const cudaError_t error = copy_streams_.copy_to_host(source, target);
+  // Before the first question about an event: a thread that has named no GPU would make a context on the first
+  // one of the host.
+  cudaError_t error = cudaSetDevice(facts_.ordinal);
+  while (error == cudaSuccess && !reached(after)) std::this_thread::sleep_for(look_again);
+  if (error == cudaSuccess) error = copy_streams_.copy_to_host(source, target);
   const std::lock_guard lock(mutex_);
   if (failure_ == cudaSuccess) failure_ = error;
   return failure_ == cudaSuccess;
