@@ -2,6 +2,8 @@
 // CUDA's headers, so that it is tested everywhere.
 #pragma once
 
+#include <string_view>
+
 namespace holdfast::device {
 
 enum class CudaErrorClass {
@@ -38,6 +40,29 @@ constexpr CudaErrorClass cuda_error_class(int code) {
       return CudaErrorClass::sticky;
     default:
       return CudaErrorClass::recoverable;
+  }
+}
+
+// Returns what a user can do about a code that says something about the machine rather than the program, as the
+// end of a sentence that begins with "; "; empty for all others.
+constexpr std::string_view remedy_of_cuda_error(int code) {
+  switch (code) {
+    case 46:  // cudaErrorDevicesUnavailable
+      return "; another process has this GPU for itself, or it waits for a reset: look at `nvidia-smi -q -d "
+             "COMPUTE,PAGE_RETIREMENT`, and end that process or reset the GPU";
+    case 802:  // cudaErrorSystemNotReady
+      return "; on a host with NVSwitch the fabric manager is not running or has another version than the "
+             "driver: "
+             "look at `systemctl status nvidia-fabricmanager`, and start it";
+    case 803:  // cudaErrorSystemDriverMismatch
+      return "; the driver of the kernel and that of the libraries are of different versions, as after an "
+             "update: "
+             "restart the host";
+    case 999:  // cudaErrorUnknown
+      return "; the driver gives no reason: look at `dmesg | grep -i -e nvrm -e xid`, and load the module "
+             "nvidia-uvm (`modprobe nvidia-uvm`) if it is not there";
+    default:
+      return "";
   }
 }
 

@@ -20,5 +20,15 @@ TEST(CudaErrorClass, Table) {
   }
 }
 
+TEST(CudaErrorRemedy, IsThereForThoseOfTheMachineAlone) {
+  for (int code = 0; code <= 1000; ++code) {
+    const std::string_view remedy = remedy_of_cuda_error(code);
+    const bool is_of_machine = code == 46 || code == 802 || code == 803 || code == 999;
+    EXPECT_EQ(remedy.starts_with("; "), is_of_machine) << code;
+    EXPECT_EQ(remedy.empty(), !is_of_machine) << code;
+  }
+  EXPECT_NE(remedy_of_cuda_error(802).find("nvidia-fabricmanager"), std::string_view::npos);
+}
+
 }  // namespace
 }  // namespace holdfast::test
