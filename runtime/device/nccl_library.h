@@ -72,6 +72,10 @@ class NcclLibrary {
   static constexpr int version_group_abort = 22203;
   // First version that accepts several ranks on one GPU, when share_gpus() states that.
   static constexpr int version_shared_gpus = 23003;
+  // First and last of the versions that may crash in a process which connects again after an abort, as every
+  // recovery in place does. Source: the list of supported versions in the README of NVIDIA's
+  // nvidia-resiliency-ext.
+  static constexpr int version_reconnect_broken_first = 22803, version_reconnect_broken_last = 22808;
 
   virtual ~NcclLibrary() = default;
   virtual int version() const = 0;  // 22809: 2.28.9

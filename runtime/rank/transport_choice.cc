@@ -48,6 +48,14 @@ std::string obstacle_to_nccl(std::span<const TransportMeans> ranks, const Sharin
                          rank_text(ranks, rank), nccl_version_text(means.nccl_version));
     }
   }
+  if (version >= NcclLibrary::version_reconnect_broken_first &&
+      version <= NcclLibrary::version_reconnect_broken_last) {
+    return fmt::format(
+        "NCCL {} may crash when ranks connect again after a death (so do {} to {}; install {} or newer)",
+        nccl_version_text(version), nccl_version_text(NcclLibrary::version_reconnect_broken_first),
+        nccl_version_text(NcclLibrary::version_reconnect_broken_last),
+        nccl_version_text(NcclLibrary::version_reconnect_broken_last + 1));
+  }
   if (sharing.ranks > 1 && version < NcclLibrary::version_shared_gpus) {
     return fmt::format("ranks {} and {} share a GPU, which NCCL {} refuses ({} is the first that takes them)",
                        sharing.first, sharing.second, nccl_version_text(version),
