@@ -69,13 +69,6 @@ void fault_in(std::span<std::byte> memory, int threads, const std::function<void
   work(true);
 }
 
-void fault_in_beside(std::span<std::byte> memory, const std::function<bool()>& is_cancelled) {
-  constexpr std::size_t bytes_at_once = std::size_t{1} << 20;  // a cancelling thread waits for it
-  for (std::size_t begin = 0; begin < memory.size() && !is_cancelled(); begin += bytes_at_once) {
-    if (!populate(memory.subspan(begin, std::min(bytes_at_once, memory.size() - begin)))) return;
-  }
-}
-
 MemorySource KeptMemory::source(KeptMemoryOptions options, MemorySource fresh) {
   reused_bytes_ = 0;
   return [this, options = std::move(options), fresh = std::move(fresh)](

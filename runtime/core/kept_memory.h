@@ -77,8 +77,5 @@ class KeptMemory {
 // Faults in the pages of private or shared memory for writing, by several threads, and keeps their content.
 // `progress` is that of KeptMemoryOptions.
 void fault_in(std::span<std::byte> memory, int threads, const std::function<void()>& progress = {});
-// Does the same on this thread for memory that others may write meanwhile, until `is_cancelled`, which is
-// called a few times a second, returns true. Does nothing where the system cannot (Linux before 5.14).
-void fault_in_beside(std::span<std::byte> memory, const std::function<bool()>& is_cancelled);
 
 }  // namespace holdfast::core

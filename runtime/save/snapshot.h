@@ -91,8 +91,9 @@ struct SnapshotCopy {
 
 // SnapshotMemory is the memory for the snapshots of a rank. With checkpoint.ram_every_steps it is three slots
 // in shared memory, which outlive the process: one is confirmed, one is filled, one is drained to disk. Two
-// slots are enough until a step of this epoch is confirmed, so the third is made only then: a start need not
-// wait for its pages, and after a RAM snapshot was resumed it is one of the slots that had to stay. Without
+// slots are enough until a step of this epoch is confirmed, so the third is made only then, and by a single rank
+// only when a snapshot finds none free: a start need not wait for its pages, and after a RAM snapshot was
+// resumed it is one of the slots that had to stay. Without
 // this key, and where some host has no room for the slots or would remove them at logout
 // (runtime/os/machine_facts.h), it is one slot of ordinary memory.
 class SnapshotMemory {

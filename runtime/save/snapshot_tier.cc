@@ -9,6 +9,7 @@
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
 #include "runtime/os/machine_facts.h"
+#include "runtime/rank/watch.h"
 
 namespace holdfast::save {
 
@@ -16,18 +17,18 @@ SnapshotTier::SnapshotTier(StateView& view, std::uint64_t writer) : view_(&view)
 
 void SnapshotTier::cancel() {
   cancelled_ = true;
-  prefault_.wait();               // takes as long as a few pages
   replication_.replicas.reset();  // does not wait for other ranks; its threads read slots
 }
 
 void SnapshotTier::finish_making_slots() {
   cancelled_ = true;  // no wait for room
   cleanup_.wait();
+  last_slot_.wait();
 }
 
 SnapshotTier::~SnapshotTier() {
   cancel();
-  cleanup_.wait();  // it uses the pool, to which all slots return
+  finish_making_slots();  // they use the pool, to which all slots return
   copy_job_.wait();
   snapshots_.clear();
   if (memory_.has_value() && view_->snapshots.slots() != nullptr) memory_->keep_in(*view_->snapshots.slots());
@@ -86,17 +87,13 @@ Result<void> SnapshotTier::make_replicas() {
   return {};
 }
 
-// Faults in the pages of the slots in the background. All slots are reserved, so this cannot fail; but a
-// start would wait for the pages, which the first snapshot is the first to need.
+// Faults in the pages of the slots, on all threads that will train: beside the steps a single thread would do it, and
+// hold up all that compute together. Pages that this process has had already take no time.
 void SnapshotTier::fault_in_slots() {
   std::vector<std::span<std::byte>> slots = memory_->slots();
   if (has_replicas()) std::ranges::copy(replication_.replicas->slots(), std::back_inserter(slots));
-  const auto work = [this, slots = std::move(slots)]() -> Result<std::monostate> {
-    view_->rank.env.lower_thread_priority();
-    for (const std::span<std::byte> slot : slots) fault_in_beside(slot, [this] { return cancelled_.load(); });
-    return std::monostate();
-  };
-  prefault_.start(view_->rank.env, "slot pages", work);
+  for (const std::span<std::byte> slot : slots)
+    fault_in(slot, view_->rank.host_threads(), [this] { mark(view_->rank.watch); });
 }
 
 std::optional<std::uint64_t> SnapshotTier::confirmed_step() const {
@@ -168,9 +165,9 @@ void SnapshotTier::vote(SaveVotes& votes) {
     wait_for_copy();
     copy_->stall_ns += view_->rank.env.monotonic_ns() - begin_ns;
   }
-  const bool has_last = cleanup_.finished() && memory_->slots().size() > snapshots_.size();
-  votes.last_slots = has_last ? 1 : 0;
-  votes.settling = cleanup_.finished() ? 0 : 1;
+  const bool settled = cleanup_.finished() && !is_making_slot();
+  votes.last_slots = settled && memory_->slots().size() > snapshots_.size() ? 1 : 0;
+  votes.settling = settled ? 0 : 1;
   if (is_sending() && replication_.replicas->finished())
     (replication_.replicas->succeeded() ? votes.replicated : votes.unreplicated) = 1;
 }
@@ -210,20 +207,36 @@ void SnapshotTier::confirm(const Snapshot& snapshot) {
   });
 }
 
-// Makes the missing slot. The slots of a step that was resumed are not needed any more, and one of them
-// becomes it.
+// Removes the slots of a step that was resumed, which are not needed any more; one of them becomes the missing slot.
+// Several ranks need that slot soon: a snapshot that is on its way to a buddy can be neither filled nor drained, and a
+// recovery in place that keeps one slot takes the others over. Roll-backs want older steps in RAM.
 Result<void> SnapshotTier::replace_older() {
-  Result<void> made;
-  if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->confirmed();
-  if (memory_->lacks_slot()) {
-    made = wait_for_room();
-    if (made.ok()) made = memory_->make_last(*view_, writer_);
-  }
-  if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->forget();
-  const Result<void> removed =
-      outcome_of(remove_snapshots(view_->rank.env, digest_of(view_->state.shm_run_id), writer_));
+  SlotPool* const slots = view_->snapshots.slots();
+  if (slots != nullptr) slots->confirmed();
+  const bool has_older = slots != nullptr && slots->unneeded_bytes() > 0;
+  const bool needs_it_soon =
+      view_->rank.communicator.size() > 1 || view_->rank.config.verdict.asks_for_rollbacks();
+  const Result<void> made = has_older || needs_it_soon ? make_last_slot() : Result<void>();
+  if (slots != nullptr) slots->forget();
+  HF_TRY_VOID(outcome_of(remove_snapshots(view_->rank.env, digest_of(view_->state.shm_run_id), writer_)));
+  return made;
+}
+
+Result<void> SnapshotTier::make_last_slot() {
+  if (!memory_->lacks_slot()) return {};
+  Result<void> made = wait_for_room();
+  if (made.ok()) made = memory_->make_last(*view_, writer_);
   if (!made.ok()) print_message("RAM snapshots go on with two slots: {}", made.error().message);
-  return made.ok() ? removed : made;
+  return made;
+}
+
+void SnapshotTier::want_slot() {
+  if (!outlives_process() || !cleanup_.finished() || last_slot_.started() || !memory_->lacks_slot()) return;
+  last_slot_.start(view_->rank.env, "last slot", [this]() -> Result<std::monostate> {
+    view_->rank.env.lower_thread_priority();
+    HF_TRY_VOID(make_last_slot());
+    return std::monostate();
+  });
 }
 
 // Waits until the host has room for the missing slot, because another rank may not have released its part of

@@ -74,6 +74,8 @@ class SnapshotTier {
   // Returns the oldest snapshot that is neither in `waiting`, nor being copied or sent, nor the newest
   // confirmed one in shared memory; null: no such snapshot. Equal on all ranks.
   Snapshot* free_snapshot(const std::vector<const Snapshot*>& waiting) const;
+  // Has the missing slot made beside the steps, because no snapshot is free; all ranks use it from a vote on.
+  void want_slot();
   // Returns the number of that snapshot's slot in the RAM tier, or of the oldest one that waits for the disk
   // where nothing else is free: its save is given up. None: no such slot, or no RAM tier.
   std::optional<int> unused_slot(const std::vector<const Snapshot*>& waiting) const;
@@ -115,6 +117,8 @@ class SnapshotTier {
   void confirm_newest();
   void confirm(const Snapshot& snapshot);
   Result<void> replace_older();
+  Result<void> make_last_slot();
+  bool is_making_slot() const { return last_slot_.started() && !last_slot_.finished(); }
   Result<void> wait_for_room();
   void begin_sending(const Snapshot& snapshot);
   Result<void> end_sending(const SaveVotes& sums);
@@ -129,9 +133,9 @@ class SnapshotTier {
   const Snapshot* confirmed_ = nullptr;  // newest confirmed snapshot, in shared memory
   bool is_settled_ = false;
   std::atomic<bool> cancelled_ = false;
-  BackgroundJob<std::monostate> cleanup_;  // removes snapshots of other starts; one becomes the last slot
+  BackgroundJob<std::monostate> cleanup_;  // removes snapshots of other starts; one may become the last slot
+  BackgroundJob<std::monostate> last_slot_;  // makes it where cleanup_ did not
   Replication replication_;
-  BackgroundJob<std::monostate> prefault_;  // faults in the pages of the slots during the first steps
 };
 
 }  // namespace holdfast::save

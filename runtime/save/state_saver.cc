@@ -33,6 +33,7 @@ Result<void> StateSaver::prepare() {
 
 Result<bool> StateSaver::begin(bool to_disk) {
   Snapshot* free = snapshots_.free_snapshot(disk_.snapshots());
+  if (free == nullptr) snapshots_.want_slot();
   if (!to_disk && (snapshots_.is_sending() || free == nullptr)) return false;
   const std::int64_t begin_ns = view_->rank.env.monotonic_ns();
   // The newest update has read the state before it, and the caller has asked what it found.

@@ -1,14 +1,13 @@
 #include "runtime/core/kept_memory.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 
 namespace holdfast::test {
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20, page_bytes = 4096;
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
 class KeptMemoryTest : public testing::Test {
  protected:
@@ -87,28 +86,6 @@ TEST(FaultIn, KeepsTheContent) {
   const std::span<std::byte> bytes(memory->get(), 40 * mib);
   bytes[20 * mib] = std::byte{9};
   fault_in(bytes, 3);
-  EXPECT_EQ(bytes[20 * mib], std::byte{9});
-  EXPECT_EQ(bytes[39 * mib], std::byte{0});
-}
-
-TEST(FaultIn, BesideOthersUntilItIsCancelled) {
-  const Result<OwnedMemory> memory = host_memory(MemoryKind::device, 40 * mib);
-  ASSERT_TRUE(memory.ok());
-  const std::span<std::byte> bytes(memory->get(), 40 * mib);
-  bytes[20 * mib] = std::byte{9};
-  const auto is_there = [&](std::size_t at) {
-    unsigned char state = 0;
-    EXPECT_EQ(mincore(bytes.data() + at / page_bytes * page_bytes, page_bytes, &state), 0);
-    return (state & 1) != 0;
-  };
-  int asked = 0;
-  fault_in_beside(bytes, [&] { return ++asked > 2; });
-  if (asked == 1) GTEST_SKIP() << "the system has no MADV_POPULATE_WRITE";
-  EXPECT_EQ(asked, 3);
-  EXPECT_TRUE(is_there(mib));
-  EXPECT_FALSE(is_there(39 * mib));
-  fault_in_beside(bytes, [] { return false; });
-  EXPECT_TRUE(is_there(39 * mib));
   EXPECT_EQ(bytes[20 * mib], std::byte{9});
   EXPECT_EQ(bytes[39 * mib], std::byte{0});
 }

@@ -85,6 +85,22 @@ TEST_F(RamResumeTest, NeedsNoCheckpoint) {
   EXPECT_EQ(digest("early"), end);
 }
 
+// The memory of a third slot, and the time for its pages, are for runs that need it: whose disk is still busy with one
+// snapshot when another is to be made beside the confirmed one.
+TEST_F(RamResumeTest, AThirdSlotIsMadeWhereNoneIsFree) {
+  const std::string end = reference();
+  const auto slots = [this](const std::string& run) {
+    return snapshot_names(posix_env(), digest_of_run(run)).size();
+  };
+  const std::vector<std::string> saves = {"checkpoint.every_steps=4"};
+  train_until(19, {.run = "two", .overrides = {"checkpoint.every_steps=0"}});
+  EXPECT_EQ(slots("two"), 2U);
+  train_until(19, {.run = "three", .overrides = saves, .faults = "save.before_shard=sleep:300"});
+  EXPECT_EQ(slots("three"), 3U);
+  EXPECT_EQ(resume({.run = "three", .overrides = saves}), "ram 18");
+  EXPECT_EQ(digest("three"), end);
+}
+
 TEST_F(RamResumeTest, GoesOnFromASnapshotThatWasDueByMeasurement) {
   const std::string end = reference();
   const std::vector<std::string> automatic = {"checkpoint.ram_every_steps=auto"};
@@ -280,11 +296,13 @@ TEST_F(RamResumeTest, AWeightThatChangedBeforeItWasCopiedIsFound) {
     const std::string run = fmt::format("{}-{}-{}", each.precision, each.memory, fmt::join(each.hosts, ""));
     SCOPED_TRACE(run);
     ASSERT_EQ(train({.run = "undisturbed-" + run, .overrides = {precision}}).code, ExitCode::done);
-    Launch launch{.run = run,
-                  .ranks = 2,
-                  .overrides = {"checkpoint.every_steps=5", "checkpoint.replicas=off", precision},
-                  .hosts = {"a", each.hosts.size() == 1 ? "a" : "b"},
-                  .faults = fmt::format("step.end@8:1=flip:{}:22:7,step.begin@9=sleep:300", each.memory)};
+    Launch launch{
+        .run = run,
+        .ranks = 2,
+        .overrides = {"checkpoint.every_steps=5", "checkpoint.replicas=off", precision},
+        .hosts = {"a", each.hosts.size() == 1 ? "a" : "b"},
+        .faults = fmt::format("step.begin@8=sleep:300,step.end@8:1=flip:{}:22:7,step.begin@9=sleep:300",
+                              each.memory)};  // a slot is free in step 8, and sealed in step 9
     train_until(9, launch);
     launch.faults.clear();
     launch.hosts = each.hosts;
