@@ -40,14 +40,19 @@ LLAMA_8B = Model("llama-8b", {"preset": "llama-8b"}, 1, 8192, (*BF16, "--trainin
 REAL_MODELS = {
     "gpt2": GPT2,
     "gpt2-accumulated": replace(GPT2, name="gpt2-124m-x8", settings=BF16 + accumulated(8), warmup=2, steps=8),
+    "gpt2-small": replace(GPT2, name="gpt2-124m-small", batch=4, asked=""),
+    "gpt2-default": replace(GPT2, name="gpt2-124m-default", settings=("--training.precision=bf16",), warmup=2, steps=8, asked=""),
     "llama-1b": Model("llama-1b", {"preset": "llama-1b"}, 8, 1024, BF16 + accumulated(16), warmup=2, steps=6, asked="71.7 K"),
     "llama-8b": replace(LLAMA_8B, smaller=replace(LLAMA_8B, length=4096, asked="")),
     "gpt2-1558m": Model("gpt2-1558m", {"preset": "gpt2-1558m"}, 8, 1024, BF16 + accumulated(16), warmup=2, steps=5,
                         asked="51.5 K"),
 }
-# fp32 beside the CPU: small batches, because the CPU computes them too.
-REAL_PARITY = [Model("gpt2-124m", {"preset": "gpt2-124m"}, 2, 256, ("--training.precision=fp32", "--parallel.lanes=1"), steps=10),
-               Model("llama-110m", {"preset": "llama-110m"}, 2, 256, ("--training.precision=fp32", "--parallel.lanes=1"), steps=10)]
+# Beside the CPU: small batches, because the CPU computes them too.
+REAL_PARITY = {
+    "bf16": [Model("gpt2-124m", {"preset": "gpt2-124m"}, 2, 256, BF16, warmup=0, steps=20)],
+    "fp32": [Model(name, {"preset": name}, 2, 256, ("--training.precision=fp32", "--parallel.lanes=1"), steps=10)
+             for name in ("gpt2-124m", "llama-110m")],
+}
 
 TOY_GPT2 = {"style": "gpt2", "layers": 1, "heads": 1, "width": 64, "vocabulary": 256}
 TOY_LLAMA = {"style": "llama", "layers": 1, "heads": 2, "kv_heads": 1, "width": 64, "feed_forward": 64, "vocabulary": 256}
@@ -61,12 +66,15 @@ def toy(name, section, settings=()):
 TOY_MODELS = {
     "gpt2": toy("gpt2-toy", TOY_GPT2),
     "gpt2-accumulated": toy("gpt2-toy-x2", TOY_GPT2, accumulated(2)),
+    "gpt2-small": toy("gpt2-toy-small", TOY_GPT2),
+    "gpt2-default": replace(toy("gpt2-toy-default", TOY_GPT2), settings=("--training.precision=bf16",)),
     "llama-1b": toy("llama-toy", TOY_LLAMA),
     "llama-8b": replace(toy("llama-toy-recompute", TOY_TOO_LARGE),
                         smaller=toy("llama-toy-recompute", TOY_LLAMA, ("--training.recompute=full",))),
     "gpt2-1558m": toy("gpt2-toy-x2-again", TOY_GPT2, accumulated(2)),
 }
-TOY_PARITY = [replace(toy("gpt2-toy", TOY_GPT2), settings=("--training.precision=fp32", "--parallel.lanes=1"))]
+TOY_PARITY = {"bf16": [toy("gpt2-toy", TOY_GPT2)],
+              "fp32": [replace(toy("gpt2-toy", TOY_GPT2), settings=("--training.precision=fp32", "--parallel.lanes=1"))]}
 
 # Tests that go first: every tensor-core kernel, the products, both norms, and what has the longest sums.
 SMOKE = ["matmul.cublaslt", "attention_forward.cuda*", "attention_backward.cuda*", "layernorm_forward.cuda",
@@ -108,7 +116,7 @@ TOY_DRILL = Drill(Model("drill", {"style": "gpt2", "layers": 1, "heads": 1, "wid
 class Sizes:
     emulated: bool
     models: dict
-    parity: list
+    parity: dict               # by precision
     drill: Drill
     tokens: int                # of the data
     bench: str                 # --sizes of `holdfast bench op`
@@ -119,6 +127,7 @@ class Sizes:
     sanitizer_filter: str
     stall: Model               # whose snapshots and saves are timed
     stall_every: int
+    default_lanes: int = 8     # parallel.lanes where a config has none
     dtypes: tuple = ("bf16", "fp32")
     ops: tuple = OPS
     # (op, its kernels as a regular expression, which of its shapes and implementations)

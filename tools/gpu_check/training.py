@@ -149,49 +149,95 @@ def twice(session, record):
     record["bits"] = bits_of(runs[0])
 
 
+def beside_each_other(session, record, model, cases, count=None):
+    """{name: (figures, step events)} of runs of a model in one call, each with settings of its own; their table, and the ms of a
+    step of each in the record."""
+    runs, rows = {}, [ROW_TITLES]
+    for number, (name, settings) in enumerate(cases.items()):
+        runs[name] = train(session, f"{session.item}-{number}", model, settings, count or model.warmup + 10)
+        record.setdefault("step_ms", {})[name] = runs[name][0]["step_ms"]
+        rows.append(row(model, runs[name][0], name))
+    session.show(table(rows))
+    return runs
+
+
 def head_rows(session, record):
     """ms of a step for several sizes of a chunk of the LM head. Its sum of gradients has another order: no bits are compared."""
     model = session.sizes.models["gpt2"]
-    rows, times = [ROW_TITLES], record.setdefault("step_ms_by_rows", {})
-    for count in session.sizes.head_rows:
-        figures, _ = train(session, f"head-rows-{count}", model, [f"--training.head_rows={count}"], model.warmup + 10)
-        times[str(count)] = figures["step_ms"]
-        rows.append(row(model, figures, f"head_rows={count}"))
-    session.show(table(rows))
-    ends = session.sizes.head_rows[0], session.sizes.head_rows[-1]
+    cases = {f"head_rows={count}": [f"--training.head_rows={count}"] for count in session.sizes.head_rows}
+    runs = beside_each_other(session, record, model, cases)
+    smallest, *_, largest = cases
     predictions.compare_saving(session, record, model, "ms saved by the largest chunk instead of the smallest",
-                               [[f"--training.head_rows={count}"] for count in ends], times[str(ends[0])] - times[str(ends[1])])
+                               [cases[smallest], cases[largest]], runs[smallest][0]["step_ms"] - runs[largest][0]["step_ms"])
 
 
-def graphs(session, record):
-    """CUDA graphs change the time of a step and no bit."""
+def graphs(key, least_ms, most_ms):
+    """CUDA graphs change the time of a step and no bit. They are predicted to save so many ms."""
+    def run(session, record):
+        model = session.sizes.models[key]
+        cases = {f"cuda_graphs={setting}": [f"--training.cuda_graphs={setting}"] for setting in ("false", "true")}
+        without, beside = beside_each_other(session, record, model, cases).values()
+        expect_same_bits(record, "without and with graphs", without[1], beside[1])
+        saved_ms = without[0]["step_ms"] - beside[0]["step_ms"]
+        record.setdefault("found", []).append(f"graphs save {saved_ms:.2f} of {without[0]['step_ms']:.2f} ms of a step")
+        if not session.sizes.emulated:
+            predictions.compare(record, "ms saved by graphs", saved_ms, least_ms, most_ms)
+    return run
+
+
+SAVES = ["--checkpoint.every_steps=auto", "--checkpoint.ram_every_steps=auto"]
+NO_TOLERANCE = ["--watchdog.guard=false", "--verdict.preset=off"]
+
+
+def cost_of(record, what, dearer, cheaper):
+    """How much longer the steps of one run take than those of another, in percent, as a sentence of the record."""
+    percent = 100 * (dearer["step_ms"] / cheaper["step_ms"] - 1)
+    record.setdefault("cost_percent", {})[what] = percent
+    record.setdefault("found", []).append(f"{what}: {percent:+.2f} %")
+
+
+def default_config(session, record):
+    """A run as a user starts it, with its lanes and its saves; the same without saves; and the same tokens in one lane. Saves change
+    no bit; lanes do."""
+    model = session.sizes.models["gpt2-default"]
+    lanes = session.sizes.default_lanes
+    cases = {"as a user starts it": SAVES, "without saves": [],
+             "one lane": ["--parallel.lanes=1", f"--training.microbatches_per_lane={lanes}"]}
+    default, unsaved, one_lane = beside_each_other(session, record, model, cases, model.warmup + model.steps).values()
+    expect_same_bits(record, "with and without saves", default[1], unsaved[1])
+    cost_of(record, "saves", default[0], unsaved[0])
+    cost_of(record, f"{lanes} lanes instead of one", unsaved[0], one_lane[0])
+
+
+def tolerance(session, record):
+    """All of fault tolerance beside none, in the order none, all, all, none, so that a clock that drifts counts for nothing."""
     model = session.sizes.models["gpt2"]
-    runs, rows = {}, [ROW_TITLES]
-    for setting in ("false", "true"):
-        figures, runs[setting] = train(session, f"graphs-{setting}", model, [f"--training.cuda_graphs={setting}"],
-                                       model.warmup + 10)
-        record[f"step_ms_graphs_{setting}"] = figures["step_ms"]
-        rows.append(row(model, figures, f"cuda_graphs={setting}"))
-    session.show(table(rows))
-    expect_same_bits(record, "without and with graphs", runs["false"], runs["true"])
-    if not session.sizes.emulated:
-        predictions.compare(record, "ms saved by graphs", record["step_ms_graphs_false"] - record["step_ms_graphs_true"], -0.5, 4)
+    cases = {"none": NO_TOLERANCE, "all": SAVES, "all, again": SAVES, "none, again": NO_TOLERANCE}
+    runs = beside_each_other(session, record, model, cases, model.warmup + model.steps)
+    expect_same_bits(record, "none and all", runs["none"][1], runs["all"][1])
+    for kind in ("none", "all"):
+        cost_of(record, f"{kind}, beside itself", runs[f"{kind}, again"][0], runs[kind][0])
+    sums = {kind: {"step_ms": runs[kind][0]["step_ms"] + runs[f"{kind}, again"][0]["step_ms"]} for kind in ("none", "all")}
+    cost_of(record, "all of fault tolerance", sums["all"], sums["none"])
 
 
-FARTHEST_FROM_CPU = 1e-3
+# Of a loss from the CPU's, relative. In bf16 products are rounded after sums of other orders.
+FARTHEST_FROM_CPU = {"fp32": 1e-3, "bf16": 5e-3}
 
 
-def parity(session, record):
-    """fp32 losses on the GPU are those of the CPU, whose models are held to PyTorch's by the tests."""
-    for model in session.sizes.parity:
-        count = model.warmup + model.steps
-        found = {}
-        for device in ("cuda", "cpu"):
-            run = session.train_for_steps(f"parity-{model.name}-{device}", model, (), count, device)
-            found[device] = losses_of(f"{model.name} on {device}", run.steps)
-        farthest = max(abs(a - b) / abs(b) for a, b in zip(found["cuda"], found["cpu"]))
-        record[model.name] = {"losses": found["cuda"], "cpu_losses": found["cpu"], "farthest_relative": farthest}
-        record.setdefault("found", []).append(f"{model.name}: {count} losses are at most {farthest:.1e} away from the CPU's")
-        if farthest > FARTHEST_FROM_CPU:
-            raise Failure(f"{model.name}: losses on the GPU are up to {farthest:.1e} away from the CPU's, expected at most "
-                          f"{FARTHEST_FROM_CPU:.0e}")
+def parity(precision):
+    """Losses on the GPU are those of the CPU, whose models are held to PyTorch's by the tests."""
+    def run(session, record):
+        for model in session.sizes.parity[precision]:
+            count = model.warmup + model.steps
+            found = {}
+            for device in ("cuda", "cpu"):
+                run = session.train_for_steps(f"parity-{model.name}-{device}", model, (), count, device)
+                found[device] = losses_of(f"{model.name} on {device}", run.steps)
+            farthest = max(abs(a - b) / abs(b) for a, b in zip(found["cuda"], found["cpu"]))
+            record[model.name] = {"losses": found["cuda"], "cpu_losses": found["cpu"], "farthest_relative": farthest}
+            record.setdefault("found", []).append(f"{model.name}: {count} losses are at most {farthest:.1e} away from the CPU's")
+            if farthest > FARTHEST_FROM_CPU[precision]:
+                raise Failure(f"{model.name}: losses on the GPU are up to {farthest:.1e} away from the CPU's, expected at most "
+                              f"{FARTHEST_FROM_CPU[precision]:.0e}")
+    return run
