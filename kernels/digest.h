@@ -39,6 +39,7 @@ static_assert(sizeof(DigestWords) == 32 && alignof(DigestWords) == 8, "it travel
 // Computes the digest of `count` elements of any dtype, aligned to their size.
 struct TensorDigest {
   static constexpr OpId id = OpId::digest;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   const void* values = nullptr;
   DType dtype = DType::fp32;
   std::int64_t count = 0;

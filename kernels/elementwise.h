@@ -12,6 +12,7 @@ namespace holdfast::kernels {
 
 struct Add {  // y = a + b, rounded once; y may be a or b
   static constexpr OpId id = OpId::add;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   const void* a = nullptr;
   const void* b = nullptr;
   void* y = nullptr;
@@ -31,6 +32,7 @@ void reference(const Add& op);
 // pass over memory.
 struct Accumulate {
   static constexpr OpId id = OpId::accumulate;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   float* target = nullptr;
   const float* source = nullptr;
   std::int64_t count = 0;
@@ -49,6 +51,7 @@ void reference(const Accumulate& op);
 
 struct Cast {  // fp32 -> bf16, round to nearest even
   static constexpr OpId id = OpId::cast;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   const float* source = nullptr;
   BFloat16* target = nullptr;
   std::int64_t count = 0;
@@ -62,6 +65,7 @@ void reference(const Cast& op);
 
 struct FillZero {
   static constexpr OpId id = OpId::fill_zero;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   void* target = nullptr;
   std::int64_t bytes = 0;
   static constexpr const char* shape = "{bytes} bytes";
@@ -73,6 +77,7 @@ void reference(const FillZero& op);
 
 struct Copy {
   static constexpr OpId id = OpId::copy;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   const void* source = nullptr;
   void* target = nullptr;
   std::int64_t bytes = 0;

@@ -20,10 +20,11 @@ constexpr std::int64_t positions_read(const auto& op) {
 
 struct EmbeddingForward {
   static constexpr OpId id = OpId::embedding_forward;
-  const std::int32_t* tokens = nullptr;  // (rows), each in [0, vocabulary)
-  const void* table = nullptr;           // dtype; (vocabulary, width), or (token_count, width)
-  const void* positions = nullptr;       // dtype; (>= sequence_length, width), or null
-  void* x = nullptr;                     // dtype; (rows, width)
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
+  const std::int32_t* tokens = nullptr;          // (rows), each in [0, vocabulary)
+  const void* table = nullptr;                   // dtype; (vocabulary, width), or (token_count, width)
+  const void* positions = nullptr;               // dtype; (>= sequence_length, width), or null
+  void* x = nullptr;                             // dtype; (rows, width)
   std::int64_t rows = 0, width = 0, sequence_length = 0;
   std::int64_t first_token = 0, token_count = 0;  // of a slice; no tokens: the whole table
   DType dtype = DType::fp32;
@@ -44,6 +45,7 @@ void reference(const EmbeddingForward& op);
 // a lane.
 struct EmbeddingBackward {
   static constexpr OpId id = OpId::embedding_backward;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   const std::int32_t* tokens = nullptr;
   const void* dx = nullptr;             // dtype; (rows, width)
   float* table_gradient = nullptr;      // (vocabulary, width) or (token_count, width), added to

@@ -37,7 +37,8 @@ struct AdamWTensor {
 // or not. The digests of the gradient are those that the op left which took its norm. The copy is not covered.
 struct AdamW {
   static constexpr OpId id = OpId::adamw;
-  const AdamWTensor* tensors = nullptr;  // device memory
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
+  const AdamWTensor* tensors = nullptr;          // device memory
   std::int64_t tensor_count = 0;
   std::int64_t block_count = 0;  // of all tensors
   float learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0;
@@ -79,7 +80,8 @@ void reference(const AdamW& op);
 // they were zeros.
 struct OptimizerDigest {
   static constexpr OpId id = OpId::optimizer_digest;
-  const AdamWTensor* tensors = nullptr;  // device memory; their gradients and copies are not used
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
+  const AdamWTensor* tensors = nullptr;          // device memory; their gradients and copies are not used
   std::int64_t tensor_count = 0;
   // Range of blocks, counted over all tensors of the table.
   std::int64_t first_block = 0, block_count = 0;
@@ -114,6 +116,7 @@ void reference(const OptimizerDigest& op);
 // (kernels/state_digest.h, of one array).
 struct SquareSum {
   static constexpr OpId id = OpId::square_sum;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   const float* values = nullptr;
   std::int64_t count = 0;
   double* sums = nullptr;

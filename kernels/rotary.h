@@ -12,6 +12,7 @@ namespace holdfast::kernels {
 
 struct Rotary {
   static constexpr OpId id = OpId::rotary;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   void* x = nullptr;              // dtype; (rows, row_stride), the rotated heads come first in a row
   const float* cosine = nullptr;  // (sequence_length, head_size / 2)
   const float* sine = nullptr;

@@ -14,6 +14,7 @@ namespace holdfast::kernels {
 // Computes y = tree (+ bias), rounded to fp32 after every addition and to dtype once, at the end.
 struct TreeSum {
   static constexpr OpId id = OpId::tree_sum;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   static constexpr int parts_max = 16;
   const float* parts[parts_max] = {};  // each (rows, columns)
   int part_count = 0;                  // a power of two

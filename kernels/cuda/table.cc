@@ -6,6 +6,7 @@
 #include "kernels/cuda/lists.h"
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/visit_op.h"
 
 namespace holdfast::kernels::cuda {
 
@@ -30,42 +31,25 @@ constexpr Function prepare_of(OpId op) {
   }
 }
 
-// Returns whether the kernel rounds the same operations in the same order as the CPU's.
-constexpr bool has_bits_of_cpu(OpId op) {
-  switch (op) {
-    case OpId::embedding_forward:
-    case OpId::embedding_backward:
-    case OpId::rotary:
-    case OpId::adamw:
-    case OpId::square_sum:
-    case OpId::add:
-    case OpId::accumulate:
-    case OpId::tree_sum:
-    case OpId::cast:
-    case OpId::fill_zero:
-    case OpId::copy:
-    case OpId::digest:
-    case OpId::optimizer_digest:
-      return true;
-    default:
-      return false;
-  }
-}
-
-constexpr Implementation kernel(OpId op, Function run) {
+// A contract says has_bits_of_cpu where the kernel rounds the same operations in the same order as the CPU's.
+template <typename Op>
+constexpr Implementation kernel(Function run) {
   Implementation result;
-  result.op = op;
+  result.op = Op::id;
   result.name = "cuda";
   result.what = "own kernel (kernels/cuda)";
-  result.same_bits_as_portable = has_bits_of_cpu(op);
-  result.cuda_prepare = prepare_of(op);
+  result.same_bits_as_portable = requires {
+    Op::has_bits_of_cpu;
+  };
+  result.cuda_prepare = prepare_of(Op::id);
   result.cuda_run = run;
   return result;
 }
 
 // Describes a kernel for bf16 that uses tensor cores.
-constexpr Implementation mma_kernel(OpId op, Function run, bool (*supports)(const void* arguments)) {
-  Implementation result = kernel(op, run);
+template <typename Op>
+constexpr Implementation mma_kernel(Function run, bool (*supports)(const void* arguments)) {
+  Implementation result = kernel<Op>(run);
   result.name = "cuda_mma";
   result.what = "own kernel by tensor cores, probabilities rounded to bf16 (kernels/cuda)";
   result.preference = 1;
@@ -75,7 +59,7 @@ constexpr Implementation mma_kernel(OpId op, Function run, bool (*supports)(cons
 }
 
 constexpr Implementation cublaslt_matmul() {
-  Implementation result = kernel(OpId::matmul, run_cublaslt_matmul);
+  Implementation result = kernel<Matmul>(run_cublaslt_matmul);
   result.name = "cublaslt";
   result.what = "one algorithm per shape by cuBLASLt; the own kernel where it has none";
   result.library = matmul_library;
@@ -84,12 +68,11 @@ constexpr Implementation cublaslt_matmul() {
 }
 
 // Lists the kernels in order: of those with equal preference, the first is chosen.
-#define HF_KERNEL(op, contract, op_class) kernel(OpId::op, run_##op),
+#define HF_KERNEL(op, contract, op_class) kernel<contract>(run_##op),
 constexpr Implementation implementations[] = {
     cublaslt_matmul(),
-    HF_OPS(HF_KERNEL)
-        mma_kernel(OpId::attention_forward, run_attention_forward_mma, supports_attention_forward_mma),
-    mma_kernel(OpId::attention_backward, run_attention_backward_mma, supports_attention_backward_mma)};
+    HF_OPS(HF_KERNEL) mma_kernel<AttentionForward>(run_attention_forward_mma, supports_attention_forward_mma),
+    mma_kernel<AttentionBackward>(run_attention_backward_mma, supports_attention_backward_mma)};
 
 std::vector<ImplementationList> all_lists() {
   std::vector<ImplementationList> lists = {

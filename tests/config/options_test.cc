@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "kernels/op.h"
 #include "runtime/config/option_value.h"
 
 namespace holdfast::test {
@@ -14,11 +15,17 @@ namespace {
 
 std::string surface() {
   constexpr std::array<std::string_view, 3> effects = {"safe", "numeric", "forbidden"};
-  std::string text;
+  std::set<std::string_view> of_ops;
+  for (const char* op : kernels::op_names) of_ops.insert(op);
+  std::string text, last;
   for (const Option& option : option_registry()) {
-    text += fmt::format("{}: {}; {}; {}\n", option.key, type_text(option),
-                        option.required ? "required" : default_text(option),
-                        effects[static_cast<std::size_t>(option.effect)]);
+    const bool is_of_op = option.key.starts_with("kernels.") && of_ops.contains(option.key.substr(8));
+    const std::string line =
+        fmt::format("{}: {}; {}; {}\n", is_of_op ? "kernels.OP" : option.key, type_text(option),
+                    option.required ? "required" : default_text(option),
+                    effects[static_cast<std::size_t>(option.effect)]);
+    if (line != last) text += line;
+    last = line;
   }
   return text;
 }
