@@ -52,12 +52,10 @@ constexpr std::string_view remedy_of_cuda_error(int code) {
              "COMPUTE,PAGE_RETIREMENT`, and end that process or reset the GPU";
     case 802:  // cudaErrorSystemNotReady
       return "; on a host with NVSwitch the fabric manager is not running or has another version than the "
-             "driver: "
-             "look at `systemctl status nvidia-fabricmanager`, and start it";
+             "driver: look at `systemctl status nvidia-fabricmanager`, and start it";
     case 803:  // cudaErrorSystemDriverMismatch
       return "; the driver of the kernel and that of the libraries are of different versions, as after an "
-             "update: "
-             "restart the host";
+             "update: restart the host";
     case 999:  // cudaErrorUnknown
       return "; the driver gives no reason: look at `dmesg | grep -i -e nvrm -e xid`, and load the module "
              "nvidia-uvm (`modprobe nvidia-uvm`) if it is not there";

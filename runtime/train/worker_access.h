@@ -1,5 +1,5 @@
-// What the checks of hardware see of a worker and do with it: the state that it holds, what its last update found in it,
-// and whether that update was the one that its step has.
+// Shows a worker to the checks of hardware: the state that it holds, what its last update found in it, and whether that
+// update was the one that its step has.
 #pragma once
 
 #include <cstdint>

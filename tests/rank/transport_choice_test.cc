@@ -53,16 +53,14 @@ std::vector<Choice> choices() {
        false,
        1,
        "pinned host memory, because NCCL 2.28.3 may crash when ranks connect again after a death (so do "
-       "2.28.3 "
-       "to 2.28.8; install 2.28.9 or newer)",
+       "2.28.3 to 2.28.8; install 2.28.9 or newer)",
        "but NCCL 2.28.3 may crash"},
       {"the last that crashes when it connects again",
        {gpu_rank("a", 22808), gpu_rank("b", 22808)},
        false,
        1,
        "pinned host memory, because NCCL 2.28.8 may crash when ranks connect again after a death (so do "
-       "2.28.3 "
-       "to 2.28.8; install 2.28.9 or newer)",
+       "2.28.3 to 2.28.8; install 2.28.9 or newer)",
        "but NCCL 2.28.8 may crash"},
       {"a shared GPU and an old NCCL",
        {gpu_rank("a", nccl_2_28), gpu_rank("b", nccl_2_28), gpu_rank("b", nccl_2_28)},
