@@ -41,6 +41,7 @@ REAL_MODELS = {
     "gpt2": GPT2,
     "gpt2-accumulated": replace(GPT2, name="gpt2-124m-x8", settings=BF16 + accumulated(8), warmup=2, steps=8),
     "gpt2-small": replace(GPT2, name="gpt2-124m-small", batch=4, asked=""),
+    "gpt2-settled": replace(GPT2, name="gpt2-124m-settled", warmup=40, steps=120, asked=""),
     "gpt2-default": replace(GPT2, name="gpt2-124m-default", settings=("--training.precision=bf16",), warmup=2, steps=8, asked=""),
     "llama-1b": Model("llama-1b", {"preset": "llama-1b"}, 8, 1024, BF16 + accumulated(16), warmup=2, steps=6, asked="71.7 K"),
     "llama-8b": replace(LLAMA_8B, smaller=replace(LLAMA_8B, length=4096, asked="")),
@@ -67,6 +68,7 @@ TOY_MODELS = {
     "gpt2": toy("gpt2-toy", TOY_GPT2),
     "gpt2-accumulated": toy("gpt2-toy-x2", TOY_GPT2, accumulated(2)),
     "gpt2-small": toy("gpt2-toy-small", TOY_GPT2),
+    "gpt2-settled": toy("gpt2-toy-settled", TOY_GPT2),
     "gpt2-default": replace(toy("gpt2-toy-default", TOY_GPT2), settings=("--training.precision=bf16",)),
     "llama-1b": toy("llama-toy", TOY_LLAMA),
     "llama-8b": replace(toy("llama-toy-recompute", TOY_TOO_LARGE),
@@ -127,7 +129,6 @@ class Sizes:
     sanitizer_filter: str
     stall: Model               # whose snapshots and saves are timed
     stall_every: int
-    default_lanes: int = 8     # parallel.lanes where a config has none
     dtypes: tuple = ("bf16", "fp32")
     ops: tuple = OPS
     # (op, its kernels as a regular expression, which of its shapes and implementations)
