@@ -11,31 +11,13 @@
 //   step.before_reduce@7=gpu_trap    breaks the rank's GPU by a kernel; others: `gpu_endless`, and
 //                                    `gpu_illegal_address`; at points of a step alone
 // Actions that make numbers wrong instead of ending something, at points of a step alone (and of memory at
-// reduce.received):
-//   step.begin@3:1=flip:weights:22:5 flips bit 22 of element 5 of the memory `weights` of rank 1. Memories:
-//                                    `weights`, `moment1`, `moment2` (what the rank owns), `parameters` (what
-//                                    its model computes with), `gradients`, `activations` and `run_state` (element 0 is
-//                                    the step, 1 the position in the data, 2 the digest of the losses); bit
-//                                    and element that are left out are drawn from the hit and the rank. Bits
-//                                    count modulo the size of an element, elements modulo their number
-//   step.before_reduce@3=nan:gradients:5  writes a quiet NaN into the element
-//   step.begin@3=flips:moment1:4     flips four bits of one number, which are drawn
-//   step.begin@3=flip_run:weights:22:64:32  flips bit 22 of 64 numbers, each 32 elements after the one before; the
-//                                    run ends with the memory
-//   step.begin@3=stuck_at_1:weights:22:512  makes bit 22 of 512 numbers one after another a 1; `stuck_at_0`: a 0.
-//                                    What is so already stays as it is. Of all three the element may follow, as
-//                                    that of the first number
-//   step.begin@3=wrong_product       the next matrix product of the rank has an error in one tile of 16 x 16;
-//                                    `wrong_product_always`: and every later one of that shape. On a
-//                                    CPU alone
+// reduce.received). docs/testing.md ("Wrong numbers on purpose") has each of them and each memory, with its points:
+//   step.begin@3:1=flip:weights:22:5 flips bit 22 of element 5 of the memory `weights` of rank 1. Bits count modulo
+//                                    the size of an element, elements modulo their number; drawn from the hit
+//                                    and the rank where left out
+//   step.begin@3=wrong_product       the next matrix product of the rank has an error in one tile of 16 x 16
 //   step.before_update@3=scale_rate:1000  multiplies the learning rate of this update on the rank
-// `gradients` are those of the lane at step.before_reduce, before any of them is sent (where buckets share
-// memory, optimizer.shard_gradients, they may have been sent), and the owned sums over all lanes, whose norm
-// is already known, at step.before_vote, step.after_vote and step.before_update. At reduce.received, which is passed
-// for each bucket of a lane that arrives from another rank, they are what has arrived. `activations` belong to
-// step.before_backward: the output of the stage with the head, the input of the others. At step.begin and
-// step.end a change of weights or parameters first waits until all parameters have arrived; at
-// step.before_gather changed weights of an fp32 run reach all ranks.
+// At step.begin and step.end a change of weights or parameters first waits until all parameters have arrived.
 // Actions that fail a call of storage, at data.read (each read of a sample), load.read (each time a rank verifies or
 // reads a checkpoint, or its shard of one), save.before_shard (each attempt to write a shard of a checkpoint),
 // save.before_manifest and save.before_rename (its publication):
