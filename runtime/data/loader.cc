@@ -67,6 +67,7 @@ struct DataLoader::State {
 
   void run();
   bool wait_for_room();
+  bool is_stopping();
   // Returns the position in its step of the rank's index-th sample; *step receives the number of the step.
   std::uint64_t position_in_step(std::uint64_t index, std::uint64_t* step) const;
   SampleId next_sample(std::uint64_t index);
@@ -96,6 +97,11 @@ bool DataLoader::State::wait_for_room() {
   return !stopping;
 }
 
+bool DataLoader::State::is_stopping() {
+  const std::scoped_lock guard(mutex);
+  return stopping;
+}
+
 std::uint64_t DataLoader::State::position_in_step(std::uint64_t index, std::uint64_t* step) const {
   const auto per_lane = static_cast<std::uint64_t>(shape.microbatches_per_lane * shape.microbatch_size);
   const std::uint64_t per_step = rank_lanes.size() * per_lane;
@@ -120,7 +126,8 @@ Result<void> DataLoader::State::fill(std::uint64_t microbatch, Slot& slot) {
   const auto rows = static_cast<std::uint64_t>(shape.microbatch_size);
   slot.digest = Digest{};
   slot.counted_targets = 0;
-  for (std::uint64_t row = 0; row < rows; ++row) HF_TRY_VOID(fill_sample(microbatch * rows + row, row, slot));
+  for (std::uint64_t row = 0; row < rows && !is_stopping(); ++row)
+    HF_TRY_VOID(fill_sample(microbatch * rows + row, row, slot));
   return {};
 }
 
@@ -130,11 +137,7 @@ Result<void> DataLoader::State::fill_sample(std::uint64_t index, std::size_t row
   const SampleId id = next_sample(index);
   const std::span<std::int32_t> tokens = std::span(sample_buffer).subspan(digest_head_tokens);
   HF_TRY_VOID(retry_storage(
-      *env, [&] { return read(id, tokens); },
-      [&] {
-        const std::scoped_lock guard(mutex);
-        return stopping;
-      }));
+      *env, [&] { return read(id, tokens); }, [&] { return is_stopping(); }));
   const DigestHead head = {.position_in_step = position, .source = id.source, .sample = id.sample};
   std::memcpy(sample_buffer.data(), &head, sizeof(head));
   slot.digest += digest_of(std::as_bytes(std::span(sample_buffer)));

@@ -581,9 +581,18 @@ void Session::drop_epoch(const MembershipView* members) {
     if (worker_ != nullptr) memory_.keep_live_state(*worker_, *members, slot);
   }
   saves_.drop_copies();
-  worker_.reset();
+  drop_worker();
   journal_.close();
   group_.end_epoch();
+}
+
+// Drops the worker. Its loader ends with the read that it is in, which takes as long as the storage does.
+void Session::drop_worker() {
+  {
+    const StorageWait storage(launched_.watch, "training data");
+    worker_.reset();
+  }
+  enter_recovery(launched_.watch, step_, setup_.config);
 }
 
 // Goes back to an older state with the same ranks: all have agreed that the newest ones do not count.

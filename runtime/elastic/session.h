@@ -51,6 +51,7 @@ class Session {
   Result<void> assign_coordinates(const AssignmentRequest& request);
   Result<void> begin_epoch(Result<RankAssignment> assignment);
   void drop_epoch(const MembershipView* members);
+  void drop_worker();
 
   // An epoch on an active rank.
   Result<EpochEnd> run_active();

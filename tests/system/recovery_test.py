@@ -276,6 +276,16 @@ class RecoveryTest(unittest.TestCase):
                 self.assertNotRegex(start.output(), "holdfast guard: .* hangs")
                 self.assertGreater(self.run_.events("recovery")[0]["duration_ms"], 4000, "the save was over before the death")
 
+    def test_a_read_of_data_that_the_disk_holds(self):
+        """Nor is a rank taken for hung that drops a loader whose thread stands in a read."""
+        self.run_ = self.scene.run("read", TENSOR_LANES)
+        options = [*Layout(3).options(), *RAM["every step"], "--elastic.recovery_timeout=3s"]
+        read = 30 * harness.MICROBATCH_SIZE + 1  # the loader is four microbatches ahead: in step 14 it reads the 31st
+        start = self.run_.start(3, "ft", options, f"data.read@{read}:1=sleep:7000,step.begin@14:2=kill")
+        self.check_end(start, 1)
+        self.assertNotRegex(start.output(), "holdfast guard: .* hangs")
+        self.assertGreater(self.run_.events("recovery")[0]["duration_ms"], 4000, "the read was over before the death")
+
     def test_one_gives_up_while_the_others_come_together(self):
         """A rank that ends by itself while the others wait for it in MPI, which tells nobody of an exit code: they go on at once.
         Rank 0 first looks whether it is the last one."""
