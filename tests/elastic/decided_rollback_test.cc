@@ -107,7 +107,8 @@ class DecidedRollbackTest : public RecoveryTest {
     Trouble trouble;
     trouble.before_step = [this, happens](int rank, int steps) {
       if (rank != 0) return;
-      if (steps > 9) posix_env().sleep_us(100'000);
+      if (steps > 9)
+        posix_env().sleep_us(400'000);  // the save of step 9 is drained before the vote of step 11
       if (steps != 12) return;
       remove_checkpoints(8, 9);
       if (happens) happens();
