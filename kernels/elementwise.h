@@ -1,4 +1,4 @@
-// Small memory-bound ops.
+// Small memory-bound ops, and the segments of arrays over which some of them work.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,23 @@
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
+
+// BlockSegment is a part of an array whose blocks (runtime/core/block.h) are counted from its own first element on, as
+// those of each tensor of a bucket of gradients are. The segments of a list lie in the order of the array, perhaps with
+// padding between them, and are numbered through by block: an op has results for the blocks of the first one, then for
+// those of the second.
+struct BlockSegment {
+  std::int64_t first = 0, count = 0;  // elements of the array
+  std::int64_t first_block = 0;       // number of blocks of the segments before
+};
+
+// Returns the blocks of a list of segments; without one, those of `elements` elements.
+constexpr std::int64_t blocks_of(const BlockSegment* segments, std::int64_t segment_count,
+                                 std::int64_t elements) {
+  if (segment_count == 0) return core::blocks_of(elements);
+  const BlockSegment& last = segments[segment_count - 1];
+  return last.first_block + core::blocks_of(last.count);
+}
 
 struct Add {  // y = a + b, rounded once; y may be a or b
   static constexpr OpId id = OpId::add;
@@ -38,13 +55,17 @@ struct Accumulate {
   std::int64_t count = 0;
   double* square_sums = nullptr;     // by block of target, or null
   std::uint64_t* digests = nullptr;  // by block of target, or null
+  // As SquareSum has them. Without sums of squares there are none.
+  const BlockSegment* segments = nullptr;
+  std::int64_t segment_count = 0;
+  std::int64_t block_count() const { return blocks_of(segments, segment_count, count); }
   static constexpr const char* shape = "{count}";
   static void visit_operands(auto& op, auto&& visit) {
     visit(op.source, reads("source", DType::fp32, op.count));
     visit(op.target, updates("target", DType::fp32, op.count));
-    visit(op.square_sums, writes("square_sums", DType::fp64, blocks_of(op.count)).if_given());
+    visit(op.square_sums, writes("square_sums", DType::fp64, op.block_count()).if_given());
     visit(op.digests,
-          writes("digests", DType::int32, blocks_of(op.count)).of_bytes(sizeof(std::uint64_t)).if_given());
+          writes("digests", DType::int32, op.block_count()).of_bytes(sizeof(std::uint64_t)).if_given());
   }
 };
 void reference(const Accumulate& op);

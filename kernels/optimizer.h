@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/elementwise.h"
 #include "kernels/op.h"
 #include "kernels/operand.h"
 #include "kernels/state_digest.h"
@@ -113,7 +114,8 @@ void reference(const OptimizerDigest& op);
 
 // Computes sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside
 // the block: the same on every device. When given, digests[b] is the digest of the block
-// (kernels/state_digest.h, of one array).
+// (kernels/state_digest.h, of one array). One launch takes the gradients of a bucket: segments say where its tensors
+// begin.
 struct SquareSum {
   static constexpr OpId id = OpId::square_sum;
   static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
@@ -121,12 +123,17 @@ struct SquareSum {
   std::int64_t count = 0;
   double* sums = nullptr;
   std::uint64_t* digests = nullptr;  // by block, or null
+  // Segments of `values`, which end with element `count`: host memory that is read when the op is launched, and no
+  // later. None: the array is one segment.
+  const BlockSegment* segments = nullptr;
+  std::int64_t segment_count = 0;
+  std::int64_t block_count() const { return blocks_of(segments, segment_count, count); }
   static constexpr const char* shape = "{count}";
   static void visit_operands(auto& op, auto&& visit) {
     visit(op.values, reads("values", DType::fp32, op.count));
-    visit(op.sums, writes("sums", DType::fp64, blocks_of(op.count)));
+    visit(op.sums, writes("sums", DType::fp64, op.block_count()));
     visit(op.digests,
-          writes("digests", DType::int32, blocks_of(op.count)).of_bytes(sizeof(std::uint64_t)).if_given());
+          writes("digests", DType::int32, op.block_count()).of_bytes(sizeof(std::uint64_t)).if_given());
   }
 };
 void reference(const SquareSum& op);

@@ -55,7 +55,7 @@ void run_add(Context& context, const void* arguments) {
 void run_accumulate(Context& context, const void* arguments) {
   const Accumulate& op = *static_cast<const Accumulate*>(arguments);
   if (op.square_sums == nullptr) return launch_add<float>(context, op.target, op.source, op.target, op.count);
-  launch_square_sums<float*>(context, op.target, op.source, op.count, op.square_sums, op.digests);
+  launch_square_sums<float*>(context, op, op.target, op.source, op.square_sums, op.digests);
 }
 
 void run_cast(Context& context, const void* arguments) {

@@ -228,7 +228,7 @@ void run_optimizer_digest(Context& context, const void* arguments) {
 
 void run_square_sum(Context& context, const void* arguments) {
   const SquareSum& op = *static_cast<const SquareSum*>(arguments);
-  launch_square_sums<const float*>(context, op.values, nullptr, op.count, op.sums, op.digests);
+  launch_square_sums<const float*>(context, op, op.values, nullptr, op.sums, op.digests);
 }
 
 }  // namespace holdfast::kernels::cuda

@@ -1,5 +1,7 @@
 #include "kernels/elementwise.h"
 
+#include <span>
+
 #include "kernels/optimizer.h"
 #include "kernels/reference/element.h"
 
@@ -12,12 +14,22 @@ void reference(const Add& op) {
 }
 
 void reference(const Accumulate& op) {
-  for (std::int64_t i = 0; i < op.count; ++i) {
-    op.target[i] = static_cast<float>(static_cast<double>(op.target[i]) + static_cast<double>(op.source[i]));
+  const BlockSegment whole = {.count = op.count};
+  const bool has_segments = op.segment_count > 0;
+  for (const BlockSegment& segment :
+       std::span(has_segments ? op.segments : &whole,
+                 has_segments ? static_cast<std::size_t>(op.segment_count) : 1)) {
+    for (std::int64_t i = segment.first; i < segment.first + segment.count; ++i)
+      op.target[i] =
+          static_cast<float>(static_cast<double>(op.target[i]) + static_cast<double>(op.source[i]));
   }
   if (op.square_sums != nullptr) {
-    reference(
-        SquareSum{.values = op.target, .count = op.count, .sums = op.square_sums, .digests = op.digests});
+    reference(SquareSum{.values = op.target,
+                        .count = op.count,
+                        .sums = op.square_sums,
+                        .digests = op.digests,
+                        .segments = op.segments,
+                        .segment_count = op.segment_count});
   }
 }
 

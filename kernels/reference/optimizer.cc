@@ -105,6 +105,14 @@ void reference(const OptimizerDigest& op) {
 }
 
 void reference(const SquareSum& op) {
+  for (std::int64_t s = 0; s < op.segment_count; ++s) {
+    const BlockSegment& segment = op.segments[s];
+    reference(SquareSum{.values = op.values + segment.first,
+                        .count = segment.count,
+                        .sums = op.sums + segment.first_block,
+                        .digests = op.digests != nullptr ? op.digests + segment.first_block : nullptr});
+  }
+  if (op.segment_count > 0) return;
   for (std::int64_t first = 0; first < op.count; first += block) {
     double sum = 0;
     const std::int64_t size = std::min(block, op.count - first);

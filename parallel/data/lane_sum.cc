@@ -29,9 +29,13 @@ LaneSum::LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Dev
 
 void LaneSum::index_segments() {
   first_segment_.resize(index(bucket_count_) + 1);
-  std::size_t sum = 0;
+  std::size_t sum = 0, first_of_bucket = 0;
   for (const Segment& segment : segments_) {
-    ++first_segment_[index(segment.bucket) + 1];
+    if (++first_segment_[index(segment.bucket) + 1] == 1) first_of_bucket = sum;
+    const std::uint64_t begin = buckets_->gradient_range(segment.bucket, rank_).begin;
+    places_.push_back({.first = static_cast<std::int64_t>(segment.gradient_offset - begin),
+                       .count = static_cast<std::int64_t>(segment.elements),
+                       .first_block = static_cast<std::int64_t>(sum - first_of_bucket)});
     first_sum_.push_back(sum);
     sum += segment.block_count;
   }
@@ -138,24 +142,30 @@ void LaneSum::add_tied() {
   }
 }
 
-// Launches the last add of a bucket, or none when last_term is null. It works tensor by tensor, because of
-// the block sums.
+// Launches the last add of a bucket. Where last_term is null all is added, and only the sums of squares are taken.
 void LaneSum::finish(int bucket, const float* last_term) {
-  const float* const start = result(bucket);
-  for (std::size_t i = first_segment_[index(bucket)]; i < first_segment_[index(bucket) + 1]; ++i) {
-    float* const target = reduced().of(segments_[i]);
-    const auto count = static_cast<std::int64_t>(segments_[i].elements);
-    double* const square_sums = square_sums_.data() + first_sum_[i];
-    std::uint64_t* const digests = digests_ != nullptr ? digests_ + first_sum_[i] : nullptr;
-    if (last_term == nullptr) {
-      device_->launch(SquareSum{.values = target, .count = count, .sums = square_sums, .digests = digests});
-    } else {
-      device_->launch(Accumulate{.target = target,
-                                 .source = last_term + (target - start),
-                                 .count = count,
-                                 .square_sums = square_sums,
-                                 .digests = digests});
-    }
+  const std::size_t first = first_segment_[index(bucket)], end = first_segment_[index(bucket) + 1];
+  if (first == end) return;
+  float* const target = result(bucket);
+  const auto count = static_cast<std::int64_t>(buckets_->gradient_range(bucket, rank_).size());
+  double* const square_sums = square_sums_.data() + first_sum_[first];
+  std::uint64_t* const digests = digests_ != nullptr ? digests_ + first_sum_[first] : nullptr;
+  const auto segment_count = static_cast<std::int64_t>(end - first);
+  if (last_term == nullptr) {
+    device_->launch(SquareSum{.values = target,
+                              .count = count,
+                              .sums = square_sums,
+                              .digests = digests,
+                              .segments = &places_[first],
+                              .segment_count = segment_count});
+  } else {
+    device_->launch(Accumulate{.target = target,
+                               .source = last_term,
+                               .count = count,
+                               .square_sums = square_sums,
+                               .digests = digests,
+                               .segments = &places_[first],
+                               .segment_count = segment_count});
   }
 }
 

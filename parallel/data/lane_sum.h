@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/elementwise.h"
 #include "parallel/data/buckets.h"
 #include "parallel/group/mesh.h"
 #include "runtime/core/memory_plan.h"
@@ -61,6 +62,7 @@ class LaneSum {
   std::vector<Segment> segments_;               // owned, in bucket order
   std::vector<std::size_t> first_segment_;      // by bucket, and one more at the end
   std::vector<std::size_t> first_sum_;          // by segment: index into square_sums_
+  std::vector<kernels::BlockSegment> places_;   // by segment: in this rank's range of its bucket
   std::vector<int> tied_;                       // by bucket: the one that is added to it, or -1
   std::vector<std::uint64_t> staging_offsets_;  // [source * buckets + bucket], elements
   std::vector<float*> sums_;                    // by bucket: location of the sum of the lanes so far

@@ -4,6 +4,7 @@
 
 #include "kernels/optimizer.h"
 #include "tests/kernels/op_test.h"
+#include "tests/kernels/segmented_op.h"
 
 namespace holdfast::test {
 namespace {
@@ -92,6 +93,16 @@ KERNEL_CASES(AccumulateTakesTheDigestsOfTheResult, OpId::accumulate) {
       EXPECT_TRUE((*made)[3].guard_intact());
     }
   }
+}
+
+KERNEL_CASES(AccumulateOfSegmentsIsThatOfEach, OpId::accumulate) {
+  expect_like_each_segment(2, [](Tensors& t, const BlockSegment& segment) {
+    return Accumulate{.target = t[0].as<float>() + segment.first,
+                      .source = t[1].as<float>() + segment.first,
+                      .count = segment.count,
+                      .square_sums = t[2].as<double>() + segment.first_block,
+                      .digests = t[3].as<std::uint64_t>() + segment.first_block};
+  });
 }
 
 // Those of SquareSum of the result, bit for bit.

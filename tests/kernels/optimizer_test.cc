@@ -6,6 +6,7 @@
 
 #include "runtime/core/shard_spec.h"
 #include "tests/kernels/op_test.h"
+#include "tests/kernels/segmented_op.h"
 
 namespace holdfast::test {
 namespace {
@@ -522,6 +523,15 @@ KERNEL_CASES(SquareSumMatchesReference, OpId::square_sum) {
               },
               {.tolerance = 1e-14});
   }
+}
+
+KERNEL_CASES(SquareSumOfSegmentsIsThatOfEach, OpId::square_sum) {
+  expect_like_each_segment(1, [](Tensors& t, const BlockSegment& segment) {
+    return SquareSum{.values = t[0].as<float>() + segment.first,
+                     .count = segment.count,
+                     .sums = t[1].as<double>() + segment.first_block,
+                     .digests = t[2].as<std::uint64_t>() + segment.first_block};
+  });
 }
 
 TEST(SquareSum, OfABlockDoesNotDependOnWhereTheBlockIs) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/context.h"
+#include "runtime/core/block.h"
 
 namespace holdfast::kernels::cpu::HF_ISA {
 
@@ -36,6 +37,27 @@ template <typename Body>
     const std::int64_t first = index * chunk;
     body(first, smaller(chunk, count - first));
   });
+}
+
+// Calls body(part, first element of the part, elements) for what blocks [begin, end) are of the parts of a table, each of
+// which has its `count` of elements and the number `first_block` of its first block. The first such part is the last
+// one that starts at or before `begin`.
+template <typename Part, typename Body>
+[[gnu::always_inline]] inline void for_parts(const Part* parts, std::int64_t part_count, std::int64_t begin,
+                                             std::int64_t end, const Body& body) {
+  constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
+  std::int64_t at = 0;
+  for (std::int64_t high = part_count; high - at > 1;) {
+    const std::int64_t middle = at + (high - at) / 2;
+    (parts[middle].first_block <= begin ? at : high) = middle;
+  }
+  for (; begin < end; ++at) {
+    const Part& part = parts[at];
+    const std::int64_t first = (begin - part.first_block) * block;
+    const std::int64_t last = smaller((end - part.first_block) * block, part.count);
+    body(part, first, last - first);
+    begin = part.first_block + ceil_divide(last, block);
+  }
 }
 
 }  // namespace holdfast::kernels::cpu::HF_ISA

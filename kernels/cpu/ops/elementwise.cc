@@ -10,6 +10,7 @@ namespace holdfast::kernels::cpu::HF_ISA {
 namespace {
 
 constexpr std::int64_t chunk_bytes = 65536;
+constexpr std::int64_t accumulate_chunk_elements = 131072;
 // Minimum size of a streamed tensor: a larger one would only push other data out of the caches.
 constexpr std::int64_t stream_bytes = 4 << 20;
 constexpr std::int64_t prefetch_elements = 1024;
@@ -50,15 +51,16 @@ void run_add(const Context& context, const void* arguments) {
 
 void run_accumulate(const Context& context, const void* arguments) {
   const Accumulate& op = *static_cast<const Accumulate*>(arguments);
-  constexpr std::int64_t chunk = square_sum_chunk_elements;
-  for_chunks(context, op.count, chunk, [&](std::int64_t first, std::int64_t size) {
-    if (op.square_sums == nullptr) {
+  if (op.square_sums == nullptr) {
+    for_chunks(context, op.count, accumulate_chunk_elements, [&](std::int64_t first, std::int64_t size) {
       add_into(op.target + first, op.source + first, size);
-    } else {
-      add_into(op.target + first, op.source + first, size,
-               block_sums_from(op.square_sums, op.digests, first));
-    }
-  });
+    });
+    return;
+  }
+  for_summed_pieces(context, op, {.squares = op.square_sums, .digests = op.digests},
+                    [&](std::int64_t first, std::int64_t size, const BlockSums& sums) {
+                      add_into(op.target + first, op.source + first, size, sums);
+                    });
 }
 
 void run_cast(const Context& context, const void* arguments) {

@@ -116,28 +116,6 @@ void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std:
   }
 }
 
-// The tensor that holds a block: the last one that starts at or before it.
-std::int64_t tensor_of_block(const AdamWTensor* tensors, std::int64_t tensor_count, std::int64_t wanted) {
-  std::int64_t low = 0;
-  for (std::int64_t high = tensor_count; high - low > 1;) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (tensors[middle].first_block <= wanted ? low : high) = middle;
-  }
-  return low;
-}
-
-// Calls body(tensor, first element, elements) for the parts of tensors that blocks [begin, end) of the table are.
-template <typename Op, typename Body>
-HF_INLINE void for_tensors(const Op& op, std::int64_t begin, std::int64_t end, const Body& body) {
-  for (std::int64_t t = tensor_of_block(op.tensors, op.tensor_count, begin); begin < end; ++t) {
-    const AdamWTensor& tensor = op.tensors[t];
-    const std::int64_t first = (begin - tensor.first_block) * block;
-    const std::int64_t last = smaller((end - tensor.first_block) * block, tensor.count);
-    body(tensor, first, last - first);
-    begin = tensor.first_block + ceil_divide(last, block);
-  }
-}
-
 // Returns the digest of `size` elements of a tensor from the first of a block on.
 template <bool with_moments>
 std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
@@ -185,14 +163,14 @@ void run_adamw(const Context& context, const void* arguments) {
   if (op.damage != nullptr) *op.damage = StateDamage{};
   if (op.gradient_damage != nullptr) *op.gradient_damage = StateDamage{};
   for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
-    for_tensors(op, begin, begin + blocks,
-                [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
-                  if (op.block_digests != nullptr) {
-                    update<true>(op, tensor, first, size);
-                  } else {
-                    update<false>(op, tensor, first, size);
-                  }
-                });
+    for_parts(op.tensors, op.tensor_count, begin, begin + blocks,
+              [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+                if (op.block_digests != nullptr) {
+                  update<true>(op, tensor, first, size);
+                } else {
+                  update<false>(op, tensor, first, size);
+                }
+              });
   });
 }
 
@@ -200,24 +178,24 @@ void run_optimizer_digest(const Context& context, const void* arguments) {
   const OptimizerDigest& op = *static_cast<const OptimizerDigest*>(arguments);
   if (op.damage != nullptr) *op.damage = StateDamage{};
   for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
-    for_tensors(op, op.first_block + begin, op.first_block + begin + blocks,
-                [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
-                  digest_blocks(op, tensor, first, size);
-                });
+    for_parts(op.tensors, op.tensor_count, op.first_block + begin, op.first_block + begin + blocks,
+              [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+                digest_blocks(op, tensor, first, size);
+              });
   });
 }
 
 void run_square_sum(const Context& context, const void* arguments) {
   const SquareSum& op = *static_cast<const SquareSum*>(arguments);
-  for_chunks(context, op.count, square_sum_chunk_elements, [&](std::int64_t first, std::int64_t size) {
-    const float* values = op.values + first;
-    square_sums(
-        size, block_sums_from(op.sums, op.digests, first),
-        [values](std::int64_t i, std::int64_t) __attribute__((always_inline)) {
-          prefetch_group(values, i);
-          return values + i;
-        });
-  });
+  for_summed_pieces(context, op, {.squares = op.sums, .digests = op.digests},
+                    [&](std::int64_t first, std::int64_t size, const BlockSums& sums) {
+                      const float* values = op.values + first;
+                      square_sums(
+                          size, sums, [values](std::int64_t i, std::int64_t) __attribute__((always_inline)) {
+                            prefetch_group(values, i);
+                            return values + i;
+                          });
+                    });
 }
 
 }  // namespace holdfast::kernels::cpu::HF_ISA

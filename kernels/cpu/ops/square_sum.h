@@ -6,22 +6,40 @@
 #include "kernels/cpu/ops/block_digest.h"
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/elementwise.h"
 #include "runtime/core/shard_spec.h"
 
 namespace holdfast::kernels::cpu::HF_ISA {
 
 inline constexpr std::int64_t square_sum_stride = 32;
-inline constexpr std::int64_t square_sum_chunk_elements = 32 * static_cast<std::int64_t>(block_elements);
+inline constexpr std::int64_t square_sum_chunk_blocks = 32;
 
 // Sums of squares and digests by block; no digests: null.
 struct BlockSums {
   double* squares;
   std::uint64_t* digests;
 };
-// Returns those from the block on that begins with element `first`.
-HF_INLINE BlockSums block_sums_from(double* squares, std::uint64_t* digests, std::int64_t first) {
-  const std::int64_t of_block = first / static_cast<std::int64_t>(block_elements);
-  return {.squares = squares + of_block, .digests = digests != nullptr ? digests + of_block : nullptr};
+
+// Calls body(first element, elements, their sums) for pieces of the array of an op, whole blocks each, in parallel.
+// `sums` are those of all blocks.
+template <typename Op, typename Body>
+HF_INLINE void for_summed_pieces(const Context& context, const Op& op, const BlockSums& sums,
+                                 const Body& body) {
+  constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
+  const BlockSegment whole = {.count = op.count};
+  const BlockSegment* const segments = op.segment_count > 0 ? op.segments : &whole;
+  const std::int64_t segment_count = larger(1, op.segment_count);
+  const BlockSegment& last = segments[segment_count - 1];
+  const std::int64_t blocks = last.first_block + ceil_divide(last.count, block);
+  for_chunks(context, blocks, square_sum_chunk_blocks, [&](std::int64_t begin, std::int64_t size) {
+    for_parts(segments, segment_count, begin, begin + size,
+              [&](const BlockSegment& segment, std::int64_t first, std::int64_t elements) {
+                const std::int64_t of_block = segment.first_block + first / block;
+                body(segment.first + first, elements,
+                     BlockSums{.squares = sums.squares + of_block,
+                               .digests = sums.digests != nullptr ? sums.digests + of_block : nullptr});
+              });
+  });
 }
 
 // Sets the sums of each block of `count` values. values_at(i, size), called for i = 0, 32, 64 ..., points to values

@@ -21,6 +21,7 @@
 #define HF_CUDA_EMULATED 1
 #define CUDART_VERSION 13000
 #define __global__
+#define __grid_constant__
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
