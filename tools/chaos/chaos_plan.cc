@@ -141,7 +141,8 @@ std::string points_of_slow_rank(const ChaosLimits& limits, const ChaosLayout& la
   return points;
 }
 
-// It passes at the next attempt, after some, or on one rank never: what no rank could do in any start would be no run.
+// It passes at the next attempt, after some, or on one rank never: what no rank could do in any start would be no run. A
+// rank that can never write is one that another copy of the model goes on without.
 std::string point_of_storage_error(const ChaosLimits& limits, const ChaosLayout& layout,
                                    const ChaosInjection& injection) {
   constexpr std::uint64_t passes_max = 20, shards_max = 3, loads_max = 2;
@@ -153,7 +154,8 @@ std::string point_of_storage_error(const ChaosLimits& limits, const ChaosLayout&
   };
   const bool reads = injection.fault == ChaosFault::read_error;
   const bool is_on_all = drawn(3) == 0;
-  const std::uint64_t kind = drawn(is_on_all ? 2 : 3), more = drawn(reads ? passes_max : shards_max);
+  const bool may_last = !is_on_all && (injection.fault != ChaosFault::write_error || layout.data() > 1);
+  const std::uint64_t kind = drawn(may_last ? 3 : 2), more = drawn(reads ? passes_max : shards_max);
   const std::string rank =
       is_on_all ? "" : fmt::format(":{}", injection.victim % (layout.ranks - layout.spares));
   const std::string passes = kind == 0   ? ""
