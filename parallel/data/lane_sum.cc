@@ -21,7 +21,6 @@ LaneSum::LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Dev
       device_(&device),
       bucket_count_(static_cast<int>(buckets.buckets().size())),
       in_place_(schedule.waves() == 1 && !buckets.shares_gradient_memory()),
-      segments_(buckets.segments(rank)),
       sums_(buckets.buckets().size()) {
   index_segments();
   reserve_memory(plan, makes_digests);
@@ -30,7 +29,7 @@ LaneSum::LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Dev
 void LaneSum::index_segments() {
   first_segment_.resize(index(bucket_count_) + 1);
   std::size_t sum = 0, first_of_bucket = 0;
-  for (const Segment& segment : segments_) {
+  for (const Segment& segment : buckets_->segments(rank_)) {
     if (++first_segment_[index(segment.bucket) + 1] == 1) first_of_bucket = sum;
     const std::uint64_t begin = buckets_->gradient_range(segment.bucket, rank_).begin;
     places_.push_back({.first = static_cast<std::int64_t>(segment.gradient_offset - begin),

@@ -58,11 +58,11 @@ class LaneSum {
   int rank_;
   Device* device_;
   int bucket_count_;
-  bool in_place_;                               // true: the sums are in the gradient buffer
-  std::vector<Segment> segments_;               // owned, in bucket order
-  std::vector<std::size_t> first_segment_;      // by bucket, and one more at the end
+  bool in_place_;  // true: the sums are in the gradient buffer
+  // By owned segment, in bucket order: where it is in this rank's range of its bucket.
+  std::vector<kernels::BlockSegment> places_;
+  std::vector<std::size_t> first_segment_;      // by bucket: index into places_, and one more at the end
   std::vector<std::size_t> first_sum_;          // by segment: index into square_sums_
-  std::vector<kernels::BlockSegment> places_;   // by segment: in this rank's range of its bucket
   std::vector<int> tied_;                       // by bucket: the one that is added to it, or -1
   std::vector<std::uint64_t> staging_offsets_;  // [source * buckets + bucket], elements
   std::vector<float*> sums_;                    // by bucket: location of the sum of the lanes so far
