@@ -37,6 +37,8 @@ void check_matmul(const Matmul& op) {
   HF_CHECK(
       op.dtype_c == DType::fp32 || (op.dtype_c == DType::bf16 && op.dtype == DType::bf16 && !op.accumulate),
       "matmul writes bf16 only from bf16 and without accumulation");
+  HF_CHECK(op.residual == nullptr || (!op.accumulate && op.residual != op.c),
+           "matmul adds a residual apart from its output, or accumulates");
   HF_CHECK(op.m >= 0 && op.n >= 0 && op.k >= 0, "matmul of m {} n {} k {}", op.m, op.n, op.k);
   HF_CHECK(
       op.lda >= (op.transpose_a ? op.m : op.k) && op.ldb >= (op.transpose_b ? op.k : op.n) && op.ldc >= op.n,

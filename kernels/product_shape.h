@@ -14,7 +14,7 @@ struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t lda = 0, ldb = 0, ldc = 0;
   bool transpose_a = false, transpose_b = false;
-  bool accumulate = false;  // C += A x B; fp32 only
+  bool accumulate = false;  // C += A x B
   bool bias = false;        // in dtype
   DType dtype = DType::fp32;
   DType dtype_c = DType::fp32;

@@ -11,7 +11,7 @@
 
 namespace holdfast::kernels {
 
-// Computes y = tree (+ bias), rounded to fp32 after every addition and to dtype once, at the end.
+// Computes y = tree (+ bias) (+ residual), rounded to fp32 after every addition and to dtype once, at the end.
 struct TreeSum {
   static constexpr OpId id = OpId::tree_sum;
   static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
@@ -19,14 +19,16 @@ struct TreeSum {
   const float* parts[parts_max] = {};  // each (rows, columns)
   int part_count = 0;                  // a power of two
   const void* bias = nullptr;          // dtype; (columns), or null
+  const void* residual = nullptr;      // dtype; (rows, columns), or null; apart from y
   void* y = nullptr;                   // dtype; (rows, columns); may be a part when dtype is fp32
   std::int64_t rows = 0, columns = 0;
   DType dtype = DType::fp32;
-  static constexpr const char* shape = "{part_count} parts of {rows}x{columns}{bias}";
+  static constexpr const char* shape = "{part_count} parts of {rows}x{columns}{bias}{residual}";
   static void visit_operands(auto& op, auto&& visit) {
     for (int i = 0; i < op.part_count; ++i)
       visit(op.parts[i], reads("parts", DType::fp32, op.rows * op.columns));
     visit(op.bias, reads("bias", op.dtype, op.columns).if_given());
+    visit(op.residual, reads("residual", op.dtype, op.rows * op.columns).if_given());
     visit(op.y, writes("y", op.dtype, op.rows * op.columns));
   }
 };

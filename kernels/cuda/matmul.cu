@@ -1,7 +1,7 @@
 // Matrix products of any shape and alignment on the plain arithmetic units, for what cuBLASLt does not take
 // and to check it against. Each block computes a tile of C, each thread a square of it; operands pass through
 // shared memory as fp32. Bits: an element is the sum over the depth in order, in chunks that are added in
-// order, then the bias, then C.
+// order, then the bias, then the residual or C.
 #include "kernels/matmul.h"
 
 #include "kernels/cuda/launch.h"
@@ -28,7 +28,6 @@ struct Operand {
 
 struct Sizes {
   std::int64_t k, ldc;
-  bool accumulate;
 };
 
 // Elements [first, first + tile) at depths [begin, begin + step); zeros outside. Neighbouring threads read
@@ -61,9 +60,10 @@ __device__ inline void multiply_square(const float* a, const float* b, float (&s
   }
 }
 
+// Computes c = a b + bias + added; `added` is c itself where the product accumulates, the residual, or null.
 template <typename T, typename C>
 __global__ void __launch_bounds__(block_threads)
-    multiply(Operand<T> a, Operand<T> b, const T* bias, C* c, Sizes sizes) {
+    multiply(Operand<T> a, Operand<T> b, const T* bias, const C* added, C* c, Sizes sizes) {
   auto* a_tile = reinterpret_cast<float*>(dynamic_shared());
   float* b_tile = a_tile + step * tile_stride;
   const std::int64_t column_tiles = (b.count + tile - 1) / tile;
@@ -95,11 +95,11 @@ __global__ void __launch_bounds__(block_threads)
     for (int j = 0; j < square; ++j) {
       const std::int64_t to_row = first_row + row + i, to_column = first_column + column + j;
       if (to_row >= a.count || to_column >= b.count) continue;
-      C* target = c + to_row * sizes.ldc + to_column;
+      const std::int64_t to = to_row * sizes.ldc + to_column;
       float value = totals[i][j];
       if (bias != nullptr) value += as_float(bias[to_column]);
-      if (sizes.accumulate) value += as_float(*target);
-      *target = from_float<C>(value);
+      if (added != nullptr) value += as_float(added[to]);
+      c[to] = from_float<C>(value);
     }
   }
 }
@@ -115,8 +115,8 @@ void launch_multiply(Context& context, const Matmul& op) {
          {.blocks = blocks_for(row_tiles * column_tiles, 1),
           .threads = block_threads,
           .shared_bytes = 2 * step * tile_stride * sizeof(float)},
-         a, b, static_cast<const T*>(op.bias), static_cast<C*>(op.c),
-         Sizes{.k = op.k, .ldc = op.ldc, .accumulate = op.accumulate});
+         a, b, static_cast<const T*>(op.bias), static_cast<const C*>(op.accumulate ? op.c : op.residual),
+         static_cast<C*>(op.c), Sizes{.k = op.k, .ldc = op.ldc});
 }
 
 }  // namespace

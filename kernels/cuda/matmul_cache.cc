@@ -172,7 +172,8 @@ void Product::choose(cublasLtHandle_t library) {
 
 bool Product::takes(const Matmul& op) const {
   return aligned(op.a, alignment_a_bytes_) && aligned(op.b, alignment_b_bytes_) &&
-         aligned(op.c, alignment_c_bytes_) && aligned(op.bias, address_alignment_bytes);
+         aligned(op.c, alignment_c_bytes_) && aligned(op.residual, alignment_c_bytes_) &&
+         aligned(op.bias, address_alignment_bytes);
 }
 
 cublasStatus_t Product::run(cublasLtHandle_t library, const Matmul& op, std::byte* workspace,
@@ -182,8 +183,9 @@ cublasStatus_t Product::run(cublasLtHandle_t library, const Matmul& op, std::byt
     if (status != CUBLAS_STATUS_SUCCESS) return status;
   }
   const float alpha = 1.0F;
-  const float beta = op.accumulate ? 1.0F : 0.0F;
-  return cublasLtMatmul(library, operation_.get(), &alpha, op.b, b_.get(), op.a, a_.get(), &beta, op.c,
+  const void* const added = op.residual != nullptr ? op.residual : op.c;
+  const float beta = op.residual != nullptr || op.accumulate ? 1.0F : 0.0F;
+  return cublasLtMatmul(library, operation_.get(), &alpha, op.b, b_.get(), op.a, a_.get(), &beta, added,
                         c_.get(), op.c, c_.get(), &choice_.algo, workspace, choice_.workspaceSize, stream);
 }
 

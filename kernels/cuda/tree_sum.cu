@@ -40,6 +40,12 @@ __global__ void __launch_bounds__(threads) tree_sum(TreeSum op, unsigned blocks_
 #pragma unroll
     for (int i = 0; i < size; ++i) sum[i] += bias[i];
   }
+  if (op.residual != nullptr) {
+    float residual[size];
+    load<size>(static_cast<const T*>(op.residual) + first, residual);
+#pragma unroll
+    for (int i = 0; i < size; ++i) sum[i] += residual[i];
+  }
   store<size>(static_cast<T*>(op.y) + first, sum);
 }
 
@@ -62,7 +68,7 @@ void run_tree_sum(Context& context, const void* arguments) {
   }
   for_dtype(op.dtype, [&](auto element) {
     using T = decltype(element);
-    bool packs = packs_fit<T>(op.columns, op.bias, op.y);
+    bool packs = packs_fit<T>(op.columns, op.bias, op.residual, op.y);
     for (int i = 0; i < op.part_count; ++i) packs = packs && packs_fit<T>(op.columns, op.parts[i]);
     packs ? launch_tree_sum<T, pack_size<T>>(context, op) : launch_tree_sum<T, 1>(context, op);
   });

@@ -9,6 +9,7 @@ void reference(const Matmul& op) {
     for (std::int64_t column = 0; column < op.n; ++column) {
       double sum = op.bias != nullptr ? element(op.bias, column, op.dtype) : 0.0;
       const std::int64_t position = row * op.ldc + column;
+      if (op.residual != nullptr) sum += element(op.residual, position, op.dtype_c);
       if (op.accumulate) sum += element(op.c, position, op.dtype_c);
       for (std::int64_t i = 0; i < op.k; ++i) {
         const double a = element(op.a, op.transpose_a ? i * op.lda + row : row * op.lda + i, op.dtype);

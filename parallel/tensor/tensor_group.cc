@@ -107,14 +107,15 @@ Device::Ticket TensorGroup::launch_own_sum(Device& device, const SliceSums& sums
 }
 
 Result<void> TensorGroup::finish_sum(Device& device, Device::Ticket own_sum, const SliceSums& sums,
-                                     const void* bias, void* y, DType dtype) {
+                                     const SumTarget& target) {
   const int ranks = share_.ranks();
   TreeSum sum{.part_count = ranks == 1 ? share_.count : ranks,
-              .bias = bias,
-              .y = y,
+              .bias = target.bias,
+              .residual = target.residual,
+              .y = target.y,
               .rows = own_rows(sums.rows),
               .columns = sums.columns,
-              .dtype = dtype};
+              .dtype = target.dtype};
   const std::int64_t own_elements = sum.rows * sums.columns;
   for (int part = 0; part < sum.part_count; ++part) {
     const bool own = part == share_.rank();

@@ -63,9 +63,15 @@ class TensorGroup {
   // calls runs while the rows are in transit. A group of one takes no ticket, so that it may be part of what
   // a device repeats.
   Device::Ticket launch_own_sum(Device& device, const SliceSums& sums);
-  // Computes y (own rows, columns) in `dtype` = the sum over all slices (+ bias).
-  Result<void> finish_sum(Device& device, Device::Ticket own_sum, const SliceSums& sums, const void* bias,
-                          void* y, DType dtype);
+  // Computes y in `dtype` = the sum over all slices (+ bias) (+ residual).
+  struct SumTarget {
+    void* y = nullptr;               // (own rows, columns)
+    const void* bias = nullptr;      // (columns), or null
+    const void* residual = nullptr;  // as y, or null
+    DType dtype = DType::fp32;       // of all three
+  };
+  Result<void> finish_sum(Device& device, Device::Ticket own_sum, const SliceSums& sums,
+                          const SumTarget& target);
 
  private:
   Result<void> wait_for(Device& device, Device::Ticket ticket);

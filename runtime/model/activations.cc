@@ -56,7 +56,6 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
     input_.push_back(reserve(plan, name_in(i, "input"), rows_here * spec.width, element));
   if (train) reserve_boundary_gradients(plan);
   const std::int64_t rotary_elements = spec.positions > 0 ? 0 : largest.sequence_length * spec.head_size / 2;
-  branch_ = reserve(plan, "branch", rows_here * spec.width, element);
   cosine_ = reserve(plan, "rotary.cosine", rotary_elements, sizeof(float));
   sine_ = reserve(plan, "rotary.sine", rotary_elements, sizeof(float));
   if (stage.part.has_head) reserve_ends(train, plan);
@@ -68,6 +67,7 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
   for (int i = 0; i < stage.weight_gradients_pending; ++i)
     gradients_.push_back(reserve_split_backward(i, plan));
   if (!train) return;
+  dnormed_ = reserve(plan, "dnormed", rows_here * spec.width, element);
   dinner_ = reserve(plan, "dinner", slices * rows * std::max(slice_.feed_forward, slice_.attention_width()),
                     element);
   delta_ = reserve(plan, "delta", rows * slice_.heads, sizeof(float));
@@ -258,7 +258,7 @@ Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) con
            .active = address(arena, s.active)});
     }
   }
-  result.scratch = {.branch_NC = address(arena, branch_),
+  result.scratch = {.dnormed_NC = address(arena, dnormed_),
                     .dinner = address(arena, dinner_),
                     .delta = floats(arena, delta_),
                     .dgathered_NC = address(arena, dgathered_),

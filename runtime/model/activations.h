@@ -148,7 +148,7 @@ class ActivationMemory {
   std::vector<MicrobatchSlots> microbatches_;
   std::vector<GradientSlots> gradients_;
   std::vector<MemoryPlan::Slot> input_, doutput_, dinput_;  // rings
-  MemoryPlan::Slot branch_, dinner_, delta_, cosine_, sine_, final_mean_, final_rstd_, losses_, dfinal_,
+  MemoryPlan::Slot dnormed_, dinner_, delta_, cosine_, sine_, final_mean_, final_rstd_, losses_, dfinal_,
       softmax_slices_, softmax_rows_, dgathered_, parts_, arrivals_, norm_slices_, unused_norm_gradients_;
 };
 

@@ -29,11 +29,6 @@ void rotate(const BlockRun& run, void* qkv, bool inverse) {
                            .dtype = slice.dtype});
 }
 
-void add(const BlockRun& run, const void* a, const void* b, void* y) {
-  run.device.launch(
-      Add{.a = a, .b = b, .y = y, .count = run.own_rows() * run.slice.width, .dtype = run.slice.dtype});
-}
-
 // Slices are rows below one another.
 void activate(const BlockRun& run, const BlockActivations& a) {
   const std::int64_t rows = run.rows() * run.group.share().count;
@@ -146,17 +141,13 @@ Result<void> attention_forward(const BlockRun& run, const Block& block, const Bl
   HF_TRY_VOID(gathered_norm(run, block.attention_norm, a.x_NC, a.normed_NC, a.attention_norm));
   block.qkv.forward(run.device, a.normed_NC, a.qkv, run.rows());
   attend(run, a);
-  HF_TRY_VOID(block.output.forward(run.device, run.group, run.sums(), a.attention, run.scratch.branch_NC));
-  add(run, a.x_NC, run.scratch.branch_NC, a.mid_NC);
-  return {};
+  return block.output.forward(run.device, run.group, run.sums(), a.attention, a.x_NC, a.mid_NC);
 }
 
 Result<void> feed_forward_forward(const BlockRun& run, const Block& block, const BlockActivations& a,
                                   void* out_NC) {
   HF_TRY_VOID(forward_to_active(run, block, a));
-  HF_TRY_VOID(block.down.forward(run.device, run.group, run.sums(), a.active, run.scratch.branch_NC));
-  add(run, a.mid_NC, run.scratch.branch_NC, out_NC);
-  return {};
+  return block.down.forward(run.device, run.group, run.sums(), a.active, a.mid_NC, out_NC);
 }
 
 Result<void> recompute_for_feed_forward(const BlockRun& run, const Block& block, const BlockActivations& a,
@@ -187,16 +178,16 @@ Result<void> feed_forward_backward(const BlockRun& run, const Block& block, cons
   Device::Ticket launched = 0;
   if (pass.of_inputs()) {
     activate_backward(run, a, scratch.dinner, g.dup);
-    launched = block.up.launch_input_gradient(run.device, run.group, run.sums(), g.dup, scratch.branch_NC);
+    launched = block.up.launch_input_gradient(run.device, run.group, run.sums(), g.dup, scratch.dnormed_NC);
   }
   if (pass.of_weights())
     block.up.weight_gradients(run.device, a.normed_mid_NC, g.dup, run.rows(), pass.accumulate);
   if (pass.of_inputs()) {
     HF_TRY_VOID(
-        block.up.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.branch_NC));
+        block.up.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.dnormed_NC));
   }
   block.feed_forward_norm.backward(run.device, run.group.share(), a.mid_NC, a.feed_forward_norm,
-                                   {.dy_NC = scratch.branch_NC,
+                                   {.dy_NC = scratch.dnormed_NC,
                                     .dresidual_NC = g.dout_NC,
                                     .dx_NC = g.dmid_NC,
                                     .sums = g.feed_forward_norm_sums},
@@ -214,16 +205,16 @@ Result<void> attention_backward(const BlockRun& run, const Block& block, const B
   Device::Ticket launched = 0;
   if (pass.of_inputs()) {
     attend_backward(run, a, g.dqkv);
-    launched = block.qkv.launch_input_gradient(run.device, run.group, run.sums(), g.dqkv, scratch.branch_NC);
+    launched = block.qkv.launch_input_gradient(run.device, run.group, run.sums(), g.dqkv, scratch.dnormed_NC);
   }
   if (pass.of_weights())
     block.qkv.weight_gradients(run.device, a.normed_NC, g.dqkv, run.rows(), pass.accumulate);
   if (pass.of_inputs()) {
     HF_TRY_VOID(
-        block.qkv.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.branch_NC));
+        block.qkv.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.dnormed_NC));
   }
   block.attention_norm.backward(run.device, run.group.share(), a.x_NC, a.attention_norm,
-                                {.dy_NC = scratch.branch_NC,
+                                {.dy_NC = scratch.dnormed_NC,
                                  .dresidual_NC = g.dmid_NC,
                                  .dx_NC = g.din_NC,
                                  .sums = g.attention_norm_sums},

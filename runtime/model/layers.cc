@@ -21,11 +21,13 @@ void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t 
   forward(device, x_NI, y_NO, rows, dtype);
 }
 
-void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y) const {
+void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y,
+                     const void* residual_NO) const {
   device.launch(Matmul{.a = x_NI,
                        .b = weight,
                        .c = y_NO,
                        .bias = bias,
+                       .residual = residual_NO,
                        .m = rows,
                        .n = outputs,
                        .k = inputs,
@@ -104,7 +106,7 @@ Device::Ticket ColumnLinear::launch_input_gradient(Device& device, TensorGroup& 
 Result<void> ColumnLinear::finish_input_gradient(Device& device, TensorGroup& group, Device::Ticket launched,
                                                  const SliceSums& sums, void* dx_NI) const {
   if (group.share().slices == 1) return {};
-  return group.finish_sum(device, launched, sums, nullptr, dx_NI, slices.front().dtype);
+  return group.finish_sum(device, launched, sums, {.y = dx_NI, .dtype = slices.front().dtype});
 }
 
 void ColumnLinear::weight_gradients(Device& device, const void* x_NI, const void* dy, std::int64_t rows,
@@ -117,11 +119,11 @@ void ColumnLinear::weight_gradients(Device& device, const void* x_NI, const void
 }
 
 Result<void> RowLinear::forward(Device& device, TensorGroup& group, const SliceSums& sums, const void* x,
-                                void* y_NO) const {
+                                const void* residual_NO, void* y_NO) const {
   if (group.share().slices == 1) {
     Linear whole = slices.front();
     whole.bias = bias;
-    whole.forward(device, x, y_NO, sums.rows);
+    whole.forward(device, x, y_NO, sums.rows, whole.dtype, residual_NO);
     return {};
   }
   for (std::size_t i = 0; i < slices.size(); ++i) {
@@ -129,7 +131,8 @@ Result<void> RowLinear::forward(Device& device, TensorGroup& group, const SliceS
     slice.forward(device, part_of(x, i, sums.rows * slice.inputs, slice.dtype),
                   part_of(sums.parts, i, sums.rows * slice.outputs, DType::fp32), sums.rows, DType::fp32);
   }
-  return group.finish_sum(device, group.launch_own_sum(device, sums), sums, bias, y_NO, slices.front().dtype);
+  return group.finish_sum(device, group.launch_own_sum(device, sums), sums,
+                          {.y = y_NO, .bias = bias, .residual = residual_NO, .dtype = slices.front().dtype});
 }
 
 void RowLinear::input_gradient(Device& device, const void* dy_NO, void* dx, std::int64_t rows) const {

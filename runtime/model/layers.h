@@ -36,8 +36,10 @@ struct Linear {
   DType dtype = DType::fp32;
 
   void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows) const;
-  // Computes y in `dtype_y`: the model's, or fp32 where y is a partial result of a sum over slices.
-  void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y) const;
+  // Computes y in `dtype_y`: the model's, or fp32 where y is a partial result of a sum over slices. The
+  // residual, if there is one, is added before y is rounded; it has y's shape and is apart from it.
+  void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y,
+               const void* residual_NO = nullptr) const;
   void input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows,
                       DType dtype_dx) const;
   // Computes the gradients of the weight and of the bias, as far as they are trained. `accumulate`: add to the
@@ -69,9 +71,9 @@ struct RowLinear {
   const void* bias = nullptr;
   float* bias_gradient = nullptr;
 
-  // Computes y (own rows, outputs).
+  // Computes y = x W^T + bias + residual (own rows, outputs), rounded once for any number of slices.
   Result<void> forward(Device& device, TensorGroup& group, const SliceSums& sums, const void* x,
-                       void* y_NO) const;
+                       const void* residual_NO, void* y_NO) const;
   void input_gradient(Device& device, const void* dy_NO, void* dx, std::int64_t rows) const;
   void weight_gradients(Device& device, const void* x, const void* dy_NO, std::int64_t rows,
                         bool accumulate) const;

@@ -365,8 +365,8 @@ Result<void> Model::run_head(Device& device, const TokenBatch& batch, int microb
   device.launch(LossSum{.values = activations_.head.losses, .count = rows, .sum = loss_sum});
   if (!backward || spec_.tensor_lanes == 1) return {};
   const SliceSums sums = run_of(device, batch).sums();
-  return group().finish_sum(device, group().launch_own_sum(device, sums), sums, nullptr,
-                            activations_.head.dfinal_NC, spec_.dtype);
+  return group().finish_sum(device, group().launch_own_sum(device, sums), sums,
+                            {.y = activations_.head.dfinal_NC, .dtype = spec_.dtype});
 }
 
 Result<void> Model::forward_loss(Device& device, const TokenBatch& batch, int microbatch,

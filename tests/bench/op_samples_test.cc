@@ -130,6 +130,9 @@ TEST(ShapeText, TellsDifferentWorkApart) {
   op.accumulate = true;
   EXPECT_EQ(shape_text(Matmul::id, &op), "2x3x4 NT accumulate");
   op.accumulate = false;
+  op.residual = &op;
+  EXPECT_EQ(shape_text(Matmul::id, &op), "2x3x4 NT residual");
+  op.residual = nullptr;
   op.dtype = DType::bf16;
   EXPECT_EQ(shape_text(Matmul::id, &op), "2x3x4 NT bf16->fp32");
   const AttentionForward attention{

@@ -105,7 +105,7 @@ void set_element(void* data, std::int64_t i, cudaDataType type, float value) {
 struct Call {
   Problem problem;
   Algorithm algorithm;
-  const void *a, *b;
+  const void *a, *b, *c;
   void* d;
   float alpha, beta;
   float* workspace;
@@ -161,7 +161,7 @@ void run(const Call& call) {
     sum *= call.alpha;
     const auto row = static_cast<std::int64_t>(i % problem.d.rows);
     const std::int64_t at = row + static_cast<std::int64_t>(i / problem.d.rows) * problem.d.leading;
-    if (std::abs(call.beta) > 0.0F) sum += call.beta * element(call.d, at, problem.d.type);
+    if (std::abs(call.beta) > 0.0F) sum += call.beta * element(call.c, at, problem.d.type);
     if (problem.has_bias()) sum += element(problem.operation.bias, row, problem.d.type);
     set_element(call.d, at, problem.d.type, sum);
   }
@@ -364,13 +364,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   const Problem problem{*operation, *a_layout, *b_layout, *d_layout};
   if (bytes_of_algorithm == nullptr) stop("a product without an algorithm: the library would choose one");
   const Algorithm algorithm = algorithm_in(*bytes_of_algorithm);
-  if (c != d || c_layout != d_layout || !problem.fits()) return CUBLAS_STATUS_INVALID_VALUE;
+  if (c_layout != d_layout || !problem.fits()) return CUBLAS_STATUS_INVALID_VALUE;
   if (algorithm.problem != problem.fingerprint()) stop("an algorithm that was chosen for another product");
   if (workspace_bytes < algorithm.workspace_bytes) return CUBLAS_STATUS_INVALID_VALUE;
   const auto aligned = [](const void* address, std::uint64_t bytes) {
     return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
   };
-  for (const void* address : {a, b, c}) {
+  for (const void* address : {a, b, c, static_cast<const void*>(d)}) {
     if (!aligned(address, algorithm.alignment_bytes)) stop("an address is less aligned than was said");
   }
   if (problem.has_bias() && (operation->bias == nullptr || !aligned(operation->bias, 16)))
@@ -381,6 +381,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                   algorithm,
                   a,
                   b,
+                  c,
                   d,
                   *static_cast<const float*>(alpha),
                   *static_cast<const float*>(beta),

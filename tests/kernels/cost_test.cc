@@ -26,10 +26,14 @@ std::vector<Row> matmul_rows() {
   const Matmul forward{.bias = memory, .m = 4, .n = 6, .k = 8, .transpose_b = true};
   Matmul half = forward;
   half.dtype = DType::bf16;
+  Matmul branch = half;
+  branch.residual = half_memory;
+  branch.dtype_c = DType::bf16;
   const Matmul gradient{
       .m = 4, .n = 6, .k = 8, .transpose_a = true, .accumulate = true, .dtype = DType::bf16};
   return {{"matmul with bias", cost_of(forward), 384, 4 * (32 + 48 + 6), 4 * 24, 0},
           {"matmul bf16 to fp32", cost_of(half), 384, 2 * (32 + 48 + 6), 4 * 24, 0},
+          {"matmul with residual", cost_of(branch), 384, 2 * (32 + 48 + 6 + 24), 2 * 24, 0},
           {"matmul that accumulates", cost_of(gradient), 384, 2 * (32 + 48) + 96, 96, 96},
           {"bias_gradient", cost_of(BiasGradient{.rows = 3, .columns = 5}), 0, 60, 20, 0},
           {"bias_gradient that accumulates",
@@ -159,6 +163,10 @@ std::vector<Row> flat_rows() {
       {"tree_sum",
        cost_of(TreeSum{.part_count = 4, .bias = half_memory, .rows = 3, .columns = 5, .dtype = DType::bf16}),
        0, 4 * 60 + 10, 30, 0},
+      {"tree_sum with residual",
+       cost_of(
+           TreeSum{.part_count = 2, .residual = half_memory, .rows = 3, .columns = 5, .dtype = DType::bf16}),
+       0, 4 * 30 + 30, 30, 0},
       {"tree_sum into a part",
        cost_of(TreeSum{.parts = {nullptr, memory}, .part_count = 2, .y = memory, .rows = 3, .columns = 5}), 0,
        2 * 60, 60, 60},

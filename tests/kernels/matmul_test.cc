@@ -20,6 +20,7 @@ struct Case {
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   DType dtype = DType::fp32, dtype_c = DType::fp32;
   std::int64_t padding = 0;  // added to every leading dimension
+  bool residual = false;
 
   std::int64_t lda() const { return (transpose_a ? m : k) + padding; }
   std::int64_t ldb() const { return (transpose_b ? k : n) + padding; }
@@ -36,22 +37,24 @@ struct Case {
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << fmt::format("m {} n {} k {} transpose {}{} accumulate {} bias {} {} -> {} padding {}", c.m,
-                            c.n, c.k, c.transpose_a, c.transpose_b, c.accumulate, c.bias, name_of(c.dtype),
-                            name_of(c.dtype_c), c.padding);
+  return out << fmt::format(
+             "m {} n {} k {} transpose {}{} accumulate {} bias {} residual {} {} -> {} padding {}", c.m, c.n,
+             c.k, c.transpose_a, c.transpose_b, c.accumulate, c.bias, c.residual, name_of(c.dtype),
+             name_of(c.dtype_c), c.padding);
 }
 
-// Tensors: a, b, bias, c (with something in it).
+// Tensors: a, b, bias, c (with something in it), residual.
 Tensors tensors_of(const Case& c) {
   return {random_values((c.transpose_a ? c.k : c.m) * c.lda(), c.dtype, 1),
           random_values((c.transpose_b ? c.n : c.k) * c.ldb(), c.dtype, 2), random_values(c.n, c.dtype, 4),
-          random_values(c.m * c.ldc(), c.dtype_c, 3)};
+          random_values(c.m * c.ldc(), c.dtype_c, 3), random_values(c.m * c.ldc(), c.dtype_c, 5)};
 }
 Matmul op_of(Tensors& t, const Case& c) {
   Matmul op;
   op.a = t[0].data();
   op.b = t[1].data();
   op.bias = c.bias ? t[2].data() : nullptr;
+  op.residual = c.residual ? t[4].data() : nullptr;
   op.c = t[3].data();
   op.m = c.m;
   op.n = c.n;
@@ -69,9 +72,11 @@ Matmul op_of(Tensors& t, const Case& c) {
 
 std::vector<Case> every_kind(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t padding = 0) {
   std::vector<Case> cases;
-  for (int flags = 0; flags < 16; ++flags) {
+  for (int flags = 0; flags < 32; ++flags) {
     Case c{m, n, k, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, (flags & 8) != 0};
     c.padding = padding;
+    c.residual = (flags & 16) != 0;
+    if (c.accumulate && c.residual) continue;
     cases.push_back(c);
     c.dtype = DType::bf16;
     cases.push_back(c);
@@ -106,6 +111,7 @@ std::vector<Case> several_tiles_and_long_sums() {
                  Case{520, 33, 1030}, Case{70, 100, 2100, true, true}}) {
     c.bias = true;
     cases.push_back(c);
+    c.residual = true;
     c.dtype = c.dtype_c = DType::bf16;
     cases.push_back(c);
   }
@@ -144,6 +150,7 @@ KERNEL_CASES(MatmulHasTheSameBitsOnAnyNumberOfThreads, OpId::matmul) {
     cases.push_back({256, 768, 3072, true, false, false, true, dtype});
     cases.push_back({1, 2500, 600, false, true, false, true, dtype, dtype});
     cases.push_back({900, 130, 170, false, false, false, true, dtype, dtype});
+    cases.push_back({256, 768, 3072, false, true, false, true, dtype, dtype, 0, true});
   }
   for (const Case& c : cases) {
     SCOPED_TRACE(c);

@@ -8,7 +8,8 @@ namespace {
 
 // In fp32 the goldens are met to 1e-5. In bf16 every activation is rounded to 8 bits (relative 2^-9 each), so
 // these are what the format allows: a few roundings for logits, and more of them for the gradients, which
-// pass every rounding twice.
+// pass every rounding twice. The loss is the mean of 48 rows, whose errors add up by chance: to 3.8e-4 of it in
+// gpt2 (1.8e-2 a row), of which the bound is four, and to 2.5e-4 in llama.
 struct Case {
   GoldenBounds bounds;
   const char* attention = nullptr;  // implementation; null: what the processor takes by itself
@@ -19,13 +20,13 @@ constexpr Case cases[] = {
     {{"gpt2", "fp32", 1e-5, 1e-5, 1e-5}},
     {{"llama", "fp32", 1e-5, 1e-5, 1e-5}},
     {{"llama_tied", "fp32", 1e-5, 1e-5, 1e-5}},
-    {{"gpt2", "bf16", 1.5e-2, 5e-4, 2e-2}},
-    {{"llama", "bf16", 1.5e-2, 5e-4, 2e-2}},
+    {{"gpt2", "bf16", 1e-2, 1.5e-3, 2e-2}},
+    {{"llama", "bf16", 1e-2, 5e-4, 2e-2}},
     // With bf16 products attention also rounds probabilities and their gradients: more than twice the error.
-    {{"llama_tied", "bf16", 1.5e-2, 5e-4, 4e-2}},
-    {{"gpt2", "bf16", 1.5e-2, 5e-4, 2e-2}, "portable"},
-    {{"llama", "bf16", 1.5e-2, 5e-4, 2e-2}, "portable"},
-    {{"llama_tied", "bf16", 1.5e-2, 5e-4, 2e-2}, "portable"},
+    {{"llama_tied", "bf16", 1e-2, 5e-4, 4e-2}},
+    {{"gpt2", "bf16", 1e-2, 1.5e-3, 2e-2}, "portable"},
+    {{"llama", "bf16", 1e-2, 5e-4, 2e-2}, "portable"},
+    {{"llama_tied", "bf16", 1e-2, 5e-4, 2e-2}, "portable"},
 };
 
 std::vector<KernelPreference> requests(const char* attention) {

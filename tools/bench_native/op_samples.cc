@@ -184,7 +184,13 @@ class SampleCollector {
     config.data.document_mask = source.document_unit > 0;
     std::set<OpId> called;
     HF_TRY_VOID(add_step(source, config, called));
-    if (source.ops == SampleSource::Ops::all) add_parameter_ops(source, make_model_spec(config));
+    if (source.ops == SampleSource::Ops::all) {
+      const ModelSpec spec = make_model_spec(config);
+      add_parameter_ops(source, spec);
+      const std::int64_t count = source.batch.batch * source.batch.sequence_length * spec.width;
+      add(source,
+          {.use = "embedding, of several ranks", .shape = OpCall(Add{.count = count, .dtype = spec.dtype})});
+    }
     config.parallel.tensor_lanes = slices_of(config);
     if (source.ops == SampleSource::Ops::attention || config.parallel.tensor_lanes == 1) return {};
     return add_step(source, config, called);

@@ -1,8 +1,8 @@
 // The tile of a matrix product that AMX computes: 32 x 32 sums in four tile registers, bf16 operands.
 //
 // Bits: an output element starts at its base and adds pairs of the depth in order, in fp32 as the instruction
-// TDPBF16PS defines it (denormals are zero); a chunk goes on where the one before stopped. Which tile or
-// thread computed it cannot change it.
+// TDPBF16PS defines it (denormals are zero); a chunk goes on where the one before stopped, and the residual is
+// added last. Which tile or thread computed it cannot change it.
 #pragma once
 
 #include "kernels/cpu/gemm/vector_tile.h"
@@ -67,7 +67,7 @@ struct AmxTile {
     float* target = memory;
     std::int64_t target_stride = columns;
     if constexpr (float_target) {
-      if (whole) {
+      if (whole && output.residual == nullptr) {
         target = output.c;
         target_stride = output.c_stride;
       }

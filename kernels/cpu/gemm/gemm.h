@@ -260,10 +260,17 @@ void Gemm<Tile>::run_chunk(const Item& item, Range depths, const float* a_panels
   const bool last = depths.begin + depths.count == op_.k;
   constexpr bool float_target = sizeof(C) == sizeof(float);
   C* c = static_cast<C*>(op_.c) + item.rows.begin * op_.ldc + item.columns.begin;
+  const C* residual = nullptr;
+  if (last && op_.residual != nullptr) {
+    residual = static_cast<const C*>(op_.residual) + item.rows.begin * op_.ldc + item.columns.begin;
+  }
   const auto run_tile = [&](std::int64_t row, std::int64_t column, auto* target, std::int64_t stride,
                             const float* running, std::int64_t running_stride) {
     using T = std::remove_pointer_t<decltype(target)>;
     TileOutput<T> output;
+    if constexpr (std::is_same_v<T, C>) {
+      if (residual != nullptr) output.residual = residual + row * stride + column;
+    }
     output.c = target + row * stride + column;
     output.c_stride = stride;
     output.rows = smaller(Tile::rows, rows - row);

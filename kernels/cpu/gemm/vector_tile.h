@@ -1,18 +1,19 @@
 // The tile of a matrix product that vector instructions compute: rows x columns sums in registers.
 //
-// Bits: an output element is the chain fma(a[d], b[d], sum) over the depth of one chunk, from zero, and the
-// chunks are added to it in order. Which tile, thread or instruction set computed it cannot change it.
+// Bits: an output element is the chain fma(a[d], b[d], sum) over the depth of one chunk, from zero; the
+// chunks are added to the bias in order, and the residual last. Which tile, thread or instruction set computed it cannot change it.
 #pragma once
 
 #include "kernels/cpu/gemm/panels.h"
 
 namespace holdfast::kernels::cpu::HF_ISA {
 
-// Target of a tile's sums: c = base + sum, for `rows` x `columns` elements that exist.
+// Target of a tile's sums: c = base + sum + residual, for `rows` x `columns` elements that exist.
 template <typename C>
 struct TileOutput {
   const float* base = nullptr;   // or null
   std::int64_t base_stride = 0;  // 0: one row for all (a bias)
+  const C* residual = nullptr;   // in rows of c_stride, or null
   C* c = nullptr;
   std::int64_t c_stride = 0;
   C* c_ahead = nullptr;  // target of the next tile's sums, or null
@@ -27,6 +28,7 @@ void write_sums(const float* sums, std::int64_t stride, const TileOutput<C>& out
     for_lanes(output.columns, [&](std::int64_t i, auto some) {
       f32x16 value = load(sums + row * stride + i, some);
       if (output.base != nullptr) value = load(base + i, some) + value;
+      if (output.residual != nullptr) value = value + load(output.residual + row * output.c_stride + i, some);
       store(output.c + row * output.c_stride + i, value, some);
     });
   }
@@ -112,6 +114,9 @@ struct VectorTile {
           NativeF32 value = sums[row][v];
           if (output.base != nullptr) {
             value = native_load(output.base + row * output.base_stride + v * lanes) + value;
+          }
+          if (output.residual != nullptr) {
+            value = value + native_load(output.residual + row * output.c_stride + v * lanes);
           }
           native_store(output.c + row * output.c_stride + v * lanes, value);
         }

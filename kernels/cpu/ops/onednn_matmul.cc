@@ -5,6 +5,8 @@
 //   chunks           inside one tile and part, one after another into the same C
 #include "kernels/matmul.h"
 
+#include <cstring>
+
 #include "kernels/cpu/gemm/bias.h"
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/ops/cut.h"
@@ -112,11 +114,14 @@ class TiledMatmul {
 
   bool partial() const { return plan_.parts.count() > 1; }
   bool into_scratch() const { return plan_.widen && !partial() && op_.dtype_c != DType::fp32; }
+  // Returns whether the library finds the residual in C, where run_tile() puts it.
+  bool starts_from_residual() const { return op_.residual != nullptr && !partial() && !into_scratch(); }
   ProductShape shape_of(const Entry& entry) const;
   void add(Entry entry);
   const Product& product(std::int64_t rows, std::int64_t columns, std::int64_t depth, bool first) const;
   void set_layout();
   Tile tile_of(std::int64_t index) const;
+  const void* residual_of(const Tile& tile) const;
   void run_tile(std::int64_t index, int thread) const;
   void run_widened(const Tile& tile, std::int64_t begin, std::int64_t depth, bool first, void* c,
                    int thread) const;
@@ -167,7 +172,7 @@ ProductShape TiledMatmul::shape_of(const Entry& entry) const {
   shape.ldc = partial() ? op_.n : op_.ldc;
   shape.transpose_a = op_.transpose_a;
   shape.transpose_b = op_.transpose_b;
-  shape.accumulate = !entry.first || (op_.accumulate && !partial());
+  shape.accumulate = !entry.first || (op_.accumulate && !partial()) || starts_from_residual();
   shape.bias = entry.first && op_.bias != nullptr && !partial();
   shape.dtype = op_.dtype;
   shape.dtype_c = partial() ? DType::fp32 : op_.dtype_c;
@@ -248,12 +253,25 @@ TiledMatmul::Tile TiledMatmul::tile_of(std::int64_t index) const {
           plan_.columns.size(column), index / plan_.tiles()};
 }
 
+// Returns null where there is none.
+const void* TiledMatmul::residual_of(const Tile& tile) const {
+  if (op_.residual == nullptr) return nullptr;
+  return offset(op_.residual, tile.row * op_.ldc + tile.column, op_.dtype_c);
+}
+
 void TiledMatmul::run_tile(std::int64_t index, int thread) const {
   const Tile tile = tile_of(index);
   std::byte* scratch = context_.scratch(thread);
   void* c = offset(op_.c, tile.row * op_.ldc + tile.column, op_.dtype_c);
   if (partial()) {
     c = offset(context_.shared_scratch(), (tile.part * op_.m + tile.row) * op_.n + tile.column, DType::fp32);
+  }
+  const void* const residual = residual_of(tile);
+  if (starts_from_residual()) {
+    for (std::int64_t row = 0; row < tile.rows; ++row) {
+      std::memcpy(offset(c, row * op_.ldc, op_.dtype_c), offset(residual, row * op_.ldc, op_.dtype_c),
+                  static_cast<std::size_t>(tile.columns) * bytes_of(op_.dtype_c));
+    }
   }
   const std::int64_t begin = plan_.parts.begin(tile.part);
   const std::int64_t depth = plan_.parts.size(tile.part);
@@ -267,8 +285,13 @@ void TiledMatmul::run_tile(std::int64_t index, int thread) const {
     for (std::int64_t row = 0; row < tile.rows; ++row) {
       BFloat16* target = static_cast<BFloat16*>(c) + row * op_.ldc;
       const float* source = sums + row * tile.columns;
-      for_lanes(tile.columns,
-                [&](std::int64_t i, auto lanes) { store(target + i, load(source + i, lanes), lanes); });
+      const BFloat16* added =
+          residual == nullptr ? nullptr : static_cast<const BFloat16*>(residual) + row * op_.ldc;
+      for_lanes(tile.columns, [&](std::int64_t i, auto lanes) {
+        f32x16 sum = load(source + i, lanes);
+        if (added != nullptr) sum = sum + load(added + i, lanes);
+        store(target + i, sum, lanes);
+      });
     }
     return;
   }
@@ -313,7 +336,7 @@ void TiledMatmul::run_widened(const Tile& tile, std::int64_t begin, std::int64_t
       .run(thread, a, b, bias, into_scratch() ? scratch + layout_.c : c, scratch + layout_.product);
 }
 
-// Computes C = ((part 0 + part 1) + ...) + bias + C, rounded once.
+// Computes C = ((part 0 + part 1) + ...) + bias + residual or C, rounded once.
 void TiledMatmul::add_parts() const {
   constexpr std::int64_t elements_per_index = 8192;
   const float* parts = reinterpret_cast<const float*>(context_.shared_scratch());
@@ -324,13 +347,16 @@ void TiledMatmul::add_parts() const {
     const Bias* bias = static_cast<const Bias*>(op_.bias);
     for (std::int64_t row = rows.begin(index); row < rows.begin(index) + rows.size(index); ++row) {
       C* c = static_cast<C*>(op_.c) + row * op_.ldc;
+      const C* added = op_.accumulate            ? c
+                       : op_.residual != nullptr ? static_cast<const C*>(op_.residual) + row * op_.ldc
+                                                 : nullptr;
       for_lanes(op_.n, [&](std::int64_t i, auto lanes) {
         f32x16 sum = load(parts + row * op_.n + i, lanes);
         for (std::int64_t part = 1; part < plan_.parts.count(); ++part) {
           sum = sum + load(parts + (part * op_.m + row) * op_.n + i, lanes);
         }
         if (bias != nullptr) sum = sum + load(bias + i, lanes);
-        if (op_.accumulate) sum = sum + load(c + i, lanes);
+        if (added != nullptr) sum = sum + load(added + i, lanes);
         store(c + i, sum, lanes);
       });
     }

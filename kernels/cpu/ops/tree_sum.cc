@@ -23,10 +23,12 @@ template <int count, typename T>
 void add_parts(const TreeSum& op, std::int64_t first, std::int64_t size, const T* bias) {
   const float* const* parts = op.parts;
   T* const y = static_cast<T*>(op.y) + first;
+  const T* const residual = op.residual == nullptr ? nullptr : static_cast<const T*>(op.residual) + first;
   for_lanes(
       size, [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
         f32x16 sum = tree<count>(parts, first + i, lanes);
         if (bias != nullptr) sum = sum + load(bias + i, lanes);
+        if (residual != nullptr) sum = sum + load(residual + i, lanes);
         store(y + i, sum, lanes);
       });
 }
