@@ -1,6 +1,7 @@
 // A block per row. Its threads make one pass over the logits, with a running maximum and the sum of powers
-// relative to it, and a second one, which still finds them in the L2 cache, that writes the gradient. Of
-// slices each pass is an op of its own, and between them a thread per row joins what the slices know.
+// relative to it, and a second one that writes the gradient: from shared memory, where the first pass puts a
+// row that fits, else from the L2 cache. Of slices each pass is an op of its own, and between them a thread
+// per row joins what the slices know.
 #include "kernels/cross_entropy.h"
 
 #include <cmath>
@@ -16,6 +17,10 @@ namespace holdfast::kernels::cuda {
 namespace {
 
 constexpr int threads_max = 1024;
+
+// Largest row that is kept: 50,688 bf16 logits. Every GPU since sm_80 gives a block that much, and those for
+// data centers give it to two blocks of a multiprocessor at once, which is as many as their threads allow.
+constexpr std::size_t kept_row_bytes_max = 99 << 10;
 
 // Returns the value that exponents are taken relative to: it avoids infinity minus infinity where all values
 // are -infinity.
@@ -50,19 +55,26 @@ __device__ Softmax of_block(const Softmax& mine) {
   return all;
 }
 
-// Computes the statistics of the columns of a row, by all threads of the block.
+// Computes the statistics of the columns of a row, by all threads of the block. Each thread copies what it
+// has read to `kept`, unless that is null.
 template <bool whole, typename T>
-__device__ Softmax softmax_of(const T* x, int columns) {
+__device__ Softmax softmax_of(const T* x, int columns, T* kept = nullptr) {
   constexpr int size = pack_size<T>;
   Softmax mine;
   const int step = static_cast<int>(blockDim.x) * size;
 #pragma unroll 4
   for (int first = static_cast<int>(threadIdx.x) * size; first < columns; first += step) {
     float logits[size];
-    load_part<whole>(x, first, columns, logits, -INFINITY);
-    if (whole && first + size > columns) {
+    if constexpr (whole) {
+      const auto pack = *reinterpret_cast<const Pack<T, size>*>(x + first);
+      if (kept != nullptr) *reinterpret_cast<Pack<T, size>*>(kept + first) = pack;
+      unpack(pack, logits);
+      if (first + size > columns) {
 #pragma unroll
-      for (int i = 0; i < size; ++i) logits[i] = first + i < columns ? logits[i] : -INFINITY;
+        for (int i = 0; i < size; ++i) logits[i] = first + i < columns ? logits[i] : -INFINITY;
+      }
+    } else {
+      load_part<false>(x, first, columns, logits, -INFINITY);
     }
     mine.see(logits);
   }
@@ -84,17 +96,18 @@ __device__ void write_zeros(T* row, int count) {
   }
 }
 
-// Backwards: what was read last is nearest. A target that is not a column is elsewhere.
+// Reads the logits from `from`: the row itself, or what this thread's softmax_of() has kept of it. Goes
+// backwards: what was read last is nearest. A target that is not a column is elsewhere.
 template <bool whole, typename T>
-__device__ void write_gradient(T* row, int columns, int stride, std::int64_t target, const Softmax& of_row,
-                               float scale) {
+__device__ void write_gradient(T* row, const T* from, int columns, int stride, std::int64_t target,
+                               const Softmax& of_row, float scale) {
   constexpr int size = pack_size<T>;
   const int step = static_cast<int>(blockDim.x) * size, mine = static_cast<int>(threadIdx.x) * size;
   const float factor = scale / of_row.sum;
   for (int first = (stride - 1) / step * step + mine; first >= 0; first -= step) {
     if (first >= stride) continue;
-    float x[size];
-    load_part<whole>(row, first, stride, x);
+    float x[size] = {};
+    if (first < columns) load_part<whole>(from, first, stride, x);
     const bool all = first + size <= columns;  // else the end of the row, which is padding, is in it
 #pragma unroll
     for (int i = 0; i < size; ++i) {
@@ -109,7 +122,7 @@ __device__ void write_gradient(T* row, int columns, int stride, std::int64_t tar
   }
 }
 
-template <typename T, bool whole>
+template <typename T, bool whole, bool keeps_row>
 __global__ void __launch_bounds__(threads_max) cross_entropy(CrossEntropy op, bool writes_gradient) {
   const std::int64_t row = blockIdx.x;
   T* const x = static_cast<T*>(op.logits) + row * op.row_stride;
@@ -122,10 +135,12 @@ __global__ void __launch_bounds__(threads_max) cross_entropy(CrossEntropy op, bo
   const float x_target =
       threadIdx.x == 0 ? as_float(x[target]) : 0.0F;  // before its gradient takes its place
   const int columns = static_cast<int>(op.vocabulary);
-  const Softmax of_row = softmax_of<whole>(x, columns);
+  T* const kept = keeps_row ? reinterpret_cast<T*>(dynamic_shared()) : nullptr;
+  const Softmax of_row = softmax_of<whole>(x, columns, kept);
   if (threadIdx.x == 0)
     op.losses[row] = loss_of({.largest = of_row.largest, .sum = of_row.sum, .target_logit = x_target});
-  if (writes_gradient) write_gradient<whole>(x, columns, stride, target, of_row, op.gradient_scale);
+  if (writes_gradient)
+    write_gradient<whole>(x, keeps_row ? kept : x, columns, stride, target, of_row, op.gradient_scale);
 }
 
 template <typename T, bool whole>
@@ -175,7 +190,7 @@ __global__ void __launch_bounds__(threads_max) slice_gradient(CrossEntropyGradie
   const int stride = static_cast<int>(op.row_stride);
   if (op.targets[row] < 0) return write_zeros<whole>(x, stride);
   const SoftmaxStatistics all = op.statistics[row];
-  write_gradient<whole>(x, static_cast<int>(op.columns), stride, op.targets[row] - op.first_token,
+  write_gradient<whole>(x, x, static_cast<int>(op.columns), stride, op.targets[row] - op.first_token,
                         {.largest = all.largest, .sum = all.sum}, op.gradient_scale);
 }
 
@@ -210,7 +225,16 @@ void run_cross_entropy(Context& context, const void* arguments) {
   const CrossEntropy& op = *static_cast<const CrossEntropy*>(arguments);
   const bool writes_gradient = std::fpclassify(op.gradient_scale) != FP_ZERO;
   for_logits(op, [&](auto element, auto whole, const Grid& grid) {
-    launch(context, cross_entropy<decltype(element), whole>, grid, op, writes_gradient);
+    using T = decltype(element);
+    const std::size_t row_bytes = static_cast<std::size_t>(op.row_stride) * sizeof(T);
+    if constexpr (whole) {
+      if (writes_gradient && row_bytes <= kept_row_bytes_max) {
+        Grid with_row = grid;
+        with_row.shared_bytes = row_bytes;
+        return launch(context, cross_entropy<T, whole, true>, with_row, op, writes_gradient);
+      }
+    }
+    launch(context, cross_entropy<T, whole, false>, grid, op, writes_gradient);
   });
 }
 
