@@ -24,21 +24,20 @@ inline constexpr int mma_warps = mma_threads / 32;
 struct MmaThread {
   int lane, warp;
   int row, column;  // of the lane's first element of a sum; it also has row + 8 and column + 1
-  __device__ MmaThread()
-      : lane(static_cast<int>(threadIdx.x) % 32),
-        warp(static_cast<int>(threadIdx.x) / 32),
-        row(lane / 4),
-        column(2 * (lane % 4)) {}
+  __device__ explicit MmaThread(int thread = static_cast<int>(threadIdx.x))
+      : lane(thread % 32), warp(thread / 32), row(lane / 4), column(2 * (lane % 4)) {}
 };
 
-// Layout of the rows of a head in shared memory, in pieces of 16 bytes. Piece p of row r is at position p ^
-// (r % 8): the eight rows that one matrix of ldmatrix takes are then in different banks.
-template <int head_size>
+// Layout of rows of `width` elements, a head's or 32, in shared memory, in pieces of 16 bytes. Piece p of row r
+// is at position p ^ (r % 8), of 32 elements p ^ (r / 2 % 4): the eight rows that one matrix of ldmatrix takes
+// are then in different banks.
+template <int width>
 struct MmaTile {
-  static constexpr int pieces = head_size / 8;
-  static constexpr int row_bytes = head_size * 2;
+  static constexpr int pieces = width / 8;
+  static constexpr int row_bytes = width * 2;
   static constexpr int bytes_of(int rows) { return rows * row_bytes; }
-  __device__ static int offset(int row, int piece) { return row * row_bytes + (piece ^ (row % 8)) * 16; }
+  __device__ static int swizzle(int row) { return pieces < 8 ? row / 2 % 4 : row % 8; }
+  __device__ static int offset(int row, int piece) { return row * row_bytes + (piece ^ swizzle(row)) * 16; }
 };
 
 // Starts the copies of `rows` rows from first_row on; rows from end_row on become zeros.
@@ -47,7 +46,7 @@ __device__ void copy_tile(std::byte* tile, const BFloat16* head, int stride, int
   using Tile = MmaTile<head_size>;
   constexpr int rows_together = mma_threads / Tile::pieces;
   static_assert(rows_together % 8 == 0 && rows % rows_together == 0);
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = forgotten(static_cast<int>(threadIdx.x));
   const int piece = thread % Tile::pieces, first = thread / Tile::pieces;
   const SharedAddress target = shared_address(tile) + Tile::offset(first, piece);
   const BFloat16* source = head + piece * 8;
@@ -63,7 +62,7 @@ __device__ void copy_tile(std::byte* tile, const BFloat16* head, int stride, int
 template <int rows, typename T>
 __device__ void copy_values(T* target, const T* source, int first_row, int end_row) {
   static_assert(rows <= mma_threads && sizeof(T) == 4);
-  const int row = static_cast<int>(threadIdx.x);
+  const int row = forgotten(static_cast<int>(threadIdx.x));
   if (row >= rows) return;
   copy_async<4>(shared_address(reinterpret_cast<std::byte*>(target + row)),
                 source + min(first_row + row, end_row - 1), first_row + row < end_row);
@@ -71,19 +70,19 @@ __device__ void copy_values(T* target, const T* source, int first_row, int end_r
 
 // Selects the role of a tile that a lane reads from `first_row` (a multiple of 8) on. As left operand, or
 // transposed as right operand, four matrices are rows 0-7 and 8-15, then both of the next 8 columns; as right
-// operand of A B^T they are the two halves of 16 columns of rows 0-7, then of rows 8-15.
+// operand of A B^T, or transposed as left operand, they are the two halves of 16 columns of rows 0-7, then of
+// rows 8-15.
 enum class Operand { left, right };
 template <int head_size, Operand operand>
 struct MmaReader {
   SharedAddress row;
   int swizzle;
 
-  __device__ MmaReader(std::byte* tile, int first_row = 0) {
-    const int lane = MmaThread().lane;
+  __device__ MmaReader(std::byte* tile, int first_row = 0, int lane = MmaThread().lane) {
     const int lane_row = operand == Operand::left ? lane % 16 : lane / 16 * 8 + lane % 8;
     const int lane_piece = operand == Operand::left ? lane / 16 : lane / 8 % 2;
     row = shared_address(tile) + (first_row + lane_row) * MmaTile<head_size>::row_bytes;
-    swizzle = (lane_piece ^ (lane_row % 8)) * 16;
+    swizzle = (lane_piece ^ MmaTile<head_size>::swizzle(lane_row)) * 16;
   }
   // Loads 16 x 16 elements; rows and columns are multiples of 16. Positions change within 128 bytes only:
   // that takes less to compute and to keep than one address for each column.
@@ -195,34 +194,36 @@ __device__ void hide_keys(MmaSums<m_tiles, n_tiles>& scores, const VisibleKeys& 
   }
 }
 
-// Stores the warp's rows, times scale[m][row or row + 8], to rows first_row to end_row of `target`. They go
-// through a tile that is no longer needed: whole pieces of 16 bytes leave the warp.
-template <int head_size, int m_tiles>
-__device__ void store_rows(const MmaSums<m_tiles, head_size / 8>& sums, const float (&scale)[m_tiles][2],
+// Stores the warp's rows, times scale[m][row or row + 8], to rows first_row to end_row of `target`: of the whole
+// head, or the 8 * n_tiles columns from first_column on. They go through a tile that is no longer needed: whole
+// pieces of 16 bytes leave the warp.
+template <int head_size, int m_tiles, int n_tiles>
+__device__ void store_rows(const MmaSums<m_tiles, n_tiles>& sums, const float (&scale)[m_tiles][2],
                            std::byte* tile, int tile_row, BFloat16* target, int stride, int first_row,
-                           int end_row) {
+                           int end_row, int first_column = 0) {
   using Tile = MmaTile<head_size>;
-  const MmaThread thread;
+  const MmaThread thread(forgotten(static_cast<int>(threadIdx.x)));
   __syncwarp();  // lanes may still read the tile
 #pragma unroll
   for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int n = 0; n < head_size / 8; ++n) {
+      for (int n = 0; n < n_tiles; ++n) {
         const float* pair = &sums[m][n][2 * half];
-        std::byte* place =
-            tile + Tile::offset(tile_row + 16 * m + 8 * half + thread.row, n) + 2 * thread.column;
+        std::byte* place = tile +
+                           Tile::offset(tile_row + 16 * m + 8 * half + thread.row, first_column / 8 + n) +
+                           2 * thread.column;
         *reinterpret_cast<unsigned*>(place) = pack_bf16(pair[0] * scale[m][half], pair[1] * scale[m][half]);
       }
     }
   }
   __syncwarp();
-  constexpr int rows_together = 32 / Tile::pieces;
-  const int piece = thread.lane % Tile::pieces;
+  constexpr int rows_together = 32 / n_tiles;
+  const int piece = first_column / 8 + thread.lane % n_tiles;
 #pragma unroll
   for (int i = 0; i < 16 * m_tiles; i += rows_together) {
-    const int row = i + thread.lane / Tile::pieces;
+    const int row = i + thread.lane / n_tiles;
     if (first_row + row >= end_row) continue;
     const std::int64_t offset = static_cast<std::int64_t>(first_row + row) * stride + piece * 8;
     *reinterpret_cast<uint4*>(target + offset) =

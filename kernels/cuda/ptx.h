@@ -21,6 +21,15 @@
 
 namespace holdfast::kernels::cuda {
 
+// Returns the value as one that the compiler knows nothing about: what follows from it is computed where it is
+// used, and not kept in registers across a loop that needs all of them.
+__device__ inline int forgotten(int value) {
+#ifndef HF_CUDA_EMULATED
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
+
 #ifdef HF_CUDA_EMULATED
 
 using SharedAddress = std::byte*;
@@ -45,6 +54,13 @@ inline void commit_copies() {
 }
 inline void await_copies() {
   cuda_emulator::await_copies(0);
+}
+inline void tell_count(unsigned* counter, unsigned count) {
+  __syncwarp();
+  *counter = count;
+}
+inline void await_count(const unsigned* counter, unsigned count) {
+  cuda_emulator::expect_count(counter, count);
 }
 
 #else
@@ -105,6 +121,24 @@ __device__ inline void commit_copies() {
 // Waits until all groups of this thread have arrived. Other threads see them after a barrier.
 __device__ inline void await_copies() {
   asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
+// Sets a counter in global memory. Who sees the count, sees what all lanes of this warp wrote before.
+__device__ inline void tell_count(unsigned* counter, unsigned count) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0)
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(count) : "memory");
+}
+// Waits until a counter, which a warp of another block sets, is `count` at least. The block that is waited for
+// must be one that runs or has ended: the GPU may begin no other one before this one ends.
+__device__ inline void await_count(const unsigned* counter, unsigned count) {
+  for (;;) {
+    unsigned found;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
+    if (found >= count) break;
+    __nanosleep(20);
+  }
+  __syncwarp();
 }
 
 #endif

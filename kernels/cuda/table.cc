@@ -58,6 +58,16 @@ constexpr Implementation mma_kernel(Function run, bool (*supports)(const void* a
   return result;
 }
 
+// Describes attention backward with five products of tiles. No GPU has run it, so none chooses it.
+constexpr Implementation mma5_kernel(Function run, const char* name, const char* what) {
+  Implementation result = mma_kernel<AttentionBackward>(run, supports_attention_backward_mma);
+  result.name = name;
+  result.what = what;
+  result.preference = -1;
+  result.cuda_prepare = prepare_attention_backward_mma5;
+  return result;
+}
+
 constexpr Implementation cublaslt_matmul() {
   Implementation result = kernel<Matmul>(run_cublaslt_matmul);
   result.name = "cublaslt";
@@ -72,7 +82,11 @@ constexpr Implementation cublaslt_matmul() {
 constexpr Implementation implementations[] = {
     cublaslt_matmul(),
     HF_OPS(HF_KERNEL) mma_kernel<AttentionForward>(run_attention_forward_mma, supports_attention_forward_mma),
-    mma_kernel<AttentionBackward>(run_attention_backward_mma, supports_attention_backward_mma)};
+    mma_kernel<AttentionBackward>(run_attention_backward_mma, supports_attention_backward_mma),
+    mma5_kernel(run_attention_backward_mma5, "cuda_mma5",
+                "as cuda_mma in one pass, 5 products of tiles instead of 7; a block for each key head"),
+    mma5_kernel(run_attention_backward_mma5_tiles, "cuda_mma5_tiles",
+                "the bits of cuda_mma5; a block for each tile of keys, which waits for the next one")};
 
 std::vector<ImplementationList> all_lists() {
   std::vector<ImplementationList> lists = {

@@ -334,6 +334,15 @@ void commit_copies() {
   fiber.uncommitted.clear();
 }
 
+void expect_count(const unsigned* counter, unsigned count) {
+  if (*counter >= count) return;
+  const Index3 index = block_index();
+  stop(
+      fmt::format("{}, block ({}, {}, {}): waits for {} of something that is {}, and no block that began "
+                  "before it is left to change that",
+                  this_block->launch().what, index.x, index.y, index.z, count, *counter));
+}
+
 void await_copies(int groups_left) {
   auto& groups = this_block->current().copy_groups;
   while (groups.size() > static_cast<std::size_t>(groups_left)) {

@@ -92,6 +92,10 @@ void copy_later(void* target, const void* source, std::size_t bytes, std::size_t
 void commit_copies();
 void await_copies(int groups_left);
 
+// A block may wait only for what blocks that began before it have done. Here they have ended, so a counter that
+// is not `count` at least would be waited for for ever: it ends the process with a sentence.
+void expect_count(const unsigned* counter, unsigned count);
+
 // ldmatrix (four matrices) and mma.m16n8k16 of bf16 with fp32 sums, with the fragments of kernels/cuda/ptx.h.
 // Whole warps only.
 void load_matrices(unsigned (&fragment)[4], const std::byte* row, bool transposed);

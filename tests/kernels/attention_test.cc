@@ -96,7 +96,8 @@ void expect_both(const Case& c, const Values& qkv, const OpLimits& limits, const
 
 bool has_bf16_products() {
   const Implementation& implementation = under_test()->implementation();
-  return implementation.needs >= CpuIsa::avx512_bf16 || std::string_view(implementation.name) == "cuda_mma";
+  return implementation.needs >= CpuIsa::avx512_bf16 ||
+         std::string_view(implementation.name).starts_with("cuda_mma");
 }
 
 // Products of bf16 round probabilities and their gradients to bf16 before they are used.

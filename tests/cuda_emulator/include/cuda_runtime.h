@@ -179,9 +179,20 @@ template <typename T>
 void __stcs(T* address, T value) {
   *address = value;
 }
+template <typename T>
+T __ldcg(const T* address) {
+  return *address;
+}
+template <typename T>
+void __stcg(T* address, T value) {
+  *address = value;
+}
 using std::max;
 using std::min;
 // Blocks run one after another, and their threads are fibers of one thread.
+inline unsigned atomicAdd(unsigned* address, unsigned value) {
+  return std::exchange(*address, *address + value);
+}
 inline unsigned long long atomicAdd(unsigned long long* address, unsigned long long value) {
   return std::exchange(*address, *address + value);
 }
