@@ -160,6 +160,20 @@ def attention_backward(call, device):
     return [Pass(2 * out), Pass(call.bytes_moved, keys, rate), Pass(call.bytes_moved, factor * call.flops - keys, rate)]
 
 
+def attention_backward_mma5(call, device):
+    """attention_mma5.cu: deltas, then one pass with 5 products for 7, whose sums go through the L2 cache from tile to tile of keys.
+    Beside its bytes and products nothing is counted: no GPU has run it."""
+    deltas, keys, queries = attention_backward(call, device)
+    elements = call.batch * call.sequence_length * call.heads * call.head_size
+    tiles = ceil(call.sequence_length / r.ATTENTION_MMA5_KEYS[call.head_size])
+    sums = 2 * 4 * elements * (tiles - 1) / 2  # of fp32, written and read before each tile of keys but a query's last
+    return [deltas, Pass(sums, (keys.flops + queries.flops) * r.ATTENTION_MMA5_PRODUCTS, keys.flops_rate, bytes_rate=r.L2_BYTES)]
+
+
+# Implementations that no run takes unless it is asked to: {(op, name): function}.
+ASKED_FOR = {("attention_backward", "cuda_mma5"): attention_backward_mma5}
+
+
 @kernels_of("gelu_forward", "gelu_backward")
 def gelu(call, device):
     """activation.cu: memory or instructions, whichever is more."""

@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 
 from . import rooflines as r
-from .kernels import KERNELS, Call
+from .kernels import ASKED_FOR, KERNELS, Call
 from .program import planned_step
 
 TOKEN_BYTES = 4
@@ -52,23 +52,32 @@ def kind_of(step, op):
     return f"matmul, {part}, {what}"
 
 
-def sum_of(op, device, tokens_are_pinned, token_copy):
+def sum_of(op, device, tokens_are_pinned, token_copy, kernels):
     if op["op"] not in KERNELS:
         raise UnknownOp(f"the program launches {op['op']} ({op['shape']}), which tools/prediction/kernels.py does not know")
     call = Call(op["op"], op["arguments"], op["flops"], op["bytes_read"], op["bytes_written"], tokens_are_pinned, token_copy)
-    passes = KERNELS[op["op"]](call, device)
+    passes = kernels[op["op"]](call, device)
     calls = op["calls"]
     return Sum(calls=calls, launches=calls * len(passes), flops=calls * call.flops, bytes=calls * call.bytes_moved,
                seconds=calls * sum(each.seconds(device) for each in passes),
                limit_s=calls * max(call.flops / device.peak_flops, call.bytes_moved / device.memory_limit))
 
 
-def predict_step(step, device):
+def asked_for(settings):
+    """The functions of kernels.py, with those of the implementations that settings name."""
+    kernels = dict(KERNELS)
+    for (op, name), function in ASKED_FOR.items():
+        if f"--kernels.{op}={name}" in settings:
+            kernels[op] = function
+    return kernels
+
+
+def predict_step(step, device, kernels):
     """Of an object of `holdfast plan --ops --json`."""
     copies = [is_token_copy(step, op) for op in step["ops"]]
     kinds, by_op, ops, total = {}, {}, [], Sum()
     for op, token_copy in zip(step["ops"], copies):
-        result = sum_of(op, device, not any(copies), token_copy)
+        result = sum_of(op, device, not any(copies), token_copy, kernels)
         kinds.setdefault(kind_of(step, op), Sum()).add(result)
         by_op.setdefault(op["op"], Sum()).add(result)
         total.add(result)
@@ -109,6 +118,6 @@ def predict(program, settings, device="H200"):
     kinds: {name of an op: {calls, ms, limit_ms, launches, tflop, gb}}, where a single op is wrong outside of +-30 %; parts: the
     same with the matrix products of the layers and of the head apart; ops: the same for each shape. limit_ms is what the op
     as it is launched takes at the data sheet's rates. `settings`: ["--section.key=value", ...] over a run of one lane in bf16
-    with sequences of 1,024 tokens. Errors: ProgramError with the program's sentence, UnknownOp.
+    with sequences of 1,024 tokens; --kernels.OP=NAME of one of ASKED_FOR in kernels.py predicts that implementation. Errors: ProgramError with the program's sentence, UnknownOp.
     """
-    return predict_step(planned_step(program, settings), r.DEVICES[device])
+    return predict_step(planned_step(program, settings), r.DEVICES[device], asked_for(settings))

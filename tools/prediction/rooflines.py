@@ -73,6 +73,10 @@ ATTENTION_FLOPS = {
 }
 ATTENTION_FLOPS_GENERAL = 15e12  # other head sizes and fp32, without tensor cores; measured: 16 to 22 forward, 10 to 12 backward
 ATTENTION_KEY_PASS_SHARE = 4 / 7  # of the products of a backward pass; read
+# kernels/cuda/attention_mma5.cu, at the rate of the products above. Read.
+ATTENTION_MMA5_PRODUCTS = 5 / 7
+ATTENTION_MMA5_KEYS = {64: 128, 128: 64}  # of a tile, by the size of a head
+L2_BYTES = 5.5e12  # bytes/s of the L2 cache, read and written; published for an H100's reads
 
 # ---- instructions per element (read: the inner loops as the assembler made them) --------------------------------------------
 SIGMOID_INSTRUCTIONS = 5  # exponential and reciprocal of kernels/cuda/scalar.h
