@@ -27,9 +27,9 @@ OpOutputs outputs_of(OpId id, const void* arguments) {
   });
 }
 
-OpOutputs outputs_of(const AdamWTensor& tensor) {
+OpOutputs outputs_of(const AdamWTensor& tensor, DType moments) {
   OpOutputs outputs;
-  AdamW::visit_tensor({}, tensor,
+  AdamW::visit_tensor({.moments = moments}, tensor,
                       [&](const auto& pointer, const Operand& each) { add(outputs, pointer, each); });
   return outputs;
 }

@@ -61,7 +61,7 @@ OpOutputs outputs_of(const Op& op) {
   return outputs_of(id, &op);
 }
 
-// Returns what AdamW writes of one tensor of its table: weight, moments, copy.
-OpOutputs outputs_of(const AdamWTensor& tensor);
+// Returns what AdamW writes of one tensor of its table: weight, moments of that type, copy.
+OpOutputs outputs_of(const AdamWTensor& tensor, DType moments);
 
 }  // namespace holdfast::kernels

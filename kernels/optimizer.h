@@ -12,17 +12,19 @@
 
 namespace holdfast::kernels {
 
-// One tensor, or the part of it that a rank owns. All arrays have `count` elements. Of a frozen tensor, which only
-// OptimizerDigest takes, moments and gradient are null.
+// One tensor, or the part of it that a rank owns. All arrays have `count` elements; the moments are of the type that
+// the op says. Of a frozen tensor, which only OptimizerDigest takes, moments and gradient are null.
 struct AdamWTensor {
   float* weight = nullptr;
-  float* moment1 = nullptr;
-  float* moment2 = nullptr;
+  void* moment1 = nullptr;
+  void* moment2 = nullptr;
   const float* gradient = nullptr;
   BFloat16* copy = nullptr;  // or null
   std::int64_t count = 0;
   std::int64_t first_block = 0;  // number of blocks (runtime/core/block.h) in the tensors before
   float weight_decay = 0;
+  // Number of the first block for the rounding of bf16 moments. It is the same whoever owns the block.
+  std::uint64_t rounding_block = 0;
 };
 
 // Updates each element of all tensors, in fp32:
@@ -31,6 +33,11 @@ struct AdamWTensor {
 //   w = w - learning_rate * (weight_decay * w + (m / correction1) / (sqrt(v / correction2) + epsilon))
 // and, when given, copy = w rounded to bf16. One launch updates a whole shard: kernels find the tensor of a
 // block in the table.
+//
+// Moments in bf16 are widened to fp32, averaged there, and the weights take those averages; what is kept for the next
+// update is rounded stochastically (kernels/stochastic_rounding.h): block b of a tensor is block rounding_block + b of
+// those that rounding_key rounds, and of an element's bits the lower half rounds m, the upper one v. A v that moves by a
+// thousandth a step would not move at all if it were rounded to nearest.
 //
 // With digests, an update also finds damage of the memory at rest: it leaves the digest (kernels/state_digest.h)
 // of what it wrote to each block, and the next one compares the digest of what it reads. The update itself
@@ -45,6 +52,8 @@ struct AdamW {
   float learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0;
   float correction1 = 1, correction2 = 1;  // 1 - beta^step
   float gradient_scale = 1;                // of clipping
+  DType moments = DType::fp32;             // or bf16
+  std::uint64_t rounding_key = 0;          // of bf16 moments: 64 mixed bits, others for every update
   // Digests by block of the table, in device memory; null: none are computed.
   std::uint64_t* block_digests = nullptr;
   // False where nothing has left digests of what the update reads: they are written, not compared.
@@ -66,11 +75,11 @@ struct AdamW {
                                 .updated_if(op.checks_digests)
                                 .if_given());
   }
-  static void visit_tensor(const AdamW&, auto& tensor, auto&& visit) {
+  static void visit_tensor(const AdamW& op, auto& tensor, auto&& visit) {
     visit(tensor.gradient, reads("gradient", DType::fp32, tensor.count));
     visit(tensor.weight, updates("weight", DType::fp32, tensor.count));
-    visit(tensor.moment1, updates("moment1", DType::fp32, tensor.count));
-    visit(tensor.moment2, updates("moment2", DType::fp32, tensor.count).positive());
+    visit(tensor.moment1, updates("moment1", op.moments, tensor.count));
+    visit(tensor.moment2, updates("moment2", op.moments, tensor.count).positive());
     visit(tensor.copy, writes("copy", DType::bf16, tensor.count).if_given());
   }
 };
@@ -88,6 +97,7 @@ struct OptimizerDigest {
   std::int64_t first_block = 0, block_count = 0;
   std::uint64_t* block_digests = nullptr;  // by block of the table, in device memory
   bool checks_digests = false;             // compares the digests with those in memory, and writes none
+  DType moments = DType::fp32;             // or bf16
   // Result of the comparison, in host_visible memory: set by every op, also where nothing is compared. May be
   // null where nothing is compared.
   StateDamage* damage = nullptr;
@@ -106,8 +116,8 @@ struct OptimizerDigest {
     };
     const std::int64_t count = inside(op.first_block + op.block_count) - inside(op.first_block);
     visit(tensor.weight, reads("weight", DType::fp32, count));
-    visit(tensor.moment1, reads("moment1", DType::fp32, count).if_given());
-    visit(tensor.moment2, reads("moment2", DType::fp32, count).positive().if_given());
+    visit(tensor.moment1, reads("moment1", op.moments, count).if_given());
+    visit(tensor.moment2, reads("moment2", op.moments, count).positive().if_given());
   }
 };
 void reference(const OptimizerDigest& op);

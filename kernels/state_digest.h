@@ -6,9 +6,10 @@
 //   digest = sum over the arrays a (0 = weight, 1 = moment1, 2 = moment2) of array_weight(a) *
 //            sum over the elements i of the block of element_weight(i) * bits of element i
 //
-// modulo 2^64, with array_weight(a) = g^(4096 a) mod 2^32 and element_weight(i) = g^i mod 2^32. A sum of
-// integers does not depend on its order, so every device, instruction set and number of threads gives the
-// same digest, and 32-bit factors are what vector units multiply fast.
+// modulo 2^64, with array_weight(a) = g^(4096 a) mod 2^32 and element_weight(i) = g^i mod 2^32; the bits of a bf16
+// moment are those of the same number in fp32. A sum of integers does not depend on its order, so every device,
+// instruction set and number of threads gives the same digest, and 32-bit factors are what vector units multiply
+// fast.
 //
 // g is 5 modulo 8, so it has order 2^30 modulo 2^32: the products of the weights are odd, and all those of a
 // block differ modulo 2^32. Hence one flipped bit always changes the digest (by an odd multiple of 2^k, k <
@@ -19,6 +20,7 @@
 #include <cstdint>
 
 #include "runtime/core/block.h"
+#include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
 
@@ -38,10 +40,10 @@ consteval std::uint32_t digest_power(std::uint64_t exponent) {
 inline constexpr std::uint64_t digest_of_moment1 = digest_power(block_elements);
 inline constexpr std::uint64_t digest_of_moment2 = digest_power(2 * block_elements);
 
-// Returns the digest of a block of `count` elements: the definition above, one element after another. Moments
-// that are null count as zeros.
-std::uint64_t state_digest(const float* weight, const float* moment1, const float* moment2,
-                           std::int64_t count);
+// Returns the digest of a block of `count` elements: the definition above, one element after another. `moments`: the
+// type of both, fp32 or bf16. Those that are null count as zeros.
+std::uint64_t state_digest(const float* weight, const void* moment1, const void* moment2, std::int64_t count,
+                           DType moments = DType::fp32);
 
 // Result of comparing the blocks that an op read with the digests that an op before left.
 struct StateDamage {

@@ -1,11 +1,14 @@
 #include "kernels/optimizer.h"
 
+#include <type_traits>
+
 #include "kernels/cuda/digest_weight.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/square_sum.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/stochastic_rounding.h"
 
 namespace holdfast::kernels::cuda {
 
@@ -21,6 +24,7 @@ constexpr std::uint32_t digest_step_packed = digest_power(adamw_threads * packed
 // inverses, as on the CPU; with the same operations in the same order, both have the same bits.
 struct Coefficients {
   float gradient_scale, beta1, rest1, beta2, rest2, inverse1, inverse2, epsilon, minus_rate;
+  std::uint64_t rounding_key;
 };
 
 // Digests of all blocks, as AdamW has them.
@@ -57,15 +61,49 @@ __device__ std::uint64_t digest_part(std::uint32_t weight, const float (&w)[size
          digest_of_moment2 * digest_part<size>(weight, v);
 }
 
-// Updates `size` elements from `first` on, the first of which has the weight `first_weight` in the digest of its
-// block.
-template <int size, bool with_digests>
+// Rounds averaged moments to those that are kept. `element`: the number of the first one in its block.
+template <int size>
+__device__ void round_moments(RoundingKey key, std::uint32_t element, float (&m)[size], float (&v)[size]) {
+#pragma unroll
+  for (int i = 0; i < size; ++i) {
+    const std::uint32_t random = rounding_bits(key, element + i);
+    m[i] = __uint_as_float(rounded_with(__float_as_uint(m[i]), random & 0xffffU));
+    v[i] = __uint_as_float(rounded_with(__float_as_uint(v[i]), random >> 16));
+  }
+}
+
+template <int size>
+__device__ void store_moments(float* target, const float (&values)[size]) {
+  store<size>(target, values);
+}
+// Stores what round_moments() has made, bit by bit: a conversion would not preserve the bits of a NaN.
+template <int size>
+__device__ void store_moments(BFloat16* target, const float (&values)[size]) {
+  Pack<BFloat16, size> pack;
+#pragma unroll
+  for (int i = 0; i < size; ++i) {
+    const std::uint32_t bits = __float_as_uint(values[i]);
+    if constexpr (size == 1) {
+      pack.elements[i] = BFloat16{static_cast<std::uint16_t>(bits >> 16)};
+    } else {
+      pack.pairs[i / 2] = i % 2 == 0 ? bits >> 16 : pack.pairs[i / 2] | bits;
+    }
+  }
+  *reinterpret_cast<Pack<BFloat16, size>*>(target) = pack;
+}
+
+// Updates `size` elements from `first` on. `element`: the number of the first one in its block, in whose digest it has
+// the weight `first_weight`; `key` is that of the block.
+template <int size, bool with_digests, typename Moment>
 __device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::int64_t first,
-                       std::uint32_t first_weight, BlockDigests& digests) {
+                       std::uint32_t element, std::uint32_t first_weight, RoundingKey key,
+                       BlockDigests& digests) {
+  Moment* const moment1 = static_cast<Moment*>(tensor.moment1) + first;
+  Moment* const moment2 = static_cast<Moment*>(tensor.moment2) + first;
   float w[size], m[size], v[size], g[size];
   load<size>(tensor.gradient + first, g);
-  load<size>(tensor.moment1 + first, m);
-  load<size>(tensor.moment2 + first, v);
+  load<size>(moment1, m);
+  load<size>(moment2, v);
   load<size>(tensor.weight + first, w);
   if constexpr (with_digests) {
     digests.read += digest_part<size>(first_weight, w, m, v);
@@ -79,22 +117,24 @@ __device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::i
     const float direction = m[i] * by.inverse1 / (sqrtf(v[i] * by.inverse2) + by.epsilon);
     w[i] = fmaf(by.minus_rate, fmaf(tensor.weight_decay, w[i], direction), w[i]);
   }
+  if constexpr (std::is_same_v<Moment, BFloat16>) round_moments<size>(key, element, m, v);
   if constexpr (with_digests) digests.written += digest_part<size>(first_weight, w, m, v);
-  store<size>(tensor.moment1 + first, m);
-  store<size>(tensor.moment2 + first, v);
+  store_moments<size>(moment1, m);
+  store_moments<size>(moment2, v);
   store<size>(tensor.weight + first, w);
   if (tensor.copy != nullptr) store<size>(tensor.copy + first, w);
 }
 
 // Updates the part of a block [begin, end) that this thread has, `size` neighbouring elements at a time.
-template <int size, bool with_digests>
+template <int size, bool with_digests, typename Moment>
 __device__ void update_part(const Coefficients& by, const AdamWTensor& tensor, std::int64_t begin,
-                            std::int64_t end, std::uint32_t index, BlockDigests& digests) {
-  std::uint32_t weight = 1;
-  if constexpr (with_digests) weight = digest_weight<block_elements>(index + threadIdx.x * size);
+                            std::int64_t end, std::uint32_t index, RoundingKey key, BlockDigests& digests) {
+  std::uint32_t weight = 1, element = index + threadIdx.x * size;
+  if constexpr (with_digests) weight = digest_weight<block_elements>(element);
   for (std::int64_t i = begin + threadIdx.x * size; i < end; i += adamw_threads * size) {
-    update<size, with_digests>(by, tensor, i, weight, digests);
+    update<size, with_digests, Moment>(by, tensor, i, element, weight, key, digests);
     weight *= size == 1 ? digest_step : digest_step_packed;
+    element += adamw_threads * size;
   }
 }
 
@@ -108,11 +148,12 @@ __device__ AdamWTensor tensor_of_block(const AdamWTensor* tensors, std::int64_t 
   return tensors[low];
 }
 
+// Returns whether all arrays can be accessed in packs.
+template <typename Moment>
 __device__ bool aligned(const AdamWTensor& tensor) {
   const auto of = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address); };
-  const std::uintptr_t all =
-      of(tensor.weight) | of(tensor.moment1) | of(tensor.moment2) | of(tensor.gradient);
-  return all % 16 == 0 && of(tensor.copy) % 8 == 0;
+  return (of(tensor.weight) | of(tensor.gradient)) % 16 == 0 && of(tensor.copy) % 8 == 0 &&
+         (of(tensor.moment1) | of(tensor.moment2)) % (packed * sizeof(Moment)) == 0;
 }
 
 // Adds a block to the damage.
@@ -136,7 +177,7 @@ __device__ void carry_digest(const Digests& of, const BlockDigests& mine) {
 
 // Returns what this thread adds to the digest of a part of a block [begin, end), of which it takes `size`
 // neighbouring elements at a time.
-template <int size>
+template <int size, typename Moment>
 __device__ std::uint64_t digest_of_part(const AdamWTensor& tensor, std::int64_t begin, std::int64_t end,
                                         std::uint32_t index) {
   std::uint64_t digest = 0;
@@ -145,8 +186,8 @@ __device__ std::uint64_t digest_of_part(const AdamWTensor& tensor, std::int64_t 
     float w[size], m[size] = {}, v[size] = {};
     load<size>(tensor.weight + i, w);
     if (tensor.moment1 != nullptr) {
-      load<size>(tensor.moment1 + i, m);
-      load<size>(tensor.moment2 + i, v);
+      load<size>(static_cast<const Moment*>(tensor.moment1) + i, m);
+      load<size>(static_cast<const Moment*>(tensor.moment2) + i, v);
     }
     digest += digest_part<size>(weight, w, m, v);
     weight *= size == 1 ? digest_step : digest_step_packed;
@@ -155,31 +196,35 @@ __device__ std::uint64_t digest_of_part(const AdamWTensor& tensor, std::int64_t 
 }
 
 // A thread block updates a block of elements.
-template <bool with_digests>
+template <bool with_digests, typename Moment>
 __global__ void adamw(const AdamWTensor* tensors, std::int64_t tensor_count, Coefficients by,
                       Digests digests) {
   const AdamWTensor tensor = tensor_of_block(tensors, tensor_count, blockIdx.x);
   const std::int64_t begin = (blockIdx.x - tensor.first_block) * block;
   const std::int64_t end = min(begin + block, tensor.count);
-  const std::int64_t packed_end = aligned(tensor) ? begin + (end - begin) / packed * packed : begin;
+  const std::int64_t packed_end = aligned<Moment>(tensor) ? begin + (end - begin) / packed * packed : begin;
+  RoundingKey key;
+  if constexpr (std::is_same_v<Moment, BFloat16>)
+    key = rounding_key_of_block(by.rounding_key, tensor.rounding_block + (blockIdx.x - tensor.first_block));
   BlockDigests mine;
-  update_part<packed, with_digests>(by, tensor, begin, packed_end, 0, mine);
-  update_part<1, with_digests>(by, tensor, packed_end, end, static_cast<std::uint32_t>(packed_end - begin),
-                               mine);
+  update_part<packed, with_digests, Moment>(by, tensor, begin, packed_end, 0, key, mine);
+  update_part<1, with_digests, Moment>(by, tensor, packed_end, end,
+                                       static_cast<std::uint32_t>(packed_end - begin), key, mine);
   if constexpr (with_digests) carry_digest(digests, mine);
 }
 
 // A thread block computes the digest of a block of elements.
+template <typename Moment>
 __global__ void state_digests(const AdamWTensor* tensors, std::int64_t tensor_count, std::int64_t first_block,
                               Digests digests) {
   const std::int64_t index = first_block + blockIdx.x;
   const AdamWTensor tensor = tensor_of_block(tensors, tensor_count, index);
   const std::int64_t begin = (index - tensor.first_block) * block;
   const std::int64_t end = min(begin + block, tensor.count);
-  const std::int64_t packed_end = aligned(tensor) ? begin + (end - begin) / packed * packed : begin;
+  const std::int64_t packed_end = aligned<Moment>(tensor) ? begin + (end - begin) / packed * packed : begin;
   const std::uint64_t digest = block_reduce(
-      digest_of_part<packed>(tensor, begin, packed_end, 0) +
-          digest_of_part<1>(tensor, packed_end, end, static_cast<std::uint32_t>(packed_end - begin)),
+      digest_of_part<packed, Moment>(tensor, begin, packed_end, 0) +
+          digest_of_part<1, Moment>(tensor, packed_end, end, static_cast<std::uint32_t>(packed_end - begin)),
       Sum{});
   if (threadIdx.x != 0) return;
   if (!digests.checks) {
@@ -205,7 +250,8 @@ void run_adamw(Context& context, const void* arguments) {
                            .inverse1 = 1.0F / op.correction1,
                            .inverse2 = 1.0F / op.correction2,
                            .epsilon = op.epsilon,
-                           .minus_rate = -op.learning_rate};
+                           .minus_rate = -op.learning_rate,
+                           .rounding_key = op.rounding_key};
   const Digests digests = {.blocks = op.block_digests,
                            .checks = op.checks_digests,
                            .damage = op.damage,
@@ -214,8 +260,11 @@ void run_adamw(Context& context, const void* arguments) {
   const Grid grid = {.blocks = blocks_for(op.block_count, 1), .threads = adamw_threads};
   for (StateDamage* const damage : {op.damage, op.gradient_damage})
     if (damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, damage);
-  launch(context, op.block_digests != nullptr ? adamw<true> : adamw<false>, grid, op.tensors, op.tensor_count,
-         by, digests);
+  for_dtype(op.moments, [&](auto moment) {
+    using Moment = decltype(moment);
+    launch(context, op.block_digests != nullptr ? adamw<true, Moment> : adamw<false, Moment>, grid,
+           op.tensors, op.tensor_count, by, digests);
+  });
 }
 
 void run_optimizer_digest(Context& context, const void* arguments) {
@@ -223,7 +272,10 @@ void run_optimizer_digest(Context& context, const void* arguments) {
   const Digests digests = {.blocks = op.block_digests, .checks = op.checks_digests, .damage = op.damage};
   const Grid grid = {.blocks = blocks_for(op.block_count, 1), .threads = adamw_threads};
   if (op.damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, op.damage);
-  launch(context, state_digests, grid, op.tensors, op.tensor_count, op.first_block, digests);
+  for_dtype(op.moments, [&](auto moment) {
+    launch(context, state_digests<decltype(moment)>, grid, op.tensors, op.tensor_count, op.first_block,
+           digests);
+  });
 }
 
 void run_square_sum(Context& context, const void* arguments) {

@@ -3,40 +3,74 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 
+#include "kernels/stochastic_rounding.h"
 #include "runtime/core/shard_spec.h"
 
 namespace holdfast::kernels {
 
 namespace {
 
+constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
+
+// Moments in memory, of either type, which are read and written as fp32.
+class Moments {
+ public:
+  Moments(const void* values, DType dtype) : values_(values), dtype_(dtype) {}
+  float operator[](std::int64_t i) const {
+    return dtype_ == DType::bf16 ? to_float(static_cast<const BFloat16*>(values_)[i])
+                                 : static_cast<const float*>(values_)[i];
+  }
+
+ private:
+  const void* values_;
+  DType dtype_;
+};
+
+// Writes an averaged moment; a bf16 one is rounded by `random`, 16 bits.
+void keep(void* moments, DType dtype, std::int64_t i, float value, std::uint32_t random) {
+  if (dtype == DType::bf16) {
+    const std::uint32_t bits = rounded_with(std::bit_cast<std::uint32_t>(value), random);
+    static_cast<BFloat16*>(moments)[i] = BFloat16{static_cast<std::uint16_t>(bits >> 16)};
+  } else {
+    static_cast<float*>(moments)[i] = value;
+  }
+}
+
 void update(const AdamW& op, const AdamWTensor& tensor) {
   const double beta1 = static_cast<double>(op.beta1);
   const double beta2 = static_cast<double>(op.beta2);
+  const Moments moment1(tensor.moment1, op.moments), moment2(tensor.moment2, op.moments);
   for (std::int64_t i = 0; i < tensor.count; ++i) {
     const double g = static_cast<double>(tensor.gradient[i]) * static_cast<double>(op.gradient_scale);
-    const double m = beta1 * static_cast<double>(tensor.moment1[i]) + (1.0 - beta1) * g;
-    const double v = beta2 * static_cast<double>(tensor.moment2[i]) + (1.0 - beta2) * g * g;
+    const double m = beta1 * static_cast<double>(moment1[i]) + (1.0 - beta1) * g;
+    const double v = beta2 * static_cast<double>(moment2[i]) + (1.0 - beta2) * g * g;
     const double root = std::sqrt(v / static_cast<double>(op.correction2));
     const double direction =
         m / static_cast<double>(op.correction1) / (root + static_cast<double>(op.epsilon));
     const double w = static_cast<double>(tensor.weight[i]);
     const double decayed = static_cast<double>(tensor.weight_decay) * w + direction;
-    tensor.moment1[i] = static_cast<float>(m);
-    tensor.moment2[i] = static_cast<float>(v);
+    const RoundingKey key =
+        rounding_key_of_block(op.rounding_key, tensor.rounding_block + static_cast<std::uint64_t>(i / block));
+    const std::uint32_t random = rounding_bits(key, static_cast<std::uint32_t>(i % block));
+    keep(tensor.moment1, op.moments, i, static_cast<float>(m), random & 0xffffU);
+    keep(tensor.moment2, op.moments, i, static_cast<float>(v), random >> 16);
     tensor.weight[i] = static_cast<float>(w - static_cast<double>(op.learning_rate) * decayed);
     if (tensor.copy != nullptr) tensor.copy[i] = to_bfloat16(tensor.weight[i]);
   }
 }
 
-constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
-
 // Returns the digest of the memory of a tensor's block, which is counted over all tensors of the table.
-std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t index) {
+std::uint64_t digest_of(const AdamWTensor& tensor, DType moments, std::int64_t index) {
   const std::int64_t first = (index - tensor.first_block) * block;
-  const bool is_frozen = tensor.moment1 == nullptr;
-  return state_digest(tensor.weight + first, is_frozen ? nullptr : tensor.moment1 + first,
-                      is_frozen ? nullptr : tensor.moment2 + first, std::min(block, tensor.count - first));
+  const auto from_first = [&](const void* values) -> const void* {
+    return values == nullptr
+               ? nullptr
+               : static_cast<const std::byte*>(values) + static_cast<std::size_t>(first) * bytes_of(moments);
+  };
+  return state_digest(tensor.weight + first, from_first(tensor.moment1), from_first(tensor.moment2),
+                      std::min(block, tensor.count - first), moments);
 }
 
 std::uint64_t digest_of_gradient(const AdamWTensor& tensor, std::int64_t index) {
@@ -56,16 +90,16 @@ void compare(StateDamage& damage, std::uint64_t kept, std::uint64_t read, std::i
 
 }  // namespace
 
-std::uint64_t state_digest(const float* weight, const float* moment1, const float* moment2,
-                           std::int64_t count) {
+std::uint64_t state_digest(const float* weight, const void* moment1, const void* moment2, std::int64_t count,
+                           DType moments) {
+  const Moments first(moment1, moments), second(moment2, moments);
   std::uint64_t sums[3] = {};
   std::uint32_t element_weight = 1;
   for (std::int64_t i = 0; i < count; ++i) {
     sums[0] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(weight[i]);
-    if (moment1 != nullptr)
-      sums[1] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(moment1[i]);
+    if (moment1 != nullptr) sums[1] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(first[i]);
     if (moment2 != nullptr)
-      sums[2] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(moment2[i]);
+      sums[2] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(second[i]);
     element_weight *= digest_generator;
   }
   return sums[0] + digest_of_moment1 * sums[1] + digest_of_moment2 * sums[2];
@@ -77,11 +111,12 @@ void reference(const AdamW& op) {
     const AdamWTensor& tensor = op.tensors[t];
     const std::int64_t end = op.block_digests != nullptr ? end_block(tensor) : tensor.first_block;
     for (std::int64_t b = tensor.first_block; op.checks_digests && b < end; ++b)
-      compare(damage, op.block_digests[b], digest_of(tensor, b), b);
+      compare(damage, op.block_digests[b], digest_of(tensor, op.moments, b), b);
     for (std::int64_t b = tensor.first_block; op.gradient_digests != nullptr && b < end; ++b)
       compare(gradient_damage, op.gradient_digests[b], digest_of_gradient(tensor, b), b);
     update(op, tensor);
-    for (std::int64_t b = tensor.first_block; b < end; ++b) op.block_digests[b] = digest_of(tensor, b);
+    for (std::int64_t b = tensor.first_block; b < end; ++b)
+      op.block_digests[b] = digest_of(tensor, op.moments, b);
   }
   if (op.damage != nullptr) *op.damage = damage;
   if (op.gradient_damage != nullptr) *op.gradient_damage = gradient_damage;
@@ -93,7 +128,7 @@ void reference(const OptimizerDigest& op) {
     const AdamWTensor& tensor = op.tensors[t];
     const std::int64_t end = std::min(end_block(tensor), op.first_block + op.block_count);
     for (std::int64_t b = std::max(tensor.first_block, op.first_block); b < end; ++b) {
-      const std::uint64_t digest = digest_of(tensor, b);
+      const std::uint64_t digest = digest_of(tensor, op.moments, b);
       if (op.checks_digests) {
         compare(damage, op.block_digests[b], digest, b);
       } else {

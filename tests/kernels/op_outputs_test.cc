@@ -358,11 +358,12 @@ TEST_F(OpOutputsTest, AreExactlyWhatEachOpWrites) {
 
 TEST_F(OpOutputsTest, OfATensorOfAdamWAreExactlyWhatTheUpdateWrites) {
   for (const bool copy : {false, true}) {
-    const Tensors before = {some(5), some(5), some(5), some(5), canary(6, DType::bf16)};
+    const DType moments = copy ? DType::bf16 : DType::fp32;
+    const Tensors before = {some(5), some(5, moments), some(5, moments), some(5), canary(6, DType::bf16)};
     Tensors after = before;
     const AdamWTensor tensor{.weight = after[0].as<float>(),
-                             .moment1 = after[1].as<float>(),
-                             .moment2 = after[2].as<float>(),
+                             .moment1 = after[1].data(),
+                             .moment2 = after[2].data(),
                              .gradient = after[3].as<float>(),
                              .copy = copy ? after[4].as<BFloat16>() : nullptr,
                              .count = 5};
@@ -373,8 +374,9 @@ TEST_F(OpOutputsTest, OfATensorOfAdamWAreExactlyWhatTheUpdateWrites) {
                     .beta1 = 0.5F,
                     .beta2 = 0.25F,
                     .epsilon = 1e-8F,
-                    .gradient_scale = 3.0F});
-    expect_changes(before, after, outputs_of(tensor), Relation::exact, before.size());
+                    .gradient_scale = 3.0F,
+                    .moments = moments});
+    expect_changes(before, after, outputs_of(tensor, moments), Relation::exact, before.size());
   }
 }
 

@@ -4,6 +4,8 @@
 #include <bit>
 #include <numeric>
 
+#include "kernels/stochastic_rounding.h"
+#include "runtime/core/random.h"
 #include "runtime/core/shard_spec.h"
 #include "tests/kernels/op_test.h"
 #include "tests/kernels/segmented_op.h"
@@ -12,12 +14,21 @@ namespace holdfast::test {
 namespace {
 
 // Tensors: weight, moment1, moment2, gradient, bf16 copy.
-Tensors adamw_tensors(std::int64_t count) {
-  Tensors tensors = {random_values(count, DType::fp32, 1), random_values(count, DType::fp32, 2, 0.1),
-                     random_values(count, DType::fp32, 3, 0.1), random_values(count, DType::fp32, 4),
+Tensors adamw_tensors(std::int64_t count, DType moments = DType::fp32) {
+  Tensors tensors = {random_values(count, DType::fp32, 1), random_values(count, moments, 2, 0.1),
+                     random_values(count, moments, 3, 0.1), random_values(count, DType::fp32, 4),
                      Values(count, DType::bf16)};
   for (std::int64_t i = 0; i < count; ++i) tensors[2].set(i, std::abs(tensors[2][i]) + 1e-3);
   return tensors;
+}
+
+// Where the implementation rounds a moment from another last bit, it may be kept as the next number of bf16.
+constexpr OpLimits limits_of(DType moments) {
+  return moments == DType::bf16 ? OpLimits{.bf16_tolerance = 1.0 / 128} : OpLimits{};
+}
+
+void* element_of(Values& values, std::int64_t index) {
+  return values.as<std::byte>() + static_cast<std::size_t>(index) * bytes_of(values.dtype());
 }
 
 // An update of the tensors above, cut into pieces of the given sizes, and the table it points to. Every
@@ -30,13 +41,14 @@ class AdamWUpdate {
     std::int64_t first = 0, blocks = 0;
     for (const std::int64_t count : counts_) {
       table_.push_back({.weight = t[0].as<float>() + first,
-                        .moment1 = t[1].as<float>() + first,
-                        .moment2 = t[2].as<float>() + first,
+                        .moment1 = element_of(t[1], first),
+                        .moment2 = element_of(t[2], first),
                         .gradient = t[3].as<float>() + first,
                         .copy = copy_ ? t[4].as<BFloat16>() + first : nullptr,
                         .count = count,
                         .first_block = blocks,
-                        .weight_decay = table_.size() % 2 == 0 ? 0.1F : 0.0F});
+                        .weight_decay = table_.size() % 2 == 0 ? 0.1F : 0.0F,
+                        .rounding_block = rounding_block(table_.size())});
       first += count;
       blocks += (count + 4095) / 4096;
     }
@@ -49,8 +61,13 @@ class AdamWUpdate {
             .epsilon = 1e-8F,
             .correction1 = 1.0F - 0.9F * 0.9F,
             .correction2 = 1.0F - 0.95F * 0.95F,
-            .gradient_scale = 0.25F};
+            .gradient_scale = 0.25F,
+            .moments = t[1].dtype(),
+            .rounding_key = rounding_key};
   }
+  static constexpr std::uint64_t rounding_key = 0x123456789abcdef0U;
+  // Of a piece.
+  static std::uint64_t rounding_block(std::size_t piece) { return mix64(piece, 0); }
 
  private:
   std::vector<std::int64_t> counts_;
@@ -63,7 +80,8 @@ class AdamWUpdate {
 // damage is that of the run before.
 class DigestedUpdate {
  public:
-  DigestedUpdate(std::vector<std::int64_t> counts, bool copy) : counts_(counts), update_(counts, copy) {}
+  DigestedUpdate(std::vector<std::int64_t> counts, bool copy, DType moments = DType::fp32)
+      : counts_(counts), update_(counts, copy), moments_(moments) {}
   DigestedUpdate& checking(bool checks) {
     checks_ = checks;
     return *this;
@@ -81,7 +99,7 @@ class DigestedUpdate {
   const StateDamage& gradient_damage() const { return damage_[1]; }
 
   Tensors tensors() const {
-    Tensors all = adamw_tensors(std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}));
+    Tensors all = adamw_tensors(std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}), moments_);
     const std::vector<std::uint64_t> of_gradients =
         digests_of([&](std::int64_t at, std::int64_t size) { return gradient_digest(all, at, size); });
     const auto blocks = static_cast<std::int64_t>(of_gradients.size());
@@ -92,7 +110,7 @@ class DigestedUpdate {
   // By the definition, of what the tensors hold now.
   std::vector<std::uint64_t> digests_of(Tensors& t) const {
     return digests_of([&](std::int64_t at, std::int64_t size) {
-      return state_digest(t[0].as<float>() + at, t[1].as<float>() + at, t[2].as<float>() + at, size);
+      return state_digest(t[0].as<float>() + at, element_of(t[1], at), element_of(t[2], at), size, moments_);
     });
   }
   static std::vector<std::uint64_t> kept_digests(Tensors& t) {
@@ -118,30 +136,92 @@ class DigestedUpdate {
 
   std::vector<std::int64_t> counts_;
   AdamWUpdate update_;
+  DType moments_;
   bool checks_ = false;
   mutable std::vector<StateDamage, TensorAllocator<StateDamage>> damage_{2};
 };
 
 void flip_bit(Values& values, std::int64_t element, int bit) {
-  reinterpret_cast<std::uint32_t*>(values.data())[element] ^= 1U << bit;
+  values.as<std::byte>()[element * static_cast<std::int64_t>(bytes_of(values.dtype())) + bit / 8] ^=
+      std::byte{1} << bit % 8;
 }
 
+int bits_of(const Values& values) {
+  return static_cast<int>(8 * bytes_of(values.dtype()));
+}
+
+constexpr DType moment_types[] = {DType::fp32, DType::bf16};
+
 KERNEL_CASES(AdamWMatchesReference, OpId::adamw) {
-  for (const std::int64_t count : {1, 15, 16, 4096, 20011}) {
-    for (const bool copy : {false, true}) {
-      SCOPED_TRACE(count);
-      expect_op(adamw_tensors(count), AdamWUpdate({count}, copy));
+  for (const DType moments : moment_types) {
+    for (const std::int64_t count : {1, 15, 16, 4096, 20011}) {
+      for (const bool copy : {false, true}) {
+        SCOPED_TRACE(testing::Message() << count << " " << name_of(moments));
+        expect_op(adamw_tensors(count, moments), AdamWUpdate({count}, copy), limits_of(moments));
+      }
     }
   }
+}
+
+// Returns the bits of a fp32 number as the moment that is kept of it.
+BFloat16 kept(float averaged, std::uint32_t random) {
+  const std::uint32_t bits = rounded_with(std::bit_cast<std::uint32_t>(averaged), random);
+  return BFloat16{static_cast<std::uint16_t>(bits >> 16)};
+}
+
+// An update with bf16 moments is that of the same moments in fp32, whose moments are then rounded by the definition:
+// the weights have all bits of the averages. Sizes around those of vectors, packs and blocks; numbers that are not
+// finite are among them.
+KERNEL_CASES(AdamWRoundsOnlyTheMomentsThatItKeeps, OpId::adamw) {
+  const std::vector<std::int64_t> counts = {1, 15, 4096, 4097, 16, 12'300, 3, 8192};
+  const std::int64_t count = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  Tensors narrow = adamw_tensors(count, DType::bf16);
+  narrow[3].set(5, std::numeric_limits<double>::infinity());
+  narrow[3].set(4200, -std::numeric_limits<double>::infinity());
+  narrow[3].set(4201, std::numeric_limits<double>::quiet_NaN());
+  narrow[2].set(8300, std::numeric_limits<double>::infinity());
+  Tensors wide = narrow;
+  for (const std::size_t t : {1U, 2U}) {
+    wide[t] = Values(count, DType::fp32);
+    for (std::int64_t i = 0; i < count; ++i) wide[t].set(i, narrow[t][i]);
+  }
+  const AdamWUpdate update(counts, true);
+  auto averaged = run_under_test(wide, update);
+  auto rounded = run_under_test(narrow, update);
+  if (!averaged || !rounded) return;
+  for (const std::size_t t : {0U, 3U, 4U})
+    EXPECT_TRUE((*rounded)[t].same_bits((*averaged)[t])) << "tensor " << t;
+  std::int64_t up = 0, down = 0, at = 0;
+  for (std::size_t piece = 0; piece < counts.size(); ++piece) {
+    for (std::int64_t i = 0; i < counts[piece]; ++i, ++at) {
+      const RoundingKey key =
+          rounding_key_of_block(AdamWUpdate::rounding_key,
+                                AdamWUpdate::rounding_block(piece) + static_cast<std::uint64_t>(i / 4096));
+      const std::uint32_t random = rounding_bits(key, static_cast<std::uint32_t>(i % 4096));
+      for (const std::size_t t : {1U, 2U}) {
+        const float value = (*averaged)[t].as<float>()[at];
+        const BFloat16 expected = kept(value, t == 1 ? random & 0xffffU : random >> 16);
+        ASSERT_EQ((*rounded)[t].as<BFloat16>()[at].bits, expected.bits)
+            << "tensor " << t << ", element " << at << ": " << value;
+        up += std::abs(to_float(expected)) > std::abs(value) ? 1 : 0;
+        down += std::abs(to_float(expected)) < std::abs(value) ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(up) / static_cast<double>(up + down), 0.5, 0.02)
+      << up << " of " << up + down;
 }
 
 // Pieces shorter and longer than what one thread takes at a time, around the edges of blocks.
 KERNEL_CASES(AdamWUpdatesATableOfTensors, OpId::adamw) {
   const std::vector<std::int64_t> counts = {1, 4096, 4097, 16, 100'000, 3, 8192, 70'001};
-  const Tensors tensors = adamw_tensors(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
-  for (const bool copy : {false, true}) {
-    expect_op(tensors, AdamWUpdate(counts, copy));
-    expect_same_bits_anywhere(tensors, AdamWUpdate(counts, copy));
+  for (const DType moments : moment_types) {
+    const Tensors tensors =
+        adamw_tensors(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}), moments);
+    for (const bool copy : {false, true}) {
+      expect_op(tensors, AdamWUpdate(counts, copy), limits_of(moments));
+      expect_same_bits_anywhere(tensors, AdamWUpdate(counts, copy));
+    }
   }
 }
 
@@ -164,7 +244,7 @@ KERNEL_CASES(AdamWDigestsAreThoseOfTheStateItWrote, OpId::adamw) {
   for (const std::vector<std::int64_t>& counts : tables) {
     for (const bool copy : {false, true}) {
       SCOPED_TRACE(testing::Message() << counts.front() << " of " << counts.size());
-      DigestedUpdate update(counts, copy);
+      DigestedUpdate update(counts, copy, copy ? DType::bf16 : DType::fp32);
       const Tensors tensors = update.tensors();
       const auto plain = run_under_test(tensors, AdamWUpdate(counts, copy), 1);
       if (!plain) return;
@@ -189,8 +269,10 @@ KERNEL_CASES(AdamWDigestsAreThoseOfTheStateItWrote, OpId::adamw) {
 }
 
 KERNEL_CASES(AdamWDigestsAreTheSameAnywhere, OpId::adamw) {
-  const DigestedUpdate update({4099, 21}, true);
-  expect_same_bits_anywhere(update.tensors(), update);
+  for (const DType moments : moment_types) {
+    const DigestedUpdate update({4099, 21}, true, moments);
+    expect_same_bits_anywhere(update.tensors(), update);
+  }
 }
 
 // Every bit of a block, in as many blocks of one table, also in an update that compares nothing of the state. It makes
@@ -226,27 +308,42 @@ KERNEL_CASES(AdamWNamesTheFirstDamagedBlockOfTheGradient, OpId::adamw) {
   EXPECT_EQ(update.gradient_damage().first_block, 1U);
 }
 
-// Every bit of a block of each array, in as many blocks of one table.
-KERNEL_CASES(AdamWFindsEveryFlippedBit, OpId::adamw) {
-  constexpr std::int64_t count = 21;  // a vector and a rest
-  constexpr std::size_t arrays = 3, bits = 32;
-  constexpr std::size_t flips = arrays * bits * count;
-  DigestedUpdate update(std::vector<std::int64_t>(flips, count), false);
-  const auto written = run_under_test(update.tensors(), update.checking(false), 2);
-  if (!written) return;
-  Tensors damaged = *written;
-  for (std::size_t flip = 0; flip < flips; ++flip) {
-    const auto element = static_cast<std::int64_t>(flip / (arrays * bits));
-    flip_bit(damaged[flip % arrays], static_cast<std::int64_t>(flip) * count + element,
-             static_cast<int>(flip / arrays % bits));
+// Flips every bit of a block of each array of the state, in as many blocks of `count` elements of one table. Returns how
+// many that is.
+std::size_t flip_every_bit(Tensors& state, std::int64_t count) {
+  std::size_t flips = 0;
+  for (std::size_t array = 0; array < 3; ++array) {
+    for (std::int64_t element = 0; element < count; ++element) {
+      for (int bit = 0; bit < bits_of(state[array]); ++bit, ++flips)
+        flip_bit(state[array], static_cast<std::int64_t>(flips) * count + element, bit);
+    }
   }
-  const Tensors next = *run_under_test(damaged, update.checking(true), 2);
-  EXPECT_EQ(update.damage().block_count, flips);
-  EXPECT_EQ(update.damage().first_block, 0U);
-  run_under_test(next, update.checking(true), 2);
-  EXPECT_EQ(update.damage().block_count, 0U) << "the values that it went on with are not damaged";
-  run_under_test(damaged, update.checking(false), 2);
-  EXPECT_EQ(update.damage().block_count, 0U) << "nothing was compared";
+  return flips;
+}
+
+constexpr std::int64_t flipped_count = 21;  // a vector and a rest
+
+// The blocks that flip_every_bit() takes.
+std::vector<std::int64_t> flipped_blocks(DType moments) {
+  const std::size_t bits = 8 * (sizeof(float) + 2 * bytes_of(moments));
+  return std::vector<std::int64_t>(bits * flipped_count, flipped_count);
+}
+
+KERNEL_CASES(AdamWFindsEveryFlippedBit, OpId::adamw) {
+  for (const DType moments : moment_types) {
+    DigestedUpdate update(flipped_blocks(moments), false, moments);
+    const auto written = run_under_test(update.tensors(), update.checking(false), 2);
+    if (!written) return;
+    Tensors damaged = *written;
+    const std::size_t flips = flip_every_bit(damaged, flipped_count);
+    const Tensors next = *run_under_test(damaged, update.checking(true), 2);
+    EXPECT_EQ(update.damage().block_count, flips);
+    EXPECT_EQ(update.damage().first_block, 0U);
+    run_under_test(next, update.checking(true), 2);
+    EXPECT_EQ(update.damage().block_count, 0U) << "the values that it went on with are not damaged";
+    run_under_test(damaged, update.checking(false), 2);
+    EXPECT_EQ(update.damage().block_count, 0U) << "nothing was compared";
+  }
 }
 
 KERNEL_CASES(AdamWNamesTheFirstDamagedBlock, OpId::adamw) {
@@ -268,8 +365,8 @@ KERNEL_CASES(AdamWNamesTheFirstDamagedBlock, OpId::adamw) {
 // of the run before.
 class StateExamination {
  public:
-  StateExamination(std::vector<std::int64_t> counts, bool some_frozen)
-      : counts_(std::move(counts)), some_frozen_(some_frozen) {}
+  StateExamination(std::vector<std::int64_t> counts, bool some_frozen, DType moments = DType::fp32)
+      : counts_(std::move(counts)), some_frozen_(some_frozen), moments_(moments) {}
   StateExamination& checking(bool checks) {
     checks_ = checks;
     return *this;
@@ -286,8 +383,8 @@ class StateExamination {
     for (const std::int64_t count : counts_) {
       const bool frozen = is_frozen(table_.size());
       table_.push_back({.weight = t[0].as<float>() + first,
-                        .moment1 = frozen ? nullptr : t[1].as<float>() + first,
-                        .moment2 = frozen ? nullptr : t[2].as<float>() + first,
+                        .moment1 = frozen ? nullptr : element_of(t[1], first),
+                        .moment2 = frozen ? nullptr : element_of(t[2], first),
                         .count = count,
                         .first_block = blocks});
       first += count;
@@ -299,10 +396,11 @@ class StateExamination {
             .block_count = block_count_ < 0 ? blocks : block_count_,
             .block_digests = t[5].as<std::uint64_t>(),
             .checks_digests = checks_,
+            .moments = moments_,
             .damage = damage_.data()};
   }
   const StateDamage& damage() const { return damage_.front(); }
-  Tensors tensors() const { return DigestedUpdate(counts_, false).tensors(); }
+  Tensors tensors() const { return DigestedUpdate(counts_, false, moments_).tensors(); }
   // By the definition, of what the tensors hold now.
   std::vector<std::uint64_t> digests_of(Tensors& t) const {
     std::vector<std::uint64_t> digests;
@@ -311,9 +409,9 @@ class StateExamination {
       const bool frozen = is_frozen(piece);
       for (std::int64_t begin = 0; begin < counts_[piece]; begin += 4096) {
         const std::int64_t at = first + begin;
-        digests.push_back(state_digest(t[0].as<float>() + at, frozen ? nullptr : t[1].as<float>() + at,
-                                       frozen ? nullptr : t[2].as<float>() + at,
-                                       std::min<std::int64_t>(4096, counts_[piece] - begin)));
+        digests.push_back(state_digest(t[0].as<float>() + at, frozen ? nullptr : element_of(t[1], at),
+                                       frozen ? nullptr : element_of(t[2], at),
+                                       std::min<std::int64_t>(4096, counts_[piece] - begin), moments_));
       }
     }
     return digests;
@@ -324,6 +422,7 @@ class StateExamination {
 
   std::vector<std::int64_t> counts_;
   bool some_frozen_;
+  DType moments_;
   bool checks_ = false;
   std::int64_t first_block_ = 0, block_count_ = -1;
   mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
@@ -336,7 +435,7 @@ KERNEL_CASES(OptimizerDigestsAreThoseOfTheDefinition, OpId::optimizer_digest) {
   for (const std::vector<std::int64_t>& counts : tables) {
     for (const bool some_frozen : {false, true}) {
       SCOPED_TRACE(testing::Message() << counts.front() << " of " << counts.size());
-      StateExamination examination(counts, some_frozen);
+      StateExamination examination(counts, some_frozen, some_frozen ? DType::bf16 : DType::fp32);
       const Tensors tensors = examination.tensors();
       for (const int threads : under_test()->thread_counts()) {
         const auto made = run_under_test(tensors, examination.checking(false), threads);
@@ -358,14 +457,16 @@ KERNEL_CASES(OptimizerDigestsAreThoseOfTheDefinition, OpId::optimizer_digest) {
 
 KERNEL_CASES(OptimizerDigestsAreThoseThatAnUpdateCompares, OpId::optimizer_digest) {
   const std::vector<std::int64_t> counts = {4097, 21, 8192};
-  StateExamination examination(counts, false);
-  DigestedUpdate update(counts, true);
-  const auto written = run_under_test(examination.tensors(), examination.checking(false), 2);
-  if (!written) return;
-  const Tensors updated = run_op(*written, update.checking(true), 2, best_cpu_isa());
-  EXPECT_EQ(update.damage().block_count, 0U);
-  run_under_test(updated, examination.checking(true), 2);
-  EXPECT_EQ(examination.damage().block_count, 0U);
+  for (const DType moments : moment_types) {
+    StateExamination examination(counts, false, moments);
+    DigestedUpdate update(counts, true, moments);
+    const auto written = run_under_test(examination.tensors(), examination.checking(false), 2);
+    if (!written) return;
+    const Tensors updated = run_op(*written, update.checking(true), 2, best_cpu_isa());
+    EXPECT_EQ(update.damage().block_count, 0U);
+    run_under_test(updated, examination.checking(true), 2);
+    EXPECT_EQ(examination.damage().block_count, 0U);
+  }
 }
 
 KERNEL_CASES(OptimizerDigestTakesARangeOfBlocks, OpId::optimizer_digest) {
@@ -405,26 +506,23 @@ KERNEL_CASES(OptimizerDigestTakesARangeOfBlocks, OpId::optimizer_digest) {
 }
 
 KERNEL_CASES(OptimizerDigestFindsEveryFlippedBit, OpId::optimizer_digest) {
-  constexpr std::int64_t count = 21;  // a vector and a rest
-  constexpr std::size_t arrays = 3, bits = 32;
-  constexpr std::size_t flips = arrays * bits * count;
-  StateExamination examination(std::vector<std::int64_t>(flips, count), false);
-  const auto written = run_under_test(examination.tensors(), examination.checking(false), 2);
-  if (!written) return;
-  Tensors damaged = *written;
-  for (std::size_t flip = 0; flip < flips; ++flip) {
-    const auto element = static_cast<std::int64_t>(flip / (arrays * bits));
-    flip_bit(damaged[flip % arrays], static_cast<std::int64_t>(flip) * count + element,
-             static_cast<int>(flip / arrays % bits));
+  for (const DType moments : moment_types) {
+    StateExamination examination(flipped_blocks(moments), false, moments);
+    const auto written = run_under_test(examination.tensors(), examination.checking(false), 2);
+    if (!written) return;
+    Tensors damaged = *written;
+    const std::size_t flips = flip_every_bit(damaged, flipped_count);
+    run_under_test(damaged, examination.checking(true), 2);
+    EXPECT_EQ(examination.damage().block_count, flips);
+    EXPECT_EQ(examination.damage().first_block, 0U);
   }
-  run_under_test(damaged, examination.checking(true), 2);
-  EXPECT_EQ(examination.damage().block_count, flips);
-  EXPECT_EQ(examination.damage().first_block, 0U);
 }
 
 KERNEL_CASES(OptimizerDigestIsTheSameAnywhere, OpId::optimizer_digest) {
-  const StateExamination examination({4099, 21, 5000}, true);
-  expect_same_bits_anywhere(examination.tensors(), examination);
+  for (const DType moments : moment_types) {
+    const StateExamination examination({4099, 21, 5000}, true, moments);
+    expect_same_bits_anywhere(examination.tensors(), examination);
+  }
 }
 
 // Compares digests of what is written in one pass and read in another, on any two devices.
@@ -485,6 +583,38 @@ TEST(StateDigest, WeightsAreOddAndDifferInTheirLowHalves) {
 TEST(StateDigest, IsTheDefinition) {
   const std::vector<float> w = {1.0F, -2.5F, 0.0F}, m = {0.125F, 3e-5F, -1.0F}, v = {1e-8F, 2.0F, 0.5F};
   EXPECT_EQ(state_digest(w.data(), m.data(), v.data(), 3), 0x8fb5188c4aa45e61U);
+}
+
+// 1,200 updates without a gradient, with the b2 of Adam: a moment that is rounded to nearest would stay 1 for good.
+TEST(AdamW, BFloat16MomentsDecayOnAverageAsTheyDoInFp32) {
+  const std::int64_t count = 8192;
+  const int updates = 1200;
+  Tensors tensors = adamw_tensors(count, DType::bf16);
+  for (std::int64_t i = 0; i < count; ++i) {
+    tensors[1].set(i, i % 2 == 0 ? 1 : -1);
+    tensors[2].set(i, 1);
+    tensors[3].set(i, 0);
+  }
+  const AdamWUpdate update({count}, false);
+  for (std::uint64_t step = 0; step < updates; ++step) {
+    tensors = run_op(
+        tensors,
+        [&](Tensors& t) {
+          AdamW op = update(t);
+          op.beta1 = op.beta2 = 0.999F;
+          op.rounding_key = mix64(7, step);
+          return op;
+        },
+        1, best_cpu_isa());
+  }
+  double m = 0, v = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    m += (i % 2 == 0 ? 1 : -1) * tensors[1][i] / static_cast<double>(count);
+    v += tensors[2][i] / static_cast<double>(count);
+  }
+  const double expected = std::pow(0.999, updates);
+  EXPECT_NEAR(m, expected, 0.005 * expected);
+  EXPECT_NEAR(v, expected, 0.005 * expected);
 }
 
 TEST(AdamW, CopyIsTheNewWeightRounded) {

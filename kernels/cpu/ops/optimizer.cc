@@ -6,6 +6,7 @@
 #include "kernels/cpu/ops/prefetch_group.h"
 #include "kernels/cpu/ops/square_sum.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/stochastic_rounding.h"
 
 namespace holdfast::kernels::cpu::HF_ISA {
 
@@ -35,15 +36,67 @@ void carry_digest(const AdamW& op, std::int64_t of_block, std::uint64_t read, st
     note_damage(*op.gradient_damage, of_block);
 }
 
+constexpr std::uint32_t lane_numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// Random bits of sixteen elements of a block, for both moments.
+struct Random16 {
+  NativeU32 part[native_parts];
+};
+HF_INLINE Random16 random_bits(RoundingKey key, std::int64_t element) {
+  const auto of_part = [&](int p) __attribute__((always_inline)) {
+    NativeU32 lanes;
+    __builtin_memcpy(&lanes, lane_numbers + p * native_lanes, sizeof(lanes));
+    return rounding_bits(key, lanes + static_cast<std::uint32_t>(element));
+  };
+  return make<Random16>(of_part);
+}
+HF_INLINE NativeF32 rounded(NativeF32 value, NativeU32 random) {
+  return __builtin_bit_cast(NativeF32,
+                            rounded_with(__builtin_bit_cast(NativeU32, value), random, value != value));
+}
+
+constexpr bool is_whole(AllLanes) {
+  return true;
+}
+constexpr bool is_whole(FirstLanes) {
+  return false;
+}
+
+// Stores moments as they are kept: those of bf16 are rounded, so nothing is left to round.
+template <typename Moment, typename Lanes>
+HF_INLINE void store_kept(Moment* to, f32x16 value, Lanes lanes) {
+  if constexpr (sizeof(Moment) == sizeof(BFloat16) && is_whole(Lanes{})) {
+    for (int p = 0; p < native_parts; ++p) {
+      const NativeU16 halves = high_halves(__builtin_bit_cast(NativeU32, value.part[p]));
+      __builtin_memcpy(&to[p * native_lanes].bits, &halves, sizeof(halves));
+    }
+  } else {
+    store(to, value, lanes);
+  }
+}
+
+// Averaged moments as they are kept.
+struct KeptMoments {
+  f32x16 m, v;
+};
+
+// Rounds the moments of sixteen elements, the first of which has the number `element` in its block.
+HF_INLINE KeptMoments round_moments(RoundingKey key, std::int64_t element, f32x16 m, f32x16 v) {
+  const Random16 random = random_bits(key, element);
+  return {HF_PARTS(f32x16, rounded(m.part[p], random.part[p] & 0xffffU)),
+          HF_PARTS(f32x16, rounded(v.part[p], random.part[p] >> 16))};
+}
+
 // Updates elements [first, first + size) of a tensor; `first` begins a block. The divisions by the
 // corrections are products with their inverses: one division and one root an element are left.
 // put_copy(i, updated, lanes) writes the bf16 copy.
-template <bool with_digests, typename PutCopy>
+template <bool with_digests, typename Moment, typename PutCopy>
 HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::int64_t first,
                                std::int64_t size, const PutCopy& put_copy) {
+  constexpr bool rounds = sizeof(Moment) == sizeof(BFloat16);
   float* weight = tensor.weight + first;
-  float* moment1 = tensor.moment1 + first;
-  float* moment2 = tensor.moment2 + first;
+  Moment* moment1 = static_cast<Moment*>(tensor.moment1) + first;
+  Moment* moment2 = static_cast<Moment*>(tensor.moment2) + first;
   const float* gradient = tensor.gradient + first;
   const f32x16 beta1 = broadcast(op.beta1), rest1 = broadcast(1.0F - op.beta1);
   const f32x16 beta2 = broadcast(op.beta2), rest2 = broadcast(1.0F - op.beta2);
@@ -53,11 +106,14 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
   BlockDigest read, written;
   ArrayDigest of_gradient;
   DigestWeights weights;
-  const auto update_lanes = [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
-    for (const float* stream : {gradient, static_cast<const float*>(moment1),
-                                static_cast<const float*>(moment2), static_cast<const float*>(weight)}) {
-      prefetch(stream + i + adamw_prefetch_elements);
-    }
+  RoundingKey key;  // of the block
+  // `element`: the number of element i in its block, where that counts.
+  const auto update_lanes = [&](std::int64_t i, std::int64_t element, auto lanes)
+      __attribute__((always_inline)) {
+    prefetch(gradient + i + adamw_prefetch_elements);
+    prefetch(moment1 + i + adamw_prefetch_elements);
+    prefetch(moment2 + i + adamw_prefetch_elements);
+    prefetch(weight + i + adamw_prefetch_elements);
     const f32x16 sum = load(gradient + i, lanes);
     const f32x16 g = sum * scale;
     const f32x16 old_m = load(moment1 + i, lanes), old_v = load(moment2 + i, lanes);
@@ -66,49 +122,56 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
     const f32x16 direction = (m * inverse1) / (sqrt(v * inverse2) + epsilon);
     const f32x16 w = load(weight + i, lanes);
     const f32x16 updated = fma(minus_rate, fma(decay, w, direction), w);
-    store(moment1 + i, m, lanes);
-    store(moment2 + i, v, lanes);
+    KeptMoments kept{m, v};
+    if constexpr (rounds) kept = round_moments(key, element, m, v);
+    store_kept(moment1 + i, kept.m, lanes);
+    store_kept(moment2 + i, kept.v, lanes);
     store(weight + i, updated, lanes);
     put_copy(first + i, updated, lanes);
     if constexpr (with_digests) {
       read.add(weights, w, old_m, old_v);
-      written.add(weights, keep(updated, lanes, 0.0F), keep(m, lanes, 0.0F), keep(v, lanes, 0.0F));
+      written.add(weights, keep(updated, lanes, 0.0F), keep(kept.m, lanes, 0.0F), keep(kept.v, lanes, 0.0F));
       of_gradient.add(weights, sum);
       weights.advance();
     }
   };
-  if constexpr (with_digests) {
+  if constexpr (with_digests || rounds) {
     for (std::int64_t begin = 0; begin < size; begin += block) {
+      const std::int64_t of_tensor = (first + begin) / block;
       read = written = BlockDigest{};
       of_gradient = ArrayDigest{};
       weights = DigestWeights{};
+      if constexpr (rounds)
+        key = rounding_key_of_block(op.rounding_key,
+                                    tensor.rounding_block + static_cast<std::uint64_t>(of_tensor));
       for_lanes(
           smaller(block, size - begin), [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
-            update_lanes(begin + i, lanes);
+            update_lanes(begin + i, i, lanes);
           });
-      carry_digest(op, tensor.first_block + (first + begin) / block, read.value(), written.value(),
-                   of_gradient.value());
+      if constexpr (with_digests)
+        carry_digest(op, tensor.first_block + of_tensor, read.value(), written.value(), of_gradient.value());
     }
   } else {
-    for_lanes(size, update_lanes);
+    for_lanes(
+        size, [&](std::int64_t i, auto lanes) __attribute__((always_inline)) { update_lanes(i, i, lanes); });
   }
 }
 
 // The copy is not read before the next step's forward: it is streamed where its alignment allows.
-template <bool with_digests>
+template <bool with_digests, typename Moment>
 void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
   BFloat16* const copy = tensor.copy;
   if (copy == nullptr) {
-    update_elements<with_digests>(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
+    update_elements<with_digests, Moment>(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
   } else if (stream_aligned(copy + first)) {
-    update_elements<with_digests>(
+    update_elements<with_digests, Moment>(
         op, tensor, first,
         size, [copy](std::int64_t i, f32x16 updated, auto lanes) __attribute__((always_inline)) {
           stream(copy + i, updated, lanes);
         });
     stream_fence();
   } else {
-    update_elements<with_digests>(
+    update_elements<with_digests, Moment>(
         op, tensor, first,
         size, [copy](std::int64_t i, f32x16 updated, auto lanes) __attribute__((always_inline)) {
           store(copy + i, updated, lanes);
@@ -117,11 +180,11 @@ void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std:
 }
 
 // Returns the digest of `size` elements of a tensor from the first of a block on.
-template <bool with_moments>
+template <bool with_moments, typename Moment>
 std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
   const float* const weight = tensor.weight + first;
-  const float* const moment1 = with_moments ? tensor.moment1 + first : nullptr;
-  const float* const moment2 = with_moments ? tensor.moment2 + first : nullptr;
+  const auto* const moment1 = with_moments ? static_cast<const Moment*>(tensor.moment1) + first : nullptr;
+  const auto* const moment2 = with_moments ? static_cast<const Moment*>(tensor.moment2) + first : nullptr;
   BlockDigest digest;
   DigestWeights weights;
   for_lanes(
@@ -141,13 +204,14 @@ std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t first, std::int6
 }
 
 // Compares or leaves the digests of the blocks in `size` elements of a tensor from the first of a block on.
+template <typename Moment>
 void digest_blocks(const OptimizerDigest& op, const AdamWTensor& tensor, std::int64_t first,
                    std::int64_t size) {
   for (std::int64_t begin = first; begin < first + size; begin += block) {
     const std::int64_t of_block = tensor.first_block + begin / block;
     const std::int64_t count = smaller(block, first + size - begin);
-    const std::uint64_t digest = tensor.moment1 != nullptr ? digest_of<true>(tensor, begin, count)
-                                                           : digest_of<false>(tensor, begin, count);
+    const std::uint64_t digest = tensor.moment1 != nullptr ? digest_of<true, Moment>(tensor, begin, count)
+                                                           : digest_of<false, Moment>(tensor, begin, count);
     if (!op.checks_digests) {
       op.block_digests[of_block] = digest;
     } else if (op.block_digests[of_block] != digest) {
@@ -165,11 +229,15 @@ void run_adamw(const Context& context, const void* arguments) {
   for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
     for_parts(op.tensors, op.tensor_count, begin, begin + blocks,
               [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
-                if (op.block_digests != nullptr) {
-                  update<true>(op, tensor, first, size);
-                } else {
-                  update<false>(op, tensor, first, size);
-                }
+                for_dtype(
+                    op.moments, [&](auto moment) __attribute__((always_inline)) {
+                      using Moment = decltype(moment);
+                      if (op.block_digests != nullptr) {
+                        update<true, Moment>(op, tensor, first, size);
+                      } else {
+                        update<false, Moment>(op, tensor, first, size);
+                      }
+                    });
               });
   });
 }
@@ -180,7 +248,10 @@ void run_optimizer_digest(const Context& context, const void* arguments) {
   for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
     for_parts(op.tensors, op.tensor_count, op.first_block + begin, op.first_block + begin + blocks,
               [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
-                digest_blocks(op, tensor, first, size);
+                for_dtype(
+                    op.moments, [&](auto moment) __attribute__((always_inline)) {
+                      digest_blocks<decltype(moment)>(op, tensor, first, size);
+                    });
               });
   });
 }
