@@ -55,10 +55,10 @@ void for_owned_parts(const Bucket& bucket, BlockRange owned, const Visit& visit)
 
 }  // namespace
 
-ShardSpec shard_spec_of(const BucketTensor& tensor, const std::string& kind) {
+ShardSpec shard_spec_of(const BucketTensor& tensor, const std::string& kind, DType dtype) {
   ShardSpec spec{.tensor = tensor.name,
                  .kind = kind,
-                 .dtype = DType::fp32,
+                 .dtype = dtype,
                  .global_shape = tensor.global_shape.empty() ? tensor.shape : tensor.global_shape,
                  .slice = static_cast<std::uint32_t>(tensor.slice),
                  .slices = static_cast<std::uint32_t>(tensor.slices)};
@@ -242,11 +242,11 @@ std::vector<Segment> BucketPlan::segments_of(int rank, bool frozen) const {
   return result;
 }
 
-std::vector<ShardSpec> BucketPlan::shard_specs(int rank, const std::string& kind) const {
+std::vector<ShardSpec> BucketPlan::shard_specs(int rank, const std::string& kind, DType dtype) const {
   std::vector<ShardSpec> result;
   const auto add = [&](const std::vector<Segment>& segments) {
     for (const Segment& segment : segments) {
-      ShardSpec& spec = result.emplace_back(shard_spec_of(tensor(segment), kind));
+      ShardSpec& spec = result.emplace_back(shard_spec_of(tensor(segment), kind, dtype));
       spec.first_block = segment.first_block;
       spec.block_count = segment.block_count;
     }

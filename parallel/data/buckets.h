@@ -47,8 +47,8 @@ struct BucketTensor {
   bool is_replicated() const { return slices == 1; }  // the same on all ranks of a tensor group
 };
 
-// Returns the spec of all blocks of the tensor, as saved state of `kind` ("weight", "moment1", ...).
-ShardSpec shard_spec_of(const BucketTensor& tensor, const std::string& kind);
+// Returns the spec of all blocks of the tensor, as saved state of `kind` ("weight", "moment1", ...) and that type.
+ShardSpec shard_spec_of(const BucketTensor& tensor, const std::string& kind, DType dtype = DType::fp32);
 
 struct Bucket {
   std::vector<BucketTensor> tensors;
@@ -131,7 +131,7 @@ class BucketPlan {
   std::vector<Segment> segments(int rank) const { return segments_of(rank, /*frozen=*/false); }
   std::vector<Segment> frozen_segments(int rank) const { return segments_of(rank, /*frozen=*/true); }
   // Returns the segments as ShardSpecs of `kind`, in the same order; of "weight" then the frozen ones.
-  std::vector<ShardSpec> shard_specs(int rank, const std::string& kind) const;
+  std::vector<ShardSpec> shard_specs(int rank, const std::string& kind, DType dtype = DType::fp32) const;
 
  private:
   struct ShardRange {  // a rank's range, in elements from the start of the bucket's first tensor

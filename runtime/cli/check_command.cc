@@ -189,9 +189,9 @@ void print_run(Env& env, const Config& config) {
              config.parallel.lanes, replica, config.parallel.lanes * replica);
   fmt::print("  device       {}\n", device_of_run(env, config));
   fmt::print("  activations  {}\n", activation_memory(config, spec));
-  const std::uint64_t state_bytes = parameter_count(spec) * 3 * sizeof(float);
-  fmt::print("  checkpoint   {}\n", format_bytes(state_bytes));
-  if (config.checkpoint.ram_every_steps != 0) fmt::print("  RAM snapshot {}\n", ram_tier(env, state_bytes));
+  const std::uint64_t bytes = state_bytes(spec, config.optimizer);
+  fmt::print("  checkpoint   {}\n", format_bytes(bytes));
+  if (config.checkpoint.ram_every_steps != 0) fmt::print("  RAM snapshot {}\n", ram_tier(env, bytes));
 }
 
 void print_data(const RunSetup& setup) {

@@ -119,6 +119,12 @@ void print_history(const std::vector<CheckpointCandidate>& history) {
   }
 }
 
+// Returns the type of a tensor, and that of its moments where it is another one.
+std::string types_text(const StoredTensor& tensor) {
+  if (tensor.kinds.size() <= 1 || tensor.moments == tensor.dtype) return std::string(name_of(tensor.dtype));
+  return fmt::format("{}, moments {}", name_of(tensor.dtype), name_of(tensor.moments));
+}
+
 void print_tensors(const std::vector<StoredTensor>& tensors, bool all) {
   TextTable table({"tensor", "type", "saved", "count", "shape", "slices", "bytes"}, 3);
   std::vector<TensorRow> rows;
@@ -128,10 +134,9 @@ void print_tensors(const std::vector<StoredTensor>& tensors, bool all) {
     rows = rows_by_layer(tensors);
   }
   for (const TensorRow& row : rows) {
-    table.add({row.name, std::string(name_of(row.tensor.dtype)),
-               fmt::format("{}", fmt::join(row.tensor.kinds, " ")), std::to_string(row.count),
-               fmt::format("{}", fmt::join(row.tensor.shape, " x ")), std::to_string(row.tensor.slices),
-               format_bytes(row.tensor.bytes)});
+    table.add({row.name, types_text(row.tensor), fmt::format("{}", fmt::join(row.tensor.kinds, " ")),
+               std::to_string(row.count), fmt::format("{}", fmt::join(row.tensor.shape, " x ")),
+               std::to_string(row.tensor.slices), format_bytes(row.tensor.bytes)});
   }
   fmt::print("\n{}", table.text());
 }
@@ -212,13 +217,11 @@ Json to_json(const Inspected& inspected) {
   for (const auto& [name, bytes] : base_files(inspected.checkpoint))
     json["base_files"].push_back({{"name", name}, {"bytes", bytes}});
   for (const StoredTensor& tensor : inspected.contents.tensors) {
-    json["tensors"].push_back({{"name", tensor.name},
-                               {"shape", tensor.shape},
-                               {"type", name_of(tensor.dtype)},
-                               {"kinds", tensor.kinds},
-                               {"slices", tensor.slices},
-                               {"pieces", tensor.pieces},
-                               {"bytes", tensor.bytes}});
+    Json described{{"name", tensor.name},   {"shape", tensor.shape},   {"type", name_of(tensor.dtype)},
+                   {"kinds", tensor.kinds}, {"slices", tensor.slices}, {"pieces", tensor.pieces},
+                   {"bytes", tensor.bytes}};
+    if (tensor.kinds.size() > 1) described["moments_type"] = name_of(tensor.moments);
+    json["tensors"].push_back(std::move(described));
   }
   if (!inspected.history.empty()) json["checkpoints"] = history_json(inspected.history);
   json["config"] = without_commands(manifest.config);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/op.h"
+#include "runtime/core/tensor.h"
 
 namespace holdfast::config {
 
@@ -111,8 +112,11 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.1;
-  double gradient_clip = 1.0;  // largest global norm; 0 = off
+  double gradient_clip = 1.0;    // largest global norm; 0 = off
+  std::string moments = "fp32";  // "fp32", "bf16"
   bool shard_gradients = false;
+
+  core::DType moment_type() const { return moments == "bf16" ? core::DType::bf16 : core::DType::fp32; }
 };
 
 // Decides what happens to a step whose numbers are suspicious (docs/verdict.md).

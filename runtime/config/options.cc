@@ -295,6 +295,12 @@ std::vector<Option> optimizer_options() {
            "Decoupled weight decay; never on norms and biases"),
       real("optimizer.gradient_clip", HF_FIELD(optimizer.gradient_clip), "", {0, 1e12}, kNumeric,
            "Largest global gradient norm, larger ones are scaled down to it; 0 = off"),
+      choice(
+          "optimizer.moments", HF_FIELD(optimizer.moments), {"fp32", "bf16"}, kNumeric,
+          "Type in which both moments of AdamW are kept: bf16 = rounded stochastically, by random bits that "
+          "follow from run.seed, the step and the element, so the bits are the same in every layout. A "
+          "trained parameter then takes 4 bytes less in memory, snapshots and checkpoints. A run that goes "
+          "on with the other type converts them once"),
       boolean("optimizer.shard_gradients", HF_FIELD(optimizer.shard_gradients), kSafe,
               "Between data-parallel ranks keep only the owned part of the gradients (ZeRO stage 2): what a "
               "lane computed leaves at once. For training.microbatches_per_lane = 1; never changes a bit"),

@@ -93,8 +93,8 @@ Result<void> InferenceModel::read_weights(Checkpoint& checkpoint, int threads) {
   for (const Bucket& bucket : buckets_.buckets()) {
     if (bucket.tied_to >= 0) continue;
     for (const BucketTensor& tensor : bucket.tensors) {
-      pieces.push_back(
-          {.spec = shard_spec_of(tensor, "weight"), .data = parameters_ + tensor.parameter_offset});
+      pieces.push_back({.spec = shard_spec_of(tensor, "weight"),
+                        .data = reinterpret_cast<std::byte*>(parameters_ + tensor.parameter_offset)});
     }
   }
   HF_TRY_VOID(read_state(*host_access_, pieces, checkpoint, threads));

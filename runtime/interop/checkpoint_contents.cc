@@ -51,7 +51,7 @@ CheckpointContents contents_of(const Checkpoint& checkpoint, const Config& confi
     StoredTensor& tensor = tensor_of(whole);
     tensor.name = whole.tensor;
     tensor.shape = whole.global_shape;
-    tensor.dtype = whole.dtype;
+    (whole.kind == "weight" ? tensor.dtype : tensor.moments) = whole.dtype;
     tensor.slices = whole.slices;
     tensor.bytes += whole.byte_count();
     contents.tensor_bytes += whole.byte_count();

@@ -18,7 +18,8 @@ namespace holdfast::interop {
 struct StoredTensor {
   std::string name;
   std::vector<std::uint64_t> shape;
-  DType dtype = DType::fp32;
+  DType dtype = DType::fp32;       // of the weight
+  DType moments = DType::fp32;     // of the moments, if there are any
   std::uint32_t slices = 1;        // number of slices that tensor lanes cut it into
   std::vector<std::string> kinds;  // "weight", "moment1", ...
   std::uint64_t pieces = 0;        // pieces of all kinds, in all files

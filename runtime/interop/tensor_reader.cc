@@ -11,7 +11,7 @@
 namespace holdfast::interop {
 namespace {
 
-// Elements that are converted at once of a piece of another number of slices: 4 MiB of fp32.
+// Elements that are converted at once of a piece of another number of slices, or another type: 4 MiB of fp32.
 constexpr std::uint64_t converted_at_once = std::uint64_t{1} << 20;
 
 // Returns the whole blocks of a slice around elements [begin, end).
@@ -21,6 +21,28 @@ ShardSpec blocks_around(const ShardSpec& stored, int slice, std::uint64_t begin,
   spec.first_block = begin / block_elements;
   spec.block_count = (end + block_elements - 1) / block_elements - spec.first_block;
   return spec;
+}
+
+bool is_convertible(DType dtype) {
+  return dtype == DType::fp32 || dtype == DType::bf16;
+}
+
+// Converts fp32 to bf16, or bf16 to fp32.
+void convert(std::span<const std::byte> source, DType source_type, std::span<std::byte> target) {
+  const std::size_t count = source.size() / bytes_of(source_type);
+  for (std::size_t i = 0; i < count; ++i) {
+    float wide = 0;
+    BFloat16 narrow;
+    if (source_type == DType::fp32) {
+      std::memcpy(&wide, source.data() + i * sizeof(wide), sizeof(wide));
+      narrow = to_bfloat16(wide);
+      std::memcpy(target.data() + i * sizeof(narrow), &narrow, sizeof(narrow));
+    } else {
+      std::memcpy(&narrow, source.data() + i * sizeof(narrow), sizeof(narrow));
+      wide = to_float(narrow);
+      std::memcpy(target.data() + i * sizeof(wide), &wide, sizeof(wide));
+    }
+  }
 }
 
 struct Range {
@@ -114,7 +136,8 @@ Result<void> TensorReader::read(const std::string& tensor, const std::string& ki
 }
 
 Result<void> TensorReader::check_shape(const ShardSpec& stored, const ShardSpec& wanted) const {
-  if (stored.dtype == wanted.dtype && stored.global_shape == wanted.global_shape) return {};
+  const bool converts = is_convertible(stored.dtype) && is_convertible(wanted.dtype);
+  if ((stored.dtype == wanted.dtype || converts) && stored.global_shape == wanted.global_shape) return {};
   return fail(
       ExitCode::checkpoint,
       "{}: tensor '{}' ({}) exists as {} of shape [{}], but {} of shape [{}] is wanted; use the model keys "
@@ -126,11 +149,28 @@ Result<void> TensorReader::check_shape(const ShardSpec& stored, const ShardSpec&
 Result<void> TensorReader::read_piece(const ShardSpec& wanted, std::span<std::byte> target) {
   HF_TRY(const ShardSpec* stored, find(wanted.tensor, wanted.kind));
   HF_TRY_VOID(check_shape(*stored, wanted));
-  if (stored->slices == wanted.slices) {
+  if (stored->dtype == wanted.dtype) return read_as_stored(*stored, wanted, target);
+  ShardSpec part = wanted;
+  part.dtype = stored->dtype;
+  const std::uint64_t end_block = wanted.first_block + wanted.block_count;
+  for (; part.first_block < end_block; part.first_block += part.block_count) {
+    part.block_count = std::min(converted_at_once / block_elements, end_block - part.first_block);
+    of_stored_type_.resize(part.byte_count());
+    HF_TRY_VOID(read_as_stored(*stored, part, of_stored_type_));
+    convert(of_stored_type_, part.dtype,
+            target.subspan((part.first_element() - wanted.first_element()) * bytes_of(wanted.dtype)));
+  }
+  return {};
+}
+
+// Reads a piece of the type that is stored.
+Result<void> TensorReader::read_as_stored(const ShardSpec& stored, const ShardSpec& wanted,
+                                          std::span<std::byte> target) {
+  if (stored.slices == wanted.slices) {
     const Checkpoint::Wanted piece{.spec = wanted, .target = target};
     return source_.read({&piece, 1});
   }
-  HF_TRY(const ParameterSpec* parameter, parameter_of(*stored));
+  HF_TRY(const ParameterSpec* parameter, parameter_of(stored));
   const std::uint64_t element_bytes = bytes_of(wanted.dtype);
   const std::uint64_t columns = parameter->shape.size() > 1 ? parameter->shape[1] : 1;
   const std::uint64_t end = wanted.first_element() + wanted.element_count();

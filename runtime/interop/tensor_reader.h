@@ -40,8 +40,9 @@ class TensorReader {
   // ExitCode::checkpoint when they are missing or damaged.
   Result<void> read(const std::string& tensor, const std::string& kind, std::uint64_t first,
                     std::span<std::byte> target);
-  // Reads a piece as another run needs it, which may cut the tensor into another number of slices. Fails with
-  // ExitCode::checkpoint when the tensor is of another shape or type.
+  // Reads a piece as another run needs it, which may cut the tensor into another number of slices, or keep it in fp32
+  // where it is stored in bf16, or the other way round: then it is rounded to nearest. Fails with
+  // ExitCode::checkpoint when the tensor is of another shape, or of another type than these two.
   Result<void> read_piece(const ShardSpec& wanted, std::span<std::byte> target);
   // Verifies the part of the checkpoint that was not read: every byte against its checksum, and that nothing
   // is missing. Only for a reader of a checkpoint.
@@ -51,6 +52,7 @@ class TensorReader {
   Result<const ShardSpec*> find(const std::string& tensor, const std::string& kind) const;
   Result<const ParameterSpec*> parameter_of(const ShardSpec& stored) const;
   Result<void> check_shape(const ShardSpec& stored, const ShardSpec& wanted) const;
+  Result<void> read_as_stored(const ShardSpec& stored, const ShardSpec& wanted, std::span<std::byte> target);
 
   StoredTensors source_;
   Checkpoint* checkpoint_ = nullptr;  // null: the source is no checkpoint
@@ -59,6 +61,7 @@ class TensorReader {
   std::map<std::pair<std::string, std::string>, ShardSpec> stored_;
   std::vector<std::vector<std::byte>> of_slices_;  // whole blocks around the wanted elements
   std::vector<std::byte> rows_;  // rows of the whole tensor around a piece of another number of slices
+  std::vector<std::byte> of_stored_type_;
 };
 
 // Returns the pieces of a state stored in `stored_slices` slices that hold the pieces wanted by a run with

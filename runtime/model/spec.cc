@@ -233,8 +233,9 @@ std::uint64_t trained_parameter_count(const ModelSpec& spec) {
   return count;
 }
 
-std::uint64_t state_bytes(const ModelSpec& spec) {
-  return (parameter_count(spec) + 2 * trained_parameter_count(spec)) * sizeof(float);
+std::uint64_t state_bytes(const ModelSpec& spec, const OptimizerConfig& optimizer) {
+  return parameter_count(spec) * sizeof(float) +
+         2 * trained_parameter_count(spec) * bytes_of(optimizer.moment_type());
 }
 
 std::int64_t lowest_trained_layer(const ModelSpec& spec) {

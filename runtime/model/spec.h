@@ -105,8 +105,8 @@ std::vector<SliceRun> runs_of_slice(const ParameterSpec& parameter, int slice, i
 std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec);
 std::uint64_t parameter_count(const ModelSpec& spec);  // without vocabulary padding, tied weights once
 std::uint64_t trained_parameter_count(const ModelSpec& spec);  // those of them that are not frozen
-// Returns the bytes of a whole state: all weights, and the two moments of the trained ones, in fp32.
-std::uint64_t state_bytes(const ModelSpec& spec);
+// Returns the bytes of a whole state: all weights in fp32, and the two moments of the trained ones.
+std::uint64_t state_bytes(const ModelSpec& spec, const OptimizerConfig& optimizer);
 // Returns the lowest layer that a backward has to run through: -1 where the embedding is trained, the number
 // of layers where only the head is.
 std::int64_t lowest_trained_layer(const ModelSpec& spec);

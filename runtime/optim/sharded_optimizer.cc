@@ -1,5 +1,7 @@
 #include "runtime/optim/sharded_optimizer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -7,6 +9,8 @@
 #include <utility>
 
 #include "kernels/elementwise.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/random.h"
 #include "runtime/device/host_access.h"
 
 namespace holdfast::optim {
@@ -20,23 +24,32 @@ void add(StateDamage& damage, const StateDamage& other) {
   damage.first_block = std::min(damage.first_block, other.first_block);
 }
 
+// Returns the number of a piece's first block among the blocks of all tensors, whose ranges of numbers are drawn by name:
+// two of them meet with a chance of 1 in a million for 10^12 parameters, and would then round alike.
+std::uint64_t rounding_block_of(const ShardSpec& spec) {
+  return digest_of(fmt::format("moments {} {}", spec.tensor, spec.slice)).low + spec.first_block;
+}
+
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype,
-                                   const OptimizerConfig& config, MemoryPlan& plan, bool checks_state)
+                                   const OptimizerConfig& config, MemoryPlan& plan, bool checks_state,
+                                   std::uint64_t seed)
     : config_(config),
       dtype_(dtype),
+      moments_(config.moment_type()),
+      rounding_stream_(mix64(seed, digest_of("moments").low)),
       segments_(buckets.segments(rank)),
       frozen_(buckets.frozen_segments(rank)),
       specs_(buckets.shard_specs(rank, "weight")),
       checks_state_(checks_state) {
-  const std::uint64_t shard_bytes = buckets.shard_elements(rank) * sizeof(float);
+  const std::uint64_t moment_bytes = buckets.shard_elements(rank) * bytes_of(moments_);
   if (dtype == DType::bf16) {
     master_slot_ = plan.reserve("optimizer.master", MemoryClass::optimizer,
                                 buckets.master_elements(rank) * sizeof(float));
   }
-  moment1_slot_ = plan.reserve("optimizer.moment1", MemoryClass::optimizer, shard_bytes);
-  moment2_slot_ = plan.reserve("optimizer.moment2", MemoryClass::optimizer, shard_bytes);
+  moment1_slot_ = plan.reserve("optimizer.moment1", MemoryClass::optimizer, moment_bytes);
+  moment2_slot_ = plan.reserve("optimizer.moment2", MemoryClass::optimizer, moment_bytes);
   for (const Segment& segment : segments_) {
     const Bucket& bucket = buckets.buckets()[static_cast<std::size_t>(segment.bucket)];
     weight_decay_.push_back(bucket.tensors[static_cast<std::size_t>(segment.tensor)].weight_decay);
@@ -59,20 +72,21 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
                             ReducedGradients gradients) {
   parameters_ = parameters;
   if (dtype_ == DType::bf16) master_ = arena.at<float>(master_slot_);
-  moment1_ = arena.at<float>(moment1_slot_);
-  moment2_ = arena.at<float>(moment2_slot_);
+  moment1_ = arena.at<std::byte>(moment1_slot_);
+  moment2_ = arena.at<std::byte>(moment2_slot_);
   std::vector<AdamWTensor> table;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
     table.push_back({
         .weight = master(segment),
-        .moment1 = moment1_ + segment.shard_offset,
-        .moment2 = moment2_ + segment.shard_offset,
+        .moment1 = moment(moment1_, segment),
+        .moment2 = moment(moment2_, segment),
         .gradient = gradients.of(segment),
         .copy = dtype_ == DType::bf16 ? working_copy(segment) : nullptr,
         .count = static_cast<std::int64_t>(segment.elements),
         .first_block = static_cast<std::int64_t>(first_blocks_[i]),
         .weight_decay = weight_decay_[i] ? static_cast<float>(config_.weight_decay) : 0.0F,
+        .rounding_block = rounding_block_of(specs_[i]),
     });
   }
   for (std::size_t i = 0; i < frozen_.size(); ++i) {
@@ -124,6 +138,8 @@ void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalar
                       .correction1 = factors.correction1,
                       .correction2 = factors.correction2,
                       .gradient_scale = factors.gradient_scale,
+                      .moments = moments_,
+                      .rounding_key = mix64(rounding_stream_, static_cast<std::uint64_t>(scalars.step)),
                       .block_digests = digests_,
                       .checks_digests = has_digests_,
                       .damage = damage_,
@@ -155,7 +171,8 @@ void ShardedOptimizer::launch_digests(Device& device) {
   device.launch(OptimizerDigest{.tensors = table_,
                                 .tensor_count = static_cast<std::int64_t>(specs_.size()),
                                 .block_count = static_cast<std::int64_t>(trained_blocks_ + frozen_blocks_),
-                                .block_digests = digests_});
+                                .block_digests = digests_,
+                                .moments = moments_});
   has_digests_ = true;
 }
 
@@ -167,6 +184,7 @@ void ShardedOptimizer::launch_comparison(Device& device, std::uint64_t first_blo
                                 .block_count = static_cast<std::int64_t>(block_count),
                                 .block_digests = digests_,
                                 .checks_digests = true,
+                                .moments = moments_,
                                 .damage = damage});
 }
 
@@ -241,14 +259,15 @@ std::vector<OwnedState> ShardedOptimizer::state() {
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     const Segment& segment = i < segments_.size() ? segments_[i] : frozen_[i - segments_.size()];
     pieces.push_back({.spec = specs_[i],
-                      .data = master(segment),
+                      .data = reinterpret_cast<std::byte*>(master(segment)),
                       .digests = checks_state_ ? digests_ + first_blocks_[i] : nullptr});
   }
-  const auto add_moments = [&](const char* kind, float* moments) {
+  const auto add_moments = [&](const char* kind, std::byte* moments) {
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       OwnedState& piece =
-          pieces.emplace_back(OwnedState{.spec = specs_[i], .data = moments + segments_[i].shard_offset});
+          pieces.emplace_back(OwnedState{.spec = specs_[i], .data = moment(moments, segments_[i])});
       piece.spec.kind = kind;
+      piece.spec.dtype = moments_;
     }
   };
   add_moments("moment1", moment1_);

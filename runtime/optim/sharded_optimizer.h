@@ -8,6 +8,9 @@
 // A frozen tensor has an owner as well, which saves and loads its weight; in bf16 runs that keeps its fp32
 // value, too.
 //
+// Moments are fp32 or, with optimizer.moments = bf16, rounded stochastically by bits that follow from the seed of the
+// run, the step, the tensor (or its slice) and the element in it: from nothing that a layout decides.
+//
 // Every update carries digests of the owned weights and moments to the next one (kernels/state_digest.h),
 // which finds bits that flipped in between. Where the state was loaded or made, the first digests are those of
 // what is there. No update reads frozen tensors, so theirs are compared by ops of their own. The bf16 copies
@@ -15,6 +18,7 @@
 // made with their norm, so an update also finds those that changed since.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -47,8 +51,8 @@ UpdateFactors update_factors(const OptimizerConfig& config, const UpdateScalars&
 
 // One owned segment of one kind of state in device memory, which checkpoints read and write.
 struct OwnedState {
-  ShardSpec spec;  // kind: "weight", "moment1", "moment2"
-  float* data = nullptr;
+  ShardSpec spec;  // kind: "weight", "moment1", "moment2"; weights are fp32
+  std::byte* data = nullptr;
   // Digests of a weight's blocks in device memory, which cover its moments; null where updates compute none, and for
   // moments. They count while has_digests().
   std::uint64_t* digests = nullptr;
@@ -71,9 +75,9 @@ struct StateFinding {
 class ShardedOptimizer {
  public:
   // `checks_state`: updates compute digests, and compare those of gradients that have some. Without them there are no
-  // findings; the updates have the same bits.
+  // findings; the updates have the same bits. `seed`: run.seed, which decides how bf16 moments are rounded.
   ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config,
-                   MemoryPlan& plan, bool checks_state = true);
+                   MemoryPlan& plan, bool checks_state = true, std::uint64_t seed = 0);
   // Takes the addresses, once, after the arena exists; `gradients` as LaneReduction::reduced() says.
   void bind(Device& device, const MemoryArena& arena, std::byte* parameters, ReducedGradients gradients);
 
@@ -124,10 +128,14 @@ class ShardedOptimizer {
                          StateDamage* damage);
   void begin_frozen_check(std::uint64_t step);
   float* master(const Segment& segment) const;
+  std::byte* moment(std::byte* moments, const Segment& segment) const {
+    return moments + segment.shard_offset * bytes_of(moments_);
+  }
   BFloat16* working_copy(const Segment& segment) const;  // bf16 runs: where other ranks and the model see it
 
   OptimizerConfig config_;
-  DType dtype_;
+  DType dtype_, moments_;
+  std::uint64_t rounding_stream_;
   std::vector<Segment> segments_, frozen_;
   std::vector<ShardSpec> specs_;    // of kind "weight", one per segment, then one per frozen segment
   std::vector<bool> weight_decay_;  // one per segment
@@ -144,8 +152,8 @@ class ShardedOptimizer {
   std::uint64_t frozen_check_before_ = 0;
   MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, table_slot_, digests_slot_, damage_slot_;
   float* master_ = nullptr;
-  float* moment1_ = nullptr;
-  float* moment2_ = nullptr;
+  std::byte* moment1_ = nullptr;
+  std::byte* moment2_ = nullptr;
   const AdamWTensor* table_ = nullptr;  // one per segment, the frozen ones last
   std::uint64_t* digests_ = nullptr;    // one per block, or null
   // Points to the damage of trained tensors, of frozen ones and of gradients, in host_visible memory; or null.

@@ -55,11 +55,11 @@ double price_sums(const BucketPlan& buckets, std::int64_t lanes, const OpPrices&
   return passes * owned * sizeof(float) / prices.memory_bytes_per_second();
 }
 
-double price_update(const BucketPlan& buckets, DType dtype, const OpPrices& prices) {
+double price_update(const BucketPlan& buckets, const Config& config, const OpPrices& prices) {
   BFloat16 copy;
-  const AdamWTensor shard{.copy = dtype == DType::bf16 ? &copy : nullptr,
+  const AdamWTensor shard{.copy = precision_of(config) == DType::bf16 ? &copy : nullptr,
                           .count = static_cast<std::int64_t>(buckets.shard_elements(0))};
-  const AdamW update{.tensors = &shard, .tensor_count = 1};
+  const AdamW update{.tensors = &shard, .tensor_count = 1, .moments = config.optimizer.moment_type()};
   return shard.count == 0 ? 0.0 : prices.seconds(AdamW::id, &update);
 }
 
@@ -221,13 +221,14 @@ Result<StageCosts> LayoutPlanner::costs_of(const Config& config, const Mesh& mes
       .rank = rank,
       .parts = std::move(of_stage.parts),
       .sums = price_sums(buckets, config.parallel.lanes, prices()),
-      .update = price_update(buckets, precision_of(config), prices()),
+      .update = price_update(buckets, config, prices()),
       .traffic = step_traffic(env_, config, mesh, rank, of_stage.traffic),
       .first_gather_share = share,
       .last_reduction_share = share,
       .snapshot_bytes = config.checkpoint.ram_every_steps == 0
                             ? 0
-                            : (2 * buckets.shard_elements(0) + buckets.master_elements(0)) * sizeof(float)};
+                            : 2 * buckets.shard_elements(0) * bytes_of(config.optimizer.moment_type()) +
+                                  buckets.master_elements(0) * sizeof(float)};
 }
 
 Result<StepEstimate> LayoutPlanner::estimate_on(const Config& config, const Mesh& mesh) {

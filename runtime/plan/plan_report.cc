@@ -58,7 +58,7 @@ std::string parts_text(const RankPlan& rank) {
 }
 
 std::uint64_t state_bytes(const Config& config) {
-  return state_bytes(make_model_spec(config));
+  return state_bytes(make_model_spec(config), config.optimizer);
 }
 
 // Returns the bytes of all checkpoints that are kept. With checkpoint.delta they share the frozen tensors.
@@ -66,7 +66,7 @@ std::uint64_t kept_bytes(const Config& config) {
   const ModelSpec spec = make_model_spec(config);
   const auto kept = static_cast<std::uint64_t>(config.checkpoint.keep);
   const std::uint64_t frozen = (parameter_count(spec) - trained_parameter_count(spec)) * sizeof(float);
-  return state_bytes(spec) * kept - (config.checkpoint.delta ? frozen * (kept - 1) : 0);
+  return state_bytes(config) * kept - (config.checkpoint.delta ? frozen * (kept - 1) : 0);
 }
 
 double step_flops(const Config& config) {

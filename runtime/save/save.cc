@@ -83,7 +83,7 @@ Result<void> check_same_model(const Config& stored, const Config& wanted, const 
               directory, differences);
 }
 
-// Reads `pieces`, cut into this run's slices, from tensors that are stored in other slices.
+// Reads `pieces`, cut into this run's slices, from tensors that are stored in other slices or types.
 Result<void> read_cut_anew(StateView& view, const std::vector<OwnedState>& pieces, TensorReader& tensors) {
   return write_state(
       view.rank.host_access, pieces,
@@ -140,12 +140,17 @@ bool is_cut_alike(const StateView& view, const Config& stored) {
   return stored.parallel.tensor_lanes == view.rank.config.parallel.tensor_lanes;
 }
 
+// Returns whether the stored state has this run's slices and types, so that it is read as it is.
+bool is_stored_alike(const StateView& view, const Config& stored) {
+  return is_cut_alike(view, stored) && stored.optimizer.moments == view.rank.config.optimizer.moments;
+}
+
 Result<void> read_owned(StateView& view, const std::string& directory, Checkpoint::Shards shards) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(view.rank.env, directory, shards));
   HF_TRY(const Config stored, config_of(view, checkpoint.manifest(), directory));
   HF_TRY(const RunState state, checked_state(view, checkpoint.manifest(), stored, directory));
   const std::vector<OwnedState> pieces = view.optimizer.state();
-  if (is_cut_alike(view, stored)) {
+  if (is_stored_alike(view, stored)) {
     HF_TRY_VOID(read_state(view.rank.host_access, pieces, checkpoint, view.rank.host_threads()));
   } else {
     TensorReader tensors(checkpoint, parameter_specs(view.rank.spec), view.rank.host_threads());
@@ -165,10 +170,13 @@ Result<void> read_owned_together(StateView& view, const std::string& directory, 
                           Examined::own);
 }
 
-// Returns the pieces that this rank owns, in the slices in which a snapshot or a checkpoint has them.
-std::vector<ShardSpec> wanted_in_cut_of(StateView& view, const Config& stored) {
+// Returns the pieces that this rank owns, in the slices and types in which a snapshot or a checkpoint has them.
+std::vector<ShardSpec> wanted_as_stored(StateView& view, const Config& stored) {
   std::vector<ShardSpec> wanted;
-  for (const OwnedState& piece : view.optimizer.state()) wanted.push_back(piece.spec);
+  for (const OwnedState& piece : view.optimizer.state()) {
+    wanted.push_back(piece.spec);
+    if (piece.spec.kind != "weight") wanted.back().dtype = stored.optimizer.moment_type();
+  }
   if (is_cut_alike(view, stored)) return wanted;
   return pieces_in_slices(parameter_specs(view.rank.spec), wanted,
                           static_cast<std::uint32_t>(stored.parallel.tensor_lanes));
@@ -180,7 +188,7 @@ Result<void> read_set(StateView& view, const Config& stored, const std::string& 
                       const std::vector<ShardSpec>& wanted, SnapshotSet& set) {
   const auto read = [&](std::span<const Checkpoint::Wanted> parts) { return set.read(parts); };
   const std::vector<OwnedState> pieces = view.optimizer.state();
-  if (is_cut_alike(view, stored)) return read_state(view.rank.host_access, pieces, read);
+  if (is_stored_alike(view, stored)) return read_state(view.rank.host_access, pieces, read);
   TensorReader tensors({.place = place, .tensors = whole_slices(wanted), .read = read},
                        parameter_specs(view.rank.spec));
   return read_cut_anew(view, pieces, tensors);
@@ -194,7 +202,7 @@ Result<bool> read_set_checked(StateView& view, const Config& stored, const RunSt
                               SnapshotSet& set) {
   HF_TRY_VOID(read_set(view, stored, place, wanted, set));
   // The digests of a tensor cover its moments, which it has if it is trained.
-  if (!view.optimizer.checks_state() || !is_cut_alike(view, stored) ||
+  if (!view.optimizer.checks_state() || !is_stored_alike(view, stored) ||
       stored.model.freeze != view.rank.config.model.freeze)
     return false;
   std::vector<ShardSpec> weights;
@@ -239,7 +247,7 @@ Result<LoadedSnapshot> read_snapshot(StateView& view, const SnapshotStep& step, 
   if (manifest_text.empty()) return set.why_empty(view.rank.env, step);
   HF_TRY(const Manifest manifest, decode_manifest(manifest_text, place));
   HF_TRY(const Config stored, config_of(view, manifest, place));
-  const std::vector<ShardSpec> wanted = wanted_in_cut_of(view, stored);
+  const std::vector<ShardSpec> wanted = wanted_as_stored(view, stored);
   HF_TRY_VOID(fetch_missing_parts(view, set, wanted, changed_links));
   HF_TRY(const RunState state, checked_state(view, manifest, stored, place));
   HF_TRY(const bool has_digests, read_set_checked(view, stored, state, place, wanted, set));
@@ -306,7 +314,7 @@ Result<void> restore_parts(StateView& view, const std::string& checkpoint_direct
       view, domains, checkpoint_directory, content,
       [&](const Manifest& manifest) -> Result<std::vector<ShardSpec>> {
         HF_TRY(const Config stored, config_of(view, manifest, checkpoint_directory));
-        return wanted_in_cut_of(view, stored);
+        return wanted_as_stored(view, stored);
       },
       check));
   HF_TRY_VOID(read_owned_together(view, checkpoint_directory, Checkpoint::Shards::present));

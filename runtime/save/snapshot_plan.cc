@@ -58,11 +58,13 @@ std::uint64_t SnapshotPlan::bytes_of(int rank) const {
 
 std::uint64_t SnapshotPlan::bytes_at(int data_coordinate) const {
   std::vector<ShardSpec> pieces;
-  for (const char* kind : {"weight", "moment1", "moment2"}) {
-    for (ShardSpec& piece : rank_->buckets.shard_specs(data_coordinate, kind)) {
+  const auto add = [&](const char* kind, DType dtype) {
+    for (ShardSpec& piece : rank_->buckets.shard_specs(data_coordinate, kind, dtype)) {
       if (saves(piece)) pieces.push_back(std::move(piece));
     }
-  }
+  };
+  add("weight", DType::fp32);
+  for (const char* kind : {"moment1", "moment2"}) add(kind, rank_->config.optimizer.moment_type());
   // A step of the history of numbers takes 48 digits (verdict/numbers_history.h).
   const std::uint64_t other_manifest_bytes =
       (64 << 10) + 64 * static_cast<std::uint64_t>(rank_->config.verdict.window_steps);

@@ -30,14 +30,15 @@ namespace {
 
 // Cuts pieces that are longer than the host has room for at once.
 std::vector<OwnedState> parts_of(const HostAccess& access, const std::vector<OwnedState>& pieces) {
-  const std::uint64_t blocks_max = access.room_bytes() / (block_elements * sizeof(float));
   std::vector<OwnedState> parts;
   for (const OwnedState& piece : pieces) {
+    const std::uint64_t block_bytes = block_elements * bytes_of(piece.spec.dtype);
+    const std::uint64_t blocks_max = access.room_bytes() / block_bytes;
     for (std::uint64_t done = 0; done < piece.spec.block_count;) {
       OwnedState part = piece;
       part.spec.first_block += done;
       part.spec.block_count = std::min(blocks_max, piece.spec.block_count - done);
-      part.data += done * block_elements;
+      part.data += done * block_bytes;
       done += part.spec.block_count;
       parts.push_back(std::move(part));
     }
@@ -48,7 +49,7 @@ std::vector<OwnedState> parts_of(const HostAccess& access, const std::vector<Own
 }  // namespace
 
 std::span<std::byte> bytes_of_state(const OwnedState& piece) {
-  return std::as_writable_bytes(std::span(piece.data, piece.spec.element_count()));
+  return {piece.data, piece.spec.byte_count()};
 }
 
 Result<void> write_state(HostAccess& access, const std::vector<OwnedState>& pieces, const FillParts& fill) {

@@ -26,7 +26,7 @@ struct StateView {
   bool is_zero = false;  // its memory was zero-filled when it was bound; memory that is used again is not
 
   // Returns the bytes of a checkpoint of all ranks.
-  std::uint64_t state_bytes() const { return model::state_bytes(rank.spec); }
+  std::uint64_t state_bytes() const { return model::state_bytes(rank.spec, rank.config.optimizer); }
   // Copies the owned master weights to the parameters of every rank that computes with them; all ranks call
   // it together, after initialisation and after a load. Digests of the state are then those of what is there, or
   // those that were loaded with it, if `has_digests`.

@@ -34,8 +34,9 @@ std::vector<NumberRegion> owned_state(ShardedOptimizer& optimizer, NumberMemory 
   for (const OwnedState& piece : optimizer.state()) {
     if (piece.spec.kind != kind_of(memory)) continue;
     regions.push_back({.tensor = piece.spec.tensor,
-                       .memory = reinterpret_cast<std::byte*>(piece.data),
-                       .elements = piece.spec.element_count()});
+                       .memory = piece.data,
+                       .elements = piece.spec.element_count(),
+                       .dtype = piece.spec.dtype});
   }
   return regions;
 }

@@ -113,7 +113,7 @@ ShardedUpdate Worker::reserve_update() {
   const DType dtype = workload_.spec.dtype;
   const bool checks_state = rank_.config.verdict.preset == "guard";
   return {.optimizer = ShardedOptimizer(buckets, rank_.coordinate.data, dtype, rank_.config.optimizer, plan,
-                                        checks_state),
+                                        checks_state, rank_.config.run.seed),
           .reduction = LaneReduction(buckets, workload_.lanes, links_.data(), rank_.device, waiter_, plan,
                                      /*digests_sums=*/checks_state),
           .gather = ParameterGather(buckets, links_.data(), rank_.device, waiter_, bytes_of(dtype))};

@@ -111,6 +111,34 @@ TEST_P(TensorReaderTest, PiecesOfAnyCutFromAnyCut) {
   }
 }
 
+// As a run reads moments that it keeps in the other type.
+TEST_P(TensorReaderTest, PiecesOfAnotherTypeAreRoundedToNearest) {
+  Checkpoint checkpoint = saved(2);
+  TensorReader reader(checkpoint, parameter_specs(small_spec(GetParam(), 2)));
+  for (const int to : {1, 2}) {
+    for (const ParameterSpec& parameter : parameter_specs(small_spec(GetParam(), to))) {
+      const int slices = parameter.cut == Cut::none ? 1 : to;
+      ShardSpec wanted{.tensor = parameter.name,
+                       .kind = "weight",
+                       .dtype = DType::bf16,
+                       .global_shape = parameter.shape,
+                       .slice = static_cast<std::uint32_t>(slices - 1),
+                       .slices = static_cast<std::uint32_t>(slices)};
+      wanted.block_count = wanted.slice_blocks();
+      std::vector<BFloat16> values(wanted.element_count());
+      const Result<void> read = reader.read_piece(wanted, std::as_writable_bytes(std::span(values)));
+      ASSERT_TRUE(read.ok()) << read.error().message;
+      for (const SliceRun& run : runs_of_slice(parameter, slices - 1, slices, 0, wanted.element_count())) {
+        for (std::uint64_t i = 0; i < run.count; ++i) {
+          ASSERT_EQ(values[run.slice_offset + i].bits,
+                    to_bfloat16(value_at(parameter.name, run.tensor_offset + i)).bits)
+              << parameter.name << " in " << slices << " slices";
+        }
+      }
+    }
+  }
+}
+
 TEST_P(TensorReaderTest, SaysWhatIsNotThere) {
   Checkpoint checkpoint = saved(2);
   TensorReader reader(checkpoint, parameter_specs(small_spec(GetParam(), 2)));

@@ -152,10 +152,13 @@ TEST(FlopsPerToken, CountsWhatAFrozenModelComputes) {
 
 TEST(StateBytes, FrozenTensorsHaveNoMoments) {
   const ModelSpec whole = tiny_spec("gpt2", "tied"), frozen = frozen_spec("gpt2", "tied", {"embedding"});
-  EXPECT_EQ(state_bytes(whole), 12 * parameter_count(whole));
+  EXPECT_EQ(state_bytes(whole, {}), 12 * parameter_count(whole));
   const auto embedding = static_cast<std::uint64_t>((whole.vocabulary + whole.positions) * whole.width);
   EXPECT_EQ(trained_parameter_count(frozen), parameter_count(whole) - embedding);
-  EXPECT_EQ(state_bytes(frozen), state_bytes(whole) - 8 * embedding);
+  EXPECT_EQ(state_bytes(frozen, {}), state_bytes(whole, {}) - 8 * embedding);
+  const OptimizerConfig halves{.moments = "bf16"};
+  EXPECT_EQ(state_bytes(whole, halves), 8 * parameter_count(whole));
+  EXPECT_EQ(state_bytes(frozen, halves), state_bytes(whole, halves) - 4 * embedding);
 }
 
 // So that the flat buffer lies in forward order and a rank can be handed any part of it.

@@ -35,8 +35,9 @@ std::vector<Bucket> two_buckets() {
   return {first, second};
 }
 
-OptimizerConfig adamw() {
+OptimizerConfig adamw(DType moments = DType::fp32) {
   OptimizerConfig config;
+  config.moments = name_of(moments);
   config.beta1 = 0.9;
   config.beta2 = 0.999;
   config.epsilon = 1e-8;
@@ -53,11 +54,12 @@ float value_at(const std::string& tensor, std::uint64_t element, std::uint64_t s
 class Rank {
  public:
   Rank(int rank, int ranks, DType dtype, bool checks_state = true,
-       std::vector<Bucket> buckets = two_buckets())
+       std::vector<Bucket> buckets = two_buckets(), const OptimizerConfig& config = adamw(),
+       std::uint64_t seed = 1)
       : device_(make_cpu_device({.threads = 2})),
         buckets_(std::move(buckets), ranks),
         rank_(rank),
-        optimizer_(buckets_, rank, dtype, adamw(), plan_, checks_state) {
+        optimizer_(buckets_, rank, dtype, config, plan_, checks_state, seed) {
     parameters_ =
         plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * bytes_of(dtype));
     accumulator_ = plan_.reserve("accumulator", MemoryClass::gradients,
@@ -73,7 +75,8 @@ class Rank {
     for (const OwnedState& piece : optimizer_.state()) {
       if (piece.spec.kind != "weight") continue;
       for (std::uint64_t i = 0; i < piece.spec.element_count(); ++i) {
-        piece.data[i] = value_at(piece.spec.tensor, piece.spec.first_element() + i, 1);
+        reinterpret_cast<float*>(piece.data)[i] =
+            value_at(piece.spec.tensor, piece.spec.first_element() + i, 1);
       }
     }
     publish();
@@ -114,8 +117,8 @@ class Rank {
       const ShardSpec& spec = piece.spec;
       if (spec.kind != kind || spec.tensor != tensor || element < spec.first_element()) continue;
       if (element - spec.first_element() >= spec.element_count()) continue;
-      float& value = piece.data[element - spec.first_element()];
-      value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ 1U << bit);
+      const std::uint64_t at = element - spec.first_element();
+      piece.data[at * bytes_of(spec.dtype) + static_cast<std::size_t>(bit / 8)] ^= std::byte{1} << bit % 8;
       return;
     }
     FAIL() << "this rank does not own element " << element << " of " << tensor;
@@ -144,7 +147,11 @@ class Rank {
       if (piece.spec.kind != kind) continue;
       std::vector<float>& tensor = tensors[piece.spec.tensor];
       tensor.resize(piece.spec.tensor_elements(), std::nanf(""));
-      std::copy_n(piece.data, piece.spec.element_count(), tensor.data() + piece.spec.first_element());
+      for (std::uint64_t i = 0; i < piece.spec.element_count(); ++i) {
+        tensor[piece.spec.first_element() + i] = piece.spec.dtype == DType::bf16
+                                                     ? to_float(reinterpret_cast<BFloat16*>(piece.data)[i])
+                                                     : reinterpret_cast<float*>(piece.data)[i];
+      }
     }
   }
   // bf16 runs: each owned element's working copy is its master, rounded.
@@ -153,8 +160,9 @@ class Rank {
     std::vector<OwnedState> state = optimizer_.state();
     for (std::size_t i = 0; i < optimizer_.segments().size(); ++i) {
       const Segment& segment = optimizer_.segments()[i];
+      const auto* masters = reinterpret_cast<const float*>(state[i].data);
       for (std::uint64_t element = 0; element < segment.elements; ++element) {
-        ASSERT_EQ(copies[segment.parameter_offset + element].bits, to_bfloat16(state[i].data[element]).bits)
+        ASSERT_EQ(copies[segment.parameter_offset + element].bits, to_bfloat16(masters[element]).bits)
             << name_of(segment) << " " << element;
       }
     }
@@ -196,10 +204,10 @@ struct Updates {
   std::map<std::string, Tensors> state;  // by kind
 };
 
-Updates three_updates(int ranks, DType dtype) {
+Updates three_updates(int ranks, DType dtype, DType moments = DType::fp32, std::uint64_t seed = 1) {
   Updates run;
   for (int r = 0; r < ranks; ++r) {
-    Rank rank(r, ranks, dtype);
+    Rank rank(r, ranks, dtype, /*checks_state=*/true, two_buckets(), adamw(moments), seed);
     for (const std::int64_t step : {1, 2, 3}) {
       rank.set_gradients(static_cast<std::uint64_t>(step) + 10);
       rank.update(step, 1e-3 * static_cast<double>(step), 0.5);
@@ -212,18 +220,76 @@ Updates three_updates(int ranks, DType dtype) {
 
 class ShardedOptimizerTest : public testing::TestWithParam<DType> {};
 
+// Number of elements of a kind that differ.
+std::size_t differences(const Updates& one, const Updates& other, const std::string& kind) {
+  std::size_t count = 0;
+  for (const auto& [name, values] : one.state.at(kind)) {
+    const std::vector<float>& others = other.state.at(kind).at(name);
+    EXPECT_EQ(others.size(), values.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      count += std::memcmp(&others[i], &values[i], sizeof(float)) == 0 ? 0 : 1;
+  }
+  return count;
+}
+
 TEST_P(ShardedOptimizerTest, AnyNumberOfRanksMakesTheSameUpdates) {
-  const Updates alone = three_updates(1, GetParam());
-  for (const int ranks : {2, 3}) {
-    const Updates shared = three_updates(ranks, GetParam());
-    for (const auto& [kind, tensors] : alone.state) {
-      for (const auto& [name, values] : tensors) {
-        const std::vector<float>& other = shared.state.at(kind).at(name);
-        ASSERT_EQ(other.size(), values.size());
-        EXPECT_EQ(std::memcmp(other.data(), values.data(), values.size() * sizeof(float)), 0)
-            << kind << " of " << name << " on " << ranks;
-      }
+  for (const DType moments : {DType::fp32, DType::bf16}) {
+    const Updates alone = three_updates(1, GetParam(), moments);
+    for (const int ranks : {2, 3}) {
+      const Updates shared = three_updates(ranks, GetParam(), moments);
+      for (const char* kind : {"weight", "moment1", "moment2"})
+        EXPECT_EQ(differences(alone, shared, kind), 0U)
+            << kind << " on " << ranks << ", " << name_of(moments);
     }
+  }
+}
+
+// Moments of another seed are rounded in other ways: to the same number in half of the cases, or nearly so.
+TEST_P(ShardedOptimizerTest, TheSeedDecidesHowMomentsAreRounded) {
+  const Updates one = three_updates(1, GetParam(), DType::bf16, 1),
+                other = three_updates(1, GetParam(), DType::bf16, 2);
+  for (const char* kind : {"moment1", "moment2"}) EXPECT_GT(differences(one, other, kind), 5000U) << kind;
+  const Updates fp32 = three_updates(1, GetParam(), DType::fp32, 1);
+  EXPECT_EQ(differences(fp32, three_updates(1, GetParam(), DType::fp32, 2), "moment1"), 0U);
+}
+
+// Two updates that differ in the number of the step alone, which an average does not depend on. Equal bits in both would
+// round a moment that keeps its value in the same direction for good.
+TEST_P(ShardedOptimizerTest, EveryStepRoundsMomentsInOtherWays) {
+  Tensors moments[2];
+  for (const std::int64_t step : {1, 2}) {
+    Rank rank(0, 1, GetParam(), /*checks_state=*/true, two_buckets(), adamw(DType::bf16));
+    rank.set_gradients(11);
+    rank.update(step, 1e-3, 0.5);
+    rank.collect("moment1", moments[step - 1]);
+  }
+  const Updates one{.state = {{"moment1", moments[0]}}}, other{.state = {{"moment1", moments[1]}}};
+  EXPECT_GT(differences(one, other, "moment1"), 5000U);
+}
+
+// The weights have the averages before they are rounded, so the first update has all bits of the one in fp32.
+TEST_P(ShardedOptimizerTest, TheFirstUpdateOfWeightsIsThatOfFp32Moments) {
+  std::map<DType, Tensors> weights;
+  for (const DType moments : {DType::fp32, DType::bf16}) {
+    Rank rank(0, 1, GetParam(), /*checks_state=*/true, two_buckets(), adamw(moments));
+    rank.update_with_gradients_of(1);
+    rank.collect("weight", weights[moments]);
+  }
+  EXPECT_EQ(weights[DType::fp32], weights[DType::bf16]);
+}
+
+TEST_P(ShardedOptimizerTest, FlippedBitsOfBFloat16MomentsAreFound) {
+  for (const char* kind : {"moment1", "moment2"}) {
+    Rank rank(0, 1, GetParam(), /*checks_state=*/true, two_buckets(), adamw(DType::bf16));
+    for (const std::int64_t step : {1, 2}) rank.update_with_gradients_of(step);
+    EXPECT_FALSE(rank.optimizer().finding().has_value());
+    rank.flip_bit(kind, "late.weight", 9099, 0);
+    rank.update_with_gradients_of(3);
+    const std::optional<StateFinding> finding = rank.optimizer().finding();
+    ASSERT_TRUE(finding.has_value()) << kind;
+    EXPECT_EQ(finding->block_count, 1U);
+    EXPECT_EQ(finding->first_block.tensor, "late.weight");
+    EXPECT_EQ(finding->first_block.first_block, 2U);
   }
 }
 
@@ -468,15 +534,16 @@ TEST(ShardedOptimizer, PublishRoundsTheMasters) {
 
 // Memory is the point of sharding: moments (and masters) are divided by the number of ranks.
 TEST(ShardedOptimizer, StateIsDividedByTheRanks) {
-  const auto optimizer_bytes = [](int ranks, DType dtype) {
+  const auto optimizer_bytes = [](int ranks, DType dtype, DType moments = DType::fp32) {
     MemoryPlan plan;
     const BucketPlan buckets(two_buckets(), ranks);
-    const ShardedOptimizer optimizer(buckets, 0, dtype, adamw(), plan);
+    const ShardedOptimizer optimizer(buckets, 0, dtype, adamw(moments), plan);
     return plan.total_bytes(MemoryClass::optimizer);
   };
   const BucketPlan whole(two_buckets(), 1);
   EXPECT_EQ(optimizer_bytes(1, DType::fp32), 2 * 4 * whole.shard_elements(0));
   EXPECT_EQ(optimizer_bytes(1, DType::bf16), 3 * 4 * whole.shard_elements(0));
+  EXPECT_EQ(optimizer_bytes(1, DType::bf16, DType::bf16), (4 + 2 * 2) * whole.shard_elements(0));
   EXPECT_LE(optimizer_bytes(3, DType::fp32),
             optimizer_bytes(1, DType::fp32) / 3 + 2 * 4 * 2 * block_elements);
 }

@@ -62,7 +62,7 @@ class GoldenTraining {
       if (piece.spec.kind != "weight") continue;
       std::vector<float> values = golden.floats("initial/" + piece.spec.tensor);
       values.resize(piece.spec.tensor_elements());  // vocabulary padding is zero
-      const std::span<std::byte> target = access_.to_write(std::as_writable_bytes(span_of(piece)));
+      const std::span<std::byte> target = access_.to_write(span_of(piece));
       std::memcpy(target.data(), values.data(), target.size());
       access_.flush();
     }
@@ -89,7 +89,7 @@ class GoldenTraining {
   std::vector<float> weight(const std::string& name) {
     for (const OwnedState& piece : optimizer_.state()) {
       if (piece.spec.kind == "weight" && piece.spec.tensor == name) {
-        const std::span<const std::byte> found = access_.to_read(std::as_bytes(span_of(piece)));
+        const std::span<const std::byte> found = access_.to_read(span_of(piece));
         std::vector<float> values(piece.spec.tensor_elements());
         std::memcpy(values.data(), found.data(), found.size());
         return values;
@@ -111,8 +111,8 @@ class GoldenTraining {
     GoldenTraining& training_;
   };
 
-  static std::span<float> span_of(const OwnedState& piece) {
-    return {piece.data, piece.spec.tensor_elements()};
+  static std::span<std::byte> span_of(const OwnedState& piece) {
+    return {piece.data, piece.spec.tensor_elements() * sizeof(float)};
   }
   std::size_t rows() const { return static_cast<std::size_t>(golden_.batch() * golden_.sequence_length()); }
   double lane() {

@@ -70,6 +70,14 @@ class CheckpointsTest(unittest.TestCase):
         one = json_of("inspect", run.checkpoints()[0])
         self.assertEqual((one["step"], "checkpoints" in one), (3, False))
 
+    def test_inspect_tells_the_type_of_moments(self):
+        run = self.trained("bf16-moments", [*LLAMA, "--optimizer.moments=bf16"])
+        tensors = {tensor["name"]: tensor for tensor in json_of("inspect", run.directory)["tensors"]}
+        qkv = tensors["layers.1.attention.qkv.weight"]
+        self.assertEqual((qkv["type"], qkv["moments_type"], qkv["bytes"]), ("fp32", "bf16", (4 + 2 * 2) * 64 * 32))
+        self.assertRegex(harness.program_output("inspect", run.directory),
+                         r"qkv\.weight +fp32, moments bf16 +weight moment1 moment2")
+
     def test_inspect_as_text(self):
         run = self.trained("llama", LLAMA, ranks=2)
         output = harness.program_output("inspect", run.directory)

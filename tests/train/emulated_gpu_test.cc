@@ -67,6 +67,19 @@ TEST_F(EmulatedGpu, AnyNumberOfRanksInBf16WithATiedHead) {
   EXPECT_EQ(digest("two"), digest("one"));
 }
 
+TEST_F(EmulatedGpu, BFloat16MomentsHaveTheSameBitsOnAnyRanksAndResumed) {
+  const std::vector<std::string> what = {"optimizer.moments=bf16"};
+  expect_done({.run = "one", .overrides = what});
+  expect_done({.run = "two", .ranks = 2, .overrides = what});
+  EXPECT_EQ(digest("two"), digest("one"));
+  ASSERT_EQ(train_small({.run = "parts", .ranks = 2, .stop_after_steps = 2, .overrides = what}).code,
+            ExitCode::saved);
+  expect_done({.run = "parts", .overrides = what});
+  EXPECT_EQ(digest("parts"), digest("one"));
+  expect_done({.run = "wide"});
+  EXPECT_NE(digest("wide"), digest("one"));
+}
+
 // Activations and gradients go through pinned buffers, whose copies stand in the queue of an asynchronous
 // device.
 TEST_F(EmulatedGpu, PipelinesGiveTheSameBits) {

@@ -1,0 +1,224 @@
+// Runs whose moments are bf16 (optimizer.moments): the same bits in every layout and after every death, and what becomes
+// of moments of the other type.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+
+#include <bit>
+#include <cstring>
+#include <filesystem>
+
+#include "checkpoint/ram_tier.h"
+#include "runtime/interop/checkpoint_contents.h"
+#include "runtime/interop/tensor_reader.h"
+#include "tests/elastic/recovery_fixture.h"
+
+namespace holdfast::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Overrides = std::vector<std::string>;
+
+Overrides joined(Overrides one, const Overrides& other) {
+  one.insert(one.end(), other.begin(), other.end());
+  return one;
+}
+
+// Tensors of several blocks, each in two slices.
+Overrides model(const char* moments, Overrides more = {}) {
+  return joined({fmt::format("optimizer.moments={}", moments), "model.width=64", "model.feed_forward=192",
+                 "parallel.tensor_lanes=2"},
+                more);
+}
+
+class MomentsTest : public RecoveryTest {
+ protected:
+  ~MomentsTest() override {
+    for (const std::string& run : runs_) {
+      const Result<std::string> id = posix_env().read_text(RunPaths{run_directory(run)}.run_id());
+      if (id.ok()) static_cast<void>(remove_snapshots(posix_env(), digest_of(*id)).ok());
+    }
+  }
+  void expect_done(const Launch& launch) {
+    const RunEnd end = train(launch);
+    ASSERT_EQ(end.code, ExitCode::done) << launch.run << ": " << end.message;
+  }
+  std::string checkpoint_of_step_8(const std::string& run) const {
+    return run_directory(run) + "/checkpoints/step-00000008";
+  }
+  // Ends with a checkpoint of step 8.
+  void train_to_step_8(const std::string& run, const char* moments) {
+    ASSERT_EQ(train({.run = run, .ranks = 2, .stop_after_steps = 8, .overrides = model(moments)}).code,
+              ExitCode::saved);
+  }
+  // Ends as a run does whose data cannot be read: step 8 is in RAM alone.
+  void die_after_step_8(const std::string& run, const char* moments) {
+    runs_.push_back(run);
+    testing::internal::CaptureStderr();
+    const RunEnd end =
+        train({.run = run,
+               .ranks = 2,
+               .overrides = model(moments, {"checkpoint.ram_every_steps=4", "checkpoint.replicas=off"}),
+               .data_ends_in_step = 11});
+    static_cast<void>(testing::internal::GetCapturedStderr());
+    ASSERT_EQ(end.code, ExitCode::communication);
+  }
+  // `run` is a copy of the run directory `source`, as if it had been trained there; nothing of it is in RAM.
+  void copy(const std::string& source, const std::string& run) const {
+    fs::copy(run_directory(source), run_directory(run), fs::copy_options::recursive);
+    fs::remove(RunPaths{run_directory(run)}.run_id());
+    fs::remove(RunPaths{run_directory(run)}.run_place());
+  }
+  // The state of a checkpoint by kind and tensor, widened to fp32, with its types by kind.
+  struct State {
+    std::map<std::pair<std::string, std::string>, std::vector<float>> values = {};
+    std::map<std::string, std::set<DType>> types = {};
+  };
+  State state_of(const std::string& directory) const {
+    State state;
+    Result<Checkpoint> checkpoint = Checkpoint::open(posix_env(), directory);
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    const Config config = config_of_checkpoint(posix_env(), *checkpoint).value();
+    TensorReader reader(*checkpoint, parameter_specs(make_model_spec(config)));
+    for (const auto& [key, whole] : reader.tensors()) {
+      const auto& [tensor, kind] = key;
+      state.types[kind].insert(whole.dtype);
+      std::vector<std::byte> bytes(whole.tensor_elements() * bytes_of(whole.dtype));
+      EXPECT_TRUE(reader.read(tensor, kind, 0, bytes).ok());
+      std::vector<float>& values = state.values[{kind, tensor}];
+      values.resize(whole.tensor_elements());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (whole.dtype == DType::fp32) {
+          std::memcpy(&values[i], bytes.data() + i * sizeof(float), sizeof(float));
+        } else {
+          BFloat16 narrow;
+          std::memcpy(&narrow, bytes.data() + i * sizeof(narrow), sizeof(narrow));
+          values[i] = to_float(narrow);
+        }
+      }
+    }
+    return state;
+  }
+
+  std::vector<std::string> runs_;
+};
+
+// Promise 1. Moments in fp32 give other bits, or these would not say much.
+TEST_F(MomentsTest, BFloat16HasTheSameBitsInEveryLayout) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Overrides what = model("bf16", {fmt::format("training.precision={}", precision)});
+    const auto trained = [&](const std::string& name, int ranks, const Overrides& layout = {}) {
+      const std::string run = fmt::format("{}-{}", precision, name);
+      expect_done({.run = run, .ranks = ranks, .overrides = joined(what, layout)});
+      return digest(run);
+    };
+    const std::string expected = trained("alone", 1);
+    for (const int ranks : {2, 3, 4}) EXPECT_EQ(trained(fmt::format("d{}", ranks), ranks), expected);
+    EXPECT_EQ(trained("tensor", 2, {"parallel.tensor=2"}), expected);
+    EXPECT_EQ(trained("pipeline", 2, {"parallel.pipeline=2"}), expected);
+    EXPECT_EQ(trained("all", 8, {"parallel.tensor=2", "parallel.pipeline=2"}), expected);
+    EXPECT_EQ(trained("sharded", 4, {"optimizer.shard_gradients=true", "threads=2"}), expected);
+    EXPECT_NE(trained("wide", 1, {"optimizer.moments=fp32"}), expected);
+    for (const int ranks : {4, 1, 3}) {  // stopped and resumed with other numbers of ranks
+      const RunEnd end = train({.run = fmt::format("{}-changing", precision),
+                                .ranks = ranks,
+                                .stop_after_steps = ranks == 3 ? 0 : 6,
+                                .overrides = what});
+      ASSERT_EQ(end.code, ranks == 3 ? ExitCode::done : ExitCode::saved) << end.message;
+    }
+    EXPECT_EQ(digest(fmt::format("{}-changing", precision)), expected);
+  }
+}
+
+TEST_F(MomentsTest, BFloat16SurvivesDeathsAndGrowth) {
+  if (const std::string removal = shared_memory_removal(posix_env()); !removal.empty())
+    GTEST_SKIP() << removal;
+  expect_done({.run = "whole", .overrides = model("bf16")});
+  const std::string expected = digest("whole"), ram = "checkpoint.ram_every_steps=1";
+  const struct {
+    const char* what;
+    int ranks, newcomers;
+    Overrides overrides;
+    const char* faults;
+  } cases[] = {
+      {"from the snapshots", 3, 0, {ram}, "step.before_vote@5:1=kill"},
+      {"from the replica of a snapshot", 2, 0, {ram, "checkpoint.replicas=on"}, "step.after_vote@7:0=kill"},
+      {"from the disk", 2, 0, {"checkpoint.every_steps=4"}, "step.before_vote@6:1=kill"},
+      {"and grows back",
+       4,
+       1,
+       {ram, "elastic.grow_after=0s", "elastic.memory_timeout=0s"},
+       "step.before_vote@5:2=kill"},
+      {"a stage", 4, 0, {ram, "parallel.pipeline=2"}, "step.before_vote@5:3=kill"},
+  };
+  int number = 0;
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.what);
+    const std::string run = fmt::format("killed-{}", ++number);
+    EXPECT_EQ(survive({.run = run,
+                       .ranks = each.ranks,
+                       .overrides = joined(model("bf16"), each.overrides),
+                       .faults = each.faults},
+                      {.newcomers = each.newcomers}),
+              1);
+    EXPECT_EQ(digest(run), expected);
+  }
+}
+
+// A change on resume converts the moments once, to the nearest where they become bf16, and begins a generation. From
+// the disk and from RAM, in any layout, and through a death in the first step after it, the bits are the same.
+TEST_F(MomentsTest, OfTheOtherTypeAreConvertedOnResume) {
+  if (const std::string removal = shared_memory_removal(posix_env()); !removal.empty())
+    GTEST_SKIP() << removal;
+  const std::pair<const char*, const char*> changes[] = {{"fp32", "bf16"}, {"bf16", "fp32"}};
+  for (const auto& [from, to] : changes) {
+    SCOPED_TRACE(fmt::format("{} to {}", from, to));
+    const auto name = [&, from = from](const char* run) { return fmt::format("{}-from-{}", run, from); };
+    const std::string first = name("first");
+    train_to_step_8(first, from);
+    std::string expected;
+    const auto resume = [&, to = to](const char* run, int ranks, const Overrides& layout) {
+      SCOPED_TRACE(run);
+      copy(first, name(run));
+      expect_done({.run = name(run), .ranks = ranks, .overrides = joined(model(to), layout)});
+      if (expected.empty()) expected = digest(name(run));
+      EXPECT_EQ(digest(name(run)), expected);
+      EXPECT_EQ(events(name(run), "start").back()["generation"], 1);
+    };
+    resume("one", 1, {});
+    resume("data", 3, {});
+    resume("all", 4, {"parallel.tensor=2", "parallel.pipeline=2"});
+    copy(first, name("killed"));
+    EXPECT_EQ(survive({.run = name("killed"),
+                       .ranks = 2,
+                       .overrides = model(to),
+                       .faults = "step.before_vote@1:0=kill"}),
+              1);
+    EXPECT_EQ(digest(name("killed")), expected) << "converted twice";
+
+    die_after_step_8(name("ram"), from);
+    expect_done({.run = name("ram"), .ranks = 3, .overrides = model(to, {"checkpoint.keep=9"})});
+    EXPECT_EQ(events(name("ram"), "start").back()["resumed_from"], "ram");
+    EXPECT_EQ(digest(name("ram")), expected);
+    // What was read was saved before the first step.
+    const State before = state_of(checkpoint_of_step_8(first)),
+                after = state_of(checkpoint_of_step_8(name("ram")));
+    const DType type = std::strcmp(to, "bf16") == 0 ? DType::bf16 : DType::fp32;
+    for (const char* kind : {"moment1", "moment2"})
+      EXPECT_THAT(after.types.at(kind), testing::ElementsAre(type)) << kind;
+    ASSERT_EQ(after.values.size(), before.values.size());
+    for (const auto& [key, values] : after.values) {
+      const std::vector<float>& read = before.values.at(key);
+      ASSERT_EQ(values.size(), read.size());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const bool rounds = type == DType::bf16 && key.first != "weight";
+        const float expected_value = rounds ? to_float(to_bfloat16(read[i])) : read[i];
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(values[i]), std::bit_cast<std::uint32_t>(expected_value))
+            << key.first << " of " << key.second << ", element " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::test
