@@ -56,27 +56,36 @@ TEST(OpCase, RefusesWhatIsNotThere) {
               HasSubstr("no shape or use of add with --sizes=cpu contains \"gpt5\""));
 }
 
-TEST(OptimizerCase, MeasuresUpdatesAndSums) {
-  const Result<Json> figures = run_optimizer_case(
-      posix_env(),
-      {.preset = "llama-15m", .dtype = DType::bf16, .device = {.threads = 2}, .updates = 2, .limit_ms = 1});
+class OptimizerCase : public testing::TestWithParam<const char*> {};
+
+TEST_P(OptimizerCase, MeasuresUpdatesAndSums) {
+  const Result<Json> figures = run_optimizer_case(posix_env(), {.preset = "llama-15m",
+                                                                .dtype = DType::bf16,
+                                                                .moments = GetParam(),
+                                                                .device = {.threads = 2},
+                                                                .updates = 2,
+                                                                .limit_ms = 1});
   ASSERT_TRUE(figures.ok()) << figures.error().message;
   const auto elements = (*figures)["square_sum"]["bytes_read"].get<std::uint64_t>() / sizeof(float);
   EXPECT_GE(elements, (*figures)["parameters"].get<std::uint64_t>());
   const auto digests =
       (*figures)["square_sum_without_digests"]["bytes_written"].get<std::uint64_t>();  // 8 bytes a block, too
   EXPECT_EQ((*figures)["square_sum"]["bytes_written"].get<std::uint64_t>(), 2 * digests);
-  EXPECT_EQ((*figures)["adamw"]["bytes_read"].get<std::uint64_t>(), 16 * elements + 2 * digests);
-  EXPECT_EQ((*figures)["adamw"]["bytes_written"].get<std::uint64_t>(), 14 * elements + digests);
-  EXPECT_EQ((*figures)["adamw_without_digests"]["bytes_written"].get<std::uint64_t>(), 14 * elements);
+  const std::uint64_t moments = (*figures)["moments"] == "bf16" ? 4 : 8;  // bytes of both
+  EXPECT_EQ((*figures)["adamw"]["bytes_read"].get<std::uint64_t>(), (8 + moments) * elements + 2 * digests);
+  EXPECT_EQ((*figures)["adamw"]["bytes_written"].get<std::uint64_t>(), (6 + moments) * elements + digests);
+  EXPECT_EQ((*figures)["adamw_without_digests"]["bytes_written"].get<std::uint64_t>(),
+            (6 + moments) * elements);
   EXPECT_GT((*figures)["adamw_without_digests"]["ms"], 0.0);
-  EXPECT_EQ((*figures)["optimizer_digest"]["bytes_read"].get<std::uint64_t>(), 12 * elements);
+  EXPECT_EQ((*figures)["optimizer_digest"]["bytes_read"].get<std::uint64_t>(), (4 + moments) * elements);
   EXPECT_EQ((*figures)["optimizer_digest"]["bytes_written"].get<std::uint64_t>(), digests);
   EXPECT_GT((*figures)["adamw"]["ms"], 0.0);
   EXPECT_GT((*figures)["adamw"]["limit_ms"], 0.0);
 }
 
-TEST(OptimizerCase, RefusesAPresetThatIsNotThere) {
+INSTANTIATE_TEST_SUITE_P(Moments, OptimizerCase, testing::Values("fp32", "bf16"));
+
+TEST(OptimizerCaseOptions, RefuseAPresetThatIsNotThere) {
   const Result<Json> figures = run_optimizer_case(posix_env(), {.preset = "gpt5"});
   ASSERT_FALSE(figures.ok());
   EXPECT_THAT(figures.error().message, HasSubstr("there is no preset gpt5; there are gpt2-124m"));

@@ -45,7 +45,8 @@ Result<Json> run_step_case(Env& env, const StepCaseOptions& options);
 // memory.
 struct OptimizerCaseOptions {
   std::string preset = "gpt2-124m";
-  DType dtype = DType::fp32;  // bf16: the update also writes the working weights
+  DType dtype = DType::fp32;     // bf16: the update also writes the working weights
+  std::string moments = "fp32";  // as optimizer.moments
   MeasuredDeviceOptions device = {};
   std::int64_t updates = 20;
   std::int64_t limit_ms = 400;

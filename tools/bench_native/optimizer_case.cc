@@ -24,7 +24,7 @@ namespace {
 // State that one rank of a run alone holds for its updates.
 class Updates {
  public:
-  Updates(Env& env, const ModelSpec& spec)
+  Updates(Env& env, const ModelSpec& spec, const OptimizerConfig& config)
       : env_(env),
         timer_(env),
         buckets_(backward_buckets(spec), 1),
@@ -35,7 +35,7 @@ class Updates {
         square_sums_slot_(plan_.reserve("square_sums", MemoryClass::workspace, sum_count() * sizeof(double))),
         gradient_digests_slot_(
             plan_.reserve("gradient_digests", MemoryClass::workspace, sum_count() * sizeof(std::uint64_t))),
-        optimizer_(buckets_, 0, spec.dtype, OptimizerConfig{}, plan_) {}
+        optimizer_(buckets_, 0, spec.dtype, config, plan_) {}
 
   Result<void> allocate(const MeasuredDevice& bench) {
     HF_TRY(device_, bench.make({}, &timer_));
@@ -85,7 +85,8 @@ class Updates {
     const OptimizerDigest op{.tensors = launched_.tensors,
                              .tensor_count = launched_.tensor_count,
                              .block_count = launched_.block_count,
-                             .block_digests = launched_.block_digests};
+                             .block_digests = launched_.block_digests,
+                             .moments = launched_.moments};
     return timed([&] { device_->launch(op); });
   }
   // Makes an update that is not timed, and whose digests the next one compares.
@@ -154,7 +155,9 @@ struct Pass {
 Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
   HF_TRY(const ModelSpec spec, preset_spec(options.preset, options.dtype, 64));
   HF_TRY(const MeasuredDevice bench, MeasuredDevice::find(env, options.device));
-  Updates updates(env, spec);
+  OptimizerConfig config;
+  config.moments = options.moments;
+  Updates updates(env, spec, config);
   HF_TRY_VOID(updates.allocate(bench));
   const std::unique_ptr<Limits> limits = bench.limits(options.limit_ms);
   updates.update(1);
@@ -184,12 +187,14 @@ Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
     digests.seconds.push_back(updates.pass_seconds());
   }
   HF_TRY_VOID(updates.outcome());
-  fmt::print("{}\n{}: {} parameters, {}{}, median of {} updates\n\n", bench.line(), options.preset,
-             parameter_count(spec), name_of(options.dtype), bench.threads_text(), options.updates);
+  fmt::print("{}\n{}: {} parameters, {}, moments in {}{}, median of {} updates\n\n", bench.line(),
+             options.preset, parameter_count(spec), name_of(options.dtype), options.moments,
+             bench.threads_text(), options.updates);
   TextTable table({"op", "bytes", "ms", "rate", "limit ms", "limit", "of limit"}, 1);
   Json result{{"preset", options.preset},
               {"parameters", parameter_count(spec)},
               {"dtype", name_of(options.dtype)},
+              {"moments", options.moments},
               {"device", updates.device().description()}};
   bench.describe(result);
   for (const Pass& pass : {update, bare, digests, sums, bare_sums}) {

@@ -34,7 +34,9 @@ constexpr const char* usage =
     "      lane, made-up tokens. N steps are measured (10) after others (3); each limit of a CPU is "
     "measured\n"
     "      for N ms (60). The device is the one that training would take, or that of --device.\n"
-    "  optimizer [--device cpu|cuda] [--preset NAME] [--dtype fp32|bf16] [--threads N] [--updates N]\n"
+    "  optimizer [--device cpu|cuda] [--preset NAME] [--dtype fp32|bf16] [--moments fp32|bf16] [--threads "
+    "N]\n"
+    "      [--updates N]\n"
     "      AdamW over all parameters of a model (gpt2-124m), N times (20), against the rate of memory.\n"
     "  loader [--tokens N] [--sequence-length N] [--microbatch-size N]\n"
     "      Tokens per second of the data loader from a file of N tokens (16777216) of each format, cold and\n"
@@ -136,10 +138,11 @@ Result<Json> step(Env& env, const std::vector<std::string>& words) {
 Result<Json> optimizer(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments,
          Arguments::parse("bench optimizer", words, {},
-                          {"device", "preset", "dtype", "threads", "updates", "json"}));
+                          {"device", "preset", "dtype", "moments", "threads", "updates", "json"}));
   OptimizerCaseOptions optimizer;
   optimizer.preset = arguments.text("preset", optimizer.preset);
   HF_TRY(optimizer.dtype, dtype_of(arguments));
+  HF_TRY(optimizer.moments, arguments.choice("moments", {"fp32", "bf16"}));
   HF_TRY(optimizer.device, device_of(env, arguments));
   HF_TRY(optimizer.updates, arguments.integer("updates", optimizer.updates, 1));
   return run_optimizer_case(env, optimizer);
