@@ -1,6 +1,7 @@
 #include "parallel/data/lane_sum.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
@@ -21,7 +22,8 @@ LaneSum::LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Dev
       device_(&device),
       bucket_count_(static_cast<int>(buckets.buckets().size())),
       in_place_(schedule.waves() == 1 && !buckets.shares_gradient_memory()),
-      sums_(buckets.buckets().size()) {
+      sums_(buckets.buckets().size()),
+      block_sums_(buckets.buckets().size()) {
   index_segments();
   reserve_memory(plan, makes_digests);
 }
@@ -66,6 +68,10 @@ void LaneSum::reserve_memory(MemoryPlan& plan, bool makes_digests) {
       plan.reserve("lane_reduction.staging", MemoryClass::communication, staging_elements * sizeof(float));
   accumulator_slot_ = plan.reserve("lane_reduction.accumulator", MemoryClass::gradients,
                                    in_place_ ? 0 : buckets_->accumulator_elements(rank_) * sizeof(float));
+  if (schedule_.carries_blocks()) {
+    block_accumulator_slot_ = plan.reserve("lane_reduction.block_accumulator", MemoryClass::gradients,
+                                           buckets_->accumulator_elements(rank_) * sizeof(float));
+  }
   square_sums_slot_ = plan.reserve("lane_reduction.square_sums", MemoryClass::workspace,
                                    first_sum_.back() * sizeof(double), MemoryKind::host_visible);
   if (makes_digests) {
@@ -78,6 +84,7 @@ void LaneSum::bind(const MemoryArena& arena, float* gradients) {
   gradients_ = gradients;
   staging_ = arena.at<float>(staging_slot_);
   accumulator_ = arena.at<float>(accumulator_slot_);
+  if (block_accumulator_slot_.has_value()) block_accumulator_ = arena.at<float>(*block_accumulator_slot_);
   square_sums_ = {arena.at<double>(square_sums_slot_), first_sum_.back()};
   if (digests_slot_.has_value()) digests_ = arena.at<std::uint64_t>(*digests_slot_);
 }
@@ -101,36 +108,64 @@ ReducedGradients LaneSum::reduced() const {
   return {.values = in_place_ ? gradients_ : accumulator_, .in_place = in_place_, .digests = digests_};
 }
 
-// Adds one lane. A sum in place starts in the first lane's staging and moves to its place when this rank's
-// own lane, which is there, has its turn: a + b and b + a are the same bits.
+// Returns where the sum of a block that goes on in the next wave is kept.
+float* LaneSum::block_result(int bucket) const {
+  return block_accumulator_ + buckets_->shard_offset(bucket, rank_);
+}
+
+// Returns the location of a sum that begins with a lane. 0 + x is not x for every x (-0), so a lane that does not
+// stay where it is is copied.
+float* LaneSum::begin_sum(int lane, float* from, int bucket) {
+  float* sum = from;
+  if (lane == 0 && !in_place_) {
+    sum = result(bucket);
+  } else if (lane > 0 && !schedule_.block_ends_in_wave_of(lane)) {
+    sum = block_result(bucket);
+  }
+  if (sum != from) {
+    const auto bytes = buckets_->gradient_range(bucket, rank_).size() * sizeof(float);
+    device_->launch(Copy{.source = from, .target = sum, .bytes = static_cast<std::int64_t>(bytes)});
+  }
+  return sum;
+}
+
+// Returns the term to be added at `sum`. A sum in place begins in the staging of its first lane and moves to its place
+// when the term that is there, which has this rank's own lane in it, has its turn: a + b and b + a are the same bits.
+float* LaneSum::take_term(float*& sum, float* term, int bucket) const {
+  if (term == result(bucket)) std::swap(sum, term);
+  return term;
+}
+
+void LaneSum::launch_add(float* sum, const float* term, int bucket) {
+  const auto count = static_cast<std::int64_t>(buckets_->gradient_range(bucket, rank_).size());
+  device_->launch(Accumulate{.target = sum, .source = term, .count = count});
+}
+
 void LaneSum::add(int wave, int source, int bucket) {
   const OpScopeGuard of_no_microbatch(device_->scope(),
                                       {});  // it may be one of those that are being launched
-  const auto count = static_cast<std::int64_t>(buckets_->gradient_range(bucket, rank_).size());
-  float* const from = lane(wave, source, bucket);
-  float* const to = result(bucket);
+  const int lane = schedule_.lane_of(wave, source);
+  const bool of_first_block = lane < schedule_.block();
+  float* const from = this->lane(wave, source, bucket);
   float*& sum = sums_[index(bucket)];
-  const float* term = nullptr;  // remaining term to be added to `sum`
-  if (wave == 0 && source == 0) {
-    sum = in_place_ ? from : to;
-    // 0 + x is not x for every x (-0), so the first lane is copied.
-    if (sum != from) {
-      device_->launch(
-          Copy{.source = from, .target = to, .bytes = count * static_cast<std::int64_t>(sizeof(float))});
-    }
-  } else if (from == to) {
-    term = sum;
-    sum = to;
+  float*& of_block = of_first_block ? sum : block_sums_[index(bucket)];
+  const float* term = nullptr;  // remaining term to be added to the sum
+  if (lane % schedule_.block() == 0) {
+    of_block = begin_sum(lane, from, bucket);
   } else {
-    term = from;
+    term = take_term(of_block, from, bucket);
+  }
+  if (!of_first_block) {
+    if (term != nullptr) launch_add(of_block, term, bucket);
+    if ((lane + 1) % schedule_.block() != 0) return;
+    term = take_term(sum, of_block, bucket);
   }
   const Bucket& kind = buckets_->buckets()[index(bucket)];
   const bool whole = tied_[index(bucket)] < 0 && kind.tied_to < 0 && !kind.is_exported;
-  const bool is_last = wave + 1 == schedule_.waves() && source + 1 == schedule_.lanes_in_wave(wave);
-  if (is_last && whole) {
+  if (lane + 1 == schedule_.lanes() && whole) {
     finish(bucket, term);
   } else if (term != nullptr) {
-    device_->launch(Accumulate{.target = sum, .source = term, .count = count});
+    launch_add(sum, term, bucket);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <bit>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -23,6 +24,7 @@ class Rules {
     check_tensor();
     check_slices();
     check_stages();
+    check_lane_blocks();
     if (check_degrees() && check_ranks()) check_lanes();
     return std::move(problems_);
   }
@@ -42,6 +44,7 @@ class Rules {
   void check_tensor();
   void check_slices();
   void check_stages();
+  void check_lane_blocks();
   bool check_degrees();
   bool check_ranks();
   void check_lanes();
@@ -142,6 +145,15 @@ void Rules::check_stages() {
           layout_.pipeline, facts_.layers, largest);
 }
 
+void Rules::check_lane_blocks() {
+  if (facts_.lanes % facts_.lane_block == 0) return;
+  problem("parallel.lane_block",
+          "parallel.lane_block = {} does not divide parallel.lanes = {}: every block has as many lanes; give "
+          "{}, or "
+          "leave it out",
+          facts_.lane_block, facts_.lanes, std::gcd(facts_.lane_block, facts_.lanes));
+}
+
 bool Rules::check_degrees() {
   struct Degree {
     const char* key;
@@ -208,7 +220,7 @@ void Rules::check_lanes() {
 
 std::vector<LayoutProblem> layout_problems(const Layout& layout, const LayoutFacts& facts) {
   HF_CHECK(facts.layers >= 1 && facts.heads >= 1 && facts.kv_heads >= 1 && facts.feed_forward >= 1);
-  HF_CHECK(facts.vocabulary >= 1 && facts.sequence_length >= 1 && facts.lanes >= 1 &&
+  HF_CHECK(facts.vocabulary >= 1 && facts.sequence_length >= 1 && facts.lanes >= 1 && facts.lane_block >= 1 &&
            facts.tensor_lanes >= 1);
   return Rules(layout, facts).check();
 }

@@ -35,6 +35,7 @@ struct LayoutFacts {
   std::int64_t vocabulary = 1;  // rows of the embedding, padding included
   std::int64_t sequence_length = 1;
   std::int64_t lanes = 1;
+  std::int64_t lane_block = 1;
   std::int64_t tensor_lanes = 1;
 };
 
@@ -50,6 +51,7 @@ struct LayoutProblem {
 //   - every part of the pipeline (a chunk of a stage) has a layer, the embedding or the head: at most
 //     layers + 2 parts; several chunks only when interleaved, and of several stages
 //   - ranks without spares are data x pipeline x tensor
+//   - the lanes are whole blocks of lanes
 //   - every data-parallel rank has a lane, and they fit into one exchange
 std::vector<LayoutProblem> layout_problems(const Layout& layout, const LayoutFacts& facts);
 

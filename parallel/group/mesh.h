@@ -99,25 +99,40 @@ inline TensorShare all_slices(int slices) {
 
 // Lanes: define the logical data-parallel width of a run (DESIGN: "Lanes: why the bits do not depend on the
 // number of ranks"). With D ranks and L lanes, wave w runs lanes w*D .. w*D+D-1, one on each rank; the last
-// wave may leave ranks without a lane. Gradients are added in lane order whatever D is. The functions are
-// pure.
+// wave may leave ranks without a lane. Blocks of `block` neighbouring lanes, which divides the lanes, are
+// summed in lane order, and their sums in block order, whatever D is: a block may begin in one wave and end in
+// another. Blocks of one lane, or one block of all, are the flat sum in lane order. The functions are pure.
 class LaneSchedule {
  public:
-  LaneSchedule(int lanes, int ranks) : lanes_(lanes), ranks_(ranks) {
-    HF_CHECK(1 <= ranks && ranks <= lanes);
+  LaneSchedule(int lanes, int ranks, int block = 1) : lanes_(lanes), ranks_(ranks), block_(block) {
+    HF_CHECK(1 <= ranks && ranks <= lanes && 1 <= block && lanes % block == 0);
   }
   int lanes() const { return lanes_; }
   int ranks() const { return ranks_; }
+  int block() const { return block_; }
   int waves() const { return (lanes_ + ranks_ - 1) / ranks_; }
   int lane_of(int wave, int rank) const {  // -1: this rank has no lane in this wave
     const int lane = wave * ranks_ + rank;
     return lane < lanes_ ? lane : -1;
   }
   int lanes_in_wave(int wave) const { return wave + 1 < waves() ? ranks_ : lanes_ - wave * ranks_; }
+  // Returns whether all lanes from this one to the end of its block are in the wave of this one.
+  bool block_ends_in_wave_of(int lane) const {
+    const int end = (lane / block_ + 1) * block_;
+    return (end - 1) / ranks_ == lane / ranks_;
+  }
+  // Returns whether the sum of a block is carried from one wave to the next beside the sum of the blocks before
+  // it. The first block has none before it.
+  bool carries_blocks() const {
+    for (int lane = ranks_; lane < lanes_; lane += ranks_)
+      if (lane > block_ && lane % block_ != 0) return true;
+    return false;
+  }
 
  private:
   int lanes_;
   int ranks_;
+  int block_;
 };
 
 }  // namespace holdfast::parallel

@@ -67,6 +67,7 @@ struct TrainingConfig {
 
 struct ParallelConfig {
   std::int64_t lanes = 0;                  // 0 = `data` if set, else 8
+  std::int64_t lane_block = 1;             // lanes of a block, which divides `lanes`
   std::int64_t tensor_lanes = 0;           // 0 = `tensor` if set, else 1
   std::int64_t data = 0;                   // 0 = ranks / (tensor x pipeline)
   std::int64_t tensor = 0;                 // 0 = 1

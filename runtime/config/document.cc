@@ -48,9 +48,11 @@ std::string sources_without_paths(const SourceList& sources) {
 constexpr std::string_view kTrainingSources = "data.sources";
 
 // A run may be cut anew, so its lanes may change; a state made with other lanes has other bits all the same.
-// model.freeze counts where it is set, so that manifests from before there was this key keep their identity.
+// model.freeze and parallel.lane_block count where they are set, so that manifests from before there were these keys
+// keep their identity.
 bool is_of_identity(const Option& option, const Config& config) {
   if (option.key == "model.freeze") return !config.model.freeze.empty();
+  if (option.key == "parallel.lane_block") return config.parallel.lane_block != 1;
   return option.effect == ResumeEffect::forbidden || option.key == "parallel.lanes" ||
          option.key == "parallel.tensor_lanes";
 }

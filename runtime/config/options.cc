@@ -159,6 +159,10 @@ std::vector<Option> parallel_options() {
           "Logical data-parallel shape, which decides the bits, the global batch and bounds the ranks; 0 = "
           "parallel.data, else 8; on resume the stored one, and another value cuts the run anew"),
       integer(
+          "parallel.lane_block", HF_FIELD(parallel.lane_block), "lanes", {1, 65536}, kNumeric,
+          "Gradients of so many neighbouring lanes are added in lane order, and their sums in order of the "
+          "blocks, which decides the bits; divides parallel.lanes; 1 = all lanes one after the other"),
+      integer(
           "parallel.tensor_lanes", HF_FIELD(parallel.tensor_lanes), "slices", {0, 16}, kNumeric,
           "Logical tensor-parallel shape: into so many slices every split tensor is cut, which decides the "
           "bits and bounds parallel.tensor; a power of two; 0 = parallel.tensor, else 1; on resume the "

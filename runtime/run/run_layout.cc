@@ -30,6 +30,7 @@ LayoutFacts layout_facts(const Config& config) {
           .vocabulary = padded_vocabulary(model),
           .sequence_length = config.training.sequence_length,
           .lanes = config.parallel.lanes,
+          .lane_block = config.parallel.lane_block,
           .tensor_lanes = config.parallel.tensor_lanes};
 }
 

@@ -118,6 +118,7 @@ Result<RunState> checked_state(StateView& view, const Manifest& manifest, const 
                                const std::string& place) {
   Config expected = view.rank.config;
   expected.parallel.lanes = stored.parallel.lanes;
+  expected.parallel.lane_block = stored.parallel.lane_block;
   expected.parallel.tensor_lanes = stored.parallel.tensor_lanes;
   if (manifest.identity != config_identity(expected)) {
     return fail(

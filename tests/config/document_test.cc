@@ -31,7 +31,7 @@ Config all_changed() {
                   .freeze = {"embedding", "layers 0-1"}};
   config.data = {{{"a.txt", "text", 0.1}, {"b # \"]\".bin", "llmc", 1e9}}, true, 5, 6, 0.125, 8, 7, true};
   config.training = {1'000'000'000'000, 128, 2, 3, "bf16", "full", 512, true};
-  config.parallel = {5, 1, 3, 1, 2, 3, "interleaved", 90'500, "host", 4};
+  config.parallel = {5, 5, 1, 3, 1, 2, 3, "interleaved", 90'500, "host", 4};
   config.elastic.min_data_parallel = 2;
   config.elastic.spares = 1;
   config.elastic.recovery_timeout_ms = 31'000;
@@ -192,9 +192,9 @@ TEST(ConfigIdentity, FollowsExactlyTheForbiddenKeys) {
     std::vector<ValueProblem> problems;
     assign_value(option, tree.members.at(0).value, one, problems);
     ASSERT_TRUE(problems.empty()) << option.key;
-    EXPECT_EQ(config_identity(one) == config_identity(initial), option.effect != ResumeEffect::forbidden &&
-                                                                    option.key != "parallel.lanes" &&
-                                                                    option.key != "parallel.tensor_lanes")
+    EXPECT_EQ(config_identity(one) == config_identity(initial),
+              option.effect != ResumeEffect::forbidden && option.key != "parallel.lanes" &&
+                  option.key != "parallel.lane_block" && option.key != "parallel.tensor_lanes")
         << option.key;
   }
   EXPECT_EQ(config_identity(initial).size(), 32u);

@@ -70,6 +70,27 @@ TEST_F(RecoveryTest, TheBitsAreThoseOfTheUndisturbedRun) {
   }
 }
 
+// Ranks that are lost and come back move the waves against the blocks.
+TEST_F(RecoveryTest, BlocksOfLanesStayThoseOfTheRun) {
+  const std::string block = "parallel.lane_block=2";
+  ASSERT_EQ(train({.run = "reference", .overrides = {block}}).code, ExitCode::done);
+  const std::vector<std::string> ram = {block, "checkpoint.ram_every_steps=1"};
+  EXPECT_EQ(survive({.run = "shrinking",
+                     .ranks = 4,
+                     .overrides = ram,
+                     .faults = "step.before_reduce@14:2=kill,step.begin@9:0=kill,step.before_vote@5:3=kill"}),
+            3);
+  EXPECT_EQ(digest("shrinking"), digest("reference"));
+  EXPECT_EQ(survive({.run = "growing",
+                     .ranks = 4,
+                     .overrides = {block, "checkpoint.ram_every_steps=1", "elastic.grow_after=0s",
+                                   "elastic.memory_timeout=0s"},
+                     .faults = "step.before_reduce@9:2=kill"},
+                    {.newcomers = 1}),
+            1);
+  EXPECT_EQ(digest("growing"), digest("reference"));
+}
+
 TEST_F(RecoveryTest, TellsWhatHappened) {
   ASSERT_EQ(survive({.run = "told",
                      .ranks = 4,

@@ -21,9 +21,11 @@ namespace fs = std::filesystem;
 
 struct Shape {
   int lanes, slices;
+  int block = 1;  // lanes of one
 };
 std::vector<std::string> overrides_of(const Shape& shape, std::vector<std::string> more = {}) {
   more.push_back(fmt::format("parallel.lanes={}", shape.lanes));
+  more.push_back(fmt::format("parallel.lane_block={}", shape.block));
   more.push_back(fmt::format("parallel.tensor_lanes={}", shape.slices));
   return more;
 }
@@ -106,13 +108,15 @@ class RecutTest : public RecoveryTest {
   std::vector<std::string> runs_;
 };
 
-constexpr Shape cuts[][2] = {{{4, 1}, {4, 2}}, {{4, 2}, {8, 1}}, {{4, 1}, {2, 2}}};
+constexpr Shape cuts[][2] = {
+    {{4, 1}, {4, 2}}, {{4, 2}, {8, 1}}, {{4, 1}, {2, 2}}, {{4, 1}, {4, 1, 2}}, {{4, 1, 2}, {6, 1, 3}}};
 
 // In any layout, and through any death after the cut, the bits are those of the same cut on one rank.
 TEST_F(RecutTest, TheBitsDoNotDependOnTheLayout) {
   int number = 0;
   for (const auto& [from, to] : cuts) {
-    SCOPED_TRACE(fmt::format("{} x {} to {} x {}", from.lanes, from.slices, to.lanes, to.slices));
+    SCOPED_TRACE(fmt::format("{} x {} / {} to {} x {} / {}", from.lanes, from.slices, from.block, to.lanes,
+                             to.slices, to.block));
     const std::string first = fmt::format("first-{}", ++number);
     train_to(first, 8, from, 2);
     std::string expected;
@@ -158,7 +162,8 @@ TEST_F(RecutTest, IsReadFromRamAndKeepsEveryElement) {
     GTEST_SKIP() << removal;
   int number = 0;
   for (const auto& [from, to] : cuts) {
-    SCOPED_TRACE(fmt::format("{} x {} to {} x {}", from.lanes, from.slices, to.lanes, to.slices));
+    SCOPED_TRACE(fmt::format("{} x {} / {} to {} x {} / {}", from.lanes, from.slices, from.block, to.lanes,
+                             to.slices, to.block));
     const std::string first = fmt::format("first-{}", ++number), disk = fmt::format("disk-{}", number);
     train_to(first, 8, from);
     copy(first, disk);

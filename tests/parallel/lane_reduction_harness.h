@@ -75,15 +75,38 @@ inline std::vector<int> lanes_in_order(int count) {
   return lanes;
 }
 
+// The sum over blocks of so many lanes of their sums, each in order. It knows nothing of ranks and waves.
+inline std::vector<float> block_sum(const BucketPlan& plan, int step, int lane_count, int block) {
+  std::vector<float> sum;
+  for (int first = 0; first < lane_count; first += block) {
+    std::vector<int> lanes = lanes_in_order(block);
+    for (int& lane : lanes) lane += first;
+    const std::vector<float> of_block = sequential_sum(plan, step, lanes);
+    if (first == 0) {
+      sum = of_block;
+    } else {
+      for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += of_block[k];
+    }
+  }
+  return sum;
+}
+
+// What a run's lanes and their sum look like.
+struct LaneShape {
+  int lanes = 1;
+  int block = 1;
+  int gradient_slots = 0;
+};
+
 // A rank with its device and buffers, to run whole steps of lane reduction.
 class ReducingRank {
  public:
-  ReducingRank(Transport& transport, const Waiter& waiter, int lanes, std::vector<Bucket> buckets,
-               const CpuDeviceOptions& options = {}, int gradient_slots = 0)
+  ReducingRank(Transport& transport, const Waiter& waiter, const LaneShape& shape,
+               std::vector<Bucket> buckets, const CpuDeviceOptions& options = {})
       : rank_(transport.rank()),
-        schedule_(lanes, transport.size()),
+        schedule_(shape.lanes, transport.size(), shape.block),
         plan_(buckets, transport.size()),
-        places_(std::move(buckets), transport.size(), gradient_slots),
+        places_(std::move(buckets), transport.size(), shape.gradient_slots),
         device_(make_cpu_device(options)),
         reduction_(places_, schedule_, transport, *device_, waiter, memory_, /*digests_sums=*/true) {
     gradients_slot_ =
@@ -195,15 +218,15 @@ class ReducingRank {
 };
 
 // Two steps with all bits compared, and the counts of bytes and buckets.
-inline Result<void> check_lane_reduction(Transport& transport, const Waiter& waiter, int lanes,
-                                         int gradient_slots = 0) {
-  const int rank = transport.rank(), ranks = transport.size();
-  ReducingRank reducing(transport, waiter, lanes, uneven_buckets(), {}, gradient_slots);
+inline Result<void> check_lane_reduction(Transport& transport, const Waiter& waiter, const LaneShape& shape) {
+  const int rank = transport.rank(), ranks = transport.size(), lanes = shape.lanes;
+  ReducingRank reducing(transport, waiter, shape, uneven_buckets());
   for (int step = 0; step < 2; ++step) {
     HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));
-    const std::vector<float> sums = sequential_sum(reducing.plan(), step, lanes_in_order(lanes));
-    SCOPED_TRACE("step " + std::to_string(step) + ", " + std::to_string(lanes) + " lanes, rank " +
-                 std::to_string(rank) + " of " + std::to_string(ranks));
+    const std::vector<float> sums = block_sum(reducing.plan(), step, lanes, shape.block);
+    SCOPED_TRACE("step " + std::to_string(step) + ", " + std::to_string(lanes) + " lanes in blocks of " +
+                 std::to_string(shape.block) + ", rank " + std::to_string(rank) + " of " +
+                 std::to_string(ranks));
     reducing.expect_reduced(sums);
   }
   const LaneSchedule schedule(lanes, ranks);

@@ -40,6 +40,42 @@ TEST_F(LayoutTest, LanesThatNoRankCountDivides) {
     expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, what);
 }
 
+// Blocks inside a wave, over two and over several; in gradients of a place each, in shared places, and of both ends of
+// a tied weight.
+TEST_F(LayoutTest, BlocksOfLanes) {
+  const std::vector<std::string> what = {"parallel.lanes=6", "parallel.lane_block=2", "model.layers=4",
+                                         "model.style=gpt2", "model.kv_heads=4",      "model.head=tied"};
+  for (const int ranks : {2, 3, 4, 5, 6}) {
+    expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, what);
+    expect_same_bits({.run = fmt::format("sharded{}", ranks),
+                      .ranks = ranks,
+                      .overrides = {"optimizer.shard_gradients=true"}},
+                     what);
+  }
+  for (const char* schedule : {"1f1b", "zero_bubble"}) {
+    expect_same_bits(
+        {.run = fmt::format("stages-{}", schedule),
+         .ranks = 8,
+         .overrides = {"parallel.pipeline=2", fmt::format("parallel.pipeline_schedule={}", schedule)}},
+        what);
+  }
+  expect_same_bits(
+      {.run = "audited", .ranks = 4, .overrides = {"verdict.preset=guard", "verdict.audit_every_steps=1"}},
+      what);
+}
+
+TEST_F(LayoutTest, BlocksOfLanesDecideBits) {
+  for (const char* block : {"1", "2", "4"})
+    ASSERT_EQ(train({.run = block, .overrides = {fmt::format("parallel.lane_block={}", block)}}).code,
+              ExitCode::done);
+  EXPECT_NE(digest("1"), digest("2"));
+  EXPECT_EQ(digest("1"), digest("4")) << "one block of all";
+  const RunEnd end = train({.run = "three", .overrides = {"parallel.lane_block=3"}});
+  EXPECT_EQ(end.code, ExitCode::config);
+  EXPECT_NE(end.message.find("parallel.lane_block = 3 does not divide parallel.lanes = 4"), std::string::npos)
+      << end.message;
+}
+
 // With several waves and with one, whose sums are made in the gradient buffer; stopped and resumed in between.
 TEST_F(LayoutTest, FrozenLayersAndEmbedding) {
   const std::vector<std::string> what = {"model.layers=4", "model.head=tied", "training.precision=bf16",

@@ -71,7 +71,7 @@ TEST_P(LaneReductionBits, AreThoseOfASequentialSum) {
   const auto [ranks, lanes] = GetParam();
   HF_EXPECT_OK(run_local_ranks(ranks, [lanes = lanes](Communicator& c) {
     HostTransport transport(c);
-    return test::check_lane_reduction(transport, patient(), lanes);
+    return test::check_lane_reduction(transport, patient(), {.lanes = lanes});
   }));
 }
 
@@ -84,9 +84,74 @@ TEST_P(SharedBucketMemoryBits, AreTheSame) {
   for (const int places : {2, 3}) {
     HF_EXPECT_OK(run_local_ranks(ranks, [lanes = lanes, places](Communicator& c) {
       HostTransport transport(c);
-      return test::check_lane_reduction(transport, patient(), lanes, places);
+      return test::check_lane_reduction(transport, patient(), {.lanes = lanes, .gradient_slots = places});
     }));
   }
+}
+
+// Every block of so many lanes, on every number of ranks: blocks inside waves, over two and over many waves.
+class LaneBlockBits : public testing::TestWithParam<int> {};
+
+TEST_P(LaneBlockBits, AreThoseOfSumsOfBlocks) {
+  const int lanes = GetParam();
+  for (int block = 1; block <= lanes; ++block) {
+    if (lanes % block != 0) continue;
+    for (int ranks = 1; ranks <= lanes; ++ranks) {
+      for (const int slots : {0, 3}) {
+        if (ranks == 1 && slots > 0) continue;
+        HF_EXPECT_OK(run_local_ranks(ranks, [&](Communicator& c) {
+          HostTransport transport(c);
+          return test::check_lane_reduction(transport, patient(),
+                                            {.lanes = lanes, .block = block, .gradient_slots = slots});
+        }));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, LaneBlockBits, testing::Values(1, 4, 6, 9));
+
+TEST(LaneBlocks, OfOneLaneOrOfAllAreTheFlatSum) {
+  const BucketPlan plan(test::uneven_buckets(), 1);
+  const auto differs = [&](int block) {
+    const std::vector<float> flat = test::sequential_sum(plan, 0, test::lanes_in_order(8));
+    return std::memcmp(flat.data(), test::block_sum(plan, 0, 8, block).data(), flat.size() * sizeof(float));
+  };
+  EXPECT_EQ(differs(1), 0);
+  EXPECT_EQ(differs(8), 0);
+  EXPECT_NE(differs(2), 0);
+  EXPECT_NE(differs(4), 0);
+}
+
+// A second accumulator is there only where a block that is not the first one goes on in the next wave.
+TEST(LaneBlocks, HaveAnAccumulatorWhereTheyStraddleWaves) {
+  const auto carried = [](int lanes, int ranks, int block) {
+    bool any = false;
+    for (int end = ranks; end < lanes; end += ranks) any |= end % block != 0 && end / block > 0;
+    HF_EXPECT_OK(run_local_ranks(ranks, [&](Communicator& c) -> Result<void> {
+      MemoryPlan memory;
+      const BucketPlan buckets(test::uneven_buckets(), ranks);
+      const std::unique_ptr<Device> device = make_cpu_device({});
+      HostTransport transport(c);
+      const LaneReduction reduction(buckets, LaneSchedule(lanes, ranks, block), transport, *device, patient(),
+                                    memory);
+      std::uint64_t bytes = 0;
+      for (const MemoryPlan::Entry& entry : memory.entries())
+        if (entry.name == "lane_reduction.block_accumulator") bytes = entry.slot.bytes;
+      EXPECT_EQ(bytes > 0, any) << lanes << " lanes on " << ranks << " in blocks of " << block;
+      EXPECT_GE(bytes, any ? buckets.accumulator_elements(c.rank()) * sizeof(float) : 0);
+      return {};
+    }));
+    return any;
+  };
+  EXPECT_FALSE(carried(8, 8, 4));
+  EXPECT_FALSE(carried(8, 4, 4));
+  EXPECT_FALSE(carried(8, 4, 2));
+  EXPECT_FALSE(carried(8, 3, 1));
+  EXPECT_FALSE(carried(8, 1, 8));  // the first block is summed where all are
+  EXPECT_TRUE(carried(8, 1, 2));
+  EXPECT_TRUE(carried(8, 3, 2));
+  EXPECT_TRUE(carried(8, 7, 2));
 }
 
 using Shape = std::tuple<int, int>;
@@ -103,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(All, SharedBucketMemoryBits,
 TEST(LaneReductionTime, ThatIsExposedIsNeverNegativeNorLongerThanTheStep) {
   HF_EXPECT_OK(run_local_ranks(2, [](Communicator& c) -> Result<void> {
     LateTransport transport(c);
-    ReducingRank rank(transport, patient(), 2, test::uneven_buckets());
+    ReducingRank rank(transport, patient(), {.lanes = 2}, test::uneven_buckets());
     const std::vector<float> lane = test::lane_gradients(rank.plan(), 0, c.rank());
     std::int64_t before_us = 0;
     for (int step = 0; step < 100; ++step) {
@@ -148,7 +213,7 @@ TEST(LaneReduction, OneLaneIsNeitherCopiedNorAdded) {
     CpuDeviceOptions options;
     options.observer = [&ops](OpId id) { ++ops[id]; };
     HostTransport transport(c);
-    ReducingRank reducing(transport, patient(), 1, test::uneven_buckets(), options);
+    ReducingRank reducing(transport, patient(), {.lanes = 1}, test::uneven_buckets(), options);
     HF_TRY_VOID(reducing.step(reducing.my_lanes(0)));
     EXPECT_EQ(ops[OpId::accumulate], 1);
     EXPECT_EQ(ops[OpId::copy], 8);  // the made-up backward: one for each tensor
@@ -196,7 +261,7 @@ TEST(LaneReduction, BucketsLeaveWhileTheBackwardRuns) {
       }
     };
     HostTransport transport(communicator);
-    ReducingRank reducing(transport, patient(), 2, buckets, options);
+    ReducingRank reducing(transport, patient(), {.lanes = 2}, buckets, options);
     const std::vector<float> lane = reducing.my_lanes(0).front();
     LaneReduction& reduction = reducing.reduction();
     std::vector<float> unused(1);
@@ -228,7 +293,7 @@ TEST(LaneReduction, TimeoutNamesWaveBucketAndPeer) {
     }
     const Waiter impatient(posix_env(), 50);
     HostTransport transport(c);
-    ReducingRank reducing(transport, impatient, 2, test::uneven_buckets());
+    ReducingRank reducing(transport, impatient, {.lanes = 2}, test::uneven_buckets());
     const Result<void> outcome = reducing.step(reducing.my_lanes(0));
     done.store(true);
     EXPECT_FALSE(outcome.ok());
@@ -246,7 +311,7 @@ TEST(LaneReduction, APeerThatLeavesIsAnErrorOnAllOthers) {
   HF_EXPECT_OK(run_local_ranks(3, [](Communicator& c) -> Result<void> {
     if (c.rank() == 1) return {};
     HostTransport transport(c);
-    ReducingRank reducing(transport, patient(), 3, test::uneven_buckets());
+    ReducingRank reducing(transport, patient(), {.lanes = 3}, test::uneven_buckets());
     const Result<void> outcome = reducing.step(reducing.my_lanes(0));
     EXPECT_FALSE(outcome.ok());
     if (outcome.ok()) return {};
@@ -258,7 +323,7 @@ TEST(LaneReduction, APeerThatLeavesIsAnErrorOnAllOthers) {
 TEST(LaneReduction, StepsAllocateNothing) {
   HF_EXPECT_OK(run_local_ranks(2, [](Communicator& c) -> Result<void> {
     HostTransport transport(c);
-    ReducingRank reducing(transport, patient(), 5, test::uneven_buckets());
+    ReducingRank reducing(transport, patient(), {.lanes = 5}, test::uneven_buckets());
     const std::vector<std::vector<float>> lanes = reducing.my_lanes(0);
     std::vector<std::byte> parameters(reducing.plan().parameter_elements() * sizeof(float));
     ParameterGather gather(reducing.plan(), transport, reducing.device(), patient(), sizeof(float));

@@ -63,8 +63,9 @@ Found reduce(const Exchange& exchange) {
     HF_TRY(const std::unique_ptr<FaultPoints> faults,
            FaultPoints::parse(exchange.faults, c.rank(), posix_env()));
     HostTransport transport(c);
-    ReducingRank reducing(transport, patient(), exchange.lanes, test::uneven_buckets(), {},
-                          exchange.gradient_slots);
+    ReducingRank reducing(transport, patient(),
+                          {.lanes = exchange.lanes, .gradient_slots = exchange.gradient_slots},
+                          test::uneven_buckets());
     LaneReduction& reduction = reducing.reduction();
     faults->connect_memory([&](const Corruption& corruption) -> CorruptedNumber {
       reducing.device().synchronize();
@@ -145,7 +146,7 @@ TEST(LinkDigests, OfOtherStepsAreZeroAndLaunchNothing) {
     CpuDeviceOptions options;
     options.observer = [&ops](OpId id) { ++ops[id]; };
     HostTransport transport(c);
-    ReducingRank reducing(transport, patient(), 2, test::uneven_buckets(), options);
+    ReducingRank reducing(transport, patient(), {.lanes = 2}, test::uneven_buckets(), options);
     HF_TRY_VOID(reducing.step(reducing.my_lanes(0)));
     EXPECT_EQ(ops[OpId::digest], 0);
     HF_TRY_VOID(reducing.step(reducing.my_lanes(0), /*digests_links=*/true));

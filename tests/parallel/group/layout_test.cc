@@ -108,6 +108,15 @@ TEST(Layout, TensorLanesSplitEverythingEvenly) {
   });
 }
 
+TEST(Layout, LanesAreWholeBlocks) {
+  expect_refused(
+      {{{},
+        with([](LayoutFacts& facts) { facts.lanes = 8, facts.lane_block = 6; }),
+        "parallel.lane_block",
+        "parallel.lane_block = 6 does not divide parallel.lanes = 8: every block has as many lanes; "
+        "give 2, or leave it out"}});
+}
+
 TEST(Layout, EveryPartOfThePipelineHasSomething) {
   expect_refused({
       {{.ranks = 7, .pipeline = 7},

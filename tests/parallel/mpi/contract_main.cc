@@ -89,7 +89,8 @@ Result<void> check_contract(MpiSession& session) {
   HF_TRY_VOID(world.check_peers());
   HostTransport transport(world);
   HF_TRY_VOID(test::check_exchanges(transport, waiter()));
-  for (const int lanes : {5, 8}) HF_TRY_VOID(test::check_lane_reduction(transport, waiter(), lanes));
+  for (const int lanes : {5, 8})
+    HF_TRY_VOID(test::check_lane_reduction(transport, waiter(), {.lanes = lanes}));
   HF_TRY_VOID(test::check_gather_parameters(transport, waiter()));
   HF_TRY_VOID(check_long_message(world));
   Result<void> mine;
@@ -100,7 +101,7 @@ Result<void> check_contract(MpiSession& session) {
 // The last rank dies when its first backward ran; what the others' lane reduction ends with.
 Result<void> reduce_until_a_death(Communicator& world) {
   HostTransport transport(world);
-  test::ReducingRank reducing(transport, waiter(), world.size(), test::uneven_buckets());
+  test::ReducingRank reducing(transport, waiter(), {.lanes = world.size()}, test::uneven_buckets());
   for (int step = 0; step < 1000; ++step) {
     if (step == 3 && world.rank() == world.size() - 1) posix_env().kill_self();
     HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));

@@ -427,7 +427,7 @@ TEST(NcclFault, TheNextEpochHasTheSameBits) {
     HF_TRY_VOID(rank.connect());
     if (control.rank() == 2) rank.library.die();
     {
-      test::ReducingRank reducing(*rank.transport, impatient, lanes, test::uneven_buckets());
+      test::ReducingRank reducing(*rank.transport, impatient, {.lanes = lanes}, test::uneven_buckets());
       EXPECT_THAT(message_of(reducing.step(reducing.my_lanes(0))),
                   AnyOf(HasSubstr("of the lane reduction: bucket"), HasSubstr("have ended")));
     }
@@ -438,7 +438,7 @@ TEST(NcclFault, TheNextEpochHasTheSameBits) {
     next.epoch = 4;
     NcclRank again(world, *survivors[static_cast<std::size_t>(control.rank())], next);
     HF_TRY_VOID(again.connect());
-    HF_TRY_VOID(test::check_lane_reduction(*again.transport, patient, lanes));
+    HF_TRY_VOID(test::check_lane_reduction(*again.transport, patient, {.lanes = lanes}));
     again.expect_clean_end();
     return barrier(control, patient);
   }));

@@ -54,7 +54,7 @@ TEST_P(LaneReductionOverNccl, BitsAreThoseOfASequentialSum) {
   run_nccl_ranks(std::get<0>(GetParam()), [lanes](NcclRank& rank) -> Result<void> {
     rank.library.slow_launch(rank.control->rank() % 2);
     HF_TRY_VOID(rank.connect());
-    HF_TRY_VOID(test::check_lane_reduction(*rank.transport, patient(), lanes));
+    HF_TRY_VOID(test::check_lane_reduction(*rank.transport, patient(), {.lanes = lanes}));
     HF_TRY_VOID(test::check_gather_parameters(*rank.transport, patient()));
     rank.expect_clean_end();
     return {};
