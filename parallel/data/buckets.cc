@@ -1,6 +1,7 @@
 #include "parallel/data/buckets.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "runtime/core/check.h"
 
@@ -31,10 +32,10 @@ struct BlockRange {
   std::uint64_t begin = 0, end = 0;
 };
 
-BlockRange owned_blocks(std::uint64_t blocks, int rank, int ranks) {
-  const auto r = static_cast<std::uint64_t>(rank);
+BlockRange owned_blocks(std::uint64_t blocks, int position, int ranks) {
+  const auto p = static_cast<std::uint64_t>(position);
   const auto d = static_cast<std::uint64_t>(ranks);
-  return {.begin = blocks * r / d, .end = blocks * (r + 1) / d};
+  return {.begin = blocks * p / d, .end = blocks * (p + 1) / d};
 }
 
 // Calls visit(tensor index, its first owned block, blocks, elements) for each tensor of which `owned` holds a
@@ -72,9 +73,15 @@ std::uint64_t BucketTensor::elements() const {
   return product;
 }
 
-BucketPlan::BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_slots)
+BucketPlan::BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_slots, int lane_block)
     : buckets_(std::move(buckets)), ranks_(ranks) {
   HF_CHECK(ranks >= 1);
+  ranks_by_position_.resize(static_cast<std::size_t>(ranks));
+  std::iota(ranks_by_position_.begin(), ranks_by_position_.end(), 0);
+  std::ranges::stable_sort(ranks_by_position_, {}, [lane_block](int rank) { return rank % lane_block; });
+  positions_.resize(ranks_by_position_.size());
+  for (std::size_t position = 0; position < positions_.size(); ++position)
+    positions_[static_cast<std::size_t>(ranks_by_position_[position])] = static_cast<int>(position);
   for (const Bucket& bucket : buckets_) {
     const int index = static_cast<int>(&bucket - buckets_.data());
     HF_CHECK(std::ranges::all_of(
@@ -161,7 +168,7 @@ void BucketPlan::assign_shard_ranges(int rank) {
       ShardRange& shard_range = shard_ranges_[static_cast<std::size_t>(rank) * buckets_.size() + b];
       shard_range.shard_offset = shard;
       bool first = true;
-      for_owned_parts(bucket, owned_blocks(blocks_of(bucket), rank, ranks_),
+      for_owned_parts(bucket, owned_blocks(blocks_of(bucket), position_of(rank), ranks_),
                       [&](std::size_t t, std::uint64_t first_block, std::uint64_t, std::uint64_t elements) {
                         const std::uint64_t begin = bucket.tensors[t].parameter_offset -
                                                     bucket.tensors.front().parameter_offset +
@@ -224,7 +231,7 @@ std::vector<Segment> BucketPlan::segments_of(int rank, bool frozen) const {
     const int index = static_cast<int>(b);
     const std::uint64_t range_begin = parameter_range(index, rank).begin;
     for_owned_parts(
-        bucket, owned_blocks(blocks_of(bucket), rank, ranks_),
+        bucket, owned_blocks(blocks_of(bucket), position_of(rank), ranks_),
         [&](std::size_t t, std::uint64_t first_block, std::uint64_t blocks, std::uint64_t elements) {
           const BucketTensor& tensor = bucket.tensors[t];
           const std::uint64_t skipped = first_block * block_elements;

@@ -4,8 +4,10 @@
 //
 // Parameters lie one after another in one flat buffer (each tensor starts at a multiple of 16 elements),
 // gradients in another of the same order. A bucket is a run of neighbouring tensors whose gradients become
-// ready together; buckets are numbered in the order in which backward finishes them. Rank r of D owns a
-// contiguous run of each bucket's blocks: [n*r/D, n*(r+1)/D) of its n blocks.
+// ready together; buckets are numbered in the order in which backward finishes them. A rank owns a contiguous
+// run of each bucket's blocks: [n*p/D, n*(p+1)/D) of its n blocks, where p is its position among the D ranks.
+// Positions are in the order of (r mod B, r) of ranks r, where B is the size of a lane block: each rank of a
+// block then stands among as many others, for whom it sums the block (LaneExchange).
 //
 // A tied weight has two gradients: that of the bucket of its first use and that of a *tied* bucket with the
 // same tensors and the same ownership, whose reduced gradient is added once to the first one's. Where a
@@ -93,9 +95,12 @@ class BucketPlan {
   // Assigns the offsets. `buckets` are in backward order, with shapes, decay flags and tied_to set.
   // Parameters lie in reverse bucket order (so in forward order), gradients likewise, with shadows after
   // them. `gradient_slots`: number of slots that the gradients of all buckets share; 0: each has its own.
-  BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_slots = 0);
+  // `lane_block`: B of the positions; with 1 they are the ranks.
+  BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_slots = 0, int lane_block = 1);
 
   int ranks() const { return ranks_; }
+  int position_of(int rank) const { return positions_[static_cast<std::size_t>(rank)]; }
+  int rank_at(int position) const { return ranks_by_position_[static_cast<std::size_t>(position)]; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const BucketTensor& tensor(const Segment& segment) const {
     return buckets_[static_cast<std::size_t>(segment.bucket)]
@@ -147,6 +152,7 @@ class BucketPlan {
 
   std::vector<Bucket> buckets_;
   int ranks_;
+  std::vector<int> ranks_by_position_, positions_;
   std::vector<ShardRange> shard_ranges_;  // [rank * buckets + bucket]
   std::vector<std::uint64_t> shard_elements_, master_elements_, accumulator_elements_;  // by rank
   std::uint64_t parameter_elements_ = 0;

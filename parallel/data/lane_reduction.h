@@ -1,6 +1,6 @@
 // LaneReduction: sends each lane's gradient buckets to the owners of their blocks while backward still runs,
-// and adds them at the owner in lane order (lane_sum.h). It executes what LaneSchedule and buckets.h plan; bits do
-// not depend on the number of ranks.
+// and adds them at the owner in lane order (lane_sum.h). It executes what LaneExchange plans, by which sums of
+// blocks of lanes may travel in the lanes' place; bits do not depend on the number of ranks, nor on their hosts.
 //
 // One step, on every rank:
 //   reduction.begin_step();
@@ -18,20 +18,22 @@
 // nothing: its waves follow each other in the queue, and only the end of the step waits. After an error the
 // transport is abandoned. Nothing is allocated after construction.
 //
-// Each bucket of a wave is one exchange (transport.h), opened in bucket order on every rank. Where buckets
-// share memory (BucketPlan::gradient_slots), an exchange is opened, and its bucket may be written, when the
-// previous bucket of its slot has been sent and added. This cannot deadlock, because it waits only for lower
-// buckets, on every rank.
+// Each bucket of a wave is one exchange (transport.h) or two, opened in the same order on every rank. Where buckets
+// share memory (BucketPlan::gradient_slots), the first exchange of a bucket is opened, and the bucket may be written,
+// when the previous bucket of its slot has been sent and added. This cannot deadlock, because it waits only for
+// exchanges that were opened before it, on every rank.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
+#include "parallel/data/lane_exchange.h"
 #include "parallel/data/lane_sum.h"
 #include "parallel/data/link_digests.h"
 #include "parallel/group/mesh.h"
@@ -45,6 +47,7 @@ namespace holdfast::parallel {
 struct LaneReductionCounts {
   // "Before backward ended" counts sends that were posted before the last bucket of the lane was ready.
   std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_sent_to_other_hosts = 0;  // part of bytes_sent
   std::uint64_t bytes_sent_before_backward_ended = 0;
   std::uint64_t buckets_sent = 0;
   std::uint64_t buckets_sent_before_backward_ended = 0;
@@ -54,8 +57,8 @@ struct LaneReductionCounts {
 class LaneReduction {
  public:
   // Reserves the memory of LaneSum and LinkDigests in `plan`. Everything passed by reference except `plan` and `waiter`
-  // outlives this object. `digests_sums`: reduced() has digests.
-  LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Transport& transport, Device& device,
+  // outlives this object. `exchange` is of this rank. `digests_sums`: reduced() has digests.
+  LaneReduction(const BucketPlan& buckets, LaneExchange exchange, Transport& transport, Device& device,
                 const Waiter& waiter, MemoryPlan& plan, bool digests_sums = false);
   ~LaneReduction();
   LaneReduction(const LaneReduction&) = delete;
@@ -111,25 +114,32 @@ class LaneReduction {
   const Received& last_received() const { return last_received_; }
 
  private:
+  using Exchange = LaneExchange::Exchange;
+  using Stage = LaneExchange::Stage;
   // State of one wave of the step, and of the exchanges of its buckets.
   struct Wave {
     bool under_way = false;
     int number = 0;
-    int active = 0;  // ranks 0 .. active-1 have a lane
+    std::vector<LanePart> parts;       // in lane order
+    LanePart own;                      // that of this rank's lane
+    std::vector<ElementRange> summed;  // by bucket: what this rank sums of its block
     bool has_lane = false;
     bool backward_launched = false;  // or there is no lane
     Device::Ticket backward_end = 0, last_add = 0;
     std::int64_t backward_ended_ns = -1, done_ns = -1;  // when these were first seen
     std::vector<Device::Ticket> tickets;                // of the buckets launched so far
     std::size_t ready = 0;                              // number of these that are reached
-    std::size_t sent = 0;                               // number of these that are posted to the transport
-    Transport::Number first = 0;                        // number of the exchange of bucket 0
-    std::size_t opened = 0;                             // number of buckets whose exchange was opened
-    std::size_t first_adding = 0;                       // all buckets before it are added
-    std::vector<int> next_add;                          // by bucket: the rank whose lane is added next
-    std::vector<Device::Ticket> add_tickets;            // by bucket: ticket of its last add so far
+    int opened = 0,
+        sent = 0;  // number of exchanges that were opened, and whose sends are posted to the transport
+    Transport::Number first = 0;                // number of the first of them
+    std::size_t first_adding = 0;               // all buckets before it are added
+    std::vector<std::size_t> next_add;          // by bucket: the part that is added next
+    std::vector<int> next_in_block;             // by bucket: the rank whose lane its block's sum has next
+    std::vector<Device::Ticket> add_tickets;    // by bucket: ticket of its last add so far
+    std::vector<Device::Ticket> block_tickets;  // by bucket: that of the sum of its block
     std::size_t adds_left = 0;
-    std::vector<Transport::Incoming> incoming;  // messages of one exchange
+    std::vector<LaneExchange::Message> messages;  // of one exchange
+    std::vector<Transport::Incoming> incoming;
     std::vector<Transport::Outgoing> outgoing;
   };
   // Spans of a wave, where they are recorded.
@@ -141,24 +151,31 @@ class LaneReduction {
   };
 
   const ElementRange& owned(int rank, std::size_t bucket) const {
-    return ranges_[static_cast<std::size_t>(rank) * bucket_count_ + bucket];
+    return exchange_.owned(rank, static_cast<int>(bucket));
   }
   bool backward_ended() const { return wave_.backward_launched && device_->reached(wave_.backward_end); }
   bool exchanged() const;
   bool wave_is_whole() const;
   bool has_added(std::size_t bucket) const;
   bool slot_is_free(std::size_t bucket) const;
-  std::span<const float> to_send(int target, std::size_t bucket) const;
-  std::span<std::byte> to_receive(int source, std::size_t bucket) const;
-  std::span<float> received_lane(int source, std::size_t bucket) const;
-  std::uint64_t first_index(int owner, std::size_t bucket) const;
-  void digest_sent(std::size_t bucket);
-  void take_received(int source, std::size_t bucket);
+  bool is_received(int position, int source) const;
+  bool block_is_summed(std::size_t bucket) const;
+  std::span<float> received_from(Stage stage, std::size_t bucket, int source) const;
+  Exchange exchange_at(int position) const { return exchange_.at(wave_.number, position); }
+  std::uint64_t first_index(int target, Stage stage, std::size_t bucket) const;
+  void digest_sent(Stage stage, std::size_t bucket);
+  void take_received(Stage stage, std::size_t bucket, int source);
   Result<void> open_wave(int wave);
+  Result<void> open_next();
   Result<bool> open_exchanges();
+  void sum_block(std::size_t bucket);
   void launch_adds(std::size_t bucket);
   void launch_adds();
-  Result<void> send(std::size_t bucket);
+  bool sends_in(const Exchange& exchange) const;
+  std::optional<Device::Ticket> sends_after(const Exchange& exchange) const;
+  std::optional<Device::Ticket> next_send_after() const;
+  Device::Ticket awaited_ticket() const;
+  Result<void> send(int position);
   Result<bool> send_ready();
   Result<bool> move_on();
   Result<void> poll_until_free(std::size_t bucket);
@@ -166,9 +183,11 @@ class LaneReduction {
   Awaited awaited() const;
   Error timed_out() const;
   bool recording() const { return recorded_.spans != nullptr && recorded_.spans->on(); }
-  void note_opened(std::size_t bucket, std::uint64_t bytes);
+  std::uint64_t bytes_of(int bucket);
+  void note_opened(int bucket, std::uint64_t bytes);
   void note_ended();
 
+  LaneExchange exchange_;
   LaneSchedule schedule_;
   Transport* transport_;
   Device* device_;
@@ -177,9 +196,9 @@ class LaneReduction {
   std::size_t bucket_count_;
   std::size_t slots_;  // number of slots that buckets share
   Background background_;
-  std::vector<ElementRange> ranges_;  // [rank * buckets + bucket]
   // [rank * (buckets + 1) + bucket]: elements that the rank owns of all buckets before this one
   std::vector<std::uint64_t> elements_before_;
+  std::uint64_t largest_bucket_ = 0;  // elements
   LaneSum sum_;
   LinkDigests links_;
   FaultPoints* faults_ = nullptr;

@@ -12,18 +12,29 @@ namespace {
 
 constexpr std::uint64_t staging_alignment = 16;
 
+// Returns the term to be added at `sum`. A sum that is to be at `place` begins where its first term lies, and moves
+// there when the term that is there, which has this rank's own lane in it, has its turn: a + b and b + a are the same
+// bits.
+float* take_term(float*& sum, float* term, const float* place) {
+  if (term == place) std::swap(sum, term);
+  return term;
+}
+
 }  // namespace
 
-LaneSum::LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Device& device, MemoryPlan& plan,
+LaneSum::LaneSum(const BucketPlan& buckets, const LaneExchange& exchange, Device& device, MemoryPlan& plan,
                  bool makes_digests)
     : buckets_(&buckets),
-      schedule_(schedule),
-      rank_(rank),
+      exchange_(&exchange),
+      schedule_(exchange.schedule()),
+      rank_(exchange.rank()),
       device_(&device),
       bucket_count_(static_cast<int>(buckets.buckets().size())),
-      in_place_(schedule.waves() == 1 && !buckets.shares_gradient_memory()),
+      in_place_(schedule_.waves() == 1 && !buckets.shares_gradient_memory() && !exchange.sums_blocks()),
+      first_source_(exchange.source_of(exchange.part_of(0, 0), rank_)),
       sums_(buckets.buckets().size()),
-      block_sums_(buckets.buckets().size()) {
+      block_sums_(buckets.buckets().size()),
+      sums_for_others_(buckets.buckets().size()) {
   index_segments();
   reserve_memory(plan, makes_digests);
 }
@@ -49,23 +60,50 @@ void LaneSum::index_segments() {
   }
 }
 
-void LaneSum::reserve_memory(MemoryPlan& plan, bool makes_digests) {
-  const int slots = buckets_->gradient_slots();
-  std::uint64_t staging_elements = 0;
-  staging_offsets_.resize(index(buckets_->ranks() * bucket_count_));
-  for (int source = 0; source < buckets_->ranks(); ++source) {
-    if (source == rank_) continue;
+// Reserves a place for each rank that sends to this one, as an owner and for its blocks. Buckets that share memory of
+// the gradient buffer share it here, too.
+void LaneSum::reserve_staging(MemoryPlan& plan) {
+  std::uint64_t elements = 0;
+  const auto reserve = [&](std::size_t place, std::vector<std::uint64_t>& offsets, const auto& size_of) {
+    const int slots = buckets_->gradient_slots();
     for (int slot = 0; slot < slots; ++slot) {
       std::uint64_t largest = 0;
       for (int bucket = slot; bucket < buckets_->local_count(); bucket += slots) {
-        staging_offsets_[index(source * bucket_count_ + bucket)] = staging_elements;
-        largest = std::max(largest, buckets_->gradient_range(bucket, rank_).size());
+        offsets[place * index(bucket_count_) + index(bucket)] = elements;
+        largest = std::max(largest, size_of(bucket));
       }
-      staging_elements += (largest + staging_alignment - 1) / staging_alignment * staging_alignment;
+      elements += (largest + staging_alignment - 1) / staging_alignment * staging_alignment;
+    }
+  };
+  std::vector<bool> sends(index(buckets_->ranks()));
+  int others = 0;  // the most ranks of a block of this one
+  std::vector<std::uint64_t> summed(index(bucket_count_));
+  std::vector<LanePart> parts;
+  for (int wave = 0; wave < schedule_.waves(); ++wave) {
+    exchange_->parts(wave, parts);
+    for (const LanePart& part : parts) {
+      sends[index(exchange_->source_of(part, rank_))] = true;
+      if (!part.is_block() || !part.has(rank_)) continue;
+      others = part.count - 1;
+      for (int bucket = 0; bucket < buckets_->local_count(); ++bucket)
+        summed[index(bucket)] =
+            std::max(summed[index(bucket)], exchange_->summed_range(bucket, part, rank_).size());
     }
   }
+  staging_offsets_.resize(index(buckets_->ranks() * bucket_count_));
+  for (std::size_t source = 0; source < sends.size(); ++source)
+    if (sends[source] && source != index(rank_))
+      reserve(source, staging_offsets_,
+              [&](int bucket) { return buckets_->gradient_range(bucket, rank_).size(); });
+  block_offsets_.resize(index(others * bucket_count_));
+  for (int other = 0; other < others; ++other)
+    reserve(index(other), block_offsets_, [&](int bucket) { return summed[index(bucket)]; });
   staging_slot_ =
-      plan.reserve("lane_reduction.staging", MemoryClass::communication, staging_elements * sizeof(float));
+      plan.reserve("lane_reduction.staging", MemoryClass::communication, elements * sizeof(float));
+}
+
+void LaneSum::reserve_memory(MemoryPlan& plan, bool makes_digests) {
+  reserve_staging(plan);
   accumulator_slot_ = plan.reserve("lane_reduction.accumulator", MemoryClass::gradients,
                                    in_place_ ? 0 : buckets_->accumulator_elements(rank_) * sizeof(float));
   if (schedule_.carries_blocks()) {
@@ -89,10 +127,17 @@ void LaneSum::bind(const MemoryArena& arena, float* gradients) {
   if (digests_slot_.has_value()) digests_ = arena.at<std::uint64_t>(*digests_slot_);
 }
 
-float* LaneSum::lane(int wave, int source, int bucket) const {
+float* LaneSum::part(int wave, int source, int bucket) const {
   if (source == rank_) return gradients_ + buckets_->gradient_range(bucket, rank_).begin;
-  if (wave == 0 && source == 0 && !in_place_) return result(bucket);
+  if (wave == 0 && source == first_source_ && !in_place_) return result(bucket);
   return staging_ + staging_offsets_[index(source * bucket_count_ + bucket)];
+}
+
+float* LaneSum::lane_of_block(int wave, int member, int bucket) const {
+  const LanePart block = exchange_->part_of(wave, rank_);
+  if (member == rank_) return gradients_ + exchange_->summed_range(bucket, block, rank_).begin;
+  const int other = member - block.first - (member > rank_ ? 1 : 0);
+  return staging_ + block_offsets_[index(other * bucket_count_ + bucket)];
 }
 
 float* LaneSum::result(int bucket) const {
@@ -129,44 +174,50 @@ float* LaneSum::begin_sum(int lane, float* from, int bucket) {
   return sum;
 }
 
-// Returns the term to be added at `sum`. A sum in place begins in the staging of its first lane and moves to its place
-// when the term that is there, which has this rank's own lane in it, has its turn: a + b and b + a are the same bits.
-float* LaneSum::take_term(float*& sum, float* term, int bucket) const {
-  if (term == result(bucket)) std::swap(sum, term);
-  return term;
+void LaneSum::launch_add(float* sum, const float* term, std::uint64_t count) {
+  device_->launch(Accumulate{.target = sum, .source = term, .count = static_cast<std::int64_t>(count)});
 }
 
-void LaneSum::launch_add(float* sum, const float* term, int bucket) {
-  const auto count = static_cast<std::int64_t>(buckets_->gradient_range(bucket, rank_).size());
-  device_->launch(Accumulate{.target = sum, .source = term, .count = count});
-}
-
-void LaneSum::add(int wave, int source, int bucket) {
+void LaneSum::add(int wave, const LanePart& part, int bucket) {
   const OpScopeGuard of_no_microbatch(device_->scope(),
                                       {});  // it may be one of those that are being launched
-  const int lane = schedule_.lane_of(wave, source);
-  const bool of_first_block = lane < schedule_.block();
-  float* const from = this->lane(wave, source, bucket);
+  const int first = schedule_.lane_of(wave, part.first), end = first + part.count;
+  const bool of_first_block = first < schedule_.block();
+  const std::uint64_t count = buckets_->gradient_range(bucket, rank_).size();
+  float* const from = this->part(wave, exchange_->source_of(part, rank_), bucket);
   float*& sum = sums_[index(bucket)];
   float*& of_block = of_first_block ? sum : block_sums_[index(bucket)];
   const float* term = nullptr;  // remaining term to be added to the sum
-  if (lane % schedule_.block() == 0) {
-    of_block = begin_sum(lane, from, bucket);
+  if (first % schedule_.block() == 0) {
+    of_block = begin_sum(first, from, bucket);
   } else {
-    term = take_term(of_block, from, bucket);
+    term = take_term(of_block, from, result(bucket));
   }
   if (!of_first_block) {
-    if (term != nullptr) launch_add(of_block, term, bucket);
-    if ((lane + 1) % schedule_.block() != 0) return;
-    term = take_term(sum, of_block, bucket);
+    if (term != nullptr) launch_add(of_block, term, count);
+    if (end % schedule_.block() != 0) return;
+    term = take_term(sum, of_block, result(bucket));
   }
   const Bucket& kind = buckets_->buckets()[index(bucket)];
   const bool whole = tied_[index(bucket)] < 0 && kind.tied_to < 0 && !kind.is_exported;
-  if (lane + 1 == schedule_.lanes() && whole) {
+  if (end == schedule_.lanes() && whole) {
     finish(bucket, term);
   } else if (term != nullptr) {
-    launch_add(sum, term, bucket);
+    launch_add(sum, term, count);
   }
+}
+
+void LaneSum::add_to_block(int wave, int member, int bucket) {
+  const OpScopeGuard of_no_microbatch(device_->scope(), {});
+  const LanePart block = exchange_->part_of(wave, rank_);
+  float*& sum = sums_for_others_[index(bucket)];
+  float* const from = lane_of_block(wave, member, bucket);
+  if (member == block.first) {
+    sum = from;
+    return;
+  }
+  const float* const term = take_term(sum, from, lane_of_block(wave, rank_, bucket));
+  launch_add(sum, term, exchange_->summed_range(bucket, block, rank_).size());
 }
 
 void LaneSum::add_tied() {

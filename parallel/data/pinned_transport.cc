@@ -11,20 +11,29 @@ constexpr std::size_t slot_count = 2;  // one is filled while the other is sent
 
 }  // namespace
 
-std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::size_t parameter_bytes) {
-  const auto others = static_cast<std::uint64_t>(buckets.ranks() - 1);
+std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, const LaneExchange& reduction,
+                                     std::size_t parameter_bytes) {
   std::uint64_t largest = 0;
-  for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
-    std::uint64_t reduced = 0, gathered = 0;
-    for (int owner = 0; owner < buckets.ranks(); ++owner) {
-      const std::uint64_t gradients =
-          PinnedTransport::bytes_of_message(buckets.gradient_range(bucket, owner).size() * sizeof(float));
-      const std::uint64_t parameters =
-          PinnedTransport::bytes_of_message(buckets.parameter_range(bucket, owner).size() * parameter_bytes);
-      reduced += owner == rank ? others * gradients : gradients;
-      gathered += parameters;  // bytes that are sent to all are copied once
+  std::vector<LaneExchange::Message> messages;
+  const int waves = reduction.schedule().waves();
+  // Waves are alike but for where their blocks lie, and the first one has the most lanes.
+  for (int wave = 0; wave < (reduction.sums_blocks() ? waves : 1); ++wave) {
+    for (int position = 0; position < reduction.count(wave); ++position) {
+      messages.clear();
+      reduction.incoming(wave, reduction.at(wave, position), messages);
+      reduction.outgoing(wave, reduction.at(wave, position), messages);
+      std::uint64_t bytes = 0;
+      for (const LaneExchange::Message& message : messages)
+        bytes += PinnedTransport::bytes_of_message(message.range.size() * sizeof(float));
+      largest = std::max(largest, bytes);
     }
-    largest = std::max({largest, reduced, gathered});
+  }
+  for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
+    std::uint64_t gathered = 0;
+    for (int owner = 0; owner < buckets.ranks(); ++owner)  // bytes that are sent to all are copied once
+      gathered +=
+          PinnedTransport::bytes_of_message(buckets.parameter_range(bucket, owner).size() * parameter_bytes);
+    largest = std::max(largest, gathered);
   }
   return largest;
 }

@@ -13,14 +13,16 @@
 
 #include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
+#include "parallel/data/lane_exchange.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/device/device.h"
 
 namespace holdfast::parallel {
 
-// Returns the size of all messages that `rank` receives and sends in one exchange: the largest that a lane
+// Returns the size of all messages that a rank receives and sends in one exchange: the largest that its lane
 // reduction (fp32) or a gather of parameters needs.
-std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::size_t parameter_bytes);
+std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, const LaneExchange& reduction,
+                                     std::size_t parameter_bytes);
 
 class PinnedTransport final : public Transport {
  public:

@@ -79,15 +79,6 @@ class GroupPlanner {
   std::vector<Least> tree_;  // [1] is the root, the children of [i] are [2i] and [2i + 1]
 };
 
-std::vector<int> numbers_of_hosts(std::span<const std::string> host_of_rank) {
-  std::unordered_map<std::string_view, int> number_of;
-  std::vector<int> numbers;
-  numbers.reserve(host_of_rank.size());
-  for (const std::string& host : host_of_rank)
-    numbers.push_back(number_of.try_emplace(host, static_cast<int>(number_of.size())).first->second);
-  return numbers;
-}
-
 // Returns the class of each member, which is its host. In a group inside one host each member is a class of
 // its own, so that it has buddies at all.
 std::vector<int> classes_of(const std::vector<int>& group, const std::vector<int>& host_numbers) {

@@ -58,12 +58,24 @@ std::vector<int> first_ranks(int count) {
 
 }  // namespace
 
-Mesh::Mesh(const MeshShape& shape) : Mesh(shape, first_ranks(shape.active())) {}
+std::vector<int> numbers_of_hosts(std::span<const std::string> host_of_rank) {
+  std::unordered_map<std::string_view, int> number_of;
+  std::vector<int> numbers;
+  numbers.reserve(host_of_rank.size());
+  for (const std::string& host : host_of_rank)
+    numbers.push_back(number_of.try_emplace(host, static_cast<int>(number_of.size())).first->second);
+  return numbers;
+}
 
-Mesh::Mesh(const MeshShape& shape, std::vector<int> active_ranks)
+Mesh::Mesh(const MeshShape& shape, std::span<const std::string> host_of_rank)
+    : Mesh(shape, first_ranks(shape.active()), numbers_of_hosts(host_of_rank)) {}
+
+Mesh::Mesh(const MeshShape& shape, std::vector<int> active_ranks, std::vector<int> hosts)
     : shape_(shape),
       active_ranks_(std::move(active_ranks)),
-      index_of_rank_(static_cast<std::size_t>(shape.ranks()), -1) {
+      index_of_rank_(static_cast<std::size_t>(shape.ranks()), -1),
+      hosts_(std::move(hosts)) {
+  HF_CHECK(hosts_.empty() || std::ssize(hosts_) == shape.ranks());
   HF_CHECK(shape.data >= 1 && shape.pipeline >= 1 && shape.tensor >= 1 && shape.spares >= 0);
   HF_CHECK(std::ssize(active_ranks_) == shape.active());
   for (std::size_t coordinate = 0; coordinate < active_ranks_.size(); ++coordinate) {
@@ -86,7 +98,7 @@ Result<Mesh> Mesh::placed(const MeshShape& shape, std::span<const std::string> h
     active_ranks.insert(active_ranks.end(), host.ranks.begin(), host.ranks.begin() + whole);
   }
   active_ranks.resize(static_cast<std::size_t>(shape.active()));
-  return Mesh(shape, std::move(active_ranks));
+  return Mesh(shape, std::move(active_ranks), numbers_of_hosts(host_of_rank));
 }
 
 bool Mesh::is_spare(int rank) const {
@@ -109,6 +121,12 @@ int Mesh::rank_at(const MeshCoordinate& coordinate) const {
   const int index =
       (coordinate.data * shape_.pipeline + coordinate.pipeline) * shape_.tensor + coordinate.tensor;
   return active_ranks_[static_cast<std::size_t>(index)];
+}
+
+std::vector<int> Mesh::host_numbers(std::span<const int> ranks) const {
+  std::vector<int> hosts;
+  for (const int rank : ranks) hosts.push_back(hosts_.empty() ? 0 : hosts_[static_cast<std::size_t>(rank)]);
+  return hosts;
 }
 
 std::vector<int> Mesh::group(int rank, MeshAxes axes) const {

@@ -42,8 +42,9 @@ struct MeshAxes {
 
 class Mesh {
  public:
-  // Assigns coordinates in the order of ranks, as on one host; the last ranks are the spares.
-  explicit Mesh(const MeshShape& shape);
+  // Assigns coordinates in the order of ranks; the last ranks are the spares. `host_of_rank`: the name of each
+  // rank's host, by rank; empty: all are on one.
+  explicit Mesh(const MeshShape& shape, std::span<const std::string> host_of_rank = {});
 
   // Places every tensor group inside one host. `host_of_rank`: the name of each rank's host, by rank.
   // Coordinates are assigned host by host, hosts in the order of their first ranks: that is the order of
@@ -57,6 +58,8 @@ class Mesh {
   const std::vector<int>& spares() const { return spares_; }  // ascending
   MeshCoordinate coordinate_of(int rank) const;               // `rank` is no spare
   int rank_at(const MeshCoordinate& coordinate) const;
+  // Returns numbers of the hosts of ranks, equal for ranks on one host, in the order of `ranks`.
+  std::vector<int> host_numbers(std::span<const int> ranks) const;
 
   // Returns the ranks, `rank` among them, whose coordinates differ from that of `rank` only along these axes,
   // in the order of their coordinates. `rank` is no spare.
@@ -71,13 +74,17 @@ class Mesh {
   std::vector<int> replica(int rank) const { return group(rank, {.pipeline = true, .tensor = true}); }
 
  private:
-  Mesh(const MeshShape& shape, std::vector<int> active_ranks);
+  Mesh(const MeshShape& shape, std::vector<int> active_ranks, std::vector<int> hosts);
 
   MeshShape shape_;
   std::vector<int> active_ranks_;   // [(data * pipeline degree + pipeline) * tensor degree + tensor]
   std::vector<int> index_of_rank_;  // -1: a spare
   std::vector<int> spares_;
+  std::vector<int> hosts_;  // by rank; empty: all are on one
 };
+
+// Returns a number for the host of each rank, from 0 on in the order of their first ranks.
+std::vector<int> numbers_of_hosts(std::span<const std::string> host_of_rank);
 
 // TensorShare names the slices of the split tensors that one rank of a tensor group holds. `slices` is the
 // run's number of tensor lanes: how every split tensor is cut, whatever the number of ranks; a rank holds

@@ -391,9 +391,9 @@ Result<EpochEnd> Session::run_active() {
 
 Result<void> Session::build_worker() {
   HF_TRY(transport_, join_transport(group_.active(), group_.waiter(), setup_.config, *setup_.device));
-  const Mesh mesh(group_.assignment().shape);
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(group_.active().communicator, group_.waiter(), launched_.env.host_id()));
+  const Mesh mesh(group_.assignment().shape, hosts);
   const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_id()));
   HF_TRY(JoinedBuddies buddies, join_buddies(group_.active(), group_.waiter(), setup_.config, mesh));
   saves_.replicas_cross_hosts(buddies.all_cross_hosts);

@@ -80,7 +80,8 @@ BucketPlan buckets_of(const Config& config, const Mesh& mesh, int stage) {
   const ModelSpec spec = make_model_spec(config);
   const std::vector<ModelPart> parts = parts_of_stage(spec, config, stage);
   return {backward_buckets(spec, parts, share_of(spec.tensor_lanes, 0, mesh.shape().tensor)),
-          mesh.shape().data, gradient_slots(config, mesh.shape().data)};
+          mesh.shape().data, gradient_slots(config, mesh.shape().data),
+          static_cast<int>(config.parallel.lane_block)};
 }
 
 std::vector<int> replicas_to_plan(const Config& config, const Mesh& mesh, int stage) {
@@ -102,17 +103,22 @@ std::vector<int> replicas_to_plan(const Config& config, const Mesh& mesh, int st
   return result;
 }
 
+std::vector<std::string> hosts_of(const PlannedMachine& machine, int ranks) {
+  std::vector<std::string> hosts(static_cast<std::size_t>(ranks));
+  for (std::size_t rank = 0; machine.ranks_per_host > 0 && rank < hosts.size(); ++rank)
+    hosts[rank] = std::to_string(rank / static_cast<std::size_t>(machine.ranks_per_host));
+  return hosts;
+}
+
+Mesh mesh_on(const Config& config, int ranks, const PlannedMachine& machine) {
+  return Mesh(mesh_of(config, ranks).shape(), hosts_of(machine, ranks));
+}
+
 // Returns each rank's buddy. Without --ranks-per-host all ranks are on one host, where replicas are kept only
 // on request.
 std::vector<int> buddies_on(const Config& config, const Mesh& mesh, const PlannedMachine& machine) {
   if (machine.ranks_per_host == 0 && config.checkpoint.replicas == "auto") return {};
-  std::vector<std::string> hosts(static_cast<std::size_t>(mesh.shape().ranks()));
-  if (machine.ranks_per_host > 0) {
-    for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-      hosts[rank] = std::to_string(rank / static_cast<std::size_t>(machine.ranks_per_host));
-    }
-  }
-  return replica_buddies(config, mesh, hosts);
+  return replica_buddies(config, mesh, hosts_of(machine, mesh.shape().ranks()));
 }
 
 Result<void> check_hosts(const Config& config, int ranks, const PlannedMachine& machine) {
@@ -250,7 +256,7 @@ Result<std::optional<LayoutPlan>> LayoutPlanner::plan_until(const Config& config
                                                             bool ends_when_too_large) {
   HF_TRY_VOID(check_layout(config, ranks));
   HF_TRY_VOID(check_hosts(config, ranks, machine_));
-  const Mesh mesh = mesh_of(config, ranks);
+  const Mesh mesh = mesh_on(config, ranks, machine_);
   const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
   LayoutPlan plan{.config = config, .shape = mesh.shape(), .waves = lanes.waves(), .ranks = {}, .time = {}};
   const std::vector<int> buddies = buddies_on(config, mesh, machine_);
@@ -274,7 +280,8 @@ Result<std::optional<LayoutPlan>> LayoutPlanner::plan_until(const Config& config
 // Where something is frozen, layers that are frozen as a whole are a lower bound.
 Result<std::pair<double, double>> LayoutPlanner::model_seconds(const Config& config) {
   Config small = config;
-  small.parallel.lanes = small.parallel.data = small.parallel.pipeline = small.parallel.pipeline_chunks = 1;
+  small.parallel.lanes = small.parallel.lane_block = 1;
+  small.parallel.data = small.parallel.pipeline = small.parallel.pipeline_chunks = 1;
   small.parallel.pipeline_schedule = "1f1b";
   if (!small.model.freeze.empty()) small.model.freeze = {"embedding", "layers 0-1"};
   const Mesh mesh = mesh_of(small, static_cast<int>(config.parallel.tensor));
@@ -301,14 +308,14 @@ Result<std::optional<LayoutPlan>> LayoutPlanner::plan_if_it_fits(const Config& c
 Result<bool> LayoutPlanner::first_rank_fits(const Config& config, int ranks) {
   HF_TRY_VOID(check_layout(config, ranks));
   HF_TRY_VOID(check_hosts(config, ranks, machine_));
-  const Mesh mesh = mesh_of(config, ranks);
+  const Mesh mesh = mesh_on(config, ranks, machine_);
   HF_TRY(const RankPlan first, plan_rank(config, mesh, mesh.rank_at({}), {}));
   return fits(first, mesh.shape().ranks());
 }
 
 Result<std::uint64_t> LayoutPlanner::least_rank_bytes(const Config& config, int ranks) {
   HF_TRY_VOID(check_layout(config, ranks));
-  const Mesh mesh = mesh_of(config, ranks);
+  const Mesh mesh = mesh_on(config, ranks, machine_);
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
   for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
     for (const int replica : {0, mesh.shape().data - 1}) {
@@ -323,7 +330,7 @@ Result<std::uint64_t> LayoutPlanner::least_rank_bytes(const Config& config, int 
 Result<StepEstimate> LayoutPlanner::estimate(const Config& config, int ranks) {
   HF_TRY_VOID(check_layout(config, ranks));
   HF_TRY_VOID(check_hosts(config, ranks, machine_));
-  return estimate_on(config, mesh_of(config, ranks));
+  return estimate_on(config, mesh_on(config, ranks, machine_));
 }
 
 // The busiest stage has at least an equal share of the model.

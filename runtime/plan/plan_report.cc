@@ -149,9 +149,13 @@ struct TrafficRow {
   Traffic StepTraffic::*of;
 };
 std::vector<TrafficRow> traffic_rows() {
-  return {{"data: gradients", &StepTraffic::gradients},       {"data: parameters", &StepTraffic::parameters},
-          {"pipeline: boundaries", &StepTraffic::boundaries}, {"pipeline: tied weight", &StepTraffic::tied},
-          {"tensor: slices", &StepTraffic::slices},           {"votes", &StepTraffic::votes}};
+  return {{"data: gradients", &StepTraffic::gradients},
+          {"  of these with other hosts", &StepTraffic::gradients_between_hosts},
+          {"data: parameters", &StepTraffic::parameters},
+          {"pipeline: boundaries", &StepTraffic::boundaries},
+          {"pipeline: tied weight", &StepTraffic::tied},
+          {"tensor: slices", &StepTraffic::slices},
+          {"votes", &StepTraffic::votes}};
 }
 
 std::string traffic_text(const LayoutPlan& plan) {
@@ -277,6 +281,7 @@ Json rank_json(const RankPlan& rank, const PlannedMachine& machine) {
           {"kernel_bytes", machine.kernels != nullptr ? Json(rank.kernel_bytes) : Json()},
           {"traffic",
            {{"data", traffic_json(rank.traffic.data())},
+            {"gradients_between_hosts", traffic_json(rank.traffic.gradients_between_hosts)},
             {"pipeline", traffic_json(rank.traffic.pipeline())},
             {"tensor", traffic_json(rank.traffic.slices)},
             {"votes", traffic_json(rank.traffic.votes)}}}};

@@ -156,6 +156,11 @@ class Estimate {
     return machine_.transfer_seconds(bytes * share, bytes * (1.0 - share));
   }
 
+  double gradients_seconds(const StageCosts& stage) const {
+    const double between = received(stage.traffic.gradients_between_hosts);
+    return machine_.transfer_seconds(received(stage.traffic.gradients) - between, between);
+  }
+
   static double received(const Traffic& traffic) { return static_cast<double>(traffic.bytes_received); }
 
   double slices_seconds(const StageCosts& stage) const {
@@ -171,7 +176,8 @@ class Estimate {
           stages_[(static_cast<std::size_t>(mesh_.coordinate_of(stage.rank).pipeline) + 1) % stages_.size()]
               .rank;
       most = std::max(
-          most, group_seconds(received(traffic.data()), stage) + slices_seconds(stage) +
+          most, gradients_seconds(stage) + group_seconds(received(traffic.parameters), stage) +
+                    slices_seconds(stage) +
                     pair_seconds(received(traffic.pipeline()) + received(traffic.votes), stage.rank, next));
     }
     return most;
@@ -214,7 +220,7 @@ class Estimate {
 
   Split gradients_of(std::size_t index, double scale) const {
     const StageCosts& stage = stages_[index];
-    const double all = group_seconds(received(stage.traffic.gradients), stage);
+    const double all = gradients_seconds(stage);
     const double wave = all / waves_, last = wave * stage.last_reduction_share;
     const double backward = scale * sum_of(stage, &PartTime::backward);
     const double forward = scale * sum_of(stage, &PartTime::forward);

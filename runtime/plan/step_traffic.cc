@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/comm/group_communicator.h"
+#include "parallel/data/lane_exchange.h"
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/train/ballot.h"
@@ -29,20 +30,23 @@ Traffic repeated(const Traffic& once, int times) {
   return traffic;
 }
 
-// Returns the traffic of the lane reduction: every lane of a wave sends each owner its range of each bucket.
-Traffic lane_reduction(const BucketPlan& buckets, const LaneSchedule& lanes, int rank) {
+// Returns the traffic of the lane reduction, all of it or that with other hosts.
+Traffic lane_reduction(const LaneExchange& exchange, bool between_hosts) {
   Traffic traffic;
-  for (int wave = 0; wave < lanes.waves(); ++wave) {
-    const int active = lanes.lanes_in_wave(wave);
-    for (int bucket = 0; bucket < buckets.local_count(); ++bucket) {
-      const auto bytes_of = [&](int owner) {
-        return buckets.gradient_range(bucket, owner).size() * sizeof(float);
-      };
-      const int sources = rank < active ? active - 1 : active;
-      receive(traffic, bytes_of(rank), static_cast<std::uint64_t>(sources));
-      for (int owner = 0; owner < lanes.ranks() && rank < active; ++owner) {
-        if (owner != rank) send(traffic, bytes_of(owner));
-      }
+  std::vector<LaneExchange::Message> in, out;
+  const auto counts = [&](const LaneExchange::Message& message) {
+    return !between_hosts || !exchange.same_host(message.peer);
+  };
+  for (int wave = 0; wave < exchange.schedule().waves(); ++wave) {
+    for (int position = 0; position < exchange.count(wave); ++position) {
+      in.clear();
+      out.clear();
+      exchange.incoming(wave, exchange.at(wave, position), in);
+      exchange.outgoing(wave, exchange.at(wave, position), out);
+      for (const LaneExchange::Message& message : in)
+        if (counts(message)) receive(traffic, message.range.size() * sizeof(float));
+      for (const LaneExchange::Message& message : out)
+        if (counts(message)) send(traffic, message.range.size() * sizeof(float));
     }
   }
   return traffic;
@@ -152,15 +156,18 @@ StepTraffic step_traffic(Env& env, const Config& config, const Mesh& mesh, int r
                          std::span<const PartTraffic> parts) {
   const ModelSpec spec = make_model_spec(config);
   const MeshCoordinate coordinate = mesh.coordinate_of(rank);
-  const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
+  const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data,
+                           static_cast<int>(config.parallel.lane_block));
   const TensorShare share = share_of(spec.tensor_lanes, coordinate.tensor, mesh.shape().tensor);
   const BucketPlan buckets(backward_buckets(spec, parts_of_stage(spec, config, coordinate.pipeline), share),
-                           mesh.shape().data);
+                           mesh.shape().data, /*gradient_slots=*/0, lanes.block());
   const std::uint64_t element_bytes = bytes_of(spec.dtype);
   const std::int64_t boundary =
       config.training.microbatch_size * config.training.sequence_length * spec.width / share.ranks();
   const StageSchedule schedule = stage_schedule(config, lanes, coordinate.data, coordinate.pipeline);
-  return {.gradients = lane_reduction(buckets, lanes, coordinate.data),
+  const LaneExchange exchange(buckets, lanes, coordinate.data, mesh.host_numbers(mesh.data_group(rank)));
+  return {.gradients = lane_reduction(exchange, /*between_hosts=*/false),
+          .gradients_between_hosts = lane_reduction(exchange, /*between_hosts=*/true),
           .parameters = parameter_gather(buckets, coordinate.data, element_bytes),
           .boundaries = stage_boundaries(schedule, static_cast<std::uint64_t>(boundary) * element_bytes),
           .tied = tied_ends(buckets, coordinate.data, element_bytes),

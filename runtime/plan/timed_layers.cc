@@ -30,8 +30,8 @@ constexpr int rounds = 7;
 // The rank of a run with `layers_max` layers, one lane and no replicas; its tensor group stays what it is.
 Config few_layers(Config config) {
   config.model.layers = std::min(config.model.layers, layers_max);
-  config.parallel.lanes = config.parallel.data = config.parallel.pipeline = config.parallel.pipeline_chunks =
-      1;
+  config.parallel.lanes = config.parallel.lane_block = 1;
+  config.parallel.data = config.parallel.pipeline = config.parallel.pipeline_chunks = 1;
   config.parallel.pipeline_schedule = "1f1b";
   config.training.microbatches_per_lane = 1;
   config.model.freeze = {};  // frozen layers run none but these ops

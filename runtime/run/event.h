@@ -434,7 +434,7 @@ struct FinishEvent {
   std::string state = {};
   std::uint64_t step = 0;
   int exit_code = 0;
-  std::uint64_t gradient_bytes_sent = 0, gradient_buckets_sent = 0;
+  std::uint64_t gradient_bytes_sent = 0, gradient_bytes_sent_to_other_hosts = 0, gradient_buckets_sent = 0;
   std::uint64_t gradient_bytes_sent_during_backward = 0, gradient_buckets_sent_during_backward = 0;
   double gradient_exposed_ms = no_number;
   std::uint64_t parameter_buckets_gathered = 0, parameter_buckets_awaited = 0;
@@ -450,7 +450,9 @@ struct FinishEvent {
     visit("step", self.step, "", "Steps made");
     visit("exit_code", self.exit_code, "", "Of the program");
     visit("gradient_bytes_sent", self.gradient_bytes_sent, "bytes",
-          "Gradients that rank 0 sent to their owners");
+          "Gradients, and sums of them, that rank 0 sent");
+    visit("gradient_bytes_sent_to_other_hosts", self.gradient_bytes_sent_to_other_hosts, "bytes",
+          "Of these, to ranks of other hosts");
     visit("gradient_buckets_sent", self.gradient_buckets_sent, "", "In so many buckets");
     visit("gradient_bytes_sent_during_backward", self.gradient_bytes_sent_during_backward, "bytes",
           "Of these, before its backward ended");

@@ -368,6 +368,7 @@ Result<void> Progress::finished(const RunStatus& status, const LaneReductionCoun
                   .exit_code = status.exit_code,
                   // How much of rank 0's gradient exchange overlapped with the backward pass.
                   .gradient_bytes_sent = gradients.bytes_sent,
+                  .gradient_bytes_sent_to_other_hosts = gradients.bytes_sent_to_other_hosts,
                   .gradient_buckets_sent = gradients.buckets_sent,
                   .gradient_bytes_sent_during_backward = gradients.bytes_sent_before_backward_ended,
                   .gradient_buckets_sent_during_backward = gradients.buckets_sent_before_backward_ended,

@@ -114,7 +114,7 @@ ShardedUpdate Worker::reserve_update() {
   const bool checks_state = rank_.config.verdict.preset == "guard";
   return {.optimizer = ShardedOptimizer(buckets, rank_.coordinate.data, dtype, rank_.config.optimizer, plan,
                                         checks_state, rank_.config.run.seed),
-          .reduction = LaneReduction(buckets, workload_.lanes, links_.data(), rank_.device, waiter_, plan,
+          .reduction = LaneReduction(buckets, workload_.exchange, links_.data(), rank_.device, waiter_, plan,
                                      /*digests_sums=*/checks_state),
           .gather = ParameterGather(buckets, links_.data(), rank_.device, waiter_, bytes_of(dtype))};
 }

@@ -30,7 +30,8 @@ Workload::Workload(const Config& config, const Mesh& mesh, int rank)
             static_cast<int>(config.parallel.lane_block)),
       rank_lanes(lanes_of_rank(lanes, mesh.coordinate_of(rank).data)),
       buckets(backward_buckets(spec, parts, share), mesh.shape().data,
-              gradient_slots(config, mesh.shape().data)),
+              gradient_slots(config, mesh.shape().data), lanes.block()),
+      exchange(buckets, lanes, mesh.coordinate_of(rank).data, mesh.host_numbers(mesh.data_group(rank))),
       batch_shape{.sequence_length = config.training.sequence_length,
                   .microbatch_size = config.training.microbatch_size,
                   .microbatches_per_lane = config.training.microbatches_per_lane,
@@ -76,7 +77,7 @@ LinkBytes Workload::link_bytes(int data_rank) const {
                 static_cast<std::uint64_t>(share.count * head_rows) * sizeof(SoftmaxStatistics)});
   const int tied = tied_bucket();
   return {
-      .data = largest_exchange_bytes(buckets, data_rank, element),
+      .data = largest_exchange_bytes(buckets, exchange, element),
       .tensor = 2 * static_cast<std::uint64_t>(share.ranks() - 1) * PinnedTransport::bytes_of_message(widest),
       .boundary = static_cast<std::uint64_t>(own_values) * element,
       .tied = tied < 0 ? 0

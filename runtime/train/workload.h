@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallel/data/buckets.h"
+#include "parallel/data/lane_exchange.h"
 #include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
@@ -27,6 +28,7 @@ struct Workload {
   LaneSchedule lanes;            // lanes of the run
   std::vector<int> rank_lanes;   // lanes of this rank, in the order of waves
   BucketPlan buckets;
+  LaneExchange exchange;
   BatchShape batch_shape;
   StageSchedule schedule;
   // Interval of lane audits (runtime/integrity/lane_check.h); 0: there are none.

@@ -75,10 +75,13 @@ TEST_F(RecoveryTest, BlocksOfLanesStayThoseOfTheRun) {
   const std::string block = "parallel.lane_block=2";
   ASSERT_EQ(train({.run = "reference", .overrides = {block}}).code, ExitCode::done);
   const std::vector<std::string> ram = {block, "checkpoint.ram_every_steps=1"};
+  FaultyEnv other_host(posix_env());
+  other_host.move_to_host("other");
   EXPECT_EQ(survive({.run = "shrinking",
                      .ranks = 4,
                      .overrides = ram,
-                     .faults = "step.before_reduce@14:2=kill,step.begin@9:0=kill,step.before_vote@5:3=kill"}),
+                     .faults = "step.before_reduce@14:2=kill,step.begin@9:0=kill,step.before_vote@5:3=kill"},
+                    {.host_of = {{2, &other_host}, {3, &other_host}}}),
             3);
   EXPECT_EQ(digest("shrinking"), digest("reference"));
   EXPECT_EQ(survive({.run = "growing",

@@ -96,6 +96,7 @@ struct LaneShape {
   int lanes = 1;
   int block = 1;
   int gradient_slots = 0;
+  std::vector<int> hosts = {};  // of ranks
 };
 
 // A rank with its device and buffers, to run whole steps of lane reduction.
@@ -105,10 +106,11 @@ class ReducingRank {
                std::vector<Bucket> buckets, const CpuDeviceOptions& options = {})
       : rank_(transport.rank()),
         schedule_(shape.lanes, transport.size(), shape.block),
-        plan_(buckets, transport.size()),
-        places_(std::move(buckets), transport.size(), shape.gradient_slots),
+        plan_(buckets, transport.size(), 0, shape.block),
+        places_(std::move(buckets), transport.size(), shape.gradient_slots, shape.block),
         device_(make_cpu_device(options)),
-        reduction_(places_, schedule_, transport, *device_, waiter, memory_, /*digests_sums=*/true) {
+        reduction_(places_, LaneExchange(places_, schedule_, transport.rank(), shape.hosts), transport,
+                   *device_, waiter, memory_, /*digests_sums=*/true) {
     gradients_slot_ =
         memory_.reserve("gradients", MemoryClass::gradients, places_.gradient_elements() * sizeof(float));
     Result<MemoryArena> arena = MemoryArena::allocate(memory_);
@@ -229,20 +231,24 @@ inline Result<void> check_lane_reduction(Transport& transport, const Waiter& wai
                  std::to_string(ranks));
     reducing.expect_reduced(sums);
   }
-  const LaneSchedule schedule(lanes, ranks);
+  const LaneSchedule schedule(lanes, ranks, shape.block);
   const std::size_t bucket_count = reducing.plan().buckets().size();
-  std::uint64_t bytes = 0, buckets = 0;
+  const LaneExchange exchange(reducing.plan(), schedule, rank, shape.hosts);
+  std::uint64_t bytes = 0, to_other_hosts = 0, buckets = 0;
   for (int wave = 0; wave < schedule.waves(); ++wave) {
     if (schedule.lane_of(wave, rank) < 0 || ranks == 1) continue;
     buckets += bucket_count;
-    for (std::size_t b = 0; b < bucket_count; ++b) {
-      for (int peer = 0; peer < ranks; ++peer) {
-        if (peer != rank)
-          bytes += reducing.plan().gradient_range(static_cast<int>(b), peer).size() * sizeof(float);
+    for (int position = 0; position < exchange.count(wave); ++position) {
+      std::vector<LaneExchange::Message> messages;
+      exchange.outgoing(wave, exchange.at(wave, position), messages);
+      for (const LaneExchange::Message& message : messages) {
+        bytes += message.range.size() * sizeof(float);
+        if (!exchange.same_host(message.peer)) to_other_hosts += message.range.size() * sizeof(float);
       }
     }
   }
   EXPECT_EQ(reducing.reduction().counts().bytes_sent, 2 * bytes);
+  EXPECT_EQ(reducing.reduction().counts().bytes_sent_to_other_hosts, 2 * to_other_hosts);
   EXPECT_EQ(reducing.reduction().counts().buckets_sent, 2 * buckets);
   return {};
 }

@@ -1,6 +1,7 @@
 // The traffic of a step as a planner counts it.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "runtime/elastic/planned_rank.h"
@@ -10,11 +11,19 @@
 
 namespace holdfast::test {
 
-inline StepTraffic planned_traffic(const Config& config, int ranks, int rank, bool host_sees_memory = true) {
+// `on_host`: ranks of a host; 0: all.
+inline Mesh planned_mesh(const Config& config, int ranks, int on_host) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < ranks; ++rank) hosts.push_back(std::to_string(on_host == 0 ? 0 : rank / on_host));
+  return Mesh(mesh_of(config, ranks).shape(), hosts);
+}
+
+inline StepTraffic planned_traffic(const Config& config, int ranks, int rank, bool host_sees_memory = true,
+                                   int on_host = 0) {
   FaultPoints faults;
   AbsentPeers peers(rank, ranks);
   PlannedDevice device({.host_sees_memory = host_sees_memory});
-  const Mesh mesh = mesh_of(config, ranks);
+  const Mesh mesh = planned_mesh(config, ranks, on_host);
   const Result<std::unique_ptr<Worker>> worker = Worker::plan(
       {.rank = {{.env = posix_env(), .faults = faults, .communicator = peers}, device, config, mesh},
        .data = nullptr});

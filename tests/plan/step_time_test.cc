@@ -48,7 +48,7 @@ class StepTimeTest : public testing::Test {
 };
 
 TEST_F(StepTimeTest, GradientsHideBehindTheBackwardButForTheLastBucket) {
-  costs_.traffic.gradients = bytes(1.0 * rate);
+  costs_.traffic.gradients = costs_.traffic.gradients_between_hosts = bytes(1.0 * rate);
   costs_.last_reduction_share = 0.25;
   const StepTime time = estimate(config_of(2, 1, 1)).time;
   EXPECT_DOUBLE_EQ(time.compute, 3.0);
@@ -58,7 +58,7 @@ TEST_F(StepTimeTest, GradientsHideBehindTheBackwardButForTheLastBucket) {
 }
 
 TEST_F(StepTimeTest, GradientsThatTakeLongerThanTheBackwardAreExposed) {
-  costs_.traffic.gradients = bytes(5.0 * rate);
+  costs_.traffic.gradients = costs_.traffic.gradients_between_hosts = bytes(5.0 * rate);
   EXPECT_DOUBLE_EQ(estimate(config_of(2, 1, 1)).time.communication, 5.0 - 2.0);
   // Two waves of 2.5 s each: the first hides behind the next forward, too.
   const StepTime waves = estimate(config_of(4, 1, 1)).time;
@@ -97,8 +97,9 @@ TEST_F(StepTimeTest, BoundariesHideBehindOtherMicrobatches) {
 }
 
 TEST_F(StepTimeTest, RanksOfOneHostSendAtItsRate) {
-  costs_.traffic.gradients = bytes(50.0 * rate);
+  costs_.traffic.gradients = costs_.traffic.gradients_between_hosts = bytes(50.0 * rate);
   EXPECT_DOUBLE_EQ(estimate(config_of(2, 1, 1)).time.communication, 48.0);
+  costs_.traffic.gradients_between_hosts = {};
   machine_.ranks_per_host = 2;
   EXPECT_DOUBLE_EQ(estimate(config_of(2, 1, 1)).time.communication, 3.0);
   machine_.ranks_per_host = 0;
@@ -107,7 +108,7 @@ TEST_F(StepTimeTest, RanksOfOneHostSendAtItsRate) {
 
 TEST_F(StepTimeTest, ProcessorsThatCopyHideNothing) {
   machine_.overlaps_messages = false;
-  costs_.traffic.gradients = bytes(1.0 * rate);
+  costs_.traffic.gradients = costs_.traffic.gradients_between_hosts = bytes(1.0 * rate);
   const StepTime time = estimate(config_of(2, 1, 1)).time;
   EXPECT_DOUBLE_EQ(time.communication, 1.0);
   EXPECT_EQ(time.hidden.sum(), 0.0);

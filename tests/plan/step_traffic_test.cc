@@ -68,6 +68,7 @@ struct TrafficCase {
   const char* name;
   int ranks;
   void (*change)(Config& config);
+  int on_host = 0;  // ranks; 0: all
 };
 
 constexpr std::array traffic_cases = {
@@ -75,6 +76,8 @@ constexpr std::array traffic_cases = {
     TrafficCase{"Replicas", 4, [](Config&) {}},
     TrafficCase{"ManyReplicasOfLittle", 6, [](Config& config) { config.model.width = 16; }},
     TrafficCase{"OneWaveInBf16", 6, [](Config& config) { config.training.precision = "bf16"; }},
+    TrafficCase{"BlocksOfLanesOnTheirHosts", 6, [](Config& config) { config.parallel.lane_block = 3; }, 3},
+    TrafficCase{"BlocksOfLanesOverWaves", 4, [](Config& config) { config.parallel.lane_block = 2; }, 3},
     TrafficCase{"Stages", 3, [](Config& config) { config.parallel.pipeline = 3; }},
     TrafficCase{"TiedEndsAndReplicasInBf16", 8,
                 [](Config& config) {
@@ -147,7 +150,8 @@ Config traffic_config() {
 class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
  protected:
   // Runs a step of one rank without its peers, which must send what was planned.
-  static void expect_sent(const Config& config, int ranks, int rank, const StepTraffic& planned) {
+  static void expect_sent(const Config& config, int ranks, int rank, int on_host,
+                          const StepTraffic& planned) {
     CountingPeers peers(rank, ranks);
     PlannedDevice device({.host_sees_memory = true});
     FaultPoints faults;
@@ -158,7 +162,7 @@ class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
         Worker::plan({.rank = {{.env = posix_env(), .faults = faults, .communicator = peers},
                                device,
                                config,
-                               mesh_of(config, ranks)},
+                               planned_mesh(config, ranks, on_host)},
                       .data = *data});
     ASSERT_TRUE(worker.ok()) << worker.error().message;
     ASSERT_TRUE((*worker)->start_loader().ok());
@@ -167,6 +171,8 @@ class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
     ASSERT_TRUE(outcome.ok()) << outcome.error().message;
     ASSERT_TRUE((*worker)->parameter_gather().finish().ok());
     EXPECT_EQ(peers.of({TagGroup::data}), planned.data()) << "data, rank " << rank;
+    EXPECT_EQ((*worker)->reduction().counts().bytes_sent_to_other_hosts,
+              planned.gradients_between_hosts.bytes_sent);
     EXPECT_EQ(peers.of({TagGroup::activations, TagGroup::gradients, TagGroup::wrapped_activations,
                         TagGroup::wrapped_gradients}),
               planned.boundaries)
@@ -183,9 +189,10 @@ TEST_P(StepTrafficTest, IsWhatAStepSends) {
   const WorkerRig rig(config, GetParam().ranks);  // resolves the config and writes its data
   Traffic all;
   for (int rank = 0; rank < GetParam().ranks; ++rank) {
-    const StepTraffic planned = planned_traffic(rig.config(), GetParam().ranks, rank);
-    expect_sent(rig.config(), GetParam().ranks, rank, planned);
-    EXPECT_EQ(planned_traffic(rig.config(), GetParam().ranks, rank, false).slices, planned.slices)
+    const int on_host = GetParam().on_host;
+    const StepTraffic planned = planned_traffic(rig.config(), GetParam().ranks, rank, true, on_host);
+    expect_sent(rig.config(), GetParam().ranks, rank, on_host, planned);
+    EXPECT_EQ(planned_traffic(rig.config(), GetParam().ranks, rank, false, on_host).slices, planned.slices)
         << "through memory of a GPU";
     all += planned.all();
   }

@@ -51,8 +51,8 @@ class GoldenTraining {
         communicators_(make_local_communicators(1)),
         optimizer_(rig_.buckets(), 0, rig_.model().spec().dtype, config_.optimizer, plan_),
         transport_(*communicators_[0]),
-        reduction_(rig_.buckets(), LaneSchedule(1, 1), transport_, rig_.device(), {posix_env(), 10'000},
-                   plan_),
+        reduction_(rig_.buckets(), LaneExchange(rig_.buckets(), LaneSchedule(1, 1), 0), transport_,
+                   rig_.device(), {posix_env(), 10'000}, plan_),
         access_(rig_.device(), plan_) {
     arena_ = allocate_memory(rig_.device(), plan_).value();
     access_.bind(arena_);

@@ -64,6 +64,46 @@ TEST_F(LayoutTest, BlocksOfLanes) {
       what);
 }
 
+// Only sums of blocks leave a host (LaneExchange counts them), and the bits stay those of one rank.
+TEST_F(LayoutTest, BlocksOfLanesAreSummedOnTheirHost) {
+  const std::vector<std::string> what = {"parallel.lanes=6", "parallel.lane_block=2", "model.layers=4",
+                                         "model.style=gpt2", "model.kv_heads=4",      "model.head=tied"};
+  const auto on = [](const std::string& letters) {
+    std::vector<std::string> hosts;
+    for (const char letter : letters) hosts.emplace_back(1, letter);
+    return hosts;
+  };
+  const auto expect = [&](const std::string& letters, std::vector<std::string> how = {}) {
+    const auto run = fmt::format("{}{}", letters, how.empty() ? "" : how.front());
+    expect_same_bits({.run = run,
+                      .ranks = static_cast<int>(letters.size()),
+                      .overrides = std::move(how),
+                      .hosts = on(letters)},
+                     what);
+  };
+  for (const char* letters : {"ab", "aab", "aabb", "aaabb", "aabbcc"}) {
+    expect(letters);
+    expect(letters, {"optimizer.shard_gradients=true"});
+  }
+  expect("aaaabb", {"parallel.pipeline=2"});
+  expect("aabb", {"verdict.preset=guard", "verdict.audit_every_steps=1"});
+  const auto bytes_to_other_hosts = [&](const std::string& block) {
+    const std::string run = "block" + block;
+    const RunEnd end =
+        train({.run = run, .ranks = 4, .overrides = {"parallel.lane_block=" + block}, .hosts = on("aabb")});
+    EXPECT_EQ(end.code, ExitCode::done) << end.message;
+    const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(run)}.events());
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);)
+      if (const Json event = Json::parse(line); event["event"] == "finish")
+        return event["gradient_bytes_sent_to_other_hosts"].get<double>();
+    return 0.0;
+  };
+  const double flat = bytes_to_other_hosts("1"), blocks = bytes_to_other_hosts("2");
+  EXPECT_GT(blocks, 0.0);
+  EXPECT_LT(blocks, 0.6 * flat) << "of rank 0, whose share of so few blocks of elements is uneven";
+}
+
 TEST_F(LayoutTest, BlocksOfLanesDecideBits) {
   for (const char* block : {"1", "2", "4"})
     ASSERT_EQ(train({.run = block, .overrides = {fmt::format("parallel.lane_block={}", block)}}).code,

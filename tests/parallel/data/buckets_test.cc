@@ -43,6 +43,25 @@ TEST(Buckets, OwnershipByBlocks) {
   }
 }
 
+// The first rank of every lane block, then the second ones: each has the same number of neighbours.
+TEST(Buckets, OwnersStandByTheirPlaceInLaneBlocks) {
+  const auto owners = [](int ranks, int block) {
+    const BucketPlan plan({bucket_of({static_cast<std::uint64_t>(ranks) * block_elements})}, ranks, 0, block);
+    std::vector<int> by_place(static_cast<std::size_t>(ranks), -1);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::uint64_t place = plan.parameter_range(0, rank).begin / block_elements;
+      by_place[place] = rank;
+      EXPECT_EQ(plan.position_of(rank), static_cast<int>(place));
+      EXPECT_EQ(plan.rank_at(static_cast<int>(place)), rank);
+    }
+    return by_place;
+  };
+  EXPECT_EQ(owners(5, 1), (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(owners(6, 2), (std::vector<int>{0, 2, 4, 1, 3, 5}));
+  EXPECT_EQ(owners(5, 2), (std::vector<int>{0, 2, 4, 1, 3}));
+  EXPECT_EQ(owners(3, 8), (std::vector<int>{0, 1, 2}));
+}
+
 TEST(Buckets, ParametersLieInForwardOrderAndShadowGradientsLast) {
   std::vector<Bucket> buckets = {bucket_of({20}), bucket_of({16, 1}), bucket_of({20})};
   buckets[2].tied_to = 0;

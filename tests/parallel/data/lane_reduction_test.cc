@@ -109,6 +109,27 @@ TEST_P(LaneBlockBits, AreThoseOfSumsOfBlocks) {
   }
 }
 
+// Sums of blocks travel where hosts allow it, which is another way to the same bits.
+TEST(LaneBlocks, HaveTheSameBitsOnEveryHost) {
+  constexpr int lanes = 8;
+  for (const int block : {2, 4}) {
+    for (int ranks = 2; ranks <= lanes; ++ranks) {
+      for (const int on_host : {2, 3, 4}) {
+        std::vector<int> hosts;
+        for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / on_host);
+        for (const int slots : {0, 2, 3}) {
+          HF_EXPECT_OK(run_local_ranks(ranks, [&](Communicator& c) {
+            HostTransport transport(c);
+            return test::check_lane_reduction(
+                transport, patient(),
+                {.lanes = lanes, .block = block, .gradient_slots = slots, .hosts = hosts});
+          }));
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Lanes, LaneBlockBits, testing::Values(1, 4, 6, 9));
 
 TEST(LaneBlocks, OfOneLaneOrOfAllAreTheFlatSum) {
@@ -133,8 +154,9 @@ TEST(LaneBlocks, HaveAnAccumulatorWhereTheyStraddleWaves) {
       const BucketPlan buckets(test::uneven_buckets(), ranks);
       const std::unique_ptr<Device> device = make_cpu_device({});
       HostTransport transport(c);
-      const LaneReduction reduction(buckets, LaneSchedule(lanes, ranks, block), transport, *device, patient(),
-                                    memory);
+      const LaneReduction reduction(buckets,
+                                    LaneExchange(buckets, LaneSchedule(lanes, ranks, block), c.rank()),
+                                    transport, *device, patient(), memory);
       std::uint64_t bytes = 0;
       for (const MemoryPlan::Entry& entry : memory.entries())
         if (entry.name == "lane_reduction.block_accumulator") bytes = entry.slot.bytes;
@@ -320,10 +342,13 @@ TEST(LaneReduction, APeerThatLeavesIsAnErrorOnAllOthers) {
   }));
 }
 
-TEST(LaneReduction, StepsAllocateNothing) {
-  HF_EXPECT_OK(run_local_ranks(2, [](Communicator& c) -> Result<void> {
+class LaneReductionMemory : public testing::TestWithParam<test::LaneShape> {};
+
+TEST_P(LaneReductionMemory, StepsAllocateNothing) {
+  const int ranks = std::max(2, static_cast<int>(GetParam().hosts.size()));
+  HF_EXPECT_OK(run_local_ranks(ranks, [](Communicator& c) -> Result<void> {
     HostTransport transport(c);
-    ReducingRank reducing(transport, patient(), {.lanes = 5}, test::uneven_buckets());
+    ReducingRank reducing(transport, patient(), GetParam(), test::uneven_buckets());
     const std::vector<std::vector<float>> lanes = reducing.my_lanes(0);
     std::vector<std::byte> parameters(reducing.plan().parameter_elements() * sizeof(float));
     ParameterGather gather(reducing.plan(), transport, reducing.device(), patient(), sizeof(float));
@@ -342,6 +367,10 @@ TEST(LaneReduction, StepsAllocateNothing) {
     return barrier(c, patient());
   }));
 }
+
+INSTANTIATE_TEST_SUITE_P(Shapes, LaneReductionMemory,
+                         testing::Values(test::LaneShape{.lanes = 5},
+                                         test::LaneShape{.lanes = 8, .block = 2, .hosts = {0, 0, 1, 1}}));
 
 class GatherParametersOf : public testing::TestWithParam<int> {};
 

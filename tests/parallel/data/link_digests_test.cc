@@ -51,6 +51,8 @@ struct Found {
 
 struct Exchange {
   int ranks = 2, lanes = 2, gradient_slots = 0;
+  int block = 1;
+  std::vector<int> hosts = {};  // of ranks
   std::string faults = {};
   bool digests_links = true;
 };
@@ -64,7 +66,10 @@ Found reduce(const Exchange& exchange) {
            FaultPoints::parse(exchange.faults, c.rank(), posix_env()));
     HostTransport transport(c);
     ReducingRank reducing(transport, patient(),
-                          {.lanes = exchange.lanes, .gradient_slots = exchange.gradient_slots},
+                          {.lanes = exchange.lanes,
+                           .block = exchange.block,
+                           .gradient_slots = exchange.gradient_slots,
+                           .hosts = exchange.hosts},
                           test::uneven_buckets());
     LaneReduction& reduction = reducing.reduction();
     faults->connect_memory([&](const Corruption& corruption) -> CorruptedNumber {
@@ -127,6 +132,23 @@ INSTANTIATE_TEST_SUITE_P(All, LinkDigestsOf,
                          testing::Values(LinkShape(2, 2, 0), LinkShape(2, 5, 0), LinkShape(2, 5, 2),
                                          LinkShape(3, 3, 0), LinkShape(3, 5, 3), LinkShape(4, 4, 2),
                                          LinkShape(4, 6, 0)));
+
+// Lanes inside a host, and sums of blocks and lanes between hosts: a changed bit is named once, though it changes what
+// is sent on.
+TEST(LinkDigests, OfSumsOfBlocksNameTheLinkThatChangedABit) {
+  const Exchange exchange{.ranks = 5, .lanes = 10, .block = 2, .hosts = {0, 0, 0, 1, 1}};
+  const Found clean = reduce(exchange);
+  EXPECT_EQ(clean.balance, Digest{});
+  EXPECT_THAT(clean.changed(), testing::IsEmpty());
+  for (int hit = 1; hit <= 12; ++hit) {
+    Exchange changed = exchange;
+    changed.faults = fmt::format("reduce.received@{}:1=flip:gradients:20:3", hit);
+    const Found found = reduce(changed);
+    EXPECT_NE(found.balance, Digest{}) << changed.faults;
+    ASSERT_EQ(found.changed().size(), 1U) << changed.faults;
+    EXPECT_EQ(found.changed()[0].second, 1);
+  }
+}
 
 // The rank with all messages changed is an end of all links that are named.
 TEST(LinkDigests, NameAllLinksOfARank) {

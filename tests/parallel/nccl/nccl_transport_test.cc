@@ -66,6 +66,22 @@ INSTANTIATE_TEST_SUITE_P(All, LaneReductionOverNccl,
                          testing::Values(Shape(1, 5), Shape(2, 2), Shape(2, 5), Shape(3, 8), Shape(4, 4),
                                          Shape(4, 5)));
 
+// Both stages of neighbouring buckets in one exchange, and apart (LaneExchange), in shared places.
+TEST(NcclTransport, CarriesSumsOfLaneBlocks) {
+  for (const int ranks : {4, 5}) {
+    run_nccl_ranks(ranks, [ranks](NcclRank& rank) -> Result<void> {
+      rank.library.slow_launch(rank.control->rank() % 2);
+      HF_TRY_VOID(rank.connect());
+      std::vector<int> hosts = {0, 0, 0, 1, 1};
+      if (ranks == 4) hosts = {0, 0, 1, 1};
+      HF_TRY_VOID(test::check_lane_reduction(*rank.transport, patient(),
+                                             {.lanes = 10, .block = 2, .gradient_slots = 2, .hosts = hosts}));
+      rank.expect_clean_end();
+      return {};
+    });
+  }
+}
+
 // More buckets than exchanges are open at once.
 TEST(NcclTransport, GatherTakesMoreExchangesThanSlots) {
   run_nccl_ranks(3, [](NcclRank& rank) -> Result<void> {
