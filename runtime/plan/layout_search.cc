@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <numeric>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -186,6 +187,14 @@ std::vector<Setting> layout_settings(const LayoutPlan& plan) {
     settings.push_back({"parallel.pipeline_chunks", std::to_string(parallel.pipeline_chunks)});
   settings.push_back({"training.recompute", quoted(plan.config.training.recompute)});
   return settings;
+}
+
+std::int64_t best_lane_block(const LayoutPlan& plan, const PlannedMachine& machine) {
+  const int copy = plan.shape.pipeline * plan.shape.tensor;
+  int on_host = 1;
+  while (on_host < plan.shape.data && machine.same_host(0, on_host * copy)) ++on_host;
+  if (on_host == plan.shape.data) return 1;
+  return std::gcd(std::gcd(on_host, plan.shape.data), plan.config.parallel.lanes);
 }
 
 LayoutSearch search_layouts(Env& env, const Config& config, int ranks, const PlannedMachine& machine,

@@ -26,6 +26,11 @@ struct Setting {
 // Returns the keys in which the layout of a plan differs from the defaults, and recompute.
 std::vector<Setting> layout_settings(const LayoutPlan& plan);
 
+// Returns the parallel.lane_block that sums the most lanes inside hosts in the layout of a plan: the data-parallel ranks
+// that share a host, as far as they divide the lanes and all such ranks; 1: blocks save nothing. It decides bits, so it is
+// for a run that begins.
+std::int64_t best_lane_block(const LayoutPlan& plan, const PlannedMachine& machine);
+
 struct LayoutSearch {
   // Layouts that fit, the fastest first; without prices those with the least FLOP and bubble in a row. Among
   // equal times the one that receives the fewest bytes comes first.

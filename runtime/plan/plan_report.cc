@@ -400,6 +400,17 @@ std::string why_text(const LayoutSearch& search) {
   return text + "\n";
 }
 
+// Returns a line that proposes a lane block, or nothing where the one of the config is the best.
+std::string lane_block_text(const LayoutPlan& plan, const PlannedMachine& machine) {
+  const std::int64_t best = best_lane_block(plan, machine), given = plan.config.parallel.lane_block;
+  if (best == 1 || best == given) return {};
+  return fmt::format(
+      "\nfor a run that begins, add --parallel.lane_block={} (now {}; it decides bits): gradients of {} "
+      "ranks of a host are "
+      "added before they leave it",
+      best, given, best);
+}
+
 std::string counts_text(const LayoutSearch& search) {
   return fmt::format(
       "{} candidates: {} seen not to fit, {} priced, {} left alone; memory of {} ranks counted, ops of {} "
@@ -437,6 +448,7 @@ std::string search_text(const LayoutSearch& search, int ranks, const PlannedMach
   for (const Setting& setting : layout_settings(search.plans.front())) {
     text += fmt::format(" --{}={}", setting.key, setting.value);
   }
+  text += lane_block_text(search.plans.front(), machine);
   if (machine.prices != nullptr) text += fmt::format("\ntimes are from {}", machine.prices->description());
   return text + "\n";
 }
@@ -446,6 +458,7 @@ Json search_json(const LayoutSearch& search, const PlannedMachine& machine) {
   for (const LayoutPlan& plan : search.plans) {
     Json layout = layout_json(plan, machine);
     layout["settings"] = settings_json(layout_settings(plan));
+    layout["best_lane_block"] = best_lane_block(plan, machine);
     layouts.push_back(layout);
   }
   return {{"tried", search.tried},

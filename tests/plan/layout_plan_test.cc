@@ -304,6 +304,22 @@ TEST(LayoutSearch, A8bModelOn1024RanksIsCountedNotAllocated) {
   }
 }
 
+TEST(LayoutSearch, ProposesLaneBlocksOfTheReplicasOfAHost) {
+  const auto best = [](MeshShape shape, int lanes, int on_host) {
+    LayoutPlan plan{.config = {}, .shape = shape, .ranks = {}, .time = {}};
+    plan.config.parallel.lanes = lanes;
+    return best_lane_block(plan, {.ranks_per_host = on_host});
+  };
+  EXPECT_EQ(best({.data = 64}, 64, 8), 8);
+  EXPECT_EQ(best({.data = 64}, 128, 8), 8);
+  EXPECT_EQ(best({.data = 32, .tensor = 2}, 32, 8), 4);
+  EXPECT_EQ(best({.data = 16, .pipeline = 2, .tensor = 4}, 16, 8), 1) << "one replica on a host";
+  EXPECT_EQ(best({.data = 8}, 8, 8), 1) << "one host";
+  EXPECT_EQ(best({.data = 8}, 8, 0), 1);
+  EXPECT_EQ(best({.data = 12}, 12, 8), 4) << "the second host is half full";
+  EXPECT_EQ(best({.data = 64}, 68, 8), 4);
+}
+
 TEST(LayoutSearch, TellsHowFarItIs) {
   int reported = 0, tried = 0;
   const Config config = resolved(small_config());

@@ -89,19 +89,27 @@ def ring_s(machine, ranks, bytes_, stride=1):
     return machine.base_s + hops + bytes_ * (ranks - 1) / ranks / bandwidth
 
 
-def exchange_s(machine, ranks, bytes_, stride=1, block=None):
+def exchange_s(machine, ranks, bytes_, stride=1):
     """What the lanes use: every rank sends every owner its part, and owners add in lane order. Independent messages, so
-    no chain of hops, but ranks - 1 of them. `block`: lanes are summed inside blocks of so many neighbours first."""
+    no chain of hops, but ranks - 1 of them."""
     if ranks == 1:
         return 0.0
-    if block and block < ranks:
-        inner = exchange_s(machine, block, bytes_, stride)
-        return inner + exchange_s(machine, ranks // block, bytes_ / block, stride * block)
     per_host = max(1, min(ranks, machine.gpus_per_host // stride))
     inside = (per_host - 1) / ranks * bytes_ / machine.nvlink_bandwidth
     outside = (ranks - per_host) / ranks * bytes_ / machine.network_bandwidth
     hop = machine.hop_nvlink_s if ranks == per_host else machine.hop_network_s
     return machine.base_s + hop + (ranks - 1) * machine.message_s + max(inside, outside)
+
+
+def blocks_s(machine, ranks, bytes_, buckets, block):
+    """The same with parallel.lane_block: lanes are summed inside hosts, in blocks of so many neighbours, and the sums of one
+    bucket travel between hosts in the exchange in which the next one travels inside them
+    (parallel/data/lane_exchange.h). The first has nothing beside it inside, and the last nothing between."""
+    if ranks <= block:
+        return buckets * exchange_s(machine, ranks, bytes_)
+    inside = exchange_s(machine, block, bytes_)
+    between = exchange_s(machine, ranks // block, bytes_ / block, block)
+    return inside + (buckets - 1) * max(inside, between) + between
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ import re
 from dataclasses import replace
 from math import log2
 
-from cost import H100, Layout, exchange_s, memory_bytes, ring_s, step
+from cost import H100, Layout, blocks_s, exchange_s, memory_bytes, ring_s, step
 from failures import HOUR_S, IN_PLACE, RESTART_EVERYTHING, mean_time_to_failure_s
 from published import GPT_175B, LLAMA_405B, LLAMA_70B, LLAMA_8B, all_rows, llama3_efficiency
 
@@ -88,7 +88,7 @@ def lane_table():
     rows = []
     for data in DATA_DEGREES:
         ways = [buckets * ring_s(H100, data, bucket_bytes), buckets * exchange_s(H100, data, bucket_bytes),
-                buckets * exchange_s(H100, data, bucket_bytes, block=8)]
+                blocks_s(H100, data, bucket_bytes, buckets, block=8)]
         rows.append((f"{data:,}", f"{bucket_bytes / data / 1e3:,.0f}", *(f"{1e3 * seconds:,.0f}" for seconds in ways),
                      f"{1e3 * backward:,.0f}"))
     return table(["data-parallel ranks", "KB per message, flat", "flat ring, ms", "lanes, flat, ms", "lanes in blocks of 8, ms",
