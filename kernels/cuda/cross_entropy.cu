@@ -18,8 +18,10 @@ namespace {
 
 constexpr int threads_max = 1024;
 
-// Largest row that is kept: 50,688 bf16 logits. Every GPU since sm_80 gives a block that much, and those for
-// data centers give it to two blocks of a multiprocessor at once, which is as many as their threads allow.
+// Largest row that is kept: 50,688 bf16 logits. Every GPU since sm_80 gives a block that much. One of sm_90 or
+// sm_100 (228 KiB of a multiprocessor) gives it to two blocks at once, as many as their threads allow; on sm_80
+// (164 KiB) and sm_89 (100 KiB) a row of more than 81 or 49 KiB leaves room for one block only. Whether it is
+// still faster there has not been measured; the bits are the same.
 constexpr std::size_t kept_row_bytes_max = 99 << 10;
 
 // Returns the value that exponents are taken relative to: it avoids infinity minus infinity where all values
