@@ -36,7 +36,7 @@ struct Sizes : KeyPass<head_size, 4096 / head_size> {
   static_assert(bytes <= 97 << 10, "more than a block of every GPU may have (compute capability 8.6, 8.9)");
 };
 
-// What blocks leave for each other in the workspace: a part of the sums is 32 queries x 32 columns.
+// Holds what blocks leave for each other in the workspace: a part of the sums is 32 queries x 32 columns.
 struct QuerySums {
   float4* sums;        // (batch, heads, steps of 32 queries, parts of columns, packs, lanes)
   unsigned* counters;  // (batch, heads, steps, parts), of tiles of keys whose products were added

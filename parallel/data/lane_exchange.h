@@ -10,7 +10,7 @@
 //   inside     the ranks of a block send each other their lane's part of what the other sums
 //   to_owners  sums of blocks, and lanes of other blocks, go to the owners
 //
-// What the owner adds up, and so every bit, is the same either way (LaneSum). The second stage of a bucket comes with
+// The owner adds up the same either way (LaneSum), so every bit is the same. The second stage of a bucket comes with
 // the first one of the next bucket, so that links inside hosts and between them are busy at the same time. They share
 // an exchange where no two ranks then have two messages for each other, which is so where each rank of a block sums
 // what it owns itself: where blocks divide the degree. Else each stage has an exchange of its own.

@@ -200,7 +200,7 @@ TEST_F(MomentsTest, OfTheOtherTypeAreConvertedOnResume) {
     expect_done({.run = name("ram"), .ranks = 3, .overrides = model(to, {"checkpoint.keep=9"})});
     EXPECT_EQ(events(name("ram"), "start").back()["resumed_from"], "ram");
     EXPECT_EQ(digest(name("ram")), expected);
-    // What was read was saved before the first step.
+    // The converted state was saved before the first step.
     const State before = state_of(checkpoint_of_step_8(first)),
                 after = state_of(checkpoint_of_step_8(name("ram")));
     const DType type = std::strcmp(to, "bf16") == 0 ? DType::bf16 : DType::fp32;

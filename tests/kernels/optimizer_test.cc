@@ -66,7 +66,7 @@ class AdamWUpdate {
             .rounding_key = rounding_key};
   }
   static constexpr std::uint64_t rounding_key = 0x123456789abcdef0U;
-  // Of a piece.
+  // Returns the number of the first block of a piece.
   static std::uint64_t rounding_block(std::size_t piece) { return mix64(piece, 0); }
 
  private:

@@ -58,7 +58,7 @@ TEST(StochasticRounding, KeepsWhatIsNoFiniteNumber) {
   }
 }
 
-// Of the lower and the upper half of the bits of so many elements, the shares that are below a threshold.
+// Counts, for the lower and the upper half of the bits of so many elements, the shares below a threshold.
 class Draws {
  public:
   static constexpr int blocks = 64;

@@ -91,7 +91,7 @@ inline std::vector<float> block_sum(const BucketPlan& plan, int step, int lane_c
   return sum;
 }
 
-// What a run's lanes and their sum look like.
+// Describes a run's lanes and their sum.
 struct LaneShape {
   int lanes = 1;
   int block = 1;

@@ -26,7 +26,7 @@ struct Pinned {
   PinnedTransport transport;
 };
 
-// Of a run with a lane for each rank.
+// Returns the exchange of a run with a lane for each rank.
 LaneExchange exchange_of(const BucketPlan& plan, int rank) {
   return {plan, LaneSchedule(plan.ranks(), plan.ranks()), rank};
 }
