@@ -27,8 +27,9 @@ namespace holdfast::parallel {
 
 class LaneSum {
  public:
-  // Reserves the receive staging (of D > 1), the accumulator (of several waves), that of lane blocks (where they
-  // straddle waves), the sums of squares and, if `makes_digests`, the digests in `plan`; `buckets` and `device` outlive this object. Nothing is allocated later.
+  // Reserves the receive staging (of D > 1), the accumulator (of several waves), that of lane blocks (where
+  // they straddle waves), the sums of squares and, if `makes_digests`, the digests in `plan`. `buckets`,
+  // `exchange` and `device` outlive this object. Nothing is allocated later.
   LaneSum(const BucketPlan& buckets, const LaneExchange& exchange, Device& device, MemoryPlan& plan,
           bool makes_digests);
   // Binds the memory. It is called once; `gradients` is the flat gradient buffer of this rank's lanes.
@@ -80,13 +81,10 @@ class LaneSum {
   std::vector<int> tied_;                       // by bucket: the one that is added to it, or -1
   int first_source_;                            // rank that sends the first part of the step
   std::vector<std::uint64_t> staging_offsets_;  // [source * buckets + bucket], elements
-  std::vector<std::uint64_t>
-      block_offsets_;  // [member of its block but this rank * buckets + bucket], elements
-  std::vector<float*>
-      sums_;  // by bucket: location of the sum of the first block's lanes and the blocks so far
-  std::vector<float*> block_sums_;  // by bucket: location of the sum of a later block's lanes so far
-  std::vector<float*>
-      sums_for_others_;  // by bucket: location of the sum so far of the block that is summed for others
+  std::vector<std::uint64_t> block_offsets_;    // [other member of its block * buckets + bucket], elements
+  // By bucket, the location of a sum so far: of the first block's lanes and the blocks after it; of a later
+  // block's lanes; of the block that this rank sums for other owners.
+  std::vector<float*> sums_, block_sums_, sums_for_others_;
   MemoryPlan::Slot staging_slot_, accumulator_slot_, square_sums_slot_;
   std::optional<MemoryPlan::Slot> block_accumulator_slot_, digests_slot_;
   float* gradients_ = nullptr;
