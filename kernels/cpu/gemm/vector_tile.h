@@ -1,7 +1,8 @@
 // The tile of a matrix product that vector instructions compute: rows x columns sums in registers.
 //
 // Bits: an output element is the chain fma(a[d], b[d], sum) over the depth of one chunk, from zero; the
-// chunks are added to the bias in order, and the residual last. Which tile, thread or instruction set computed it cannot change it.
+// chunks are added to the bias in order, and the residual last. Which tile, thread or instruction set computed
+// it cannot change it.
 #pragma once
 
 #include "kernels/cpu/gemm/panels.h"
@@ -107,20 +108,24 @@ struct VectorTile {
       b += columns;
     }
     if (output.rows == rows && output.columns == used * lanes) {
+      // One test for the tile, and strides in registers: beside a short chain of sums, tests show for each vector.
+      const auto for_vectors = [&](std::int64_t stride, const auto& visit) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-      for (int row = 0; row < rows; ++row) {
+        for (int row = 0; row < rows; ++row) {
 #pragma GCC unroll 3
-        for (int v = 0; v < used; ++v) {
-          NativeF32 value = sums[row][v];
-          if (output.base != nullptr) {
-            value = native_load(output.base + row * output.base_stride + v * lanes) + value;
-          }
-          if (output.residual != nullptr) {
-            value = value + native_load(output.residual + row * output.c_stride + v * lanes);
-          }
-          native_store(output.c + row * output.c_stride + v * lanes, value);
+          for (int v = 0; v < used; ++v) visit(sums[row][v], row * stride + v * lanes);
         }
+      };
+      if (const float* const base = output.base; base != nullptr) {
+        for_vectors(output.base_stride,
+                    [base](NativeF32& sum, std::int64_t i) { sum = native_load(base + i) + sum; });
       }
+      if (const C* const residual = output.residual; residual != nullptr) {
+        for_vectors(output.c_stride,
+                    [residual](NativeF32& sum, std::int64_t i) { sum = sum + native_load(residual + i); });
+      }
+      for_vectors(output.c_stride,
+                  [c = output.c](NativeF32 sum, std::int64_t i) { native_store(c + i, sum); });
     } else {
       alignas(64) float memory[rows * columns];
 #pragma GCC unroll 8
