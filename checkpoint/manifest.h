@@ -59,6 +59,12 @@ struct Manifest {
   std::vector<ShardFile> shards;
 };
 
+// Returns the text of Manifest::values with this key; empty where there is none.
+inline std::string value_of(const Manifest& manifest, const std::string& key) {
+  const auto found = manifest.values.find(key);
+  return found == manifest.values.end() ? std::string() : found->second;
+}
+
 inline ParentCheckpoint state_of(const Manifest& manifest) {
   return {.generation = manifest.generation, .step = manifest.step};
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <optional>
 #include <span>
 #include <utility>
@@ -21,10 +22,14 @@ constexpr std::uint64_t workspace_limit_bytes = std::uint64_t{32} << 20;
 constexpr std::uint32_t address_alignment_bytes = 16;
 
 // Number of algorithms that are requested from the heuristic, the best first.
-constexpr int candidates_max = 8;
+constexpr int answers_max = 8;
 
 cudaDataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+cublasComputeType_t compute_of(DType dtype) {
+  return dtype == DType::fp32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
 }
 
 // Returns the alignment of the rows of a matrix that begins at that alignment.
@@ -59,22 +64,70 @@ cublasStatus_t set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_
   return cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value));
 }
 
+// What an algorithm is made of, in the words of a plan.
+struct Attribute {
+  std::string_view word;
+  cublasLtMatmulAlgoConfigAttributes_t id;
+  std::size_t bytes;
+};
+constexpr std::array attributes = {Attribute{"algorithm", CUBLASLT_ALGO_CONFIG_ID, 4},
+                                   Attribute{"tile", CUBLASLT_ALGO_CONFIG_TILE_ID, 4},
+                                   Attribute{"stages", CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+                                   Attribute{"splits", CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+                                   Attribute{"reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4},
+                                   Attribute{"swizzle", CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4},
+                                   Attribute{"custom", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},
+                                   Attribute{"inner", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},
+                                   Attribute{"cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2}};
+using AttributeValues = std::array<std::uint32_t, attributes.size()>;
+constexpr std::size_t index_of_splits = 3, index_of_reduction = 4;
+
 // Returns nothing when the library does not tell.
-template <typename T>
-std::optional<T> read(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
-  T value = 0;
+std::optional<std::uint32_t> read(const cublasLtMatmulAlgo_t& algorithm, const Attribute& attribute) {
+  std::uint32_t value = 0;  // of which the library writes the lower bytes
   std::size_t written = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written);
-  if (status != CUBLAS_STATUS_SUCCESS || written != sizeof(value)) return {};
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute.id, &value, attribute.bytes, &written);
+  if (status != CUBLAS_STATUS_SUCCESS || written != attribute.bytes) return {};
   return value;
 }
 
 // Returns whether parts of a sum, if there are any, are known to be added in order.
 bool has_ordered_sums(const cublasLtMatmulAlgo_t& algorithm) {
-  const auto scheme = read<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+  const auto scheme = read(algorithm, attributes[index_of_reduction]);
   return scheme == std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE} ||
          scheme == std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE};
+}
+
+std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::vector<std::string> words;
+  for (const Attribute& each : attributes) {
+    const std::optional<std::uint32_t> value = read(algorithm, each);
+    words.push_back(fmt::format("{} {}", each.word, value.has_value() ? fmt::to_string(*value) : "?"));
+  }
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::string text_of(const AttributeValues& values) {
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < attributes.size(); ++i)
+    words.push_back(fmt::format("{} {}", attributes[i].word, values[i]));
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+// Reads text_of(); nothing when a value is not known or a word another.
+std::optional<AttributeValues> values_in(std::string_view text) {
+  AttributeValues values = {};
+  for (std::size_t i = 0; i < attributes.size(); ++i) {
+    const std::string_view word = attributes[i].word;
+    if (!text.starts_with(word) || text.size() <= word.size() + 1) return {};
+    text.remove_prefix(word.size() + 1);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), values[i]);
+    if (error != std::errc{}) return {};
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    if (text.starts_with(' ')) text.remove_prefix(1);
+  }
+  return text.empty() ? std::optional(values) : std::nullopt;
 }
 
 }  // namespace
@@ -93,8 +146,7 @@ std::string matmul_library() {
 // it is a sum over microbatches.
 Product::Operation Product::operation_of(const ProductShape& shape) {
   cublasLtMatmulDesc_t made = nullptr;
-  const auto compute = shape.dtype == DType::fp32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
-  if (!accepted(cublasLtMatmulDescCreate(&made, compute, CUDA_R_32F), "a product")) return {};
+  if (!accepted(cublasLtMatmulDescCreate(&made, compute_of(shape.dtype), CUDA_R_32F), "a product")) return {};
   Operation operation(made);
   const auto set_attribute = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
     accepted(set(made, attribute, value), "an attribute of a product");
@@ -127,8 +179,10 @@ bool Product::accepted(cublasStatus_t status, const char* what) {
   return false;
 }
 
-Product::Product(cublasLtHandle_t library, const ProductShape& shape)
-    : operation_(operation_of(shape)),
+Product::Product(cublasLtHandle_t library, const ProductShape& shape, std::string_view preferred)
+    : dtype_(shape.dtype),
+      dtype_c_(shape.dtype_c),
+      operation_(operation_of(shape)),
       a_(layout_of(shape.transpose_a ? shape.k : shape.m, shape.transpose_a ? shape.m : shape.k, shape.lda,
                    shape.dtype)),
       b_(layout_of(shape.transpose_b ? shape.n : shape.k, shape.transpose_b ? shape.k : shape.n, shape.ldb,
@@ -137,11 +191,11 @@ Product::Product(cublasLtHandle_t library, const ProductShape& shape)
       alignment_a_bytes_(row_alignment_bytes(shape.lda, shape.dtype)),
       alignment_b_bytes_(row_alignment_bytes(shape.ldb, shape.dtype)),
       alignment_c_bytes_(row_alignment_bytes(shape.ldc, shape.dtype_c)) {
-  if (found()) choose(library);
+  if (found() && !take(library, preferred)) choose(library);
 }
 
 // The library's A is our B.
-void Product::choose(cublasLtHandle_t library) {
+std::vector<cublasLtMatmulHeuristicResult_t> Product::ask(cublasLtHandle_t library, int most) {
   Preference preference;
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_limit_bytes);
   // Parts of a sum, if any, are kept in fp32 and added in order.
@@ -151,23 +205,84 @@ void Product::choose(cublasLtHandle_t library) {
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_a_bytes_);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_c_bytes_);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_c_bytes_);
-  if (!accepted(preference.status, "a preference")) return;
-  std::array<cublasLtMatmulHeuristicResult_t, candidates_max> candidates = {};
+  if (!accepted(preference.status, "a preference")) return {};
+  std::vector<cublasLtMatmulHeuristicResult_t> answers(static_cast<std::size_t>(most));
   int count = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(library, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
-                                     preference.handle, candidates_max, candidates.data(), &count);
-  why_not_ = "cuBLASLt has no algorithm for it";
-  if (status != CUBLAS_STATUS_SUCCESS) return;
-  for (const cublasLtMatmulHeuristicResult_t& candidate :
-       std::span(candidates).first(static_cast<std::size_t>(std::clamp(count, 0, candidates_max)))) {
-    if (candidate.state != CUBLAS_STATUS_SUCCESS || candidate.workspaceSize > workspace_limit_bytes) continue;
-    why_not_ = "cuBLASLt adds parts of its sums in an order that is not known";
-    if (!has_ordered_sums(candidate.algo)) continue;
-    choice_ = candidate;
-    why_not_.clear();
-    return;
+                                     preference.handle, most, answers.data(), &count);
+  answers.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<std::size_t>(std::clamp(count, 0, most)) : 0);
+  std::erase_if(answers, [](const cublasLtMatmulHeuristicResult_t& answer) {
+    return answer.state != CUBLAS_STATUS_SUCCESS || answer.workspaceSize > workspace_limit_bytes;
+  });
+  why_not_ = answers.empty() ? "cuBLASLt has no algorithm for it"
+                             : "cuBLASLt adds parts of its sums in an order that is not known";
+  std::erase_if(answers,
+                [](const cublasLtMatmulHeuristicResult_t& answer) { return !has_ordered_sums(answer.algo); });
+  if (!answers.empty()) why_not_.clear();
+  return answers;
+}
+
+void Product::choose(cublasLtHandle_t library) {
+  const std::vector<cublasLtMatmulHeuristicResult_t> answers = ask(library, answers_max);
+  if (!answers.empty()) choice_ = answers.front();
+}
+
+// Addresses are aligned as they were for the heuristic, whose answer the text was once.
+bool Product::take(cublasLtHandle_t library, std::string_view text) {
+  if (text == "none") {
+    why_not_ = "the plan that the run goes by has no algorithm for it";
+    return true;
   }
+  const std::optional<AttributeValues> values = values_in(text);
+  if (!values.has_value()) return false;
+  const auto compute = compute_of(dtype_);
+  const cudaDataType_t type = type_of(dtype_), type_c = type_of(dtype_c_);
+  cublasLtMatmulHeuristicResult_t made = {};
+  if (cublasLtMatmulAlgoInit(library, compute, CUDA_R_32F, type, type, type_c, type_c,
+                             static_cast<int>(values->front()), &made.algo) != CUBLAS_STATUS_SUCCESS)
+    return false;
+  for (std::size_t i = 1; i < attributes.size(); ++i) {
+    const std::uint32_t& value = (*values)[i];
+    // An algorithm refuses an attribute that it does not have, and reports that as zero.
+    if (read(made.algo, attributes[i]) == value) continue;
+    if (cublasLtMatmulAlgoConfigSetAttribute(&made.algo, attributes[i].id, &value, attributes[i].bytes) !=
+        CUBLAS_STATUS_SUCCESS)
+      return false;
+  }
+  cublasLtMatmulHeuristicResult_t checked = {};
+  if (cublasLtMatmulAlgoCheck(library, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &made.algo,
+                              &checked) != CUBLAS_STATUS_SUCCESS ||
+      checked.workspaceSize > workspace_limit_bytes || !has_ordered_sums(made.algo))
+    return false;
+  made.workspaceSize = checked.workspaceSize;
+  choice_ = made;
+  return true;
+}
+
+std::vector<std::string> Product::alternatives(cublasLtHandle_t library) {
+  constexpr int most = 32;
+  constexpr std::array splits = {2, 3, 4, 6, 8, 12, 16};
+  if (!found()) return {};
+  const cublasLtMatmulHeuristicResult_t chosen = choice_;
+  std::vector<std::string> texts = {algorithm()};
+  const auto add = [&] {
+    if (std::ranges::find(texts, algorithm()) == texts.end()) texts.push_back(algorithm());
+  };
+  for (const cublasLtMatmulHeuristicResult_t& answer : ask(library, most)) {
+    choice_ = answer;
+    add();
+    std::optional<AttributeValues> values = values_in(algorithm());
+    if (!values.has_value()) continue;
+    for (const int parts : splits) {
+      (*values)[index_of_splits] = static_cast<std::uint32_t>(parts);
+      (*values)[index_of_reduction] = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+      if (take(library, text_of(*values))) add();
+    }
+  }
+  choice_ = chosen;
+  why_not_.clear();
+  return texts;
 }
 
 bool Product::takes(const Matmul& op) const {
@@ -189,30 +304,8 @@ cublasStatus_t Product::run(cublasLtHandle_t library, const Matmul& op, std::byt
                         c_.get(), op.c, c_.get(), &choice_.algo, workspace, choice_.workspaceSize, stream);
 }
 
-namespace {
-
-template <typename T>
-std::string number(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
-  const std::optional<T> value = read<T>(algorithm, attribute);
-  return value.has_value() ? fmt::format("{}", *value) : "?";
-}
-
-}  // namespace
-
 std::string Product::algorithm() const {
-  if (!found()) return "none";
-  const auto word = [&](cublasLtMatmulAlgoConfigAttributes_t attribute) {
-    return number<std::uint32_t>(choice_.algo, attribute);
-  };
-  const auto short_word = [&](cublasLtMatmulAlgoConfigAttributes_t attribute) {
-    return number<std::uint16_t>(choice_.algo, attribute);
-  };
-  return fmt::format(
-      "algorithm {} tile {} stages {} splits {} reduction {} swizzle {} custom {} inner {} cluster {}",
-      word(CUBLASLT_ALGO_CONFIG_ID), word(CUBLASLT_ALGO_CONFIG_TILE_ID), word(CUBLASLT_ALGO_CONFIG_STAGES_ID),
-      word(CUBLASLT_ALGO_CONFIG_SPLITK_NUM), word(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
-      word(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING), word(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
-      short_word(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID), short_word(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
+  return found() ? text_of(choice_.algo) : "none";
 }
 
 Result<std::unique_ptr<MatmulCache>> MatmulCache::make() {
@@ -232,7 +325,10 @@ MatmulCache::~MatmulCache() {
 }
 
 const Product& MatmulCache::product(const ProductShape& shape) {
-  return products_.try_emplace(shape, library_, shape).first->second;
+  if (const auto found = products_.find(shape); found != products_.end()) return found->second;
+  const auto preferred = preferred_.find(plan_shape(shape));
+  return products_.try_emplace(shape, library_, shape, preferred == preferred_.end() ? "" : preferred->second)
+      .first->second;
 }
 
 const Product* MatmulCache::find(const ProductShape& shape) const {
@@ -240,14 +336,14 @@ const Product* MatmulCache::find(const ProductShape& shape) const {
   return found == products_.end() ? nullptr : &found->second;
 }
 
+void MatmulCache::prefer(const ProductAlgorithms& plan) {
+  preferred_.insert(plan.begin(), plan.end());
+}
+
 std::string MatmulCache::description() const {
   std::vector<std::string> lines;
-  for (const auto& [s, product] : products_) {
-    lines.push_back(fmt::format("m {} n {} k {} lda {} ldb {} ldc {} {}{}{}{} {} -> {}: {}", s.m, s.n, s.k,
-                                s.lda, s.ldb, s.ldc, s.transpose_a ? "T" : "N", s.transpose_b ? "T" : "N",
-                                s.accumulate ? " accumulate" : "", s.bias ? " bias" : "", name_of(s.dtype),
-                                name_of(s.dtype_c), product.algorithm()));
-  }
+  for (const auto& [shape, product] : products_)
+    lines.push_back(plan_shape(shape) + ": " + product.algorithm());
   std::ranges::sort(lines);
   return fmt::format("{}", fmt::join(lines, "\n"));
 }

@@ -1,5 +1,7 @@
 // Caches cuBLASLt's matrix products by shape. The algorithm of a call is chosen once, when the call is
-// planned, by a rule that uses the shape alone: the first of the eight best answers of the library's
+// planned. A plan that prefer() was given comes first: an algorithm that it has for the shape is taken wherever this
+// library and this GPU have it, too, so that a run keeps its bits when it moves to another GPU of its kind. Else a
+// rule chooses, which uses the shape alone: the first of the eight best answers of the library's
 // heuristic, for a fixed limit of workspace and the alignment that the leading dimensions allow, that does
 // not split sums and add them in the order in which blocks arrive (CUBLASLT_REDUCTION_SCHEME_INPLACE). A
 // library that is newer than this file may refuse a query or give an unknown answer: such a product is
@@ -14,8 +16,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <vector>
 
+#include "kernels/product_plan.h"
 #include "kernels/product_shape.h"
 #include "runtime/core/result.h"
 
@@ -28,8 +33,9 @@ std::string matmul_library();
 // One product as the library describes it, with the algorithm chosen for it.
 class Product {
  public:
-  // Queries the heuristic. m, n and k are positive.
-  Product(cublasLtHandle_t library, const ProductShape& shape);
+  // Takes the algorithm with the text `preferred` (algorithm()), or queries the heuristic where there is no such one.
+  // m, n and k are positive.
+  Product(cublasLtHandle_t library, const ProductShape& shape, std::string_view preferred = {});
 
   // Returns false when the library has no algorithm for this shape whose sums have a known order.
   bool found() const { return why_not_.empty(); }
@@ -45,6 +51,9 @@ class Product {
   // Returns a text such as "algorithm 66 tile 20 stages 36 splits 1 reduction 0 swizzle 0 custom 0 inner 0
   // cluster 2"; "?" stands for an attribute that the library does not report.
   std::string algorithm() const;
+  // Returns the texts of all algorithms to try beside the chosen one, which is the first: what the heuristic names,
+  // and each of it with its sums in parts.
+  std::vector<std::string> alternatives(cublasLtHandle_t library);
 
  private:
   template <auto destroy>
@@ -55,10 +64,15 @@ class Product {
   using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<cublasLtMatrixLayoutDestroy>>;
   Operation operation_of(const ProductShape& shape);
   Layout layout_of(std::int64_t rows, std::int64_t row_length, std::int64_t leading, DType dtype);
+  // Returns the answers of the heuristic that may be used, the best first; else notes why there are none.
+  std::vector<cublasLtMatmulHeuristicResult_t> ask(cublasLtHandle_t library, int most);
   void choose(cublasLtHandle_t library);
+  // Returns false where this library has no such algorithm for the product.
+  bool take(cublasLtHandle_t library, std::string_view text);
   // Notes the first refusal of the library as the reason why there is no algorithm; false when it is one.
   bool accepted(cublasStatus_t status, const char* what);
 
+  DType dtype_, dtype_c_;
   std::string why_not_;
   Operation operation_;
   Layout a_, b_, c_;
@@ -74,8 +88,14 @@ class MatmulCache {
   MatmulCache(const MatmulCache&) = delete;
   MatmulCache& operator=(const MatmulCache&) = delete;
 
+  // Gives algorithms for products that are made from now on; what an earlier call gave for a shape stays.
+  void prefer(const ProductAlgorithms& plan);
   // Returns the product of a shape, made at the first request; it lives as long as the cache.
   const Product& product(const ProductShape& shape);
+  // Returns Product::alternatives() of a shape.
+  std::vector<std::string> algorithms_for(const ProductShape& shape) const {
+    return Product(library_, shape).alternatives(library_);
+  }
   // Returns null when the product was not made.
   const Product* find(const ProductShape& shape) const;
   cublasLtHandle_t library() const { return library_; }
@@ -87,6 +107,7 @@ class MatmulCache {
   explicit MatmulCache(cublasLtHandle_t library) : library_(library) {}
 
   cublasLtHandle_t library_;
+  ProductAlgorithms preferred_;
   std::unordered_map<ProductShape, Product, ProductShapeHash> products_;
 };
 

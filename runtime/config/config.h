@@ -181,6 +181,7 @@ struct KernelsConfig {
 
   std::string isa = "auto";                           // limit for kernels: "portable", "avx2", "avx512", ...
   std::array<std::string, op_count> implementations;  // by OpId; "auto" = the best of the registry
+  std::string plan;                                   // file (kernels/product_plan.h); empty = none
 };
 
 struct TraceConfig {

@@ -463,10 +463,16 @@ std::vector<Option> interval_options() {
       "best for the processor"),
 
 std::vector<Option> kernel_options() {
-  return {choice("kernels.isa", HF_FIELD(kernels.isa),
-                 {"auto", "portable", "avx2", "avx512", "avx512_bf16", "amx"}, kNumeric,
-                 "The most of the processor that kernels and oneDNN may use; auto = all that it has"),
-          HF_OPS(HF_KERNEL_OPTION)};
+  return {
+      choice("kernels.isa", HF_FIELD(kernels.isa),
+             {"auto", "portable", "avx2", "avx512", "avx512_bf16", "amx"}, kNumeric,
+             "The most of the processor that kernels and oneDNN may use; auto = all that it has"),
+      text("kernels.plan", HF_FIELD(kernels.plan), kNumeric,
+           "File with algorithms of cuBLASLt for matrix products, a line each, as `holdfast bench op matmul "
+           "--device cuda --algorithms --plan FILE` writes it, or as device_plan of a start event has "
+           "them: they are taken where the GPU has them, and compute with other last bits. Empty = those "
+           "that the state was made with, else the choice of the library"),
+      HF_OPS(HF_KERNEL_OPTION)};
 }
 #undef HF_KERNEL_OPTION
 

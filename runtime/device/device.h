@@ -27,6 +27,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/op.h"
 #include "kernels/op_scope.h"
+#include "kernels/product_plan.h"
 #include "kernels/registry.h"
 #include "runtime/core/injected_fault.h"
 #include "runtime/core/memory_plan.h"
@@ -129,6 +130,12 @@ class Device {
   // Returns the choices of planning beyond the table of kernels, one a line: a library's algorithms for the
   // products of this run. For its log; empty where description() is complete.
   virtual std::string plan_description() const { return {}; }
+  // Gives algorithms for the products that are planned from now on, where the device has them; else, and on devices
+  // that choose none, they change nothing. For a product that two calls have, the first one counts.
+  virtual void prefer_plan(const ProductAlgorithms& /*plan*/) {}
+  // Returns the algorithms that could compute the product, the one that it would take by itself first; in the words
+  // of a plan. Empty where the device chooses none.
+  virtual std::vector<std::string> algorithms_for(const Matmul& /*op*/) { return {}; }
   // Returns sentences about planned ops that take a far slower path than this device has for ops of their
   // kind (a head size without a tensor-core kernel, a product that the library has no algorithm for), each
   // with the expected cost. Valid after end_planning(); empty where all are fast.

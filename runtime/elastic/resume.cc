@@ -34,8 +34,8 @@ StartPoint start_at(const OwnCheckpoint& found) {
                    .config = manifest.config,
                    .device = {},
                    .notes = found.skipped};
-  if (const auto device = manifest.values.find("device"); device != manifest.values.end())
-    start.device = device->second;
+  start.device = value_of(manifest, "device");
+  start.device_plan = value_of(manifest, "device_plan");
   return start;
 }
 

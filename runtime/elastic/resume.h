@@ -33,8 +33,9 @@ struct StartPoint {
   std::vector<SnapshotStep> passed_over = {};  // newer snapshots that are not sound
   std::string config = {};                     // config stored with the newest of them, as TOML
   std::string device = {};                     // device that the state was made on
-  std::vector<std::string> notes = {};         // for the user: damaged checkpoints that were skipped
-  std::string copy_of = {};                    // run directory that this one is a copy of
+  std::string device_plan = {};         // its plan, of the rank that wrote the manifest, where it has one
+  std::vector<std::string> notes = {};  // for the user: damaged checkpoints that were skipped
+  std::string copy_of = {};             // run directory that this one is a copy of
   // Lineage as in RUN/lineage.json. If the start begins a generation (`begins`), that one is included, so
   // that the lineage says which states count from now on; the file gets it before the first step
   // (state_loader.h).
@@ -57,6 +58,7 @@ struct StartPoint {
     visit("passed_over", self.passed_over);
     visit("config", self.config);
     visit("device", self.device);
+    visit("device_plan", self.device_plan);
     visit("notes", self.notes);
     visit("copy_of", self.copy_of);
     visit("lineage", self.lineage);

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "checkpoint/ram_tier.h"
+#include "kernels/product_plan.h"
+#include "parallel/comm/collectives.h"
 #include "parallel/comm/gather.h"
 #include "runtime/core/check.h"
 #include "runtime/elastic/join.h"
@@ -60,6 +62,21 @@ void print_start(const RunSetup& setup) {
         "bits)",
         start.device, device);
   }
+}
+
+// Says where two ranks compute one product in different ways, as GPUs of two kinds may that are alike to identity():
+// then bits depend on which rank computes what.
+Result<void> show_different_plans(const Group& group, const RunSetup& setup) {
+  if (setup.config.device == "cpu") return {};
+  HF_TRY(const std::vector<std::string> plans,
+         all_gather_text(group.active().communicator, group.waiter(), setup.device->plan_description()));
+  const PlanDifference found = difference_of_ranks(plans);
+  if (found.clause.empty() || !group.leads()) return {};
+  print_message(
+      "ranks {} and {} have GPUs of two kinds, which compute {}: the last bits of this run depend on which "
+      "rank computes what. Give a run GPUs of one kind where it shall have the same bits in every layout",
+      found.other_rank, found.rank, found.clause);
+  return {};
 }
 
 // Shows each sentence once, whichever ranks it is about, and only at the first start: ranks that come and go
@@ -397,6 +414,8 @@ Result<void> Session::build_worker() {
   const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_id()));
   HF_TRY(JoinedBuddies buddies, join_buddies(group_.active(), group_.waiter(), setup_.config, mesh));
   saves_.replicas_cross_hosts(buddies.all_cross_hosts);
+  // So a state that comes from another GPU of this kind goes on with its bits, wherever this one can.
+  setup_.device->prefer_plan(algorithms_of(setup_.start.device_plan));
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
   RankInputs rank = group_.active();
   rank.ranks_on_host = ranks_on_host;
@@ -418,6 +437,7 @@ Result<void> Session::build_worker() {
   group_.keep_from_driver(worker);
   HF_TRY_VOID(agreed);
   worker_ = std::move(worker).value();
+  HF_TRY_VOID(show_different_plans(group_, setup_));
   return show_slow_paths(group_, setup_);
 }
 

@@ -166,13 +166,14 @@ std::vector<SnapshotIdentity> identities_of(const std::vector<OfferedSnapshot>& 
   return found;
 }
 
-// The config that a snapshot was made with, as TOML, and the device.
+// The config that a snapshot was made with, as TOML, and the device with its plan.
 struct SnapshotOrigin {
-  std::string config = {}, device = {};
+  std::string config = {}, device = {}, device_plan = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("config", self.config);
     visit("device", self.device);
+    visit("device_plan", self.device_plan);
   }
 };
 
@@ -444,10 +445,13 @@ Result<bool> SourceFinder::describe_snapshot(const Digest& run, StartPoint& star
   const int reporter = static_cast<int>(first - troubles.begin());
   SnapshotOrigin mine;
   if (reporter == inputs.communicator.rank())
-    mine = {.config = set.manifest().config, .device = set.manifest().values.at("device")};
+    mine = {.config = set.manifest().config,
+            .device = set.manifest().values.at("device"),
+            .device_plan = value_of(set.manifest(), "device_plan")};
   HF_TRY(const std::vector<SnapshotOrigin> reported, gather(inputs.communicator, terms_.waiter, mine));
   start.config = reported[static_cast<std::size_t>(reporter)].config;
   start.device = reported[static_cast<std::size_t>(reporter)].device;
+  start.device_plan = reported[static_cast<std::size_t>(reporter)].device_plan;
   return true;
 }
 

@@ -7,6 +7,8 @@
 #include "checkpoint/find_checkpoint.h"
 #include "checkpoint/lineage.h"
 #include "checkpoint/ram_tier.h"
+#include "kernels/product_plan.h"
+#include "parallel/comm/collectives.h"
 #include "parallel/comm/gather.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/os/console.h"
@@ -63,13 +65,33 @@ Result<void> StateLoader::load_checkpoint() {
                        journal_.claim_check());
 }
 
+// Returns whether the device, or what it has planned, gives other bits than the one that the state was made on; all
+// ranks return the same. The start has told of another device; of another plan this tells.
+Result<bool> StateLoader::is_on_another_device() {
+  const StartPoint& start = setup_.start;
+  if (!start.device.empty() && start.device != setup_.device->identity(precision_of(setup_.config)))
+    return true;
+  if (start.device_plan.empty()) return false;
+  HF_TRY(const std::vector<std::string> differences,
+         all_gather_text(group_.active().communicator, group_.waiter(),
+                         difference_of_plans(start.device_plan, setup_.device->plan_description())));
+  const auto found = std::ranges::find_if_not(differences, &std::string::empty);
+  if (found == differences.end()) return false;
+  if (group_.leads()) {
+    print_line(
+        "resume: the state was made on another GPU of this kind, which computes {}  (numeric: the steps from "
+        "here on may differ in their last bits)",
+        *found);
+  }
+  return true;
+}
+
 Result<void> StateLoader::enter_generation() {
   HF_TRY(const ResumeChanges changes,
          compare_with_stored(group_.launched().env, setup_.start, setup_.config));
   std::string numeric = changes.numeric;
-  if (!setup_.start.device.empty() &&
-      setup_.start.device != setup_.device->identity(precision_of(setup_.config)))
-    numeric += numeric.empty() ? "device" : ", device";
+  HF_TRY(const bool on_another_device, is_on_another_device());
+  if (on_another_device) numeric += numeric.empty() ? "device" : ", device";
   GenerationChoice choice =
       choose_generation(setup_.start, worker_.state(), numeric, numeric_settings(setup_.config));
   worker_.state().generation = choice.generation;

@@ -26,6 +26,7 @@ class StateLoader {
   Result<void> load_checkpoint();
   Result<void> start_afresh();
   Result<void> restore_given_weights();
+  Result<bool> is_on_another_device();
 
   Group& group_;
   RunSetup& setup_;

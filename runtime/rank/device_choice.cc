@@ -39,6 +39,19 @@ Result<UsableGpu> usable_gpu(Env& env, const Config& config, const DevicePlace& 
   return UsableGpu{cuda.module, facts, static_cast<int>(cuda.devices.size())};
 }
 
+// Reads kernels.plan; nothing where none is given.
+Result<ProductAlgorithms> given_plan(Env& env, const Config& config) {
+  if (config.kernels.plan.empty()) return ProductAlgorithms{};
+  if (config.device == "cpu")
+    return fail(
+        ExitCode::config,
+        "kernels.plan = \"{}\" has algorithms for a GPU, and this run computes on the processor; leave it "
+        "out, or set device = \"cuda\"",
+        config.kernels.plan);
+  HF_TRY(const std::string text, env.read_text(config.kernels.plan));
+  return read_plan(text, config.kernels.plan);
+}
+
 }  // namespace
 
 // Looks for the driver of Linux, and for that of Windows in its subsystem for Linux (/dev/dxg). A user who
@@ -153,6 +166,7 @@ Result<void> check_device(Env& env, const Config& config, const Origins& origin,
   }
   resolve_device(env, resolved, place);
   const KernelRequest kernels = kernel_request(config.kernels, origin);
+  HF_TRY_VOID(outcome_of(given_plan(env, resolved)));
   if (resolved.device == "cpu") return settle_kernels(kernels);
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, resolved, place)));
   return outcome_of(gpu.module->registry().choose(target_of(gpu.facts), kernels.requests));
@@ -166,16 +180,20 @@ int threads_of_rank(Env& env, const Config& config, int ranks_on_host) {
 Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, const Origins& origin,
                                             const DeviceShare& share) {
   const KernelRequest kernels = kernel_request(config.kernels, origin);
+  HF_TRY(const ProductAlgorithms plan, given_plan(env, config));
   if (config.device == "cpu") {
     return make_cpu_device({.threads = share.threads, .isa = kernels.isa, .kernels = kernels.requests});
   }
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, config, share.place)));
-  return gpu.module->make_device(
-      {.ordinal = gpu.facts.ordinal,
-       .kernels = kernels.requests,
-       .graphs = config.training.cuda_graphs,
-       .memory_wait = {.timeout_ms = config.elastic.memory_timeout_ms,
-                       .ranks_on_gpu = (share.ranks_on_host + gpu.gpus - 1) / gpu.gpus}});
+  HF_TRY(std::unique_ptr<Device> device,
+         gpu.module->make_device(
+             {.ordinal = gpu.facts.ordinal,
+              .kernels = kernels.requests,
+              .graphs = config.training.cuda_graphs,
+              .memory_wait = {.timeout_ms = config.elastic.memory_timeout_ms,
+                              .ranks_on_gpu = (share.ranks_on_host + gpu.gpus - 1) / gpu.gpus}}));
+  device->prefer_plan(plan);
+  return device;
 }
 
 }  // namespace holdfast::rank

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <span>
 
+#include "kernels/product_plan.h"
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/gather.h"
 #include "runtime/core/units.h"
@@ -205,6 +206,7 @@ Result<void> Replay::make_worker() {
   HF_TRY(const Mesh mesh, mesh_of(config_, hosts));
   HF_TRY(transport_, join_transport(joined_, waiter(), config_, *device_));
   if (request_.checks) HF_TRY_VOID(make_checks());
+  device_->prefer_plan(algorithms_of(result_.source.device_plan));
   Result<std::unique_ptr<Worker>> worker =
       Worker::create({.rank = {joined_, *device_, config_, mesh},
                       .data = data_,
@@ -217,6 +219,9 @@ Result<void> Replay::make_worker() {
   const std::string here = device_->identity(precision_of(config_)), &there = result_.source.device;
   if (!there.empty() && there != here)
     say("the run computed on \"{}\" and this is \"{}\": other bits are to be expected", there, here);
+  const std::string other = difference_of_plans(result_.source.device_plan, device_->plan_description());
+  if (!other.empty())
+    say("the run computed on another GPU of this kind, {}: other bits are to be expected", other);
   return {};
 }
 

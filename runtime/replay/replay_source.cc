@@ -72,11 +72,6 @@ Result<ChosenConfig> choose_config(Env& env, const std::vector<StoredText>& text
   return *first;
 }
 
-std::string value_of(const Manifest& manifest, const std::string& key) {
-  const auto found = manifest.values.find(key);
-  return found == manifest.values.end() ? "" : found->second;
-}
-
 // Looks for the newest whole checkpoint that leads to the step.
 void find_state(Env& env, const Lineage& lineage, const std::vector<CheckpointCandidate>& candidates,
                 std::uint64_t step, ReplaySource& source) {
@@ -94,6 +89,7 @@ void find_state(Env& env, const Lineage& lineage, const std::vector<CheckpointCa
     source.checkpoint = each.directory;
     source.step = each.manifest->step;
     source.device = value_of(*each.manifest, "device");
+    source.device_plan = value_of(*each.manifest, "device_plan");
     return;
   }
 }

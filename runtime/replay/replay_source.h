@@ -30,7 +30,8 @@ struct ReplaySource {
   std::string checkpoint = {};        // directory; empty: the initial weights
   std::uint64_t step = 0;             // step of that state
   std::string data_fingerprint = {};  // of the data files, in hex; empty: not known
-  std::string device = {};  // device that made the checkpoint (Device::identity()); empty: not known
+  std::string device = {};       // device that made the checkpoint (Device::identity()); empty: not known
+  std::string device_plan = {};  // and what it had planned; empty: not known, or nothing
   std::vector<std::string> skipped = {};  // one sentence for each damaged checkpoint that is nearer
 
   static void visit_fields(auto& self, auto&& visit) {
@@ -41,6 +42,7 @@ struct ReplaySource {
     visit("step", self.step);
     visit("data_fingerprint", self.data_fingerprint);
     visit("device", self.device);
+    visit("device_plan", self.device_plan);
     visit("skipped", self.skipped);
   }
 };

@@ -81,7 +81,7 @@ struct StartEvent {
     visit("gemm_peak_flops", self.gemm_peak_flops, "FLOP/s", "That rate, of all ranks together");
     visit("device", self.device, "", "What computes, with its kernels");
     visit("exchange", self.exchange, "", "What moves device memory between ranks, and why");
-    visit("device_plan", self.device_plan, "", "What was measured on the device to choose by; on a GPU");
+    visit("device_plan", self.device_plan, "", "Algorithm of each matrix product, one a line; on a GPU");
     visit("kernels", self.kernels, "", "By op: name of the implementation that runs it, and why");
     visit("faults", self.faults, "", "HOLDFAST_FAULTS, by which a run is made to fail; where it is set");
   }

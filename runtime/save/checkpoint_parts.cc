@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "checkpoint/snapshot_slot.h"
+#include "kernels/product_plan.h"
 #include "parallel/comm/collectives.h"
 #include "runtime/config/document.h"
 #include "runtime/os/console.h"
@@ -35,6 +36,8 @@ Manifest make_manifest(StateView& view, const RunState& state, std::vector<Shard
   manifest.identity = config_identity(view.rank.config);
   manifest.config = record_config(view.rank.config);
   manifest.values["device"] = view.rank.device.identity(view.rank.spec.dtype);
+  std::string plan = view.rank.device.plan_description();
+  if (!plan.empty() && plan.size() <= stored_plan_bytes_max) manifest.values["device_plan"] = std::move(plan);
   manifest.shards = std::move(shards);
   return manifest;
 }

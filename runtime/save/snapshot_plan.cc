@@ -2,6 +2,7 @@
 
 #include "checkpoint/snapshot_slot.h"
 #include "checkpoint/transfer.h"
+#include "kernels/product_plan.h"
 #include "runtime/config/document.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/save_cadence.h"
@@ -67,7 +68,8 @@ std::uint64_t SnapshotPlan::bytes_at(int data_coordinate) const {
   for (const char* kind : {"moment1", "moment2"}) add(kind, rank_->config.optimizer.moment_type());
   // A step of the history of numbers takes 48 digits (verdict/numbers_history.h).
   const std::uint64_t other_manifest_bytes =
-      (64 << 10) + 64 * static_cast<std::uint64_t>(rank_->config.verdict.window_steps);
+      (64 << 10) + stored_plan_bytes_max +
+      64 * static_cast<std::uint64_t>(rank_->config.verdict.window_steps);
   return SnapshotSlot::bytes_for(pieces, 2 * record_config(rank_->config).size() + other_manifest_bytes);
 }
 

@@ -66,6 +66,7 @@ Config all_changed() {
   config.evaluation = {12, {{"c.txt", "text", 0.0}}, 9};
   config.kernels.isa = "avx2";
   config.kernels.implementations.fill("mine");
+  config.kernels.plan = "mine.plan";
   config.log = {1, 1'000'000};
   config.trace = {13, 14};
   return config;

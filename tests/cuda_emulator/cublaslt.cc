@@ -2,6 +2,7 @@
 // and do, so that tests see whether a caller's preferences were heard:
 //   1  addresses and leading dimensions of 16 bytes
 //   2  of 4 bytes; there is none for less
+//   11, 12  the same two on another GPU of the architecture (OtherGpu), which add two halves of each sum
 // each of which may split long sums of small products: in place, which comes first where it is allowed and
 // adds the parts in another order each time, or in fp32 in the workspace and in order.
 #include <cublasLt.h>
@@ -39,7 +40,20 @@ cublasStatus_t take(T& field, const void* value, std::size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// What an algorithm is; the fields of cublasLtMatmulAlgo_t.
+// GPU of the same architecture for which the library prefers other algorithms, and which may lack those that it
+// prefers elsewhere. Set by EMULATED_GPU_OTHER_ALGORITHMS = prefers or lacks.
+enum class OtherGpu { no, prefers, lacks };
+OtherGpu other_gpu() {
+  static const OtherGpu found = [] {
+    const char* const text = std::getenv("EMULATED_GPU_OTHER_ALGORITHMS");
+    if (text == nullptr) return OtherGpu::no;
+    return std::strcmp(text, "lacks") == 0 ? OtherGpu::lacks : OtherGpu::prefers;
+  }();
+  return found;
+}
+constexpr std::uint64_t first_of_other = 11;
+
+// What an algorithm is; the fields of cublasLtMatmulAlgo_t. `problem` is 0 where a caller made it.
 struct Algorithm {
   std::uint64_t id, splits, reduction, alignment_bytes, workspace_bytes, problem;
 };
@@ -146,7 +160,9 @@ void run(const Call& call) {
   const Problem& problem = call.problem;
   const std::vector<float> a = packed(call.a, problem.a, problem.operation.transpose_a == CUBLAS_OP_N);
   const std::vector<float> b = packed(call.b, problem.b, problem.operation.transpose_b == CUBLAS_OP_N);
-  const std::uint64_t size = problem.d.rows * problem.d.columns, splits = call.algorithm.splits;
+  const std::uint64_t size = problem.d.rows * problem.d.columns;
+  const bool in_halves = call.algorithm.id >= first_of_other && call.algorithm.splits == 1;
+  const std::uint64_t splits = in_halves ? 2 : call.algorithm.splits;
   const bool in_workspace = call.algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   std::vector<float> own(in_workspace ? 0 : size * splits);
   float* parts = in_workspace ? call.workspace : own.data();
@@ -154,7 +170,7 @@ void run(const Call& call) {
     multiply_part(problem, a, b, problem.depth() * s / splits, problem.depth() * (s + 1) / splits,
                   parts + s * size);
   }
-  const std::uint64_t first = in_workspace ? 0 : calls++ % splits;
+  const std::uint64_t first = in_workspace || in_halves ? 0 : calls++ % splits;
   for (std::uint64_t i = 0; i < size; ++i) {
     float sum = 0.0F;
     for (std::uint64_t s = 0; s < splits; ++s) sum += parts[(first + s) % splits * size + i];
@@ -296,7 +312,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   for (const cublasLtMatrixLayoutOpaque_t* x : {a, b, d})
     alignment = std::min(alignment, leading_alignment_bytes(*x));
   if (alignment < 4) return CUBLAS_STATUS_NOT_SUPPORTED;
-  Algorithm algorithm{.id = alignment >= 16 ? 1U : 2U,
+  const std::uint64_t id_before_first = other_gpu() == OtherGpu::no ? 0 : first_of_other - 1;
+  Algorithm algorithm{.id = id_before_first + (alignment >= 16 ? 1U : 2U),
                       .splits = 1,
                       .reduction = CUBLASLT_REDUCTION_SCHEME_NONE,
                       .alignment_bytes = alignment >= 16 ? 16U : 4U,
@@ -354,6 +371,63 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t, cublasComputeType_t, cudaDataType_t scale,
+                                      cudaDataType_t, cudaDataType_t, cudaDataType_t, cudaDataType_t, int id,
+                                      cublasLtMatmulAlgo_t* algorithm) {
+  const bool known = id == 1 || id == 2 || id == int{first_of_other} || id == int{first_of_other} + 1;
+  if (scale != CUDA_R_32F || !known) return CUBLAS_STATUS_INVALID_VALUE;
+  const Algorithm made{.id = static_cast<std::uint64_t>(id),
+                       .splits = 1,
+                       .reduction = CUBLASLT_REDUCTION_SCHEME_NONE,
+                       .alignment_bytes = id % 2 == 1 ? 16U : 4U,
+                       .workspace_bytes = 0,
+                       .problem = 0};
+  *algorithm = {};
+  std::memcpy(algorithm, &made, sizeof(made));
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// It has no attributes beside these two.
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* bytes_of_algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    const void* value, std::size_t bytes) {
+  Algorithm algorithm = algorithm_in(*bytes_of_algorithm);
+  std::uint32_t given = 0;
+  if (take(given, value, bytes) != CUBLAS_STATUS_SUCCESS) return CUBLAS_STATUS_INVALID_VALUE;
+  if (attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM) {
+    algorithm.splits = given;
+  } else if (attribute == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) {
+    algorithm.reduction = given;
+  } else {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  std::memcpy(bytes_of_algorithm, &algorithm, sizeof(algorithm));
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* bytes_of_algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  const Problem problem{*operation, *a, *b, *d};
+  const Algorithm algorithm = algorithm_in(*bytes_of_algorithm);
+  if (c != d || !problem.fits() || algorithm.splits == 0 || algorithm.splits > problem.depth())
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (!problem.supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  for (const cublasLtMatrixLayoutOpaque_t* x : {a, b, d}) {
+    if (leading_alignment_bytes(*x) < algorithm.alignment_bytes) return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  if (other_gpu() == OtherGpu::lacks && algorithm.id < first_of_other) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const bool in_workspace = algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (in_workspace == (algorithm.splits == 1)) return CUBLAS_STATUS_INVALID_VALUE;
+  *result = {};
+  result->algo = *bytes_of_algorithm;
+  result->workspaceSize = in_workspace ? algorithm.splits * d->rows * d->columns * sizeof(float) : 0;
+  result->state = CUBLAS_STATUS_SUCCESS;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
@@ -365,8 +439,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   if (bytes_of_algorithm == nullptr) stop("a product without an algorithm: the library would choose one");
   const Algorithm algorithm = algorithm_in(*bytes_of_algorithm);
   if (c_layout != d_layout || !problem.fits()) return CUBLAS_STATUS_INVALID_VALUE;
-  if (algorithm.problem != problem.fingerprint()) stop("an algorithm that was chosen for another product");
-  if (workspace_bytes < algorithm.workspace_bytes) return CUBLAS_STATUS_INVALID_VALUE;
+  if (algorithm.problem != 0 && algorithm.problem != problem.fingerprint())
+    stop("an algorithm that was chosen for another product");
+  std::uint64_t needed_bytes = algorithm.workspace_bytes;
+  if (algorithm.problem == 0 && algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+    needed_bytes = algorithm.splits * d_layout->rows * d_layout->columns * sizeof(float);
+  if (workspace_bytes < needed_bytes) return CUBLAS_STATUS_INVALID_VALUE;
   const auto aligned = [](const void* address, std::uint64_t bytes) {
     return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
   };

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <set>
+
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
@@ -82,6 +84,51 @@ TEST(CudaMatmul, TheChosenAlgorithmsAreWrittenDown) {
             "m 32 n 48 k 4096 lda 32 ldb 48 ldc 48 TN accumulate bf16 -> fp32: algorithm 1 tile 0 stages 0 "
             "splits 4 reduction 2 swizzle 0 custom 0 inner 0 cluster 0\n"
             "m 33 n 47 k 70 lda 33 ldb 47 ldc 47 TN accumulate bf16 -> fp32: none");
+}
+
+std::string plan_with(const std::string& text, const std::string& algorithm) {
+  const std::unique_ptr<Device> device = cuda_device();
+  device->prefer_plan(algorithms_of(text + ": " + algorithm));
+  device->begin_planning();
+  device->launch(weight_gradient(32, 48, 4096, DType::bf16));
+  EXPECT_TRUE(device->end_planning().ok());
+  return device->plan_description();
+}
+
+TEST(CudaMatmul, TakesTheAlgorithmsOfAPlan) {
+  const std::string shape = plan_shape(product_shape(weight_gradient(32, 48, 4096, DType::bf16)));
+  const std::string rest = " swizzle 0 custom 0 inner 0 cluster 0";
+  const std::string wanted = "algorithm 2 tile 0 stages 0 splits 3 reduction 2" + rest;
+  EXPECT_EQ(plan_with(shape, wanted), shape + ": " + wanted);
+  EXPECT_EQ(plan_with(shape, "none"), shape + ": none");  // the own kernel
+  const std::string chosen = shape + ": algorithm 1 tile 0 stages 0 splits 4 reduction 2" + rest;
+  EXPECT_EQ(plan_with("m 1 n 1 k 1", wanted), chosen) << "a plan of other shapes";
+  for (const std::string& other : {
+           "algorithm 99 tile 0 stages 0 splits 1 reduction 0" + rest,  // not of this library
+           "algorithm 1 tile 7 stages 0 splits 1 reduction 0" + rest,
+           "algorithm 1 tile 0 stages 0 splits 9999 reduction 2" + rest,
+           "algorithm 1 tile 0 stages 0 splits 2 reduction 1" + rest,  // in place
+           "algorithm ? tile 0 stages 0 splits 1 reduction 0" + rest,
+           std::string("algorithm 1 tile 0"),
+           std::string(
+               "algorithm 1 tile 0 stages 0 splits 1 reduction 0 swizzle 0 custom 0 inner 0 cluster 0 x"),
+       }) {
+    EXPECT_EQ(plan_with(shape, other), chosen) << other;
+  }
+}
+
+TEST(CudaMatmul, OffersSumsInPartsBesideItsChoice) {
+  const std::unique_ptr<Device> device = cuda_device();
+  const Matmul product = weight_gradient(32, 48, 512, DType::bf16);
+  device->begin_planning();
+  device->launch(product);
+  ASSERT_TRUE(device->end_planning().ok());
+  const std::vector<std::string> algorithms = device->algorithms_for(product);
+  ASSERT_THAT(algorithms, testing::SizeIs(testing::Gt(3)));
+  EXPECT_THAT(device->plan_description(), testing::EndsWith(": " + algorithms.front()));
+  EXPECT_THAT(algorithms, testing::Contains(testing::HasSubstr("splits 3 reduction 2")));
+  EXPECT_THAT(algorithms, testing::Not(testing::Contains(testing::HasSubstr("reduction 1"))));
+  EXPECT_EQ(std::set(algorithms.begin(), algorithms.end()).size(), algorithms.size());
 }
 
 // A cuBLASLt that is newer than this program may say anything, and the program goes on.

@@ -34,6 +34,55 @@ class CudaTest(unittest.TestCase):
         two.start(2, overrides=SMALL).expect_exit(0)
         self.assertEqual(two.digest(), alone.digest())
 
+    def test_a_gpu_that_takes_other_algorithms(self):
+        """As an H200 after an H100 may, which have one name for what decides bits. A run takes its algorithms along; where the
+        GPU lacks them, it says so."""
+        other = "resume: the state was made on another GPU of this kind, which computes the product m "
+        stayed = self.scene.run("stayed")
+        for steps in (3, 5):
+            stayed.start(1, overrides=[*SMALL, f"--training.steps={steps}"]).expect_exit(0)
+        runs = {kind: self.scene.run(f"moved-{kind}") for kind in ("prefers", "lacks")}
+        for kind, run in runs.items():
+            run.start(1, overrides=SMALL).expect_exit(0)
+        self.addCleanup(self.scene.environment.pop, "EMULATED_GPU_OTHER_ALGORITHMS")
+        for kind, run in runs.items():
+            self.scene.environment["EMULATED_GPU_OTHER_ALGORITHMS"] = kind
+            moved = run.start(1, overrides=[*SMALL, "--training.steps=5"]).expect_exit(0)
+            if kind == "lacks":
+                self.assertIn(other, moved)
+                self.assertRegex(moved, r"generation 1 begins after step 3 \(changed: device\)")
+                self.assertNotEqual(run.digest(), stayed.digest())
+            else:
+                self.assertNotIn(other, moved)
+                self.assertEqual(run.digest(), stayed.digest())
+
+    def test_a_given_plan(self):
+        """A run on another GPU of the kind has the bits of the run whose device_plan it is given, and others without."""
+        here = self.scene.run("planned-here")
+        here.start(1, overrides=SMALL).expect_exit(0)
+        plan = self.scene.directory / "products.plan"
+        plan.write_text(here.events("start")[0]["device_plan"] + "\n")
+        self.scene.environment["EMULATED_GPU_OTHER_ALGORITHMS"] = "prefers"
+        self.addCleanup(self.scene.environment.pop, "EMULATED_GPU_OTHER_ALGORITHMS")
+        for name, words in (("as-planned", [f"--kernels.plan={plan}"]), ("unplanned", [])):
+            there = self.scene.run(name)
+            there.start(1, overrides=[*SMALL, *words]).expect_exit(0)
+            self.assertEqual(there.digest() == here.digest(), name == "as-planned", name)
+        plan.write_text("m 8 n 8\n")
+        refused = self.scene.run("misplanned").start(1, overrides=[*SMALL, f"--kernels.plan={plan}"]).expect_exit(2)
+        self.assertIn(f'{plan}:1: "m 8 n 8" is not a product with its algorithm; expected', refused)
+
+    def test_algorithms_are_measured_and_written_for_a_run(self):
+        plan = self.scene.directory / "measured.plan"
+        result, printed = self.bench("op", "matmul", "--device=cuda", "--dtype=bf16", "--sizes=toy", "--algorithms",
+                                     f"--plan={plan}", "--milliseconds=1")
+        for shape in result["ops"]["matmul"]:
+            names = [each["name"] for each in shape["implementations"]]
+            self.assertTrue(names == ["none"] or names[0].startswith("algorithm "), names)
+        self.assertIn("splits 2 reduction 2", printed)
+        self.assertTrue(plan.read_text().startswith("# Algorithms of matrix products for kernels.plan, measured on "))
+        self.scene.run("measured").start(1, overrides=[*SMALL, f"--kernels.plan={plan}"]).expect_exit(0)
+
     def bench(self, *words):
         """Figures of a case, and what it printed."""
         path = self.scene.directory / "figures.json"

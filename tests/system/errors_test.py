@@ -763,6 +763,13 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.train("--kernels.isa=portable", "--kernels.rotary=avx512"))
         self.expect(self.holdfast("check", "run.toml", "--kernels.isa=portable", "--kernels.rotary=avx512"))
 
+    def test_plan_without_gpu(self):
+        self.expect_nothing_made(self.train("--device=cpu", "--kernels.plan=products.plan"))
+
+    def test_no_plan(self):
+        (self.folder / "products.plan").write_text("m 8 n 8\n")
+        self.expect(self.train("--device=cuda", "--kernels.plan=products.plan", environment=EMULATED))
+
     def test_small_vocabulary(self):
         self.expect_nothing_made(self.train("--model.vocabulary=100"))
         self.expect(self.holdfast("check", "run.toml", "--model.vocabulary=100"))

@@ -213,6 +213,15 @@ class MpirunTest(unittest.TestCase):
         start = run.start_command(mpmd(*ranks))
         self.expect_refusal(start, 2, r"rank 1 .*another CUDA library than rank 0")
 
+    def test_gpus_of_two_kinds(self):
+        """They are alike in all that a start compares, and the library takes other algorithms for one."""
+        run = self.run_of_test(["--device=cuda", "--training.steps=6"])
+        library = harness.PROGRAM.with_name("libholdfast_cuda_emulated.so")
+        ranks = (["env", f"HOLDFAST_CUDA_MODULE={library}", *kind, *run.train_arguments()]
+                 for kind in ([], ["EMULATED_GPU_OTHER_ALGORITHMS=1"]))
+        output = run.start_command(mpmd(*ranks)).expect_exit(0)
+        self.assertRegex(output, r"ranks 0 and 1 have GPUs of two kinds, which compute the product m \d+ .* by \"algorithm 1 ")
+
     def test_bad_config_is_said_once(self):
         run = self.run_of_test(["--training.stepz=3"])
         start = run.start(3)

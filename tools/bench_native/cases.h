@@ -24,8 +24,10 @@ struct OpCaseOptions {
   DType dtype = DType::fp32;
   MeasuredDeviceOptions device = {};
   std::optional<SampleSizes> sizes = {};  // empty = those of the device
-  std::string shape = {};                 // only samples whose shape or use contains it
-  std::int64_t milliseconds = 40;         // for one implementation on one shape
+  bool algorithms = false;         // of the GPU's library for a matrix product, instead of implementations
+  std::string plan = {};           // file for those that beat the library's choice; empty = none
+  std::string shape = {};          // only samples whose shape or use contains it
+  std::int64_t milliseconds = 40;  // for one implementation on one shape
 };
 
 Result<Json> run_op_case(Env& env, const OpCaseOptions& options);

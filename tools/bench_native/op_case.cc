@@ -18,6 +18,7 @@ namespace {
 // One implementation on a device of its own.
 struct Contender {
   const Implementation* implementation = nullptr;
+  std::string name = {};           // its own, or that of an algorithm of the library
   std::unique_ptr<OpTimer> timer;  // of its ops; null on a GPU
   std::unique_ptr<Device> device;
   std::vector<double> seconds = {};  // of a call
@@ -41,12 +42,38 @@ Result<std::vector<Contender>> contenders_of(Env& env, const MeasuredDevice& ben
         wanted.empty() ? std::string_view(each->name) != "reference" : wanted == each->name;
     const Implementation* best = bench.registry().find(id, each->name, bench.target());
     if (!asked_for || best == nullptr || !seen.insert(each->name).second) continue;
-    Contender contender{.implementation = best, .timer = nullptr, .device = nullptr};
+    Contender contender{.implementation = best, .name = best->name, .timer = nullptr, .device = nullptr};
     if (!bench.is_gpu()) contender.timer = std::make_unique<OpTimer>(env);
     HF_TRY(contender.device, bench.make({{.op = id, .name = best->name}}, contender.timer.get()));
     contenders.push_back(std::move(contender));
   }
   return contenders;
+}
+
+// Every algorithm that the GPU's library has for a product, the one that it would take by itself first.
+Result<std::vector<Contender>> algorithms_of_product(const MeasuredDevice& bench, const Matmul& product) {
+  std::vector<Contender> contenders;
+  const Implementation* const library = bench.registry().find(Matmul::id, "cublaslt", bench.target());
+  const std::vector<KernelPreference> requests = {{.op = Matmul::id, .name = library->name}};
+  HF_TRY(std::unique_ptr<Device> asked, bench.make(requests, nullptr));
+  for (std::string& algorithm : asked->algorithms_for(product)) {
+    HF_TRY(std::unique_ptr<Device> device, bench.make(requests, nullptr));
+    device->prefer_plan({{plan_shape(product_shape(product)), algorithm}});
+    contenders.push_back({.implementation = library,
+                          .name = std::move(algorithm),
+                          .timer = nullptr,
+                          .device = std::move(device)});
+  }
+  return contenders;
+}
+
+// Keeps the library's choice and what was fastest, in that order.
+void keep_fastest(std::vector<Contender>& contenders) {
+  constexpr std::ptrdiff_t kept = 5;
+  if (std::ssize(contenders) <= kept) return;
+  std::ranges::stable_sort(std::span(contenders).subspan(1), {},
+                           [](const Contender& each) { return median(each.seconds); });
+  contenders.erase(contenders.begin() + kept, contenders.end());
 }
 
 Error no_such_implementation(const MeasuredDevice& bench, const OpCaseOptions& options,
@@ -131,9 +158,12 @@ class OpBench {
 
   // Prints the op's table; the figures, an array by shape, empty without an implementation.
   Result<Json> run(OpId id);
+  // Returns the algorithms that beat the library's choice, as a plan.
+  const std::string& plan() const { return plan_; }
 
  private:
-  Result<Json> run_sample(const OpSample& sample, std::span<Contender> contenders, TextTable& table);
+  Result<Json> run_sample(const OpSample& sample, std::vector<Contender>& contenders, TextTable& table);
+  void note_faster_algorithm(const Matmul& product, std::span<const Contender> contenders);
   Result<void> measure(const OpSample& sample, std::span<Contender> contenders);
 
   Env& env_;
@@ -141,7 +171,19 @@ class OpBench {
   const MeasuredDevice& bench_;
   std::span<const OpSample> samples_;
   std::unique_ptr<Limits> limits_;
+  std::string plan_;
 };
+
+// What is faster by less than the noise is not worth other bits.
+void OpBench::note_faster_algorithm(const Matmul& product, std::span<const Contender> contenders) {
+  constexpr double worth = 0.99;
+  const double chosen = median(contenders.front().seconds);
+  const auto best =
+      std::ranges::min_element(contenders, {}, [](const Contender& each) { return median(each.seconds); });
+  if (median(best->seconds) > worth * chosen) return;
+  plan_ += fmt::format("# {:.1f} instead of {:.1f} us\n{}: {}\n", median(best->seconds) * 1e6, chosen * 1e6,
+                       plan_shape(product_shape(product)), best->name);
+}
 
 // Measures those of the contenders that take these operands.
 Result<void> OpBench::measure(const OpSample& sample, std::span<Contender> contenders) {
@@ -175,12 +217,20 @@ Result<void> OpBench::measure(const OpSample& sample, std::span<Contender> conte
 
 // One row for each implementation; the first also says what the shape is. Cost and limit are read from the
 // sample's shape, whose table is in the host's memory.
-Result<Json> OpBench::run_sample(const OpSample& sample, std::span<Contender> contenders, TextTable& table) {
+Result<Json> OpBench::run_sample(const OpSample& sample, std::vector<Contender>& contenders,
+                                 TextTable& table) {
   const OpCall& shape = sample.shape;
+  if (options_.algorithms) {
+    HF_TRY(contenders, algorithms_of_product(bench_, *static_cast<const Matmul*>(shape.arguments())));
+  }
   OpCost cost = cost_of(shape.id(), shape.arguments());
   cost.flops *= sample.flops_share;
   HF_TRY(const double limit_before, limit_of(shape, cost, options_.dtype, *limits_));
   HF_TRY_VOID(measure(sample, contenders));
+  if (options_.algorithms && !contenders.empty()) {
+    note_faster_algorithm(*static_cast<const Matmul*>(shape.arguments()), contenders);
+    keep_fastest(contenders);
+  }
   limits_->forget();  // a moment that another program takes from a limit is not held in our favour
   HF_TRY(const double limit_after, limit_of(shape, cost, options_.dtype, *limits_));
   const double limit = std::min(limit_before, limit_after);
@@ -190,7 +240,7 @@ Result<Json> OpBench::run_sample(const OpSample& sample, std::span<Contender> co
   for (const Contender& contender : contenders) {
     if (contender.seconds.empty()) continue;
     const double time = median(contender.seconds);
-    const std::string name = contender.implementation->name;
+    const std::string& name = contender.name;
     const bool first = implementations.empty();
     const auto once = [first](std::string words) { return first ? words : ""; };
     table.add({once(text), once(sample.use), name, digits(time * 1e6), rate_text(cost, time),
@@ -257,6 +307,12 @@ Result<std::vector<OpId>> ops_of(const std::string& name) {
 
 Result<Json> run_op_case(Env& env, const OpCaseOptions& options) {
   HF_TRY(const std::vector<OpId> ops, ops_of(options.name));
+  if (options.algorithms && (options.name != name_of(Matmul::id) || !options.device.gpu))
+    return fail(
+        ExitCode::config,
+        "bench op: --algorithms are those of a GPU's library for a matrix product: bench op {} --device cuda "
+        "--algorithms",
+        name_of(Matmul::id));
   HF_TRY(const MeasuredDevice device, MeasuredDevice::find(env, options.device));
   const bool found = std::ranges::any_of(ops, [&](OpId id) {
     const std::string& name = options.implementation;
@@ -275,6 +331,16 @@ Result<Json> run_op_case(Env& env, const OpCaseOptions& options) {
     Json& figures = result["ops"][name_of(id)];
     HF_TRY(figures, bench.run(id));
     shapes += figures.size();
+  }
+  if (options.algorithms) result["plan"] = bench.plan();
+  if (!options.plan.empty()) {
+    std::string text =
+        fmt::format("Algorithms of matrix products for kernels.plan, measured on {}", device.line());
+    for (std::size_t end = 0; end != std::string::npos; end = text.find('\n', end + 1))
+      text.insert(end == 0 ? 0 : end + 1, "# ");
+    HF_TRY_VOID(env.replace_text(options.plan, text + "\n" + bench.plan()));
+    fmt::print("kernels.plan = \"{}\" takes those that were faster than the library's choice\n",
+               options.plan);
   }
   if (shapes > 0) return result;
   return fail(

@@ -217,6 +217,34 @@ def attention_mma5(session, record):
                                    step_ms["cuda_mma"] - step_ms["cuda_mma5"])
 
 
+def algorithms(session, record):
+    """Every algorithm of cuBLASLt for the products of GPT-2 124M alone; then steps with those that were faster, in turns with steps
+    of the library's own choice. The plan is kept in the record: it is what kernels.plan takes, and a table of them is made of."""
+    plan = session.work / "products.plan"
+    only = [] if session.sizes.emulated else ["--shape=gpt2-124m"]
+    measured = session.bench("products", "op", "matmul", "--dtype=bf16", f"--sizes={session.sizes.bench}", "--algorithms",
+                             f"--plan={plan}", f"--milliseconds={session.sizes.op_milliseconds}", *only)
+    record["plan"] = plan.read_text().splitlines()
+    rows = [["product", "the library's choice, us", "best, us", "which"]]
+    for shape in measured["ops"]["matmul"]:
+        chosen, *_ = found = shape["implementations"]
+        best = min(found, key=lambda each: each["microseconds"])
+        rows.append([f"{shape['shape']} ({shape['use']})", f"{chosen['microseconds']:.1f}", f"{best['microseconds']:.1f}", best["name"]])
+    session.show(table(rows))
+    model = session.sizes.models["gpt2"]
+    kinds = {"the library's choice": [], "by the plan": [f"--kernels.plan={plan}"]}
+    cases = {f"{name}{turn}": words for turn in ("", ", again") for name, words in kinds.items()}
+    runs = beside_each_other(session, record, model, cases, model.warmup + model.steps)
+    step_ms = {}
+    for name in kinds:
+        expect_same_bits(record, f"{name}, twice", runs[name][1], runs[f"{name}, again"][1])
+        step_ms[name] = min(runs[f"{name}{turn}"][0]["step_ms"] for turn in ("", ", again"))
+    chosen_ms, planned_ms = step_ms.values()
+    record.setdefault("found", []).append(f"the plan saves {chosen_ms - planned_ms:.2f} of {chosen_ms:.2f} ms of a step")
+    if not session.sizes.emulated:
+        predictions.compare(record, "ms of a step saved by the plan", chosen_ms - planned_ms, 1.0, 4.5)
+
+
 SAVES = ["--checkpoint.every_steps=auto", "--checkpoint.ram_every_steps=auto"]
 NO_TOLERANCE = ["--watchdog.guard=false", "--verdict.preset=off"]
 

@@ -85,6 +85,10 @@ class CudaDevice final : public Device {
   std::string description() const override { return identity(DType::bf16); }
   std::string identity(DType precision) const override;
   std::string plan_description() const override { return matmuls_->description(); }
+  void prefer_plan(const ProductAlgorithms& plan) override { matmuls_->prefer(plan); }
+  std::vector<std::string> algorithms_for(const Matmul& op) override {
+    return matmuls_->algorithms_for(product_shape(op));
+  }
   std::vector<std::string> slow_paths() const override { return slow_paths_.sentences(); }
   int threads() const override { return 1; }
   void launch_fault(DeviceFault fault) override;

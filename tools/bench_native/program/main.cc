@@ -27,7 +27,8 @@ constexpr const char* usage =
     "      shapes that a processor trains, shapes that fill a GPU (up to 10 GB of operands), or tiny ones; "
     "the\n"
     "      first on a CPU and the second on a GPU if it is left out. --shape keeps those whose shape or use\n"
-    "      contains TEXT, such as 4x64 or llama.\n"
+    "      contains TEXT, such as 4x64 or llama. With matmul and cuda, --algorithms measures all algorithms\n"
+    "      that cuBLASLt has for a product; --plan FILE writes the faster ones for kernels.plan.\n"
     "  step [RUN.toml] [--section.key=value ...] [--steps N] [--warmup-steps N] [--milliseconds N]\n"
     "      Where the time of a training step goes, op by op. Without RUN.toml: gpt2-124m, 4 x 64 tokens, "
     "one\n"
@@ -107,9 +108,12 @@ Result<std::int64_t> milliseconds_of(const Arguments& arguments, std::int64_t ot
 Result<Json> op(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments, Arguments::parse("bench op", words, {"NAME"},
                                                      {"device", "implementation", "dtype", "threads", "sizes",
-                                                      "shape", "milliseconds", "json"}));
+                                                      "shape", "milliseconds", "plan", "json"},
+                                                     {"algorithms"}));
   OpCaseOptions op{.name = arguments.positional(0),
                    .implementation = arguments.text("implementation", ""),
+                   .algorithms = arguments.has("algorithms"),
+                   .plan = arguments.text("plan", ""),
                    .shape = arguments.text("shape", "")};
   HF_TRY(op.dtype, dtype_of(arguments));
   HF_TRY(op.device, device_of(env, arguments));
