@@ -123,8 +123,9 @@ bool PollBackoff::pause_at(std::int64_t now_ns) {
 
 Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> requests,
                           const char* operation, std::span<const int> peers, std::uint32_t number) const {
-  HF_CHECK(requests.size() <= Communicator::request_count_max && peers.size() == requests.size());
-  std::bitset<Communicator::request_count_max> done;
+  constexpr std::size_t requests_max = 4096;
+  HF_CHECK(requests.size() <= requests_max && peers.size() == requests.size());
+  std::bitset<requests_max> done;
   PollBackoff backoff(*this);
   std::size_t first = 0;  // all requests before it are done
   std::size_t other = 0;  // takes the rest in turn, so that a slow peer does not hide a failed one

@@ -35,7 +35,9 @@ namespace holdfast::parallel {
 class Communicator {
  public:
   using Request = std::int32_t;  // a slot of a fixed pool; released by the test() that returns true
-  static constexpr int request_count_max = 4096;
+  // Returns the number of requests that may be open at once in a group of so many ranks: enough for two exchanges of
+  // each rank with each other in both directions, and for a thousand other messages.
+  static constexpr int request_count_max(int size) { return size <= 768 ? 4096 : 4 * size + 1024; }
 
   virtual ~Communicator() = default;
   virtual int rank() const = 0;

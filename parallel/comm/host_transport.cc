@@ -5,9 +5,21 @@
 namespace holdfast::parallel {
 namespace {
 
-static_assert(2 * Transport::ranks_max <= Communicator::request_count_max);
+static_assert(HostTransport::tag_count > HostTransport::open_max);
 
-static_assert(HostTransport::tag_count > Transport::ranks_max);
+// Returns how many exchanges of all ranks with all others the requests of a group suffice for.
+constexpr std::size_t exchanges_max(std::size_t size) {
+  return std::max<std::size_t>(2, HostTransport::open_max / size);
+}
+static_assert([] {
+  for (int size = 1; size <= Transport::ranks_max; ++size) {
+    const auto ranks = static_cast<std::size_t>(size);
+    if (2 * ranks * exchanges_max(ranks) + 1024 >
+        static_cast<std::size_t>(Communicator::request_count_max(size)))
+      return false;
+  }
+  return true;
+}());
 
 int tag_of(Transport::Number number) {
   return tag_exchange + static_cast<int>(number % HostTransport::tag_count);
@@ -15,11 +27,11 @@ int tag_of(Transport::Number number) {
 
 }  // namespace
 
-HostTransport::HostTransport(Communicator& communicator, std::size_t open_max)
+HostTransport::HostTransport(Communicator& communicator, std::size_t open)
     : communicator_(&communicator), rank_(communicator.rank()), size_(communicator.size()) {
   HF_CHECK(size_ <= ranks_max, "{} ranks in one group", size_);
   const auto size = static_cast<std::size_t>(size_);
-  slots_.resize(std::min(open_max, std::size_t{ranks_max} / size));
+  slots_.resize(std::min(open, exchanges_max(size)));
   peers_.resize(size);
   receives_.resize(slots_.size() * size, no_request);
   sends_.resize(slots_.size() * size, no_request);

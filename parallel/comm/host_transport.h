@@ -15,9 +15,11 @@ class HostTransport final : public Transport {
   // have few tags.
   static constexpr int tag_count = 1 << 12;
 
-  // `communicator` outlives it and may have other users. `open_max`: number of exchanges that can be open at
-  // once; they share the requests of the communicator with its other users.
-  explicit HostTransport(Communicator& communicator, std::size_t open_max = ranks_max);
+  static constexpr std::size_t open_max = 1536;  // exchanges at once, between few ranks
+
+  // `communicator` outlives it and may have other users. `open`: number of exchanges that can be open at once, fewer
+  // among many ranks; they share the requests of the communicator with its other users.
+  explicit HostTransport(Communicator& communicator, std::size_t open = open_max);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }

@@ -41,8 +41,8 @@ namespace holdfast::parallel {
 
 class Transport {
  public:
-  using Number = std::uint64_t;           // 0, 1, 2, ... over the life of the group
-  static constexpr int ranks_max = 1536;  // maximum size of a group
+  using Number = std::uint64_t;            // 0, 1, 2, ... over the life of the group
+  static constexpr int ranks_max = 16384;  // maximum size of a group
 
   struct Incoming {
     std::span<std::byte> target;

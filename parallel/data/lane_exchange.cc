@@ -30,13 +30,24 @@ LaneExchange::LaneExchange(const BucketPlan& buckets, const LaneSchedule& schedu
   }
 }
 
+bool LaneExchange::on_one_host(int first, int count) const {
+  const auto begin = hosts_.begin() + first;
+  return std::all_of(begin, begin + count, [&](int host) { return host == *begin; });
+}
+
+bool LaneExchange::has_blocks_on_hosts() const {
+  const int block = schedule_.block();
+  if (block == 1 || !on_several_hosts_ || ranks_ % block != 0) return false;
+  for (int first = 0; first < ranks_; first += block)
+    if (!on_one_host(first, block)) return false;
+  return true;
+}
+
 LanePart LaneExchange::part_of(int wave, int rank) const {
   const LanePart alone{.first = rank};
   const int block = schedule_.block(), first = schedule_.lane_of(wave, rank) / block * block - wave * ranks_;
   if (block == 1 || !on_several_hosts_ || first < 0 || first + block > ranks_) return alone;
-  const auto begin = hosts_.begin() + first;
-  const bool together = std::all_of(begin, begin + block, [&](int host) { return host == *begin; });
-  return together ? LanePart{.first = first, .count = block} : alone;
+  return on_one_host(first, block) ? LanePart{.first = first, .count = block} : alone;
 }
 
 void LaneExchange::parts(int wave, std::vector<LanePart>& parts) const {

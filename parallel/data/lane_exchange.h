@@ -56,6 +56,8 @@ class LaneExchange {
   bool same_host(int peer) const {
     return hosts_.empty() || hosts_[index_of(peer)] == hosts_[index_of(rank_)];
   }
+  // Returns whether the ranks are of several hosts and of whole blocks, each on one host.
+  bool has_blocks_on_hosts() const;
   // Returns whether blocks are summed inside hosts in any wave.
   bool sums_blocks() const { return sums_blocks_; }
   // Returns the part that a rank's lane belongs to in a wave in which it has one.
@@ -90,6 +92,7 @@ class LaneExchange {
   static std::size_t index_of(int number) { return static_cast<std::size_t>(number); }
   Order order(int wave) const { return orders_[index_of(wave)]; }
   Order order_of(const std::vector<LanePart>& parts) const;
+  bool on_one_host(int first, int count) const;
   int first_owner(const LanePart& part, int rank) const;
 
   LaneSchedule schedule_;

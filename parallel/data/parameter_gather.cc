@@ -12,9 +12,11 @@ constexpr const char* passing = "the passing of a tied weight";
 
 }  // namespace
 
-ParameterGather::ParameterGather(const BucketPlan& buckets, Transport& transport, Device& device,
-                                 const Waiter& waiter, std::size_t dtype_bytes)
+ParameterGather::ParameterGather(const BucketPlan& buckets, const LaneExchange& lanes, Transport& transport,
+                                 Device& device, const Waiter& waiter, std::size_t dtype_bytes)
     : buckets_(&buckets),
+      lanes_(&lanes),
+      exchange_(buckets, lanes),
       transport_(&transport),
       device_(&device),
       waiter_(waiter),
@@ -22,7 +24,7 @@ ParameterGather::ParameterGather(const BucketPlan& buckets, Transport& transport
       rank_(transport.rank()),
       ranks_(transport.size()),
       place_(buckets.buckets().size()) {
-  HF_CHECK(buckets.ranks() == ranks_);
+  HF_CHECK(buckets.ranks() == ranks_ && lanes.rank() == rank_);
   for (const bool frozen : {false, true}) {
     for (int bucket = static_cast<int>(place_.size()); bucket-- > 0;) {  // backward order reversed
       if (buckets.buckets()[index(bucket)].tied_to >= 0 || buckets.is_frozen(bucket) != frozen) continue;
@@ -35,6 +37,7 @@ ParameterGather::ParameterGather(const BucketPlan& buckets, Transport& transport
     const int real = buckets.buckets()[bucket].tied_to;
     if (real >= 0) place_[bucket] = place_[index(real)];
   }
+  messages_.reserve(index(ranks_));
   incoming_.reserve(index(ranks_));
   outgoing_.reserve(index(ranks_));
 }
@@ -43,9 +46,14 @@ ParameterGather::~ParameterGather() {
   if (under_way_) transport_->abandon();  // the buffer is released
 }
 
-std::span<std::byte> ParameterGather::bytes_of(int bucket, int owner) const {
-  const ElementRange range = buckets_->parameter_range(bucket, owner);
+std::span<std::byte> ParameterGather::bytes_of(const ElementRange& range) const {
   return {parameters_ + range.begin * dtype_bytes_, range.size() * dtype_bytes_};
+}
+
+template <typename Visit>
+void ParameterGather::for_stages(std::size_t exchange, const Visit& visit) const {
+  if (exchange < count_) visit(Stage::between, order_[exchange]);
+  if (exchange_.has_two_stages() && exchange > 0) visit(Stage::inside, order_[exchange - 1]);
 }
 
 Result<void> ParameterGather::begin(Which which) {
@@ -62,7 +70,7 @@ Result<void> ParameterGather::begin_tied(Which which) {
   const int tied = std::max(buckets_->imported(), buckets_->exported());
   tied_state_ = Tied::none;
   if (tied < 0 || (which == Which::trained && buckets_->is_frozen(tied))) return {};
-  const std::span<std::byte> bytes = bytes_of(tied, rank_);
+  const std::span<std::byte> bytes = bytes_of(buckets_->parameter_range(tied, rank_));
   if (bytes.empty()) return {};  // both ends know this
   HF_CHECK(tied_ != nullptr && tied_->size() == 2);
   const int peer = 1 - tied_->rank();
@@ -94,14 +102,14 @@ Result<bool> ParameterGather::advance_tied() {
 
 Result<bool> ParameterGather::open_exchanges() {
   const std::size_t before = opened_;
-  if (ranks_ == 1) opened_ = count_;
-  for (; opened_ < count_ && transport_->can_open(); ++opened_) {
+  const std::size_t count = exchanges_of(count_);
+  if (ranks_ == 1) opened_ = count;
+  for (; opened_ < count && transport_->can_open(); ++opened_) {
+    messages_.clear();
     incoming_.clear();
-    for (int step = 1; step < ranks_; ++step) {
-      const int source = (rank_ - step + ranks_) % ranks_;
-      const std::span<std::byte> theirs = bytes_of(order_[opened_], source);
-      if (!theirs.empty()) incoming_.push_back({.target = theirs, .peer = source});
-    }
+    for_stages(opened_, [this](Stage stage, int bucket) { exchange_.incoming(stage, bucket, messages_); });
+    for (const GatherExchange::Message& message : messages_)
+      incoming_.push_back({.target = bytes_of(message.range), .peer = message.peer});
     HF_TRY(const Transport::Number number, transport_->open(incoming_));
     if (opened_ == 0) first_ = number;
     HF_CHECK(number == first_ + opened_, "another exchange was opened during a gathering of parameters");
@@ -109,17 +117,36 @@ Result<bool> ParameterGather::open_exchanges() {
   return opened_ > before;
 }
 
+// Returns whether all that the stage of an exchange brings is here.
+bool ParameterGather::all_received(std::size_t exchange, Stage stage) const {
+  return std::ranges::all_of(exchange_.peers(stage),
+                             [&](int peer) { return transport_->received(first_ + exchange, peer); });
+}
+
+// Returns whether this rank has what it sends in an exchange: its own parameters, unless another stage sends
+// them first, and those that it passes on.
+bool ParameterGather::may_send(std::size_t exchange) const {
+  bool has_all = true;
+  for_stages(exchange, [&](Stage stage, int bucket) {
+    const bool arrives = tied_state_ == Tied::receiving || tied_state_ == Tied::arrived;
+    if (bucket == buckets_->exported() && arrives) has_all = false;
+    if (stage == Stage::inside && !all_received(exchange - 1, Stage::between)) has_all = false;
+  });
+  return has_all;
+}
+
 Result<bool> ParameterGather::send_ready() {
   const std::size_t before = sent_;
-  for (; sent_ < opened_; ++sent_) {
-    const int bucket = order_[sent_];
-    const bool arrives = tied_state_ == Tied::receiving || tied_state_ == Tied::arrived;
-    if (bucket == buckets_->exported() && arrives) break;
+  for (; sent_ < opened_ && may_send(sent_); ++sent_) {
     if (ranks_ == 1) continue;
+    messages_.clear();
     outgoing_.clear();
-    const std::span<const std::byte> mine = bytes_of(bucket, rank_);
-    for (int step = 1; step < ranks_ && !mine.empty(); ++step)  // every rank starts with a different peer
-      outgoing_.push_back({.source = mine, .peer = (rank_ + step) % ranks_});
+    for_stages(sent_, [this](Stage stage, int bucket) { exchange_.outgoing(stage, bucket, messages_); });
+    for (const GatherExchange::Message& message : messages_) {
+      const std::span<const std::byte> bytes = bytes_of(message.range);
+      outgoing_.push_back({.source = bytes, .peer = message.peer});
+      if (!lanes_->same_host(message.peer)) counts_.bytes_sent_to_other_hosts += bytes.size();
+    }
     HF_TRY_VOID(transport_->send(first_ + sent_, outgoing_));
   }
   return sent_ > before;
@@ -137,17 +164,16 @@ Result<bool> ParameterGather::advance() {
 
 bool ParameterGather::sends_finished() const {
   const bool tied = tied_state_ == Tied::none || tied_state_ == Tied::whole;
-  return tied && (ranks_ == 1 || transport_->oldest() >= first_ + count_);
+  return tied && (ranks_ == 1 || transport_->oldest() >= first_ + exchanges_of(count_));
 }
 
 void ParameterGather::note_progress() {
-  const auto is_here = [this](std::size_t place) {
-    for (int peer = 0; peer < ranks_; ++peer) {
-      if (peer != rank_ && !transport_->received(first_ + place, peer)) return false;
-    }
-    return true;
+  const auto is_here = [this](std::size_t bucket) {
+    if (sent_ < exchanges_of(bucket + 1)) return false;
+    return all_received(bucket, Stage::between) &&
+           (!exchange_.has_two_stages() || all_received(bucket + 1, Stage::inside));
   };
-  while (whole_ < sent_ && is_here(whole_)) ++whole_;
+  while (whole_ < count_ && is_here(whole_)) ++whole_;
   if (whole_ < count_ || !sends_finished()) return;
   under_way_ = false;
   if (ranks_ == 1) return;

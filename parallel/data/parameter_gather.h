@@ -7,7 +7,8 @@
 //   ... HF_TRY_VOID(gather.wait_for(b));   // before something that reads bucket b is launched
 //   HF_TRY_VOID(gather.finish());          // before anything else reads parameters or uses the transport
 //
-// Each bucket is one exchange (transport.h), so buckets arrive in the order of the forward. Where the two
+// Each bucket is one exchange (transport.h), or one and the next where it goes to hosts and then inside them
+// (GatherExchange), so buckets arrive in the order of the forward. Where the two
 // ends of a tied weight are on two stages, the embedding's owner first sends it to the head's, which then
 // sends it to its group: that is the last bucket of its forward.
 //
@@ -25,6 +26,7 @@
 
 #include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
+#include "parallel/data/gather_exchange.h"
 #include "runtime/device/device.h"
 #include "runtime/os/span_recorder.h"
 
@@ -33,8 +35,9 @@ namespace holdfast::parallel {
 struct ParameterGatherCounts {
   std::uint64_t buckets = 0;          // number of buckets gathered
   std::uint64_t buckets_awaited = 0;  // those of `buckets` that had not arrived when needed
-  std::int64_t gather_us = 0;         // from begin() until all was received and sent
-  std::int64_t exposed_us = 0;        // part of gather_us in which the host waited and the device was idle
+  std::uint64_t bytes_sent_to_other_hosts = 0;
+  std::int64_t gather_us = 0;   // from begin() until all was received and sent
+  std::int64_t exposed_us = 0;  // part of gather_us in which the host waited and the device was idle
 };
 
 class ParameterGather {
@@ -43,8 +46,8 @@ class ParameterGather {
   enum class Which { trained, all };
   // Constructs the gather. All arguments passed by reference except `waiter` outlive this object.
   // `dtype_bytes`: size of an element of the buffer.
-  ParameterGather(const BucketPlan& buckets, Transport& transport, Device& device, const Waiter& waiter,
-                  std::size_t dtype_bytes);
+  ParameterGather(const BucketPlan& buckets, const LaneExchange& lanes, Transport& transport, Device& device,
+                  const Waiter& waiter, std::size_t dtype_bytes);
   ~ParameterGather();
   ParameterGather(const ParameterGather&) = delete;
   ParameterGather& operator=(const ParameterGather&) = delete;
@@ -75,7 +78,18 @@ class ParameterGather {
  private:
   enum class Tied { none, sending, receiving, arrived, whole };
 
-  std::span<std::byte> bytes_of(int bucket, int owner) const;
+  using Stage = GatherExchange::Stage;
+
+  std::span<std::byte> bytes_of(const ElementRange& range) const;
+  // Returns the number of exchanges that bring the first `buckets` buckets.
+  std::size_t exchanges_of(std::size_t buckets) const {
+    return buckets + (buckets > 0 && exchange_.has_two_stages() ? 1 : 0);
+  }
+  // Calls visit(stage, bucket) for the messages that an exchange has.
+  template <typename Visit>
+  void for_stages(std::size_t exchange, const Visit& visit) const;
+  bool may_send(std::size_t exchange) const;
+  bool all_received(std::size_t exchange, Stage stage) const;
   Result<void> begin_tied(Which which);
   Result<bool> advance_tied();
   Result<bool> open_exchanges();
@@ -89,6 +103,8 @@ class ParameterGather {
   Error give_up();
 
   const BucketPlan* buckets_;
+  const LaneExchange* lanes_;
+  GatherExchange exchange_;
   Transport* transport_;
   Device* device_;
   Waiter waiter_;
@@ -101,14 +117,16 @@ class ParameterGather {
   std::vector<int> order_;          // buckets that have parameters here, in forward order; frozen ones last
   std::size_t trained_count_ = 0;   // number of buckets of order_ that are not frozen
   std::vector<std::size_t> place_;  // by bucket: its index in order_, or that of the one it shadows
-  std::vector<Transport::Incoming> incoming_;  // messages of one exchange
+  std::vector<GatherExchange::Message> messages_;  // of one exchange, as are these:
+  std::vector<Transport::Incoming> incoming_;
   std::vector<Transport::Outgoing> outgoing_;
 
-  // State of one gather; counts are numbers of buckets of order_.
+  // State of one gather.
   bool under_way_ = false;
-  std::size_t count_ = 0;        // it gathers the first buckets of order_, so many
-  Transport::Number first_ = 0;  // number of the first bucket's exchange
-  std::size_t opened_ = 0, sent_ = 0, whole_ = 0;
+  std::size_t count_ = 0;              // it gathers the first buckets of order_, so many
+  Transport::Number first_ = 0;        // number of the first exchange
+  std::size_t opened_ = 0, sent_ = 0;  // exchanges
+  std::size_t whole_ = 0;              // buckets of order_
   Tied tied_state_ = Tied::none;
   Transport::Number tied_number_ = 0;
   Device::Ticket tied_ticket_ = 0;

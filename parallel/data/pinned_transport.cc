@@ -1,8 +1,10 @@
 #include "parallel/data/pinned_transport.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/elementwise.h"
+#include "parallel/data/gather_exchange.h"
 
 namespace holdfast::parallel {
 namespace {
@@ -28,14 +30,23 @@ std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, const LaneExchan
       largest = std::max(largest, bytes);
     }
   }
-  for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
-    std::uint64_t gathered = 0;
-    for (int owner = 0; owner < buckets.ranks(); ++owner)  // bytes that are sent to all are copied once
-      gathered +=
-          PinnedTransport::bytes_of_message(buckets.parameter_range(bucket, owner).size() * parameter_bytes);
-    largest = std::max(largest, gathered);
+  // The stages of two buckets share an exchange of a gather. Bytes that are sent to several are copied once.
+  const GatherExchange gather(buckets, reduction);
+  std::array<std::uint64_t, 2> largest_of_stage = {};
+  for (const auto stage : {GatherExchange::Stage::between, GatherExchange::Stage::inside}) {
+    std::uint64_t& most = largest_of_stage[stage == GatherExchange::Stage::between ? 0 : 1];
+    for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
+      messages.clear();
+      gather.outgoing(stage, bucket, messages);
+      if (messages.size() > 1) messages.resize(1);
+      gather.incoming(stage, bucket, messages);
+      std::uint64_t bytes = 0;
+      for (const GatherExchange::Message& message : messages)
+        bytes += PinnedTransport::bytes_of_message(message.range.size() * parameter_bytes);
+      most = std::max(most, bytes);
+    }
   }
-  return largest;
+  return std::max(largest, largest_of_stage[0] + largest_of_stage[1]);
 }
 
 std::uint64_t PinnedTransport::bytes_of_message(std::uint64_t bytes) {

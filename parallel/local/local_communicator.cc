@@ -85,9 +85,9 @@ void fail_all(std::vector<Slot*>& posted) {
 class LocalCommunicator final : public Communicator {
  public:
   LocalCommunicator(std::shared_ptr<Hub> hub, int rank)
-      : hub_(std::move(hub)), rank_(rank), slots_(std::make_unique<Slot[]>(request_count_max)) {
-    free_.reserve(request_count_max);
-    for (Request request = request_count_max; request-- > 0;) free_.push_back(request);
+      : hub_(std::move(hub)), rank_(rank), slots_(static_cast<std::size_t>(request_count_max(hub_->size))) {
+    free_.reserve(slots_.size());
+    for (auto request = static_cast<Request>(slots_.size()); request-- > 0;) free_.push_back(request);
   }
   ~LocalCommunicator() override { leave(); }
 
@@ -128,7 +128,7 @@ class LocalCommunicator final : public Communicator {
   }
 
   Result<bool> test(Request request) override {
-    HF_CHECK(0 <= request && request < request_count_max);
+    HF_CHECK(0 <= request && request < std::ssize(slots_));
     if (abandoned_) return gone();
     const Slot& slot = slots_[static_cast<std::size_t>(request)];
     switch (slot.state.load(std::memory_order_acquire)) {
@@ -229,7 +229,7 @@ class LocalCommunicator final : public Communicator {
     HF_CHECK(0 <= peer && peer < hub_->size && peer != rank_, "peer {} of rank {} in {}", peer, rank_,
              hub_->size);
     if (abandoned_) return gone();
-    HF_CHECK(!free_.empty(), "more than {} requests at once", request_count_max);
+    HF_CHECK(!free_.empty(), "more than {} requests at once", slots_.size());
     const Request request = free_.back();
     free_.pop_back();
     Slot& slot = slots_[static_cast<std::size_t>(request)];
@@ -241,7 +241,7 @@ class LocalCommunicator final : public Communicator {
 
   std::shared_ptr<Hub> hub_;
   int rank_;
-  std::unique_ptr<Slot[]> slots_;
+  std::vector<Slot> slots_;
   std::vector<Request> free_;
   bool abandoned_ = false;
   std::optional<Error> lost_;  // what a check of the peers found

@@ -43,10 +43,10 @@ MpiCommunicator::MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tol
       fault_tolerant_(fault_tolerant),
       listener_(listener),
       cut_off_(&cut_off),
-      launched_ranks_(std::move(launched_ranks)),
-      slots_(2 * request_count_max) {
+      launched_ranks_(std::move(launched_ranks)) {
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
+  slots_.resize(2 * static_cast<std::size_t>(request_count_max(size_)));
   HF_CHECK(launched_ranks_.size() == static_cast<std::size_t>(size_));
   for (std::size_t i = slots_.size(); i-- > 0;) free_.push_back(static_cast<Request>(i));
 }

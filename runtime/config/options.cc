@@ -162,7 +162,8 @@ std::vector<Option> parallel_options() {
           "parallel.lane_block", HF_FIELD(parallel.lane_block), "lanes", {1, 65536}, kNumeric,
           "Gradients of so many neighbouring lanes are added in lane order, and their sums in order of the "
           "blocks, which decides the bits; divides parallel.lanes; 1 = all lanes one after the other. With "
-          "as many as a host has data-parallel ranks, only sums of blocks travel between hosts"),
+          "as many as a host has data-parallel ranks, only sums of blocks travel between hosts, and each "
+          "updated parameter once"),
       integer(
           "parallel.tensor_lanes", HF_FIELD(parallel.tensor_lanes), "slices", {0, 16}, kNumeric,
           "Logical tensor-parallel shape: into so many slices every split tensor is cut, which decides the "

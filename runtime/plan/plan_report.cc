@@ -152,6 +152,7 @@ std::vector<TrafficRow> traffic_rows() {
   return {{"data: gradients", &StepTraffic::gradients},
           {"  of these with other hosts", &StepTraffic::gradients_between_hosts},
           {"data: parameters", &StepTraffic::parameters},
+          {"  of those with other hosts", &StepTraffic::parameters_between_hosts},
           {"pipeline: boundaries", &StepTraffic::boundaries},
           {"pipeline: tied weight", &StepTraffic::tied},
           {"tensor: slices", &StepTraffic::slices},
@@ -282,6 +283,7 @@ Json rank_json(const RankPlan& rank, const PlannedMachine& machine) {
           {"traffic",
            {{"data", traffic_json(rank.traffic.data())},
             {"gradients_between_hosts", traffic_json(rank.traffic.gradients_between_hosts)},
+            {"parameters_between_hosts", traffic_json(rank.traffic.parameters_between_hosts)},
             {"pipeline", traffic_json(rank.traffic.pipeline())},
             {"tensor", traffic_json(rank.traffic.slices)},
             {"votes", traffic_json(rank.traffic.votes)}}}};

@@ -143,22 +143,16 @@ class Estimate {
                                            : machine_.transfer_seconds(0.0, bytes);
   }
 
-  // Returns the time to receive equally many bytes from every other rank of the data group.
-  double group_seconds(double bytes, const StageCosts& stage) const {
-    const int replicas = mesh_.shape().data;
-    if (replicas == 1) return 0.0;
-    MeshCoordinate coordinate = mesh_.coordinate_of(stage.rank);
-    int inside = 0;
-    for (coordinate.data = 1; coordinate.data < replicas; ++coordinate.data) {
-      inside += machine_.same_host(stage.rank, mesh_.rank_at(coordinate)) ? 1 : 0;
-    }
-    const double share = static_cast<double>(inside) / (replicas - 1);
-    return machine_.transfer_seconds(bytes * share, bytes * (1.0 - share));
+  // Returns the time to receive what a rank exchanges with its data group.
+  double group_seconds(const Traffic& all, const Traffic& between_hosts) const {
+    const double between = received(between_hosts);
+    return machine_.transfer_seconds(received(all) - between, between);
   }
-
   double gradients_seconds(const StageCosts& stage) const {
-    const double between = received(stage.traffic.gradients_between_hosts);
-    return machine_.transfer_seconds(received(stage.traffic.gradients) - between, between);
+    return group_seconds(stage.traffic.gradients, stage.traffic.gradients_between_hosts);
+  }
+  double parameters_seconds(const StageCosts& stage) const {
+    return group_seconds(stage.traffic.parameters, stage.traffic.parameters_between_hosts);
   }
 
   static double received(const Traffic& traffic) { return static_cast<double>(traffic.bytes_received); }
@@ -176,8 +170,7 @@ class Estimate {
           stages_[(static_cast<std::size_t>(mesh_.coordinate_of(stage.rank).pipeline) + 1) % stages_.size()]
               .rank;
       most = std::max(
-          most, gradients_seconds(stage) + group_seconds(received(traffic.parameters), stage) +
-                    slices_seconds(stage) +
+          most, gradients_seconds(stage) + parameters_seconds(stage) + slices_seconds(stage) +
                     pair_seconds(received(traffic.pipeline()) + received(traffic.votes), stage.rank, next));
     }
     return most;
@@ -232,7 +225,7 @@ class Estimate {
   // A later stage has until the first microbatch arrives, and every stage until its first backward.
   Split parameters_of(std::size_t index, double scale) const {
     const StageCosts& stage = stages_[index];
-    const double all = group_seconds(received(stage.traffic.parameters), stage);
+    const double all = parameters_seconds(stage);
     const int stages = static_cast<int>(stages_.size());
     double until_backward = 0.0;
     for (std::size_t before = 0; before < index; ++before) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/comm/group_communicator.h"
+#include "parallel/data/gather_exchange.h"
 #include "parallel/data/lane_exchange.h"
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/rank/rank_layout.h"
@@ -52,21 +53,28 @@ Traffic lane_reduction(const LaneExchange& exchange, bool between_hosts) {
   return traffic;
 }
 
-// Returns the traffic of the all-gather of parameters: every owner sends its range of each bucket to all
-// others.
-Traffic parameter_gather(const BucketPlan& buckets, int rank, std::uint64_t element_bytes) {
+// Returns the traffic of the all-gather of parameters, all of it or that with other hosts.
+Traffic parameter_gather(const BucketPlan& buckets, const LaneExchange& lanes, std::uint64_t element_bytes,
+                         bool between_hosts) {
   Traffic traffic;
+  const GatherExchange exchange(buckets, lanes);
+  std::vector<GatherExchange::Message> in, out;
+  const auto counts = [&](const GatherExchange::Message& message) {
+    return !between_hosts || !lanes.same_host(message.peer);
+  };
   for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
     if (buckets.buckets()[static_cast<std::size_t>(bucket)].tied_to >= 0 || buckets.is_frozen(bucket))
       continue;
-    for (int owner = 0; owner < buckets.ranks(); ++owner) {
-      const std::uint64_t bytes = buckets.parameter_range(bucket, owner).size() * element_bytes;
-      if (owner == rank) {
-        send(traffic, bytes, static_cast<std::uint64_t>(buckets.ranks() - 1));
-      } else {
-        receive(traffic, bytes);
-      }
+    in.clear();
+    out.clear();
+    for (const auto stage : {GatherExchange::Stage::between, GatherExchange::Stage::inside}) {
+      exchange.incoming(stage, bucket, in);
+      exchange.outgoing(stage, bucket, out);
     }
+    for (const GatherExchange::Message& message : in)
+      if (counts(message)) receive(traffic, message.range.size() * element_bytes);
+    for (const GatherExchange::Message& message : out)
+      if (counts(message)) send(traffic, message.range.size() * element_bytes);
   }
   return traffic;
 }
@@ -166,13 +174,15 @@ StepTraffic step_traffic(Env& env, const Config& config, const Mesh& mesh, int r
       config.training.microbatch_size * config.training.sequence_length * spec.width / share.ranks();
   const StageSchedule schedule = stage_schedule(config, lanes, coordinate.data, coordinate.pipeline);
   const LaneExchange exchange(buckets, lanes, coordinate.data, mesh.host_numbers(mesh.data_group(rank)));
-  return {.gradients = lane_reduction(exchange, /*between_hosts=*/false),
-          .gradients_between_hosts = lane_reduction(exchange, /*between_hosts=*/true),
-          .parameters = parameter_gather(buckets, coordinate.data, element_bytes),
-          .boundaries = stage_boundaries(schedule, static_cast<std::uint64_t>(boundary) * element_bytes),
-          .tied = tied_ends(buckets, coordinate.data, element_bytes),
-          .slices = tensor_slices(schedule, parts),
-          .votes = vote(env, mesh.shape().ranks(), rank)};
+  return {
+      .gradients = lane_reduction(exchange, /*between_hosts=*/false),
+      .gradients_between_hosts = lane_reduction(exchange, /*between_hosts=*/true),
+      .parameters = parameter_gather(buckets, exchange, element_bytes, /*between_hosts=*/false),
+      .parameters_between_hosts = parameter_gather(buckets, exchange, element_bytes, /*between_hosts=*/true),
+      .boundaries = stage_boundaries(schedule, static_cast<std::uint64_t>(boundary) * element_bytes),
+      .tied = tied_ends(buckets, coordinate.data, element_bytes),
+      .slices = tensor_slices(schedule, parts),
+      .votes = vote(env, mesh.shape().ranks(), rank)};
 }
 
 }  // namespace holdfast::plan

@@ -41,8 +41,9 @@ class PartTraffic {
 
 struct StepTraffic {
   Traffic gradients;  // data axis: the lanes' gradients to the owners of the optimizer's shards, in fp32
-  Traffic gradients_between_hosts;  // part of `gradients` that goes to and comes from ranks of other hosts
-  Traffic parameters;               // data axis: the updated weights to all ranks
+  Traffic gradients_between_hosts;   // part of `gradients` that goes to and comes from ranks of other hosts
+  Traffic parameters;                // data axis: the updated weights to all ranks
+  Traffic parameters_between_hosts;  // part of `parameters`, likewise
   Traffic boundaries;  // pipeline axis: activations and their gradients between neighbouring stages
   Traffic tied;        // pipeline axis: gradient and weight between the two ends of a tied weight
   Traffic slices;      // tensor axis: rows gathered, parts of sums scattered, statistics of losses and norms

@@ -39,11 +39,11 @@ struct LinkBytes {
 // on: their group of the run's communicator, and pinned buffers if the host does not see the device's memory.
 class RankTransport {
  public:
-  // Makes the transport. `members`: as for GroupCommunicator; `run` outlives this object. `open_max`: as for
+  // Makes the transport. `members`: as for GroupCommunicator; `run` outlives this object. `open`: as for
   // HostTransport.
   RankTransport(Communicator& run, std::vector<int> members, TagGroup tags,
-                std::size_t open_max = Transport::ranks_max)
-      : group_(run, std::move(members), tags), host_(group_, open_max) {}
+                std::size_t open = HostTransport::open_max)
+      : group_(run, std::move(members), tags), host_(group_, open) {}
   // Uses another transport of the same group from now on, which moves the device's memory itself (NCCL's).
   void use(std::unique_ptr<Transport> other) { other_ = std::move(other); }
   // Reserves what one exchange of at most `largest_bytes` needs, if the host does not see the device's

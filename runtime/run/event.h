@@ -437,6 +437,7 @@ struct FinishEvent {
   std::uint64_t gradient_bytes_sent = 0, gradient_bytes_sent_to_other_hosts = 0, gradient_buckets_sent = 0;
   std::uint64_t gradient_bytes_sent_during_backward = 0, gradient_buckets_sent_during_backward = 0;
   double gradient_exposed_ms = no_number;
+  std::uint64_t parameter_bytes_sent_to_other_hosts = 0;
   std::uint64_t parameter_buckets_gathered = 0, parameter_buckets_awaited = 0;
   double parameter_gather_ms = no_number, parameter_exposed_ms = no_number;
   std::uint64_t control_bytes_sent = 0, control_bytes_received = 0;
@@ -460,6 +461,8 @@ struct FinishEvent {
           "Of these, before its backward ended");
     visit("gradient_exposed_ms", self.gradient_exposed_ms, "ms",
           "Time in reductions after its own backward had ended, all steps");
+    visit("parameter_bytes_sent_to_other_hosts", self.parameter_bytes_sent_to_other_hosts, "bytes",
+          "Updated parameters that rank 0 sent to ranks of other hosts");
     visit("parameter_buckets_gathered", self.parameter_buckets_gathered, "",
           "Buckets of parameters that came from their owners");
     visit("parameter_buckets_awaited", self.parameter_buckets_awaited, "",

@@ -374,6 +374,7 @@ Result<void> Progress::finished(const RunStatus& status, const LaneReductionCoun
                   .gradient_buckets_sent_during_backward = gradients.buckets_sent_before_backward_ended,
                   .gradient_exposed_ms = static_cast<double>(gradients.exposed_us) / 1e3,
                   // How much of the all-gather of parameters overlapped with the next forward.
+                  .parameter_bytes_sent_to_other_hosts = parameters.bytes_sent_to_other_hosts,
                   .parameter_buckets_gathered = parameters.buckets,
                   .parameter_buckets_awaited = parameters.buckets_awaited,
                   .parameter_gather_ms = static_cast<double>(parameters.gather_us) / 1e3,

@@ -116,7 +116,8 @@ ShardedUpdate Worker::reserve_update() {
                                         checks_state, rank_.config.run.seed),
           .reduction = LaneReduction(buckets, workload_.exchange, links_.data(), rank_.device, waiter_, plan,
                                      /*digests_sums=*/checks_state),
-          .gather = ParameterGather(buckets, links_.data(), rank_.device, waiter_, bytes_of(dtype))};
+          .gather = ParameterGather(buckets, workload_.exchange, links_.data(), rank_.device, waiter_,
+                                    bytes_of(dtype))};
 }
 
 Result<void> Worker::agree_it_fits() {

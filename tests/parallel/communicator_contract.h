@@ -90,7 +90,7 @@ inline Result<void> check_slots_are_reused(Communicator& communicator, const Wai
   const int size = communicator.size();
   if (size == 1) return {};
   const int next = (communicator.rank() + 1) % size, previous = (communicator.rank() + size - 1) % size;
-  for (std::int64_t i = 0; i < 2 * Communicator::request_count_max; ++i) {
+  for (std::int64_t i = 0; i < 2 * Communicator::request_count_max(size); ++i) {
     std::int64_t mine = i * size + communicator.rank(), theirs = -1;
     HF_TRY(const auto receiving,
            communicator.receive(std::as_writable_bytes(std::span(&theirs, 1)), previous, 60));

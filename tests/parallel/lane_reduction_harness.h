@@ -255,9 +255,11 @@ inline Result<void> check_lane_reduction(Transport& transport, const Waiter& wai
 
 // Every rank's own ranges reach all ranks, and nothing else is written.
 inline Result<void> check_gather_parameters(Transport& transport, const Waiter& waiter,
-                                            std::vector<Bucket> buckets = uneven_buckets()) {
+                                            std::vector<Bucket> buckets = uneven_buckets(), int block = 1,
+                                            const std::vector<int>& hosts = {}) {
   const int rank = transport.rank(), ranks = transport.size();
-  const BucketPlan plan(std::move(buckets), ranks);
+  const BucketPlan plan(std::move(buckets), ranks, 0, block);
+  const LaneExchange lanes(plan, LaneSchedule(ranks * block, ranks, block), rank, hosts);
   std::vector<std::uint16_t> parameters(plan.parameter_elements(), 0xffff), expected = parameters;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
     if (plan.buckets()[static_cast<std::size_t>(b)].tied_to >= 0) continue;
@@ -270,11 +272,11 @@ inline Result<void> check_gather_parameters(Transport& transport, const Waiter& 
     }
   }
   const std::unique_ptr<Device> device = make_cpu_device({});
-  ParameterGather gather(plan, transport, *device, waiter, sizeof(std::uint16_t));
+  ParameterGather gather(plan, lanes, transport, *device, waiter, sizeof(std::uint16_t));
   gather.bind(std::as_writable_bytes(std::span(parameters)).data());
   HF_TRY_VOID(gather.begin(ParameterGather::Which::trained));
   HF_TRY_VOID(gather.finish());
-  EXPECT_EQ(parameters, expected) << "rank " << rank << " of " << ranks;
+  EXPECT_EQ(parameters, expected) << "rank " << rank << " of " << ranks << ", blocks of " << block;
   return {};
 }
 

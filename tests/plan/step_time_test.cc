@@ -67,12 +67,12 @@ TEST_F(StepTimeTest, GradientsThatTakeLongerThanTheBackwardAreExposed) {
 }
 
 TEST_F(StepTimeTest, ParametersHideBehindTheNextForward) {
-  costs_.traffic.parameters = bytes(0.8 * rate);
+  costs_.traffic.parameters = costs_.traffic.parameters_between_hosts = bytes(0.8 * rate);
   costs_.first_gather_share = 0.5;
   const StepTime time = estimate(config_of(2, 1, 1)).time;
   EXPECT_DOUBLE_EQ(time.communication, 0.4) << "the first forward waits for its own";
   EXPECT_DOUBLE_EQ(time.hidden.parameters, 0.4);
-  costs_.traffic.parameters = bytes(3.0 * rate);
+  costs_.traffic.parameters = costs_.traffic.parameters_between_hosts = bytes(3.0 * rate);
   EXPECT_DOUBLE_EQ(estimate(config_of(2, 1, 1)).time.communication, 2.0);
 }
 

@@ -147,7 +147,7 @@ Config traffic_config() {
   return config;
 }
 
-class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
+class SentTraffic : public testing::Test {
  protected:
   // Runs a step of one rank without its peers, which must send what was planned.
   static void expect_sent(const Config& config, int ranks, int rank, int on_host,
@@ -173,6 +173,8 @@ class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
     EXPECT_EQ(peers.of({TagGroup::data}), planned.data()) << "data, rank " << rank;
     EXPECT_EQ((*worker)->reduction().counts().bytes_sent_to_other_hosts,
               planned.gradients_between_hosts.bytes_sent);
+    EXPECT_EQ((*worker)->parameter_gather().counts().bytes_sent_to_other_hosts,
+              planned.parameters_between_hosts.bytes_sent);
     EXPECT_EQ(peers.of({TagGroup::activations, TagGroup::gradients, TagGroup::wrapped_activations,
                         TagGroup::wrapped_gradients}),
               planned.boundaries)
@@ -182,6 +184,8 @@ class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
     EXPECT_EQ(peers.of_all_ranks(), planned.votes) << "votes, rank " << rank;
   }
 };
+
+class StepTrafficTest : public SentTraffic, public testing::WithParamInterface<TrafficCase> {};
 
 TEST_P(StepTrafficTest, IsWhatAStepSends) {
   Config config = traffic_config();
@@ -199,6 +203,27 @@ TEST_P(StepTrafficTest, IsWhatAStepSends) {
   EXPECT_EQ(all.bytes_sent, all.bytes_received);
   EXPECT_EQ(all.messages_sent, all.messages_received);
   EXPECT_EQ(all.messages_sent > 0, GetParam().ranks > 1);
+}
+
+// Flat, a rank has a message for each of the others; in blocks, for those of its place and of its block.
+TEST_F(SentTraffic, OfThousandsOfReplicas) {
+  constexpr int ranks = 2048, on_host = 8;
+  Config config = traffic_config();
+  config.parallel.lanes = ranks;
+  config.training.microbatches_per_lane = 1;
+  config.model.width = 512;              // so that every rank owns some of it
+  std::vector<double> from_other_hosts;  // parameters, by block
+  for (const int block : {1, on_host}) {
+    config.parallel.lane_block = block;
+    const WorkerRig rig(config, ranks);
+    for (const int rank : {0, ranks - 1}) {
+      const StepTraffic planned = planned_traffic(rig.config(), ranks, rank, true, on_host);
+      expect_sent(rig.config(), ranks, rank, on_host, planned);
+      from_other_hosts.push_back(static_cast<double>(planned.parameters_between_hosts.bytes_received));
+    }
+  }
+  for (const std::size_t rank : {0U, 1U})
+    EXPECT_NEAR(from_other_hosts[rank] / from_other_hosts[2 + rank], on_host, 0.5) << "each arrives once";
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, StepTrafficTest, testing::ValuesIn(traffic_cases),

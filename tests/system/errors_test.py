@@ -1538,7 +1538,7 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.mpirun(2, "train", "run.toml", "--parallel.data=1"))
 
     def test_ranks_beyond_this_version(self):
-        self.expect(self.holdfast("check", "run.toml", "--parallel.data=1537", "--parallel.lanes=1537"))
+        self.expect(self.holdfast("check", "run.toml", "--parallel.data=16385", "--parallel.lanes=16385"))
 
     def test_tensor_group_across_hosts(self):
         """Each rank as if on a machine of its own, by a namespace for the host's name."""

@@ -27,7 +27,7 @@ TEST(HostTransport, SlotsAreBoundedAndReused) {
     HostTransport transport(c);
     for (int round = 0; round < 3; ++round) {
       std::vector<std::uint64_t> received;
-      received.reserve(Transport::ranks_max);
+      received.reserve(HostTransport::open_max);
       std::uint64_t mine = 0;
       Transport::Number end = transport.oldest();
       while (transport.can_open()) {
@@ -37,7 +37,7 @@ TEST(HostTransport, SlotsAreBoundedAndReused) {
         HF_TRY(const Transport::Number number, transport.open(std::span(&incoming, 1)));
         end = number + 1;
       }
-      EXPECT_EQ(received.size(), std::size_t{Transport::ranks_max / 2});
+      EXPECT_EQ(received.size(), HostTransport::open_max / 2);
       for (Transport::Number number = end - received.size(); number < end; ++number) {
         mine = number;  // taken at once or not at all before the next is sent
         const Transport::Outgoing outgoing{.source = std::as_bytes(std::span(&mine, 1)),

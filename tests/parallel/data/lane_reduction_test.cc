@@ -346,12 +346,14 @@ class LaneReductionMemory : public testing::TestWithParam<test::LaneShape> {};
 
 TEST_P(LaneReductionMemory, StepsAllocateNothing) {
   const int ranks = std::max(2, static_cast<int>(GetParam().hosts.size()));
-  HF_EXPECT_OK(run_local_ranks(ranks, [](Communicator& c) -> Result<void> {
+  HF_EXPECT_OK(run_local_ranks(ranks, [ranks](Communicator& c) -> Result<void> {
     HostTransport transport(c);
     ReducingRank reducing(transport, patient(), GetParam(), test::uneven_buckets());
     const std::vector<std::vector<float>> lanes = reducing.my_lanes(0);
     std::vector<std::byte> parameters(reducing.plan().parameter_elements() * sizeof(float));
-    ParameterGather gather(reducing.plan(), transport, reducing.device(), patient(), sizeof(float));
+    const LaneExchange exchange(reducing.plan(), LaneSchedule(ranks, ranks, GetParam().block), c.rank(),
+                                GetParam().hosts);
+    ParameterGather gather(reducing.plan(), exchange, transport, reducing.device(), patient(), sizeof(float));
     gather.bind(parameters.data());
     std::uint64_t before = 0;
     for (int step = 0; step < 3; ++step) {
@@ -379,6 +381,21 @@ TEST_P(GatherParametersOf, EveryRankGetsEveryRange) {
     HostTransport transport(c);
     return test::check_gather_parameters(transport, patient());
   }));
+}
+
+// A range reaches each block once, and from there the rest of it; more buckets than exchanges are open at once.
+TEST(GatherParameters, GoesToHostsAndThenInsideThem) {
+  for (const std::vector<int>& hosts :
+       {std::vector{0, 0, 1, 1}, {0, 0, 0, 0, 1, 1}, {0, 0, 1, 1, 2, 2, 0, 0}}) {
+    HF_EXPECT_OK(run_local_ranks(static_cast<int>(hosts.size()), [&](Communicator& c) -> Result<void> {
+      HostTransport transport(c, 3);
+      std::vector<Bucket> many(40);
+      for (std::size_t b = 0; b < many.size(); ++b)
+        many[b].tensors = {{.name = "t", .shape = {b % 9 * block_elements + 5}}};
+      HF_TRY_VOID(test::check_gather_parameters(transport, patient(), test::uneven_buckets(), 2, hosts));
+      return test::check_gather_parameters(transport, patient(), std::move(many), 2, hosts);
+    }));
+  }
 }
 
 // More messages than are waited for together, in batches that end at other places on each rank.

@@ -27,7 +27,8 @@ class GatheringRank {
       : plan_(test::uneven_buckets(), transport.size()),
         parameters_(plan_.parameter_elements(), absent),
         device_(make_cpu_device({})),
-        gather_(plan_, transport, *device_, waiter, sizeof(std::uint16_t)) {
+        lanes_(plan_, LaneSchedule(transport.size(), transport.size()), transport.rank()),
+        gather_(plan_, lanes_, transport, *device_, waiter, sizeof(std::uint16_t)) {
     gather_.bind(std::as_writable_bytes(std::span(parameters_)).data());
     for (int bucket = 0; bucket < last_of_forward + 4; ++bucket) {
       const ElementRange range = plan_.parameter_range(bucket, transport.rank());
@@ -51,6 +52,7 @@ class GatheringRank {
   BucketPlan plan_;
   std::vector<std::uint16_t> parameters_;
   std::unique_ptr<Device> device_;
+  LaneExchange lanes_;
   ParameterGather gather_;
 };
 

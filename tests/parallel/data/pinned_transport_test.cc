@@ -48,6 +48,16 @@ TEST_P(PinnedTransportOf, EveryRankGetsEveryParameterThroughTheSmallestBuffers) 
   }));
 }
 
+TEST(PinnedTransport, PassesParametersOnThroughTheSmallestBuffers) {
+  HF_EXPECT_OK(run_local_ranks(4, [](Communicator& c) {
+    const std::vector<int> hosts = {0, 0, 1, 1};
+    const BucketPlan plan(test::uneven_buckets(), 4, 0, 2);
+    const LaneExchange exchange(plan, LaneSchedule(4, 4, 2), c.rank(), hosts);
+    Pinned pinned(c, largest_exchange_bytes(plan, exchange, sizeof(std::uint16_t)));
+    return test::check_gather_parameters(pinned.transport, patient(), test::uneven_buckets(), 2, hosts);
+  }));
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, PinnedTransportOf, testing::Values(1, 2, 3, 5));
 
 // The bytes of the messages themselves, without the alignment of their buffers.

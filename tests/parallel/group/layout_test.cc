@@ -174,11 +174,12 @@ TEST(Layout, EveryRankHasItsPlace) {
        "9 ranks were started, but parallel.lanes = 8: every data-parallel rank needs a lane; start at most 8 "
        "ranks (mpirun -np 8), or give more parallel.lanes (a run that is resumed is then cut anew)"},
       {{.ranks = 20, .pipeline = 2, .spares = 2}, small, "", "start at most 18 ranks (mpirun -np 18)"},
-      {{.ranks = 2 * 1537, .pipeline = 2},
-       with([](LayoutFacts& facts) { facts.lanes = 4096; }),
+      {{.ranks = 2 * 16385, .pipeline = 2},
+       with([](LayoutFacts& facts) { facts.lanes = 32768; }),
        "",
-       "3074 ranks were started, which is 1537 data-parallel ranks; this version takes at most 1536: start "
-       "with mpirun -np 3072, and give each rank more threads"},
+       "32770 ranks were started, which is 16385 data-parallel ranks; this version takes at most 16384: "
+       "start "
+       "with mpirun -np 32768, and give each rank more threads"},
   });
 }
 

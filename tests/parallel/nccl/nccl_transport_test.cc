@@ -76,6 +76,8 @@ TEST(NcclTransport, CarriesSumsOfLaneBlocks) {
       if (ranks == 4) hosts = {0, 0, 1, 1};
       HF_TRY_VOID(test::check_lane_reduction(*rank.transport, patient(),
                                              {.lanes = 10, .block = 2, .gradient_slots = 2, .hosts = hosts}));
+      HF_TRY_VOID(
+          test::check_gather_parameters(*rank.transport, patient(), test::uneven_buckets(), 2, hosts));
       rank.expect_clean_end();
       return {};
     });
