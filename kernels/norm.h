@@ -3,6 +3,8 @@
 // Backward: dx (rounded once to dtype; plus dresidual when given: the gradient that flows around the norm),
 // and weight gradients summed over rows in a fixed order. Where they accumulate, the sum over rows is rounded
 // to fp32 and then added to what is there, so that a sum may be made in memory of its own and added later.
+// LayerNorm's backward can sum dresidual in the same way, which it reads anyway: that is the gradient of the
+// bias of a layer whose output was added to the residual stream.
 #pragma once
 
 #include <cstdint>
@@ -47,10 +49,11 @@ struct LayerNormBackward {
   void* dx = nullptr;                // dtype; (rows, width)
   float* weight_gradient = nullptr;  // (width)
   float* bias_gradient = nullptr;    // (width)
+  float* dresidual_sum = nullptr;    // (width), or null; only with dresidual
   std::int64_t rows = 0, width = 0;
-  bool accumulate = false;  // of the weight gradients
+  bool accumulate = false;  // of the last three
   DType dtype = DType::fp32;
-  static constexpr const char* shape = "{rows}x{width}";
+  static constexpr const char* shape = "{rows}x{width}{dresidual_sum}";
   static void visit_operands(auto& op, auto&& visit) {
     visit(op.x, reads("x", op.dtype, op.rows * op.width));
     visit(op.weight, reads("weight", op.dtype, op.width));
@@ -61,6 +64,8 @@ struct LayerNormBackward {
     visit(op.dx, writes("dx", op.dtype, op.rows * op.width));
     visit(op.weight_gradient, writes("weight_gradient", DType::fp32, op.width).updated_if(op.accumulate));
     visit(op.bias_gradient, writes("bias_gradient", DType::fp32, op.width).updated_if(op.accumulate));
+    visit(op.dresidual_sum,
+          writes("dresidual_sum", DType::fp32, op.width).updated_if(op.accumulate).if_given());
   }
 };
 void reference(const LayerNormBackward& op);

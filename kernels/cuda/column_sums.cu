@@ -25,7 +25,10 @@ __global__ void column_sums(ColumnSums sums) {
   __syncthreads();
   if (warp != 0 || column >= sums.columns) return;
   for (int other = 1; other < block_warps; ++other) sum += of_warps[other][lane];
-  float& target = (blockIdx.y == 0 ? sums.targets[0] : sums.targets[1])[column];
+  float* const targets = blockIdx.y == 0   ? sums.targets[0]
+                         : blockIdx.y == 1 ? sums.targets[1]
+                                           : sums.targets[2];
+  float& target = targets[column];
   target = sums.accumulate ? target + sum : sum;
 }
 

@@ -11,7 +11,7 @@ namespace holdfast::kernels::cuda {
 struct ColumnSums {
   const float* partials = nullptr;  // (groups, target_count, columns)
   std::int64_t groups = 0, columns = 0;
-  float* targets[2] = {};  // (columns) each
+  float* targets[3] = {};  // (columns) each
   int target_count = 1;
   bool accumulate = false;
 };

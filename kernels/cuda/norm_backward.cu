@@ -1,5 +1,6 @@
-// Teams (norm_rows.h) walk over the rows with the sums of the weight gradients of their columns in registers;
-// blocks write these as partial sums, which a second pass adds.
+// Teams (norm_rows.h) walk over the rows with the sums of the weight gradients of their columns in registers,
+// and those of dresidual, for which no registers are left, in shared memory; blocks write these as partial
+// sums, which a second pass adds.
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_rows.h"
@@ -91,18 +92,61 @@ class GradientSums {
   float held_[count][access == Access::wide ? 1 : held_packs<norm>][size] = {};
 };
 
+// A team's sums over rows of dresidual, for which no registers are left: in shared memory, or, where a row is
+// wide and a block is one team, in `target`, where the block's sums belong: (width).
+template <Access access, int size>
+class ResidualSums {
+ public:
+  static constexpr bool whole = access == Access::packs;
+  __device__ ResidualSums(float* target, int team, int width)
+      : target_(target),
+        width_(width),
+        mine_(access == Access::wide ? target : reinterpret_cast<float*>(dynamic_shared()) + team * width) {}
+  __device__ void set_zero(int first) {
+    const float zeros[size] = {};
+    store_part<whole>(mine_, first, width_, zeros);
+  }
+  __device__ void add(int first, const float (&values)[size]) {
+    float sums[size];
+    load_part<whole>(mine_, first, width_, sums);
+#pragma unroll
+    for (int i = 0; i < size; ++i) sums[i] += values[i];
+    store_part<whole>(mine_, first, width_, sums);
+  }
+  // Adds those of the block's teams in order. All threads call.
+  __device__ void finish(int teams) {
+    if constexpr (access == Access::wide) return;
+    __syncthreads();
+    const float* const of_teams = reinterpret_cast<const float*>(dynamic_shared());
+    for (int i = static_cast<int>(threadIdx.x); i < width_; i += static_cast<int>(blockDim.x)) {
+      float sum = of_teams[i];
+      for (int other = 1; other < teams; ++other) sum += of_teams[other * width_ + i];
+      target_[i] = sum;
+    }
+  }
+
+ private:
+  float* target_;
+  int width_;
+  float* mine_;
+};
+
 // normal = the normalized row, g = dy * weight:
 //   dx = rstd * (g - mean(g) - normal * mean(g * normal)) + dresidual        (RMSNorm: without mean(g))
 template <NormKind norm, typename T, Access access, typename Op>
 __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 512 / threads_max<norm> : 1)
-    norm_backward(Op op, TeamShape shape, float* partials) {
+    norm_backward(Op op, TeamShape shape, float* partials, bool sums_residual) {
   constexpr int size = pack_size<T>, packs = held_packs<norm>;
   constexpr bool whole = access == Access::packs;
   using Sums = GradientSums<norm, access, size>;
   const int thread = shape.thread(), team_threads = shape.threads(), width = static_cast<int>(op.width);
   const int team = shape.team(), teams = shape.teams();
   const Columns<access, packs, size> all_columns{thread, team_threads, width};
-  Sums gradients(partials + static_cast<std::int64_t>(blockIdx.x) * Sums::count * op.width, all_columns);
+  sums_residual = sums_residual && norm == NormKind::layer;
+  partials += static_cast<std::int64_t>(blockIdx.x) * (Sums::count + (sums_residual ? 1 : 0)) * op.width;
+  Sums gradients(partials, all_columns);
+  ResidualSums<access, size> residuals(partials + Sums::count * op.width, team, width);
+  if (sums_residual) all_columns.for_each([&](int, int first) { residuals.set_zero(first); });
   const T* const weight = static_cast<const T*>(op.weight);
   for (std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * teams; first_row < op.rows;
        first_row += static_cast<std::int64_t>(gridDim.x) * teams) {
@@ -144,6 +188,7 @@ __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 5
       dy.get(k, first, dy_k);
       load_part<whole>(weight, first, width, weight_k);
       if (adds) residual.get(k, first, residual_k);
+      if (sums_residual) residuals.add(first, residual_k);
 #pragma unroll
       for (int i = 0; i < size; ++i) {
         const float centered = fmaf(dy_k[i], weight_k[i], minus_g);
@@ -152,7 +197,8 @@ __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 5
       store_part<whole>(static_cast<T*>(op.dx) + offset, first, width, x_k);
     });
   }
-  gradients.finish(all_columns, team, teams);
+  if (sums_residual) residuals.finish(teams);
+  gradients.finish(all_columns, team, teams);  // in the same shared memory
 }
 
 template <NormKind norm, typename Op>
@@ -165,17 +211,22 @@ std::int64_t backward_blocks(std::int64_t rows, const Teams& teams) {
 }
 
 template <NormKind norm, typename Op>
-void prepare_backward(Context& context, const Op& op) {
+void prepare_backward(Context& context, const Op& op, bool sums_residual) {
   const std::int64_t blocks = backward_blocks(op.rows, backward_teams<norm>(op));
-  context.request_workspace(static_cast<std::size_t>(blocks * sum_count<norm> * op.width) * sizeof(float));
+  const int sums = sum_count<norm> + (sums_residual ? 1 : 0);
+  context.request_workspace(static_cast<std::size_t>(blocks * sums * op.width) * sizeof(float));
 }
 
 template <NormKind norm, typename Op>
-void backward(Context& context, const Op& op, float* bias_gradient) {
+void backward(Context& context, const Op& op, float* bias_gradient, float* dresidual_sum) {
+  const bool sums_residual = dresidual_sum != nullptr;
   const Teams teams = backward_teams<norm>(op);
   const std::int64_t blocks = backward_blocks(op.rows, teams);
   float* const partials = reinterpret_cast<float*>(context.workspace());
-  const std::size_t sum_bytes = static_cast<std::size_t>(sum_count<norm> * op.width) * sizeof(float);
+  // The teams' sums of dresidual make way for the gradients' of the block.
+  const std::int64_t shared_sums =
+      std::max(sums_residual ? teams.per_block : 0, teams.per_block > 1 ? sum_count<norm> : 0);
+  const std::size_t shared_bytes = static_cast<std::size_t>(shared_sums * op.width) * sizeof(float);
   for_dtype(op.dtype, [&](auto element) {
     using T = decltype(element);
     with_access<T>(
@@ -184,34 +235,35 @@ void backward(Context& context, const Op& op, float* bias_gradient) {
           launch(context, norm_backward<norm, T, access, Op>,
                  {.blocks = blocks_for(blocks, 1),
                   .threads = teams.threads * teams.per_block,
-                  .shared_bytes = teams.per_block > 1 ? sum_bytes : 0},
-                 op, shape_of(teams, op.width), partials);
+                  .shared_bytes = teams.holds ? shared_bytes : 0},
+                 op, shape_of(teams, op.width), partials, sums_residual);
         },
         op.x, op.weight, op.dy, op.dresidual, op.dx);
   });
   add_column_sums(context, {.partials = partials,
                             .groups = blocks,
                             .columns = op.width,
-                            .targets = {op.weight_gradient, bias_gradient},
-                            .target_count = sum_count<norm>,
+                            .targets = {op.weight_gradient, bias_gradient, dresidual_sum},
+                            .target_count = sum_count<norm> + (sums_residual ? 1 : 0),
                             .accumulate = op.accumulate});
 }
 
 }  // namespace
 
 void prepare_layernorm_backward(Context& context, const void* arguments) {
-  prepare_backward<NormKind::layer>(context, *static_cast<const LayerNormBackward*>(arguments));
+  const LayerNormBackward& op = *static_cast<const LayerNormBackward*>(arguments);
+  prepare_backward<NormKind::layer>(context, op, op.dresidual_sum != nullptr);
 }
 void run_layernorm_backward(Context& context, const void* arguments) {
   const LayerNormBackward& op = *static_cast<const LayerNormBackward*>(arguments);
-  backward<NormKind::layer>(context, op, op.bias_gradient);
+  backward<NormKind::layer>(context, op, op.bias_gradient, op.dresidual_sum);
 }
 
 void prepare_rmsnorm_backward(Context& context, const void* arguments) {
-  prepare_backward<NormKind::rms>(context, *static_cast<const RmsNormBackward*>(arguments));
+  prepare_backward<NormKind::rms>(context, *static_cast<const RmsNormBackward*>(arguments), false);
 }
 void run_rmsnorm_backward(Context& context, const void* arguments) {
-  backward<NormKind::rms>(context, *static_cast<const RmsNormBackward*>(arguments), nullptr);
+  backward<NormKind::rms>(context, *static_cast<const RmsNormBackward*>(arguments), nullptr, nullptr);
 }
 
 }  // namespace holdfast::kernels::cuda

@@ -83,15 +83,17 @@ void reference(const RmsNormForward& op) {
 
 void reference(const LayerNormBackward& op) {
   for (std::int64_t i = 0; i < op.width; ++i) {
-    double weight_gradient = 0.0, bias_gradient = 0.0;
+    double weight_gradient = 0.0, bias_gradient = 0.0, dresidual_sum = 0.0;
     for (std::int64_t row = 0; row < op.rows; ++row) {
       const double x = element(op.x, row * op.width + i, op.dtype);
       const double dy = element(op.dy, row * op.width + i, op.dtype);
       weight_gradient += dy * (x - static_cast<double>(op.mean[row])) * static_cast<double>(op.rstd[row]);
       bias_gradient += dy;
+      if (op.dresidual_sum != nullptr) dresidual_sum += element(op.dresidual, row * op.width + i, op.dtype);
     }
     set_gradient(op.weight_gradient[i], weight_gradient, op.accumulate);
     set_gradient(op.bias_gradient[i], bias_gradient, op.accumulate);
+    if (op.dresidual_sum != nullptr) set_gradient(op.dresidual_sum[i], dresidual_sum, op.accumulate);
   }
   for (std::int64_t row = 0; row < op.rows; ++row) {
     backward_row(op, row * op.width, static_cast<double>(op.mean[row]), static_cast<double>(op.rstd[row]),

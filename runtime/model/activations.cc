@@ -141,7 +141,7 @@ void ActivationMemory::reserve_slices(bool train, MemoryPlan& plan) {
 }
 
 std::int64_t ActivationMemory::norm_vectors() const {
-  return spec_.norm == NormKind::layer_norm ? 2 : 1;
+  return spec_.norm != NormKind::layer_norm ? 1 : spec_.biases ? 3 : 2;
 }
 
 std::int64_t ActivationMemory::norm_slice_elements() const {

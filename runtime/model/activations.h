@@ -119,7 +119,7 @@ class ActivationMemory {
   // Returns whether a backward runs through the layer; below the lowest that is trained it does not.
   bool has_backward(std::int64_t layer) const { return layer >= lowest_layer_; }
   bool runs_through_frozen_norms() const;
-  std::int64_t norm_vectors() const;  // vectors of weights of a norm
+  std::int64_t norm_vectors() const;  // Norm::gradient_vectors(), at most
   std::string name_in(int microbatch, const std::string& name) const;
   void reserve_microbatch(int microbatch, MemoryPlan& plan);
   void reserve_ends(bool train, MemoryPlan& plan);

@@ -149,13 +149,6 @@ void RowLinear::weight_gradients(Device& device, const void* x, const void* dy_N
     slice.weight_gradient_of(device, part_of(x, i, rows * slice.inputs, slice.dtype), dy_NO, rows,
                              accumulate);
   }
-  if (bias_gradient == nullptr) return;
-  device.launch(BiasGradient{.dy = dy_NO,
-                             .gradient = bias_gradient,
-                             .rows = rows,
-                             .columns = slices.front().outputs,
-                             .accumulate = accumulate,
-                             .dtype = slices.front().dtype});
 }
 
 void Norm::forward(Device& device, const void* x_NC, void* y_NC, Statistics statistics,
@@ -186,26 +179,27 @@ void Norm::forward(Device& device, const void* x_NC, void* y_NC, Statistics stat
 Norm::WeightGradients Norm::weight_gradients_of(int slice) const {
   if (slice_gradients != nullptr) return sums_of(slice_gradients, slice);
   if (!is_trained()) return sums_of(unused_gradients, 0);
-  return {weight_gradient, bias_gradient};
+  return own_gradients();
 }
 
 Norm::WeightGradients Norm::sums_of(float* sums, int index) const {
-  float* const weight_sum = sums + index * gradient_vectors() * width;
-  return {weight_sum, gradient_vectors() == 2 ? weight_sum + width : nullptr};
+  WeightGradients of_index = {};
+  for (int vector = 0; vector < gradient_vectors(); ++vector)
+    of_index[static_cast<std::size_t>(vector)] = sums + (index * gradient_vectors() + vector) * width;
+  return of_index;
 }
 
 void Norm::add_sums(Device& device, const WeightGradients& sums, const WeightGradients& gradients,
                     bool accumulate) const {
-  const auto add = [&](const float* source, float* target) {
+  for (std::size_t vector = 0; vector < static_cast<std::size_t>(gradient_vectors()); ++vector) {
     if (accumulate) {
-      device.launch(Accumulate{.target = target, .source = source, .count = width});
+      device.launch(Accumulate{.target = gradients[vector], .source = sums[vector], .count = width});
     } else {
-      device.launch(Copy{
-          .source = source, .target = target, .bytes = width * static_cast<std::int64_t>(sizeof(float))});
+      device.launch(Copy{.source = sums[vector],
+                         .target = gradients[vector],
+                         .bytes = width * static_cast<std::int64_t>(sizeof(float))});
     }
-  };
-  add(sums.weight, gradients.weight);
-  if (sums.bias != nullptr) add(sums.bias, gradients.bias);
+  }
 }
 
 // A slice of rows is one call: its shape, and so its bits, are those of the slice.
@@ -240,13 +234,10 @@ Result<void> Norm::sum_slices(Device& device, TensorGroup& group) const {
   const std::int64_t elements = gradient_vectors() * width;
   HF_TRY_VOID(group.all_gather(device, std::as_writable_bytes(std::span(
                                            slice_gradients, static_cast<std::size_t>(slices * elements)))));
-  for (int vector = 0; vector < gradient_vectors(); ++vector) {
-    TreeSum sum{.part_count = slices,
-                .y = vector == 0 ? weight_gradient : bias_gradient,
-                .rows = 1,
-                .columns = width};
+  for (std::size_t vector = 0; vector < static_cast<std::size_t>(gradient_vectors()); ++vector) {
+    TreeSum sum{.part_count = slices, .y = own_gradients()[vector], .rows = 1, .columns = width};
     for (int slice = 0; slice < slices; ++slice)
-      sum.parts[static_cast<std::size_t>(slice)] = slice_gradients + slice * elements + vector * width;
+      sum.parts[static_cast<std::size_t>(slice)] = sums_of(slice_gradients, slice)[vector];
     device.launch(sum);
   }
   return {};
@@ -262,8 +253,9 @@ void Norm::backward_rows(Device& device, const void* x_NC, Statistics statistics
                                     .rstd = statistics.rstd,
                                     .dresidual = gradients.dresidual_NC,
                                     .dx = gradients.dx_NC,
-                                    .weight_gradient = weight_gradients.weight,
-                                    .bias_gradient = weight_gradients.bias,
+                                    .weight_gradient = weight_gradients[0],
+                                    .bias_gradient = weight_gradients[1],
+                                    .dresidual_sum = weight_gradients[2],
                                     .rows = rows,
                                     .width = width,
                                     .accumulate = accumulate,
@@ -275,7 +267,7 @@ void Norm::backward_rows(Device& device, const void* x_NC, Statistics statistics
                                   .rstd = statistics.rstd,
                                   .dresidual = gradients.dresidual_NC,
                                   .dx = gradients.dx_NC,
-                                  .weight_gradient = weight_gradients.weight,
+                                  .weight_gradient = weight_gradients[0],
                                   .rows = rows,
                                   .width = width,
                                   .accumulate = accumulate,

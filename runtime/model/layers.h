@@ -6,6 +6,7 @@
 // one slice, and shapes are the usual ones.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -64,12 +65,11 @@ struct ColumnLinear {
                         bool accumulate) const;
 };
 
-// A linear layer split by its inputs: y is a sum over slices. Its bias is added once and on all ranks of a
-// tensor group, which have the gradients of all rows.
+// A linear layer split by its inputs: y is a sum over slices. Its bias is added once. The bias' gradient is
+// the norm's to compute (Norm::branch_bias_gradient).
 struct RowLinear {
   std::vector<Linear> slices;  // without the bias
   const void* bias = nullptr;
-  float* bias_gradient = nullptr;
 
   // Computes y = x W^T + bias + residual (own rows, outputs), rounded once for any number of slices.
   Result<void> forward(Device& device, TensorGroup& group, const SliceSums& sums, const void* x,
@@ -85,16 +85,24 @@ struct Norm {
   const void* bias = nullptr;
   float* weight_gradient = nullptr;  // null where weight and bias are frozen
   float* bias_gradient = nullptr;
-  // Memory for the gradients of a frozen norm, which its backward computes all the same: (1 or 2, width).
+  // Gradient of the bias of the layer that ends the branch which starts with the norm: dresidual is that
+  // layer's dy. Null where there is no such bias or it is frozen, as it is where the norm is.
+  float* branch_bias_gradient = nullptr;
+  // Memory for the gradients of a frozen norm, which its backward computes all the same: (vectors, width),
+  // with vectors = gradient_vectors().
   float* unused_gradients = nullptr;
-  // Gradients of each slice of rows, kept until the lane is complete: (slices, 1 or 2 with a bias, width).
-  // Null without tensor lanes.
+  // Gradients of each slice of rows, kept until the lane is complete: (slices, vectors, width). Null without
+  // tensor lanes.
   float* slice_gradients = nullptr;
   std::int64_t width = 0;
   float epsilon = 1e-5F;
   DType dtype = DType::fp32;
 
   bool is_trained() const { return weight_gradient != nullptr; }
+  // Returns how many gradients (width) the backward computes: of the weight, of the bias, of the branch's.
+  int gradient_vectors() const {
+    return kind != NormKind::layer_norm ? 1 : branch_bias_gradient == nullptr ? 2 : 3;
+  }
 
   struct Statistics {
     float* mean = nullptr;  // layer norm only
@@ -105,8 +113,7 @@ struct Norm {
     const void* dy_NC = nullptr;
     const void* dresidual_NC = nullptr;  // or null; may be the same memory as dx
     void* dx_NC = nullptr;
-    // Sums that a backward in parts passes from the first part to the second: (slices here, 1 or 2 with a
-    // bias, width).
+    // Sums that a backward in parts passes from the first part to the second: (slices here, vectors, width).
     float* sums = nullptr;
   };
   // Computes the backward of this rank's rows: dx = gradient through the norm + dresidual. One op computes dx
@@ -117,17 +124,16 @@ struct Norm {
   Result<void> sum_slices(Device& device, TensorGroup& group) const;
 
  private:
-  struct WeightGradients {
-    float* weight = nullptr;
-    float* bias = nullptr;  // or null
-  };
+  static constexpr int vectors_max = 3;
+  // Of weight, bias and the branch's bias; null from gradient_vectors() on.
+  using WeightGradients = std::array<float*, vectors_max>;
+  WeightGradients own_gradients() const { return {weight_gradient, bias_gradient, branch_bias_gradient}; }
   WeightGradients weight_gradients_of(int slice) const;
   WeightGradients sums_of(float* sums, int index) const;
   void add_sums(Device& device, const WeightGradients& sums, const WeightGradients& gradients,
                 bool accumulate) const;
   void backward_rows(Device& device, const void* x_NC, Statistics statistics, const Gradients& gradients,
                      std::int64_t rows, const WeightGradients& weight_gradients, bool accumulate) const;
-  std::int64_t gradient_vectors() const { return kind == NormKind::layer_norm ? 2 : 1; }
 };
 
 }  // namespace holdfast::model

@@ -73,8 +73,8 @@ void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buc
   activations_ = memory_.bind(device, arena);
   const ParameterTable table(spec_, buckets, parameters, gradients);
   float* norm_slices = activations_.norm_slices;
-  const auto norm_of = [&](const std::string& name) {
-    Norm norm = table.norm(name);
+  const auto norm_of = [&](const std::string& name, const std::string& branch_end = "") {
+    Norm norm = table.norm(name, branch_end);
     norm.unused_gradients = activations_.unused_norm_gradients;
     norm.slice_gradients = norm_slices;
     if (norm_slices != nullptr) norm_slices += memory_.norm_slice_elements();
@@ -83,8 +83,8 @@ void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buc
   for (std::int64_t layer = stage_.part.first_layer; layer < stage_.part.end_layer; ++layer) {
     const std::string name = fmt::format("layers.{}.", layer);
     Block block;
-    block.attention_norm = norm_of(name + "attention_norm");
-    block.feed_forward_norm = norm_of(name + "feed_forward_norm");
+    block.attention_norm = norm_of(name + "attention_norm", name + "attention.output");
+    block.feed_forward_norm = norm_of(name + "feed_forward_norm", name + "feed_forward.down");
     block.qkv = table.column_linear(name + "attention.qkv");
     block.output = table.row_linear(name + "attention.output");
     block.up = table.column_linear(name + "feed_forward.up");

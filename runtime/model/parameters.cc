@@ -66,14 +66,11 @@ RowLinear ParameterTable::row_linear(const std::string& name) const {
   RowLinear layer;
   for (int slice = 0; slice < slices_of(name + ".weight"); ++slice)
     layer.slices.push_back(linear(tensor(name + ".weight", slice)));
-  if (const std::string bias = name + ".bias"; contains(bias)) {
-    layer.bias = parameter(bias);
-    layer.bias_gradient = gradient(bias);
-  }
+  if (const std::string bias = name + ".bias"; contains(bias)) layer.bias = parameter(bias);
   return layer;
 }
 
-Norm ParameterTable::norm(const std::string& name) const {
+Norm ParameterTable::norm(const std::string& name, const std::string& branch_end) const {
   Norm norm{.kind = spec_->norm,
             .weight = parameter(name + ".weight"),
             .weight_gradient = gradient(name + ".weight"),
@@ -83,6 +80,11 @@ Norm ParameterTable::norm(const std::string& name) const {
   if (const std::string bias = name + ".bias"; contains(bias)) {
     norm.bias = parameter(bias);
     norm.bias_gradient = gradient(bias);
+  }
+  if (const std::string bias = branch_end + ".bias"; contains(bias)) {
+    norm.branch_bias_gradient = gradient(bias);
+    HF_CHECK(norm.kind == NormKind::layer_norm && norm.is_trained() == (norm.branch_bias_gradient != nullptr),
+             "{} has no norm that computes its gradient", bias);
   }
   return norm;
 }

@@ -57,6 +57,8 @@ std::vector<Row> embedding_rows() {
 std::vector<Row> norm_rows() {
   const LayerNormBackward in_place{
       .dresidual = memory, .dx = memory, .rows = 2, .width = 8, .accumulate = true};
+  LayerNormBackward with_sum = in_place;
+  with_sum.dresidual_sum = memory + 2;
   LayerNormBackward apart = in_place;
   apart.dx = memory + 1;
   apart.accumulate = false;
@@ -65,6 +67,8 @@ std::vector<Row> norm_rows() {
       {"rmsnorm_forward", cost_of(RmsNormForward{.rows = 2, .width = 8, .dtype = DType::bf16}), 0,
        2 * (16 + 8), 32 + 8, 0},
       {"layernorm_backward in place", cost_of(in_place), 0, 3 * 64 + 32 + 16 + 64, 64 + 64, 64 + 64},
+      {"layernorm_backward that sums the residual", cost_of(with_sum), 0, 3 * 64 + 32 + 16 + 64 + 32,
+       64 + 64 + 32, 64 + 64 + 32},
       {"layernorm_backward", cost_of(apart), 0, 3 * 64 + 32 + 16, 64 + 64, 0},
       {"rmsnorm_backward", cost_of(RmsNormBackward{.rows = 2, .width = 8, .dtype = DType::bf16}), 0,
        2 * 32 + 16 + 8, 32 + 32, 0}};

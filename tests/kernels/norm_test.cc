@@ -8,8 +8,8 @@ namespace {
 struct Shape {
   std::int64_t rows, width;
 };
-constexpr Shape shapes[] = {{1, 5},     {3, 15},   {33, 16},   {70, 33},
-                            {131, 300}, {4, 1025}, {37, 2048}, {3, 8201}};
+constexpr Shape shapes[] = {{1, 5},    {3, 15},    {33, 16},  {70, 33},  {131, 300},
+                            {4, 1025}, {37, 2048}, {3, 8201}, {77, 768}, {9, 1600}};
 
 // Tensors of the forward pass: x, weight, bias, y, mean, rstd. RMSNorm leaves bias and mean alone.
 Tensors forward_tensors(const Shape& shape, DType dtype) {
@@ -45,11 +45,13 @@ enum class Residual { none, other, in_place };
 struct BackwardCase {
   Residual residual = Residual::none;
   bool accumulate = false;
+  bool sums_residual = false;  // layer norm only
 };
-constexpr BackwardCase backward_cases[] = {{}, {Residual::other, true}, {Residual::in_place, false}};
+constexpr BackwardCase backward_cases[] = {
+    {}, {Residual::other, true, true}, {Residual::in_place, false}, {Residual::in_place, false, true}};
 
-// Tensors of the backward pass: x, weight, dy, mean, rstd, dresidual, dx, gradients of weight and bias.
-// `forward` is the result of the forward pass.
+// Tensors of the backward pass: x, weight, dy, mean, rstd, dresidual, dx, gradients of weight and bias, sum of
+// dresidual. `forward` is the result of the forward pass.
 Tensors backward_tensors(const Tensors& forward, const Shape& shape, DType dtype) {
   const std::int64_t count = shape.rows * shape.width;
   return {forward[0],
@@ -60,7 +62,8 @@ Tensors backward_tensors(const Tensors& forward, const Shape& shape, DType dtype
           random_values(count, dtype, 5),
           random_values(count, dtype, 6),
           random_values(shape.width, DType::fp32, 7),
-          random_values(shape.width, DType::fp32, 8)};
+          random_values(shape.width, DType::fp32, 8),
+          random_values(shape.width, DType::fp32, 9)};
 }
 void* residual_of(Tensors& t, Residual residual) {
   return residual == Residual::none ? nullptr : t[residual == Residual::in_place ? 6 : 5].data();
@@ -75,6 +78,7 @@ LayerNormBackward layer_backward(Tensors& t, const Shape& shape, DType dtype, co
           .dx = t[6].data(),
           .weight_gradient = t[7].as<float>(),
           .bias_gradient = t[8].as<float>(),
+          .dresidual_sum = of.sums_residual ? t[9].as<float>() : nullptr,
           .rows = shape.rows,
           .width = shape.width,
           .accumulate = of.accumulate,
@@ -154,8 +158,10 @@ KERNEL_CASES(NormsAddWholeSumsToGradients, OpId::layernorm_backward, OpId::rmsno
           backward_tensors(run_reference(forward_tensors(shape, dtype), forward), shape, dtype);
       const auto expect_sums = [&](const auto& backward, std::size_t gradients) {
         const auto run = [&](bool accumulate) {
-          return run_under_test(
-              tensors, [&](Tensors& t) { return backward(t, shape, dtype, {.accumulate = accumulate}); });
+          return run_under_test(tensors, [&](Tensors& t) {
+            return backward(t, shape, dtype,
+                            {.residual = Residual::other, .accumulate = accumulate, .sums_residual = true});
+          });
         };
         const std::optional<Tensors> set = run(false), added = run(true);
         if (!set) return;
@@ -166,7 +172,7 @@ KERNEL_CASES(NormsAddWholeSumsToGradients, OpId::layernorm_backward, OpId::rmsno
           }
         }
       };
-      expect_sums(layer_backward, 2);
+      expect_sums(layer_backward, 3);
       expect_sums(rms_backward, 1);
     }
   }

@@ -177,17 +177,19 @@ void OpOutputsTest::norms() {
                             .width = 4,
                             .dtype = dtype};
     });
-    const Tensors backward = {some(12, dtype), some(4, dtype),    some(13, dtype), some(3),
-                              some(4),         canary(16, dtype), canary(5),       canary(6)};
+    const Tensors backward = {some(12, dtype),   some(4, dtype), some(13, dtype), some(3),  some(4),
+                              canary(16, dtype), canary(5),      canary(6),       canary(7)};
     expect_outputs(backward, [&](Tensors& t) {
       return LayerNormBackward{.x = t[0].data(),
                                .weight = t[1].data(),
                                .dy = t[2].data(),
                                .mean = t[3].as<float>(),
                                .rstd = t[4].as<float>(),
+                               .dresidual = t[2].data(),
                                .dx = t[5].data(),
                                .weight_gradient = t[6].as<float>(),
                                .bias_gradient = t[7].as<float>(),
+                               .dresidual_sum = t[8].as<float>(),
                                .rows = 3,
                                .width = 4,
                                .dtype = dtype};

@@ -3,6 +3,7 @@
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/ops/ops.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/matmul.h"
 
 namespace holdfast::kernels::cpu::HF_ISA {
 
@@ -172,6 +173,15 @@ void prepare_layernorm_backward(const Context& context, const void* arguments) {
 }
 void run_layernorm_backward(const Context& context, const void* arguments) {
   const LayerNormBackward& op = *static_cast<const LayerNormBackward*>(arguments);
+  if (op.dresidual_sum != nullptr) {  // before dx, which may be the same memory, is written
+    const BiasGradient sum{.dy = op.dresidual,
+                           .gradient = op.dresidual_sum,
+                           .rows = op.rows,
+                           .columns = op.width,
+                           .accumulate = op.accumulate,
+                           .dtype = op.dtype};
+    run_bias_gradient(context, &sum);
+  }
   for_dtype(op.dtype, [&](auto element) { backward<Norm::layer, decltype(element)>(context, op); });
 }
 
