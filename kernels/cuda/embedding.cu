@@ -49,31 +49,68 @@ __global__ void embed(EmbeddingForward op) {
   store_part<whole>(static_cast<T*>(op.x) + row * op.width, first, op.width, x);
 }
 
-// Adds rows of dx to `target`, one after the other: row_at(i) for i = 0, 1, 2 ... until it is negative. Reads
-// run ahead of the additions.
+// Holds a thread's columns of neighbours in a list of rows of dx.
+template <typename T, bool whole>
+struct RowBatch {
+  static constexpr int count = whole ? 8 : 4, size = pack_size<T>;
+  std::int32_t rows[count] = {};  // -1: the list has ended
+  Pack<std::conditional_t<whole, T, float>, size> columns[count];
+
+  __device__ bool is_full() const { return rows[count - 1] >= 0; }
+  __device__ void read(const EmbeddingBackward& op, std::int64_t first) {
+#pragma unroll
+    for (int k = 0; k < count; ++k) {
+      if (rows[k] < 0) continue;
+      const T* const row = static_cast<const T*>(op.dx) + rows[k] * op.width;
+      if constexpr (whole) {
+        columns[k] = *reinterpret_cast<const Pack<T, size>*>(row + first);
+      } else {
+        load_part<false>(row, first, op.width, columns[k].elements);
+      }
+    }
+  }
+  __device__ void add_to(float (&sum)[size]) const {
+#pragma unroll
+    for (int k = 0; k < count; ++k) {
+      float values[size] = {};
+      if (rows[k] >= 0) unpack(columns[k], values);
+#pragma unroll
+      for (int i = 0; i < size; ++i) sum[i] = rows[k] < 0 ? sum[i] : sum[i] + values[i];
+    }
+  }
+};
+
+// Adds rows of dx to `target`, one after the other: row_at(i) for i = 0, 1, 2 ... until it is negative. A token
+// that is frequent in a text has thousands of rows for one block, which does nothing but wait for memory: so the
+// next batch of rows, and the numbers of those after it, are on their way while a batch is added.
 template <typename T, bool whole, typename RowAt>
 __device__ void add_rows(const EmbeddingBackward& op, float* target, const RowAt& row_at) {
-  constexpr int size = pack_size<T>, batch = 8;
+  using Batch = RowBatch<T, whole>;
   const std::int64_t first = first_column<T>();
   if (first >= op.width) return;
-  float sum[size], values[batch][size] = {};
+  float sum[Batch::size];
   load_part<whole>(target, first, op.width, sum);
-  bool more = true;
-  for (std::int64_t done = 0; more; done += batch) {
-    bool here[batch];
+  const auto find = [&](std::int32_t(&rows)[Batch::count], std::int64_t from) {
 #pragma unroll
-    for (int k = 0; k < batch; ++k) {
-      const std::int64_t row = row_at(done + k);
-      here[k] = row >= 0;
-      if (here[k])
-        load_part<whole>(static_cast<const T*>(op.dx) + row * op.width, first, op.width, values[k]);
-    }
+    for (int k = 0; k < Batch::count; ++k) rows[k] = static_cast<std::int32_t>(row_at(from + k));
+  };
+  // Adds a batch and makes it the one after the next, whose rows are read; returns whether there is a next.
+  const auto add = [&](Batch& batch, Batch& next, std::int64_t after_next) {
+    const bool more = batch.is_full(), continues = more && next.is_full();
+    std::int32_t rows[Batch::count];
+    if (more) next.read(op, first);
+    if (continues) find(rows, after_next);
+    batch.add_to(sum);
 #pragma unroll
-    for (int k = 0; k < batch; ++k) {
-#pragma unroll
-      for (int i = 0; i < size; ++i) sum[i] = here[k] ? sum[i] + values[k][i] : sum[i];
-    }
-    more = here[batch - 1];
+    for (int k = 0; continues && k < Batch::count; ++k) batch.rows[k] = rows[k];
+    return more;
+  };
+  Batch even, odd;  // two by name: a copy of one that is on its way would wait for it
+  find(even.rows, 0);
+  even.read(op, first);
+  if (even.is_full()) find(odd.rows, Batch::count);
+  for (std::int64_t from = 2 * Batch::count;; from += 2 * Batch::count) {
+    if (!add(even, odd, from) || !add(odd, even, from + Batch::count)) break;
   }
   store_part<whole>(target, first, op.width, sum);
 }

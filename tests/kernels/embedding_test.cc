@@ -68,6 +68,24 @@ KERNEL_CASES(EmbeddingBackwardOfManyRows, OpId::embedding_backward) {
             [&](Tensors& t) { return backward_op(t, shape, DType::bf16, true); });
 }
 
+// Token t has t rows, which lie apart: an implementation that reads them in batches meets every number of them.
+KERNEL_CASES(EmbeddingBackwardOfAnyNumberOfRows, OpId::embedding_backward) {
+  constexpr std::int64_t most = 50;
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const std::int64_t width : {7, 16}) {
+      const Shape shape{most * (most - 1) / 2, width, most * (most - 1) / 2, most};
+      Tensors tensors = backward_tensors(shape, dtype, 1.0);
+      std::int64_t row = 0;
+      for (std::int64_t round = 0; round < most; ++round) {
+        for (std::int64_t token = round + 1; token < most; ++token)
+          tensors[0].set(row++, static_cast<double>(token));
+      }
+      ASSERT_EQ(row, shape.rows);
+      expect_op(tensors, [&](Tensors& t) { return backward_op(t, shape, dtype, true); });
+    }
+  }
+}
+
 // A slice of the table, by the tokens that it has. Tensors as of the whole, but for the table.
 struct TableSlice {
   std::int64_t first_token, token_count;

@@ -94,9 +94,9 @@ COLUMN_SUMS_S = 4.0 * MICRO  # kernels/cuda/column_sums.cu: few blocks, several 
 SORT_TILES_S = 30.0 * MICRO  # kernels/cuda/sorted_tokens.cu: 78 steps of a bitonic sort with a barrier each; read
 MERGE_TILE_S = 2.0 * MICRO  # for each other tile of 4,096 tokens: a binary search; read
 SORT_TILE_ROWS = 4096
-# kernels/cuda/embedding.cu: one block adds all rows of a token, eight reads ahead. Read. A token of 5 % of a text is common:
-# assumed.
-HOT_TOKEN_SHARE, HOT_TOKEN_ROW_S = 0.05, 0.15 * MICRO
+# kernels/cuda/embedding.cu: one block adds all rows of a token, sixteen of which are on their way at once. Read. A token of 5 % of
+# a text is common: assumed.
+HOT_TOKEN_SHARE, HOT_TOKEN_ROW_S = 0.05, 0.08 * MICRO
 LOSS_SUM_READS_S = 0.7 * MICRO  # for each 8,192 losses, which one block reads; read
 
 # ---- tokens and targets that kernels read from pinned memory of the host ----------------------------------------------------
