@@ -24,21 +24,9 @@ struct GeluForward {
 };
 void reference(const GeluForward& op);
 
-struct GeluBackward {
-  static constexpr OpId id = OpId::gelu_backward;
-  const void* x = nullptr;
-  const void* dy = nullptr;
-  void* dx = nullptr;  // may be dy
-  std::int64_t count = 0;
-  DType dtype = DType::fp32;
-  static constexpr const char* shape = "{count}";
-  static void visit_operands(auto& op, auto&& visit) {
-    visit(op.x, reads("x", op.dtype, op.count));
-    visit(op.dy, reads("dy", op.dtype, op.count));
-    visit(op.dx, writes("dx", op.dtype, op.count));
-  }
-};
-void reference(const GeluBackward& op);
+// Returns the derivative of GELU. Its backward is no op: the product that makes the gradient of y ends with it
+// (Matmul::gelu_of).
+double reference_gelu_slope(double x);
 
 // Computes y_NF = silu(gate) * up, with gate = x[:, :F] and up = x[:, F:] of x_N(2F).
 struct SwigluForward {

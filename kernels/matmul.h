@@ -1,13 +1,14 @@
-// Matrix product C[m,n] = op(A)[m,k] x op(B)[k,n] (+ bias[n]) (+ residual[m,n], or C if accumulate).
-// Row-major with leading dimensions in elements.
+// Matrix product C[m,n] = op(A)[m,k] x op(B)[k,n] (+ bias[n]) (+ residual[m,n], or C if accumulate), or times
+// the derivative of GELU at gelu_of[m,n] (kernels/activation.h). Row-major with leading dimensions in elements.
 //
 // The three products of a linear layer y_NO = x_NI W_OI^T:
 //   forward          A = x (N,I), B = W transposed, C = y in the activation dtype, bias optional; a layer
 //                    that ends a branch adds the branch to the residual stream
-//   input gradient   A = dy (N,O), B = W, C = dx
+//   input gradient   A = dy (N,O), B = W, C = dx; of a layer that reads GELU, C = the gradient of GELU's input
 //   weight gradient  A = dy transposed, B = x, C = dW in fp32, accumulate over microbatches
-// Products and sums are fp32 (bf16 inputs are exact in fp32); C is rounded once, bias and residual included,
-// in whose order an implementation is free. How a call is cut into pieces for threads never changes a bit.
+// Products and sums are fp32 (bf16 inputs are exact in fp32); C is rounded once: with bias and residual, in
+// whose order an implementation is free, or times the derivative, which is computed in fp32. How a call is cut into
+// pieces for threads never changes a bit.
 //
 // Own implementations (kernels/cpu/gemm): every element is a sum over the depth in order, in chunks that
 // follow from k alone, so with vector instructions the bits are those of any processor; with bf16
@@ -32,13 +33,16 @@ struct Matmul {
   const void* bias = nullptr;  // dtype; (n), or null
   // dtype_c; (m,n) in rows of ldc, or null; apart from c, and not together with accumulate.
   const void* residual = nullptr;
+  // dtype_c; (m,n) in rows of ldc, or null; apart from c, and not together with accumulate, bias or residual.
+  const void* gelu_of = nullptr;
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t lda = 0, ldb = 0, ldc = 0;
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;      // requires dtype_c == fp32
   DType dtype = DType::fp32;    // of a, b, bias: fp32 or bf16
   DType dtype_c = DType::fp32;  // fp32, or bf16 when dtype is
-  static constexpr const char* shape = "{m}x{n}x{k} {transpose_a}{transpose_b}{bias}{residual}{accumulate}";
+  static constexpr const char* shape =
+      "{m}x{n}x{k} {transpose_a}{transpose_b}{bias}{residual}{gelu_of}{accumulate}";
   double flops() const {
     return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   }
@@ -47,6 +51,7 @@ struct Matmul {
     visit(op.b, reads("b", op.dtype, op.k * op.n).in_rows(op.transpose_b ? op.n : op.k, op.ldb));
     visit(op.bias, reads("bias", op.dtype, op.n).if_given());
     visit(op.residual, reads("residual", op.dtype_c, op.m * op.n).in_rows(op.m, op.ldc).if_given());
+    visit(op.gelu_of, reads("gelu_of", op.dtype_c, op.m * op.n).in_rows(op.m, op.ldc).if_given());
     visit(op.c, writes("c", op.dtype_c, op.m * op.n).in_rows(op.m, op.ldc).updated_if(op.accumulate));
   }
 };

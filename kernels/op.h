@@ -44,7 +44,6 @@ inline constexpr int op_class_count = static_cast<int>(OpClass::count);
   X(attention_forward, AttentionForward, attention)              \
   X(attention_backward, AttentionBackward, attention)            \
   X(gelu_forward, GeluForward, activation)                       \
-  X(gelu_backward, GeluBackward, activation)                     \
   X(swiglu_forward, SwigluForward, activation)                   \
   X(swiglu_backward, SwigluBackward, activation)                 \
   X(cross_entropy, CrossEntropy, cross_entropy)                  \

@@ -25,10 +25,10 @@ bool is_left_out(std::string_view line) {
 }  // namespace
 
 std::string plan_shape(const ProductShape& s) {
-  return fmt::format("m {} n {} k {} lda {} ldb {} ldc {} {}{}{}{} {} -> {}", s.m, s.n, s.k, s.lda, s.ldb,
+  return fmt::format("m {} n {} k {} lda {} ldb {} ldc {} {}{}{}{}{} {} -> {}", s.m, s.n, s.k, s.lda, s.ldb,
                      s.ldc, s.transpose_a ? "T" : "N", s.transpose_b ? "T" : "N",
-                     s.accumulate ? " accumulate" : "", s.bias ? " bias" : "", name_of(s.dtype),
-                     name_of(s.dtype_c));
+                     s.accumulate ? " accumulate" : "", s.bias ? " bias" : "", s.gelu ? " gelu" : "",
+                     name_of(s.dtype), name_of(s.dtype_c));
 }
 
 ProductAlgorithms algorithms_of(std::string_view plan) {

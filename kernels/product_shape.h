@@ -16,6 +16,7 @@ struct ProductShape {
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;  // C += A x B
   bool bias = false;        // in dtype
+  bool gelu = false;        // C = A x B times a derivative
   DType dtype = DType::fp32;
   DType dtype_c = DType::fp32;
   bool operator==(const ProductShape&) const = default;

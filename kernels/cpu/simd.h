@@ -496,6 +496,21 @@ HF_INLINE f32x16 sigmoid(f32x16 x) {
   return sigmoid_pair(x).of_x;
 }
 
+// GELU's (1 + tanh u) / 2 is sigmoid(2 u), with 2 u = scale * (x + cubic x^3).
+HF_INLINE f32x16 gelu_twice_u(f32x16 x) {
+  constexpr float scale = 1.5957691216057308F, cubic = 0.044715F;  // 2 sqrt(2 / pi)
+  return x * scale * fma(x * x, cubic, broadcast(1.0F));
+}
+HF_INLINE f32x16 gelu(f32x16 x) {
+  return x * sigmoid(gelu_twice_u(x));
+}
+HF_INLINE f32x16 gelu_slope(f32x16 x) {
+  constexpr float scale = 1.5957691216057308F, three_cubic = 0.134145F;
+  const SigmoidPair s = sigmoid_pair(gelu_twice_u(x));
+  const f32x16 slope_of_twice_u = fma(x * x, three_cubic, broadcast(1.0F)) * scale;
+  return fma(s.of_x * s.of_minus_x * x, slope_of_twice_u, s.of_x);  // zero meets x first: no 0 * infinity
+}
+
 // ---- dispatch
 // -------------------------------------------------------------------------------------------------------
 

@@ -10,48 +10,15 @@ namespace holdfast::kernels::cuda {
 
 namespace {
 
-// GELU's (1 + tanh u) / 2 is sigmoid(2 u), with 2 u = scale * (x + cubic x^3).
-constexpr float gelu_scale = 1.5957691216057308F;  // 2 sqrt(2 / pi)
-constexpr float gelu_cubic = 0.044715F;
-
-struct Gelu {
-  __device__ float operator()(float x) const {
-    return x * sigmoid(gelu_scale * x * fmaf(gelu_cubic * x, x, 1.0F));
-  }
-};
-
-struct GeluSlope {
-  __device__ float operator()(float x, float dy) const {
-    const float u = gelu_scale * x * fmaf(gelu_cubic * x, x, 1.0F);
-    // sigmoid(|u|) and sigmoid(-|u|) of one power.
-    const float power = exp_approximate(-fabsf(u)), large = reciprocal_approximate(1.0F + power);
-    const float small = power * large, of_x = u < 0.0F ? small : large;
-    const float slope_of_u = gelu_scale * fmaf(3.0F * gelu_cubic * x, x, 1.0F);
-    return dy * fmaf(large * small * x, slope_of_u, of_x);  // zero meets x first: no 0 * infinity
-  }
-};
-
-template <typename T, int size, typename Function>
-__global__ void map1(const T* x, T* y, std::int64_t count, Function function) {
+template <typename T, int size>
+__global__ void gelu_forward(const T* x, T* y, std::int64_t count) {
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * size;
   if (first >= count) return;
-  float a[size], result[size];
+  float a[size];
   load<size>(x + first, a);
 #pragma unroll
-  for (int i = 0; i < size; ++i) result[i] = function(a[i]);
-  store<size>(y + first, result);
-}
-
-template <typename T, int size, typename Function>
-__global__ void map2(const T* x, const T* dy, T* dx, std::int64_t count, Function function) {
-  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * size;
-  if (first >= count) return;
-  float a[size], b[size], result[size];
-  load<size>(x + first, a);
-  load<size>(dy + first, b);
-#pragma unroll
-  for (int i = 0; i < size; ++i) result[i] = function(a[i], b[i]);
-  store<size>(dx + first, result);
+  for (int i = 0; i < size; ++i) a[i] = gelu(a[i]);
+  store<size>(y + first, a);
 }
 
 // grid.x is rows, grid.y cuts them: no division.
@@ -107,25 +74,10 @@ void run_gelu_forward(Context& context, const void* arguments) {
     with_pack<T>(
         op.count,
         [&](auto size) {
-          launch(context, map1<T, size, Gelu>, {.blocks = blocks_for(op.count, 256 * size)},
-                 static_cast<const T*>(op.x), static_cast<T*>(op.y), op.count, Gelu{});
+          launch(context, gelu_forward<T, size>, {.blocks = blocks_for(op.count, 256 * size)},
+                 static_cast<const T*>(op.x), static_cast<T*>(op.y), op.count);
         },
         op.x, op.y);
-  });
-}
-
-void run_gelu_backward(Context& context, const void* arguments) {
-  const GeluBackward& op = *static_cast<const GeluBackward*>(arguments);
-  for_dtype(op.dtype, [&](auto element) {
-    using T = decltype(element);
-    with_pack<T>(
-        op.count,
-        [&](auto size) {
-          launch(context, map2<T, size, GeluSlope>, {.blocks = blocks_for(op.count, 256 * size)},
-                 static_cast<const T*>(op.x), static_cast<const T*>(op.dy), static_cast<T*>(op.dx), op.count,
-                 GeluSlope{});
-        },
-        op.x, op.dy, op.dx);
   });
 }
 

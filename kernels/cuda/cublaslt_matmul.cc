@@ -28,7 +28,10 @@ void run_cublaslt_matmul(Context& context, const void* arguments) {
   if (product == nullptr || !product->found() || !product->takes(op)) return run_matmul(context, arguments);
   const cublasStatus_t status =
       product->run(context.matmuls().library(), op, context.workspace(), context.stream());
-  if (status == CUBLAS_STATUS_SUCCESS) return;
+  if (status == CUBLAS_STATUS_SUCCESS) {
+    if (op.gelu_of != nullptr && !ends_with_gelu_slope(op.dtype_c)) multiply_by_gelu_slopes(context, op);
+    return;
+  }
   const cudaError_t error = cudaPeekAtLastError();  // of something before it on the stream, most likely
   context.note(error == cudaSuccess ? cudaErrorUnknown : error, cublasLtGetStatusName(status));
 }

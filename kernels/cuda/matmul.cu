@@ -1,11 +1,12 @@
 // Matrix products of any shape and alignment on the plain arithmetic units, for what cuBLASLt does not take
 // and to check it against. Each block computes a tile of C, each thread a square of it; operands pass through
 // shared memory as fp32. Bits: an element is the sum over the depth in order, in chunks that are added in
-// order, then the bias, then the residual or C.
+// order, then the bias, then the residual or C; or the sum is multiplied by GELU's derivative.
 #include "kernels/matmul.h"
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/scalar.h"
 #include "kernels/cuda/vector.h"
 
 namespace holdfast::kernels::cuda {
@@ -60,10 +61,11 @@ __device__ inline void multiply_square(const float* a, const float* b, float (&s
   }
 }
 
-// Computes c = a b + bias + added; `added` is c itself where the product accumulates, the residual, or null.
+// Computes c = a b + bias + added, or a b times the derivative of GELU at gelu_of; `added` is c itself where the
+// product accumulates, the residual, or null.
 template <typename T, typename C>
 __global__ void __launch_bounds__(block_threads)
-    multiply(Operand<T> a, Operand<T> b, const T* bias, const C* added, C* c, Sizes sizes) {
+    multiply(Operand<T> a, Operand<T> b, const T* bias, const C* added, const C* gelu_of, C* c, Sizes sizes) {
   auto* a_tile = reinterpret_cast<float*>(dynamic_shared());
   float* b_tile = a_tile + step * tile_stride;
   const std::int64_t column_tiles = (b.count + tile - 1) / tile;
@@ -99,6 +101,7 @@ __global__ void __launch_bounds__(block_threads)
       float value = totals[i][j];
       if (bias != nullptr) value += as_float(bias[to_column]);
       if (added != nullptr) value += as_float(added[to]);
+      if (gelu_of != nullptr) value *= gelu_slope(as_float(gelu_of[to]));
       c[to] = from_float<C>(value);
     }
   }
@@ -116,10 +119,26 @@ void launch_multiply(Context& context, const Matmul& op) {
           .threads = block_threads,
           .shared_bytes = 2 * step * tile_stride * sizeof(float)},
          a, b, static_cast<const T*>(op.bias), static_cast<const C*>(op.accumulate ? op.c : op.residual),
-         static_cast<C*>(op.c), Sizes{.k = op.k, .ldc = op.ldc});
+         static_cast<const C*>(op.gelu_of), static_cast<C*>(op.c), Sizes{.k = op.k, .ldc = op.ldc});
+}
+
+constexpr int slope_threads = 128;
+
+// grid.x is rows, grid.y cuts them: no division.
+__global__ void multiply_by_slopes(const float* gelu_of, float* c, std::int64_t columns, std::int64_t ldc) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * slope_threads + threadIdx.x;
+  if (column >= columns) return;
+  const std::int64_t at = blockIdx.x * ldc + column;
+  c[at] *= gelu_slope(gelu_of[at]);
 }
 
 }  // namespace
+
+void multiply_by_gelu_slopes(Context& context, const Matmul& op) {
+  launch(context, multiply_by_slopes,
+         {.blocks = {blocks_for(op.m, 1), blocks_for(op.n, slope_threads)}, .threads = slope_threads},
+         static_cast<const float*>(op.gelu_of), static_cast<float*>(op.c), op.n, op.ldc);
+}
 
 void run_matmul(Context& context, const void* arguments) {
   const Matmul& op = *static_cast<const Matmul*>(arguments);

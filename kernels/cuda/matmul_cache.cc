@@ -142,8 +142,8 @@ std::string matmul_library() {
 //
 // fp32 is "pedantic": neither the environment nor a later version of the library may make TF32 or a sum of
 // bf16 products of it. GELU stays an op of its own: fused, its bits would be others than those of the kernel
-// that computes it again in the backward pass. So does the bias gradient: the library would overwrite it, and
-// it is a sum over microbatches.
+// that computes it again in the backward pass. Its derivative is computed once, so the library may: in fp32, from
+// the tanh form. The bias gradient stays an op: the library would overwrite it, and it is a sum over microbatches.
 Product::Operation Product::operation_of(const ProductShape& shape) {
   cublasLtMatmulDesc_t made = nullptr;
   if (!accepted(cublasLtMatmulDescCreate(&made, compute_of(shape.dtype), CUDA_R_32F), "a product")) return {};
@@ -158,6 +158,10 @@ Product::Operation Product::operation_of(const ProductShape& shape) {
     set_attribute(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(shape.dtype)));
     // The heuristic reads the alignment from the address; nothing is read from there.
     set_attribute(CUBLASLT_MATMUL_DESC_BIAS_POINTER, std::uintptr_t{address_alignment_bytes});
+  } else if (shape.gelu && ends_with_gelu_slope(shape.dtype_c)) {
+    set_attribute(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
+    set_attribute(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, shape.ldc);
+    set_attribute(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, std::uintptr_t{address_alignment_bytes});
   }
   return operation;
 }
@@ -288,15 +292,19 @@ std::vector<std::string> Product::alternatives(cublasLtHandle_t library) {
 bool Product::takes(const Matmul& op) const {
   return aligned(op.a, alignment_a_bytes_) && aligned(op.b, alignment_b_bytes_) &&
          aligned(op.c, alignment_c_bytes_) && aligned(op.residual, alignment_c_bytes_) &&
-         aligned(op.bias, address_alignment_bytes);
+         aligned(op.bias, address_alignment_bytes) &&
+         (!ends_with_gelu_slope(op.dtype_c) || aligned(op.gelu_of, address_alignment_bytes));
 }
 
 cublasStatus_t Product::run(cublasLtHandle_t library, const Matmul& op, std::byte* workspace,
                             cudaStream_t stream) const {
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   if (op.bias != nullptr) {
-    const cublasStatus_t status = set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, op.bias);
-    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    status = set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, op.bias);
+  } else if (op.gelu_of != nullptr && ends_with_gelu_slope(op.dtype_c)) {
+    status = set(operation_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, op.gelu_of);
   }
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
   const float alpha = 1.0F;
   const void* const added = op.residual != nullptr ? op.residual : op.c;
   const float beta = op.residual != nullptr || op.accumulate ? 1.0F : 0.0F;

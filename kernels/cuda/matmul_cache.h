@@ -30,6 +30,12 @@ namespace holdfast::kernels::cuda {
 // the bits.
 std::string matmul_library();
 
+// Returns whether the library's product multiplies by GELU's derivative itself. In fp32, where a pass of its own
+// has the same result, it does not: NVIDIA does not say which epilogues "pedantic" products have.
+constexpr bool ends_with_gelu_slope(DType dtype_c) {
+  return dtype_c == DType::bf16;
+}
+
 // One product as the library describes it, with the algorithm chosen for it.
 class Product {
  public:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/context.h"
+#include "kernels/matmul.h"
 #include "kernels/op.h"
 
 namespace holdfast::kernels::cuda {
@@ -24,6 +25,8 @@ void run_attention_backward_mma(Context& context, const void* arguments);
 void prepare_attention_backward_mma5(Context& context, const void* arguments);
 void run_attention_backward_mma5(Context& context, const void* arguments);
 void run_attention_backward_mma5_tiles(Context& context, const void* arguments);
+// Multiplies the C of a product, in fp32 and in place, by the derivative of GELU at gelu_of.
+void multiply_by_gelu_slopes(Context& context, const Matmul& op);
 void prepare_cublaslt_matmul(Context& context, const void* arguments);
 void run_cublaslt_matmul(Context& context, const void* arguments);
 

@@ -82,4 +82,22 @@ __device__ inline float sigmoid(float x) {
   return reciprocal_approximate(1.0F + exp_approximate(-x));
 }
 
+// GELU's (1 + tanh u) / 2 is sigmoid(2 u), with 2 u = scale * (x + cubic x^3).
+constexpr float gelu_scale = 1.5957691216057308F;  // 2 sqrt(2 / pi)
+constexpr float gelu_cubic = 0.044715F;
+
+__device__ inline float gelu(float x) {
+  return x * sigmoid(gelu_scale * x * fmaf(gelu_cubic * x, x, 1.0F));
+}
+
+// Returns the derivative of gelu(x).
+__device__ inline float gelu_slope(float x) {
+  const float u = gelu_scale * x * fmaf(gelu_cubic * x, x, 1.0F);
+  // sigmoid(|u|) and sigmoid(-|u|) of one power.
+  const float power = exp_approximate(-fabsf(u)), large = reciprocal_approximate(1.0F + power);
+  const float small = power * large, of_x = u < 0.0F ? small : large;
+  const float slope_of_u = gelu_scale * fmaf(3.0F * gelu_cubic * x, x, 1.0F);
+  return fmaf(large * small * x, slope_of_u, of_x);  // zero meets x first: no 0 * infinity
+}
+
 }  // namespace holdfast::kernels::cuda

@@ -1,5 +1,6 @@
 #include "kernels/matmul.h"
 
+#include "kernels/activation.h"
 #include "kernels/reference/element.h"
 
 namespace holdfast::kernels {
@@ -16,6 +17,7 @@ void reference(const Matmul& op) {
         const double b = element(op.b, op.transpose_b ? column * op.ldb + i : i * op.ldb + column, op.dtype);
         sum += a * b;
       }
+      if (op.gelu_of != nullptr) sum *= reference_gelu_slope(element(op.gelu_of, position, op.dtype_c));
       set_element(op.c, position, op.dtype_c, sum);
     }
   }

@@ -238,6 +238,15 @@ std::string name_of(const StartPoint& start) {
   return start.snapshot ? fmt::format("the RAM snapshot of step {}", start.snapshot->step) : start.checkpoint;
 }
 
+// Older programs had an op for the derivative of GELU, which no Llama-style model called.
+bool changes_device(const StartPoint& start, const Config& config, const std::string& identity) {
+  std::string made_on = start.device;
+  const std::size_t retired = made_on.find(", gelu_backward ");
+  if (retired != std::string::npos && config.model.style == "llama")
+    made_on.erase(retired, made_on.find(',', retired + 1) - retired);
+  return !made_on.empty() && made_on != identity;
+}
+
 Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& config) {
   if (start.config.empty()) return {};
   HF_TRY(const Config stored, stored_config(env, start));

@@ -110,6 +110,8 @@ Error nothing_to_resume(const std::string& run_directory);
 Error why_unusable(const StartPoint& start);
 // Returns "checkpoints/step-00000010", or a phrase for a snapshot.
 std::string name_of(const StartPoint& start);
+// Returns whether the state was made on a device of other bits than one of this identity.
+bool changes_device(const StartPoint& start, const Config& config, const std::string& identity);
 
 // Adopts the stored logical shape (lanes, tensor lanes, model shapes), which the first start has fixed, if
 // the user leaves it out.

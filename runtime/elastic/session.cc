@@ -56,7 +56,7 @@ void print_start(const RunSetup& setup) {
   for (const std::string& note : start.notes) print_message("checkpoint skipped: {}", note);
   for (const std::string& change : setup.changes.lines) print_line("resume: {}", change);
   const std::string device = setup.device->identity(precision_of(setup.config));
-  if (!start.device.empty() && start.device != device) {
+  if (changes_device(start, setup.config, device)) {
     print_line(
         "resume: made on \"{}\", now on \"{}\"  (numeric: the steps from here on may differ in their last "
         "bits)",

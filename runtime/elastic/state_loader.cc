@@ -69,8 +69,7 @@ Result<void> StateLoader::load_checkpoint() {
 // ranks return the same. The start has told of another device; of another plan this tells.
 Result<bool> StateLoader::is_on_another_device() {
   const StartPoint& start = setup_.start;
-  if (!start.device.empty() && start.device != setup_.device->identity(precision_of(setup_.config)))
-    return true;
+  if (changes_device(start, setup_.config, setup_.device->identity(precision_of(setup_.config)))) return true;
   if (start.device_plan.empty()) return false;
   HF_TRY(const std::vector<std::string> differences,
          all_gather_text(group_.active().communicator, group_.waiter(),

@@ -174,7 +174,7 @@ void ProductTest::launched(OpId id, const void* arguments) {
   if (op.m * op.n > largest_result || std::max({op.m, op.n, op.k}) > largest_side) return;
   const auto is_same = [&](const Shape& each) { return key_of(each.op) == key_of(op); };
   if (std::ranges::any_of(shapes_, is_same)) return;
-  op.a = op.b = op.bias = op.residual = nullptr;
+  op.a = op.b = op.bias = op.residual = op.gelu_of = nullptr;
   op.c = nullptr;
   op.lda = op.transpose_a ? op.m : op.k;
   op.ldb = op.transpose_b ? op.k : op.n;

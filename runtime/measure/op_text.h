@@ -23,8 +23,8 @@ void visit_shape(const Op& op, auto&& visit) {
   HF_SHAPE(sequence_length) HF_SHAPE(heads) HF_SHAPE(kv_heads) HF_SHAPE(head_size) HF_SHAPE(width) HF_SHAPE(columns)
   HF_SHAPE(feed_forward) HF_SHAPE(vocabulary) HF_SHAPE(row_stride) HF_SHAPE(part_count) HF_SHAPE(slice_count)
   HF_SHAPE(tensor_count) HF_SHAPE(block_count) HF_SHAPE(count) HF_SHAPE(bytes) HF_SHAPE(accumulate) HF_SHAPE(dtype)
-  HF_SHAPE(dtype_c) HF_SHAPE(bias) HF_SHAPE(residual) HF_SHAPE(first_key) HF_SHAPE(positions) HF_SHAPE(positions_gradient)
-  HF_SHAPE(dresidual) HF_SHAPE(dresidual_sum) HF_SHAPE(square_sums)
+  HF_SHAPE(dtype_c) HF_SHAPE(bias) HF_SHAPE(residual) HF_SHAPE(gelu_of) HF_SHAPE(first_key) HF_SHAPE(positions)
+  HF_SHAPE(positions_gradient) HF_SHAPE(dresidual) HF_SHAPE(dresidual_sum) HF_SHAPE(square_sums)
   // clang-format on
 #undef HF_SHAPE
 }

@@ -68,8 +68,9 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
     gradients_.push_back(reserve_split_backward(i, plan));
   if (!train) return;
   dnormed_ = reserve(plan, "dnormed", rows_here * spec.width, element);
-  dinner_ = reserve(plan, "dinner", slices * rows * std::max(slice_.feed_forward, slice_.attention_width()),
-                    element);
+  const std::int64_t dactive_width = spec.activation == ActivationKind::swiglu ? slice_.feed_forward : 0;
+  dinner_ =
+      reserve(plan, "dinner", slices * rows * std::max(dactive_width, slice_.attention_width()), element);
   delta_ = reserve(plan, "delta", rows * slice_.heads, sizeof(float));
 }
 

@@ -44,22 +44,18 @@ void activate(const BlockRun& run, const BlockActivations& a) {
   }
 }
 
-void activate_backward(const BlockRun& run, const BlockActivations& a, const void* dactive, void* dup) {
-  const std::int64_t rows = run.rows() * run.group.share().count;
-  if (run.slice.activation == ActivationKind::swiglu) {
-    run.device.launch(SwigluBackward{.x = a.up,
-                                     .dy = dactive,
-                                     .dx = dup,
-                                     .rows = rows,
-                                     .feed_forward = run.slice.feed_forward,
-                                     .dtype = run.slice.dtype});
-  } else {
-    run.device.launch(GeluBackward{.x = a.up,
-                                   .dy = dactive,
+// dout -> dup, before the activation; with SwiGLU by way of scratch.dinner
+void down_and_activation_backward(const BlockRun& run, const Block& block, const BlockActivations& a,
+                                  const void* dout_NC, void* dup) {
+  if (run.slice.activation == ActivationKind::gelu)
+    return block.down.input_gradient(run.device, dout_NC, dup, run.rows(), /*gelu_of=*/a.up);
+  block.down.input_gradient(run.device, dout_NC, run.scratch.dinner, run.rows());
+  run.device.launch(SwigluBackward{.x = a.up,
+                                   .dy = run.scratch.dinner,
                                    .dx = dup,
-                                   .count = rows * run.slice.feed_forward,
+                                   .rows = run.rows() * run.group.share().count,
+                                   .feed_forward = run.slice.feed_forward,
                                    .dtype = run.slice.dtype});
-  }
 }
 
 std::int64_t lse_of_slice(const BlockRun& run, int slice) {
@@ -172,12 +168,11 @@ Result<void> feed_forward_backward(const BlockRun& run, const Block& block, cons
                                    const BlockGradients& g, BackwardPass pass) {
   const BlockScratch& scratch = run.scratch;
   HF_TRY(const void* const dout_NC, gather_gradient(run, g.dout_NC));
-  if (pass.of_inputs()) block.down.input_gradient(run.device, dout_NC, scratch.dinner, run.rows());
+  if (pass.of_inputs()) down_and_activation_backward(run, block, a, dout_NC, g.dup);
   if (pass.of_weights())
     block.down.weight_gradients(run.device, a.active, dout_NC, run.rows(), pass.accumulate);
   Device::Ticket launched = 0;
   if (pass.of_inputs()) {
-    activate_backward(run, a, scratch.dinner, g.dup);
     launched = block.up.launch_input_gradient(run.device, run.group, run.sums(), g.dup, scratch.dnormed_NC);
   }
   if (pass.of_weights())

@@ -69,9 +69,9 @@ struct BlockGradients {
 
 // Memory that blocks share: nothing in it survives one block's forward or backward.
 struct BlockScratch {
-  void* dnormed_NC = nullptr;     // own rows; the gradient of a norm's output
-  void* dinner = nullptr;         // (slices, rows, widest of feed_forward, attention_width)
-  float* delta = nullptr;         // (batch, heads of a slice, sequence_length)
+  void* dnormed_NC = nullptr;  // own rows; the gradient of a norm's output
+  void* dinner = nullptr;  // (slices, rows, attention_width; with SwiGLU the wider of it and feed_forward)
+  float* delta = nullptr;  // (batch, heads of a slice, sequence_length)
   void* dgathered_NC = nullptr;   // gradient of all rows; null where the rank has all rows itself
   SliceSums sums;                 // `rows` is set for each call; null without tensor lanes
   const float* cosine = nullptr;  // rotary tables (sequence_length, head_size / 2), null without rotary

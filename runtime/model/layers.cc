@@ -39,11 +39,12 @@ void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t 
                        .dtype_c = dtype_y});
 }
 
-void Linear::input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows,
-                            DType dtype_dx) const {
+void Linear::input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows, DType dtype_dx,
+                            const void* gelu_of_NI) const {
   device.launch(Matmul{.a = dy_NO,
                        .b = weight,
                        .c = dx_NI,
+                       .gelu_of = gelu_of_NI,
                        .m = rows,
                        .n = inputs,
                        .k = outputs,
@@ -135,10 +136,13 @@ Result<void> RowLinear::forward(Device& device, TensorGroup& group, const SliceS
                           {.y = y_NO, .bias = bias, .residual = residual_NO, .dtype = slices.front().dtype});
 }
 
-void RowLinear::input_gradient(Device& device, const void* dy_NO, void* dx, std::int64_t rows) const {
+void RowLinear::input_gradient(Device& device, const void* dy_NO, void* dx, std::int64_t rows,
+                               const void* gelu_of) const {
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const Linear& slice = slices[i];
-    slice.input_gradient(device, dy_NO, part_of(dx, i, rows * slice.inputs, slice.dtype), rows, slice.dtype);
+    const std::int64_t elements = rows * slice.inputs;
+    slice.input_gradient(device, dy_NO, part_of(dx, i, elements, slice.dtype), rows, slice.dtype,
+                         gelu_of == nullptr ? nullptr : part_of(gelu_of, i, elements, slice.dtype));
   }
 }
 

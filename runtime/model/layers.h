@@ -41,8 +41,9 @@ struct Linear {
   // residual, if there is one, is added before y is rounded; it has y's shape and is apart from it.
   void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y,
                const void* residual_NO = nullptr) const;
-  void input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows,
-                      DType dtype_dx) const;
+  // `gelu_of_NI`, if given, is what the layer's input is the GELU of: computes its gradient instead.
+  void input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows, DType dtype_dx,
+                      const void* gelu_of_NI = nullptr) const;
   // Computes the gradients of the weight and of the bias, as far as they are trained. `accumulate`: add to the
   // gradients instead of setting them.
   void weight_gradient_of(Device& device, const void* x_NI, const void* dy_NO, std::int64_t rows,
@@ -74,7 +75,9 @@ struct RowLinear {
   // Computes y = x W^T + bias + residual (own rows, outputs), rounded once for any number of slices.
   Result<void> forward(Device& device, TensorGroup& group, const SliceSums& sums, const void* x,
                        const void* residual_NO, void* y_NO) const;
-  void input_gradient(Device& device, const void* dy_NO, void* dx, std::int64_t rows) const;
+  // `gelu_of`, if given, has the shape of dx: x is the GELU of it, and dx its gradient.
+  void input_gradient(Device& device, const void* dy_NO, void* dx, std::int64_t rows,
+                      const void* gelu_of = nullptr) const;
   void weight_gradients(Device& device, const void* x, const void* dy_NO, std::int64_t rows,
                         bool accumulate) const;
 };

@@ -133,6 +133,9 @@ TEST(ShapeText, TellsDifferentWorkApart) {
   op.residual = &op;
   EXPECT_EQ(shape_text(Matmul::id, &op), "2x3x4 NT residual");
   op.residual = nullptr;
+  op.gelu_of = &op;
+  EXPECT_EQ(shape_text(Matmul::id, &op), "2x3x4 NT gelu_of");
+  op.gelu_of = nullptr;
   op.dtype = DType::bf16;
   EXPECT_EQ(shape_text(Matmul::id, &op), "2x3x4 NT bf16->fp32");
   const AttentionForward attention{

@@ -70,6 +70,7 @@ struct Problem {
 
   std::uint64_t depth() const { return operation.transpose_a == CUBLAS_OP_T ? a.rows : a.columns; }
   bool has_bias() const { return operation.epilogue == CUBLASLT_EPILOGUE_BIAS; }
+  bool has_gelu_slope() const { return operation.epilogue == CUBLASLT_EPILOGUE_DGELU; }
   bool fits() const {
     const bool ta = operation.transpose_a == CUBLAS_OP_T, tb = operation.transpose_b == CUBLAS_OP_T;
     const auto sound = [](const cublasLtMatrixLayoutOpaque_t& x) {
@@ -83,7 +84,13 @@ struct Problem {
     const int bias_type = operation.bias_type < 0 ? d.type : operation.bias_type;
     const bool narrow = a.type == CUDA_R_16BF;
     return a.type == b.type && (d.type == CUDA_R_32F || narrow) && (!has_bias() || bias_type == d.type) &&
-           !(narrow && operation.compute == CUBLAS_COMPUTE_32F_PEDANTIC);
+           !(narrow && operation.compute == CUBLAS_COMPUTE_32F_PEDANTIC) &&
+           (!has_gelu_slope() || supports_gelu_slope());
+  }
+  // What cublasLtMatmulDescAttributes_t says of the auxiliary matrix. Of other types than bf16 it says nothing.
+  bool supports_gelu_slope() const {
+    return d.type == CUDA_R_16BF && operation.aux_leading % 8 == 0 &&
+           operation.aux_leading >= static_cast<std::int64_t>(d.rows);
   }
   std::uint64_t fingerprint() const {
     std::uint64_t hash = 0;
@@ -96,6 +103,7 @@ struct Problem {
     }
     add(static_cast<std::uint64_t>(operation.transpose_a * 2 + operation.transpose_b));
     add(operation.epilogue);
+    add(static_cast<std::uint64_t>(operation.aux_leading));
     add(static_cast<std::uint64_t>(operation.compute));
     return hash;
   }
@@ -155,6 +163,13 @@ void multiply_part(const Problem& problem, const std::vector<float>& a, const st
   }
 }
 
+// The derivative of x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).
+float gelu_slope(float x) {
+  const float scale = 0.7978845608F, cubic = 0.044715F;
+  const float t = std::tanh(scale * (x + cubic * x * x * x));
+  return 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * scale * (1.0F + 3.0F * cubic * x * x);
+}
+
 void run(const Call& call) {
   static std::atomic<std::uint64_t> calls{0};
   const Problem& problem = call.problem;
@@ -179,6 +194,11 @@ void run(const Call& call) {
     const std::int64_t at = row + static_cast<std::int64_t>(i / problem.d.rows) * problem.d.leading;
     if (std::abs(call.beta) > 0.0F) sum += call.beta * element(call.c, at, problem.d.type);
     if (problem.has_bias()) sum += element(problem.operation.bias, row, problem.d.type);
+    if (problem.has_gelu_slope()) {
+      const std::int64_t column = static_cast<std::int64_t>(i / problem.d.rows);
+      const std::int64_t of = row + column * problem.operation.aux_leading;
+      sum *= gelu_slope(element(problem.operation.aux, of, problem.d.type));
+    }
     set_element(call.d, at, problem.d.type, sum);
   }
 }
@@ -254,6 +274,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
       return take(operation->bias, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       return take(operation->bias_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return take(operation->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return take(operation->aux_leading, value, bytes);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -453,6 +477,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   }
   if (problem.has_bias() && (operation->bias == nullptr || !aligned(operation->bias, 16)))
     stop("a bias of less than 16 bytes' alignment");
+  if (problem.has_gelu_slope() && (operation->aux == nullptr || !aligned(operation->aux, 16)))
+    stop("an auxiliary matrix of less than 16 bytes' alignment");
   if (workspace_bytes > 0 && (workspace == nullptr || !aligned(workspace, 256)))
     stop("a workspace that is missing or not aligned to 256 bytes");
   const Call call{problem,

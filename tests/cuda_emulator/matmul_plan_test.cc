@@ -131,6 +131,54 @@ TEST(CudaMatmul, OffersSumsInPartsBesideItsChoice) {
   EXPECT_EQ(std::set(algorithms.begin(), algorithms.end()).size(), algorithms.size());
 }
 
+// In bf16 the library multiplies by GELU's derivative, where the rows of its input begin at 16 bytes; in fp32 its
+// product is as any other.
+TEST(CudaMatmul, TheLibraryTakesTheDerivativeOfGelu) {
+  const std::unique_ptr<Device> device = cuda_device();
+  alignas(16) const char somewhere = 0;
+  const auto gradient = [&somewhere](std::int64_t n, DType dtype) {
+    return Matmul{.gelu_of = &somewhere,
+                  .m = 32,
+                  .n = n,
+                  .k = 64,
+                  .lda = 64,
+                  .ldb = n,
+                  .ldc = n,
+                  .dtype = dtype,
+                  .dtype_c = dtype};
+  };
+  device->begin_planning();
+  device->launch(gradient(48, DType::bf16));
+  device->launch(gradient(48, DType::fp32));
+  device->launch(gradient(44, DType::bf16));
+  ASSERT_TRUE(device->end_planning().ok());
+  const std::string what = " tile 0 stages 0 splits 1 reduction 0 swizzle 0 custom 0 inner 0 cluster 0\n";
+  EXPECT_EQ(device->plan_description(),
+            "m 32 n 44 k 64 lda 64 ldb 44 ldc 44 NN gelu bf16 -> bf16: none\n"
+            "m 32 n 48 k 64 lda 64 ldb 48 ldc 48 NN gelu bf16 -> bf16: algorithm 1" +
+                what + "m 32 n 48 k 64 lda 64 ldb 48 ldc 48 NN gelu fp32 -> fp32: algorithm 1" +
+                what.substr(0, what.size() - 1));
+  EXPECT_THAT(device->slow_paths(),
+              testing::ElementsAre(testing::HasSubstr("has no algorithm for it (32 x 44 x 64 bf16)")));
+
+  // An input that begins elsewhere is for the own kernel.
+  Values a = random_values(32 * 64, DType::bf16, 1), b = random_values(64 * 48, DType::bf16, 2);
+  Values input = random_values(32 * 48 + 1, DType::bf16, 3, 4.0);
+  for (const std::int64_t first : {0, 1}) {
+    Values c(32 * 48, DType::bf16), expected(32 * 48, DType::bf16);
+    Matmul op = gradient(48, DType::bf16);
+    op.a = a.data();
+    op.b = b.data();
+    op.gelu_of = input.as<BFloat16>() + first;
+    op.c = c.data();
+    device->launch(op);
+    device->synchronize();
+    op.c = expected.data();
+    reference(op);
+    expect_close(c, expected, {.tolerance = 5e-3}, "c");
+  }
+}
+
 // A cuBLASLt that is newer than this program may say anything, and the program goes on.
 class CudaMatmulOfAnotherLibrary : public testing::Test {
  protected:

@@ -29,11 +29,15 @@ std::vector<Row> matmul_rows() {
   Matmul branch = half;
   branch.residual = half_memory;
   branch.dtype_c = DType::bf16;
+  Matmul of_gelu = branch;
+  of_gelu.bias = of_gelu.residual = nullptr;
+  of_gelu.gelu_of = half_memory;
   const Matmul gradient{
       .m = 4, .n = 6, .k = 8, .transpose_a = true, .accumulate = true, .dtype = DType::bf16};
   return {{"matmul with bias", cost_of(forward), 384, 4 * (32 + 48 + 6), 4 * 24, 0},
           {"matmul bf16 to fp32", cost_of(half), 384, 2 * (32 + 48 + 6), 4 * 24, 0},
           {"matmul with residual", cost_of(branch), 384, 2 * (32 + 48 + 6 + 24), 2 * 24, 0},
+          {"matmul times the derivative of GELU", cost_of(of_gelu), 384, 2 * (32 + 48 + 24), 2 * 24, 0},
           {"matmul that accumulates", cost_of(gradient), 384, 2 * (32 + 48) + 96, 96, 96},
           {"bias_gradient", cost_of(BiasGradient{.rows = 3, .columns = 5}), 0, 60, 20, 0},
           {"bias_gradient that accumulates",
@@ -93,9 +97,6 @@ std::vector<Row> attention_rows() {
 
 std::vector<Row> activation_rows() {
   return {{"gelu_forward", cost_of(GeluForward{.count = 7, .dtype = DType::bf16}), 0, 14, 14, 0},
-          {"gelu_backward", cost_of(GeluBackward{.count = 7}), 0, 56, 28, 0},
-          {"gelu_backward in place", cost_of(GeluBackward{.dy = memory, .dx = memory, .count = 7}), 0, 56, 28,
-           28},
           {"swiglu_forward", cost_of(SwigluForward{.rows = 2, .feed_forward = 5}), 0, 80, 40, 0},
           {"swiglu_backward", cost_of(SwigluBackward{.rows = 2, .feed_forward = 5}), 0, 120, 80, 0}};
 }

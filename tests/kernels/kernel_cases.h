@@ -1,7 +1,7 @@
 // Tests that run once for every implementation of an op in the registry, whoever registered it: a file that
 // is dropped into kernels/cpu/custom is held to them without an edit here.
 //
-//   KERNEL_CASES(GeluMatchesReference, OpId::gelu_forward, OpId::gelu_backward) {
+//   KERNEL_CASES(GeluMatchesReference, OpId::gelu_forward) {
 //     expect_op(tensors, bind);  // tests/kernels/op_test.h: of the implementation under test, for its op
 //   }
 //

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 
@@ -20,7 +21,7 @@ struct Case {
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
   DType dtype = DType::fp32, dtype_c = DType::fp32;
   std::int64_t padding = 0;  // added to every leading dimension
-  bool residual = false;
+  bool residual = false, gelu = false;
 
   std::int64_t lda() const { return (transpose_a ? m : k) + padding; }
   std::int64_t ldb() const { return (transpose_b ? k : n) + padding; }
@@ -38,16 +39,19 @@ struct Case {
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << fmt::format(
-             "m {} n {} k {} transpose {}{} accumulate {} bias {} residual {} {} -> {} padding {}", c.m, c.n,
-             c.k, c.transpose_a, c.transpose_b, c.accumulate, c.bias, c.residual, name_of(c.dtype),
-             name_of(c.dtype_c), c.padding);
+             "m {} n {} k {} transpose {}{} accumulate {} bias {} residual {} gelu {} {} -> {} padding {}",
+             c.m, c.n, c.k, c.transpose_a, c.transpose_b, c.accumulate, c.bias, c.residual, c.gelu,
+             name_of(c.dtype), name_of(c.dtype_c), c.padding);
 }
 
-// Tensors: a, b, bias, c (with something in it), residual.
+// Tensors: a, b, bias, c (with something in it), residual, input of GELU.
 Tensors tensors_of(const Case& c) {
   return {random_values((c.transpose_a ? c.k : c.m) * c.lda(), c.dtype, 1),
-          random_values((c.transpose_b ? c.n : c.k) * c.ldb(), c.dtype, 2), random_values(c.n, c.dtype, 4),
-          random_values(c.m * c.ldc(), c.dtype_c, 3), random_values(c.m * c.ldc(), c.dtype_c, 5)};
+          random_values((c.transpose_b ? c.n : c.k) * c.ldb(), c.dtype, 2),
+          random_values(c.n, c.dtype, 4),
+          random_values(c.m * c.ldc(), c.dtype_c, 3),
+          random_values(c.m * c.ldc(), c.dtype_c, 5),
+          random_values(c.m * c.ldc(), c.dtype_c, 6, 6.0)};
 }
 Matmul op_of(Tensors& t, const Case& c) {
   Matmul op;
@@ -55,6 +59,7 @@ Matmul op_of(Tensors& t, const Case& c) {
   op.b = t[1].data();
   op.bias = c.bias ? t[2].data() : nullptr;
   op.residual = c.residual ? t[4].data() : nullptr;
+  op.gelu_of = c.gelu ? t[5].data() : nullptr;
   op.c = t[3].data();
   op.m = c.m;
   op.n = c.n;
@@ -72,10 +77,12 @@ Matmul op_of(Tensors& t, const Case& c) {
 
 std::vector<Case> every_kind(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t padding = 0) {
   std::vector<Case> cases;
-  for (int flags = 0; flags < 32; ++flags) {
+  constexpr int plain = 32, of_gelu = 4;  // kinds; those with GELU's derivative have no other option
+  for (int flags = 0; flags < plain + of_gelu; ++flags) {
     Case c{m, n, k, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, (flags & 8) != 0};
     c.padding = padding;
     c.residual = (flags & 16) != 0;
+    c.gelu = flags >= plain;
     if (c.accumulate && c.residual) continue;
     cases.push_back(c);
     c.dtype = DType::bf16;
@@ -114,6 +121,9 @@ std::vector<Case> several_tiles_and_long_sums() {
     c.residual = true;
     c.dtype = c.dtype_c = DType::bf16;
     cases.push_back(c);
+    c.bias = c.residual = false;
+    c.gelu = true;
+    cases.push_back(c);
   }
   cases.push_back({8, 24, 65536, true, false, true});
   return cases;
@@ -151,6 +161,8 @@ KERNEL_CASES(MatmulHasTheSameBitsOnAnyNumberOfThreads, OpId::matmul) {
     cases.push_back({1, 2500, 600, false, true, false, true, dtype, dtype});
     cases.push_back({900, 130, 170, false, false, false, true, dtype, dtype});
     cases.push_back({256, 768, 3072, false, true, false, true, dtype, dtype, 0, true});
+    cases.push_back({256, 3072, 768, false, false, false, false, dtype, dtype, 0, false, true});
+    cases.push_back({17, 33, 4097, false, false, false, false, dtype, dtype, 0, false, true});
   }
   for (const Case& c : cases) {
     SCOPED_TRACE(c);
@@ -183,6 +195,58 @@ KERNEL_CASES(MatmulLeavesWhatLiesBetweenRowsAlone, OpId::matmul) {
       EXPECT_EQ(std::memcmp(after + gap, before + gap, row_bytes - used_bytes), 0);
     }
   }
+}
+
+// The product is multiplied before it is rounded: no element is further off than half a unit of bf16 and what
+// sums in fp32 lose. How exactly cuBLASLt computes a derivative is its own.
+KERNEL_CASES(MatmulTimesGelusDerivativeRoundsOnce, OpId::matmul) {
+  if (std::string_view(under_test()->implementation().name) == "cublaslt") return;
+  for (Case c : {Case{33, 65, 40}, Case{24, 48, 1200}, Case{1, 7, 4100}}) {
+    c.dtype = c.dtype_c = DType::bf16;
+    c.gelu = true;
+    SCOPED_TRACE(c);
+    const Tensors tensors = tensors_of(c);
+    const auto bind = [&](Tensors& t) { return op_of(t, c); };
+    const auto result = run_under_test(tensors, bind);
+    if (!result) continue;
+    Case exact = c;
+    exact.dtype = exact.dtype_c = DType::fp32;
+    Tensors wide = tensors_of(exact);
+    for (const std::size_t t : {0U, 1U, 5U}) {
+      for (std::int64_t i = 0; i < wide[t].count(); ++i) wide[t].set(i, tensors[t][i]);
+    }
+    const Tensors expected = run_reference(wide, [&](Tensors& t) { return op_of(t, exact); });
+    for (std::int64_t i = 0; i < c.m * c.n; ++i) {
+      const double value = expected[3][i];
+      const double half_unit = std::ldexp(1.0, std::ilogb(value) - 8);
+      const double of_sum = 1e-6 * std::sqrt(static_cast<double>(c.k));
+      ASSERT_NEAR((*result)[3][i], value, half_unit + of_sum) << "element " << i;
+    }
+  }
+}
+
+KERNEL_CASES(MatmulTimesGelusDerivativeOfLargeArguments, OpId::matmul) {
+  const double x[] = {-1e15, -100, 100, 1e15};
+  Tensors tensors = {Values(4, DType::fp32), Values(16, DType::fp32), Values(16, DType::fp32),
+                     Values(16, DType::fp32)};
+  for (std::int64_t i = 0; i < 16; ++i) {
+    tensors[0].set(i % 4, 1);
+    tensors[1].set(i, i % 5 == 0 ? 1 : 2);
+    tensors[2].set(i, x[i % 4]);
+  }
+  const auto result = run_under_test(tensors, [&](Tensors& t) {
+    return Matmul{.a = t[0].data(),
+                  .b = t[1].data(),
+                  .c = t[3].data(),
+                  .gelu_of = t[2].data(),
+                  .m = 1,
+                  .n = 4,
+                  .k = 4,
+                  .lda = 4,
+                  .ldb = 4,
+                  .ldc = 4};
+  });
+  for (std::int64_t i = 0; result && i < 4; ++i) EXPECT_EQ((*result)[3][i], i < 2 ? 0.0 : 7.0);
 }
 
 // Columns and rows of a larger product are those of a smaller one: what lets ranks split a matrix.

@@ -81,10 +81,10 @@ TOY_PARITY = {"bf16": [toy("gpt2-toy", TOY_GPT2)],
 # Tests that go first: every tensor-core kernel, the products, both norms, and what has the longest sums.
 SMOKE = ["matmul.cublaslt", "attention_forward.cuda*", "attention_backward.cuda*", "layernorm_forward.cuda",
          "layernorm_backward.cuda", "rmsnorm_forward.cuda", "rmsnorm_backward.cuda", "cross_entropy.cuda",
-         "embedding_backward.cuda", "gelu_backward.cuda", "square_sum.cuda", "adamw.cuda"]
+         "embedding_backward.cuda", "gelu_forward.cuda", "square_sum.cuda", "adamw.cuda"]
 
 # All but attention, which is an item of its own; what takes most of a step first.
-FIRST_OPS = ("matmul", "layernorm_backward", "gelu_backward", "cross_entropy", "layernorm_forward", "gelu_forward", "add", "bias_gradient",
+FIRST_OPS = ("matmul", "layernorm_backward", "cross_entropy", "layernorm_forward", "gelu_forward", "add", "bias_gradient",
              "embedding_backward", "embedding_forward")
 OP_LIST = (Path(__file__).resolve().parents[2] / "kernels/op.h").read_text()
 OPS = FIRST_OPS + tuple(op for op in re.findall(r"^  X\((\w+), \w+, \w+\)", OP_LIST, re.MULTILINE)
@@ -138,7 +138,7 @@ class Sizes:
         ("attention_forward", "attend", ("--implementation=cuda_mma", "--shape=llama-8b")),
         ("attention_backward", "key_gradients|query_gradients|deltas", ("--implementation=cuda_mma", "--shape=llama-8b")),
         ("layernorm_backward", "norm_backward|column_sums", ("--implementation=cuda", "--shape=gpt2-124m")),
-        ("gelu_backward", "map2", ("--implementation=cuda", "--shape=gpt2-124m")))
+        ("gelu_forward", "gelu_forward", ("--implementation=cuda", "--shape=gpt2-124m")))
     peer: str = "real"         # size of torch_peer.py
 
 
@@ -150,4 +150,4 @@ REAL = Sizes(emulated=False, models=REAL_MODELS, parity=REAL_PARITY, drill=REAL_
 TOY = Sizes(emulated=True, models=TOY_MODELS, parity=TOY_PARITY, drill=TOY_DRILL, tokens=20_000, bench="toy", op_milliseconds=1,
             head_rows=(8, 16), smoke=["square_sum.cuda", "adamw.cuda"], smoke_program="test_cuda_emulated",
             sanitizer_filter="square_sum.cuda:adamw.cuda", stall=replace(TOY_MODELS["gpt2"], name="stall"), stall_every=4,
-            dtypes=("bf16",), ops=("gelu_forward",), profiled=(("gelu_forward", "map1", ("--implementation=cuda", "--shape=toy-gpt2")),), peer="toy")
+            dtypes=("bf16",), ops=("gelu_forward",), profiled=(("gelu_forward", "gelu_forward", ("--implementation=cuda", "--shape=toy-gpt2")),), peer="toy")

@@ -62,17 +62,20 @@ def kernels_of(*names):
 
 @kernels_of("matmul")
 def matmul(call, device):
-    """cublaslt_matmul.cc: one kernel, and one that adds the parts where the sum is cut."""
+    """cublaslt_matmul.cc: one kernel, and one that adds the parts where the sum is cut. Times the derivative of GELU: in bf16 the
+    product itself at its end, in fp32 a pass over its result."""
     m, n, k = call.m, call.n, call.k
     if min(m, n, k) == 0:
         return [Pass()]
     if call.dtype == "fp32":
-        return [Pass(call.bytes_moved, call.flops, r.MATMUL_FLOPS_FP32, waiting_s=r.MATMUL_RAMP_S)]
+        product = [Pass(call.bytes_moved, call.flops, r.MATMUL_FLOPS_FP32, waiting_s=r.MATMUL_RAMP_S)]
+        return product + ([Pass(3 * 4 * m * n, instructions=r.GELU_SLOPE_INSTRUCTIONS * m * n)] if call.gelu_of else [])
     rate = r.matmul_flops(min(m, n, k)) * (r.WEIGHT_GRADIENT_SHARE if call.transpose_a else 1.0)
     tiles = ceil(m / r.MATMUL_TILE_M) * ceil(n / r.MATMUL_TILE_N)
     parts = max(1, min(ceil(device.processors / tiles), k // r.MATMUL_PART_K_MIN, r.MATMUL_WORKSPACE_BYTES // (4 * m * n)))
     if parts == 1:
-        return [Pass(call.bytes_moved, call.flops, rate, waiting_s=r.MATMUL_RAMP_S)]
+        of_gelu_s = r.LIBRARY_GELU_SLOPE_INSTRUCTIONS * m * n / device.issue if call.gelu_of else 0.0
+        return [Pass(call.bytes_moved, call.flops, rate, waiting_s=r.MATMUL_RAMP_S + of_gelu_s)]
     of_parts = parts * m * n * 4
     result = m * n * BYTES[call.dtype_c] * (2 if call.accumulate else 1)
     return [Pass(call.bytes_moved - result + of_parts, call.flops, rate, waiting_s=r.MATMUL_RAMP_S), Pass(of_parts + result)]
@@ -174,11 +177,10 @@ def attention_backward_mma5(call, device):
 ASKED_FOR = {("attention_backward", "cuda_mma5"): attention_backward_mma5}
 
 
-@kernels_of("gelu_forward", "gelu_backward")
-def gelu(call, device):
+@kernels_of("gelu_forward")
+def gelu_forward(call, device):
     """activation.cu: memory or instructions, whichever is more."""
-    each = r.GELU_FORWARD_INSTRUCTIONS if call.op == "gelu_forward" else r.GELU_BACKWARD_INSTRUCTIONS
-    return [Pass(call.bytes_moved, instructions=each * call.count)]
+    return [Pass(call.bytes_moved, instructions=r.GELU_FORWARD_INSTRUCTIONS * call.count)]
 
 
 @kernels_of("swiglu_forward", "swiglu_backward")

@@ -82,7 +82,10 @@ L2_BYTES = 5.5e12  # bytes/s of the L2 cache, read and written; published for an
 SIGMOID_INSTRUCTIONS = 5  # exponential and reciprocal of kernels/cuda/scalar.h
 ROUND_INSTRUCTIONS = 1  # pack_bf16 of kernels/cuda/scalar.h, of two elements
 GELU_FORWARD_INSTRUCTIONS = SIGMOID_INSTRUCTIONS + ROUND_INSTRUCTIONS + 9
-GELU_BACKWARD_INSTRUCTIONS = SIGMOID_INSTRUCTIONS + ROUND_INSTRUCTIONS + 18
+GELU_SLOPE_INSTRUCTIONS = SIGMOID_INSTRUCTIONS + 18
+# The same inside cuBLASLt: the tanh form with the GPU's instruction for tanh, after the products of a tile and not beside those of
+# another. Assumed.
+LIBRARY_GELU_SLOPE_INSTRUCTIONS = 12
 SWIGLU_FORWARD_INSTRUCTIONS = SIGMOID_INSTRUCTIONS + ROUND_INSTRUCTIONS + 7
 SWIGLU_BACKWARD_INSTRUCTIONS = SIGMOID_INSTRUCTIONS + 2 * ROUND_INSTRUCTIONS + 14
 

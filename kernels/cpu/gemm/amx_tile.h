@@ -2,7 +2,7 @@
 //
 // Bits: an output element starts at its base and adds pairs of the depth in order, in fp32 as the instruction
 // TDPBF16PS defines it (denormals are zero); a chunk goes on where the one before stopped, and the residual is
-// added last. Which tile or thread computed it cannot change it.
+// added last, or the sum multiplied by GELU's derivative. Which tile or thread computed it cannot change it.
 #pragma once
 
 #include "kernels/cpu/gemm/vector_tile.h"
@@ -67,7 +67,7 @@ struct AmxTile {
     float* target = memory;
     std::int64_t target_stride = columns;
     if constexpr (float_target) {
-      if (whole && output.residual == nullptr) {
+      if (whole && output.residual == nullptr && output.gelu_of == nullptr) {
         target = output.c;
         target_stride = output.c_stride;
       }

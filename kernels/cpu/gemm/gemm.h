@@ -12,7 +12,7 @@
 #pragma once
 
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/gemm/bias.h"
+#include "kernels/cpu/gemm/epilogue.h"
 #include "kernels/cpu/gemm/vector_tile.h"
 #include "kernels/cpu/team.h"
 #include "kernels/matmul.h"
@@ -260,16 +260,20 @@ void Gemm<Tile>::run_chunk(const Item& item, Range depths, const float* a_panels
   const bool last = depths.begin + depths.count == op_.k;
   constexpr bool float_target = sizeof(C) == sizeof(float);
   C* c = static_cast<C*>(op_.c) + item.rows.begin * op_.ldc + item.columns.begin;
-  const C* residual = nullptr;
-  if (last && op_.residual != nullptr) {
-    residual = static_cast<const C*>(op_.residual) + item.rows.begin * op_.ldc + item.columns.begin;
-  }
+  // Returns the item's part of a matrix that the epilogue reads, or null.
+  const auto part_of = [&](const void* matrix) -> const C* {
+    if (!last || matrix == nullptr) return nullptr;
+    return static_cast<const C*>(matrix) + item.rows.begin * op_.ldc + item.columns.begin;
+  };
+  const C* const residual = part_of(op_.residual);
+  const C* const gelu_of = part_of(op_.gelu_of);
   const auto run_tile = [&](std::int64_t row, std::int64_t column, auto* target, std::int64_t stride,
                             const float* running, std::int64_t running_stride) {
     using T = std::remove_pointer_t<decltype(target)>;
     TileOutput<T> output;
     if constexpr (std::is_same_v<T, C>) {
       if (residual != nullptr) output.residual = residual + row * stride + column;
+      if (gelu_of != nullptr) output.gelu_of = gelu_of + row * stride + column;
     }
     output.c = target + row * stride + column;
     output.c_stride = stride;

@@ -1,37 +1,49 @@
 // The tile of a matrix product that vector instructions compute: rows x columns sums in registers.
 //
 // Bits: an output element is the chain fma(a[d], b[d], sum) over the depth of one chunk, from zero; the
-// chunks are added to the bias in order, and the residual last. Which tile, thread or instruction set computed
-// it cannot change it.
+// chunks are added to the bias in order, and the residual last; or the sum is multiplied by GELU's derivative.
+// Which tile, thread or instruction set computed it cannot change it.
 #pragma once
 
 #include "kernels/cpu/gemm/panels.h"
 
 namespace holdfast::kernels::cpu::HF_ISA {
 
-// Target of a tile's sums: c = base + sum + residual, for `rows` x `columns` elements that exist.
+// Target of a tile's sums: c = base + sum + residual, or (base + sum) * the derivative of GELU at gelu_of, for
+// `rows` x `columns` elements that exist.
 template <typename C>
 struct TileOutput {
   const float* base = nullptr;   // or null
   std::int64_t base_stride = 0;  // 0: one row for all (a bias)
   const C* residual = nullptr;   // in rows of c_stride, or null
+  const C* gelu_of = nullptr;    // likewise; not together with a residual
   C* c = nullptr;
   std::int64_t c_stride = 0;
   C* c_ahead = nullptr;  // target of the next tile's sums, or null
   std::int64_t rows = 0, columns = 0;
 };
 
-// Writes sums from memory, where a tile is cut off by the matrix's edge.
+// Writes sums from memory: where a tile is cut off by the matrix's edge, or multiplied by a derivative, which
+// takes the registers that sums are in.
 template <typename C>
-void write_sums(const float* sums, std::int64_t stride, const TileOutput<C>& output) {
-  for (std::int64_t row = 0; row < output.rows; ++row) {
-    const float* base = output.base + row * output.base_stride;
-    for_lanes(output.columns, [&](std::int64_t i, auto some) {
-      f32x16 value = load(sums + row * stride + i, some);
-      if (output.base != nullptr) value = load(base + i, some) + value;
-      if (output.residual != nullptr) value = value + load(output.residual + row * output.c_stride + i, some);
-      store(output.c + row * output.c_stride + i, value, some);
-    });
+[[gnu::noinline]] void write_sums(const float* sums, std::int64_t stride, const TileOutput<C>& output) {
+  const auto write = [&](const auto& finish) __attribute__((always_inline)) {
+    for (std::int64_t row = 0; row < output.rows; ++row) {
+      const float* base = output.base + row * output.base_stride;
+      const std::int64_t first = row * output.c_stride;
+      for_lanes(output.columns, [&](std::int64_t i, auto some) {
+        f32x16 value = load(sums + row * stride + i, some);
+        if (output.base != nullptr) value = load(base + i, some) + value;
+        store(output.c + first + i, finish(value, first + i, some), some);
+      });
+    }
+  };
+  if (const C* const x = output.gelu_of; x != nullptr) {
+    write([x](f32x16 value, std::int64_t i, auto some) { return value * gelu_slope(load(x + i, some)); });
+  } else if (const C* const residual = output.residual; residual != nullptr) {
+    write([residual](f32x16 value, std::int64_t i, auto some) { return value + load(residual + i, some); });
+  } else {
+    write([](f32x16 value, std::int64_t, auto) { return value; });
   }
 }
 
@@ -107,7 +119,7 @@ struct VectorTile {
       a += rows;
       b += columns;
     }
-    if (output.rows == rows && output.columns == used * lanes) {
+    if (output.rows == rows && output.columns == used * lanes && output.gelu_of == nullptr) {
       // One test for the tile, and strides in registers: beside a short chain of sums, tests show for each vector.
       const auto for_vectors = [&](std::int64_t stride, const auto& visit) __attribute__((always_inline)) {
 #pragma GCC unroll 8

@@ -8,21 +8,6 @@ namespace holdfast::kernels::cpu::HF_ISA {
 
 namespace {
 
-// GELU's (1 + tanh u) / 2 is sigmoid(2 u), with 2 u = scale * (x + cubic x^3).
-constexpr float gelu_scale = 1.5957691216057308F;  // 2 sqrt(2 / pi)
-constexpr float gelu_cubic = 0.044715F;
-constexpr float gelu_slope_cubic = 0.134145F;  // 3 gelu_cubic
-
-HF_INLINE f32x16 twice_u(f32x16 x) {
-  return x * gelu_scale * fma(x * x, gelu_cubic, broadcast(1.0F));
-}
-
-HF_INLINE f32x16 gelu_slope(f32x16 x) {
-  const SigmoidPair s = sigmoid_pair(twice_u(x));
-  const f32x16 slope_of_twice_u = fma(x * x, gelu_slope_cubic, broadcast(1.0F)) * gelu_scale;
-  return fma(s.of_x * s.of_minus_x * x, slope_of_twice_u, s.of_x);  // zero meets x first: no 0 * infinity
-}
-
 template <typename T>
 void swiglu_forward_row(const SwigluForward& op, std::int64_t row) {
   const T* gate = static_cast<const T*>(op.x) + row * 2 * op.feed_forward;
@@ -61,25 +46,7 @@ void run_gelu_forward(const Context& context, const void* arguments) {
     for_chunks(context, op.count, chunk_elements, [&](std::int64_t first, std::int64_t size) {
       const T* x = static_cast<const T*>(op.x) + first;
       T* y = static_cast<T*>(op.y) + first;
-      for_lanes(size, [&](std::int64_t i, auto lanes) {
-        const f32x16 x_i = load(x + i, lanes);
-        store(y + i, x_i * sigmoid(twice_u(x_i)), lanes);
-      });
-    });
-  });
-}
-
-void run_gelu_backward(const Context& context, const void* arguments) {
-  const GeluBackward& op = *static_cast<const GeluBackward*>(arguments);
-  for_dtype(op.dtype, [&](auto element) {
-    using T = decltype(element);
-    for_chunks(context, op.count, chunk_elements, [&](std::int64_t first, std::int64_t size) {
-      const T* x = static_cast<const T*>(op.x) + first;
-      const T* dy = static_cast<const T*>(op.dy) + first;
-      T* dx = static_cast<T*>(op.dx) + first;
-      for_lanes(size, [&](std::int64_t i, auto lanes) {
-        store(dx + i, load(dy + i, lanes) * gelu_slope(load(x + i, lanes)), lanes);
-      });
+      for_lanes(size, [&](std::int64_t i, auto lanes) { store(y + i, gelu(load(x + i, lanes)), lanes); });
     });
   });
 }

@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "kernels/cpu/gemm/bias.h"
+#include "kernels/cpu/gemm/epilogue.h"
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/ops/ops.h"
@@ -113,7 +113,10 @@ class TiledMatmul {
   };
 
   bool partial() const { return plan_.parts.count() > 1; }
-  bool into_scratch() const { return plan_.widen && !partial() && op_.dtype_c != DType::fp32; }
+  // Returns whether a tile's sums are kept in fp32 until they are complete, because C cannot hold them.
+  bool into_scratch() const {
+    return (plan_.widen || op_.gelu_of != nullptr) && !partial() && op_.dtype_c != DType::fp32;
+  }
   // Returns whether the library finds the residual in C, where run_tile() puts it.
   bool starts_from_residual() const { return op_.residual != nullptr && !partial() && !into_scratch(); }
   ProductShape shape_of(const Entry& entry) const;
@@ -121,8 +124,8 @@ class TiledMatmul {
   const Product& product(std::int64_t rows, std::int64_t columns, std::int64_t depth, bool first) const;
   void set_layout();
   Tile tile_of(std::int64_t index) const;
-  const void* residual_of(const Tile& tile) const;
   void run_tile(std::int64_t index, int thread) const;
+  void write_tile(const Tile& tile, const float* sums, std::int64_t stride) const;
   void run_widened(const Tile& tile, std::int64_t begin, std::int64_t depth, bool first, void* c,
                    int thread) const;
   void add_parts() const;
@@ -164,7 +167,7 @@ TiledMatmul::TiledMatmul(const Context& context, const Matmul& op)
   set_layout();
 }
 
-// Partial sums, and the chunks of a widened tile with bf16 output, start in fp32 memory of our own.
+// Partial sums, and those that C cannot hold, start in fp32 memory of our own.
 ProductShape TiledMatmul::shape_of(const Entry& entry) const {
   ProductShape shape{.m = entry.rows, .n = entry.columns, .k = entry.depth};
   shape.lda = op_.lda;
@@ -175,13 +178,13 @@ ProductShape TiledMatmul::shape_of(const Entry& entry) const {
   shape.accumulate = !entry.first || (op_.accumulate && !partial()) || starts_from_residual();
   shape.bias = entry.first && op_.bias != nullptr && !partial();
   shape.dtype = op_.dtype;
-  shape.dtype_c = partial() ? DType::fp32 : op_.dtype_c;
+  shape.dtype_c = partial() || into_scratch() ? DType::fp32 : op_.dtype_c;
+  if (into_scratch()) shape.ldc = entry.columns;
   if (plan_.widen) {
     shape.lda = op_.transpose_a ? entry.rows : entry.depth;
     shape.ldb = op_.transpose_b ? entry.depth : entry.columns;
     shape.dtype = DType::fp32;
     shape.dtype_c = DType::fp32;
-    if (into_scratch()) shape.ldc = entry.columns;
   }
   return shape;
 }
@@ -223,12 +226,12 @@ void TiledMatmul::set_layout() {
     if (bytes > product_bytes) product_bytes = bytes;
   }
   layout_.product = take(product_bytes);
-  if (!plan_.widen) return;
   const auto floats = [](std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float); };
+  if (into_scratch()) layout_.c = take(floats(plan_.rows.step * plan_.columns.step));
+  if (!plan_.widen) return;
   layout_.a = take(floats(plan_.rows.step * plan_.chunk));
   layout_.b = take(floats(plan_.columns.step * plan_.chunk));
   layout_.bias = take(floats(plan_.columns.step));
-  if (into_scratch()) layout_.c = take(floats(plan_.rows.step * plan_.columns.step));
 }
 
 void TiledMatmul::request_scratch() const {
@@ -253,23 +256,20 @@ TiledMatmul::Tile TiledMatmul::tile_of(std::int64_t index) const {
           plan_.columns.size(column), index / plan_.tiles()};
 }
 
-// Returns null where there is none.
-const void* TiledMatmul::residual_of(const Tile& tile) const {
-  if (op_.residual == nullptr) return nullptr;
-  return offset(op_.residual, tile.row * op_.ldc + tile.column, op_.dtype_c);
-}
-
 void TiledMatmul::run_tile(std::int64_t index, int thread) const {
   const Tile tile = tile_of(index);
   std::byte* scratch = context_.scratch(thread);
-  void* c = offset(op_.c, tile.row * op_.ldc + tile.column, op_.dtype_c);
+  const std::int64_t first = tile.row * op_.ldc + tile.column;
+  void* c = offset(op_.c, first, op_.dtype_c);
   if (partial()) {
     c = offset(context_.shared_scratch(), (tile.part * op_.m + tile.row) * op_.n + tile.column, DType::fp32);
+  } else if (into_scratch()) {
+    c = scratch + layout_.c;
   }
-  const void* const residual = residual_of(tile);
   if (starts_from_residual()) {
     for (std::int64_t row = 0; row < tile.rows; ++row) {
-      std::memcpy(offset(c, row * op_.ldc, op_.dtype_c), offset(residual, row * op_.ldc, op_.dtype_c),
+      std::memcpy(offset(c, row * op_.ldc, op_.dtype_c),
+                  offset(op_.residual, first + row * op_.ldc, op_.dtype_c),
                   static_cast<std::size_t>(tile.columns) * bytes_of(op_.dtype_c));
     }
   }
@@ -280,27 +280,30 @@ void TiledMatmul::run_tile(std::int64_t index, int thread) const {
     for (std::int64_t i = 0; i < chunks.count(); ++i) {
       run_widened(tile, begin + chunks.begin(i), chunks.size(i), i == 0, c, thread);
     }
-    if (!into_scratch()) return;
-    const float* sums = reinterpret_cast<const float*>(scratch + layout_.c);
-    for (std::int64_t row = 0; row < tile.rows; ++row) {
-      BFloat16* target = static_cast<BFloat16*>(c) + row * op_.ldc;
-      const float* source = sums + row * tile.columns;
-      const BFloat16* added =
-          residual == nullptr ? nullptr : static_cast<const BFloat16*>(residual) + row * op_.ldc;
-      for_lanes(tile.columns, [&](std::int64_t i, auto lanes) {
-        f32x16 sum = load(source + i, lanes);
-        if (added != nullptr) sum = sum + load(added + i, lanes);
-        store(target + i, sum, lanes);
-      });
-    }
-    return;
+  } else {
+    const std::int64_t a = op_.transpose_a ? begin * op_.lda + tile.row : tile.row * op_.lda + begin;
+    const std::int64_t b = op_.transpose_b ? tile.column * op_.ldb + begin : begin * op_.ldb + tile.column;
+    const void* bias = op_.bias == nullptr ? nullptr : offset(op_.bias, tile.column, op_.dtype);
+    product(tile.rows, tile.columns, depth, true)
+        .run(thread, offset(op_.a, a, op_.dtype), offset(op_.b, b, op_.dtype), bias, c,
+             scratch + layout_.product);
   }
-  const std::int64_t a = op_.transpose_a ? begin * op_.lda + tile.row : tile.row * op_.lda + begin;
-  const std::int64_t b = op_.transpose_b ? tile.column * op_.ldb + begin : begin * op_.ldb + tile.column;
-  const void* bias = op_.bias == nullptr ? nullptr : offset(op_.bias, tile.column, op_.dtype);
-  product(tile.rows, tile.columns, depth, true)
-      .run(thread, offset(op_.a, a, op_.dtype), offset(op_.b, b, op_.dtype), bias, c,
-           scratch + layout_.product);
+  if (into_scratch()) {
+    write_tile(tile, static_cast<const float*>(c), tile.columns);
+  } else if (op_.gelu_of != nullptr && !partial()) {
+    write_tile(tile, static_cast<const float*>(c), op_.ldc);
+  }
+}
+
+// Writes a tile of C from its sums, which may lie in C.
+void TiledMatmul::write_tile(const Tile& tile, const float* sums, std::int64_t stride) const {
+  for_dtype(op_.dtype_c, [&](auto c_element) {
+    for (std::int64_t row = 0; row < tile.rows; ++row) {
+      const float* const of_row = sums + row * stride;
+      write_row<decltype(c_element)>(op_, (tile.row + row) * op_.ldc + tile.column, tile.columns,
+                                     [&](std::int64_t i, auto lanes) { return load(of_row + i, lanes); });
+    }
+  });
 }
 
 void widen(const BFloat16* source, std::int64_t stride, std::int64_t rows, std::int64_t columns,
@@ -332,11 +335,10 @@ void TiledMatmul::run_widened(const Tile& tile, std::int64_t begin, std::int64_t
   }
   if (op_.bias != nullptr)
     widen(static_cast<const BFloat16*>(op_.bias) + tile.column, 0, 1, tile.columns, bias);
-  product(tile.rows, tile.columns, depth, first)
-      .run(thread, a, b, bias, into_scratch() ? scratch + layout_.c : c, scratch + layout_.product);
+  product(tile.rows, tile.columns, depth, first).run(thread, a, b, bias, c, scratch + layout_.product);
 }
 
-// Computes C = ((part 0 + part 1) + ...) + bias + residual or C, rounded once.
+// Computes C from ((part 0 + part 1) + ...) + bias, rounded once.
 void TiledMatmul::add_parts() const {
   constexpr std::int64_t elements_per_index = 8192;
   const float* parts = reinterpret_cast<const float*>(context_.shared_scratch());
@@ -346,18 +348,12 @@ void TiledMatmul::add_parts() const {
     using Bias = decltype(bias_element);
     const Bias* bias = static_cast<const Bias*>(op_.bias);
     for (std::int64_t row = rows.begin(index); row < rows.begin(index) + rows.size(index); ++row) {
-      C* c = static_cast<C*>(op_.c) + row * op_.ldc;
-      const C* added = op_.accumulate            ? c
-                       : op_.residual != nullptr ? static_cast<const C*>(op_.residual) + row * op_.ldc
-                                                 : nullptr;
-      for_lanes(op_.n, [&](std::int64_t i, auto lanes) {
+      write_row<C>(op_, row * op_.ldc, op_.n, [&](std::int64_t i, auto lanes) {
         f32x16 sum = load(parts + row * op_.n + i, lanes);
         for (std::int64_t part = 1; part < plan_.parts.count(); ++part) {
           sum = sum + load(parts + (part * op_.m + row) * op_.n + i, lanes);
         }
-        if (bias != nullptr) sum = sum + load(bias + i, lanes);
-        if (added != nullptr) sum = sum + load(added + i, lanes);
-        store(c + i, sum, lanes);
+        return bias != nullptr ? sum + load(bias + i, lanes) : sum;
       });
     }
   };
