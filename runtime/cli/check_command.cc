@@ -10,6 +10,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/units.h"
 #include "runtime/device/device.h"
+#include "runtime/device/nvml.h"
 #include "runtime/elastic/prepare.h"
 #include "runtime/launch/named_hosts.h"
 #include "runtime/model/activations.h"
@@ -72,9 +73,15 @@ void print_slurm(Env& env) {
 void print_gpus(Env& env) {
   const Result<CudaPresence> cuda = find_cuda(env);
   if (!cuda.ok()) return print_row("CUDA", false, cuda.error().message);
+  const Result<std::unique_ptr<Nvml>> nvml = load_nvml();
+  if (!nvml.ok()) print_row("GPU health", false, nvml.error().message);
   for (const CudaFacts& gpu : cuda->devices) {
     const Result<void> tried = cuda->module->try_device(gpu.ordinal, {.timeout_ms = 0});
     print_row("CUDA", tried.ok(), tried.ok() ? text_of(gpu) : tried.error().message);
+    if (nvml.ok()) {
+      const Result<GpuReadings> health = (*nvml)->read(gpu.pci_bus_id);
+      print_row("GPU health", health.ok(), health.ok() ? text_of(*health) : health.error().message);
+    }
     if (!tried.ok()) continue;
     const Result<std::string> own = cuda->module->try_own_instructions(gpu.ordinal);
     if (!own.ok() || !own->empty())

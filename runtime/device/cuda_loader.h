@@ -19,8 +19,9 @@
 namespace holdfast::device {
 
 struct CudaFacts {
-  std::string name;  // "NVIDIA H200"
-  std::string uuid;  // unique to the GPU, in hex; ranks may know one GPU by different ordinals
+  std::string name;             // "NVIDIA H200"
+  std::string uuid;             // unique to the GPU, in hex; ranks may know one GPU by different ordinals
+  std::string pci_bus_id = {};  // "0000:0f:00.0": its name in /sys/bus/pci/devices, and for NVML
   int ordinal = 0;
   int compute_major = 0, compute_minor = 0;
   int multiprocessors = 0;

@@ -292,6 +292,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->l2CacheSize = 1 << 20;
   properties->major = cuda_emulator::compute_capability() / 10;
   properties->minor = cuda_emulator::compute_capability() % 10;
+  properties->pciDomainID = 0xe0e0;  // that no machine has
+  properties->pciBusID = device;
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {

@@ -192,6 +192,20 @@ class CudaTest(unittest.TestCase):
         self.assertRegex(outcome, r"CUDA +yes +GPU 0: emulated device")
         self.assertRegex(outcome, r"device +yes +cuda, sm_80, 4 multiprocessors, CUDA 13\.0")
 
+    def test_check_shows_the_health_of_each_gpu(self):
+        # A host with a driver has the library, which does not know the emulator's GPU.
+        self.assertRegex(harness.program_output("check", self.scene.config),
+                         r"GPU health +no +NVML (could not be loaded from libnvidia-ml\.so\.1: |says of the GPU at e0e0:)")
+        readings = self.scene.directory / "readings"
+        readings.write_text("e0e0:00:00.0 temperature 67\ne0e0:00:00.0 clock_reasons 64\ne0e0:01:00.0 lost 1\n")
+        for name, value in {"LD_LIBRARY_PATH": str(MODULE.parent / "nvml_double"), "NVML_DOUBLE": str(readings), "EMULATED_GPUS": "2"}.items():
+            before = os.environ.get(name)
+            os.environ[name] = value
+            self.addCleanup(lambda name=name, before=before: os.environ.pop(name) if before is None else os.environ.__setitem__(name, before))
+        outcome = harness.program_output("check", self.scene.config)
+        self.assertRegex(outcome, r"GPU health +yes +67 C; clocks lowered by heat \(hardware\)\n")
+        self.assertRegex(outcome, r"GPU health +no +NVML says of the GPU at e0e0:01:00\.0: GPU is lost\n")
+
     def test_check_names_a_gpu_that_cannot_be_used(self):
         os.environ["EMULATED_GPU_NO_IMAGE"] = "1"
         self.addCleanup(os.environ.pop, "EMULATED_GPU_NO_IMAGE")

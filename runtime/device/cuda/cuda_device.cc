@@ -393,6 +393,8 @@ Result<CudaFacts> cuda_facts_of(int ordinal) {
   facts.name = properties.name;
   for (const char byte : properties.uuid.bytes)
     facts.uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  facts.pci_bus_id = fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID, properties.pciBusID,
+                                 properties.pciDeviceID);
   facts.ordinal = ordinal;
   facts.compute_major = properties.major;
   facts.compute_minor = properties.minor;

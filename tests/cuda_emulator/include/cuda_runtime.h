@@ -232,6 +232,7 @@ struct cudaDeviceProp {
   int multiProcessorCount;
   int l2CacheSize;
   int major, minor;
+  int pciDomainID, pciBusID, pciDeviceID;
 };
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
