@@ -18,8 +18,10 @@
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/machine_facts.h"
+#include "runtime/os/processes.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/kernel_choice.h"
+#include "runtime/rank/processor_binding.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/save/snapshot.h"
 
@@ -78,6 +80,9 @@ void print_gpus(Env& env) {
   for (const CudaFacts& gpu : cuda->devices) {
     const Result<void> tried = cuda->module->try_device(gpu.ordinal, {.timeout_ms = 0});
     print_row("CUDA", tried.ok(), tried.ok() ? text_of(gpu) : tried.error().message);
+    const ProcessorPlan place = plan_processors(near_gpu(env, gpu), env.processes().own_processors());
+    if (!place.description.empty())
+      print_row("NUMA", place.problem.empty(), place.problem.empty() ? place.description : place.problem);
     if (nvml.ok()) {
       const Result<GpuReadings> health = (*nvml)->read(gpu.pci_bus_id);
       print_row("GPU health", health.ok(), health.ok() ? text_of(*health) : health.error().message);

@@ -23,7 +23,7 @@ static_assert(sizeof(EndMessage) == 1024);
 }  // namespace
 
 TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communicator) {
-  return {{inputs.env, inputs.faults, communicator, inputs.watch, inputs.ranks_on_host},
+  return {{inputs.env, inputs.faults, communicator, inputs.watch, inputs.ranks_on_host, inputs.sharers},
           inputs,  // ProcessInputs
           inputs.stop,
           inputs.config};

@@ -11,8 +11,10 @@
 #include "runtime/core/digest.h"
 #include "runtime/model/spec.h"
 #include "runtime/os/console.h"
+#include "runtime/os/processes.h"
 #include "runtime/os/retry.h"
 #include "runtime/rank/device_choice.h"
+#include "runtime/rank/processor_binding.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/save/disk_tier.h"
@@ -225,6 +227,49 @@ Result<std::vector<std::string>> join_gpus(const TrainInputs& inputs, const Wait
                            check_sharing(gpus, inputs.communicator.rank(), config.parallel.ranks_per_gpu),
                            Examined::own));
   return gpus;
+}
+
+namespace {
+
+// RankProcessors is what a rank tells the others.
+struct RankProcessors {
+  std::string host = {};  // Env::host_id()
+  std::string list = {};  // processors that it may run on
+  std::string description = {};
+  std::string problem = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host);
+    visit("list", self.list);
+    visit("description", self.description);
+    visit("problem", self.problem);
+  }
+};
+
+}  // namespace
+
+Result<JoinedProcessors> join_processors(const TrainInputs& inputs, const Waiter& waiter,
+                                         const Config& config) {
+  JoinedProcessors joined;
+  if (config.device != "cuda") return joined;
+  const std::vector<int> own = inputs.env.processes().own_processors();
+  RankProcessors mine{.host = inputs.env.host_id(), .list = processor_list(own)};
+  const Result<CudaPresence> cuda = find_cuda(inputs.env);
+  const Result<CudaFacts> gpu = cuda.ok() ? gpu_of_rank(*cuda, inputs.place) : cuda.error();
+  if (gpu.ok()) {
+    ProcessorPlan plan = plan_processors(near_gpu(inputs.env, *gpu), own);
+    mine.description = std::move(plan.description);
+    mine.problem = std::move(plan.problem);
+  }
+  HF_TRY(const std::vector<RankProcessors> all, gather(inputs.communicator, waiter, mine));
+  for (const RankProcessors& rank : all) {
+    const bool shares = own.empty() || !common_processors(own, processors_of_list(rank.list)).empty();
+    if (rank.host == mine.host && shares) ++joined.sharers;
+    if (!rank.description.empty()) ++joined.ranks[rank.description];
+    if (!rank.problem.empty() && std::ranges::find(joined.problems, rank.problem) == joined.problems.end())
+      joined.problems.push_back(rank.problem);
+  }
+  return joined;
 }
 
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,

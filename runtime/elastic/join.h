@@ -3,9 +3,11 @@
 // that differs or failed.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/collectives.h"
@@ -63,6 +65,17 @@ Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, 
 // those behind it move up, and ranks would share one at half the speed without a word. The ranks that are too many
 // get Reach::host (agree_on_fitness()).
 Result<std::vector<std::string>> join_gpus(const TrainInputs& inputs, const Waiter& waiter, Config& config);
+
+// JoinedProcessors is what the ranks of a run have told each other about their processors.
+struct JoinedProcessors {
+  // Ranks that may run on some of this rank's processors, itself among them; 0: all of the host, on the CPU.
+  int sharers = 0;
+  std::map<std::string, int> ranks;   // by ProcessorPlan::description; empty: there is nothing to tell
+  std::vector<std::string> problems;  // each once
+};
+// Exchanges them when the devices are made.
+Result<JoinedProcessors> join_processors(const TrainInputs& inputs, const Waiter& waiter,
+                                         const Config& config);
 
 // Makes the device that this rank computes on, from a config without "auto"; it is of the same kind, from the
 // same library, on all ranks. A rank that has a device passes it as `existing`, takes part with that, and

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,7 +73,8 @@ struct RunSetup {
   bool makes_directory = false;              // there was no run directory before this start
   std::vector<std::string> gpus = {};        // hardware_name() by rank; empty on the CPU
   std::unique_ptr<Device> device = {};
-  AssignmentRequest request = {};  // for the ranks at the start, however many are left
+  std::map<std::string, int> processors = {};  // of the active ranks (JoinedProcessors::ranks)
+  AssignmentRequest request = {};              // for the ranks at the start, however many are left
   ResumeChanges changes = {};
   std::optional<HeldOutSet> held_out = {};
   bool has_begun = false;                          // an earlier start of the run has trained

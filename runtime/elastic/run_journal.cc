@@ -269,7 +269,7 @@ Result<void> RunJournal::begin_log(const Worker& worker, const TransportChoice& 
   const ModelSpec& spec = worker.workload().spec;
   HF_TRY_VOID(progress_->started(parameter_count(spec), group_.world().communicator.size(), hosts,
                                  worker.state(), source == StateSource::start ? "" : name_of(source),
-                                 clock_.times, *setup_.device, transport.description));
+                                 clock_.times, *setup_.device, transport.description, setup_.processors));
   const int ranks = group_.active().communicator.size();
   const std::int64_t stages = setup_.config.parallel.pipeline;
   const std::size_t spares = group_.assignment().spares.size();
@@ -286,6 +286,9 @@ Result<void> RunJournal::begin_log(const Worker& worker, const TransportChoice& 
   if (!setup_.device->host_sees_memory() && ranks > 1) {
     progress_->say("exchange: " + transport.description);
   }
+  for (const auto& [processors, on_these] : setup_.processors)
+    progress_->say(
+        fmt::format("processors: {} rank{} on {}", on_these, on_these == 1 ? "" : "s", processors));
   const std::string whole = why_gradients_are_whole(setup_.config, worker.rank().mesh.shape().data);
   if (!whole.empty()) progress_->say(whole);
   for (const std::string& line : kernel_summary(setup_.device->kernels())) progress_->say("kernels: " + line);

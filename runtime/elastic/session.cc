@@ -419,6 +419,12 @@ Result<void> Session::build_worker() {
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
   RankInputs rank = group_.active();
   rank.ranks_on_host = ranks_on_host;
+  HF_TRY(JoinedProcessors processors, join_processors(group_.active(), group_.waiter(), setup_.config));
+  rank.sharers = processors.sharers;
+  if (group_.leads() && !group_.recovers()) {
+    for (const std::string& problem : processors.problems) print_message("{}", problem);
+  }
+  setup_.processors = std::move(processors.ranks);
   Result<std::unique_ptr<Worker>> worker =
       Worker::create({.rank = {rank, *setup_.device, setup_.config, mesh, setup_.secret, &journal_.hardware(),
                                hardware_name(launched_.env, setup_.config, launched_.place)},

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 #include <pwd.h>
-#include <sched.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +21,7 @@
 #include "runtime/core/units.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/posix_io_engine.h"
+#include "runtime/os/processes.h"
 
 namespace holdfast::os {
 namespace {
@@ -293,16 +293,8 @@ std::optional<std::uint64_t> available_memory_bytes(Env& env) {
 namespace {
 
 int processors_of_affinity() {
-  // The mask must be as long as the kernel's, which is not known: double it until it is.
-  for (std::size_t processors = 1024; processors <= (std::size_t{1} << 20); processors *= 2) {
-    const std::size_t bytes = CPU_ALLOC_SIZE(processors);
-    const auto release = [](cpu_set_t* set) { CPU_FREE(set); };
-    const std::unique_ptr<cpu_set_t, decltype(release)> set(CPU_ALLOC(processors), release);
-    if (set == nullptr) break;
-    if (sched_getaffinity(0, bytes, set.get()) == 0) return CPU_COUNT_S(bytes, set.get());
-    if (errno != EINVAL) break;
-  }
-  return static_cast<int>(std::thread::hardware_concurrency());
+  const std::size_t count = posix_processes().own_processors().size();
+  return count > 0 ? static_cast<int>(count) : static_cast<int>(std::thread::hardware_concurrency());
 }
 
 // The path of this process in the cgroup v2 hierarchy ("/" when there is none).

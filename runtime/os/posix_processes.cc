@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -17,6 +18,7 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
+#include <set>
 
 extern "C" {  // which the header of glibc 2.36 forgets
 #include <sys/pidfd.h>
@@ -263,7 +265,48 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   return pointers;
 }
 
+// Returns the names in a directory of /proc that are numbers, in ascending order.
+std::vector<std::int64_t> numbers_in(const char* directory) {
+  std::vector<std::int64_t> ids;
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(directory), ::closedir);
+  if (stream == nullptr) return ids;
+  while (const dirent* entry = ::readdir(stream.get())) {
+    const std::string_view name = entry->d_name;
+    std::int64_t id = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+    if (error == std::errc() && end == name.data() + name.size()) ids.push_back(id);
+  }
+  std::ranges::sort(ids);
+  return ids;
+}
+
+// ProcessorMask is a mask of the kernel for processors from 0 to `processors` - 1.
+class ProcessorMask {
+ public:
+  explicit ProcessorMask(int processors)
+      : bytes_(CPU_ALLOC_SIZE(processors)),
+        set_(CPU_ALLOC(processors), [](cpu_set_t* set) { CPU_FREE(set); }) {
+    if (set_ != nullptr) CPU_ZERO_S(bytes_, set_.get());
+  }
+  cpu_set_t* set() const { return set_.get(); }  // null: there is no memory
+  std::size_t bytes() const { return bytes_; }
+  void add(int processor) const { CPU_SET_S(static_cast<std::size_t>(processor), bytes_, set_.get()); }
+  std::vector<int> list() const {
+    std::vector<int> processors;
+    for (std::size_t each = 0; each < 8 * bytes_; ++each) {
+      if (CPU_ISSET_S(each, bytes_, set_.get())) processors.push_back(static_cast<int>(each));
+    }
+    return processors;
+  }
+
+ private:
+  std::size_t bytes_;
+  std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set_;
+};
+
 class PosixProcesses final : public Processes {
+  static constexpr int processors_max = 1 << 20;
+
  public:
   Result<std::unique_ptr<Process>> start(const ProcessStart& start) override {
     HF_CHECK(!start.arguments.empty(), "no program to start");
@@ -344,19 +387,7 @@ class PosixProcesses final : public Processes {
     return {name.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0))};
   }
 
-  std::vector<std::int64_t> list() override {
-    std::vector<std::int64_t> ids;
-    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir("/proc"), ::closedir);
-    if (stream == nullptr) return ids;
-    while (const dirent* entry = ::readdir(stream.get())) {
-      const std::string_view name = entry->d_name;
-      std::int64_t id = 0;
-      const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
-      if (error == std::errc() && end == name.data() + name.size()) ids.push_back(id);
-    }
-    std::ranges::sort(ids);
-    return ids;
-  }
+  std::vector<std::int64_t> list() override { return numbers_in("/proc"); }
 
   bool wait_any_ended(std::span<Process* const> processes, std::int64_t timeout_ms) override {
     std::vector<pollfd> descriptors;
@@ -377,6 +408,38 @@ class PosixProcesses final : public Processes {
       if (wait_readable(descriptors, std::min(left_ms, look_ms))) return true;
       if (left_ms <= 0) return false;
     }
+  }
+
+  std::vector<int> own_processors() override {
+    // The mask must be as long as the kernel's, which is not known: double it until it is.
+    for (int processors = 1024; processors <= processors_max; processors *= 2) {
+      const ProcessorMask mask(processors);
+      if (mask.set() == nullptr) break;
+      if (::sched_getaffinity(0, mask.bytes(), mask.set()) == 0) return mask.list();
+      if (errno != EINVAL) break;
+    }
+    return {};
+  }
+
+  // Binds one thread after the other, as the kernel knows no other way. A thread that another one starts
+  // meanwhile may have inherited the mask of before: looks until there is none that is new.
+  Result<void> run_on(std::span<const int> processors) override {
+    HF_CHECK(!processors.empty(), "a process needs a processor");
+    const ProcessorMask mask(std::ranges::max(processors) + 1);
+    if (mask.set() == nullptr) return cannot("bind to processors", ENOMEM);
+    for (const int processor : processors) mask.add(processor);
+    std::set<std::int64_t> bound;
+    for (bool is_new = true; is_new;) {
+      is_new = false;
+      for (const std::int64_t thread : numbers_in("/proc/self/task")) {
+        if (!bound.insert(thread).second) continue;
+        is_new = true;
+        const bool is_bound = ::sched_setaffinity(static_cast<pid_t>(thread), mask.bytes(), mask.set()) == 0;
+        if (!is_bound && errno != ESRCH) return cannot("bind to processors (sched_setaffinity)", errno);
+      }
+    }
+    if (bound.empty()) return cannot("list the threads of this process (/proc/self/task)", ENOENT);
+    return {};
   }
 
  private:

@@ -104,6 +104,15 @@ class Processes {
   virtual std::string own_namespace() = 0;
   // Waits, at most `timeout_ms`, until one of the processes has ended; returns whether one has.
   virtual bool wait_any_ended(std::span<Process* const> processes, std::int64_t timeout_ms) = 0;
+
+  // Returns the processors that the calling thread may run on, in ascending order; empty where the system does
+  // not say.
+  virtual std::vector<int> own_processors() { return {}; }
+  // Lets all threads of this process, and the threads and processes that they start from now on, run on these
+  // processors alone, of which there is at least one.
+  virtual Result<void> run_on(std::span<const int> processors) {
+    return fail(ExitCode::communication, "cannot bind this process to {} processors here", processors.size());
+  }
 };
 
 // Turns this process into the program: same id, streams, signals and environment. The program gets `words`

@@ -7,8 +7,10 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/units.h"
+#include "runtime/os/console.h"
 #include "runtime/os/paths.h"
 #include "runtime/rank/kernel_choice.h"
+#include "runtime/rank/processor_binding.h"
 
 namespace holdfast::rank {
 namespace {
@@ -185,6 +187,9 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
     return make_cpu_device({.threads = share.threads, .isa = kernels.isa, .kernels = kernels.requests});
   }
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, config, share.place)));
+  // Before the device takes memory of the host, which comes from the node of the thread that takes it.
+  if (const Result<void> bound = bind_to_gpu(env, gpu.facts); !bound.ok())
+    print_message("a rank stays on all processors that it has: {}", bound.error().message);
   HF_TRY(std::unique_ptr<Device> device,
          gpu.module->make_device(
              {.ordinal = gpu.facts.ordinal,

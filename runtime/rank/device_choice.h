@@ -78,7 +78,7 @@ Result<void> check_device(Env& env, const Config& config, const Origins& origin,
 int threads_of_rank(Env& env, const Config& config, int ranks_on_host);
 
 // DeviceShare describes the share of a host that one rank's device uses. make_device() takes a config that
-// was checked and resolved.
+// was checked and resolved. For a GPU it binds this process to processors near it (processor_binding.h).
 struct DeviceShare {
   int threads = 1;
   DevicePlace place = {};

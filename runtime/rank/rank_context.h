@@ -39,6 +39,7 @@ struct RankInputs {
   Communicator& communicator;  // all of these ranks
   RankWatch* watch = nullptr;  // records what this rank is doing; null: not watched
   int ranks_on_host = 1;       // ranks that share the memory and processors of this host
+  int sharers = 0;             // of them, those that may run on this rank's processors; 0: all of them
 };
 
 // PlacedRank adds what the ranks that compute have agreed on.
@@ -52,8 +53,13 @@ struct PlacedRank : RankInputs {
 
   // Returns the same rank with another communicator of the same ranks.
   PlacedRank with(Communicator& other) const {
-    return {
-        {env, faults, other, watch, ranks_on_host}, device, config, mesh, secret, hardware, hardware_name};
+    return {{env, faults, other, watch, ranks_on_host, sharers},
+            device,
+            config,
+            mesh,
+            secret,
+            hardware,
+            hardware_name};
   }
 };
 
@@ -87,7 +93,7 @@ struct RankContext : PlacedRank {
   // Returns the number of threads for work on the host while the device is idle.
   int host_threads() const {
     if (device.host_sees_memory()) return device.threads();
-    return std::max(1, env.processor_count() / std::max(1, ranks_on_host));
+    return std::max(1, env.processor_count() / std::max(1, sharers > 0 ? sharers : ranks_on_host));
   }
 };
 

@@ -59,6 +59,7 @@ struct StartEvent {
   std::string device = {};
   std::string exchange = {};
   std::optional<std::string> device_plan = {};
+  std::optional<std::map<std::string, int>> processors = {};
   std::vector<EventKernel> kernels = {};
   std::optional<std::string> faults = {};
 
@@ -82,6 +83,8 @@ struct StartEvent {
     visit("device", self.device, "", "What computes, with its kernels");
     visit("exchange", self.exchange, "", "What moves device memory between ranks, and why");
     visit("device_plan", self.device_plan, "", "Algorithm of each matrix product, one a line; on a GPU");
+    visit("processors", self.processors, "ranks",
+          "Ranks by the processors that they run on; on GPUs, where a host has several NUMA nodes");
     visit("kernels", self.kernels, "", "By op: name of the implementation that runs it, and why");
     visit("faults", self.faults, "", "HOLDFAST_FAULTS, by which a run is made to fail; where it is set");
   }

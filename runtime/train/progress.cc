@@ -54,7 +54,8 @@ void Progress::say(std::string_view line) const {
 
 Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
                                const RunState& state, std::string_view resumed_from,
-                               const StartupTimes& times, const Device& device, std::string_view transport) {
+                               const StartupTimes& times, const Device& device, std::string_view transport,
+                               const std::map<std::string, int>& processors) {
   if (!writes_) return {};
   StartEvent event{.time_us = env_->wall_time_us(),
                    .run = state.run_id,
@@ -72,6 +73,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::m
                    .exchange = std::string(transport),
                    .kernels = kernels_in_use(device.kernels())};
   if (!hosts.empty()) event.hosts = hosts;
+  if (!processors.empty()) event.processors = processors;
   if (!setup_.faults.empty()) event.faults = setup_.faults;
   if (!resumed_from.empty()) {
     event.resumed_from_step = {state.step};

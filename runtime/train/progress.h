@@ -51,10 +51,12 @@ class Progress {
     std::int64_t gemm_peak_ns = 0;  // measuring the peak that MFU refers to
   };
   // Reports the start of training. `resumed_from`: "ram", "disk", or empty. `transport`: how the ranks
-  // exchange device memory, and why. Returns an error when no event can be written.
+  // exchange device memory, and why. `processors`: JoinedProcessors::ranks. Returns an error when no event can be
+  // written.
   Result<void> started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
                        const RunState& state, std::string_view resumed_from, const StartupTimes& times,
-                       const Device& device, std::string_view transport);
+                       const Device& device, std::string_view transport,
+                       const std::map<std::string, int>& processors);
   // Prints a console line for the first step, every `every_steps` and the last one, and writes an event for
   // every step.
   void stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
