@@ -1,6 +1,9 @@
 #include "parallel/nccl/nccl_environment.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -57,6 +60,21 @@ Result<void> check_nccl_environment(Env& env) {
               "NCCL_COMM_BLOCKING is {} in {}, but must be 0 or unset: NCCL would wait for a rank that died "
               "without any deadline; unset it, or do without NCCL by parallel.exchange = \"host\"",
               blocking->value, blocking->place);
+}
+
+// NCCL ignores a value that is not positive, and takes a text for the number that it begins with.
+NcclThreadBlocks nccl_thread_blocks(Env& env) {
+  NcclThreadBlocks most;
+  for (const char* name : {"NCCL_MAX_CTAS", "NCCL_MIN_P2P_NCHANNELS"}) {
+    const std::optional<NcclSetting> setting = find_nccl_setting(env, name);
+    if (!setting.has_value()) continue;
+    constexpr long long channels_max = 64;  // MAXCHANNELS of NCCL
+    const long long count = std::min(std::strtoll(setting->value.c_str(), nullptr, 0), channels_max);
+    if (count <= most.count) continue;
+    most = {.count = static_cast<int>(count),
+            .setting = fmt::format("{} is {} in {}", name, count, setting->place)};
+  }
+  return most;
 }
 
 void set_nccl_variables(Env& env) {

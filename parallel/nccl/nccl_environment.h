@@ -28,6 +28,15 @@ std::optional<NcclSetting> find_nccl_setting(Env& env, const std::string& name);
 // reaches them.
 Result<void> check_nccl_environment(Env& env);
 
+// NcclThreadBlocks is a setting of the user by which communicators use so many thread blocks, whatever ncclConfig_t
+// allows them (init.cc, envConfigOverride; paths.cc, ncclTopoComputeP2pChannels).
+struct NcclThreadBlocks {
+  int count = 0;             // 0: there is none
+  std::string setting = {};  // "NCCL_MAX_CTAS is 32 in /etc/nccl.conf"
+};
+// Returns the largest of them.
+NcclThreadBlocks nccl_thread_blocks(Env& env);
+
 // Sets the variables that every run needs and that no communicator's configuration can express. A setting of
 // the user stays.
 //   NCCL_NVLS_ENABLE=0            NVLS multicast memory does not survive an abort in place, and no sum is

@@ -407,7 +407,10 @@ Result<EpochEnd> Session::run_active() {
 }
 
 Result<void> Session::build_worker() {
+  const std::string warned = transport_.choice.warning;
   HF_TRY(transport_, join_transport(group_.active(), group_.waiter(), setup_.config, *setup_.device));
+  if (group_.leads() && !transport_.choice.warning.empty() && transport_.choice.warning != warned)
+    print_message("{}", transport_.choice.warning);
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(group_.active().communicator, group_.waiter(), launched_.env.host_id()));
   const Mesh mesh(group_.assignment().shape, hosts);

@@ -88,6 +88,9 @@ Result<void> find_gpu_and_nccl(const TrainInputs& inputs, const Config& config, 
   HF_TRY_VOID(check_nccl_environment(inputs.env));
   HF_TRY(joined.nccl, inputs.load_nccl ? inputs.load_nccl() : cuda.module->load_nccl(nccl_library_file));
   mine.nccl_version = joined.nccl->version();
+  NcclThreadBlocks blocks = nccl_thread_blocks(inputs.env);
+  mine.thread_blocks = blocks.count;
+  mine.blocks_setting = std::move(blocks.setting);
   return {};
 }
 
@@ -134,6 +137,18 @@ Result<TransportChoice> choose_transport(std::string_view wanted, std::span<cons
   return choice;
 }
 
+std::string thread_block_warning(std::span<const TransportMeans> ranks, int max_ctas) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (max_ctas == 0 || ranks[rank].thread_blocks <= max_ctas) continue;
+    return fmt::format(
+        "{} of {}, which wins over the limit of {} thread block{} for each communicator: communicators that "
+        "share a GPU and do not fit on it together wait for each other until the deadline ends "
+        "them; unset it, or lower it to {}",
+        ranks[rank].blocks_setting, rank_text(ranks, rank), max_ctas, max_ctas == 1 ? "" : "s", max_ctas);
+  }
+  return {};
+}
+
 int transports_at_once(const Config& config, int ranks) {
   const std::int64_t tensor = tensor_of(config), pipeline = pipeline_of(config);
   const std::int64_t data = ranks / (tensor * pipeline);
@@ -168,6 +183,7 @@ Result<JoinedTransport> join_transport(const TrainInputs& inputs, const Waiter& 
   }
   const int exchanges = std::max(1, transports_at_once(config, inputs.communicator.size()));
   joined.nccl->share_gpus(joined.choice.ranks_per_gpu, exchanges);
+  joined.choice.warning = thread_block_warning(ranks, joined.nccl->max_ctas());
   return joined;
 }
 

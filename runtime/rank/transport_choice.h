@@ -27,6 +27,8 @@ struct TransportMeans {
   std::string gpu = {};           // CudaFacts::uuid
   int nccl_version = 0;           // 0: this rank has no NCCL
   std::string nccl_missing = {};  // reason why it has none, a clause
+  int thread_blocks = 0;          // NcclThreadBlocks of this rank
+  std::string blocks_setting = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("host", self.host);
@@ -34,18 +36,25 @@ struct TransportMeans {
     visit("gpu", self.gpu);
     visit("nccl_version", self.nccl_version);
     visit("nccl_missing", self.nccl_missing);
+    visit("thread_blocks", self.thread_blocks);
+    visit("blocks_setting", self.blocks_setting);
   }
 };
 
 struct TransportChoice {
   TransportWay way = TransportWay::host;
-  int ranks_per_gpu = 1;    // largest number of ranks that share a GPU
-  std::string description;  // for the log: "NCCL 2.28.9", "pinned host memory, because ..."
+  int ranks_per_gpu = 1;     // largest number of ranks that share a GPU
+  std::string description;   // for the log: "NCCL 2.28.9", "pinned host memory, because ..."
+  std::string warning = {};  // sentence for the user; empty: none
 };
 
 // Chooses the transport for all ranks. `wanted`: parallel.exchange. ExitCode::config when it is "nccl" and
 // some rank cannot use NCCL.
 Result<TransportChoice> choose_transport(std::string_view wanted, std::span<const TransportMeans> ranks);
+
+// Returns a sentence about the first rank whose environment gives communicators of NCCL more thread blocks than the
+// limit `max_ctas` (NcclLibrary::max_ctas(); 0: there is none); empty where no rank's does.
+std::string thread_block_warning(std::span<const TransportMeans> ranks, int max_ctas);
 
 // Returns how many transports of a rank are in use at the same time if `ranks` ranks compute: one for its
 // lanes, one for the slices of its layers, and those to its neighbours in the pipeline. The two ends of a

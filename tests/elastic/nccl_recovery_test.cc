@@ -97,6 +97,17 @@ TEST_F(NcclRecovery, TheLimitOfThreadBlocksFollowsTheEpoch) {
   EXPECT_THAT(doubles.world.violations(), IsEmpty());
 }
 
+TEST_F(NcclRecovery, AThreadBlockLimitOfTheUserIsASentence) {
+  setenv("NCCL_MAX_CTAS", "32", 1);
+  Doubles doubles;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(survive({.run = "limits", .ranks = 3, .overrides = small_}, doubles.trouble()), 0);
+  unsetenv("NCCL_MAX_CTAS");
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      ContainsRegex("NCCL_MAX_CTAS is 32 in the environment of rank 0 .*wins over the limit of 8 thread"));
+}
+
 // NCCL fails, or stalls, and nobody dies: a cable that was out for a moment.
 TEST_F(NcclRecovery, AFailureOfNcclAloneIsHealedInTheSameStep) {
   std::vector<std::string> seldom = small_;

@@ -145,6 +145,18 @@ TEST(TransportChoice, TheHostCanAlwaysBeHad) {
             "pinned host memory, as parallel.exchange = \"host\" asks");
 }
 
+TEST(TransportChoice, ThreadBlocksOfTheUserBeyondTheLimitAreASentence) {
+  std::vector<TransportMeans> ranks = {gpu_rank("a", nccl_2_30), gpu_rank("a", nccl_2_30)};
+  EXPECT_EQ(thread_block_warning(ranks, 16), "");
+  ranks[1].thread_blocks = 32;
+  ranks[1].blocks_setting = "NCCL_MAX_CTAS is 32 in the environment";
+  EXPECT_EQ(thread_block_warning(ranks, 0), "") << "one communicator alone on a GPU";
+  EXPECT_EQ(thread_block_warning(ranks, 32), "");
+  EXPECT_THAT(
+      thread_block_warning(ranks, 16),
+      HasSubstr("NCCL_MAX_CTAS is 32 in the environment of rank 1 (nodea), which wins over the limit of 16"));
+}
+
 Config config_of_shape(int data, int pipeline, int tensor) {
   Config config;
   config.device = "cuda";

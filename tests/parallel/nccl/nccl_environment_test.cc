@@ -75,6 +75,21 @@ TEST(NcclEnvironment, ThatMakesNcclBlockingIsRefused) {
   }
 }
 
+TEST(NcclEnvironment, ThreadBlocksOfTheUserAreTheMostThatNcclWouldTake) {
+  Settings env;
+  EXPECT_EQ(nccl_thread_blocks(env).count, 0);
+  env.files["/etc/nccl.conf"] = "NCCL_MAX_CTAS=0x10\n";
+  EXPECT_EQ(nccl_thread_blocks(env).setting, "NCCL_MAX_CTAS is 16 in /etc/nccl.conf");
+  env.variables["NCCL_MIN_P2P_NCHANNELS"] = "8";
+  EXPECT_EQ(nccl_thread_blocks(env).count, 16);
+  env.variables["NCCL_MIN_P2P_NCHANNELS"] = "99999";
+  EXPECT_EQ(nccl_thread_blocks(env).setting, "NCCL_MIN_P2P_NCHANNELS is 64 in the environment");
+  for (const char* value : {"-1", "0", "many", ""}) {
+    env.variables["NCCL_MIN_P2P_NCHANNELS"] = value;
+    EXPECT_EQ(nccl_thread_blocks(env).count, 16) << value << ", which NCCL ignores";
+  }
+}
+
 TEST(NcclEnvironment, WhatTheUserSetStays) {
   Settings env;
   const auto variable = [](const char* name) { return posix_env().variable(name); };
