@@ -9,7 +9,7 @@
 namespace holdfast::kernels {
 namespace {
 
-// What stands between a shape and its algorithm.
+// Separates a shape from its algorithm.
 constexpr std::string_view mark = ": ";
 
 std::string_view take_line(std::string_view& text) {

@@ -20,7 +20,7 @@ inline constexpr std::uint64_t stored_plan_bytes_max = std::uint64_t{16} << 10;
 // Returns the shape as a plan has it, such as "m 8 n 8 k 8 lda 8 ldb 8 ldc 8 NT bias bf16 -> bf16".
 std::string plan_shape(const ProductShape& shape);
 
-// Algorithms by shape. Lines that are empty or begin with '#' are left out.
+// Returns algorithms by shape. Lines that are empty or begin with '#' are left out.
 using ProductAlgorithms = std::map<std::string, std::string, std::less<>>;
 ProductAlgorithms algorithms_of(std::string_view plan);
 

@@ -64,7 +64,7 @@ cublasStatus_t set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_
   return cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value));
 }
 
-// What an algorithm is made of, in the words of a plan.
+// Attribute is a part of what makes an algorithm, with its word in a plan.
 struct Attribute {
   std::string_view word;
   cublasLtMatmulAlgoConfigAttributes_t id;

@@ -53,7 +53,7 @@ OtherGpu other_gpu() {
 }
 constexpr std::uint64_t first_of_other = 11;
 
-// What an algorithm is; the fields of cublasLtMatmulAlgo_t. `problem` is 0 where a caller made it.
+// Algorithm holds the fields of cublasLtMatmulAlgo_t. `problem` is 0 where a caller made it.
 struct Algorithm {
   std::uint64_t id, splits, reduction, alignment_bytes, workspace_bytes, problem;
 };

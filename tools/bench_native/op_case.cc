@@ -174,7 +174,7 @@ class OpBench {
   std::string plan_;
 };
 
-// What is faster by less than the noise is not worth other bits.
+// Notes what is faster by more than the noise: less is not worth other bits.
 void OpBench::note_faster_algorithm(const Matmul& product, std::span<const Contender> contenders) {
   constexpr double worth = 0.99;
   const double chosen = median(contenders.front().seconds);
