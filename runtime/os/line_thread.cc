@@ -90,7 +90,10 @@ class LineThread::State {
   bool wait_until_written(std::int64_t limit_ms) {
     std::unique_lock guard(mutex_);
     if (busy_ && env_->monotonic_ns() - moved_ns_ > limit_ms * 1'000'000) return false;
-    return changed_->wait_at_most(guard, limit_ms, [this] { return coming_.is_empty() && !busy_; });
+    const auto written = [this] { return coming_.is_empty() && !busy_; };
+    // A busy machine may not run the thread for a while, which says nothing about the sink.
+    if (!changed_->wait_at_most(guard, short_patience_ms, [&] { return busy_ || written(); })) return false;
+    return changed_->wait_at_most(guard, limit_ms, written);
   }
 
   void others_have_written() {
@@ -198,6 +201,7 @@ class LineThread::State {
       in_hand_ = taken_.count;
       busy_ = true;
       moved_ns_ = env_->monotonic_ns();
+      changed_->notify();
       guard.unlock();
       write_lines();
       std::optional<Result<void>> outcome;

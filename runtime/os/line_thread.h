@@ -6,7 +6,8 @@
 // more line is an error. insist() and flush() wait while there is progress, and for their patience beyond
 // that. Waiting lines are lost when the process is killed.
 //
-// Threads: one owner, but any may call append() and wait_until_written(); only the thread uses the sink. Allocates nothing while the thread keeps up.
+// Threads: one owner, but any may call append() and wait_until_written(); only the thread uses the sink.
+// Allocates nothing while the thread keeps up.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +59,8 @@ class LineThread {
   Result<void> insist(std::string_view line);
   // Waits until all is written; the error (ExitCode::checkpoint) says why it is not.
   Result<void> flush(std::int64_t patience_ms = LineThread::patience_ms);
-  // Waits until all is written, `limit_ms` at most and not at all if nothing has moved for that long. Returns
-  // whether it is.
+  // Waits until all is written, `limit_ms` at most from when the thread has it, and not at all if nothing has
+  // moved for that long. Returns whether it is.
   bool wait_until_written(std::int64_t limit_ms);
   void others_have_written();
   // Runs `work` on the thread, between the lines before it and those after it.

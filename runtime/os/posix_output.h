@@ -6,9 +6,9 @@
 // dropped, and a line in their place gives their number once the stream moves again. Lines stay whole and in
 // order; where both streams are one file, as after 2>&1, in the order of both.
 //
-// A write to stderr also waits until the text is out, but for a tenth of a second at most, and not at all
-// while the stream is stalled: a message before a sudden end is mostly written. Waiting text is lost when the
-// process is killed.
+// A write to stderr also waits until the text is out, but for a tenth of a second at most once the thread has
+// it, and not at all while the stream is stalled: a message before a sudden end is written unless the stream
+// stalls. Waiting text is lost when the process is killed.
 //
 // Made once in a process, in `main`, before other threads print. It does not cover the output of child
 // processes, nor what is written to the descriptors directly.
