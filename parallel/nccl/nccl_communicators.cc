@@ -72,23 +72,36 @@ Result<bool> NcclCommunicators::may_launch(const NcclLink& link) {
   return true;
 }
 
-Result<void> NcclCommunicators::abort_all(const std::string& reason, CudaError seen) {
+// `way`: stopping or aborting.
+Result<void> NcclCommunicators::take_down(Phase way, const std::string& reason, CudaError seen) {
   std::unique_lock lock(mutex_);
+  const auto lost_to = [this](std::string outcome) {
+    phase_ = Phase::lost;
+    outcome_ = std::move(outcome);
+    changed_.notify_all();
+  };
+  const auto wait_for_end_of = [&](Phase begun) {
+    if (changed_.wait_for(lock, std::chrono::milliseconds(end_.timeout_ms), [&] { return phase_ != begun; }))
+      return;
+    lost_to(fmt::format("NCCL did not {} its communicators within {} ms",
+                        begun == Phase::stopping ? "stop" : "end", end_.timeout_ms));
+  };
+  const auto begin = [&](Phase phase) {
+    phase_ = phase;
+    changed_.notify_all();
+  };
   if (phase_ == Phase::live) {
     reason_ = reason;
     if (is_sticky(seen)) {
-      outcome_ = fmt::format("CUDA met an error that no call survives ({})", library_->text(seen));
+      lost_to(fmt::format("CUDA met an error that no call survives ({})", library_->text(seen)));
+    } else {
+      begin(way);
     }
-    phase_ = is_sticky(seen) ? Phase::lost : Phase::aborting;
-    changed_.notify_all();
   }
-  const auto decided = [this] { return phase_ == Phase::ended || phase_ == Phase::lost; };
-  if (!changed_.wait_for(lock, std::chrono::milliseconds(end_.timeout_ms), decided)) {
-    phase_ = Phase::lost;
-    outcome_ = fmt::format("NCCL did not end its communicators within {} ms", end_.timeout_ms);
-    changed_.notify_all();
-  }
-  if (phase_ == Phase::ended) return {};
+  if (phase_ == Phase::stopping) wait_for_end_of(Phase::stopping);
+  if (phase_ == Phase::stopped && way == Phase::aborting) begin(Phase::aborting);
+  if (phase_ == Phase::aborting) wait_for_end_of(Phase::aborting);
+  if (phase_ != Phase::lost) return {};
   const Error error =
       fail(ExitCode::communication,
            "this process (host {}, pid {}) kills itself, so that the other ranks go on without it: {}. The "
@@ -98,31 +111,68 @@ Result<void> NcclCommunicators::abort_all(const std::string& reason, CudaError s
   return error;
 }
 
+// Where communicators cannot be stopped, they are aborted at once.
 void NcclCommunicators::run() {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return stop_ || phase_ != Phase::live; });
-    if (phase_ != Phase::aborting) return;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stop_ || (phase_ != Phase::live && phase_ != Phase::stopped); });
+    const Phase begun = phase_;
+    if (begun != Phase::stopping && begun != Phase::aborting) return;
+    lock.unlock();
+    bool is_stopped = false;
+    Result<void> outcome;
+    {
+      // Waits for the owner to come out of its call. One that never does is the deadline's.
+      const std::lock_guard calls(calls_);
+      is_stopped = begun == Phase::stopping && revoke_all();
+      if (!is_stopped && phase_ == begun) outcome = end_all();
+    }
+    lock.lock();
+    if (phase_ == begun) {
+      phase_ = is_stopped ? Phase::stopped : outcome.ok() ? Phase::ended : Phase::lost;
+      if (!outcome.ok()) outcome_ = outcome.error().message;
+    }
+    changed_.notify_all();
+    if (phase_ != Phase::stopped) return;
   }
-  // Waits for the owner to come out of its call. One that never does is the deadline's.
-  const std::lock_guard calls(calls_);
-  const Result<void> outcome = end_all();
-  const std::lock_guard guard(mutex_);
-  if (phase_ == Phase::aborting) {
-    phase_ = outcome.ok() ? Phase::ended : Phase::lost;
-    if (!outcome.ok()) outcome_ = outcome.error().message;
-  }
-  changed_.notify_all();
 }
 
-Result<void> NcclCommunicators::end_all() {
-  library_->set_device(end_.device);  // of this thread; an error shows below
+std::vector<NcclComm> NcclCommunicators::comms() const {
   std::vector<NcclComm> comms;
   for (const auto& link : links_) {
     if (link->comm != nullptr) comms.push_back(link->comm);
   }
+  return comms;
+}
+
+// Returns whether all communicators are revoked, and the streams quiet. Not in a group: each call only sets the flag
+// that its kernels look at, and returns; NCCL waits for them in a thread of its own. An unstarted communicator has
+// nothing to revoke yet, and waits for its peers until it is aborted.
+bool NcclCommunicators::revoke_all() {
+  library_->set_device(end_.device);  // of this thread; an error shows below
+  const auto is_unstarted = [](const auto& link) { return link->comm != nullptr && !link->started; };
+  if (!library_->can_revoke() || std::ranges::any_of(links_, is_unstarted)) return false;
+  const std::vector<NcclComm> all = comms();
+  for (NcclComm comm : all) {
+    const NcclResult result = library_->comm_revoke(comm);
+    if (result != NcclResult::success && result != NcclResult::in_progress) return false;
+  }
+  for (NcclComm comm : all) {
+    NcclResult state = NcclResult::in_progress;
+    while (state == NcclResult::in_progress) {
+      if (phase_ == Phase::lost || library_->comm_state(comm, state) != NcclResult::success) return false;
+      if (state == NcclResult::in_progress) env_->sleep_us(poll_us);
+    }
+    if (state != NcclResult::success) return false;
+  }
+  return wait_until_quiet().ok();
+}
+
+Result<void> NcclCommunicators::end_all() {
+  library_->set_device(end_.device);  // of this thread; an error shows below
+  const std::vector<NcclComm> all = comms();
   const bool in_group = library_->version() >= NcclLibrary::version_group_abort;
-  const NcclResult aborted = in_group ? abort_group(comms) : abort_each(comms);
+  const NcclResult aborted = in_group ? abort_group(all) : abort_each(all);
   if (aborted != NcclResult::success) {
     // Kernels that could not be aborted may still write into memory that others use by then.
     return fail(ExitCode::communication, "ncclCommAbort failed: {}", library_->text(aborted));

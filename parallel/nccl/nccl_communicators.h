@@ -2,20 +2,30 @@
 // thread at a time calls them, and the thread that ends them all.
 //
 // NCCL does not report that a peer on the same host died, and its kernels wait for it for ever. A caller that
-// learns it (an error, a deadline that passed, a verdict of the watchdog) calls abort_all(), and then:
+// learns it (an error, a deadline that passed, a verdict of the watchdog) calls stop_all(), and, when all ranks
+// that are left have done so, abort_all():
 //
 //   live      every call goes through enter()
-//   aborting  enter() gives an error, so nothing new is launched. A thread of its own, inside no call, aborts
-//             all communicators in one NCCL group (one after the other they deadlock in the driver; before
-//             2.22, which cannot do that in a group, each in a thread of its own), waits until the streams
-//             are quiet, and checks whether CUDA still works
+//   stopping  enter() gives an error, so nothing new is launched. A thread of its own, inside no call, revokes all
+//             communicators (ncclCommRevoke, from 2.28.7) and waits until their kernels and streams are quiet
+//   stopped   nothing of this process runs any more; its memory is all there, because kernels of other ranks on
+//             this host may still read and write it
+//   aborting  that thread aborts all communicators in one NCCL group (one after the other they deadlock in the
+//             driver; before 2.22, which cannot do that in a group, each in a thread of its own), waits until the
+//             streams are quiet, and checks whether CUDA still works
 //   ended     all memory is given back; the next epoch connects anew, with new communicators
 //   lost      the deadline passed, an abort failed, or CUDA's error is sticky: the process kills itself,
 //             which is an ordinary death for its peers
 //
-// Threads: any may call abort_all() and ended(); abort_all() returns when the state is ended or lost.
-// Everything else is for the owner's thread. The end of a run takes the same path, after its ranks have
-// agreed that all is done: ncclCommFinalize may wait for ever, and one path is tested better than two.
+// Why two calls: abort frees memory that kernels of other ranks of the host have mapped, which would end them with
+// an error that CUDA does not survive (nccl#863: every rank of a host stops before anyone frees). What lies between
+// them is an agreement of the ranks that are left: Membership::recover(), which no rank comes out of before all
+// have entered it (runtime/elastic/session.cc). An NCCL without ncclCommRevoke, and communicators whose start is
+// not complete, cannot be stopped: there stop_all() does what abort_all() does.
+//
+// Threads: any may call stop_all(), abort_all() and ended(). Everything else is for the owner's thread. The end of
+// a run takes the path of abort_all(), after its ranks have agreed that all is done: ncclCommFinalize may wait for
+// ever, and one path is tested better than two.
 #pragma once
 
 #include <atomic>
@@ -39,6 +49,7 @@ struct NcclLink {
   std::string name;  // "holdfast-e3-data", the same on all ranks
   int rank = 0, size = 1;
   NcclComm comm = nullptr;  // null while size is 1
+  bool started = false;     // its start is complete
   CudaStream stream = nullptr;
   std::vector<CudaEvent> events = {};
   void* memory = nullptr;  // on the device, for the first exchange
@@ -76,14 +87,23 @@ class NcclCommunicators {
   Result<bool> may_launch(const NcclLink& link);  // requires that `link` has nothing in progress
   void launching(const NcclLink& link) { launching_ = &link; }
 
-  // Aborts all communicators. `seen`: a CUDA error that the caller met, if any. ok: the state is ended.
-  Result<void> abort_all(const std::string& reason, CudaError seen = 0);
+  // Stops all communicators. `seen`: a CUDA error that the caller met, if any. ok: the state is stopped or ended.
+  Result<void> stop_all(const std::string& reason, CudaError seen = 0) {
+    return take_down(Phase::stopping, reason, seen);
+  }
+  // Aborts all communicators. ok: the state is ended.
+  Result<void> abort_all(const std::string& reason, CudaError seen = 0) {
+    return take_down(Phase::aborting, reason, seen);
+  }
   bool ended() const { return phase_.load() != Phase::live; }
 
  private:
-  enum class Phase { live, aborting, ended, lost };
+  enum class Phase { live, stopping, stopped, aborting, ended, lost };
 
+  Result<void> take_down(Phase way, const std::string& reason, CudaError seen);
   void run();  // the thread
+  std::vector<NcclComm> comms() const;
+  bool revoke_all();
   Result<void> end_all();
   NcclResult abort_group(const std::vector<NcclComm>& comms);
   NcclResult abort_each(const std::vector<NcclComm>& comms);

@@ -129,6 +129,8 @@ Result<void> NcclSession::initialise(Communicator& control, NcclLink& link, cons
           link.size, link.name, options_.connect_timeout_ms);
     }
   }
+  HF_TRY(const NcclCommunicators::Calls calls, communicators_.enter());
+  link.started = true;
   return {};
 }
 

@@ -5,12 +5,14 @@
 //   NcclSession session(*library, env, {.device = 0, .epoch = 3});
 //   HF_TRY(std::unique_ptr<Transport> transport, session.connect(world, "data"));
 //   ... a step: LaneReduction over *transport; control words over `world` ...
-//   session.abort_all("rank 5 died");      // from any thread; transport gives errors from now on
-//   ... the survivors agree on their new group: a new session with epoch 4, connect() again
+//   session.stop_all("rank 5 died");       // from any thread; transport gives errors from now on
+//   ... the survivors agree on their new group, and so that all have stopped ...
+//   session.abort_all("rank 5 died");      // gives the memory back; a new session with epoch 4, connect() again
 //
 // Each epoch has its own session: a communicator that met a fault is never used again, and the names of the
-// communicators say which epoch they belong to. NCCL's Shrink (2.27), Revoke (2.28.7) and Grow (2.29.2) need
-// a parent that works or is quiet; the fresh start needs nothing, and works with every version.
+// communicators say which epoch they belong to. NCCL's Shrink (2.27) and Grow (2.29.2) need a parent that works or
+// is quiet; the fresh start needs nothing, and works with every version. Revoke (2.28.7) needs nothing of the peers
+// either: it is the first half of the end, in stop_all().
 #pragma once
 
 #include <cstdint>
@@ -51,6 +53,9 @@ class NcclSession {
     return 4 * options_.connect_timeout_ms + options_.abort_timeout_ms;
   }
 
+  // Calls NcclCommunicators::stop_all(): returns when nothing of this process runs in them any more, or kills the
+  // process.
+  Result<void> stop_all(const std::string& reason) { return communicators_.stop_all(reason); }
   // Calls NcclCommunicators::abort_all(): returns when all communicators are gone, or kills the process.
   Result<void> abort_all(const std::string& reason) { return communicators_.abort_all(reason); }
   bool ended() const { return communicators_.ended(); }

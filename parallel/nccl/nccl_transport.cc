@@ -56,8 +56,8 @@ Result<bool> NcclTransport::advance() {
     HF_TRY(const NcclCommunicators::Calls calls, communicators_->enter());
     return move();
   }();
-  // Outside the calls, which the abort must enter. Its own error is the end of this process.
-  if (!moved.ok()) HF_TRY_VOID(communicators_->abort_all(moved.error().message, cuda_error_));
+  // Outside the calls, which the stop must enter. Its own error is the end of this process.
+  if (!moved.ok()) HF_TRY_VOID(communicators_->stop_all(moved.error().message, cuda_error_));
   return moved;
 }
 
@@ -156,7 +156,7 @@ Transport::Awaited NcclTransport::awaited() const {
 }
 
 void NcclTransport::abandon() {
-  static_cast<void>(communicators_->abort_all(
+  static_cast<void>(communicators_->stop_all(
       fmt::format("rank {} of {} gave up in {}", rank_, link_->name, describe(oldest_))));
 }
 

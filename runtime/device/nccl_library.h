@@ -72,6 +72,8 @@ class NcclLibrary {
   static constexpr int version_group_abort = 22203;
   // First version that accepts several ranks on one GPU, when share_gpus() states that.
   static constexpr int version_shared_gpus = 23003;
+  // First version that has ncclCommRevoke().
+  static constexpr int version_revoke = 22807;
   // First and last of the versions that may crash in a process which connects again after an abort, as every
   // recovery in place does. Source: the list of supported versions in the README of NVIDIA's
   // nvidia-resiliency-ext.
@@ -98,6 +100,12 @@ class NcclLibrary {
   virtual NcclResult comm_init(NcclComm& comm, const NcclCommConfig& config) = 0;
   // Gets the state of the communicator, or the error that it met since (ncclCommGetAsyncError).
   virtual NcclResult comm_state(NcclComm comm, NcclResult& state) = 0;
+  // Returns whether the library has comm_revoke().
+  virtual bool can_revoke() const = 0;
+  // Ends what the communicator has under way on this rank, and frees nothing: comm_state() is in_progress until its
+  // kernels have ended, and after that only comm_abort() may be called. Requires that the start of the communicator
+  // is complete. One rank may call it alone.
+  virtual NcclResult comm_revoke(NcclComm comm) = 0;
   virtual NcclResult comm_abort(NcclComm comm) = 0;  // blocks, perhaps for ever; also for an orderly end
   virtual NcclResult group_start() = 0;
   virtual NcclResult group_end() = 0;  // blocks when the group aborts

@@ -585,6 +585,10 @@ Result<void> Session::rebuild_group() {
   Membership& membership = *launched_.membership;
   RecoveryRecord& record = *journal_.recovery();
   const MembershipView of_epoch = membership.view();  // record.before may be older
+  // The kernels of this rank end before it enters the recovery, and it frees what those of others may use after it
+  // (drop_epoch): no rank comes out before all that are left have entered. The others learn first that it comes.
+  membership.communicator().abandon();
+  if (worker_ != nullptr) worker_->rank().links.stop_nccl(record.noticed);
   const Result<void> rebuilt = membership.recover(setup_.config.elastic.recovery_timeout_ms, record.noticed);
   drop_epoch(rebuilt.ok() ? &of_epoch : nullptr);
   const std::vector<Member> lost = members_lost(of_epoch, membership.view());

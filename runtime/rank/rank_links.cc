@@ -164,6 +164,10 @@ void RankLinks::connect_tensor_group(const Waiter& waiter) {
   if (tensor_group_.share().ranks() > 1) tensor_group_.connect(tensor_.transport(), waiter);
 }
 
+void RankLinks::stop_nccl(const std::string& reason) {
+  if (nccl_session_ != nullptr) static_cast<void>(nccl_session_->stop_all(reason));
+}
+
 void RankLinks::abort_nccl(const std::string& reason) {
   if (nccl_session_ != nullptr) static_cast<void>(nccl_session_->abort_all(reason));
 }

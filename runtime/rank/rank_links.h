@@ -124,8 +124,10 @@ class RankLinks {
   void reserve(const LinkBytes& largest, Device& device, MemoryPlan& plan);
   void bind(const MemoryArena& arena);
   void connect_tensor_group(const Waiter& waiter);
-  // Aborts the operations that NCCL has under way on the device, which never end by themselves if a peer has
-  // died. After that the links move nothing.
+  // Stops the operations that NCCL has under way on the device, which never end by themselves if a peer has
+  // died. After that the links move nothing. Memory that other ranks of the host may use stays until abort_nccl().
+  void stop_nccl(const std::string& reason);
+  // Gives that memory back, too. Call it when the other ranks have stopped, or have nothing under way.
   void abort_nccl(const std::string& reason);
 
   CountedCommunicator& communicator() { return communicator_; }  // all ranks of the run

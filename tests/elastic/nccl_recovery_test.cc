@@ -2,8 +2,11 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <map>
+#include <thread>
 
 #include "runtime/core/json.h"
 #include "tests/elastic/recovery_fixture.h"
@@ -21,6 +24,7 @@ using testing::UnorderedElementsAre;
 // NCCL of every rank and epoch.
 class Doubles {
  public:
+  Doubles() { world.watch_freed_memory(); }
   test::NcclWorld world;
 
   // A rank that dies takes its NCCL with it.
@@ -81,6 +85,58 @@ TEST_F(NcclRecovery, ADeathIsHealedWithNewCommunicators) {
     EXPECT_THAT(doubles.world.violations(), IsEmpty());
     EXPECT_EQ(doubles.world.handles_left(), 0);
   }
+}
+
+// A rank that frees what it shares with others of its host while a kernel of theirs runs kills them: here one of two
+// survivors takes long to stop its own.
+TEST_F(NcclRecovery, NoSurvivorFreesMemoryBeforeAllHaveStopped) {
+  std::vector<std::string> often = small_;
+  often.push_back("checkpoint.ram_every_steps=1");
+  ASSERT_EQ(survive({.run = "whole", .ranks = 1, .overrides = often}), 0);
+  Doubles doubles;
+  Trouble trouble = doubles.trouble();
+  const auto has_stopped = [&doubles](const std::string& rank) {
+    return std::ranges::count(doubles.world.ends(), "revoke " + rank + " holdfast-e0-data") > 0;
+  };
+  std::thread late;
+  const auto die = trouble.before_death;
+  trouble.before_death = [&](int rank) {
+    doubles.newest_of(2).block("ncclCommRevoke");
+    die(rank);
+    late = std::thread([&] {
+      while (!has_stopped("0")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      doubles.newest_of(2).release();
+    });
+  };
+  EXPECT_EQ(survive({.run = "late", .ranks = 3, .overrides = often, .faults = "step.before_reduce@3:1=kill"},
+                    trouble),
+            1);
+  ASSERT_TRUE(late.joinable());
+  late.join();
+  const std::vector<std::string> ends = doubles.world.ends();
+  const auto first_abort =
+      std::ranges::find_if(ends, [](const auto& end) { return end.starts_with("abort "); });
+  EXPECT_EQ(first_abort - ends.begin(), 2) << testing::PrintToString(ends);
+  EXPECT_TRUE(has_stopped("0") && has_stopped("2"));
+  EXPECT_THAT(doubles.world.violations(), IsEmpty());
+  EXPECT_EQ(digest("late"), digest("whole"));
+}
+
+// One of two survivors dies while the other waits for it to stop.
+TEST_F(NcclRecovery, ADeathWhileTheSurvivorsStopIsHealedToo) {
+  std::vector<std::string> often = small_;
+  often.push_back("checkpoint.ram_every_steps=1");
+  ASSERT_EQ(survive({.run = "whole", .ranks = 1, .overrides = often}), 0);
+  Doubles doubles;
+  EXPECT_EQ(survive({.run = "two",
+                     .ranks = 3,
+                     .overrides = often,
+                     .faults = "step.before_reduce@3:1=kill,recover.begin:2=kill"},
+                    doubles.trouble()),
+            2);
+  EXPECT_THAT(doubles.world.violations(), IsEmpty());
+  EXPECT_EQ(digest("two"), digest("whole"));
 }
 
 // Three ranks of one GPU, then two: what one communicator may take of it follows the epoch, not the process.

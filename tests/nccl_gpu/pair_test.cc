@@ -213,10 +213,15 @@ TEST_P(NcclPair, AnAbortEndsAKernelThatWaitsAndTheNextEpochWorks) {
         EXPECT_FALSE(data->received(number, 1));
       }
       HF_TRY_VOID(barrier(*rank.control, patient()));
-      const std::int64_t begin_ns = posix_env().monotonic_ns();
-      HF_TRY_VOID(session.abort_all("a peer is taken for dead"));
-      fmt::print("rank {}: the abort took {} ms\n", rank.control->rank(),
-                 (posix_env().monotonic_ns() - begin_ns) / 1'000'000);
+      const auto passed_ms = [begin_ns = posix_env().monotonic_ns()] {
+        return (posix_env().monotonic_ns() - begin_ns) / 1'000'000;
+      };
+      HF_TRY_VOID(session.stop_all("a peer is taken for dead"));
+      const std::int64_t stopped_ms = passed_ms();
+      HF_TRY_VOID(barrier(*rank.control, patient()));
+      HF_TRY_VOID(session.abort_all("both have stopped"));
+      fmt::print("rank {}: stopped after {} ms, ended after {} ms\n", rank.control->rank(), stopped_ms,
+                 passed_ms());
     }
     NcclSession session = session_of(rank, 2);
     HF_TRY(const std::unique_ptr<Transport> data, session.connect(*rank.control, "data"));

@@ -53,6 +53,7 @@ NcclLink& add_link(NcclLibrary& library, NcclCommunicators& communicators, const
       library.comm_init(
           link.comm, {.ranks = 1, .id = id, .rank = 0, .name = link.name, .max_ctas = library.max_ctas()}));
   wait_until_ready(library, link.comm);
+  link.started = true;
   return link;
 }
 
@@ -122,7 +123,9 @@ TEST(NcclOnAGpu, ACommunicatorThatIsMadeFiftyTimesLeavesNothing) {
     NcclCommunicators communicators(*library, posix_env(), end_that_fails());
     NcclLink& link = add_link(*library, communicators, fmt::format("holdfast-e{}-data", round));
     ASSERT_NO_FATAL_FAILURE(send_to_itself(*library, link));
-    const Result<void> ended = communicators.abort_all("the next epoch begins");
+    const Result<void> stopped = communicators.stop_all("the next epoch begins");
+    ASSERT_TRUE(stopped.ok()) << stopped.error().message;
+    const Result<void> ended = communicators.abort_all("all have stopped");
     ASSERT_TRUE(ended.ok()) << ended.error().message;
   }
   const Held late = held_now(*library);

@@ -26,6 +26,8 @@ struct NcclFunctions {
   decltype(&ncclCommInitRankConfig) comm_init = nullptr;
   decltype(&ncclCommGetAsyncError) comm_state = nullptr;
   decltype(&ncclCommAbort) comm_abort = nullptr;
+  ncclResult_t (*comm_revoke)(ncclComm_t,
+                              int flags) = nullptr;  // null before 2.28.7, whose header lacks it, too
   decltype(&ncclGroupStart) group_start = nullptr;
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclSend) send = nullptr;
@@ -67,6 +69,8 @@ Result<NcclFunctions> load_functions(const std::string& file) {
   bind(functions.error_string, "ncclGetErrorString");
   bind(functions.last_error, "ncclGetLastError");
   if (!found) return not_loaded(file);
+  functions.comm_revoke =
+      reinterpret_cast<decltype(functions.comm_revoke)>(::dlsym(library, "ncclCommRevoke"));
   return functions;
 }
 
@@ -116,6 +120,13 @@ class LoadedNccl final : public NcclLibrary {
     const ncclResult_t result = nccl_.comm_state(raw(comm), &raw_state);
     state = of(raw_state);
     return of(result);
+  }
+  bool can_revoke() const override {
+    return nccl_.comm_revoke != nullptr;
+  }
+  NcclResult comm_revoke(NcclComm comm) override {
+    constexpr int default_flags = 0;
+    return of(nccl_.comm_revoke(raw(comm), default_flags));
   }
   NcclResult comm_abort(NcclComm comm) override {
     return of(nccl_.comm_abort(raw(comm)));

@@ -78,6 +78,14 @@ std::set<std::string> NcclWorld::names() {
   return names_;
 }
 
+std::vector<std::string> NcclWorld::ends() {
+  const std::lock_guard guard(mutex_);
+  return ends_;
+}
+void NcclWorld::watch_freed_memory() {
+  const std::lock_guard guard(mutex_);
+  watches_freed_memory_ = true;
+}
 std::map<std::string, int> NcclWorld::max_ctas() {
   const std::lock_guard guard(mutex_);
   return max_ctas_;
@@ -265,6 +273,14 @@ NcclResult NcclDouble::comm_state(NcclComm handle, NcclResult& state) {
   NcclWorld::Comm& comm = *use;
   const Lock lock(world_->mutex_);
   if (const int code = take_failure("ncclCommGetAsyncError"); code != 0) return static_cast<NcclResult>(code);
+  if (comm.revoked) {
+    state = comm.revoke_polls_left > 0 ? NcclResult::in_progress : NcclResult::success;
+    if (comm.revoke_polls_left > 0 && --comm.revoke_polls_left == 0) {
+      end_kernels(comm);
+      world_->ends_.push_back("revoke " + std::to_string(comm.rank) + " " + comm.name);
+    }
+    return NcclResult::success;
+  }
   state = state_;
   if (state_ != NcclResult::success) return NcclResult::success;
   const bool started =
@@ -277,15 +293,57 @@ NcclResult NcclDouble::comm_state(NcclComm handle, NcclResult& state) {
   return NcclResult::success;
 }
 
-void NcclDouble::abort_now(NcclWorld::Comm& comm) {
-  comm.aborted = comm.abort_asked = true;
-  --handles_;
+void NcclDouble::end_kernels(const NcclWorld::Comm& comm) {
   for (NcclWorld::Stream& stream : world_->streams_) {
     const auto end = std::remove_if(stream.groups.begin(), stream.groups.end(),
                                     [&](const NcclWorld::Group& group) { return group.comm == &comm; });
     stream.groups.erase(end, stream.groups.end());
     if (stream.owner == this && stream.groups.empty()) stream.completed = stream.enqueued;
   }
+}
+
+bool NcclDouble::uses_memory_of(const NcclWorld::Comm& comm, int peer) {
+  const auto is_with_peer = [&](const NcclWorld::Message& message) {
+    return message.peer == peer && !message.moved;
+  };
+  const auto uses = [&](const NcclWorld::Group& group) {
+    return group.comm == &comm && std::ranges::any_of(group.messages, is_with_peer);
+  };
+  return std::ranges::any_of(world_->streams_, [&](const NcclWorld::Stream& stream) {
+    return std::ranges::any_of(stream.groups, uses);
+  });
+}
+
+void NcclDouble::abort_now(NcclWorld::Comm& comm) {
+  comm.aborted = comm.abort_asked = true;
+  --handles_;
+  end_kernels(comm);
+  if (dead_) return;  // what the kernel does for a process that is gone is not this rule's
+  world_->ends_.push_back("abort " + std::to_string(comm.rank) + " " + comm.name);
+  if (!world_->watches_freed_memory_) return;
+  for (const NcclWorld::Comm* peer : comm.clique->ranks) {
+    if (peer == nullptr || peer->owner == nullptr || peer->owner->dead_) continue;
+    if (uses_memory_of(*peer, comm.rank))
+      world_->violated("a rank of " + comm.name + " freed memory that a kernel of another rank uses");
+  }
+}
+
+// It returns at once, and its kernels end a little later.
+NcclResult NcclDouble::comm_revoke(NcclComm handle) {
+  const Use use(*world_, handle, "ncclCommRevoke");
+  NcclWorld::Comm& comm = *use;
+  Lock lock(world_->mutex_);
+  hang(lock, "ncclCommRevoke");
+  if (const int code = take_failure("ncclCommRevoke"); code != 0) return static_cast<NcclResult>(code);
+  if (comm.clique->joined < comm.clique->size)
+    world_->violated("ncclCommRevoke before the start is complete");
+  if (comm.revoked) world_->violated("ncclCommRevoke twice");
+  if (in_group_) world_->violated("ncclCommRevoke in a group");
+  comm.revoked = true;
+  comm.revoke_polls_left = 2;
+  comm.launch_polls_left = 0;
+  comm.launching = nullptr;
+  return NcclResult::in_progress;
 }
 
 // Outside a group it waits until all communicators of this process are being aborted: one after the other
@@ -357,6 +415,7 @@ NcclResult NcclDouble::post(NcclComm handle, CudaStream stream, NcclWorld::Messa
   if (comm.clique->joined < comm.clique->size || comm.launch_polls_left > 0) {
     world_->violated(std::string(call) + " on a communicator that is in progress");
   }
+  if (comm.revoked) world_->violated(std::string(call) + " on a communicator that was revoked");
   for (const NcclWorld::Comm& other : world_->comms_) {
     if (&other != &comm && other.owner == this && other.launch_polls_left > 0) {
       world_->violated(std::string(call) + " while this thread's last group is being launched");

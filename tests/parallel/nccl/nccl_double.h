@@ -34,6 +34,11 @@ class NcclWorld {
   int handles_left();                     // live_handles() of the doubles that are gone
   std::set<std::string> names();          // of all communicators that were asked for
   std::map<std::string, int> max_ctas();  // the limit of each of them, by name
+  std::vector<std::string>
+  ends();  // "revoke RANK NAME", "abort RANK NAME", in the order in which they were done
+  // From now on a rank breaks a rule where it frees memory that a kernel of a peer that lives may still use: one that
+  // is on a stream of that peer, with a message to or from this rank, and was not revoked.
+  void watch_freed_memory();
 
  private:
   friend class NcclDouble;
@@ -70,7 +75,8 @@ class NcclWorld {
     Clique* clique = nullptr;
     int rank = 0;
     std::string name;
-    bool aborted = false, abort_asked = false;
+    bool aborted = false, abort_asked = false, revoked = false;
+    int revoke_polls_left = 0;
     int launch_polls_left = 0;
     Stream* launching = nullptr;  // whose last group is not launched yet
     std::atomic<int> callers = 0;
@@ -87,10 +93,11 @@ class NcclWorld {
   std::deque<Comm> comms_;
   std::deque<Stream> streams_;
   std::deque<Event> events_;
-  std::vector<std::string> violations_;
+  std::vector<std::string> violations_, ends_;
   std::set<std::string> names_;
   std::map<std::string, int> max_ctas_;
   int ids_ = 0, handles_left_ = 0;
+  bool watches_freed_memory_ = false;
 };
 
 // The NCCL and CUDA of one rank's process.
@@ -118,6 +125,8 @@ class NcclDouble final : public NcclLibrary {
   NcclResult unique_id(NcclUniqueId& id) override;
   NcclResult comm_init(NcclComm& comm, const NcclCommConfig& config) override;
   NcclResult comm_state(NcclComm comm, NcclResult& state) override;
+  bool can_revoke() const override { return version_ >= version_revoke; }
+  NcclResult comm_revoke(NcclComm comm) override;
   NcclResult comm_abort(NcclComm comm) override;
   NcclResult group_start() override;
   NcclResult group_end() override;
@@ -152,6 +161,8 @@ class NcclDouble final : public NcclLibrary {
   void hang(Lock& lock, const std::string& call);
   CudaError cuda(const std::string& call, Lock& lock);
   NcclResult post(NcclComm comm, CudaStream stream, NcclWorld::Message message, const char* call);
+  void end_kernels(const NcclWorld::Comm& comm);
+  bool uses_memory_of(const NcclWorld::Comm& comm, int peer);
   void abort_now(NcclWorld::Comm& comm);
 
   NcclWorld* world_;

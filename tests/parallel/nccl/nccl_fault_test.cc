@@ -266,6 +266,76 @@ TEST(NcclFault, AStickyErrorFoundAfterTheAbortKillsTheProcess) {
   });
 }
 
+// What other ranks of the host may still use is there until the abort.
+TEST(NcclFault, AStopEndsAllKernelsAndFreesNothing) {
+  test::NcclWorld world;
+  HF_EXPECT_OK(run_local_ranks(2, [&world](Communicator& control) -> Result<void> {
+    NcclRank rank(world, control, quick_options());
+    HF_TRY_VOID(rank.connect());
+    HF_TRY_VOID(exchange_words(*rank.transport));
+    const int handles = rank.library.live_handles();
+    HF_TRY_VOID(rank.session->stop_all("rank 5 died"));
+    HF_TRY_VOID(rank.session->stop_all("it is stopped"));
+    EXPECT_EQ(rank.library.live_handles(), handles);
+    EXPECT_THAT(message_of(exchange_words(*rank.transport)),
+                HasSubstr("the NCCL communicators of this process have ended: rank 5 died"));
+    HF_TRY_VOID(barrier(control, Waiter(posix_env(), margin_ms)));
+    HF_TRY_VOID(rank.session->abort_all("all have stopped"));
+    rank.expect_clean_end();
+    return {};
+  }));
+  const std::vector<std::string> ends = world.ends();
+  ASSERT_THAT(ends, SizeIs(4));
+  for (std::size_t i = 0; i < ends.size(); ++i)
+    EXPECT_THAT(ends[i], testing::StartsWith(i < 2 ? "revoke " : "abort ")) << i;
+  EXPECT_THAT(world.violations(), IsEmpty());
+}
+
+// An NCCL from before 2.28.7, one that fails in it, and a communicator whose start is not complete.
+TEST(NcclFault, WhatCannotBeStoppedIsAbortedAtOnce) {
+  const std::pair<int, bool> cases[] = {{NcclLibrary::version_revoke - 1, false}, {22809, true}};
+  for (const auto& [version, fails] : cases) {
+    SCOPED_TRACE(version);
+    run_nccl_ranks(
+        2,
+        [fails = fails](NcclRank& rank) -> Result<void> {
+          HF_TRY_VOID(rank.connect());
+          if (fails) rank.library.fail_next("ncclCommRevoke", 3);
+          HF_EXPECT_OK(rank.session->stop_all("rank 5 died"));
+          EXPECT_EQ(rank.library.live_handles(), 0);
+          rank.expect_clean_end();
+          return {};
+        },
+        quick_options(), version);
+  }
+  test::NcclWorld world;
+  test::NcclDouble library(world);
+  NcclCommunicators communicators(library, posix_env(), {});
+  NcclLink& link = communicators.add({.name = "late", .rank = 0, .size = 2});
+  ASSERT_EQ(library.comm_init(link.comm, {.ranks = 2, .name = link.name}), NcclResult::in_progress);
+  HF_EXPECT_OK(communicators.stop_all("rank 1 never came"));
+  EXPECT_THAT(world.ends(), testing::ElementsAre("abort 0 late"));
+  EXPECT_EQ(library.live_handles(), 0);
+  EXPECT_THAT(world.violations(), IsEmpty());
+}
+
+TEST(NcclFault, AStopThatBlocksPastTheDeadlineKillsTheProcess) {
+  run_nccl_ranks(
+      2,
+      [](NcclRank& rank) -> Result<void> {
+        HF_TRY_VOID(rank.connect());
+        rank.library.block("ncclCommRevoke");
+        EXPECT_THAT(
+            message_of(rank.session->stop_all("rank 5 died")),
+            AllOf(HasSubstr("kills itself"), HasSubstr("did not stop its communicators within 150 ms"),
+                  HasSubstr("rank 5 died")));
+        EXPECT_THAT(rank.deaths.sentences(), SizeIs(1));
+        rank.library.release();
+        return barrier(*rank.control, Waiter(posix_env(), margin_ms));
+      },
+      short_abort());
+}
+
 TEST(NcclFault, AnAbortThatBlocksPastTheDeadlineKillsTheProcess) {
   for (const int version : {NcclLibrary::version_min, 22809}) {
     run_nccl_ranks(
