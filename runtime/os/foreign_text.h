@@ -37,6 +37,7 @@ inline constexpr std::uint64_t launch_record = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t event_line = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t flight_record = std::uint64_t{256} << 20;
 inline constexpr std::uint64_t trace = std::uint64_t{4} << 30;
+inline constexpr std::uint64_t product_plan = std::uint64_t{16} << 20;  // the file of kernels.plan
 inline constexpr std::uint64_t shard_index = std::uint64_t{1} << 30;
 }  // namespace text_limits
 

@@ -8,6 +8,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
+#include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/processor_binding.h"
@@ -50,8 +51,14 @@ Result<ProductAlgorithms> given_plan(Env& env, const Config& config) {
         "kernels.plan = \"{}\" has algorithms for a GPU, and this run computes on the processor; leave it "
         "out, or set device = \"cuda\"",
         config.kernels.plan);
-  HF_TRY(const std::string text, env.read_text(config.kernels.plan));
-  return read_plan(text, config.kernels.plan);
+  const Result<std::string> text = read_text_within(env, config.kernels.plan, text_limits::product_plan);
+  if (!text.ok())
+    return fail_because(
+        text.error(), ExitCode::config,
+        "kernels.plan = \"{}\": {}; give the file that holdfast bench op matmul --device cuda "
+        "--algorithms --plan wrote, or leave it out",
+        config.kernels.plan, text.error().message);
+  return read_plan(*text, config.kernels.plan);
 }
 
 }  // namespace

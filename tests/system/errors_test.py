@@ -766,6 +766,9 @@ class Errors(unittest.TestCase):
     def test_plan_without_gpu(self):
         self.expect_nothing_made(self.train("--device=cpu", "--kernels.plan=products.plan"))
 
+    def test_plan_missing(self):
+        self.expect(self.train("--device=cuda", "--kernels.plan=products.plan", environment=EMULATED))
+
     def test_no_plan(self):
         (self.folder / "products.plan").write_text("m 8 n 8\n")
         self.expect(self.train("--device=cuda", "--kernels.plan=products.plan", environment=EMULATED))
