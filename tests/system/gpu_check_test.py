@@ -436,8 +436,9 @@ class RehearsalTest(unittest.TestCase):
         self.assertIn("no figure below says anything about a GPU", text)
         faults = document["items"]["faults"]["drills"]
         self.assertEqual(set(faults), {"gpu-trap", "gpu-illegal-address", "gpu-endless"})
-        for drill in (*faults.values(), *document["items"]["shared-gpu"]["drills"].values()):
-            self.assertTrue(drill["same_bits"])
+        for item in ("faults", "shared-gpu", "changes", "nccl-ranks"):
+            for name, drill in document["items"][item]["drills"].items():
+                self.assertTrue(drill["same_bits"], name)
 
 
 if __name__ == "__main__":

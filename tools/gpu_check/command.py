@@ -53,6 +53,7 @@ def parse(words):
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="of the whole call (default: those of the stages)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", default=ROOT / "build/gpu-check", help="default: build/gpu-check")
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="folder of the build (default: build/cuda)")
+    parser.add_argument("--nccl", type=Path, metavar="FOLDER", help="of the libnccl.so.2 that programs get (default: that of a Python)")
     parser.add_argument("--rehearse", action="store_true",
                         help="runs all of it on the emulator at toy sizes, where there is no GPU; needs a build with its tests in "
                              "--build (default: build/release)")
@@ -156,7 +157,7 @@ def main(words):
         with rehearsal.Scene(arguments.build or ROOT / "build/release") as scene:
             return check(arguments, scene.machine, scene.sizes, scene.build, words)
     try:
-        machine = Machine()
+        machine = Machine(nccl=arguments.nccl)
     except NoGpu as reason:
         print(f"gpu-check: {reason}", file=sys.stderr)
         return 2

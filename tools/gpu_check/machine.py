@@ -102,7 +102,7 @@ def ask_python(python):
 class Machine:
     """Raises NoGpu where there is no GPU. `emulator`: the module that stands for the GPU in a rehearsal, else None."""
 
-    def __init__(self, emulator=None):
+    def __init__(self, emulator=None, nccl=None):
         self.smi = find_smi()
         gpus = query_gpus(self.smi)
         self.gpu_names = [name for name, _ in gpus]
@@ -110,7 +110,8 @@ class Machine:
         self.emulator = emulator
         self.nvcc = find_tool("nvcc")
         self.torch_python = None
-        self.nccl_include = self.nccl_library = self.cublas_include = self.cublas_library = None
+        self.nccl_include = self.cublas_include = self.cublas_library = None
+        self.nccl_library = str(nccl / "libnccl.so.2") if nccl else None
         for python in pythons():
             answer = ask_python(python)
             if answer.get("torch") and self.torch_python is None:

@@ -24,4 +24,4 @@ def one_rank(session, record):
         raise Failure("no test of NCCL ran: the build found no nccl.h, or the program no libnccl.so.2")
     if skipped:
         record["found"].append(f"skipped: {', '.join(skipped)}")
-    record["found"].append("One GPU cannot show more than one NCCL rank, NVLink, or an abort with a peer's kernel in flight.")
+    record["found"].append("This item has one rank of NCCL: nccl-ranks has more; NVLink takes two GPUs.")

@@ -34,7 +34,7 @@ class Session:
         self.work = results.logs / "work"
         self.runner = Runner(ROOT, results.logs, machine.environment())
         self.item, self.record = "", {}  # the name of the one that runs, and what it has found
-        self.reference_digest = None  # of the run that the drills are held against
+        self.reference_digests = {}  # of the runs that the drills are held against, by the settings that decide their bits
         self._tokens = {}
         self.remove_work()
         self.work.mkdir(parents=True)

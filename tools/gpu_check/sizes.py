@@ -105,13 +105,15 @@ class Drill:
     floor: str = "5s"      # watchdog.floor: a hang is noticed no sooner
     ceiling: str = "60s"   # watchdog.ceiling
     ranks: tuple = (2, 4)
+    growth_steps: int = 16  # more, in which a new rank may come
+    growth_ms: int = 1000   # of each of them
 
 
 REAL_DRILL = Drill(Model("drill", {"style": "gpt2", "layers": 6, "heads": 8, "width": 512, "vocabulary": 32000}, 4, 256,
                          ("--training.precision=bf16",)), steps=12, fault_step=9, snapshot_every=2)
-TOY_DRILL = Drill(Model("drill", {"style": "gpt2", "layers": 1, "heads": 1, "width": 32, "vocabulary": 256}, 1, 16,
+TOY_DRILL = Drill(Model("drill", {"style": "gpt2", "layers": 2, "heads": 2, "width": 32, "vocabulary": 256}, 1, 16,
                         ("--training.precision=bf16",), token_range=256), steps=8, fault_step=7, snapshot_every=1, lanes=4,
-                  patience_s=60, floor="2s", ceiling="15s")
+                  patience_s=60, floor="2s", ceiling="15s", growth_steps=6, growth_ms=300)
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,6 @@ REAL = Sizes(emulated=False, models=REAL_MODELS, parity=REAL_PARITY, drill=REAL_
                               "embedding_*.cuda",
              stall=replace(GPT2, name="stall", batch=16, warmup=0), stall_every=40, peer="real")
 TOY = Sizes(emulated=True, models=TOY_MODELS, parity=TOY_PARITY, drill=TOY_DRILL, tokens=20_000, bench="toy", op_milliseconds=1,
-            head_rows=(8, 16), smoke=["square_sum.cuda", "adamw.cuda"], smoke_program="test_cuda_emulated",
-            sanitizer_filter="square_sum.cuda:adamw.cuda", stall=replace(TOY_MODELS["gpt2"], name="stall"), stall_every=4,
+            head_rows=(8, 16), smoke=["adamw.cuda", "square_sum.cuda"], smoke_program="test_cuda_emulated",
+            sanitizer_filter="square_sum.cuda", stall=replace(TOY_MODELS["gpt2"], name="stall"), stall_every=4,
             dtypes=("bf16",), ops=("gelu_forward",), profiled=(("gelu_forward", "gelu_forward", ("--implementation=cuda", "--shape=toy-gpt2")),), peer="toy")
