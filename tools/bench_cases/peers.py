@@ -41,6 +41,7 @@ def start_holdfast(case, precision, threads):
         "training": {"steps": 100_000, "sequence_length": case.length, "microbatch_size": case.batch, "precision": precision},
         "parallel": {"lanes": 1},
         "optimizer": {"learning_rate": 1e-4},
+        "watchdog": {"floor": "1d", "ceiling": "1d"},  # the process sleeps between rounds
     })
     return holdfast.Training(config, environment.WORK / "run", WARMUP_STEPS)
 
