@@ -98,4 +98,17 @@ void GuardedTransport::abandon() {
   transport_->abandon();
 }
 
+void ReplaceableTransport::replace(Transport& other) {
+  HF_CHECK(now_->oldest() == next_, "a transport is replaced while it has something open");
+  HF_CHECK(other.size() == now_->size() && other.rank() == now_->rank());
+  now_ = &other;
+  next_ = other.oldest();
+}
+
+Result<Transport::Number> ReplaceableTransport::open(std::span<const Incoming> incoming) {
+  HF_TRY(const Number number, now_->open(incoming));
+  next_ = number + 1;
+  return number;
+}
+
 }  // namespace holdfast::parallel

@@ -147,6 +147,35 @@ class GuardedTransport final : public Transport {
   std::int64_t next_look_ns_ = 0;
 };
 
+// ReplaceableTransport: passes all calls to a transport that another one of the same ranks may replace: those who
+// hold it need not know. Numbers go on from those of the new one.
+class ReplaceableTransport final : public Transport {
+ public:
+  explicit ReplaceableTransport(Transport& first) : now_(&first), next_(first.oldest()) {}
+  // Passes calls to `other` from now on, which outlives this object as the first one does. Requires that every exchange
+  // is finished, and that all ranks do this between the same two exchanges.
+  void replace(Transport& other);
+
+  int rank() const override { return now_->rank(); }
+  int size() const override { return now_->size(); }
+  int global_rank(int rank) const override { return now_->global_rank(rank); }
+  bool can_open() const override { return now_->can_open(); }
+  Result<Number> open(std::span<const Incoming> incoming) override;
+  Result<void> send(Number number, std::span<const Outgoing> outgoing) override {
+    return now_->send(number, outgoing);
+  }
+  Result<bool> advance() override { return now_->advance(); }
+  bool received(Number number, int peer) const override { return now_->received(number, peer); }
+  Number oldest() const override { return now_->oldest(); }
+  Awaited awaited() const override { return now_->awaited(); }
+  void abandon() override { now_->abandon(); }
+  bool abandoned() override { return now_->abandoned(); }
+
+ private:
+  Transport* now_;
+  Number next_;  // of the next exchange
+};
+
 // index(): converts a number of a rank, lane, bucket or the like to a vector index. It is not
 // negative.
 inline std::size_t index(int number) {

@@ -32,24 +32,46 @@ Result<std::unique_ptr<Transport>> NcclSession::connect(Communicator& control, c
   return made;
 }
 
+Result<NcclStart> NcclSession::begin(Communicator& control, const std::string& name) {
+  Result<NcclStart> begun = prepare_start(control, name);
+  if (!begun.ok()) static_cast<void>(abort_all(begun.error().message));
+  return begun;
+}
+
 Result<std::unique_ptr<Transport>> NcclSession::make_transport(Communicator& control,
                                                                const std::string& name) {
+  HF_TRY(NcclStart start, prepare_start(control, name));
+  const Result<void> mine = wait_for(start);
+  // Aborts at once: when this rank's sockets close, the others need not wait for their deadline. This rank
+  // still waits for theirs.
+  if (!mine.ok()) static_cast<void>(abort_all(mine.error().message));
+  if (!mine.ok() && control.abandoned()) return mine.error();
+  const Waiter patient(*env_, 2 * options_.connect_timeout_ms + options_.abort_timeout_ms);
+  HF_TRY_VOID(agree_on_outcome(control, patient, mine, env_->host_name()));
+  return std::move(start.transport);
+}
+
+Result<NcclStart> NcclSession::prepare_start(Communicator& control, const std::string& name) {
   const Waiter waiter(*env_, options_.connect_timeout_ms);
-  const std::string host = env_->host_name();
   HF_TRY(const NcclUniqueId id, invite(control, waiter));
   NcclLink& link = communicators_.add({.name = fmt::format("holdfast-e{}-{}", options_.epoch, name),
                                        .rank = control.rank(),
                                        .size = control.size()});
   // Agreed on before anybody starts NCCL, which would wait for the others until the deadline.
-  HF_TRY_VOID(agree_on_outcome(control, waiter, prepare(link), host));
-  Result<std::unique_ptr<Transport>> mine = start(control, link, id, waiter);
-  // Aborts at once: when this rank's sockets close, the others need not wait for their deadline. This rank
-  // still waits for theirs.
-  if (!mine.ok()) static_cast<void>(abort_all(mine.error().message));
-  if (control.abandoned()) return mine;
-  const Waiter patient = waiter.with_timeout(2 * options_.connect_timeout_ms + options_.abort_timeout_ms);
-  HF_TRY_VOID(agree_on_outcome(control, patient, outcome_of(mine), host));
-  return mine;
+  HF_TRY_VOID(agree_on_outcome(control, waiter, prepare(link), env_->host_name()));
+  return NcclStart{.control = &control, .link = &link, .id = id, .moved_ns = env_->monotonic_ns()};
+}
+
+Result<void> NcclSession::wait_for(NcclStart& start) {
+  PollBackoff backoff(*env_, options_.connect_timeout_ms);
+  while (true) {
+    const std::int64_t before_ns = start.moved_ns;
+    HF_TRY(const bool has_begun, has_started(start));
+    HF_TRY(const bool is_ready, has_begun ? has_exchanged(start) : Result<bool>(false));
+    if (is_ready) return {};
+    if (start.moved_ns != before_ns) backoff.reset();
+    static_cast<void>(backoff.pause());  // start.moved_ns has the deadline
+  }
 }
 
 Result<NcclUniqueId> NcclSession::invite(Communicator& control, const Waiter& waiter) {
@@ -94,57 +116,63 @@ Result<void> NcclSession::prepare(NcclLink& link) {
   return {};
 }
 
-// NCCL's own sockets wait without a limit, also for the dead: peers are looked for and the deadline is kept
-// here, and the abort ends what still waits.
-Result<void> NcclSession::initialise(Communicator& control, NcclLink& link, const NcclUniqueId& id) {
-  if (link.size == 1) return {};
-  PollBackoff backoff(*env_, options_.connect_timeout_ms);
-  NcclResult state = NcclResult::in_progress;
-  {
-    HF_TRY(const NcclCommunicators::Calls calls, communicators_.enter());
-    const NcclResult result = library_->comm_init(link.comm, {.ranks = link.size,
-                                                              .id = id,
-                                                              .rank = link.rank,
-                                                              .name = link.name,
-                                                              .max_ctas = library_->max_ctas()});
-    if (result != NcclResult::success && result != NcclResult::in_progress) {
-      return nccl_failed(link, "ncclCommInitRankConfig", result);
-    }
-  }
-  while (state == NcclResult::in_progress) {
-    HF_TRY_VOID(control.check_peers());
-    {
-      HF_TRY(const NcclCommunicators::Calls calls, communicators_.enter());
-      const NcclResult result = library_->comm_state(link.comm, state);
-      if (result != NcclResult::success) return nccl_failed(link, "ncclCommGetAsyncError", result);
-      if (state != NcclResult::success && state != NcclResult::in_progress) {
-        return nccl_failed(link, "the start of NCCL", state);
-      }
-    }
-    if (state == NcclResult::in_progress && !backoff.pause()) {
-      return fail(
-          ExitCode::communication,
-          "NCCL did not connect the {} ranks of {} within {} ms: one of them died or hangs, or they do not "
-          "reach each other; its own output says more, and NCCL_DEBUG=INFO what NCCL tried",
-          link.size, link.name, options_.connect_timeout_ms);
-    }
-  }
-  HF_TRY(const NcclCommunicators::Calls calls, communicators_.enter());
-  link.started = true;
-  return {};
+bool NcclSession::is_late(const NcclStart& start) const {
+  return env_->monotonic_ns() - start.moved_ns > options_.connect_timeout_ms * 1'000'000;
 }
 
-Result<std::unique_ptr<Transport>> NcclSession::start(Communicator& control, NcclLink& link,
-                                                      const NcclUniqueId& id, const Waiter& waiter) {
-  HF_TRY_VOID(initialise(control, link, id));
-  auto transport = std::make_unique<NcclTransport>(communicators_, link);
-  HF_TRY_VOID(exchange_first(*transport, link, waiter));
-  return std::unique_ptr<Transport>(std::move(transport));
+Result<void> NcclSession::initialise(NcclLink& link, const NcclUniqueId& id) {
+  HF_TRY(const NcclCommunicators::Calls calls, communicators_.enter());
+  const NcclResult result = library_->comm_init(
+      link.comm,
+      {.ranks = link.size, .id = id, .rank = link.rank, .name = link.name, .max_ctas = library_->max_ctas()});
+  if (result == NcclResult::success || result == NcclResult::in_progress) return {};
+  return nccl_failed(link, "ncclCommInitRankConfig", result);
+}
+
+// NCCL's own sockets wait without a limit, also for the dead: peers are looked for and the deadline is kept
+// here, and the abort ends what still waits.
+Result<bool> NcclSession::has_started(NcclStart& start) {
+  NcclLink& link = *start.link;
+  if (link.size == 1 || link.started) return true;
+  HF_TRY_VOID(start.control->check_peers());
+  if (link.comm == nullptr) HF_TRY_VOID(initialise(link, start.id));
+  NcclResult state = NcclResult::in_progress;
+  HF_TRY(const NcclCommunicators::Calls calls, communicators_.enter());
+  const NcclResult result = library_->comm_state(link.comm, state);
+  if (result != NcclResult::success) return nccl_failed(link, "ncclCommGetAsyncError", result);
+  link.started = state == NcclResult::success;
+  if (link.started) return true;
+  if (state != NcclResult::in_progress) return nccl_failed(link, "the start of NCCL", state);
+  if (!is_late(start)) return false;
+  return fail(
+      ExitCode::communication,
+      "NCCL did not connect the {} ranks of {} within {} ms: one of them died or hangs, or they do not "
+      "reach each other; its own output says more, and NCCL_DEBUG=INFO what NCCL tried",
+      link.size, link.name, options_.connect_timeout_ms);
+}
+
+Result<bool> NcclSession::has_exchanged(NcclStart& start) {
+  HF_TRY_VOID(start.control->check_peers());
+  if (start.transport == nullptr) {
+    start.transport = std::make_unique<NcclTransport>(communicators_, *start.link);
+    start.moved_ns = env_->monotonic_ns();
+    HF_TRY_VOID(begin_first_exchange(start));
+  }
+  Transport& transport = *start.transport;
+  HF_TRY(const bool has_moved, transport.advance());
+  if (transport.oldest() > start.first) return true;
+  if (has_moved) {
+    start.moved_ns = env_->monotonic_ns();
+  } else if (is_late(start)) {
+    return give_up_exchange(transport, Waiter(*env_, options_.connect_timeout_ms), "NCCL's first exchange");
+  }
+  return false;
 }
 
 // NCCL connects a pair when it first sends something: now, and not under the deadline of the first step. Also
 // the proof that every pair can. The content of the messages does not matter.
-Result<void> NcclSession::exchange_first(Transport& transport, const NcclLink& link, const Waiter& waiter) {
+Result<void> NcclSession::begin_first_exchange(NcclStart& start) {
+  const NcclLink& link = *start.link;
   auto* const memory = static_cast<std::byte*>(link.memory);
   std::vector<Transport::Incoming> incoming;
   std::vector<Transport::Outgoing> outgoing;
@@ -154,9 +182,8 @@ Result<void> NcclSession::exchange_first(Transport& transport, const NcclLink& l
     incoming.push_back({.target = {received, first_message_bytes}, .peer = source});
     outgoing.push_back({.source = {memory, first_message_bytes}, .peer = target});
   }
-  HF_TRY(const Transport::Number number, transport.open(incoming));
-  HF_TRY_VOID(transport.send(number, outgoing));
-  return finish_exchanges(transport, waiter, number + 1, "NCCL's first exchange");
+  HF_TRY(start.first, start.transport->open(incoming));
+  return start.transport->send(start.first, outgoing);
 }
 
 Error NcclSession::nccl_failed(const NcclLink& link, const char* call, NcclResult result) {

@@ -34,6 +34,16 @@ struct NcclOptions {
   std::function<void(const std::string& sentence)> die = {};  // NcclEnd::die
 };
 
+// NcclStart is a transport whose ranks NCCL connects.
+struct NcclStart {
+  Communicator* control = nullptr;
+  NcclLink* link = nullptr;
+  NcclUniqueId id = {};
+  std::int64_t moved_ns = 0;                  // when it was begun, or last moved
+  std::unique_ptr<Transport> transport = {};  // null: NCCL has not started
+  Transport::Number first = 0;                // of the transport: its first exchange
+};
+
 class NcclSession {
  public:
   NcclSession(NcclLibrary& library, Env& env, NcclOptions options);  // `library` and `env` outlive it
@@ -47,6 +57,15 @@ class NcclSession {
   // has ended. The transport does not outlive the session; the thread that calls connect() is the
   // transport's.
   Result<std::unique_ptr<Transport>> connect(Communicator& control, const std::string& name);
+
+  // Do the same without waiting for NCCL, while the ranks of `control` exchange what they like over other transports.
+  // begin() is called by all of them together. Each then calls has_started() again and again, until it is true on all,
+  // and has_exchanged() likewise, whose kernels occupy the device until all ranks are at it: then `start.transport` is
+  // ready. Errors of begin() are agreed on, and this session has ended; others are this rank's alone, and the callers
+  // end the session on all ranks.
+  Result<NcclStart> begin(Communicator& control, const std::string& name);
+  Result<bool> has_started(NcclStart& start);
+  Result<bool> has_exchanged(NcclStart& start);
 
   // Returns how long a rank that takes no part in connect() waits for the ranks that do.
   std::int64_t connect_patience_ms() const {
@@ -64,10 +83,11 @@ class NcclSession {
   Result<std::unique_ptr<Transport>> make_transport(Communicator& control, const std::string& name);
   Result<NcclUniqueId> invite(Communicator& control, const Waiter& waiter);
   Result<void> prepare(NcclLink& link);
-  Result<void> initialise(Communicator& control, NcclLink& link, const NcclUniqueId& id);
-  Result<std::unique_ptr<Transport>> start(Communicator& control, NcclLink& link, const NcclUniqueId& id,
-                                           const Waiter& waiter);
-  Result<void> exchange_first(Transport& transport, const NcclLink& link, const Waiter& waiter);
+  Result<NcclStart> prepare_start(Communicator& control, const std::string& name);
+  Result<void> wait_for(NcclStart& start);
+  Result<void> initialise(NcclLink& link, const NcclUniqueId& id);
+  Result<void> begin_first_exchange(NcclStart& start);
+  bool is_late(const NcclStart& start) const;
   Error nccl_failed(const NcclLink& link, const char* call, NcclResult result);
   Error cuda_failed(const char* call, CudaError error);
 

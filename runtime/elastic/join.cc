@@ -1,8 +1,11 @@
 #include "runtime/elastic/join.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
+#include "kernels/product_plan.h"
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/gather.h"
 #include "parallel/group/buddies.h"
@@ -290,6 +293,19 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
   if (inputs.faults.breaks_device() || inputs.faults.makes_wrong_products())
     inputs.faults.connect_device([&joined](DeviceFault fault) { joined.launch_fault(fault); });
   return device;
+}
+
+Result<std::string> join_plans(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                               const Device& device) {
+  if (config.device == "cpu") return std::string();
+  HF_TRY(const std::vector<std::string> plans,
+         all_gather_text(inputs.communicator, waiter, device.plan_description()));
+  const PlanDifference found = difference_of_ranks(plans);
+  if (found.clause.empty()) return std::string();
+  return fmt::format(
+      "ranks {} and {} have GPUs of two kinds, which compute {}: the last bits of this run depend on which "
+      "rank computes what. Give a run GPUs of one kind where it shall have the same bits in every layout",
+      found.other_rank, found.rank, found.clause);
 }
 
 }  // namespace holdfast::elastic

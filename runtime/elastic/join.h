@@ -85,4 +85,9 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
                                             Difference difference = Difference::ends_run,
                                             Device* existing = nullptr);
 
+// Returns a sentence where two ranks compute one product in different ways, as GPUs of two kinds may that are alike to
+// Device::identity(): then bits depend on which rank computes what. Empty: none do.
+Result<std::string> join_plans(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                               const Device& device);
+
 }  // namespace holdfast::elastic

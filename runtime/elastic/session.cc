@@ -64,21 +64,6 @@ void print_start(const RunSetup& setup) {
   }
 }
 
-// Says where two ranks compute one product in different ways, as GPUs of two kinds may that are alike to identity():
-// then bits depend on which rank computes what.
-Result<void> show_different_plans(const Group& group, const RunSetup& setup) {
-  if (setup.config.device == "cpu") return {};
-  HF_TRY(const std::vector<std::string> plans,
-         all_gather_text(group.active().communicator, group.waiter(), setup.device->plan_description()));
-  const PlanDifference found = difference_of_ranks(plans);
-  if (found.clause.empty() || !group.leads()) return {};
-  print_message(
-      "ranks {} and {} have GPUs of two kinds, which compute {}: the last bits of this run depend on which "
-      "rank computes what. Give a run GPUs of one kind where it shall have the same bits in every layout",
-      found.other_rank, found.rank, found.clause);
-  return {};
-}
-
 // Shows each sentence once, whichever ranks it is about, and only at the first start: ranks that come and go
 // do not change it.
 Result<void> show_slow_paths(const Group& group, const RunSetup& setup) {
@@ -435,6 +420,7 @@ Result<void> Session::build_worker() {
                       .data = setup_.data,
                       .nccl = transport_.nccl.get(),
                       .gpu = transport_.gpu,
+                      .connects_beside = epoch > 0,
                       .epoch = epoch,
                       .ledger = journal_.samples(),
                       .memory = memory_.terms(),
@@ -446,7 +432,9 @@ Result<void> Session::build_worker() {
   group_.keep_from_driver(worker);
   HF_TRY_VOID(agreed);
   worker_ = std::move(worker).value();
-  HF_TRY_VOID(show_different_plans(group_, setup_));
+  HF_TRY(const std::string plans,
+         join_plans(group_.active(), group_.waiter(), setup_.config, *setup_.device));
+  if (group_.leads() && !plans.empty()) print_message("{}", plans);
   return show_slow_paths(group_, setup_);
 }
 

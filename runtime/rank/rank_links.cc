@@ -2,67 +2,9 @@
 
 #include <fmt/core.h>
 
-#include <span>
 #include <utility>
 
-#include "parallel/comm/agreement.h"
-#include "parallel/comm/transport.h"
-
 namespace holdfast::rank {
-namespace {
-
-constexpr int groups_of_phase_max = 2;  // groups of one rank: activations and gradients
-
-Result<void> connect_group(NcclSession& session, CountedCommunicator& run, Env& env, const NcclGroup& group) {
-  Communicator& control = group.transport->group();
-  if (control.size() == 1) return {};
-  Result<std::unique_ptr<Transport>> connected = session.connect(control, group.name);
-  if (!connected.ok()) {
-    return fail_because(connected.error(), connected.error().code,
-                        "{}. parallel.exchange = \"host\" does without NCCL", connected.error().message);
-  }
-  group.transport->use(std::make_unique<GuardedTransport>(std::move(connected).value(), control, env,
-                                                          run.traffic().of(group.axis)));
-  return {};
-}
-
-Result<void> connect_phase(NcclSession& session, CountedCommunicator& run, Env& env,
-                           std::span<const NcclGroup> groups, NcclPhase phase) {
-  for (const NcclGroup& group : groups) {
-    if (group.phase == phase) HF_TRY_VOID(connect_group(session, run, env, group));
-  }
-  return {};
-}
-
-// Connects the groups; one of a single rank moves nothing and is skipped. All communicators of a rank belong to one
-// session and end together.
-//
-// No deadlock can occur. Connecting is collective over a group, and a rank is in several groups, so it
-// happens in phases. In one phase a rank connects with the ranks of at most one group (or twice with the same
-// one, in one order), and no phase begins before all ranks of the run have agreed that the one before is
-// done. The pairs of a pipeline take three phases: those that start at even stages have no rank in common,
-// nor have those that start at odd stages. The pair of the last stage and the first, if the stages form a
-// ring, has a phase of its own, because with an odd number of stages it shares a rank with a pair that starts
-// at an even stage. So 64 stages take as long as 4.
-//
-// A failure of one rank is therefore a failure of all: a rank with no group in a phase waits for the outcome
-// of the others, and no rank starts a phase with one that has given up.
-Result<void> connect_nccl_groups(NcclSession& session, CountedCommunicator& run, Env& env,
-                                 std::span<const NcclGroup> groups) {
-  const Waiter patient(env, groups_of_phase_max * session.connect_patience_ms());
-  for (const NcclPhase phase : {NcclPhase::data, NcclPhase::tensor, NcclPhase::even_stages,
-                                NcclPhase::odd_stages, NcclPhase::wrapped_stages, NcclPhase::tied_ends}) {
-    const Result<void> mine = connect_phase(session, run, env, groups, phase);
-    const Result<void> all = agree_on_outcome(run, patient, mine, env.host_name());
-    if (all.ok()) continue;
-    static_cast<void>(session.abort_all(all.error().message));
-    return all;
-  }
-  return {};
-}
-
-}  // namespace
-
 PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options& options)
     : stage_(mesh.coordinate_of(run.rank()).pipeline), stages_(mesh.shape().pipeline) {
   const std::vector<int> line = mesh.pipeline_line(run.rank());
@@ -88,21 +30,24 @@ PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options&
     tied_ = link(0, stages - 1, TagGroup::tied_weights);
 }
 
-// Adds activations before gradients, so that links between the same stages have the same order on both ranks.
 std::vector<NcclGroup> PipelineLinks::groups() {
   std::vector<NcclGroup> groups;
   const auto add = [&](Link& activations, Link& gradients, int from) {
     if (activations == nullptr) return;
     const int to = (from + 1) % stages_;
-    const NcclPhase phase = to == 0         ? NcclPhase::wrapped_stages
-                            : from % 2 == 0 ? NcclPhase::even_stages
-                                            : NcclPhase::odd_stages;
-    groups.push_back({activations.get(), Axis::pipeline, fmt::format("activations-{}-{}", from, to), phase});
-    groups.push_back({gradients.get(), Axis::pipeline, fmt::format("gradients-{}-{}", to, from), phase});
+    const bool is_even = from % 2 == 0;
+    const NcclTurn turn = to == 0   ? NcclTurn::wrapped_activations
+                          : is_even ? NcclTurn::even_activations
+                                    : NcclTurn::odd_activations;
+    const NcclTurn next = to == 0   ? NcclTurn::wrapped_gradients
+                          : is_even ? NcclTurn::even_gradients
+                                    : NcclTurn::odd_gradients;
+    groups.push_back({activations.get(), Axis::pipeline, fmt::format("activations-{}-{}", from, to), turn});
+    groups.push_back({gradients.get(), Axis::pipeline, fmt::format("gradients-{}-{}", to, from), next});
   };
   add(activations_in_, gradients_out_, (stage_ + stages_ - 1) % stages_);
   add(activations_out_, gradients_in_, stage_);
-  if (tied_ != nullptr) groups.push_back({tied_.get(), Axis::pipeline, "tied", NcclPhase::tied_ends});
+  if (tied_ != nullptr) groups.push_back({tied_.get(), Axis::pipeline, "tied", NcclTurn::tied_ends});
   return groups;
 }
 
@@ -136,12 +81,34 @@ RankLinks::RankLinks(Communicator& run, const Mesh& mesh, const TensorShare& sha
       tensor_group_(share),
       pipeline_(communicator_, mesh, pipeline) {}
 
+std::vector<NcclGroup> RankLinks::nccl_groups() {
+  std::vector<NcclGroup> groups = pipeline_.groups();
+  groups.push_back({&data_, Axis::data, "data", NcclTurn::data});
+  groups.push_back({&tensor_, Axis::tensor, "tensor", NcclTurn::tensor});
+  return groups;
+}
+
 Result<void> RankLinks::connect_nccl(NcclLibrary& library, Env& env, const NcclOptions& options) {
   nccl_session_ = std::make_unique<NcclSession>(library, env, options);
-  std::vector<NcclGroup> groups = pipeline_.groups();
-  groups.push_back({&data_, Axis::data, "data", NcclPhase::data});
-  groups.push_back({&tensor_, Axis::tensor, "tensor", NcclPhase::tensor});
-  return connect_nccl_groups(*nccl_session_, communicator_, env, groups);
+  return NcclConnecting(*nccl_session_, communicator_, env, nccl_groups()).connect();
+}
+
+void RankLinks::connect_nccl_beside(NcclLibrary& library, Env& env, const NcclOptions& options) {
+  nccl_session_ = std::make_unique<NcclSession>(library, env, options);
+  std::vector<NcclGroup> groups = nccl_groups();
+  for (const NcclGroup& group : groups) group.transport->expect_another();
+  connecting_ = std::make_unique<NcclConnecting>(*nccl_session_, communicator_, env, std::move(groups));
+}
+
+Result<bool> RankLinks::advance_nccl() {
+  Result<bool> is_connected = connecting_->advance();
+  if (!is_connected.ok()) connecting_.reset();
+  return is_connected;
+}
+
+void RankLinks::use_nccl() {
+  connecting_->hand_over();
+  connecting_.reset();
 }
 
 void RankLinks::plan_with_nccl() {

@@ -3,8 +3,8 @@
 // the other end of a tied weight (pipeline). They share one counted communicator, and one NCCL session if
 // NCCL moves the memory.
 //
-// Call in this order: connect_nccl() if the run uses NCCL, reserve(), bind(), and, once the kernels are
-// planned, for which no data has to move, connect_tensor_group().
+// Call in this order: connect_nccl() or connect_nccl_beside() if the run uses NCCL, reserve(), bind(), and, once the
+// kernels are planned, for which no data has to move, connect_tensor_group().
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,6 @@
 #include <vector>
 
 #include "parallel/comm/group_communicator.h"
-#include "parallel/comm/host_transport.h"
-#include "parallel/data/pinned_transport.h"
 #include "parallel/group/mesh.h"
 #include "parallel/nccl/nccl_session.h"
 #include "parallel/pipeline/stage_executor.h"
@@ -24,6 +22,8 @@
 #include "runtime/device/device.h"
 #include "runtime/device/nccl_library.h"
 #include "runtime/os/env.h"
+#include "runtime/rank/nccl_connecting.h"
+#include "runtime/rank/rank_transport.h"
 
 namespace holdfast::rank {
 
@@ -33,51 +33,6 @@ struct LinkBytes {
   std::uint64_t tensor = 0;
   std::uint64_t boundary = 0;  // size of a microbatch between two stages
   std::uint64_t tied = 0;      // size of this rank's part of a tied weight
-};
-
-// RankTransport is the transport of device memory between some ranks of the run, with all that it is built
-// on: their group of the run's communicator, and pinned buffers if the host does not see the device's memory.
-class RankTransport {
- public:
-  // Makes the transport. `members`: as for GroupCommunicator; `run` outlives this object. `open`: as for
-  // HostTransport.
-  RankTransport(Communicator& run, std::vector<int> members, TagGroup tags,
-                std::size_t open = HostTransport::open_max)
-      : group_(run, std::move(members), tags), host_(group_, open) {}
-  // Uses another transport of the same group from now on, which moves the device's memory itself (NCCL's).
-  void use(std::unique_ptr<Transport> other) { other_ = std::move(other); }
-  // Reserves what one exchange of at most `largest_bytes` needs, if the host does not see the device's
-  // memory; otherwise does nothing. Call it before the transport is used.
-  void reserve(Device& device, std::uint64_t largest_bytes, MemoryPlan& plan) {
-    if (device.host_sees_memory() || group_.size() == 1 || other_ != nullptr) return;
-    pinned_ = std::make_unique<PinnedTransport>(host_, device, largest_bytes, plan);
-  }
-  void bind(const MemoryArena& arena) {
-    if (pinned_ != nullptr) pinned_->bind(arena);
-  }
-  Transport& transport() {
-    if (other_ != nullptr) return *other_;
-    if (pinned_ != nullptr) return *pinned_;
-    return host_;
-  }
-  Communicator& group() { return group_; }
-
- private:
-  GroupCommunicator group_;
-  HostTransport host_;
-  std::unique_ptr<PinnedTransport> pinned_;
-  std::unique_ptr<Transport> other_;
-};
-
-// NcclPhase is when the groups of a kind are connected: one phase after the other, in this order.
-enum class NcclPhase { data, tensor, even_stages, odd_stages, wrapped_stages, tied_ends };
-
-// NcclGroup is a group of ranks that NCCL can connect.
-struct NcclGroup {
-  RankTransport* transport = nullptr;
-  Axis axis = Axis::data;
-  std::string name;  // name of its communicator, the same on all its ranks
-  NcclPhase phase = NcclPhase::data;
 };
 
 // PipelineLinks holds the transports of one rank to the other stages of its pipeline: activations and
@@ -115,9 +70,15 @@ class RankLinks {
 
   // Connects NCCL for all links. All ranks call it together, before the memory of the plan is allocated, so
   // that the GPU memory that NCCL takes is counted. If NCCL does not finish in time, options.die ends the
-  // process. `library` and `env` outlive this object. Errors are the same on all ranks: the sentence of NCCL or of
-  // the deadline (NcclSession::connect), followed by the setting that avoids NCCL; the session has ended then.
+  // process. `library` and `env` outlive this object. Errors: those of NcclConnecting.
   Result<void> connect_nccl(NcclLibrary& library, Env& env, const NcclOptions& options);
+  // Has NCCL connected beside the steps, which go over the host's memory until then: advance_nccl() goes on with it.
+  void connect_nccl_beside(NcclLibrary& library, Env& env, const NcclOptions& options);
+  bool connects_nccl() const { return connecting_ != nullptr; }
+  // Goes on with connecting; all ranks call it together, between two steps. Returns whether NCCL is connected; then the
+  // callers finish what is open, and all call use_nccl(). After an error of NCCL the links stay as they are.
+  Result<bool> advance_nccl();
+  void use_nccl();
   // Plans the memory of a run whose lanes exchange by NCCL, which needs no buffers, without loading NCCL.
   void plan_with_nccl();
   // Reserves buffers if the host does not see the device's memory.
@@ -140,10 +101,13 @@ class RankLinks {
 
  private:
   CountedCommunicator communicator_;
+  std::vector<NcclGroup> nccl_groups();
+
   std::unique_ptr<NcclSession> nccl_session_;  // outlives its transports; null without NCCL
   RankTransport data_, tensor_;
   TensorGroup tensor_group_;
   PipelineLinks pipeline_;
+  std::unique_ptr<NcclConnecting> connecting_;  // null: all is connected, or NCCL is not used
 };
 
 }  // namespace holdfast::rank

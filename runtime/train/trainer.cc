@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 
 #include "parallel/comm/agreement.h"
@@ -98,6 +99,10 @@ Result<StepsEnd::How> Trainer::run_steps() {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
     const bool stopping = outcome.stop && !last;
+    if (!last && !stopping) {
+      HF_TRY(const std::string connections, worker.advance_connections());
+      if (!connections.empty()) parts_.progress.say(connections);
+    }
     if (outcome.restart.wanted && !last && !stopping) {
       HF_TRY(const bool sealed, seal_for_another_start(outcome));
       if (sealed) return StepsEnd::How::sealed;

@@ -1,5 +1,7 @@
 #include "runtime/train/worker.h"
 
+#include <fmt/core.h>
+
 #include "parallel/comm/agreement.h"
 #include "runtime/rank/device_loss.h"
 #include "runtime/rank/watch.h"
@@ -41,7 +43,11 @@ Worker::~Worker() {
 
 Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
   std::unique_ptr<Worker> worker(new Worker(inputs));
-  if (inputs.nccl != nullptr) HF_TRY_VOID(worker->connect_nccl());
+  if (inputs.nccl != nullptr && inputs.connects_beside) {
+    worker->links_.connect_nccl_beside(*inputs.nccl, inputs.rank.env, worker->nccl_options());
+  } else if (inputs.nccl != nullptr) {
+    HF_TRY_VOID(worker->links_.connect_nccl(*inputs.nccl, inputs.rank.env, worker->nccl_options()));
+  }
   worker->reserve();
   HF_TRY_VOID(worker->agree_it_fits());
   HF_TRY_VOID(worker->allocate());
@@ -66,16 +72,27 @@ Result<std::unique_ptr<Worker>> Worker::plan(const WorkerInputs& inputs, bool wi
   return worker;
 }
 
-Result<void> Worker::connect_nccl() {
-  return links_.connect_nccl(*inputs_.nccl, rank_.env,
-                             {.device = inputs_.gpu,
-                              .epoch = inputs_.epoch,
-                              .connect_timeout_ms = waiter_.timeout_ms(),
-                              .die = [this](const std::string& sentence) {
-                                end_without_device(
-                                    {rank_.env, rank_.communicator, rank_.config.run.directory, state_.step},
-                                    {.code = ExitCode::communication, .message = sentence});
-                              }});
+NcclOptions Worker::nccl_options() {
+  return {.device = inputs_.gpu,
+          .epoch = inputs_.epoch,
+          .connect_timeout_ms = waiter_.timeout_ms(),
+          .die = [this](const std::string& sentence) {
+            end_without_device({rank_.env, rank_.communicator, rank_.config.run.directory, state_.step},
+                               {.code = ExitCode::communication, .message = sentence});
+          }};
+}
+
+Result<std::string> Worker::advance_connections() {
+  if (!links_.connects_nccl()) return std::string();
+  const Result<bool> is_connected = links_.advance_nccl();
+  if (!is_connected.ok() && rank_.communicator.abandoned()) return is_connected.error();
+  if (!is_connected.ok())
+    return fmt::format("{}; the run goes on through pinned host memory", is_connected.error().message);
+  if (!*is_connected) return std::string();
+  HF_TRY_VOID(parameter_gather().finish());
+  links_.use_nccl();
+  return fmt::format("NCCL is connected again: what the ranks exchange goes through it from step {} on",
+                     state_.step + 1);
 }
 
 // Reserves all memory of the worker. It needs neither the peers nor memory, so a planner comes to the same

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,7 +38,9 @@ struct WorkerInputs {
   // Library that moves device memory between the ranks of every axis, set on all of them or on none; null:
   // the communicator moves it.
   NcclLibrary* nccl = nullptr;
-  int gpu = 0;                  // CUDA ordinal of the device, for NCCL
+  int gpu = 0;  // CUDA ordinal of the device, for NCCL
+  // NCCL is connected beside the steps, which begin over the host's memory: a run that recovers does not wait for it.
+  bool connects_beside = false;
   std::uint64_t epoch = 0;      // membership epoch of the communicator; part of names in NCCL's log
   SampleLog* ledger = nullptr;  // ledger of this process; null unless data.ledger
   MemoryTerms memory = {};      // rules for hosts that have too little memory
@@ -92,6 +95,10 @@ class Worker {
   RunPosition& position() { return position_; }
   const RunPosition& position() const { return position_; }
 
+  // Goes on with what is connected beside the steps; all ranks call it together between two of them. Returns the news of
+  // it for a person, empty where there are none. Errors: a peer is gone.
+  Result<std::string> advance_connections();
+
   // Starts the loader at state().data_cursor.
   Result<void> start_loader();
   // Returns a loader of one lane of the next step.
@@ -108,7 +115,7 @@ class Worker {
   };
 
   explicit Worker(const WorkerInputs& inputs);
-  Result<void> connect_nccl();
+  NcclOptions nccl_options();
   void connect_faults();  // those that change numbers
   std::optional<std::uint64_t>& own_verified_step() {
     return inputs_.process_memory != nullptr ? inputs_.process_memory->verified_step : state_.verified_step;

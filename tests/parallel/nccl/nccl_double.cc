@@ -86,6 +86,10 @@ void NcclWorld::watch_freed_memory() {
   const std::lock_guard guard(mutex_);
   watches_freed_memory_ = true;
 }
+std::map<std::string, int> NcclWorld::messages() {
+  const std::lock_guard guard(mutex_);
+  return messages_;
+}
 std::map<std::string, int> NcclWorld::max_ctas() {
   const std::lock_guard guard(mutex_);
   return max_ctas_;
@@ -124,6 +128,7 @@ bool NcclWorld::move_messages(Stream& stream) {
       std::memcpy(match->target, sent.source, std::min(match->bytes, sent.bytes));
     }
     match->moved = sent.moved = moved = true;
+    ++messages_[comm->name];
   }
   return moved;
 }

@@ -34,6 +34,7 @@ class NcclWorld {
   int handles_left();                     // live_handles() of the doubles that are gone
   std::set<std::string> names();          // of all communicators that were asked for
   std::map<std::string, int> max_ctas();  // the limit of each of them, by name
+  std::map<std::string, int> messages();  // that have arrived in each of them, by name
   std::vector<std::string>
   ends();  // "revoke RANK NAME", "abort RANK NAME", in the order in which they were done
   // From now on a rank breaks a rule where it frees memory that a kernel of a peer that lives may still use: one that
@@ -97,6 +98,7 @@ class NcclWorld {
   std::set<std::string> names_;
   std::map<std::string, int> max_ctas_;
   int ids_ = 0, handles_left_ = 0;
+  std::map<std::string, int> messages_;
   bool watches_freed_memory_ = false;
 };
 
