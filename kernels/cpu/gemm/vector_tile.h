@@ -23,8 +23,16 @@ struct TileOutput {
   std::int64_t rows = 0, columns = 0;
 };
 
-// Writes sums from memory: where a tile is cut off by the matrix's edge, or multiplied by a derivative, which
-// takes the registers that sums are in.
+// Multiplies the sums of a tile by the derivative of GELU: from memory, because it takes the registers that sums
+// are in, and without gaps, so that no vector is cut off at the end of a row.
+template <int count>
+[[gnu::noinline]] void multiply_by_slopes(float* sums, const float* gelu_of) {
+  static_assert(count % vector_lanes == 0);
+  for (int i = 0; i < count; i += vector_lanes)
+    store(sums + i, load(sums + i) * gelu_slope(load(gelu_of + i)));
+}
+
+// Writes sums from memory, where a tile is cut off by the matrix's edge.
 template <typename C>
 [[gnu::noinline]] void write_sums(const float* sums, std::int64_t stride, const TileOutput<C>& output) {
   const auto write = [&](const auto& finish) __attribute__((always_inline)) {
@@ -103,6 +111,13 @@ struct VectorTile {
   template <int used, typename C>
   [[gnu::noinline]] static void run_vectors(std::int64_t words, const float* a, const float* b,
                                             const TileOutput<C>& output) {
+    // Prefetches what is read at the end: its rows are far apart, which processors do not foresee.
+    if (const C* const read = output.gelu_of != nullptr ? output.gelu_of : output.residual; read != nullptr) {
+      for (std::int64_t row = 0; row < output.rows; ++row) {
+        for (std::int64_t i = 0; i < output.columns; i += 64 / sizeof(C))
+          prefetch(read + row * output.c_stride + i);
+      }
+    }
     NativeF32 sums[rows][used] = {};
     for (std::int64_t word = 0; word < words; ++word) {
       NativeF32 b_vectors[used];
@@ -119,7 +134,7 @@ struct VectorTile {
       a += rows;
       b += columns;
     }
-    if (output.rows == rows && output.columns == used * lanes && output.gelu_of == nullptr) {
+    if (output.rows == rows && output.columns == used * lanes) {
       // One test for the tile, and strides in registers: beside a short chain of sums, tests show for each vector.
       const auto for_vectors = [&](std::int64_t stride, const auto& visit) __attribute__((always_inline)) {
 #pragma GCC unroll 8
@@ -132,7 +147,23 @@ struct VectorTile {
         for_vectors(output.base_stride,
                     [base](NativeF32& sum, std::int64_t i) { sum = native_load(base + i) + sum; });
       }
-      if (const C* const residual = output.residual; residual != nullptr) {
+      if (const C* const x = output.gelu_of; x != nullptr) {
+        constexpr int count = rows * used * lanes;
+        alignas(64) float memory[count], inputs[count];
+        float *to = memory, *input_to = inputs;
+        for_vectors(output.c_stride, [x, &to, &input_to](NativeF32 sum, std::int64_t i) {
+          native_store(to, sum);
+          native_store(input_to, native_load(x + i));
+          to += lanes;
+          input_to += lanes;
+        });
+        multiply_by_slopes<count>(memory, inputs);
+        const float* from = memory;
+        for_vectors(0, [&from](NativeF32& sum, std::int64_t) {
+          sum = native_load(from);
+          from += lanes;
+        });
+      } else if (const C* const residual = output.residual; residual != nullptr) {
         for_vectors(output.c_stride,
                     [residual](NativeF32& sum, std::int64_t i) { sum = sum + native_load(residual + i); });
       }
