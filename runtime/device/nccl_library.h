@@ -121,8 +121,11 @@ class NcclLibrary {
   virtual CudaError set_device(int device) = 0;  // of the calling thread
   virtual CudaError allocate(void** memory, std::size_t bytes) = 0;
   virtual CudaError free(void* memory) = 0;
-  virtual CudaError free_memory(std::size_t& bytes) = 0;    // how much of the current device's is free
-  virtual CudaError stream_create(CudaStream& stream) = 0;  // that does not wait for the default stream
+  virtual CudaError free_memory(std::size_t& bytes) = 0;  // how much of the current device's is free
+  // Makes a stream that does not wait for the default stream. It has the highest priority of the device, which computes
+  // at the lowest (runtime/device/cuda/cuda_device.cc): the few blocks of an exchange, for which other ranks wait,
+  // then do not queue behind the blocks of kernels that were launched before.
+  virtual CudaError stream_create(CudaStream& stream) = 0;
   virtual CudaError stream_query(CudaStream stream) = 0;
   virtual CudaError stream_destroy(CudaStream stream) = 0;
   virtual CudaError event_create(CudaEvent& event) = 0;  // without timing

@@ -428,7 +428,7 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& option
   HF_TRY(CudaFacts facts, cuda_facts_of(options.ordinal));
   HF_TRY(KernelTable kernels, cuda::registry().choose(target_of(facts), options.kernels));
   HF_TRY(std::unique_ptr<cuda::MatmulCache> matmuls, cuda::MatmulCache::make());
-  cudaStream_t stream = nullptr;
+  cudaStream_t stream = nullptr;  // of the lowest priority, the default: exchanges go first (NcclLibrary)
   HF_TRY_VOID(check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(facts), std::move(kernels),
                                                               std::move(matmuls), stream, options));

@@ -170,7 +170,9 @@ class LoadedNccl final : public NcclLibrary {
   }
   CudaError stream_create(CudaStream& stream) override {
     cudaStream_t made = nullptr;
-    const cudaError_t error = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
+    int lowest = 0, highest = 0;  // numbers that fall as priorities rise; both 0 where the device has none
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
+    if (error == cudaSuccess) error = cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, highest);
     stream = reinterpret_cast<CudaStream>(made);
     return error;
   }
