@@ -15,7 +15,8 @@ inline constexpr std::int64_t device_poll_us = 1000;
 
 // Waits until the device has run everything that was launched so far, and polls the communicator meanwhile,
 // at least every 10 ms. A detected death does not end the wait: what was launched runs to its end in any
-// case, and the next call on the communicator reports which rank is lost. The launching thread calls it.
+// case (an exchange in the queue by its watch, Device::watch_with()), and the next call on the communicator reports
+// which rank is lost. The launching thread calls it.
 void wait_for_device(Device& device, Communicator& communicator);
 
 // Returns whether messages may be in the device's queue, after other work: their copies are where the host

@@ -78,6 +78,16 @@ Result<void> GuardedTransport::send(Number number, std::span<const Outgoing> out
   return guarded(transport_->send(number, outgoing));
 }
 
+Result<void> GuardedTransport::send_behind(Number number, std::span<const Outgoing> outgoing,
+                                           DeviceQueue& queue) {
+  for (const Outgoing& message : outgoing) traffic_->add_sent(message.source.size());
+  return guarded(transport_->send_behind(number, outgoing, queue));
+}
+
+Result<bool> GuardedTransport::follow(Number number, DeviceQueue& queue) {
+  return guarded(transport_->follow(number, queue));
+}
+
 Result<bool> GuardedTransport::advance() {
   HF_TRY_VOID(look_for_peers());
   return guarded(transport_->advance());

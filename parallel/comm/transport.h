@@ -22,6 +22,11 @@
 // only for every rank to post its sends, which must not depend on a later exchange. The messages of one
 // exchange proceed together.
 //
+// A transport whose exchanges are in a queue of the device itself (NCCL's) needs no host between the work that writes
+// the bytes, the exchange, and the work that reads them: send_behind() and follow() order all three by events of the
+// device. The host then only watches (oldest(), advance(), a deadline of its own), and must go on doing so until the
+// exchange is finished: the device's queue waits for it, and only abandon() ends an exchange with a dead peer.
+//
 // Implementations: HostTransport (over any Communicator, for memory that the host can read), PinnedTransport
 // (for a GPU's memory, by way of the host's) and NcclTransport (nccl/), with GuardedTransport around it.
 // Threads: one thread calls it; any thread may call abandoned(). Errors: ExitCode::communication, and the
@@ -35,6 +40,7 @@
 
 #include "parallel/comm/collectives.h"
 #include "parallel/comm/traffic.h"
+#include "runtime/core/device_event.h"
 #include "runtime/core/result.h"
 
 namespace holdfast::parallel {
@@ -70,6 +76,23 @@ class Transport {
   virtual Result<void> send(Number number, std::span<const Outgoing> outgoing) = 0;
   // Advances the exchanges without waiting. Returns whether there was progress.
   virtual Result<bool> advance() = 0;
+
+  // Returns whether the exchanges are in a queue of the device, so that send_behind() and follow() may be called.
+  virtual bool is_on_device() const { return false; }
+  // Does what send() does where the bytes need not be there yet: on the device the exchange begins behind everything
+  // that is in `queue` now, which therefore may also be the last use of the targets.
+  virtual Result<void> send_behind(Number /*number*/, std::span<const Outgoing> /*outgoing*/,
+                                   DeviceQueue& /*queue*/) {
+    HF_CHECK(false, "a transport of the host");
+    return {};
+  }
+  // Makes what is put into `queue` from now on run behind the exchange, as if it were finished. Returns false, and does
+  // nothing, while the exchange is not in the device's queue yet, which advance() brings about without waiting for
+  // the device or for other ranks.
+  virtual Result<bool> follow(Number /*number*/, DeviceQueue& /*queue*/) {
+    HF_CHECK(false, "a transport of the host");
+    return false;
+  }
 
   // Returns whether all that `peer` sends in this exchange is here; everything it sent in lower numbers then
   // is, too.
@@ -129,6 +152,9 @@ class GuardedTransport final : public Transport {
   Result<Number> open(std::span<const Incoming> incoming) override;
   Result<void> send(Number number, std::span<const Outgoing> outgoing) override;
   Result<bool> advance() override;
+  bool is_on_device() const override { return transport_->is_on_device(); }
+  Result<void> send_behind(Number number, std::span<const Outgoing> outgoing, DeviceQueue& queue) override;
+  Result<bool> follow(Number number, DeviceQueue& queue) override;
   bool received(Number number, int peer) const override { return transport_->received(number, peer); }
   Number oldest() const override { return transport_->oldest(); }
   Awaited awaited() const override { return transport_->awaited(); }

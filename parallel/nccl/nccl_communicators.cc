@@ -237,12 +237,14 @@ CudaError NcclCommunicators::free_all() {
     if (first == 0) first = error;
   };
   for (const auto& link : links_) {
-    for (CudaEvent event : link->events) note(library_->event_destroy(event));
+    for (std::vector<CudaEvent>* events : {&link->events, &link->ready}) {
+      for (CudaEvent event : *events) note(library_->event_destroy(event));
+      events->clear();
+    }
     if (link->stream != nullptr) note(library_->stream_destroy(link->stream));
     if (link->memory != nullptr) note(library_->free(link->memory));
     link->comm = nullptr;
     link->stream = nullptr;
-    link->events.clear();
     link->memory = nullptr;
   }
   return first;

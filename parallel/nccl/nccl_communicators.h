@@ -51,8 +51,9 @@ struct NcclLink {
   NcclComm comm = nullptr;  // null while size is 1
   bool started = false;     // its start is complete
   CudaStream stream = nullptr;
-  std::vector<CudaEvent> events = {};
-  void* memory = nullptr;  // on the device, for the first exchange
+  std::vector<CudaEvent> events = {};  // at the ends of exchanges
+  std::vector<CudaEvent> ready = {};   // before which no exchange begins that has one
+  void* memory = nullptr;              // on the device, for the first exchange
 };
 
 struct NcclEnd {

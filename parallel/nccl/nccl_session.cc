@@ -102,12 +102,14 @@ Result<void> NcclSession::prepare(NcclLink& link) {
   if (const CudaError error = library_->stream_create(link.stream); error != 0) {
     return cuda_failed("cudaStreamCreate", error);
   }
-  for (std::size_t i = 0; i < NcclTransport::slot_count; ++i) {
-    CudaEvent event = nullptr;
-    if (const CudaError error = library_->event_create(event); error != 0) {
-      return cuda_failed("cudaEventCreate", error);
+  for (std::vector<CudaEvent>* events : {&link.events, &link.ready}) {
+    for (std::size_t i = 0; i < NcclTransport::slot_count; ++i) {
+      CudaEvent event = nullptr;
+      if (const CudaError error = library_->event_create(event); error != 0) {
+        return cuda_failed("cudaEventCreate", error);
+      }
+      events->push_back(event);
     }
-    link.events.push_back(event);
   }
   const std::size_t messages = static_cast<std::size_t>(link.size) + 1;
   if (const CudaError error = library_->allocate(&link.memory, messages * first_message_bytes); error != 0) {

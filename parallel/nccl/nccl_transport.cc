@@ -44,21 +44,50 @@ Result<Transport::Number> NcclTransport::open(std::span<const Incoming> incoming
   return next_++;
 }
 
-Result<void> NcclTransport::send(Number number, std::span<const Outgoing> outgoing) {
+void NcclTransport::post(Number number, std::span<const Outgoing> outgoing, bool has_ready_event) {
   HF_CHECK(issued_ <= number && number < next_ && !slot(number).sent, "exchange {}", number);
   slot(number).outgoing.assign(outgoing.begin(), outgoing.end());
   slot(number).sent = true;
+  slot(number).has_ready_event = has_ready_event;
+}
+
+template <typename Act>
+auto NcclTransport::guarded(const Act& act) -> decltype(act()) {
+  decltype(act()) outcome = [&]() -> decltype(act()) {
+    HF_TRY(const NcclCommunicators::Calls calls, communicators_->enter());
+    return act();
+  }();
+  // Outside the calls, which the stop must enter. Its own error is the end of this process.
+  if (!outcome.ok()) HF_TRY_VOID(communicators_->stop_all(outcome.error().message, cuda_error_));
+  return outcome;
+}
+
+Result<void> NcclTransport::send(Number number, std::span<const Outgoing> outgoing) {
+  post(number, outgoing, /*has_ready_event=*/false);
   return outcome_of(advance());
 }
 
+// The event is recorded inside enter(), because the end of the communicators destroys it.
+Result<void> NcclTransport::send_behind(Number number, std::span<const Outgoing> outgoing,
+                                        DeviceQueue& queue) {
+  post(number, outgoing, /*has_ready_event=*/true);
+  return guarded([&]() -> Result<void> {
+    queue.record(link_->ready[number % slot_count]);
+    return outcome_of(move());
+  });
+}
+
+Result<bool> NcclTransport::follow(Number number, DeviceQueue& queue) {
+  HF_CHECK(number < next_ && slot(number).sent, "exchange {}", number);
+  return guarded([&]() -> Result<bool> {
+    if (number >= issued_ || (launching_ && number + 1 == issued_)) return false;
+    if (number >= oldest_) queue.wait_for(link_->events[number % slot_count]);
+    return true;
+  });
+}
+
 Result<bool> NcclTransport::advance() {
-  Result<bool> moved = [this]() -> Result<bool> {
-    HF_TRY(const NcclCommunicators::Calls calls, communicators_->enter());
-    return move();
-  }();
-  // Outside the calls, which the stop must enter. Its own error is the end of this process.
-  if (!moved.ok()) HF_TRY_VOID(communicators_->stop_all(moved.error().message, cuda_error_));
-  return moved;
+  return guarded([this] { return move(); });
 }
 
 Result<bool> NcclTransport::move() {
@@ -108,6 +137,10 @@ Result<bool> NcclTransport::issue() {
 
 // The group is ended even when a call inside it failed: it belongs to this thread.
 Result<void> NcclTransport::issue_group(Number number) {
+  if (slot(number).has_ready_event) {
+    const CudaError error = library_->stream_wait(link_->stream, link_->ready[number % slot_count]);
+    if (error != 0) return cuda_failed(number, "cudaStreamWaitEvent", error);
+  }
   const char* failed_call = nullptr;
   NcclResult failed = NcclResult::success;
   const auto note = [&](const char* call, NcclResult result) {

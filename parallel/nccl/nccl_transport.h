@@ -22,13 +22,21 @@
 //             second step; whether that waits is not known
 //
 // received() and oldest(): the host has seen the event after the group, so work launched from now on, on any
-// stream, may read the received data, and the sent memory may be written. Nothing else orders a stream of
-// NCCL and the device's queue: the caller of send() has waited for the ticket of the work that wrote the
-// bytes, the caller of open() for that of the work that last read the target.
+// stream, may read the received data, and the sent memory may be written. After send() nothing else orders a stream of
+// NCCL and the device's queue: the caller has waited for the ticket of the work that wrote the bytes, the caller of
+// open() for that of the work that last read the target.
+//
+// send_behind() and follow() order them on the device: an event of the device's queue before the group, and the event
+// after the group before what follows in the device's queue. Two queues that wait for each other in this way need no
+// host to end: every wait is for something that was put into its queue before. A stop ends them, too: kernels of a
+// revoked or aborted communicator return, those of groups that begin later among them, and with them ends every
+// wait of the device's queue; what it then computes from bytes that never came is nobody's, because this process sends
+// nothing any more and the error reaches whoever trusts results. The streams are quiet when the device's queue has got
+// to the last group, so the deadline of the stop holds for what was launched before that, too.
 //
 // Unproven: none of this has run on a GPU, only on a test double (tests/parallel/nccl). To be checked first
-// on a GPU: several communicators at once, an abort with kernels of several on the device, and how much
-// receives that wait on the GPU take from kernels that compute.
+// on a GPU: several communicators at once, an abort with kernels of several on the device, a stop while the device's
+// queue waits for exchanges, and how much receives that wait on the GPU take from kernels that compute.
 //
 // The transport learns of a dead peer by itself only where NCCL's network code meets it. Otherwise nothing
 // moves any more, and the caller's deadline leads to abandon(), which ends all communicators of the process
@@ -58,6 +66,9 @@ class NcclTransport final : public Transport {
   Result<Number> open(std::span<const Incoming> incoming) override;
   Result<void> send(Number number, std::span<const Outgoing> outgoing) override;
   Result<bool> advance() override;
+  bool is_on_device() const override { return size_ > 1; }
+  Result<void> send_behind(Number number, std::span<const Outgoing> outgoing, DeviceQueue& queue) override;
+  Result<bool> follow(Number number, DeviceQueue& queue) override;
   bool received(Number number, int) const override { return number < oldest_; }
   Number oldest() const override { return oldest_; }
   Awaited awaited() const override;
@@ -69,12 +80,17 @@ class NcclTransport final : public Transport {
     std::vector<Incoming> incoming;
     std::vector<Outgoing> outgoing;
     bool sent = false;
+    bool has_ready_event = false;
     bool empty() const { return incoming.empty() && outgoing.empty(); }
   };
 
   Slot& slot(Number number) { return slots_[number % slot_count]; }
   const Slot& slot(Number number) const { return slots_[number % slot_count]; }
-  Result<bool> move();              // polls everything once; called inside enter()
+  void post(Number number, std::span<const Outgoing> outgoing, bool has_ready_event);
+  // Calls act() inside enter(); when it fails, everything stops.
+  template <typename Act>
+  auto guarded(const Act& act) -> decltype(act());
+  Result<bool> move();              // polls everything once
   Result<bool> finish_launch();     // for the group that NCCL is still launching
   Result<bool> finish_exchanges();  // ends exchanges whose events are reached
   Result<bool> issue();             // issues all groups that are next in order

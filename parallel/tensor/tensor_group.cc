@@ -1,9 +1,7 @@
 #include "parallel/tensor/tensor_group.h"
 
-#include <array>
 #include <utility>
 
-#include "kernels/tree_sum.h"
 #include "parallel/comm/device_wait.h"
 
 namespace holdfast::parallel {
@@ -13,11 +11,20 @@ constexpr const char* exchange_operation = "an exchange between the slices of a 
 
 }  // namespace
 
-void TensorGroup::connect(Transport& transport, const Waiter& waiter) {
+TensorGroup::~TensorGroup() {
+  if (is_by_device()) device_->watch_with(nullptr);
+}
+
+void TensorGroup::connect(Transport& transport, Device& device, const Waiter& waiter) {
   HF_CHECK(transport.size() == share_.ranks() && transport.rank() == share_.rank());
   HF_CHECK(share_.slices <= TreeSum::parts_max);
   transport_ = &transport;
   waiter_ = &waiter;
+  if (!transport.is_on_device() || !device.orders_by_events()) return;
+  device_ = &device;
+  backoff_.emplace(waiter);
+  end_ = transport.oldest();
+  device.watch_with(this);
 }
 
 Result<bool> TensorGroup::advance() {
@@ -36,14 +43,14 @@ Result<void> TensorGroup::wait_for(Device& device, Device::Ticket ticket) {
   return {};
 }
 
-Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
-                                         std::span<const Transport::Incoming> incoming,
-                                         std::span<const Transport::Outgoing> outgoing) {
+Result<void> TensorGroup::exchange(Device& device, Device::Ticket ready, const Messages& messages) {
   HF_TRY_VOID(wait_for(device, ready));
+  const std::span outgoing = std::span(messages.outgoing).first(messages.peers);
   Span about{.kind = SpanKind::wait_slices};
   for (const Transport::Outgoing& message : outgoing) about.bytes += message.source.size();
   const HostSpan wait(spans_, about);
-  HF_TRY(const Transport::Number number, transport_->open(incoming));
+  HF_TRY(const Transport::Number number,
+         transport_->open(std::span(messages.incoming).first(messages.peers)));
   HF_TRY_VOID(transport_->send(number, outgoing));
   const Device::Ticket given = device.ticket();
   PollBackoff backoff(*waiter_);
@@ -58,37 +65,138 @@ Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
   return {};
 }
 
-// Every peer gets part_of_peer(peer) of what this rank has, and its part arrives at target_of_peer(peer).
+// Keeps the first error, which the later ones follow from.
+template <typename T>
+Result<T> TensorGroup::noted(Result<T> outcome) {
+  if (!outcome.ok() && failure_.ok()) failure_ = outcome.error();
+  return outcome;
+}
+
+Result<Transport::Number> TensorGroup::enqueue(const Messages& messages) {
+  HF_TRY_VOID(watch());
+  while (is_far_ahead()) HF_TRY_VOID(wait_until_finished(transport_->oldest() + 1, SpanKind::wait_slices));
+  if (transport_->oldest() == end_) backoff_->reset();
+  HF_TRY(const Transport::Number number,
+         noted(transport_->open(std::span(messages.incoming).first(messages.peers))));
+  end_ = number + 1;
+  followed_at(number) = not_followed;
+  HF_TRY_VOID(
+      noted(transport_->send_behind(number, std::span(messages.outgoing).first(messages.peers), *device_)));
+  return number;
+}
+
+// Waits for nothing but the launch by the transport, which takes a thread of NCCL some microseconds.
+Result<void> TensorGroup::follow(Transport::Number number) {
+  PollBackoff backoff(*waiter_);
+  followed_at(number) = device_->ticket();
+  while (true) {
+    HF_TRY(const bool follows, noted(transport_->follow(number, *device_)));
+    if (follows) return {};
+    HF_TRY(const bool moved, noted(advance()));
+    if (moved) {
+      backoff.reset();
+    } else if (!backoff.pause([this] { return awaited_of(*transport_, exchange_operation); })) {
+      return failure_ = give_up_exchange(*transport_, *waiter_, exchange_operation);
+    }
+  }
+}
+
+bool TensorGroup::is_far_ahead() {
+  const Transport::Number oldest = transport_->oldest();
+  if (oldest == end_) return false;
+  const Device::Ticket followed = followed_at(oldest);
+  return end_ - oldest == open_max || (followed != not_followed && device_->ticket() - followed > ahead_max);
+}
+
+// Returns whether the device has computed all that is before the end of the oldest exchange, so that it is for other
+// ranks to go on.
+bool TensorGroup::is_held_up() const {
+  const Transport::Number oldest = transport_->oldest();
+  const Device::Ticket followed = followed_at_[oldest % open_max];
+  return oldest < end_ && followed != not_followed && device_->reached(followed);
+}
+
+// Time in which nobody looked is not one in which nothing moved.
+Result<void> TensorGroup::watch() {
+  constexpr std::int64_t look_interval_ns = 20'000, looked_away_ns = 1'000'000'000;
+  if (!failure_.ok() || !is_by_device()) return failure_;
+  const std::int64_t now_ns = waiter_->env().monotonic_ns(), since_look_ns = now_ns - last_look_ns_;
+  if (since_look_ns < look_interval_ns) return {};
+  last_look_ns_ = now_ns;
+  const Result<bool> moved = transport_->oldest() < end_ ? transport_->advance() : true;
+  const Transport::Number oldest = transport_->oldest();
+  const bool may_have_moved = since_look_ns > looked_away_ns || oldest > std::exchange(watched_, oldest);
+  if (!moved.ok()) {
+    failure_ = moved.error();
+  } else if (*moved || may_have_moved || !is_held_up()) {
+    backoff_->reset();
+  } else if (!backoff_->pause([this] { return awaited_of(*transport_, exchange_operation); })) {
+    failure_ = give_up_exchange(*transport_, *waiter_, exchange_operation);
+  }
+  return failure_;
+}
+
+Result<void> TensorGroup::wait_until_finished(Transport::Number end, SpanKind kind) {
+  const HostSpan wait(spans_, {.kind = kind});
+  while (transport_->oldest() < end) {
+    HF_TRY_VOID(watch());
+    HF_TRY_VOID(outcome_of(noted(advance())));
+    device_->wait(device_->ticket(), device_poll_us);
+  }
+  backoff_->reset();
+  return failure_;
+}
+
+Result<void> TensorGroup::finish() {
+  if (!failure_.ok() || !is_by_device() || transport_->oldest() == end_) return failure_;
+  return wait_until_finished(end_, SpanKind::wait_device);
+}
+
+// Every peer gets source_of_peer(peer) of what this rank has, and its part arrives at target_of_peer(peer).
 template <typename Source, typename Target>
-Result<void> TensorGroup::exchange_with_all(Device& device, Device::Ticket ready,
-                                            const Source& source_of_peer, const Target& target_of_peer) {
-  std::array<Transport::Incoming, TreeSum::parts_max> incoming;
-  std::array<Transport::Outgoing, TreeSum::parts_max> outgoing;
-  std::size_t peers = 0;
+TensorGroup::Messages TensorGroup::messages_with_all(const Source& source_of_peer,
+                                                     const Target& target_of_peer) const {
+  Messages messages;
   for (int peer = 0; peer < share_.ranks(); ++peer) {
     if (peer == share_.rank()) continue;
-    incoming[peers] = {.target = target_of_peer(peer), .peer = peer};
-    outgoing[peers++] = {.source = source_of_peer(peer), .peer = peer};
+    messages.incoming[messages.peers] = {.target = target_of_peer(peer), .peer = peer};
+    messages.outgoing[messages.peers++] = {.source = source_of_peer(peer), .peer = peer};
   }
-  return exchange_parts(device, ready, std::span(incoming).first(peers), std::span(outgoing).first(peers));
+  return messages;
 }
 
 Result<void> TensorGroup::all_gather(Device& device, std::span<std::byte> whole) {
   if (transport_ == nullptr) return {};
   const std::size_t part_bytes = part_of(whole.size());
   const auto part = [&](int rank) { return whole.subspan(index(rank) * part_bytes, part_bytes); };
-  return exchange_with_all(
-      device, device.ticket(), [&](int) { return part(share_.rank()); }, part);
+  const Messages messages = messages_with_all([&](int) { return part(share_.rank()); }, part);
+  if (!is_by_device()) return exchange(device, device.ticket(), messages);
+  HF_TRY(const Transport::Number number, enqueue(messages));
+  return follow(number);
 }
 
-Result<void> TensorGroup::scatter(Device& device, Device::Ticket ready, std::span<const std::byte> whole,
-                                  std::span<std::byte> arrivals) {
+TensorGroup::Messages TensorGroup::messages_of(const Scatter& scatter) const {
+  const std::size_t part_bytes = part_of(scatter.whole.size());
+  HF_CHECK(scatter.arrivals.size() >= scatter.whole.size());
+  return messages_with_all(
+      [&](int peer) { return scatter.whole.subspan(index(peer) * part_bytes, part_bytes); },
+      [&](int peer) { return scatter.arrivals.subspan(index(peer) * part_bytes, part_bytes); });
+}
+
+Result<TensorGroup::Scatter> TensorGroup::begin_scatter(Device& device, std::span<const std::byte> whole,
+                                                        std::span<std::byte> arrivals) {
+  Scatter scatter{.whole = whole, .arrivals = arrivals};
+  if (is_by_device()) {
+    HF_TRY(scatter.number, enqueue(messages_of(scatter)));
+  } else {
+    scatter.ready = device.ticket();
+  }
+  return scatter;
+}
+
+Result<void> TensorGroup::finish_scatter(Device& device, const Scatter& scatter) {
   if (transport_ == nullptr) return {};
-  const std::size_t part_bytes = part_of(whole.size());
-  HF_CHECK(arrivals.size() >= whole.size());
-  return exchange_with_all(
-      device, ready, [&](int peer) { return whole.subspan(index(peer) * part_bytes, part_bytes); },
-      [&](int peer) { return arrivals.subspan(index(peer) * part_bytes, part_bytes); });
+  return is_by_device() ? follow(scatter.number) : exchange(device, scatter.ready, messages_of(scatter));
 }
 
 std::size_t TensorGroup::part_of(std::size_t whole_bytes) const {
@@ -96,17 +204,20 @@ std::size_t TensorGroup::part_of(std::size_t whole_bytes) const {
   return whole_bytes / index(share_.ranks());
 }
 
-Device::Ticket TensorGroup::launch_own_sum(Device& device, const SliceSums& sums) {
-  if (share_.ranks() > 1 && share_.count > 1) {
+Result<TensorGroup::Scatter> TensorGroup::begin_sum(Device& device, const SliceSums& sums) {
+  if (share_.ranks() == 1) return Scatter{};
+  if (share_.count > 1) {
     TreeSum sum{.part_count = share_.count, .y = sums.parts, .rows = sums.rows, .columns = sums.columns};
     for (int slice = 0; slice < share_.count; ++slice)
       sum.parts[index(slice)] = sums.parts + slice * sums.rows * sums.columns;
     device.launch(sum);
   }
-  return share_.ranks() > 1 ? device.ticket() : 0;
+  const std::size_t elements = static_cast<std::size_t>(sums.rows * sums.columns);
+  return begin_scatter(device, std::as_bytes(std::span(sums.parts, elements)),
+                       std::as_writable_bytes(std::span(sums.arrivals, elements)));
 }
 
-Result<void> TensorGroup::finish_sum(Device& device, Device::Ticket own_sum, const SliceSums& sums,
+Result<void> TensorGroup::finish_sum(Device& device, const Scatter& own_sum, const SliceSums& sums,
                                      const SumTarget& target) {
   const int ranks = share_.ranks();
   TreeSum sum{.part_count = ranks == 1 ? share_.count : ranks,
@@ -123,11 +234,7 @@ Result<void> TensorGroup::finish_sum(Device& device, Device::Ticket own_sum, con
                              : own      ? sums.parts + part * own_elements  // the rows that are this rank's
                                         : sums.arrivals + part * own_elements;
   }
-  if (ranks > 1) {
-    const std::size_t elements = static_cast<std::size_t>(sums.rows * sums.columns);
-    HF_TRY_VOID(scatter(device, own_sum, std::as_bytes(std::span(sums.parts, elements)),
-                        std::as_writable_bytes(std::span(sums.arrivals, elements))));
-  }
+  if (ranks > 1) HF_TRY_VOID(finish_scatter(device, own_sum));
   device.launch(sum);
   return {};
 }

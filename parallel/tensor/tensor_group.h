@@ -9,15 +9,32 @@
 // a rank adds its own subtree, sends each peer that peer's rows, and every rank adds the roots of all
 // subtrees for its own rows. So the bits depend on the number of slices alone.
 //
-// A group of one sends nothing and only adds. While rows are in flight the host waits and advances other
-// communication; work launched before continues. Threads: one. Errors: communication; the transport is
-// abandoned.
+// A group of one sends nothing and only adds. Otherwise there are two ways, which give the same bits:
+//
+//   by the host    it waits until the rows that leave are computed, sends them, and waits for those that arrive, while
+//                  it advances other communication; work launched before continues. The device's queue runs empty
+//                  at every exchange
+//   by the device  where the transport is on the device and that orders by events (Transport::send_behind()): exchanges
+//                  and work are queued behind each other, and the host goes on launching. It waits only where it is so
+//                  far ahead that a launch could block (ahead_max), and in finish()
+//
+// By the device, this object is the watch of the device's queue from connect() on (Device::watch_with()): wherever the
+// launching thread waits for the device, it advances the transport, and gives up when an exchange has held up the
+// queue, with everything before it computed, for the waiter's timeout. The end of the transport is the end of every
+// exchange in the queue, so the wait ends, and what the device has computed since is worthless. The error comes from
+// the next call here, at the latest from finish(), which the caller makes before it uses a result; until then results
+// leave only by transports that end together with this one.
+//
+// Threads: one, which launches. Errors: communication; the transport is abandoned.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 
+#include "kernels/tree_sum.h"
 #include "parallel/comm/transport.h"
 #include "parallel/group/mesh.h"
 #include "runtime/core/tensor.h"
@@ -33,16 +50,20 @@ struct SliceSums {
   std::int64_t rows = 0, columns = 0;
 };
 
-class TensorGroup {
+class TensorGroup final : private QueueWatch {
  public:
   explicit TensorGroup(const TensorShare& share) : share_(share) {}
+  ~TensorGroup();
+  TensorGroup(const TensorGroup&) = delete;
+  TensorGroup& operator=(const TensorGroup&) = delete;
   const TensorShare& share() const { return share_; }
   std::int64_t own_rows(std::int64_t rows) const { return rows / share_.ranks(); }
   std::int64_t first_row(std::int64_t rows) const { return own_rows(rows) * share_.rank(); }
 
-  // Sets the transport that moves slices from now on: one of the share's ranks, which outlives this object.
-  // Until then nothing is sent, as when kernels are only planned.
-  void connect(Transport& transport, const Waiter& waiter);
+  // Sets the transport that moves slices from now on, of the share's ranks, and the device whose memory it moves; all
+  // outlive this object, and all later calls are for that device. Until then nothing is sent, as when kernels are
+  // only planned.
+  void connect(Transport& transport, Device& device, const Waiter& waiter);
   // Advances other communication while this group waits; returns whether anything moved.
   using Background = std::function<Result<bool>()>;
   void set_background(Background background) { background_ = std::move(background); }
@@ -55,14 +76,20 @@ class TensorGroup {
   Result<void> all_gather(Device& device, std::span<std::byte> whole);
   // Sends every peer its rows of `whole`, which is all rows of a sum that each rank has one term of. The
   // peers' terms for this rank's rows go to `arrivals` in the order of ranks, for the caller to add. Own rows
-  // are not moved.
-  Result<void> scatter(Device& device, Device::Ticket ready, std::span<const std::byte> whole,
-                       std::span<std::byte> arrivals);
+  // are not moved. Work launched between the two calls, which touches neither, runs while the rows are in transit.
+  struct Scatter {
+    std::span<const std::byte> whole;
+    std::span<std::byte> arrivals;
+    Device::Ticket ready = 0;      // by the host: of the work that writes `whole`
+    Transport::Number number = 0;  // by the device: it is in the queue
+  };
+  Result<Scatter> begin_scatter(Device& device, std::span<const std::byte> whole,
+                                std::span<std::byte> arrivals);
+  Result<void> finish_scatter(Device& device, const Scatter& scatter);
 
-  // Adds this rank's subtree; called after the partial results were launched. Work launched between the two
-  // calls runs while the rows are in transit. A group of one takes no ticket, so that it may be part of what
-  // a device repeats.
-  Device::Ticket launch_own_sum(Device& device, const SliceSums& sums);
+  // Adds this rank's subtree and begins to scatter it; called after the partial results were launched. A group of one
+  // takes no ticket, so that it may be part of what a device repeats.
+  Result<Scatter> begin_sum(Device& device, const SliceSums& sums);
   // Computes y in `dtype` = the sum over all slices (+ bias) (+ residual).
   struct SumTarget {
     void* y = nullptr;               // (own rows, columns)
@@ -70,23 +97,58 @@ class TensorGroup {
     const void* residual = nullptr;  // as y, or null
     DType dtype = DType::fp32;       // of all three
   };
-  Result<void> finish_sum(Device& device, Device::Ticket own_sum, const SliceSums& sums,
+  Result<void> finish_sum(Device& device, const Scatter& own_sum, const SliceSums& sums,
                           const SumTarget& target);
 
+  // Waits until all exchanges are finished. Returns the first error of one of them, also an earlier one.
+  Result<void> finish();
+  // Watches the exchanges in the device's queue without waiting for them, for loops that wait for something else.
+  Result<void> watch();
+
  private:
-  Result<void> wait_for(Device& device, Device::Ticket ticket);
-  Result<void> exchange_parts(Device& device, Device::Ticket ready,
-                              std::span<const Transport::Incoming> incoming,
-                              std::span<const Transport::Outgoing> outgoing);
+  // Exchanges that may be in the device's queue at once, and the ops that may be behind the first of them: a driver
+  // takes some 1,000 launches, and blocks the one after, when nobody watches any more.
+  static constexpr std::size_t open_max = 32;
+  static constexpr Device::Ticket ahead_max = 256;
+  static constexpr Device::Ticket not_followed = ~Device::Ticket{0};
+
+  struct Messages {
+    std::array<Transport::Incoming, TreeSum::parts_max> incoming;
+    std::array<Transport::Outgoing, TreeSum::parts_max> outgoing;
+    std::size_t peers = 0;
+  };
   template <typename Source, typename Target>
-  Result<void> exchange_with_all(Device& device, Device::Ticket ready, const Source& source_of_peer,
-                                 const Target& target_of_peer);
+  Messages messages_with_all(const Source& source_of_peer, const Target& target_of_peer) const;
+  Messages messages_of(const Scatter& scatter) const;
   std::size_t part_of(std::size_t whole_bytes) const;
   Result<bool> advance();
+
+  // By the host.
+  Result<void> wait_for(Device& device, Device::Ticket ticket);
+  Result<void> exchange(Device& device, Device::Ticket ready, const Messages& messages);
+
+  // By the device.
+  bool is_by_device() const { return device_ != nullptr; }
+  template <typename T>
+  Result<T> noted(Result<T> outcome);
+  Result<Transport::Number> enqueue(const Messages& messages);
+  Result<void> follow(Transport::Number number);
+  Result<void> wait_until_finished(Transport::Number end, SpanKind kind);
+  bool is_far_ahead();
+  bool is_held_up() const;
+  void look() override { static_cast<void>(watch()); }
+  Device::Ticket& followed_at(Transport::Number number) { return followed_at_[number % open_max]; }
 
   TensorShare share_;
   Transport* transport_ = nullptr;
   const Waiter* waiter_ = nullptr;
+  Device* device_ = nullptr;                            // null: by the host
+  std::optional<PollBackoff> backoff_;                  // of the exchanges in the queue
+  std::array<Device::Ticket, open_max> followed_at_{};  // of all that is before an exchange's end event
+  Transport::Number end_ = 0;                           // of the exchanges that were put into the queue
+  Transport::Number watched_ = 0;                       // the oldest of them at the last look
+  std::int64_t last_look_ns_ = 0;
+  Result<void> failure_;
   Background background_;
   SpanRecorder* spans_ = nullptr;
 };

@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "kernels/op_scope.h"
 #include "kernels/product_plan.h"
 #include "kernels/registry.h"
+#include "runtime/core/device_event.h"
 #include "runtime/core/injected_fault.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
@@ -37,7 +39,18 @@
 
 namespace holdfast::device {
 
-class Device {
+// Looks after what the queue of a device waits for and cannot end by itself: exchanges with ranks that may be dead.
+class QueueWatch {
+ public:
+  // Called while the launching thread waits for the queue, at least once in a wait that is not over at once. It may
+  // sleep, 1 ms at most, and neither launches nor waits for the device.
+  virtual void look() = 0;
+
+ protected:
+  ~QueueWatch() = default;
+};
+
+class Device : public DeviceQueue {
  public:
   using Ticket = std::uint64_t;  // number of ops launched up to a point of the queue
 
@@ -79,6 +92,18 @@ class Device {
   void synchronize() {
     while (!wait(ticket(), 1'000'000)) {
     }
+  }
+
+  // Returns whether other queues of the device and this one can wait for each other (record() and wait_for()).
+  // Neither is called inside repeat(). What the queue waits for is not an op that ends by itself: whoever calls
+  // wait_for() sets a watch, until the last of these events is reached. It outlives its use.
+  virtual bool orders_by_events() const { return false; }
+  void record(DeviceEvent /*event*/) override { HF_CHECK(false, "a device without events"); }
+  void wait_for(DeviceEvent /*event*/) override { HF_CHECK(false, "a device without events"); }
+  // Sets the watch, or none (null). The launching thread calls it.
+  void watch_with(QueueWatch* watch) {
+    watch_ = watch;
+    launching_thread_ = std::this_thread::get_id();
   }
 
   // Makes the device store the number of ops that have run in a counter from now on, as far as it learns of
@@ -147,6 +172,15 @@ class Device {
   // the queue on (is_wrong_product()). Neither supports the other's faults.
   virtual void launch_fault(DeviceFault /*fault*/) { HF_CHECK(false, "a device without faults"); }
 
+ protected:
+  // Calls the watch, in a wait of the launching thread.
+  void look_after_queue() {
+    if (std::this_thread::get_id() != launching_thread_ || watch_ == nullptr) return;
+    QueueWatch* const watch = std::exchange(watch_, nullptr);
+    watch->look();
+    watch_ = watch;
+  }
+
  private:
   virtual void submit(OpId id, const void* arguments, std::size_t bytes) = 0;
   // Returns false when the device remembers the launches of `key`, and has launched them. Otherwise the
@@ -161,6 +195,8 @@ class Device {
     inspector_ = inspector;
   }
 
+  QueueWatch* watch_ = nullptr;
+  std::thread::id launching_thread_;
   OpInspector* inspector_ = nullptr;
   OpScope scope_;
 };

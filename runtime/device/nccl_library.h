@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/core/device_event.h"
 #include "runtime/core/result.h"
 
 namespace holdfast::device {
@@ -39,7 +40,7 @@ using CudaError = int;
 
 using NcclComm = struct NcclCommHandle*;      // ncclComm_t
 using CudaStream = struct CudaStreamHandle*;  // cudaStream_t
-using CudaEvent = struct CudaEventHandle*;    // cudaEvent_t
+using CudaEvent = DeviceEvent;                // cudaEvent_t
 struct NcclUniqueId {
   std::array<char, 128> bytes = {};
 };
@@ -131,6 +132,9 @@ class NcclLibrary {
   virtual CudaError event_create(CudaEvent& event) = 0;  // without timing
   virtual CudaError event_record(CudaEvent event, CudaStream stream) = 0;
   virtual CudaError event_query(CudaEvent event) = 0;
+  // Makes what is put on the stream from now on wait for the latest event_record(), also of another stream of the
+  // device.
+  virtual CudaError stream_wait(CudaStream stream, CudaEvent event) = 0;
   virtual CudaError event_destroy(CudaEvent event) = 0;
   virtual CudaError last_cuda_error() = 0;  // and forgets it, unless it is sticky
   virtual std::string text(CudaError error) = 0;

@@ -171,15 +171,15 @@ Result<void> feed_forward_backward(const BlockRun& run, const Block& block, cons
   if (pass.of_inputs()) down_and_activation_backward(run, block, a, dout_NC, g.dup);
   if (pass.of_weights())
     block.down.weight_gradients(run.device, a.active, dout_NC, run.rows(), pass.accumulate);
-  Device::Ticket launched = 0;
+  TensorGroup::Scatter begun;
   if (pass.of_inputs()) {
-    launched = block.up.launch_input_gradient(run.device, run.group, run.sums(), g.dup, scratch.dnormed_NC);
+    HF_TRY(begun,
+           block.up.begin_input_gradient(run.device, run.group, run.sums(), g.dup, scratch.dnormed_NC));
   }
   if (pass.of_weights())
     block.up.weight_gradients(run.device, a.normed_mid_NC, g.dup, run.rows(), pass.accumulate);
   if (pass.of_inputs()) {
-    HF_TRY_VOID(
-        block.up.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.dnormed_NC));
+    HF_TRY_VOID(block.up.finish_input_gradient(run.device, run.group, begun, run.sums(), scratch.dnormed_NC));
   }
   block.feed_forward_norm.backward(run.device, run.group.share(), a.mid_NC, a.feed_forward_norm,
                                    {.dy_NC = scratch.dnormed_NC,
@@ -197,16 +197,17 @@ Result<void> attention_backward(const BlockRun& run, const Block& block, const B
   if (pass.of_inputs()) block.output.input_gradient(run.device, dmid_NC, scratch.dinner, run.rows());
   if (pass.of_weights())
     block.output.weight_gradients(run.device, a.attention, dmid_NC, run.rows(), pass.accumulate);
-  Device::Ticket launched = 0;
+  TensorGroup::Scatter begun;
   if (pass.of_inputs()) {
     attend_backward(run, a, g.dqkv);
-    launched = block.qkv.launch_input_gradient(run.device, run.group, run.sums(), g.dqkv, scratch.dnormed_NC);
+    HF_TRY(begun,
+           block.qkv.begin_input_gradient(run.device, run.group, run.sums(), g.dqkv, scratch.dnormed_NC));
   }
   if (pass.of_weights())
     block.qkv.weight_gradients(run.device, a.normed_NC, g.dqkv, run.rows(), pass.accumulate);
   if (pass.of_inputs()) {
     HF_TRY_VOID(
-        block.qkv.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.dnormed_NC));
+        block.qkv.finish_input_gradient(run.device, run.group, begun, run.sums(), scratch.dnormed_NC));
   }
   block.attention_norm.backward(run.device, run.group.share(), a.x_NC, a.attention_norm,
                                 {.dy_NC = scratch.dnormed_NC,

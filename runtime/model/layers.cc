@@ -88,12 +88,13 @@ void ColumnLinear::forward(Device& device, const void* x_NI, void* y, std::int64
   }
 }
 
-Device::Ticket ColumnLinear::launch_input_gradient(Device& device, TensorGroup& group, const SliceSums& sums,
-                                                   const void* dy, void* dx_NI) const {
+Result<TensorGroup::Scatter> ColumnLinear::begin_input_gradient(Device& device, TensorGroup& group,
+                                                                const SliceSums& sums, const void* dy,
+                                                                void* dx_NI) const {
   const Linear& first = slices.front();
   if (group.share().slices == 1) {
     first.input_gradient(device, dy, dx_NI, sums.rows, first.dtype);
-    return 0;  // nobody waits for it
+    return TensorGroup::Scatter{};
   }
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const Linear& slice = slices[i];
@@ -101,13 +102,14 @@ Device::Ticket ColumnLinear::launch_input_gradient(Device& device, TensorGroup& 
                          part_of(sums.parts, i, sums.rows * slice.inputs, DType::fp32), sums.rows,
                          DType::fp32);
   }
-  return group.launch_own_sum(device, sums);
+  return group.begin_sum(device, sums);
 }
 
-Result<void> ColumnLinear::finish_input_gradient(Device& device, TensorGroup& group, Device::Ticket launched,
-                                                 const SliceSums& sums, void* dx_NI) const {
+Result<void> ColumnLinear::finish_input_gradient(Device& device, TensorGroup& group,
+                                                 const TensorGroup::Scatter& begun, const SliceSums& sums,
+                                                 void* dx_NI) const {
   if (group.share().slices == 1) return {};
-  return group.finish_sum(device, launched, sums, {.y = dx_NI, .dtype = slices.front().dtype});
+  return group.finish_sum(device, begun, sums, {.y = dx_NI, .dtype = slices.front().dtype});
 }
 
 void ColumnLinear::weight_gradients(Device& device, const void* x_NI, const void* dy, std::int64_t rows,
@@ -132,7 +134,8 @@ Result<void> RowLinear::forward(Device& device, TensorGroup& group, const SliceS
     slice.forward(device, part_of(x, i, sums.rows * slice.inputs, slice.dtype),
                   part_of(sums.parts, i, sums.rows * slice.outputs, DType::fp32), sums.rows, DType::fp32);
   }
-  return group.finish_sum(device, group.launch_own_sum(device, sums), sums,
+  HF_TRY(const TensorGroup::Scatter own_sum, group.begin_sum(device, sums));
+  return group.finish_sum(device, own_sum, sums,
                           {.y = y_NO, .bias = bias, .residual = residual_NO, .dtype = slices.front().dtype});
 }
 

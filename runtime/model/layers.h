@@ -58,9 +58,9 @@ struct ColumnLinear {
   void forward(Device& device, const void* x_NI, void* y, std::int64_t rows) const;
   // Computes the gradient of x in two calls, so that what is launched between them runs while rows are in
   // transit: dx (own rows, inputs).
-  Device::Ticket launch_input_gradient(Device& device, TensorGroup& group, const SliceSums& sums,
-                                       const void* dy, void* dx_NI) const;
-  Result<void> finish_input_gradient(Device& device, TensorGroup& group, Device::Ticket launched,
+  Result<TensorGroup::Scatter> begin_input_gradient(Device& device, TensorGroup& group, const SliceSums& sums,
+                                                    const void* dy, void* dx_NI) const;
+  Result<void> finish_input_gradient(Device& device, TensorGroup& group, const TensorGroup::Scatter& begun,
                                      const SliceSums& sums, void* dx_NI) const;
   void weight_gradients(Device& device, const void* x_NI, const void* dy, std::int64_t rows,
                         bool accumulate) const;

@@ -222,7 +222,9 @@ Result<void> Model::embed(Device& device, const TokenBatch& batch, int microbatc
   }
   if (alone) return {};
   auto* const arrivals = reinterpret_cast<std::byte*>(activations_.scratch.sums.arrivals);
-  HF_TRY_VOID(group().scatter(device, device.ticket(), {all, all_bytes}, {arrivals, all_bytes}));
+  HF_TRY(const TensorGroup::Scatter scatter,
+         group().begin_scatter(device, {all, all_bytes}, {arrivals, all_bytes}));
+  HF_TRY_VOID(group().finish_scatter(device, scatter));
   const std::size_t own_bytes = static_cast<std::size_t>(own_rows) * row_bytes;
   const void* sum = all + static_cast<std::size_t>(group().share().rank()) * own_bytes;
   for (int peer = 0; peer < group().share().ranks(); ++peer) {
@@ -365,8 +367,8 @@ Result<void> Model::run_head(Device& device, const TokenBatch& batch, int microb
   device.launch(LossSum{.values = activations_.head.losses, .count = rows, .sum = loss_sum});
   if (!backward || spec_.tensor_lanes == 1) return {};
   const SliceSums sums = run_of(device, batch).sums();
-  return group().finish_sum(device, group().launch_own_sum(device, sums), sums,
-                            {.y = activations_.head.dfinal_NC, .dtype = spec_.dtype});
+  HF_TRY(const TensorGroup::Scatter own_sum, group().begin_sum(device, sums));
+  return group().finish_sum(device, own_sum, sums, {.y = activations_.head.dfinal_NC, .dtype = spec_.dtype});
 }
 
 Result<void> Model::forward_loss(Device& device, const TokenBatch& batch, int microbatch,

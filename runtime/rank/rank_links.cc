@@ -127,8 +127,8 @@ void RankLinks::bind(const MemoryArena& arena) {
   pipeline_.bind(arena);
 }
 
-void RankLinks::connect_tensor_group(const Waiter& waiter) {
-  if (tensor_group_.share().ranks() > 1) tensor_group_.connect(tensor_.transport(), waiter);
+void RankLinks::connect_tensor_group(Device& device, const Waiter& waiter) {
+  if (tensor_group_.share().ranks() > 1) tensor_group_.connect(tensor_.transport(), device, waiter);
 }
 
 void RankLinks::stop_nccl(const std::string& reason) {

@@ -84,7 +84,7 @@ class RankLinks {
   // Reserves buffers if the host does not see the device's memory.
   void reserve(const LinkBytes& largest, Device& device, MemoryPlan& plan);
   void bind(const MemoryArena& arena);
-  void connect_tensor_group(const Waiter& waiter);
+  void connect_tensor_group(Device& device, const Waiter& waiter);
   // Stops the operations that NCCL has under way on the device, which never end by themselves if a peer has
   // died. After that the links move nothing. Memory that other ranks of the host may use stays until abort_nccl().
   void stop_nccl(const std::string& reason);

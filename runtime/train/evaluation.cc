@@ -96,6 +96,7 @@ class HeldOutSet::Forwards final : public StageWork {
     const Result<void> run = executor.run();
     worker_->rank().links.tensor_group().set_background({});
     HF_TRY_VOID(run);
+    HF_TRY_VOID(worker_->rank().links.tensor_group().finish());
     wait_for_device(worker_->rank().device, worker_->rank().communicator);
     if (!worker_->workload().parts.back().has_head || !worker_->rank().counts_replicated()) return {};
     for (const double loss : worker_->stage().loss_sums().first(count)) sum.add(loss);

@@ -103,13 +103,21 @@ Result<void> LaneRunner::audit(int lane, DataLoader& loader, Result<void>& failu
   LaneOutcome outcome{.data = {}, .failure = std::move(failure)};
   run_ = {.outcome = &outcome, .audit_loader = &loader, .audit_lane = lane};
   let_advance(audit_executor_);
-  const Result<void> done = audit_executor_.run();
+  Result<void> done = audit_executor_.run();
+  if (done.ok()) done = tensor_group().finish();
   run_.audit_loader = nullptr;
   failure = std::move(outcome.failure);
   return done;
 }
 
+// What fails after an exchange of slices in the device's queue fails because of that.
 Result<void> LaneRunner::run(LaneOutcome& outcome, int audited_lane) {
+  const Result<void> done = run_waves(outcome, audited_lane);
+  const Result<void> exchanges = done.ok() ? Result<void>() : tensor_group().watch();
+  return exchanges.ok() ? done : exchanges;
+}
+
+Result<void> LaneRunner::run_waves(LaneOutcome& outcome, int audited_lane) {
   run_ = {.outcome = &outcome, .audited_lane = audited_lane};
   waiting_buckets_.clear();
   let_advance(executor_);
@@ -123,6 +131,7 @@ Result<void> LaneRunner::run(LaneOutcome& outcome, int audited_lane) {
   while (run_.wave + 1 < workload().lanes.waves()) HF_TRY_VOID(next_wave());
   pass_reduce_point();
   HF_TRY_VOID(parts_.update.reduction.finish_wave());
+  HF_TRY_VOID(tensor_group().finish());
   return join_tied_gradients();
 }
 
@@ -384,6 +393,7 @@ std::span<std::byte> LaneRunner::input_gradient(StagePosition position) {
 }
 
 Result<bool> LaneRunner::advance() {
+  HF_TRY_VOID(tensor_group().watch());
   HF_TRY(const bool gathering, parts_.update.gather.advance());
   HF_TRY(const bool reducing, parts_.update.reduction.advance());
   return gathering || reducing;

@@ -68,6 +68,7 @@ class LaneRunner final : private StageWork {
   std::span<std::byte> input_gradient(StagePosition position) override;
   Result<bool> advance() override;
 
+  Result<void> run_waves(LaneOutcome& outcome, int audited_lane);
   void load(StagePosition position);
   bool audits() const { return run_.audit_loader != nullptr; }
   void let_advance(StageExecutor& executor);

@@ -52,7 +52,7 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
   HF_TRY_VOID(worker->agree_it_fits());
   HF_TRY_VOID(worker->allocate());
   HF_TRY_VOID(worker->prepare_kernels());
-  worker->links_.connect_tensor_group(worker->waiter_);
+  worker->links_.connect_tensor_group(worker->rank_.device, worker->waiter_);
   if (inputs.rank.faults.armed()) worker->connect_faults();
   return worker;
 }
@@ -68,7 +68,7 @@ Result<std::unique_ptr<Worker>> Worker::plan(const WorkerInputs& inputs, bool wi
   if (with_nccl) worker->links_.plan_with_nccl();
   worker->reserve();
   HF_TRY_VOID(worker->allocate());
-  worker->links_.connect_tensor_group(worker->waiter_);
+  worker->links_.connect_tensor_group(worker->rank_.device, worker->waiter_);
   return worker;
 }
 

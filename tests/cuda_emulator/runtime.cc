@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/cuda_emulator/event.h"
+
 using namespace holdfast;
 
 namespace {
@@ -140,21 +142,6 @@ struct EmulatedStream {
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;  // the first one runs
   std::thread thread;
-};
-
-struct EmulatedEvent {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::uint64_t recorded = 0, reached = 0;
-  std::chrono::steady_clock::time_point when{};
-  bool done() {
-    const std::lock_guard lock(mutex);
-    return reached == recorded;
-  }
-  void wait_for(std::uint64_t count) {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return reached >= count; });
-  }
 };
 
 namespace holdfast::cuda_emulator {
@@ -373,11 +360,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return stream->idle() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  std::uint64_t count;
-  {
-    const std::lock_guard lock(event->mutex);
-    count = event->recorded;
-  }
+  const std::uint64_t count = event->last_recorded();
   stream->push([event, count] { event->wait_for(count); });
   return cudaSuccess;
 }
@@ -394,17 +377,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   need_context();
-  std::uint64_t count;
-  {
-    const std::lock_guard lock(event->mutex);
-    count = ++event->recorded;
-  }
-  stream->push([event, count] {
-    const std::lock_guard lock(event->mutex);
-    event->reached = count;
-    event->when = std::chrono::steady_clock::now();
-    event->changed.notify_all();
-  });
+  const std::uint64_t count = event->record();
+  stream->push([event, count] { event->reach(count); });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {

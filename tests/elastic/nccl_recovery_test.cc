@@ -39,7 +39,7 @@ class Doubles {
       ++sessions_;
       return std::unique_ptr<NcclLibrary>(std::move(made));
     };
-    trouble.before_death = [this](int rank) { newest_of(rank).die(); };
+    trouble.before_death = [this](int rank) { newest_of(rank).vanish(); };
     return trouble;
   }
   NcclDouble& newest_of(int rank) {
@@ -85,6 +85,28 @@ TEST_F(NcclRecovery, ADeathIsHealedWithNewCommunicators) {
     EXPECT_EQ(digest(run), digest("whole"));
     EXPECT_THAT(doubles.world.names(), UnorderedElementsAre("holdfast-e0-data", "holdfast-e1-data"));
     EXPECT_EQ(events(run, "recovery").size(), 1U);
+    EXPECT_THAT(doubles.world.violations(), IsEmpty());
+    EXPECT_EQ(doubles.world.handles_left(), 0);
+  }
+}
+
+// The others of its tensor group have put exchanges with it into their device's queue, which waits for them.
+TEST_F(NcclRecovery, ADeathBetweenExchangesOfSlicesIsHealed) {
+  std::vector<std::string> slices = small_;
+  slices.insert(slices.end(),
+                {"checkpoint.ram_every_steps=1", "parallel.tensor_lanes=2", "parallel.lanes=2"});
+  ASSERT_EQ(survive({.run = "whole", .ranks = 1, .overrides = slices}), 0);
+  slices.push_back("parallel.tensor=2");
+  for (const char* point : {"step.before_backward", "step.before_reduce", "step.before_vote"}) {
+    SCOPED_TRACE(point);
+    Doubles doubles;
+    const std::string run = fmt::format("slices-{}", point);
+    EXPECT_EQ(
+        survive({.run = run, .ranks = 4, .overrides = slices, .faults = fmt::format("{}@3:1=kill", point)},
+                doubles.trouble()),
+        1);
+    EXPECT_EQ(digest(run), digest("whole"));
+    EXPECT_TRUE(doubles.world.names().contains("holdfast-e1-tensor"));
     EXPECT_THAT(doubles.world.violations(), IsEmpty());
     EXPECT_EQ(doubles.world.handles_left(), 0);
   }
@@ -233,25 +255,37 @@ TEST_F(NcclRecovery, AThreadBlockLimitOfTheUserIsASentence) {
 // NCCL fails, or stalls, and nobody dies: a cable that was out for a moment.
 TEST_F(NcclRecovery, AFailureOfNcclAloneIsHealedInTheSameStep) {
   std::vector<std::string> seldom = small_;
-  seldom.insert(seldom.end(), {"checkpoint.ram_every_steps=5", "parallel.timeout=10s"});
+  seldom.insert(seldom.end(),
+                {"checkpoint.ram_every_steps=5", "parallel.timeout=10s", "parallel.tensor_lanes=2"});
   ASSERT_EQ(survive({.run = "whole", .ranks = 1, .overrides = seldom}), 0);
-  const std::pair<const char*, std::function<void(NcclDouble&)>> failures[] = {
-      {"fails", [](NcclDouble& library) { library.fail_next("ncclSend", 2); }},
-      {"hangs", [](NcclDouble& library) { library.die(); }},
+  struct Case {
+    const char* run;
+    int ranks;
+    const char* layout;
+    std::function<void(NcclDouble&)> failure;
   };
-  for (const auto& [run, failure] : failures) {
+  const auto fails = [](NcclDouble& library) { library.fail_next("ncclSend", 2); };
+  const auto hangs = [](NcclDouble& library) { library.die(); };
+  const Case cases[] = {{"fails", 3, "parallel.tensor=1", fails},
+                        {"hangs", 3, "parallel.tensor=1", hangs},
+                        {"fails-between-slices", 2, "parallel.tensor=2", fails},
+                        {"hangs-between-slices", 2, "parallel.tensor=2", hangs}};
+  for (const Case& each : cases) {
+    const char* const run = each.run;
     SCOPED_TRACE(run);
     Doubles doubles;
     Trouble trouble = doubles.trouble();
     trouble.before_step = [&](int rank, int steps_begun) {
-      if (rank == 1 && steps_begun == 4) failure(doubles.newest_of(rank));
+      if (rank == 1 && steps_begun == 4) each.failure(doubles.newest_of(rank));
     };
-    EXPECT_EQ(survive({.run = run, .ranks = 3, .overrides = seldom}, trouble), 0);
-    EXPECT_EQ(doubles.sessions(), 3U + 3U);
+    std::vector<std::string> overrides = seldom;
+    overrides.push_back(each.layout);
+    EXPECT_EQ(survive({.run = run, .ranks = each.ranks, .overrides = overrides}, trouble), 0);
+    EXPECT_EQ(doubles.sessions(), 2 * static_cast<unsigned>(each.ranks));
     EXPECT_EQ(digest(run), digest("whole"));
     const std::vector<Json> healed = events(run, "recovery");
     ASSERT_EQ(healed.size(), 1U);
-    EXPECT_EQ(healed[0]["ranks_after"], 3);
+    EXPECT_EQ(healed[0]["ranks_after"], each.ranks);
     EXPECT_EQ(healed[0]["lost_steps"], 0);
     EXPECT_EQ(healed[0]["resumed_from_step"], 3);
     EXPECT_THAT(doubles.world.violations(), IsEmpty());

@@ -3,11 +3,14 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "parallel/comm/collectives.h"
 #include "parallel/local/local_communicator.h"
 #include "parallel/nccl/nccl_session.h"
+#include "parallel/tensor/tensor_group.h"
 #include "runtime/device/host_access.h"
 #include "tests/nccl_gpu/nccl_setup.h"
 #include "tests/parallel/communicator_contract.h"
@@ -37,6 +40,7 @@ class GpuMemory {
     access_.bind(*arena_);
   }
   std::span<std::byte> bytes() const { return arena_->bytes(slot_); }
+  Device& device() { return *device_; }
 
   void write(const std::vector<std::byte>& content) {
     for (std::size_t at = 0; at < content.size();) {
@@ -190,6 +194,49 @@ TEST_P(NcclPair, AllBytesArriveOverTwoCommunicatorsAtOnce) {
     for (int round = 0; round < 3; ++round) {
       HF_TRY_VOID(exchange_round(rank, {data.get(), tensor.get()}, round));
     }
+    HF_TRY_VOID(barrier(*rank.control, patient()));
+    return session.abort_all("the test is over");
+  });
+}
+
+// Sums of slices and gathers of their rows, each of which needs the one before, more of them than may be in the
+// device's queue at once; the sum of what both ranks had doubles with every round.
+TEST_P(NcclPair, ADeviceOrdersTheExchangesOfATensorGroup) {
+  run([](Rank& rank) -> Result<void> {
+    constexpr std::int64_t rows = 16, columns = 64;
+    constexpr int rounds = 60;
+    constexpr std::size_t elements = rows * columns, bytes = elements * sizeof(float);
+    NcclSession session = session_of(rank, 1);
+    HF_TRY(const std::unique_ptr<Transport> transport, session.connect(*rank.control, "tensor"));
+    const Waiter waiter = patient();
+    const int number = rank.control->rank();
+    TensorGroup group(TensorShare{.slices = ranks, .first = number, .count = 1});
+    group.connect(*transport, rank.memory->device(), waiter);
+    std::vector<float> mine(elements);
+    for (std::size_t i = 0; i < elements; ++i)
+      mine[i] = static_cast<float>(i % 97) + 0.5F * static_cast<float>(number);
+    const std::span<const std::byte> content = std::as_bytes(std::span(mine));
+    rank.memory->write({content.begin(), content.end()});
+    const auto place = [&](std::size_t index) {
+      return reinterpret_cast<float*>(rank.memory->bytes().data() + index * bytes);
+    };
+    for (int round = 0; round < rounds; ++round) {
+      const std::size_t source = static_cast<std::size_t>(round % 2), target = 1 - source;
+      const SliceSums sums{.parts = place(source), .arrivals = place(2), .rows = rows, .columns = columns};
+      HF_TRY(const TensorGroup::Scatter own_sum, group.begin_sum(rank.memory->device(), sums));
+      HF_TRY_VOID(group.finish_sum(rank.memory->device(), own_sum, sums,
+                                   {.y = place(target) + group.first_row(rows) * columns}));
+      HF_TRY_VOID(
+          group.all_gather(rank.memory->device(), rank.memory->bytes().subspan(target * bytes, bytes)));
+    }
+    HF_TRY_VOID(group.finish());
+    std::vector<float> sum(elements);
+    const std::vector<std::byte> read = rank.memory->read(rounds % 2 * bytes, bytes);
+    std::memcpy(sum.data(), read.data(), bytes);
+    std::vector<float> expected(elements);
+    for (std::size_t i = 0; i < elements; ++i)
+      expected[i] = std::ldexp(2 * static_cast<float>(i % 97) + 0.5F, rounds - 1);
+    EXPECT_EQ(sum, expected);
     HF_TRY_VOID(barrier(*rank.control, patient()));
     return session.abort_all("the test is over");
   });

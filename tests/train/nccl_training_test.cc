@@ -297,6 +297,48 @@ TEST_F(NcclTraining, NoPinnedBuffersAreReserved) {
   EXPECT_THAT(world.violations(), IsEmpty());
 }
 
+// Returns how often the host of rank 0 waited for the other slices of a layer, in one step of two layers and one
+// microbatch. With more of them it would be ahead of an emulated device by more than TensorGroup allows.
+std::int64_t waits_for_slices(const std::string& exchange) {
+  Config config = two_layers(1);
+  config.training.sequence_length = 8;
+  config.training.microbatch_size = 1;
+  config.parallel.tensor = 2;
+  config.parallel.exchange = exchange;
+  std::int64_t waits = 0;
+  test::NcclWorld world;
+  test::WorkerRig rig(config, 2);
+  const test::WorkerRig::Nccl nccl = [&] { return std::make_unique<NcclDouble>(world, modern); };
+  rig.run_on(
+      [] {
+        const Result<const CudaModule*> module = find_cuda_module(posix_env());
+        HF_CHECK(module.ok());
+        return (*module)->make_device({.ordinal = 0}).value();
+      },
+      [&](Worker& worker) -> Result<void> {
+        SpanRecorder& recorder = worker.rank().spans;
+        std::vector<Span> spans(4096);
+        recorder.record_into(spans);
+        Result<void> step = outcome_of(run_step(worker, {}));
+        worker.rank().device.synchronize();  // it writes stamps into the spans
+        EXPECT_EQ(recorder.lost(), 0U);
+        for (std::uint64_t i = 0; worker.rank().communicator.rank() == 0 && i < recorder.kept(); ++i)
+          waits += recorder.at(i).kind == SpanKind::wait_slices ? 1 : 0;
+        recorder.record_into({});
+        return step;
+      },
+      exchange == "host" ? test::WorkerRig::Nccl{} : nccl);
+  EXPECT_THAT(world.violations(), IsEmpty());
+  return waits;
+}
+
+// The device orders work and exchanges by events. By the host its queue runs empty at 8 exchanges of each layer, and at
+// those of embedding and head.
+TEST_F(NcclTraining, NoHostWaitsForTheSlicesOfALayer) {
+  EXPECT_EQ(waits_for_slices("nccl"), 0);
+  EXPECT_GE(waits_for_slices("host"), 2 * 8);
+}
+
 // Kernels of all communicators start late on one rank, and NCCL makes their launches later.
 TEST_F(NcclTraining, SlowIsNoErrorOnAnyAxis) {
   expect_done({.run = "one", .ranks = 1, .overrides = small});

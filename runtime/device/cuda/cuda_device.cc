@@ -70,6 +70,9 @@ class CudaDevice final : public Device {
   bool reached(Ticket ticket) const override;
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
   void stamp(Stamp& target) override;
+  bool orders_by_events() const override { return true; }
+  void record(DeviceEvent event) override;
+  void wait_for(DeviceEvent event) override;
 
   Result<OwnedMemory> allocate(MemoryKind kind, std::uint64_t bytes) override;
   bool host_sees_memory() const override { return false; }
@@ -243,6 +246,7 @@ bool CudaDevice::wait(Ticket ticket, std::int64_t timeout_us) {
       if (stamps_ != nullptr) stamps_->tell();
       return true;
     }
+    look_after_queue();
     if (std::chrono::steady_clock::now() >= end) return false;
     if (looks < 1000) {
       std::this_thread::yield();
@@ -257,6 +261,18 @@ void CudaDevice::stamp(Stamp& target) {
   HF_CHECK(graphs_ == nullptr || !graphs_->capturing(), "a stamp inside of what is repeated");
   if (stamps_ == nullptr) stamps_ = std::make_unique<StampClock>(context_);
   stamps_->stamp(context_, target);
+  ++submitted_;
+}
+
+void CudaDevice::record(DeviceEvent event) {
+  HF_CHECK(graphs_ == nullptr || !graphs_->capturing(), "an event inside of what is repeated");
+  context_.note(cudaEventRecord(reinterpret_cast<cudaEvent_t>(event), stream_), "cudaEventRecord");
+}
+
+// Counts as an op, so that a ticket that is taken later is reached after it.
+void CudaDevice::wait_for(DeviceEvent event) {
+  HF_CHECK(graphs_ == nullptr || !graphs_->capturing(), "a wait inside of what is repeated");
+  context_.note(cudaStreamWaitEvent(stream_, reinterpret_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent");
   ++submitted_;
 }
 

@@ -194,6 +194,9 @@ class LoadedNccl final : public NcclLibrary {
   CudaError event_query(CudaEvent event) override {
     return cudaEventQuery(raw(event));
   }
+  CudaError stream_wait(CudaStream stream, CudaEvent event) override {
+    return cudaStreamWaitEvent(raw(stream), raw(event), 0);
+  }
   CudaError event_destroy(CudaEvent event) override {
     return cudaEventDestroy(raw(event));
   }

@@ -12,6 +12,13 @@ namespace {
 
 constexpr CudaError not_ready = 600;
 
+CudaEvent handle_of(EmulatedEvent& event) {
+  return reinterpret_cast<CudaEvent>(&event);
+}
+EmulatedEvent& event_of(CudaEvent event) {
+  return *reinterpret_cast<EmulatedEvent*>(event);
+}
+
 // While it lives, this thread may touch memory that protection keys close to it.
 class OpenMemory {
  public:
@@ -100,7 +107,8 @@ NcclWorld::Group* NcclWorld::first_of(const Comm& comm) {
   for (Stream& stream : streams_) {
     if (stream.groups.empty()) continue;
     Group& first = stream.groups.front();
-    const bool runs = first.launched && std::chrono::steady_clock::now() >= first.starts;
+    const bool runs = first.launched && std::chrono::steady_clock::now() >= first.starts &&
+                      std::ranges::all_of(first.after, &Point::is_reached);
     if (first.comm == &comm && runs) return &first;
   }
   return nullptr;
@@ -133,10 +141,21 @@ bool NcclWorld::move_messages(Stream& stream) {
   return moved;
 }
 
+void NcclWorld::reach_marks(Stream& stream) {
+  const bool vanished = stream.owner == nullptr || stream.owner->vanished_;
+  if (!vanished && stream.owner->hold_) return;
+  while (!stream.marks.empty() && (vanished || stream.marks.front().after <= stream.completed)) {
+    const Point& point = stream.marks.front().point;
+    point.event->reach(point.count);
+    stream.marks.pop_front();
+  }
+}
+
 void NcclWorld::progress() {
+  // The kernel of a communicator that has ended has no messages any more; it still begins in its turn.
   const auto done = [](const Group& group) {
-    return group.launched && std::all_of(group.messages.begin(), group.messages.end(),
-                                         [](const Message& message) { return message.moved; });
+    return group.launched && std::ranges::all_of(group.messages, &Message::moved) &&
+           std::ranges::all_of(group.after, &Point::is_reached);
   };
   for (bool moved = true; moved;) {
     moved = false;
@@ -147,6 +166,7 @@ void NcclWorld::progress() {
         ++stream.completed;
         moved = true;
       }
+      reach_marks(stream);
     }
   }
 }
@@ -155,7 +175,10 @@ NcclDouble::~NcclDouble() {
   const std::lock_guard guard(world_->mutex_);
   world_->handles_left_ += handles_;
   for (NcclWorld::Stream& stream : world_->streams_) {
-    if (stream.owner == this) stream.groups.clear();
+    if (stream.owner != this) continue;
+    stream.groups.clear();
+    stream.owner = nullptr;
+    world_->reach_marks(stream);
   }
   for (NcclWorld::Comm& comm : world_->comms_) {
     if (comm.owner == this) comm.owner = nullptr;
@@ -166,6 +189,11 @@ NcclDouble::~NcclDouble() {
 void NcclDouble::die() {
   const std::lock_guard guard(world_->mutex_);
   dead_ = true;
+}
+void NcclDouble::vanish() {
+  const std::lock_guard guard(world_->mutex_);
+  dead_ = vanished_ = true;
+  world_->progress();
 }
 void NcclDouble::fail_next(const std::string& call, int code) {
   const std::lock_guard guard(world_->mutex_);
@@ -300,11 +328,18 @@ NcclResult NcclDouble::comm_state(NcclComm handle, NcclResult& state) {
 
 void NcclDouble::end_kernels(const NcclWorld::Comm& comm) {
   for (NcclWorld::Stream& stream : world_->streams_) {
-    const auto end = std::remove_if(stream.groups.begin(), stream.groups.end(),
-                                    [&](const NcclWorld::Group& group) { return group.comm == &comm; });
-    stream.groups.erase(end, stream.groups.end());
-    if (stream.owner == this && stream.groups.empty()) stream.completed = stream.enqueued;
+    if (stream.owner != this) continue;
+    for (NcclWorld::Group& group : stream.groups) {
+      if (group.comm != &comm) continue;
+      group.messages.clear();
+      group.launched = true;
+    }
+    while (dead_ && !stream.groups.empty() && stream.groups.front().messages.empty()) {
+      stream.groups.pop_front();
+      ++stream.completed;
+    }
   }
+  world_->progress();
 }
 
 bool NcclDouble::uses_memory_of(const NcclWorld::Comm& comm, int peer) {
@@ -401,6 +436,7 @@ NcclResult NcclDouble::group_end() {
   if (comm.aborted) world_->violated("ncclGroupEnd after ncclCommAbort");
   group_stream_->groups.push_back({.comm = &comm,
                                    .messages = messages,
+                                   .after = std::exchange(group_stream_->awaited, {}),
                                    .launched = launch_polls_ == 0,
                                    .starts = std::chrono::steady_clock::now() + delay_});
   ++group_stream_->enqueued;
@@ -519,7 +555,7 @@ CudaError NcclDouble::event_create(CudaEvent& event) {
   Lock lock(world_->mutex_);
   if (const CudaError error = cuda("cudaEventCreate", lock); error != 0) return error;
   ++handles_;
-  event = reinterpret_cast<CudaEvent>(&world_->events_.emplace_back());
+  event = handle_of(world_->events_.emplace_back());
   return 0;
 }
 CudaError NcclDouble::event_record(CudaEvent event, CudaStream handle) {
@@ -529,15 +565,27 @@ CudaError NcclDouble::event_record(CudaEvent event, CudaStream handle) {
   if (!stream->groups.empty() && !stream->groups.back().launched) {
     world_->violated("cudaEventRecord while NCCL is launching");
   }
-  *reinterpret_cast<NcclWorld::Event*>(event) = {.stream = stream, .reached_at = stream->enqueued};
+  EmulatedEvent& recorded = event_of(event);
+  stream->marks.push_back({.after = stream->enqueued, .point = {&recorded, recorded.record()}});
+  world_->reach_marks(*stream);
   return 0;
 }
 CudaError NcclDouble::event_query(CudaEvent handle) {
   Lock lock(world_->mutex_);
   if (const CudaError error = cuda("cudaEventQuery", lock); error != 0) return error;
   world_->progress();
-  const auto* const event = reinterpret_cast<const NcclWorld::Event*>(handle);
-  return hold_ || event->stream->completed < event->reached_at ? not_ready : 0;
+  return hold_ || !event_of(handle).done() ? not_ready : 0;
+}
+CudaError NcclDouble::stream_wait(CudaStream handle, CudaEvent event) {
+  Lock lock(world_->mutex_);
+  if (const CudaError error = cuda("cudaStreamWaitEvent", lock); error != 0) return error;
+  auto* const stream = reinterpret_cast<NcclWorld::Stream*>(handle);
+  if (!stream->groups.empty() && !stream->groups.back().launched) {
+    world_->violated("cudaStreamWaitEvent while NCCL is launching");
+  }
+  EmulatedEvent& awaited = event_of(event);
+  stream->awaited.push_back({&awaited, awaited.last_recorded()});
+  return 0;
 }
 CudaError NcclDouble::event_destroy(CudaEvent) {
   Lock lock(world_->mutex_);

@@ -2,7 +2,8 @@
 // and calls hang, fail, are slow and end late as a test asks.
 //
 // Messages may lie in an emulated device's memory (tests/cuda_emulator), which is closed to the host; the
-// double opens it for itself while it moves them.
+// double opens it for itself while it moves them. Its events are the emulator's, so that its streams and an emulated
+// device wait for each other as those of one GPU do; but its streams go on only while somebody asks about one.
 //
 // It is as strict as NCCL may be: what lies on a stream runs in order, a message moves only while the groups
 // of both ends are first on their streams, and a group ends when all its messages have moved. So an order of
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "runtime/device/nccl_library.h"
+#include "tests/cuda_emulator/event.h"
 
 namespace holdfast::test {
 
@@ -51,9 +53,15 @@ class NcclWorld {
     bool moved = false;
   };
   struct Comm;
+  struct Point {  // that an event reaches
+    EmulatedEvent* event = nullptr;
+    std::uint64_t count = 0;
+    bool is_reached() const { return event->has_reached(count); }
+  };
   struct Group {  // on a stream
     Comm* comm = nullptr;
     std::vector<Message> messages;
+    std::vector<Point> after;  // what it waits for
     bool launched = false;
     std::chrono::steady_clock::time_point starts;
   };
@@ -61,10 +69,12 @@ class NcclWorld {
     NcclDouble* owner = nullptr;
     std::deque<Group> groups;
     std::uint64_t enqueued = 0, completed = 0;
-  };
-  struct Event {
-    Stream* stream = nullptr;
-    std::uint64_t reached_at = 0;  // so many groups of the stream
+    std::vector<Point> awaited;  // by the next group
+    struct Mark {
+      std::uint64_t after = 0;  // so many groups of the stream
+      Point point;
+    };
+    std::deque<Mark> marks;  // of recorded events, in order
   };
   struct Clique {
     int size = 0;
@@ -85,6 +95,7 @@ class NcclWorld {
 
   void progress();
   bool move_messages(Stream& stream);
+  void reach_marks(Stream& stream);
   Group* first_of(const Comm& comm);
   void violated(const std::string& text) { violations_.push_back(text); }
 
@@ -93,7 +104,7 @@ class NcclWorld {
   std::map<std::array<char, 128>, Clique> cliques_;
   std::deque<Comm> comms_;
   std::deque<Stream> streams_;
-  std::deque<Event> events_;
+  std::deque<EmulatedEvent> events_;
   std::vector<std::string> violations_, ends_;
   std::set<std::string> names_;
   std::map<std::string, int> max_ctas_;
@@ -109,7 +120,8 @@ class NcclDouble final : public NcclLibrary {
   ~NcclDouble() override;
 
   // What goes wrong. From any thread, at any time.
-  void die();                                          // its kernels stop where they are, and nobody is told
+  void die();     // its kernels stop where they are, and nobody is told
+  void vanish();  // dies with its process, so nobody looks at what an emulated device computes on, either
   void fail_next(const std::string& call, int code);   // "ncclSend", "cudaEventQuery", ...: once
   void set_state(NcclResult state, std::string text);  // what NCCL's network code finds out later
   void set_cuda_error(CudaError error);                // of every CUDA call from now on
@@ -148,6 +160,7 @@ class NcclDouble final : public NcclLibrary {
   CudaError event_create(CudaEvent& event) override;
   CudaError event_record(CudaEvent event, CudaStream stream) override;
   CudaError event_query(CudaEvent event) override;
+  CudaError stream_wait(CudaStream stream, CudaEvent event) override;
   CudaError event_destroy(CudaEvent event) override;
   CudaError last_cuda_error() override;
   std::string text(CudaError error) override;
@@ -169,7 +182,7 @@ class NcclDouble final : public NcclLibrary {
 
   NcclWorld* world_;
   int version_;
-  bool dead_ = false, never_start_ = false, hold_ = false;
+  bool dead_ = false, vanished_ = false, never_start_ = false, hold_ = false;
   std::set<std::string> never_started_;
   std::map<std::string, int> failures_;
   std::map<std::string, bool> blocked_calls_;

@@ -428,6 +428,48 @@ TEST(NcclFault, SlowIsNoError) {
   });
 }
 
+// Exchanges in the device's queue with a peer that dies in the first of them: the stop ends it, and then, as the device
+// gets there, those behind it, of which it has computed nothing yet. With an NCCL that cannot stop, so does the abort.
+TEST(NcclFault, AnEndReachesWhatWaitsOnTheDevice) {
+  for (const int version : {22203, 22809}) {
+    run_nccl_ranks(
+        2,
+        [](NcclRank& rank) -> Result<void> {
+          HF_TRY_VOID(rank.connect());
+          const std::int64_t mine = 1;
+          std::array<std::int64_t, 3> theirs = {};
+          test::HeldQueue queue;
+          if (rank.control->rank() == 1) {
+            rank.library.die();
+            return barrier(*rank.control, Waiter(posix_env(), margin_ms));
+          }
+          Transport::Number first = 0;
+          for (std::size_t i = 0; i < theirs.size(); ++i) {
+            HF_TRY(const Transport::Number number,
+                   test::enqueue_words(*rank.transport, queue, mine, theirs[i]));
+            if (i == 0) {
+              queue.run();
+              first = number;
+            }
+          }
+          std::thread device([&queue] {
+            while (!queue.may_go_on()) {
+              std::this_thread::sleep_for(milliseconds(10));
+              if (queue.first_may_go_on()) queue.run();
+            }
+          });
+          EXPECT_THAT(message_of(finish_exchanges(*rank.transport, Waiter(posix_env(), deadline_ms),
+                                                  first + 1, "a test")),
+                      HasSubstr("rank 0 waited 150 ms for rank 1 in a test (exchange "));
+          device.join();
+          EXPECT_EQ(theirs[0] + theirs[1] + theirs[2], 0);
+          rank.expect_clean_end();
+          return barrier(*rank.control, Waiter(posix_env(), margin_ms));
+        },
+        quick_options(), version);
+  }
+}
+
 // The watchdog's verdict comes from another thread, while the owner polls.
 TEST(NcclFault, AnAbortFromAnotherThreadEndsTheWait) {
   run_nccl_ranks(2, [](NcclRank& rank) -> Result<void> {

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "nccl_double.h"
 #include "parallel/local/local_communicator.h"
@@ -91,6 +93,53 @@ inline Result<void> exchange_words(Transport& transport, std::int64_t timeout_ms
   HF_TRY_VOID(finish_exchanges(transport, Waiter(posix_env(), timeout_ms), number + 1, "a test"));
   for (int peer = 0; peer < size; ++peer) EXPECT_EQ(theirs[static_cast<std::size_t>(peer)], peer);
   return {};
+}
+
+// A device's queue that gets on only when a test says so.
+class HeldQueue final : public DeviceQueue {
+ public:
+  void record(DeviceEvent event) override {
+    auto* const recorded = reinterpret_cast<EmulatedEvent*>(event);
+    recorded_.push_back({recorded, recorded->record()});
+  }
+  void wait_for(DeviceEvent event) override {
+    auto* const awaited = reinterpret_cast<EmulatedEvent*>(event);
+    awaited_.push_back({awaited, awaited->last_recorded()});
+  }
+  // Has all that was put into it until now run.
+  void run() {
+    for (const Point& point : recorded_) point.event->reach(point.count);
+    recorded_.clear();
+  }
+  // Returns whether what follows the exchanges may run.
+  bool may_go_on() const {
+    return std::ranges::all_of(awaited_,
+                               [](const Point& point) { return point.event->has_reached(point.count); });
+  }
+  bool first_may_go_on() const { return awaited_.front().event->has_reached(awaited_.front().count); }
+  std::size_t waits() const { return awaited_.size(); }
+
+ private:
+  struct Point {
+    EmulatedEvent* event;
+    std::uint64_t count;
+  };
+  std::vector<Point> recorded_, awaited_;
+};
+
+// One word to and one from the other rank of two, behind what is in the queue; what follows waits for it.
+inline Result<Transport::Number> enqueue_words(Transport& transport, HeldQueue& queue,
+                                               const std::int64_t& mine, std::int64_t& theirs) {
+  const int peer = 1 - transport.rank();
+  const Transport::Incoming incoming{.target = std::as_writable_bytes(std::span(&theirs, 1)), .peer = peer};
+  const Transport::Outgoing outgoing{.source = std::as_bytes(std::span(&mine, 1)), .peer = peer};
+  HF_TRY(const Transport::Number number, transport.open(std::span(&incoming, 1)));
+  HF_TRY_VOID(transport.send_behind(number, std::span(&outgoing, 1), queue));
+  while (true) {
+    HF_TRY(const bool follows, transport.follow(number, queue));
+    if (follows) return number;
+    HF_TRY_VOID(outcome_of(transport.advance()));
+  }
 }
 
 inline std::string message_of(const Result<void>& outcome) {

@@ -153,6 +153,43 @@ TEST(NcclTransport, TwoCommunicatorsOfOneSession) {
   }
 }
 
+// An exchange begins behind the work that writes its bytes, and the work behind it begins when they are there; the
+// host waits for neither.
+TEST(NcclTransport, IsOrderedByTheDevice) {
+  for (const int version : {NcclLibrary::version_min, 22809}) {
+    run_nccl_ranks(
+        2,
+        [](NcclRank& rank) -> Result<void> {
+          rank.library.slow_launch(2);
+          HF_TRY_VOID(rank.connect());
+          EXPECT_TRUE(rank.transport->is_on_device());
+          constexpr std::size_t exchanges = 5;
+          std::array<std::int64_t, exchanges> mine = {}, theirs = {};
+          test::HeldQueue queue;
+          Transport::Number last = 0;
+          for (std::size_t i = 0; i < exchanges; ++i) {
+            HF_TRY(last, test::enqueue_words(*rank.transport, queue, mine[i], theirs[i]));
+          }
+          HF_TRY_VOID(barrier(*rank.control, patient()));
+          for (int i = 0; i < 20; ++i) HF_TRY_VOID(outcome_of(rank.transport->advance()));
+          EXPECT_EQ(queue.waits(), exchanges);
+          EXPECT_FALSE(queue.may_go_on());
+          EXPECT_EQ(rank.transport->oldest(), last + 1 - exchanges);
+          HF_TRY_VOID(barrier(*rank.control, patient()));
+          const std::int64_t own = 10 * rank.control->rank(), other = 10 - own;
+          for (std::size_t i = 0; i < exchanges; ++i) mine[i] = own + static_cast<std::int64_t>(i);
+          queue.run();
+          HF_TRY_VOID(finish_exchanges(*rank.transport, patient(), last + 1, "a test"));
+          EXPECT_TRUE(queue.may_go_on());
+          for (std::size_t i = 0; i < exchanges; ++i)
+            EXPECT_EQ(theirs[i], other + static_cast<std::int64_t>(i));
+          rank.expect_clean_end();
+          return {};
+        },
+        quick_options(), version);
+  }
+}
+
 // The double is strict enough to tell: groups issued in another order on one rank never end.
 TEST(NcclDouble, AnotherOrderOfGroupsDeadlocks) {
   test::NcclWorld world;
