@@ -191,6 +191,11 @@ class ReplaceableTransport final : public Transport {
     return now_->send(number, outgoing);
   }
   Result<bool> advance() override { return now_->advance(); }
+  bool is_on_device() const override { return now_->is_on_device(); }
+  Result<void> send_behind(Number number, std::span<const Outgoing> outgoing, DeviceQueue& queue) override {
+    return now_->send_behind(number, outgoing, queue);
+  }
+  Result<bool> follow(Number number, DeviceQueue& queue) override { return now_->follow(number, queue); }
   bool received(Number number, int peer) const override { return now_->received(number, peer); }
   Number oldest() const override { return now_->oldest(); }
   Awaited awaited() const override { return now_->awaited(); }

@@ -9,6 +9,16 @@ namespace {
 
 constexpr const char* exchange_operation = "an exchange between the slices of a layer";
 
+// Returns the sum of as many rows from `first` on.
+TreeSum rows_of(TreeSum sum, std::int64_t first) {
+  const std::int64_t elements = first * sum.columns;
+  const std::size_t bytes = static_cast<std::size_t>(elements) * bytes_of(sum.dtype);
+  for (int part = 0; part < sum.part_count; ++part) sum.parts[index(part)] += elements;
+  sum.y = static_cast<std::byte*>(sum.y) + bytes;
+  if (sum.residual != nullptr) sum.residual = static_cast<const std::byte*>(sum.residual) + bytes;
+  return sum;
+}
+
 }  // namespace
 
 TensorGroup::~TensorGroup() {
@@ -175,28 +185,36 @@ Result<void> TensorGroup::all_gather(Device& device, std::span<std::byte> whole)
   return follow(number);
 }
 
-TensorGroup::Messages TensorGroup::messages_of(const Scatter& scatter) const {
-  const std::size_t part_bytes = part_of(scatter.whole.size());
-  HF_CHECK(scatter.arrivals.size() >= scatter.whole.size());
-  return messages_with_all(
-      [&](int peer) { return scatter.whole.subspan(index(peer) * part_bytes, part_bytes); },
-      [&](int peer) { return scatter.arrivals.subspan(index(peer) * part_bytes, part_bytes); });
+TensorGroup::Messages TensorGroup::messages_of(const Scatter& scatter, int piece) const {
+  const std::size_t part_bytes = part_of(scatter.whole.size()), bytes = part_bytes / index(scatter.pieces);
+  HF_CHECK(scatter.arrivals.size() >= scatter.whole.size() && part_bytes % index(scatter.pieces) == 0);
+  const auto of_peer = [&](auto all, int peer) {
+    return all.subspan(index(peer) * part_bytes + index(piece) * bytes, bytes);
+  };
+  return messages_with_all([&](int peer) { return of_peer(scatter.whole, peer); },
+                           [&](int peer) { return of_peer(scatter.arrivals, peer); });
 }
 
 Result<TensorGroup::Scatter> TensorGroup::begin_scatter(Device& device, std::span<const std::byte> whole,
-                                                        std::span<std::byte> arrivals) {
-  Scatter scatter{.whole = whole, .arrivals = arrivals};
-  if (is_by_device()) {
-    HF_TRY(scatter.number, enqueue(messages_of(scatter)));
-  } else {
-    scatter.ready = device.ticket();
+                                                        std::span<std::byte> arrivals, int pieces) {
+  Scatter scatter{.whole = whole, .arrivals = arrivals, .pieces = pieces};
+  if (!is_by_device()) scatter.ready = device.ticket();
+  for (int piece = 0; is_by_device() && piece < pieces; ++piece) {
+    HF_TRY(scatter.numbers[index(piece)], enqueue(messages_of(scatter, piece)));
   }
   return scatter;
 }
 
-Result<void> TensorGroup::finish_scatter(Device& device, const Scatter& scatter) {
+Result<void> TensorGroup::finish_scatter(Device& device, const Scatter& scatter, int piece) {
   if (transport_ == nullptr) return {};
-  return is_by_device() ? follow(scatter.number) : exchange(device, scatter.ready, messages_of(scatter));
+  if (is_by_device()) return follow(scatter.numbers[index(piece)]);
+  return exchange(device, scatter.ready, messages_of(scatter, piece));
+}
+
+int TensorGroup::pieces_of(const SliceSums& sums) const {
+  const std::int64_t rows = own_rows(sums.rows);
+  const std::size_t half_bytes = static_cast<std::size_t>(rows / 2 * sums.columns) * sizeof(float);
+  return is_by_device() && rows % 2 == 0 && half_bytes >= half_bytes_min ? 2 : 1;
 }
 
 std::size_t TensorGroup::part_of(std::size_t whole_bytes) const {
@@ -214,7 +232,7 @@ Result<TensorGroup::Scatter> TensorGroup::begin_sum(Device& device, const SliceS
   }
   const std::size_t elements = static_cast<std::size_t>(sums.rows * sums.columns);
   return begin_scatter(device, std::as_bytes(std::span(sums.parts, elements)),
-                       std::as_writable_bytes(std::span(sums.arrivals, elements)));
+                       std::as_writable_bytes(std::span(sums.arrivals, elements)), pieces_of(sums));
 }
 
 Result<void> TensorGroup::finish_sum(Device& device, const Scatter& own_sum, const SliceSums& sums,
@@ -234,8 +252,11 @@ Result<void> TensorGroup::finish_sum(Device& device, const Scatter& own_sum, con
                              : own      ? sums.parts + part * own_elements  // the rows that are this rank's
                                         : sums.arrivals + part * own_elements;
   }
-  if (ranks > 1) HF_TRY_VOID(finish_scatter(device, own_sum));
-  device.launch(sum);
+  sum.rows /= own_sum.pieces;
+  for (int piece = 0; piece < own_sum.pieces; ++piece) {
+    if (ranks > 1) HF_TRY_VOID(finish_scatter(device, own_sum, piece));
+    device.launch(rows_of(sum, piece * sum.rows));
+  }
   return {};
 }
 

@@ -25,6 +25,11 @@
 // the next call here, at the latest from finish(), which the caller makes before it uses a result; until then results
 // leave only by transports that end together with this one.
 //
+// A large sum then goes in two halves of every rank's rows, and the second half travels while the first is added. Only
+// sums are halved, where a row depends on the same row of the terms alone. A product is not: the library may compute
+// another number of rows by another algorithm, whose sums have other last bits. Nor is what follows a gather, which
+// reads all rows.
+//
 // Threads: one, which launches. Errors: communication; the transport is abandoned.
 #pragma once
 
@@ -80,12 +85,14 @@ class TensorGroup final : private QueueWatch {
   struct Scatter {
     std::span<const std::byte> whole;
     std::span<std::byte> arrivals;
-    Device::Ticket ready = 0;      // by the host: of the work that writes `whole`
-    Transport::Number number = 0;  // by the device: it is in the queue
+    int pieces = 1;                                 // of every rank's rows, each an exchange
+    Device::Ticket ready = 0;                       // by the host: of the work that writes `whole`
+    std::array<Transport::Number, 2> numbers = {};  // by the device: of the exchanges in the queue
   };
   Result<Scatter> begin_scatter(Device& device, std::span<const std::byte> whole,
-                                std::span<std::byte> arrivals);
-  Result<void> finish_scatter(Device& device, const Scatter& scatter);
+                                std::span<std::byte> arrivals, int pieces = 1);
+  // Finishes one piece; they come in their order.
+  Result<void> finish_scatter(Device& device, const Scatter& scatter, int piece = 0);
 
   // Adds this rank's subtree and begins to scatter it; called after the partial results were launched. A group of one
   // takes no ticket, so that it may be part of what a device repeats.
@@ -111,6 +118,8 @@ class TensorGroup final : private QueueWatch {
   static constexpr std::size_t open_max = 32;
   static constexpr Device::Ticket ahead_max = 256;
   static constexpr Device::Ticket not_followed = ~Device::Ticket{0};
+  // Smallest message that half of the rows may be: it travels for longer than an exchange takes to begin.
+  static constexpr std::size_t half_bytes_min = std::size_t{1} << 20;
 
   struct Messages {
     std::array<Transport::Incoming, TreeSum::parts_max> incoming;
@@ -119,7 +128,8 @@ class TensorGroup final : private QueueWatch {
   };
   template <typename Source, typename Target>
   Messages messages_with_all(const Source& source_of_peer, const Target& target_of_peer) const;
-  Messages messages_of(const Scatter& scatter) const;
+  Messages messages_of(const Scatter& scatter, int piece) const;
+  int pieces_of(const SliceSums& sums) const;
   std::size_t part_of(std::size_t whole_bytes) const;
   Result<bool> advance();
 

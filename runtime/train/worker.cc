@@ -91,6 +91,7 @@ Result<std::string> Worker::advance_connections() {
   if (!*is_connected) return std::string();
   HF_TRY_VOID(parameter_gather().finish());
   links_.use_nccl();
+  links_.connect_tensor_group(rank_.device, waiter_);  // which may order its exchanges by events now
   return fmt::format("NCCL is connected again: what the ranks exchange goes through it from step {} on",
                      state_.step + 1);
 }

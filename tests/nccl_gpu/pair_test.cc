@@ -199,45 +199,59 @@ TEST_P(NcclPair, AllBytesArriveOverTwoCommunicatorsAtOnce) {
   });
 }
 
-// Sums of slices and gathers of their rows, each of which needs the one before, more of them than may be in the
-// device's queue at once; the sum of what both ranks had doubles with every round.
+struct Sums {
+  std::int64_t rows = 0, columns = 0;
+  int rounds = 0;
+  Transport::Number exchanges_per_round = 0;
+};
+
+// Sums of slices and gathers of their rows, each of which needs the one before; the sum of what both ranks had doubles
+// with every round.
+Result<void> sum_and_gather(Rank& rank, Transport& transport, const Sums& shape) {
+  const auto elements = static_cast<std::size_t>(shape.rows * shape.columns);
+  const std::size_t bytes = elements * sizeof(float);
+  const int number = rank.control->rank();
+  const Waiter waiter = patient();
+  Device& device = rank.memory->device();
+  TensorGroup group(TensorShare{.slices = ranks, .first = number, .count = 1});
+  group.connect(transport, device, waiter);
+  std::vector<float> values(elements), expected(elements);
+  for (std::size_t i = 0; i < elements; ++i) {
+    values[i] = static_cast<float>(i % 97) + 0.5F * static_cast<float>(number);
+    expected[i] = std::ldexp(2 * static_cast<float>(i % 97) + 0.5F, shape.rounds - 1);
+  }
+  const std::span<const std::byte> content = std::as_bytes(std::span(values));
+  rank.memory->write({content.begin(), content.end()});
+  const auto place = [&](std::size_t index) {
+    return reinterpret_cast<float*>(rank.memory->bytes().data() + index * bytes);
+  };
+  const Transport::Number first = transport.oldest();
+  std::size_t source = 0;
+  for (int round = 0; round < shape.rounds; ++round, source = 1 - source) {
+    const std::size_t target = 1 - source;
+    const SliceSums sums{
+        .parts = place(source), .arrivals = place(2), .rows = shape.rows, .columns = shape.columns};
+    HF_TRY(const TensorGroup::Scatter own_sum, group.begin_sum(device, sums));
+    HF_TRY_VOID(group.finish_sum(device, own_sum, sums,
+                                 {.y = place(target) + group.first_row(shape.rows) * shape.columns}));
+    HF_TRY_VOID(group.all_gather(device, rank.memory->bytes().subspan(target * bytes, bytes)));
+  }
+  HF_TRY_VOID(group.finish());
+  EXPECT_EQ(transport.oldest() - first,
+            static_cast<Transport::Number>(shape.rounds) * shape.exchanges_per_round);
+  const std::vector<std::byte> sum = rank.memory->read(source * bytes, bytes);
+  std::memcpy(values.data(), sum.data(), bytes);
+  EXPECT_EQ(values, expected);
+  return barrier(*rank.control, patient());
+}
+
+// More exchanges than may be in the device's queue at once, and large ones, of which sums go in halves.
 TEST_P(NcclPair, ADeviceOrdersTheExchangesOfATensorGroup) {
   run([](Rank& rank) -> Result<void> {
-    constexpr std::int64_t rows = 16, columns = 64;
-    constexpr int rounds = 60;
-    constexpr std::size_t elements = rows * columns, bytes = elements * sizeof(float);
     NcclSession session = session_of(rank, 1);
     HF_TRY(const std::unique_ptr<Transport> transport, session.connect(*rank.control, "tensor"));
-    const Waiter waiter = patient();
-    const int number = rank.control->rank();
-    TensorGroup group(TensorShare{.slices = ranks, .first = number, .count = 1});
-    group.connect(*transport, rank.memory->device(), waiter);
-    std::vector<float> mine(elements);
-    for (std::size_t i = 0; i < elements; ++i)
-      mine[i] = static_cast<float>(i % 97) + 0.5F * static_cast<float>(number);
-    const std::span<const std::byte> content = std::as_bytes(std::span(mine));
-    rank.memory->write({content.begin(), content.end()});
-    const auto place = [&](std::size_t index) {
-      return reinterpret_cast<float*>(rank.memory->bytes().data() + index * bytes);
-    };
-    for (int round = 0; round < rounds; ++round) {
-      const std::size_t source = static_cast<std::size_t>(round % 2), target = 1 - source;
-      const SliceSums sums{.parts = place(source), .arrivals = place(2), .rows = rows, .columns = columns};
-      HF_TRY(const TensorGroup::Scatter own_sum, group.begin_sum(rank.memory->device(), sums));
-      HF_TRY_VOID(group.finish_sum(rank.memory->device(), own_sum, sums,
-                                   {.y = place(target) + group.first_row(rows) * columns}));
-      HF_TRY_VOID(
-          group.all_gather(rank.memory->device(), rank.memory->bytes().subspan(target * bytes, bytes)));
-    }
-    HF_TRY_VOID(group.finish());
-    std::vector<float> sum(elements);
-    const std::vector<std::byte> read = rank.memory->read(rounds % 2 * bytes, bytes);
-    std::memcpy(sum.data(), read.data(), bytes);
-    std::vector<float> expected(elements);
-    for (std::size_t i = 0; i < elements; ++i)
-      expected[i] = std::ldexp(2 * static_cast<float>(i % 97) + 0.5F, rounds - 1);
-    EXPECT_EQ(sum, expected);
-    HF_TRY_VOID(barrier(*rank.control, patient()));
+    HF_TRY_VOID(sum_and_gather(rank, *transport, {16, 64, 60, 2}));
+    HF_TRY_VOID(sum_and_gather(rank, *transport, {32, 32768, 4, 3}));
     return session.abort_all("the test is over");
   });
 }
