@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -14,10 +15,14 @@
 #include <random>
 #include <vector>
 
+#include "tests/cuda_emulator/hopper.h"
+
 namespace holdfast::cuda_emulator {
 namespace {
 
 constexpr std::size_t stack_bytes = std::size_t{256} << 10;
+constexpr std::size_t shared_room = std::size_t{256} << 10;
+constexpr std::size_t usual_alignment = 16;  // of dynamic shared memory, and no better
 constexpr unsigned block_threads_max = 1024;
 
 [[noreturn]] void stop(const std::string& sentence) {
@@ -52,7 +57,7 @@ hf_switch_stack:
 )");
 #endif
 
-enum class State : std::uint8_t { ready, at_barrier, at_warp, done };
+enum class State : std::uint8_t { ready, at_barrier, at_warp, at_condition, done };
 
 struct PendingCopy {
   void* target;
@@ -65,6 +70,8 @@ struct Fiber {
   State state = State::done;
   std::uint32_t warp_mask = 0;
   void* part = nullptr;  // in what the warp does together
+  const std::function<bool()>* holds = nullptr;
+  const std::function<std::string()>* where = nullptr;
   std::vector<std::vector<PendingCopy>> copy_groups;
   std::vector<PendingCopy> uncommitted;
 #if defined(__x86_64__)
@@ -78,22 +85,25 @@ struct Fiber {
 class Block {
  public:
   Block();
-  ~Block() { munmap(stacks_, stacks_bytes_); }
+  ~Block() {
+    munmap(stacks_, stacks_bytes_);
+    munmap(shared_, shared_room);
+    munmap(open_shared_, shared_room);
+  }
   void run(const Launch& launch, Index3 block, const std::function<void()>& body);
 
   // Of the fiber that runs.
   Fiber& current() { return fibers_[current_]; }
   unsigned current_index() const { return current_; }
+  bool in_turn() const { return in_turn_; }
   Index3 block_index() const { return block_index_; }
   const Launch& launch() const { return *launch_; }
-  std::byte* shared() { return reinterpret_cast<std::byte*>(shared_.data()); }
+  std::byte* shared() { return shared_; }
+  std::byte* open_shared() { return open_shared_; }
   void wait(State state);
   void together(std::uint32_t mask, void* mine, Combine combine);
 
  private:
-  struct alignas(16) Line {
-    unsigned char bytes[16];
-  };
   // Lanes of a warp that have come to do something together, by their mask.
   struct Meeting {
     std::uint32_t mask = 0, here = 0;
@@ -105,7 +115,8 @@ class Block {
   static void start();
 
   std::vector<Fiber> fibers_;
-  std::vector<Line> shared_;
+  std::byte* shared_ = nullptr;       // as kernels see it
+  std::byte* open_shared_ = nullptr;  // the same memory, never protected
   std::vector<unsigned> order_;
   std::vector<std::vector<Meeting>> meetings_;  // by warp; in one there are several where it diverges
   std::byte* stacks_ = nullptr;
@@ -114,6 +125,7 @@ class Block {
   const std::function<void()>* body_ = nullptr;
   Index3 block_index_;
   unsigned current_ = 0, threads_ = 0;
+  bool in_turn_ = false;  // a fiber runs, not the scheduler
 #if defined(__x86_64__)
   void* scheduler_ = nullptr;
 #else
@@ -141,6 +153,14 @@ Block::Block() : fibers_(block_threads_max) {
   void* memory = mmap(nullptr, stacks_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) stop("no memory for the stacks of a block");
   stacks_ = static_cast<std::byte*>(memory);
+  const int file = memfd_create("shared memory of an emulated GPU", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, shared_room) != 0) stop("no memory for a block");
+  for (std::byte** const view : {&shared_, &open_shared_}) {
+    memory = mmap(nullptr, shared_room, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) stop("no memory for a block");
+    *view = static_cast<std::byte*>(memory);
+  }
+  close(file);
 }
 
 void Block::start() {
@@ -172,11 +192,15 @@ void Block::prepare(unsigned index) {
 
 void Block::enter(unsigned index) {
   current_ = index;
+  in_turn_ = true;
+  watch_accumulators(index);
 #if defined(__x86_64__)
   hf_switch_stack(&scheduler_, fibers_[index].stack_pointer);
 #else
   swapcontext(&scheduler_, &fibers_[index].context);
 #endif
+  stop_watching();
+  in_turn_ = false;
 }
 
 void Block::wait(State state) {
@@ -203,11 +227,15 @@ bool Block::release_barrier() {
 }
 
 void Block::report_deadlock() {
-  std::string list;
+  std::string list, last_where;
   for (unsigned i = 0; i < threads_; ++i) {
     if (fibers_[i].state == State::at_warp)
       list += fmt::format(" {}:warp(mask {:08x})", i, fibers_[i].warp_mask);
     if (fibers_[i].state == State::at_barrier) list += fmt::format(" {}:barrier", i);
+    if (fibers_[i].state != State::at_condition) continue;
+    const std::string where = (*fibers_[i].where)();
+    if (where != last_where) list += fmt::format(" {}:{}", i, where);  // most wait where the one before does
+    last_where = where;
   }
   stop(fmt::format("{}, block ({}, {}, {}): its threads wait for each other; thread:where{}", launch_->what,
                    block_index_.x, block_index_.y, block_index_.z, list));
@@ -218,23 +246,28 @@ void Block::run(const Launch& launch, Index3 index, const std::function<void()>&
   body_ = &body;
   block_index_ = index;
   threads_ = launch.block.x * launch.block.y * launch.block.z;
-  shared_.resize((launch.shared_bytes + sizeof(Line) - 1) / sizeof(Line) + 1);
-  std::memset(shared_.data(), 0xff, shared_.size() * sizeof(Line));  // NaNs
+  if (launch.shared_bytes + usual_alignment > shared_room)
+    stop(fmt::format("{}: {} bytes of shared memory", launch.what, launch.shared_bytes));
+  std::memset(shared_, 0xff, launch.shared_bytes + usual_alignment);  // NaNs
+  begin_asynchronous(current_order, index.x + launch.grid.x * (index.y + launch.grid.y * index.z));
   order_ = order_of(threads_, index.x + 1);
   meetings_.resize((threads_ + warp_lanes - 1) / warp_lanes);
   for (unsigned i = 0; i < threads_; ++i) prepare(i);
   for (;;) {
     bool ran = false;
     for (const unsigned i : order_) {
-      if (fibers_[i].state != State::ready) continue;
+      Fiber& fiber = fibers_[i];
+      if (fiber.state == State::at_condition && (*fiber.holds)()) fiber.state = State::ready;
+      if (fiber.state != State::ready) continue;
       enter(i);
+      drift();
       ran = true;
     }
     if (ran || release_barrier()) continue;
     if (std::all_of(fibers_.begin(), fibers_.begin() + threads_,
-                    [](const Fiber& fiber) { return fiber.state == State::done; }))
-      return;
-    report_deadlock();
+                    [](const Fiber& each) { return each.state == State::done; }))
+      return end_asynchronous();
+    if (!complete_something()) report_deadlock();
   }
 }
 
@@ -303,7 +336,32 @@ Index3 grid_size() {
   return this_block->launch().grid;
 }
 std::byte* dynamic_shared_memory() {
+  return this_block->shared() + usual_alignment;
+}
+std::byte* aligned_shared() {
   return this_block->shared();
+}
+std::byte* open_shared_memory() {
+  return this_block->open_shared();
+}
+void wait_until(const std::function<bool()>& holds, const std::function<std::string()>& where) {
+  if (holds()) return;
+  Fiber& fiber = this_block->current();
+  fiber.holds = &holds;
+  fiber.where = &where;
+  this_block->wait(State::at_condition);
+}
+const Launch& launched() {
+  return this_block->launch();
+}
+int thread_number() {
+  return static_cast<int>(this_block->current_index());
+}
+void stop_kernel(const std::string& sentence) {
+  const Index3 index = block_index();
+  const std::string thread = this_block->in_turn() ? fmt::format(", thread {}", thread_number()) : "";
+  stop(fmt::format("{}, block ({}, {}, {}){}: {}", this_block->launch().what, index.x, index.y, index.z,
+                   thread, sentence));
 }
 void block_barrier() {
   this_block->wait(State::at_barrier);
@@ -336,11 +394,10 @@ void commit_copies() {
 
 void expect_count(const unsigned* counter, unsigned count) {
   if (*counter >= count) return;
-  const Index3 index = block_index();
-  stop(
-      fmt::format("{}, block ({}, {}, {}): waits for {} of something that is {}, and no block that began "
-                  "before it is left to change that",
-                  this_block->launch().what, index.x, index.y, index.z, count, *counter));
+  stop_kernel(
+      fmt::format("waits for {} of something that is {}, and no block that began before it is left to "
+                  "change that",
+                  count, *counter));
 }
 
 void await_copies(int groups_left) {

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 namespace holdfast::cuda_emulator {
 
@@ -76,8 +77,16 @@ Index3 block_size();
 Index3 grid_size();
 // 16-byte aligned, filled with NaNs before each block.
 std::byte* dynamic_shared_memory();
+// The same memory, as it is seen while its pages are protected from the kernel (hopper.h).
+std::byte* open_shared_memory();
 // Returns when all threads of the block that have not ended are here.
 void block_barrier();
+// Returns when holds() is true; other threads run meanwhile. where(): what is waited for, if that never happens.
+void wait_until(const std::function<bool()>& holds, const std::function<std::string()>& where);
+int thread_number();  // in its block
+const Launch& launched();
+// Ends the process with a sentence about the thread that runs.
+[[noreturn]] void stop_kernel(const std::string& sentence);
 
 // One lane's part in something that lanes of a warp do together. When every lane of `mask` has called it,
 // combine(lanes) runs once with each lane's `mine` (null outside of the mask), and all return.

@@ -1,4 +1,5 @@
 // The emulated CUDA runtime: memory, streams and events (include/cuda_runtime.h).
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -208,6 +209,16 @@ unsigned __ballot_sync(unsigned mask, int predicate) {
   return mine.result;
 }
 
+int __syncthreads_and(int predicate) {
+  static thread_local int all = 1;
+  if (predicate == 0) all = 0;
+  __syncthreads();
+  const int result = all;
+  __syncthreads();
+  all = 1;
+  return result;
+}
+
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
     case cudaSuccess:
@@ -281,6 +292,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->minor = cuda_emulator::compute_capability() % 10;
   properties->pciDomainID = 0xe0e0;  // that no machine has
   properties->pciBusID = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long, cudaDriverEntryPointQueryResult* status) {
+  const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
+  *function = known ? reinterpret_cast<void*>(&cuTensorMapEncodeTiled) : nullptr;
+  *status = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {

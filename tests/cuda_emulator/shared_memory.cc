@@ -1,6 +1,7 @@
 #include "tests/cuda_emulator/shared_memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -19,14 +20,21 @@ Allowed& allowed() {
   return one;
 }
 
-}  // namespace
-
-int compute_capability() {
-  static const int asked = [] {
+std::atomic<int>& capability() {
+  static std::atomic<int> asked = [] {
     const char* const text = std::getenv("EMULATED_GPU_COMPUTE");
     return text == nullptr ? 80 : std::atoi(text);
   }();
   return asked;
+}
+
+}  // namespace
+
+int compute_capability() {
+  return capability();
+}
+void set_compute_capability(int compute_capability) {
+  capability() = compute_capability;
 }
 
 std::size_t shared_bytes_of_block(int compute_capability) {

@@ -1,6 +1,6 @@
 // Says how much shared memory the emulated GPU allows a block. The limit is that of its architecture, which
-// is sm_80 unless EMULATED_GPU_COMPUTE names another (86, 89, 90, 100). Part of it is for variables that are
-// __shared__, whose sizes the emulator does not know, and for the system.
+// is sm_80 unless EMULATED_GPU_COMPUTE or a test names another (86, 89, 90, 100). Part of it is for
+// variables that are __shared__, whose sizes the emulator does not know, and for the system.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 namespace holdfast::cuda_emulator {
 
 int compute_capability();  // 80: sm_80
+void set_compute_capability(int compute_capability);
 
 // The CUDA programming guide has the most that one block of this architecture may have, static and dynamic.
 std::size_t shared_bytes_of_block(int compute_capability);

@@ -1,43 +1,29 @@
 #include "kernels/cuda/sm_90a/warpgroup_trial.h"
 
-#include <cstdint>
-
+#include "kernels/cuda/sm_90a/warpgroup.h"
 #include "kernels/cuda/trial_kernel.h"
 
 namespace holdfast::kernels::cuda {
 namespace {
 
-constexpr int warpgroup = 128;         // threads
 constexpr unsigned short one = 0x3f80;  // in bf16
-
-// Describes a matrix in shared memory without swizzling (PTX ISA, "Shared Memory Matrix Layout" of wgmma): core
-// matrices of 8 x 16 bytes, 128 bytes apart along the sum and 256 across it.
-__device__ std::uint64_t descriptor_of(const void* matrix) {
-  const auto address = static_cast<std::uint64_t>(__cvta_generic_to_shared(matrix));
-  constexpr std::uint64_t along = 128, across = 256;
-  return ((address & 0x3ffff) >> 4) | (along >> 4) << 16 | (across >> 4) << 32;
-}
+constexpr int elements = 2 * 64 * 16;
 
 // A product of 64 x 16 ones and 16 x 8 ones: 16 everywhere, however the layouts are read.
-__global__ void __launch_bounds__(warpgroup) multiply_ones(int* target) {
-  __shared__ alignas(128) unsigned short ones[2 * 64 * 16];
-  for (unsigned i = threadIdx.x; i < 2 * 64 * 16; i += warpgroup) ones[i] = one;
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // before the asynchronous proxy reads
+__global__ void __launch_bounds__(warpgroup_threads) multiply_ones(int* target) {
+  auto* const ones = reinterpret_cast<unsigned short*>(aligned_shared());
+  for (unsigned i = threadIdx.x; i < elements; i += warpgroup_threads) ones[i] = one;
+  fence_async_proxy();
   __syncthreads();
-  float sum[4] = {};
-  const std::uint64_t matrix = descriptor_of(ones);
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %4, 1, 1, 1, 0, 0;"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "l"(matrix));
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               :
-               : "memory");
+  float sums[1][4] = {};
+  const std::uint64_t matrix = matrix_of(shared_address(aligned_shared()), 128, 256, Swizzle::none);
+  fence_products();
+  multiply_shared<false>(sums, matrix, matrix, true);
+  commit_products();
+  await_products<0>(sums);
   constexpr float expected = 16.0F;
-  const bool right = sum[0] == expected && sum[1] == expected && sum[2] == expected && sum[3] == expected;
+  bool right = true;
+  for (const float sum : sums[0]) right = right && __float_as_uint(sum) == __float_as_uint(expected);
   const bool all_right = __syncthreads_and(right ? 1 : 0) != 0;
   if (threadIdx.x == 0) *target = all_right ? trial_answer : 0;
 }
@@ -47,7 +33,8 @@ __global__ void __launch_bounds__(warpgroup) multiply_ones(int* target) {
 cudaError_t launch_warpgroup_trial(cudaStream_t stream, int* target) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(1);
-  config.blockDim = dim3(warpgroup);
+  config.blockDim = dim3(warpgroup_threads);
+  config.dynamicSmemBytes = elements * sizeof(one);
   config.stream = stream;
   return cudaLaunchKernelEx(&config, multiply_ones, target);
 }

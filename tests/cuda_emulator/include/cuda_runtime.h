@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tests/cuda_emulator/emulator.h"
+#include "tests/cuda_emulator/hopper.h"
 #include "tests/cuda_emulator/shared_memory.h"
 
 // Kernels multiply and add as one operation, which is one instruction of most processors, and a function of
@@ -86,6 +87,8 @@ inline void __syncwarp(unsigned mask = 0xffffffffU) {
   int none = 0;
   ::holdfast::cuda_emulator::warp_together(mask, &none, [](void* const*) {});
 }
+
+int __syncthreads_and(int predicate);
 
 namespace holdfast::cuda_emulator {
 
@@ -299,6 +302,16 @@ cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
                                                                       static_cast<std::size_t>(bytes));
   return allowed ? cudaSuccess : cudaErrorInvalidValue;
 }
+
+// The driver's functions that the emulator has (cuda.h).
+enum cudaDriverEntryPointQueryResult : int {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1
+};
+inline constexpr unsigned long long cudaEnableDefault = 0;
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* status);
 
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
