@@ -1,8 +1,6 @@
 // Attention forward in bf16 for head sizes 64 and 128 by tensor cores (attention_mma.h): tiles of 128
 // queries, 32 in each warp, against tiles of keys and values that arrive in one buffer while the other is
-// used. Probabilities are rounded to bf16; softmax and all sums are fp32. The softmax keeps its reference as
-// long as no score passes it by more than a factor of 2^8 (as FlashAttention 4 does): sums seldom have to be
-// scaled.
+// used. Probabilities are rounded to bf16; softmax and all sums are fp32.
 #include "kernels/attention.h"
 
 #include "kernels/cuda/attention_mma.h"
@@ -15,7 +13,6 @@ namespace {
 constexpr int m_tiles = 2;  // of 16 queries in a warp
 constexpr int warp_queries = 16 * m_tiles;
 constexpr int tile_queries = mma_warps * warp_queries;
-constexpr float slack = 8;  // binades by which a score may pass the reference of its row
 
 template <int head_size>
 struct Pass {
@@ -27,94 +24,6 @@ struct Pass {
   static constexpr int values = MmaTile<head_size>::bytes_of(tile_keys);      // in a buffer, keys come first
   static constexpr int buffer_bytes = 2 * values;
   static constexpr int bytes = buffers + 2 * buffer_bytes;
-};
-
-// Softmax state of the queries of a warp, two of each m tile in a lane. Scores and references are products of
-// query and key; `scale` makes powers of 2 of them.
-struct Softmax {
-  float scale;
-  float reference[m_tiles][2];
-  float sum[m_tiles][2];  // of this lane's columns
-
-  __device__ explicit Softmax(int head_size) : scale(log2_e / sqrtf(static_cast<float>(head_size))) {
-    for (int m = 0; m < m_tiles; ++m) {
-      for (int half = 0; half < 2; ++half) {
-        reference[m][half] = lowest_score;
-        sum[m][half] = 0;
-      }
-    }
-  }
-
-  // Raises a reference to the largest score where scores exceed it too far, and rescales the earlier sums to
-  // it.
-  template <int n_tiles, int d_tiles>
-  __device__ void raise_references(const MmaSums<m_tiles, n_tiles>& scores, MmaSums<m_tiles, d_tiles>& out) {
-    float shrink[m_tiles][2];
-    bool raised = false;
-#pragma unroll
-    for (int m = 0; m < m_tiles; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float largest = reference[m][half];
-#pragma unroll
-        for (int n = 0; n < n_tiles; ++n)
-          largest = fmaxf(largest, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-        largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 2));
-        const float passed = (largest - reference[m][half]) * scale;
-        shrink[m][half] = passed > slack ? exp2_approximate(-passed) : 1.0F;
-        if (passed > slack) reference[m][half] = largest;
-        raised = raised || passed > slack;
-      }
-    }
-    if (__ballot_sync(all_lanes, raised) == 0) return;
-#pragma unroll
-    for (int m = 0; m < m_tiles; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        sum[m][half] *= shrink[m][half];
-#pragma unroll
-        for (int d = 0; d < d_tiles; ++d) {
-          out[m][d][2 * half] *= shrink[m][half];
-          out[m][d][2 * half + 1] *= shrink[m][half];
-        }
-      }
-    }
-  }
-
-  // Turns scores into 2^(scale * (score - reference)).
-  template <int n_tiles>
-  __device__ void soften(MmaSums<m_tiles, n_tiles>& scores) {
-#pragma unroll
-    for (int m = 0; m < m_tiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < n_tiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          scores[m][n][i] = exp2_approximate(fmaf(scores[m][n][i], scale, -reference[m][i / 2] * scale));
-          sum[m][i / 2] += scores[m][n][i];
-        }
-      }
-    }
-  }
-
-  // Computes 1 / sum of each query; its log-sum-exp goes to lse.
-  __device__ void finish(float* lse, int warp_first, int length, float (&inverse)[m_tiles][2]) const {
-    const MmaThread thread;
-#pragma unroll
-    for (int m = 0; m < m_tiles; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float total = sum[m][half];
-        total += __shfl_xor_sync(all_lanes, total, 1);
-        total += __shfl_xor_sync(all_lanes, total, 2);
-        inverse[m][half] = 1.0F / total;
-        const int query = warp_first + 16 * m + 8 * half + thread.row;
-        if (thread.column == 0 && query < length)
-          lse[query] = fmaf(reference[m][half] * scale, ln_2, logf(total));
-      }
-    }
-  }
 };
 
 template <int head_size>
@@ -145,7 +54,7 @@ __global__ void __launch_bounds__(mma_threads, 2) attend(AttentionForward op) {
 
   copy_tile<tile_queries, head_size>(queries, qkv + place.query, place.qkv_stride, first_query, end);
   copy(begin);
-  Softmax softmax(head_size);
+  MmaSoftmax<m_tiles> softmax(head_size);
   MmaSums<m_tiles, head_size / 8> out;
   set_zero<m_tiles, head_size / 8>(out);
   for (int key = begin; key < end; key += Sizes::tile_keys) {
@@ -160,8 +69,10 @@ __global__ void __launch_bounds__(mma_threads, 2) attend(AttentionForward op) {
                              scores);
     if (key + Sizes::tile_keys > warp_first + 1 || key < mixed_end)
       hide_keys<m_tiles, Sizes::n_tiles>(scores, visible, warp_first, key);
-    softmax.raise_references<Sizes::n_tiles, head_size / 8>(scores, out);
-    softmax.soften<Sizes::n_tiles>(scores);
+    float shrink[m_tiles][2];
+    if (softmax.template raise_references<Sizes::n_tiles>(scores, shrink))
+      scale_rows<m_tiles, head_size / 8>(shrink, out);
+    softmax.template soften<Sizes::n_tiles>(scores);
     MmaLeft<m_tiles, Sizes::n_tiles / 2> weights;
     round_to_left<m_tiles, Sizes::n_tiles>(scores, weights);
     add_weighted_rows<head_size>(weights, LeftReader<head_size>(buffer + Sizes::values), out);

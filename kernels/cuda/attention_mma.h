@@ -194,6 +194,103 @@ __device__ void hide_keys(MmaSums<m_tiles, n_tiles>& scores, const VisibleKeys& 
   }
 }
 
+// Softmax state of the queries of a warp, two of each m tile in a lane. Scores and references are products of
+// query and key; `scale` makes powers of 2 of them. A reference stays as long as no score passes it by more than
+// a factor of 2^8 (as FlashAttention 4 does): sums seldom have to be scaled.
+template <int m_tiles>
+struct MmaSoftmax {
+  static constexpr float slack = 8;  // binades by which a score may pass the reference of its row
+  float scale;
+  float reference[m_tiles][2];
+  float sum[m_tiles][2];  // of this lane's columns
+
+  __device__ explicit MmaSoftmax(int head_size) : scale(log2_e / sqrtf(static_cast<float>(head_size))) {
+    for (int m = 0; m < m_tiles; ++m) {
+      for (int half = 0; half < 2; ++half) {
+        reference[m][half] = lowest_score;
+        sum[m][half] = 0;
+      }
+    }
+  }
+
+  // Raises a reference to the largest score where scores exceed it too far. Returns whether any lane of the
+  // warp did: then earlier sums of weighted values have to be scaled by `shrink`.
+  template <int n_tiles>
+  __device__ bool raise_references(const MmaSums<m_tiles, n_tiles>& scores, float (&shrink)[m_tiles][2]) {
+    bool raised = false;
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float largest = reference[m][half];
+#pragma unroll
+        for (int n = 0; n < n_tiles; ++n)
+          largest = fmaxf(largest, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+        largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 2));
+        const float passed = (largest - reference[m][half]) * scale;
+        shrink[m][half] = passed > slack ? exp2_approximate(-passed) : 1.0F;
+        if (passed > slack) reference[m][half] = largest;
+        raised = raised || passed > slack;
+      }
+    }
+    if (__ballot_sync(all_lanes, raised) == 0) return false;
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) sum[m][half] *= shrink[m][half];
+    }
+    return true;
+  }
+
+  // Turns scores into 2^(scale * (score - reference)).
+  template <int n_tiles>
+  __device__ void soften(MmaSums<m_tiles, n_tiles>& scores) {
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          scores[m][n][i] = exp2_approximate(fmaf(scores[m][n][i], scale, -reference[m][i / 2] * scale));
+          sum[m][i / 2] += scores[m][n][i];
+        }
+      }
+    }
+  }
+
+  // Computes 1 / sum of each query; its log-sum-exp goes to lse.
+  __device__ void finish(float* lse, int warp_first, int length, float (&inverse)[m_tiles][2]) const {
+    const MmaThread thread;
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float total = sum[m][half];
+        total += __shfl_xor_sync(all_lanes, total, 1);
+        total += __shfl_xor_sync(all_lanes, total, 2);
+        inverse[m][half] = 1.0F / total;
+        const int query = warp_first + 16 * m + 8 * half + thread.row;
+        if (thread.column == 0 && query < length)
+          lse[query] = fmaf(reference[m][half] * scale, ln_2, logf(total));
+      }
+    }
+  }
+};
+
+// Multiplies rows by factors.
+template <int m_tiles, int n_tiles>
+__device__ void scale_rows(const float (&factors)[m_tiles][2], MmaSums<m_tiles, n_tiles>& sums) {
+#pragma unroll
+  for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[m][n][i] *= factors[m][i / 2];
+    }
+  }
+}
+
 // Stores the warp's rows, times scale[m][row or row + 8], to rows first_row to end_row of `target`: of the whole
 // head, or the 8 * n_tiles columns from first_column on. They go through a tile that is no longer needed: whole
 // pieces of 16 bytes leave the warp.

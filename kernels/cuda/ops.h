@@ -22,6 +22,7 @@ bool supports_attention_forward_mma(const void* arguments);
 bool supports_attention_backward_mma(const void* arguments);
 void run_attention_forward_mma(Context& context, const void* arguments);
 void run_attention_backward_mma(Context& context, const void* arguments);
+void run_attention_forward_wgmma(Context& context, const void* arguments);  // built for sm_90a alone
 void prepare_attention_backward_mma5(Context& context, const void* arguments);
 void run_attention_backward_mma5(Context& context, const void* arguments);
 void run_attention_backward_mma5_tiles(Context& context, const void* arguments);

@@ -68,6 +68,19 @@ constexpr Implementation mma5_kernel(Function run, const char* name, const char*
   return result;
 }
 
+#ifdef HF_CUDA_SM_90A
+// Describes attention forward by products of warpgroups. No GPU has run it, so none chooses it.
+constexpr Implementation wgmma_kernel() {
+  Implementation result =
+      mma_kernel<AttentionForward>(run_attention_forward_wgmma, supports_attention_forward_mma);
+  result.name = "cuda_wgmma";
+  result.what = "as cuda_mma by the instructions of compute capability 9.0: wgmma, tensor copies";
+  result.needs_gpu = 90;
+  result.preference = -1;
+  return result;
+}
+#endif
+
 constexpr Implementation cublaslt_matmul() {
   Implementation result = kernel<Matmul>(run_cublaslt_matmul);
   result.name = "cublaslt";
@@ -83,6 +96,9 @@ constexpr Implementation implementations[] = {
     cublaslt_matmul(),
     HF_OPS(HF_KERNEL) mma_kernel<AttentionForward>(run_attention_forward_mma, supports_attention_forward_mma),
     mma_kernel<AttentionBackward>(run_attention_backward_mma, supports_attention_backward_mma),
+#ifdef HF_CUDA_SM_90A
+    wgmma_kernel(),
+#endif
     mma5_kernel(run_attention_backward_mma5, "cuda_mma5",
                 "as cuda_mma in one pass, 5 products of tiles instead of 7; a block for each key head"),
     mma5_kernel(run_attention_backward_mma5_tiles, "cuda_mma5_tiles",

@@ -6,6 +6,7 @@
 #include "kernels/cuda/table.h"
 #include "runtime/device/cuda/cuda_device.h"
 #include "tests/cuda_emulator/emulator.h"
+#include "tests/cuda_emulator/shared_memory.h"
 #include "tests/kernels/kernel_cases.h"
 
 namespace {
@@ -17,6 +18,8 @@ Device& emulated(const Implementation& implementation, int variant) {
   static std::unique_ptr<Device> device;
   static const Implementation* of = nullptr;
   if (of != &implementation) {
+    constexpr int usual = 80;
+    cuda_emulator::set_compute_capability(implementation.needs_gpu > 0 ? implementation.needs_gpu : usual);
     Result<std::unique_ptr<Device>> made =
         make_cuda_device({.kernels = {{implementation.op, implementation.name}}});
     HF_CHECK(made.ok(), "{}", made.error().message);

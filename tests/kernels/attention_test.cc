@@ -97,7 +97,7 @@ void expect_both(const Case& c, const Values& qkv, const OpLimits& limits, const
 bool has_bf16_products() {
   const Implementation& implementation = under_test()->implementation();
   return implementation.needs >= CpuIsa::avx512_bf16 ||
-         std::string_view(implementation.name).starts_with("cuda_mma");
+         std::string_view(implementation.name).starts_with("cuda_mma") || implementation.needs_gpu > 0;
 }
 
 // Products of bf16 round probabilities and their gradients to bf16 before they are used.
