@@ -151,6 +151,7 @@ class Machine:
             values["LD_LIBRARY_PATH"] = ":".join(libraries)
         if self.emulator:
             values["HOLDFAST_CUDA_MODULE"] = str(self.emulator)
+            values["EMULATED_GPU_COMPUTE"] = self.capability.replace(".", "")
         return values
 
     def facts(self):

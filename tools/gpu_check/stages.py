@@ -81,8 +81,12 @@ ITEMS = [
 
     Item("attention", 3, "attention alone: heads of 64 and 128, 1K to 16K tokens, grouped, masked", kernels.attention, 180, 30,
          "forward is below 190 or above 360 TFLOP/s, backward (5 products) below 165 or above 250 at 1K to 8K tokens"),
-    Item("attention-mma5", 3, "attention backward with 5 products of tiles, two ways, beside the one with 7, in turns", training.attention_mma5,
+    Item("attention-mma5", 3, "attention backward with 5 products of tiles, two ways, beside the one with 7, in turns",
+         training.attention_beside("attention_backward", "cuda_mma", "cuda_mma5", "cuda_mma5_tiles", tested_in_a_rehearsal="cuda_mma5_tiles"),
          300, 60, "a test fails, bits differ, or cuda_mma5 saves less than half, or more than 1.5 times, of what tools/predict says"),
+    Item("attention-wgmma", 3, "attention forward by wgmma and tensor copies, beside mma.sync, in turns; for compute capability 9.0",
+         training.attention_beside("attention_forward", "cuda_mma", "cuda_wgmma", tested_in_a_rehearsal="cuda_wgmma"),
+         300, 60, "a test fails or hangs, bits differ, or it saves less than half, or more than 1.5 times, of what tools/predict says"),
     Item("algorithms", 3, "all algorithms of cuBLASLt for the products of GPT-2 124M, and steps with the fastest", training.algorithms,
          400, 60, "bits differ from one turn to the next, or the plan saves less than 1.0, or more than 4.5, ms of a step"),
     Item("llama-8b", 3, "tokens/s of Llama 8B, 1 x 8192 tokens, everything recomputed", training.throughput("llama-8b"), 300, 60,

@@ -187,34 +187,39 @@ def graphs(key, least_ms, most_ms):
     return run
 
 
-def attention_mma5(session, record):
-    """Attention backward with 5 products of tiles beside the one with 7 that runs take, in turns: alone at all shapes, then in
-    steps of GPT-2 124M. Its two ways have the same bits, each time."""
-    names = ("cuda_mma", "cuda_mma5", "cuda_mma5_tiles")
-    tested = "cuda_mma5_tiles" if session.sizes.emulated else "cuda_mma5*"  # each takes 10 s there
-    session.runner.run("tests", [session.program(session.sizes.smoke_program), f"--gtest_filter=attention_backward.{tested}"])
-    us = {}
-    for turn in (1, 2):
-        for name in names:
-            measured = session.bench(f"{name}-{turn}", "op", "attention_backward", "--dtype=bf16", f"--sizes={session.sizes.bench}",
-                                     f"--milliseconds={session.sizes.op_milliseconds}", f"--implementation={name}")
-            for shape in measured["ops"]["attention_backward"]:
-                for each in shape["implementations"]:
-                    us.setdefault(f"{shape['shape']} ({shape['use']})", {}).setdefault(name, []).append(each["microseconds"])
-    record["microseconds"] = us
-    session.show(table([["attention backward, us in two turns", *names]] + [
-        [shape, *(" ".join(f"{each:.1f}" for each in found.get(name, [])) for name in names)] for shape, found in us.items()]))
-    model = session.sizes.models["gpt2"]
-    cases = {f"{name}{turn}": [f"--kernels.attention_backward={name}"] for turn in ("", ", again") for name in names}
-    runs = beside_each_other(session, record, model, cases, model.warmup + model.steps)
-    for other in ("cuda_mma5, again", "cuda_mma5_tiles", "cuda_mma5_tiles, again"):
-        expect_same_bits(record, f"cuda_mma5 and {other}", runs["cuda_mma5"][1], runs[other][1])
-    step_ms = {name: min(runs[f"{name}{turn}"][0]["step_ms"] for turn in ("", ", again")) for name in names}
-    for name in names[1:]:
-        record["found"].append(f"{name} saves {step_ms['cuda_mma'] - step_ms[name]:.2f} of {step_ms['cuda_mma']:.2f} ms of a step")
-    if not session.sizes.emulated:
-        predictions.compare_saving(session, record, model, "ms of a step saved by cuda_mma5", [cases["cuda_mma"], cases["cuda_mma5"]],
-                                   step_ms["cuda_mma"] - step_ms["cuda_mma5"])
+def attention_beside(op, taken, *asked_for, tested_in_a_rehearsal):
+    """An op of attention by kernels that runs take only when asked to, beside the one that they take, in turns: alone at all shapes,
+    then in steps of GPT-2 124M. Those that are asked for have the same bits as each other, each time."""
+    names = (taken, *asked_for)
+    fastest = asked_for[0]
+
+    def run(session, record):
+        tested = tested_in_a_rehearsal if session.sizes.emulated else f"{fastest}*"  # each takes 10 s there
+        session.runner.run("tests", [session.program(session.sizes.smoke_program), f"--gtest_filter={op}.{tested}"])
+        us = {}
+        for turn in (1, 2):
+            for name in names:
+                measured = session.bench(f"{name}-{turn}", "op", op, "--dtype=bf16", f"--sizes={session.sizes.bench}",
+                                         f"--milliseconds={session.sizes.op_milliseconds}", f"--implementation={name}")
+                for shape in measured["ops"][op]:
+                    for each in shape["implementations"]:
+                        us.setdefault(f"{shape['shape']} ({shape['use']})", {}).setdefault(name, []).append(each["microseconds"])
+        record["microseconds"] = us
+        session.show(table([[f"{op}, us in two turns", *names]] + [
+            [shape, *(" ".join(f"{each:.1f}" for each in found.get(name, [])) for name in names)] for shape, found in us.items()]))
+        model = session.sizes.models["gpt2"]
+        cases = {f"{name}{turn}": [f"--kernels.{op}={name}"] for turn in ("", ", again") for name in names}
+        runs = beside_each_other(session, record, model, cases, model.warmup + model.steps)
+        for other in (f"{name}{turn}" for name in asked_for for turn in ("", ", again")):
+            if other != fastest:
+                expect_same_bits(record, f"{fastest} and {other}", runs[fastest][1], runs[other][1])
+        step_ms = {name: min(runs[f"{name}{turn}"][0]["step_ms"] for turn in ("", ", again")) for name in names}
+        for name in asked_for:
+            record["found"].append(f"{name} saves {step_ms[taken] - step_ms[name]:.2f} of {step_ms[taken]:.2f} ms of a step")
+        if not session.sizes.emulated:
+            predictions.compare_saving(session, record, model, f"ms of a step saved by {fastest}", [cases[taken], cases[fastest]],
+                                       step_ms[taken] - step_ms[fastest])
+    return run
 
 
 def algorithms(session, record):

@@ -153,6 +153,13 @@ def attention_forward(call, device):
     return [Pass(call.bytes_moved, call.flops, attention_rate(call, "forward"))]
 
 
+def attention_forward_wgmma(call, device):
+    """sm_90a/attention_wgmma.cu. No GPU has run it."""
+    points = r.ATTENTION_WGMMA_FLOPS.get(call.head_size) if call.dtype == "bf16" else None
+    return attention_forward(call, device) if points is None else [
+        Pass(call.bytes_moved, call.flops, r.interpolated(points, call.sequence_length))]
+
+
 @kernels_of("attention_backward")
 def attention_backward(call, device):
     """attention_mma_backward.cu: deltas, then the pass for keys and values, then the one for queries."""
@@ -174,7 +181,7 @@ def attention_backward_mma5(call, device):
 
 
 # Implementations that no run takes unless it is asked to: {(op, name): function}.
-ASKED_FOR = {("attention_backward", "cuda_mma5"): attention_backward_mma5}
+ASKED_FOR = {("attention_forward", "cuda_wgmma"): attention_forward_wgmma, ("attention_backward", "cuda_mma5"): attention_backward_mma5}
 
 
 @kernels_of("gelu_forward")
