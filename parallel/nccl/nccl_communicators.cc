@@ -111,7 +111,7 @@ Result<void> NcclCommunicators::take_down(Phase way, const std::string& reason, 
   return error;
 }
 
-// Where communicators cannot be stopped, they are aborted at once.
+// Aborts communicators at once where they cannot be stopped.
 void NcclCommunicators::run() {
   std::unique_lock lock(mutex_);
   while (true) {

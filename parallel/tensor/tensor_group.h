@@ -133,11 +133,11 @@ class TensorGroup final : private QueueWatch {
   std::size_t part_of(std::size_t whole_bytes) const;
   Result<bool> advance();
 
-  // By the host.
+  // These move messages by the host.
   Result<void> wait_for(Device& device, Device::Ticket ticket);
   Result<void> exchange(Device& device, Device::Ticket ready, const Messages& messages);
 
-  // By the device.
+  // These move them by the device.
   bool is_by_device() const { return device_ != nullptr; }
   template <typename T>
   Result<T> noted(Result<T> outcome);

@@ -402,7 +402,7 @@ Result<void> Session::build_worker() {
   const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_id()));
   HF_TRY(JoinedBuddies buddies, join_buddies(group_.active(), group_.waiter(), setup_.config, mesh));
   saves_.replicas_cross_hosts(buddies.all_cross_hosts);
-  // So a state that comes from another GPU of this kind goes on with its bits, wherever this one can.
+  // Lets a state that comes from another GPU of this kind go on with its bits, wherever this one can.
   setup_.device->prefer_plan(algorithms_of(setup_.start.device_plan));
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
   RankInputs rank = group_.active();

@@ -128,7 +128,7 @@ struct Norm {
 
  private:
   static constexpr int vectors_max = 3;
-  // Of weight, bias and the branch's bias; null from gradient_vectors() on.
+  // Holds the gradients of weight, bias and the branch's bias; those from gradient_vectors() on are null.
   using WeightGradients = std::array<float*, vectors_max>;
   WeightGradients own_gradients() const { return {weight_gradient, bias_gradient, branch_bias_gradient}; }
   WeightGradients weight_gradients_of(int slice) const;

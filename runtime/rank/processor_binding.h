@@ -7,7 +7,7 @@
 // reserved by the thread that makes it, both after the binding. Where that node is full the next one serves, so
 // nothing fails for it.
 //
-// What the user has decided stays: a process that mpirun, taskset or a control group allows some processors alone
+// The user's decision stays: a process that mpirun, taskset or a control group allows some processors alone
 // keeps to those of them that are near its GPU, and to all of them where none is. A rank on the CPU is not bound.
 #pragma once
 

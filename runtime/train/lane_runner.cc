@@ -110,7 +110,7 @@ Result<void> LaneRunner::audit(int lane, DataLoader& loader, Result<void>& failu
   return done;
 }
 
-// What fails after an exchange of slices in the device's queue fails because of that.
+// Gives an exchange of slices in the device's queue as the cause of what failed after it.
 Result<void> LaneRunner::run(LaneOutcome& outcome, int audited_lane) {
   const Result<void> done = run_waves(outcome, audited_lane);
   const Result<void> exchanges = done.ok() ? Result<void>() : tensor_group().watch();

@@ -87,7 +87,7 @@ struct Problem {
            !(narrow && operation.compute == CUBLAS_COMPUTE_32F_PEDANTIC) &&
            (!has_gelu_slope() || supports_gelu_slope());
   }
-  // What cublasLtMatmulDescAttributes_t says of the auxiliary matrix. Of other types than bf16 it says nothing.
+  // Checks what cublasLtMatmulDescAttributes_t says of the auxiliary matrix. Of other types than bf16 it says nothing.
   bool supports_gelu_slope() const {
     return d.type == CUDA_R_16BF && operation.aux_leading % 8 == 0 &&
            operation.aux_leading >= static_cast<std::int64_t>(d.rows);

@@ -41,7 +41,7 @@ constexpr std::byte in_flight{0xff};  // NaNs, in the target of a copy
 // A signalling NaN, in the accumulators of a product: arithmetic with it traps.
 constexpr std::uint32_t signalling = 0x7fa5ca1e, quieted = signalling | 0x400000;
 
-// What cuTensorMapEncodeTiled() knows.
+// Holds what cuTensorMapEncodeTiled() knows.
 struct TensorMap {
   static constexpr std::uint64_t expected_magic = 0x70616d726f736e65;
   std::uint64_t magic = 0;
@@ -147,7 +147,7 @@ struct NamedBarrier {
   std::uint64_t turn = 0;
 };
 
-// What is asynchronous in a block. It begins with the first such instruction.
+// Holds what is asynchronous in a block. It begins with the first such instruction.
 class Asynchronous {
  public:
   Asynchronous(std::uint64_t order, unsigned block);

@@ -1,4 +1,4 @@
-// What compute capability 9.0 does beside its threads, emulated: mbarriers, copies of boxes of a tensor
+// Emulates what compute capability 9.0 does beside its threads: mbarriers, copies of boxes of a tensor
 // (TMA), named barriers, and products of a warpgroup (wgmma). kernels/cuda/sm_90a/warpgroup.h has the
 // instructions.
 //

@@ -1,4 +1,4 @@
-// What the emulator says about kernels for compute capability 9.0: a right one passes in every order of its
+// Tests what the emulator says about kernels for compute capability 9.0: a right one passes in every order of its
 // threads, copies and products, and each mistake is found and named.
 #include <cuda_runtime.h>
 #include <gmock/gmock.h>

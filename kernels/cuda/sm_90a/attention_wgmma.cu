@@ -21,7 +21,7 @@ constexpr int group_warps = warpgroup_threads / 32;
 constexpr int threads = (1 + groups) * warpgroup_threads;
 constexpr int ring_tiles = 6;  // of keys or values
 constexpr int n_tiles = tile / 8;
-// Of a tile, 64 columns of all rows lie together: a box of a copy.
+// Holds 64 columns of all rows of a tile together: a box of a copy.
 constexpr int panel_columns = 64;
 constexpr unsigned panel_bytes = tile * panel_columns * 2, group_bytes = panel_bytes / groups;
 constexpr unsigned swizzled_rows = 1024;  // bytes of 8 rows of a panel
@@ -67,7 +67,7 @@ struct Place {
   }
 };
 
-// What a block computes: queries from first_query on, against the tiles of keys from begin to that of these
+// Holds what a block computes: queries from first_query on, against the tiles of keys from begin to that of these
 // queries.
 struct Work {
   int b, head, first_query, begin;
