@@ -3,27 +3,26 @@
 
 #include <cstddef>
 #include <memory>
-#include <new>
 #include <span>
 
 namespace holdfast::os {
 
 inline constexpr std::size_t io_alignment_bytes = 4096;
 
-// Holds memory for an IoQueue; it is not initialised.
+// Holds whole pages for an IoQueue, all zero. They are mapped, not taken from the heap: a thread that ends
+// would leave them in its part of the heap, and each later one could take as much again in another part.
+// Throws std::bad_alloc where the system has no memory.
 class AlignedBuffer {
  public:
-  explicit AlignedBuffer(std::size_t bytes)
-      : size_(bytes), memory_(static_cast<std::byte*>(::operator new(bytes, alignment))) {}
-  std::span<std::byte> bytes() const { return {memory_.get(), size_}; }
+  explicit AlignedBuffer(std::size_t bytes);
+  std::span<std::byte> bytes() const { return {memory_.get(), memory_.get_deleter().size}; }
 
  private:
-  static constexpr std::align_val_t alignment{io_alignment_bytes};
-  struct Release {
-    void operator()(std::byte* memory) const { ::operator delete(memory, alignment); }
+  struct Unmap {
+    std::size_t size = 0;
+    void operator()(std::byte* memory) const;
   };
-  std::size_t size_;
-  std::unique_ptr<std::byte, Release> memory_;
+  std::unique_ptr<std::byte, Unmap> memory_;
 };
 
 }  // namespace holdfast::os
