@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 namespace holdfast::kernels {
@@ -81,6 +82,17 @@ PlanDifference difference_of_ranks(const std::vector<std::string>& plans) {
     first_with.insert({plan, rank});
   }
   return {};
+}
+
+std::string plan_of_ranks(const std::vector<std::string>& plans) {
+  ProductAlgorithms all;
+  std::set<std::string_view> seen;
+  for (const std::string& plan : plans)
+    if (seen.insert(plan).second) all.merge(algorithms_of(plan));  // what is there already stays
+  std::string text;
+  for (const auto& [shape, algorithm] : all)
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : "\n", shape, mark, algorithm);
+  return text;
 }
 
 }  // namespace holdfast::kernels

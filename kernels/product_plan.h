@@ -38,4 +38,8 @@ struct PlanDifference {
 };
 PlanDifference difference_of_ranks(const std::vector<std::string>& plans);
 
+// Returns the plan of all ranks: a line for each product that one of them has planned. Where two differ, the lower rank's
+// algorithm counts. `plans`: as above.
+std::string plan_of_ranks(const std::vector<std::string>& plans);
+
 }  // namespace holdfast::kernels

@@ -295,17 +295,29 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
   return device;
 }
 
-Result<std::string> join_plans(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+Result<JoinedPlans> join_plans(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                const Device& device) {
-  if (config.device == "cpu") return std::string();
+  if (config.device == "cpu") return JoinedPlans();
   HF_TRY(const std::vector<std::string> plans,
          all_gather_text(inputs.communicator, waiter, device.plan_description()));
+  JoinedPlans joined{.plan = plan_of_ranks(plans), .warning = {}};
   const PlanDifference found = difference_of_ranks(plans);
-  if (found.clause.empty()) return std::string();
-  return fmt::format(
+  if (found.clause.empty()) return joined;
+  joined.warning = fmt::format(
       "ranks {} and {} have GPUs of two kinds, which compute {}: the last bits of this run depend on which "
       "rank computes what. Give a run GPUs of one kind where it shall have the same bits in every layout",
       found.other_rank, found.rank, found.clause);
+  return joined;
+}
+
+Result<std::string> join_plan_difference(const TrainInputs& inputs, const Waiter& waiter,
+                                         const Device& device, const std::string& made_with) {
+  if (made_with.empty()) return std::string();
+  HF_TRY(std::vector<std::string> differences,
+         all_gather_text(inputs.communicator, waiter,
+                         difference_of_plans(made_with, device.plan_description())));
+  const auto found = std::ranges::find_if_not(differences, &std::string::empty);
+  return found == differences.end() ? std::string() : std::move(*found);
 }
 
 }  // namespace holdfast::elastic

@@ -85,9 +85,19 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
                                             Difference difference = Difference::ends_run,
                                             Device* existing = nullptr);
 
-// Returns a sentence where two ranks compute one product in different ways, as GPUs of two kinds may that are alike to
-// Device::identity(): then bits depend on which rank computes what. Empty: none do.
-Result<std::string> join_plans(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+// JoinedPlans holds the matrix products that the ranks have planned (kernels/product_plan.h).
+struct JoinedPlans {
+  std::string plan;  // of all ranks (plan_of_ranks()); empty where there is none
+  // Sentence about two ranks that compute one product in different ways, as GPUs of two kinds may that are alike to
+  // Device::identity(): then bits depend on which rank computes what. Empty: none do.
+  std::string warning;
+};
+Result<JoinedPlans> join_plans(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                const Device& device);
+
+// Returns a clause about the first product that some rank computes in another way than `made_with`, the plan of what a
+// state was made on (difference_of_plans()), the same on all ranks; empty: there is none.
+Result<std::string> join_plan_difference(const TrainInputs& inputs, const Waiter& waiter,
+                                         const Device& device, const std::string& made_with);
 
 }  // namespace holdfast::elastic

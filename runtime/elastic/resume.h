@@ -33,7 +33,7 @@ struct StartPoint {
   std::vector<SnapshotStep> passed_over = {};  // newer snapshots that are not sound
   std::string config = {};                     // config stored with the newest of them, as TOML
   std::string device = {};                     // device that the state was made on
-  std::string device_plan = {};         // its plan, of the rank that wrote the manifest, where it has one
+  std::string device_plan = {};         // the plan of all ranks there (JoinedPlans), where there is one
   std::vector<std::string> notes = {};  // for the user: damaged checkpoints that were skipped
   std::string copy_of = {};             // run directory that this one is a copy of
   // Lineage as in RUN/lineage.json. If the start begins a generation (`begins`), that one is included, so

@@ -165,6 +165,7 @@ void RunJournal::begin_epoch(Worker& worker, RecoveryInventory& known, double ra
           .logged_step = newest_step_,
           .directory = setup_.config.run.directory,
           .faults = faults.specification(),
+          .device_plan = worker.state_view().device_plan,
           .first_step = step,
           .first_tokens = worker.state().data_cursor * static_cast<std::uint64_t>(sequence_length),
           .write_hardware_record = [this] { write_hardware_record(); }},

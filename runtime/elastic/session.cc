@@ -432,9 +432,9 @@ Result<void> Session::build_worker() {
   group_.keep_from_driver(worker);
   HF_TRY_VOID(agreed);
   worker_ = std::move(worker).value();
-  HF_TRY(const std::string plans,
-         join_plans(group_.active(), group_.waiter(), setup_.config, *setup_.device));
-  if (group_.leads() && !plans.empty()) print_message("{}", plans);
+  HF_TRY(JoinedPlans plans, join_plans(group_.active(), group_.waiter(), setup_.config, *setup_.device));
+  if (group_.leads() && !plans.warning.empty()) print_message("{}", plans.warning);
+  worker_->state_view().device_plan = std::move(plans.plan);
   return show_slow_paths(group_, setup_);
 }
 

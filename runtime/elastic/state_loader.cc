@@ -7,9 +7,9 @@
 #include "checkpoint/find_checkpoint.h"
 #include "checkpoint/lineage.h"
 #include "checkpoint/ram_tier.h"
-#include "kernels/product_plan.h"
 #include "parallel/comm/collectives.h"
 #include "parallel/comm/gather.h"
+#include "runtime/elastic/join.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/watch.h"
@@ -70,17 +70,14 @@ Result<void> StateLoader::load_checkpoint() {
 Result<bool> StateLoader::is_on_another_device() {
   const StartPoint& start = setup_.start;
   if (changes_device(start, setup_.config, setup_.device->identity(precision_of(setup_.config)))) return true;
-  if (start.device_plan.empty()) return false;
-  HF_TRY(const std::vector<std::string> differences,
-         all_gather_text(group_.active().communicator, group_.waiter(),
-                         difference_of_plans(start.device_plan, setup_.device->plan_description())));
-  const auto found = std::ranges::find_if_not(differences, &std::string::empty);
-  if (found == differences.end()) return false;
+  HF_TRY(const std::string difference,
+         join_plan_difference(group_.active(), group_.waiter(), *setup_.device, start.device_plan));
+  if (difference.empty()) return false;
   if (group_.leads()) {
     print_line(
         "resume: the state was made on another GPU of this kind, which computes {}  (numeric: the steps from "
         "here on may differ in their last bits)",
-        *found);
+        difference);
   }
   return true;
 }

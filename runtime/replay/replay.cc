@@ -219,7 +219,8 @@ Result<void> Replay::make_worker() {
   const std::string here = device_->identity(precision_of(config_)), &there = result_.source.device;
   if (!there.empty() && there != here)
     say("the run computed on \"{}\" and this is \"{}\": other bits are to be expected", there, here);
-  const std::string other = difference_of_plans(result_.source.device_plan, device_->plan_description());
+  HF_TRY(const std::string other,
+         join_plan_difference(joined_, waiter(), *device_, result_.source.device_plan));
   if (!other.empty())
     say("the run computed on another GPU of this kind, {}: other bits are to be expected", other);
   return {};

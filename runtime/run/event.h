@@ -82,7 +82,8 @@ struct StartEvent {
     visit("gemm_peak_flops", self.gemm_peak_flops, "FLOP/s", "That rate, of all ranks together");
     visit("device", self.device, "", "What computes, with its kernels");
     visit("exchange", self.exchange, "", "What moves device memory between ranks, and why");
-    visit("device_plan", self.device_plan, "", "Algorithm of each matrix product, one a line; on a GPU");
+    visit("device_plan", self.device_plan, "",
+          "Algorithm of each matrix product of all ranks, one a line; on a GPU");
     visit("processors", self.processors, "ranks",
           "Ranks by the processors that they run on; on GPUs, where a host has several NUMA nodes");
     visit("kernels", self.kernels, "", "By op: name of the implementation that runs it, and why");

@@ -36,8 +36,8 @@ Manifest make_manifest(StateView& view, const RunState& state, std::vector<Shard
   manifest.identity = config_identity(view.rank.config);
   manifest.config = record_config(view.rank.config);
   manifest.values["device"] = view.rank.device.identity(view.rank.spec.dtype);
-  std::string plan = view.rank.device.plan_description();
-  if (!plan.empty() && plan.size() <= stored_plan_bytes_max) manifest.values["device_plan"] = std::move(plan);
+  if (!view.device_plan.empty() && view.device_plan.size() <= stored_plan_bytes_max)
+    manifest.values["device_plan"] = view.device_plan;
   manifest.shards = std::move(shards);
   return manifest;
 }

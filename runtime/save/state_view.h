@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "checkpoint/store.h"
@@ -24,6 +25,9 @@ struct StateView {
   ParameterGather& parameter_gather;
   SnapshotPlan& snapshots;
   bool is_zero = false;  // its memory was zero-filled when it was bound; memory that is used again is not
+  // Matrix products of all ranks with their algorithms (kernels/product_plan.h): what is saved takes them along. Empty:
+  // not known, or there are none.
+  std::string device_plan = {};
 
   // Returns the bytes of a checkpoint of all ranks.
   std::uint64_t state_bytes() const { return model::state_bytes(rank.spec, rank.config.optimizer); }

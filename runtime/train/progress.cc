@@ -79,7 +79,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::m
     event.resumed_from_step = {state.step};
     event.resumed_from = resumed_from;
   }
-  if (std::string plan = device.plan_description(); !plan.empty()) event.device_plan = std::move(plan);
+  if (!setup_.device_plan.empty()) event.device_plan = setup_.device_plan;
   return log_->insist(event);
 }
 

@@ -33,6 +33,7 @@ class Progress {
     std::uint64_t logged_step = 0;  // newest step that already has a line in the log; 0: none
     std::string directory = {};     // run directory, for the console
     std::string faults = {};        // specification of faults that will be made (fault_point.h); empty: none
+    std::string device_plan = {};   // StateView::device_plan
     // Steps and tokens that were made before. With other lanes a step has other tokens.
     std::uint64_t first_step = 0, first_tokens = 0;
     // Called after each verdict on a rank that writes: it may have changed the record of findings about the

@@ -26,6 +26,14 @@ TEST(ProductPlan, RanksOfOneKindComputeAlike) {
   EXPECT_EQ(found.other_rank, 1);
 }
 
+TEST(ProductPlan, OfAllRanksHasEachProductOnce) {
+  const std::string first_stage = "m 1: a\nm 2: b", last_stage = "m 1: a\nm 9: z", other = "m 9: y\nm 3: c";
+  EXPECT_EQ(plan_of_ranks({first_stage, last_stage, first_stage, ""}), "m 1: a\nm 2: b\nm 9: z");
+  EXPECT_EQ(plan_of_ranks({last_stage, other, first_stage}), "m 1: a\nm 2: b\nm 3: c\nm 9: z");
+  EXPECT_EQ(plan_of_ranks({other, last_stage}), "m 1: a\nm 3: c\nm 9: y");
+  EXPECT_THAT(plan_of_ranks({"", ""}), IsEmpty());
+}
+
 TEST(ProductPlan, AFileMayHaveCommentsAndIsReadWhole) {
   const Result<ProductAlgorithms> plan =
       read_plan("# of an H200\n\nm 1 n 2: algorithm 3\nm 2 n 2: none\n", "a.plan");

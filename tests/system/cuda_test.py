@@ -56,6 +56,23 @@ class CudaTest(unittest.TestCase):
                 self.assertNotIn(other, moved)
                 self.assertEqual(run.digest(), stayed.digest())
 
+    def test_every_stage_takes_its_algorithms_along(self):
+        """What is saved has the plan of all ranks, also of those that do not write the manifest: the head, with products of its own, is
+        in the second stage alone."""
+        layers = [*SMALL, "--model.layers=2", "--model.vocabulary=320"]
+        alone = self.scene.run("stages-alone")
+        for steps in (3, 5):
+            alone.start(1, overrides=[*layers, f"--training.steps={steps}"]).expect_exit(0)
+        stages = self.scene.run("stages")
+        stages.start(2, overrides=[*layers, "--parallel.pipeline=2"]).expect_exit(0)
+        plans = [set(run.events("start")[0]["device_plan"].splitlines()) for run in (alone, stages)]
+        self.assertEqual(*plans)
+        self.scene.environment["EMULATED_GPU_OTHER_ALGORITHMS"] = "prefers"
+        self.addCleanup(self.scene.environment.pop, "EMULATED_GPU_OTHER_ALGORITHMS")
+        moved = stages.start(2, overrides=[*layers, "--parallel.pipeline=2", "--training.steps=5"]).expect_exit(0)
+        self.assertNotIn("the state was made on another GPU", moved)
+        self.assertEqual(stages.digest(), alone.digest())
+
     def test_a_given_plan(self):
         """A run on another GPU of the kind has the bits of the run whose device_plan it is given, and others without."""
         here = self.scene.run("planned-here")
