@@ -147,7 +147,16 @@ Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> r
     if (first == requests.size()) return {};
     if (++other >= requests.size()) other = first;
     HF_TRY(const bool complete, test(other));
-    if (moved || complete) {
+    moved = moved || complete;
+    if (!moved && background_ != nullptr) {
+      const Result<bool> others = (*background_)();
+      if (!others.ok()) {
+        communicator.abandon();  // the memory of the requests is released
+        return others.error();
+      }
+      moved = *others;
+    }
+    if (moved) {
       backoff.reset();
     } else if (!backoff.pause(awaited)) {
       communicator.abandon();

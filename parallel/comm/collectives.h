@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -77,6 +78,8 @@ class Waiter {
   std::int64_t timeout_ms() const { return timeout_ms_; }
   WaitListener* listener() const { return listener_; }
   SpanRecorder* spans() const { return spans_; }  // null: none
+  // Advances other communication of this rank, without waiting. Returns whether there was progress.
+  using Background = std::function<Result<bool>()>;
   // Returns a copy with another timeout, for waits in which a peer is known to work alone for longer.
   Waiter with_timeout(std::int64_t timeout_ms) const {
     Waiter other = *this;
@@ -90,12 +93,20 @@ class Waiter {
     other.spans_ = &spans;
     return other;
   }
+  // Returns a copy whose wait() calls `background` between its polls, on the waiting thread: a peer may be able to go on
+  // only with that. `background` outlives all copies.
+  Waiter with_background(const Background& background) const {
+    Waiter other = *this;
+    other.background_ = &background;
+    return other;
+  }
 
  private:
   Env* env_;
   std::int64_t timeout_ms_;
   WaitListener* listener_;
   SpanRecorder* spans_ = nullptr;
+  const Background* background_ = nullptr;  // null: none
 };
 
 Result<void> barrier(Communicator& communicator, const Waiter& waiter);

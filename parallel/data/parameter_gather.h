@@ -13,8 +13,9 @@
 // sends it to its group: that is the last bucket of its forward.
 //
 // It cannot deadlock: a rank sends as soon as it has begun, whatever it waits for. A rank that waits here
-// advances the rest of its communication (the background), and one that waits elsewhere calls advance(): the
-// ranks of another stage, or of the group that shares a layer, need parameters at other times.
+// advances the rest of its communication (the background), and one that waits elsewhere, a collective between two
+// steps included (Waiter::with_background()), calls advance(): the ranks of another stage, or of the group that shares a
+// layer, need parameters at other times.
 //
 // Threads: one. Errors: communication; the transport is abandoned. Nothing is allocated after construction.
 #pragma once

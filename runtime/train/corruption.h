@@ -48,8 +48,8 @@ CorruptedNumber corrupt(const Corruption& corruption, std::span<const NumberRegi
 
 // Changes numbers of this rank, at a fault point of a step. Finishes a gather of parameters first where the
 // number is a weight or a parameter, so that nothing that arrives overwrites it, and nothing that is under
-// way carries it to some of the ranks; an error of the gather meets the run later. Called on the launching
-// thread.
+// way carries it to some of the ranks; the others advance theirs wherever they wait. An error of the gather meets the
+// run later. Called on the launching thread.
 CorruptedNumber corrupt(const Corruption& corruption, StepParts& parts, LaneRunner& lanes);
 
 }  // namespace holdfast::train

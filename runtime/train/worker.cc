@@ -13,8 +13,10 @@ Worker::Worker(const WorkerInputs& inputs)
     : inputs_(inputs),
       workload_(inputs.rank.config, inputs.rank.mesh, inputs.rank.communicator.rank()),
       spans_(inputs.rank.env),
+      gathering_([this] { return parts_ == nullptr ? Result<bool>(false) : parameter_gather().advance(); }),
       waiter_(Waiter(inputs.rank.env, inputs.rank.config.parallel.timeout_ms, inputs.rank.watch)
-                  .with_flight(spans_)),
+                  .with_flight(spans_)
+                  .with_background(gathering_)),
       links_(inputs.rank.communicator, inputs_.rank.mesh, workload_.share,
              {.is_ring = inputs.rank.config.parallel.pipeline_chunks > 1,
               .has_tied_ends = workload_.spec.tied_head}),

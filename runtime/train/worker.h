@@ -129,6 +129,7 @@ class Worker {
   WorkerInputs inputs_;
   Workload workload_;
   SpanRecorder spans_;
+  Waiter::Background gathering_;  // of parameter_gather(), for collectives between two steps
   Waiter waiter_;
   RankLinks links_;
   HostAccess host_access_;

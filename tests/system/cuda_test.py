@@ -73,6 +73,19 @@ class CudaTest(unittest.TestCase):
         self.assertNotIn("the state was made on another GPU", moved)
         self.assertEqual(stages.digest(), alone.digest())
 
+    def test_a_weight_that_changes_while_parameters_are_gathered(self):
+        """Its rank waits for what the other one sends, which waits for it in the vote about the state that is to be saved."""
+        words = [*SMALL, "--model.layers=2", "--training.steps=6", "--parallel.lanes=4", "--verdict.preset=guard",
+                 "--checkpoint.ram_every_steps=1", "--elastic.grow=off"]
+        undisturbed = self.scene.run("unflipped")
+        undisturbed.start(1, overrides=words).expect_exit(0)
+        run = self.scene.run("flipped")
+        run.start(2, overrides=words, faults="step.end@4:1=flip:weights:0").expect_exit(0)
+        self.assertEqual([event["action"] for event in run.events("verdict")], ["evict"])
+        self.assertEqual([event["of"] for event in run.events("verdict")], ["state"])
+        self.assertEqual(len(run.events("recovery")), 1)
+        self.assertEqual(run.digest(), undisturbed.digest())
+
     def test_a_given_plan(self):
         """A run on another GPU of the kind has the bits of the run whose device_plan it is given, and others without."""
         here = self.scene.run("planned-here")

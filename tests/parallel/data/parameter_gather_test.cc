@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -97,6 +98,24 @@ TEST(ParameterGather, MovesOtherThingsOnWhileItWaits) {
     EXPECT_GE(rank.gather().counts().buckets_awaited, c.rank() == 0 ? 1U : 0U);
     EXPECT_EQ(rank.gather().counts().buckets, 4U);
     EXPECT_GE(rank.gather().counts().gather_us, rank.gather().counts().exposed_us);
+    return {};
+  }));
+}
+
+// With one exchange at a time the rank that waits needs the other one to move its messages on in the vote.
+TEST(ParameterGather, GoesOnWhileAPeerWaitsInACollective) {
+  HF_EXPECT_OK(run_local_ranks(2, [&](Communicator& c) -> Result<void> {
+    HostTransport transport(c, 1);
+    GatheringRank rank(transport);
+    const Waiter::Background gathering = [&] { return rank.gather().advance(); };
+    const Waiter waiter = patient().with_background(gathering);
+    HF_TRY_VOID(rank.gather().begin(ParameterGather::Which::trained));
+    if (c.rank() == 1) HF_TRY_VOID(rank.gather().finish());
+    std::array<std::int64_t, 1> ranks = {1};
+    HF_TRY_VOID(all_reduce_sum(c, waiter, ranks));
+    EXPECT_EQ(ranks[0], 2);
+    HF_TRY_VOID(rank.gather().finish());
+    EXPECT_TRUE(rank.has(GatheringRank::last_of_forward, 1 - c.rank()));
     return {};
   }));
 }
