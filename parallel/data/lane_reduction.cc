@@ -10,7 +10,8 @@
 namespace holdfast::parallel {
 
 LaneReduction::LaneReduction(const BucketPlan& buckets, LaneExchange exchange, Transport& transport,
-                             Device& device, const Waiter& waiter, MemoryPlan& plan, bool digests_sums)
+                             Device& device, const Waiter& waiter, MemoryPlan& plan, bool digests_sums,
+                             std::uint64_t staging_bytes)
     : exchange_(std::move(exchange)),
       schedule_(exchange_.schedule()),
       transport_(&transport),
@@ -19,8 +20,8 @@ LaneReduction::LaneReduction(const BucketPlan& buckets, LaneExchange exchange, T
       rank_(transport.rank()),
       ranks_(transport.size()),
       bucket_count_(static_cast<std::size_t>(buckets.local_count())),
-      slots_(static_cast<std::size_t>(buckets.gradient_slots())),
-      sum_(buckets, exchange_, device, plan, digests_sums),
+      slots_(index(staging_places(buckets, staging_bytes))),
+      sum_(buckets, exchange_, device, plan, digests_sums, static_cast<int>(slots_)),
       links_(transport, device, plan) {
   HF_CHECK(buckets.ranks() == ranks_ && schedule_.ranks() == ranks_ && exchange_.rank() == rank_);
   HF_CHECK(slots_ > 1 || bucket_count_ <= 1 || !exchange_.sums_blocks(),
@@ -234,7 +235,7 @@ void LaneReduction::launch_adds() {
     launch_adds(bucket);
 }
 
-// Returns whether the slot of the bucket is free in the gradient buffer and in the receive staging. The wave
+// Returns whether the slot of the bucket is free in the receive staging, and in a gradient buffer with slots. The wave
 // before does not use them any more.
 bool LaneReduction::slot_is_free(std::size_t bucket) const {
   if (bucket < slots_) return true;

@@ -19,9 +19,11 @@
 // transport is abandoned. Nothing is allocated after construction.
 //
 // Each bucket of a wave is one exchange (transport.h) or two, opened in the same order on every rank. Where buckets
-// share memory (BucketPlan::gradient_slots), the first exchange of a bucket is opened, and the bucket may be written,
-// when the previous bucket of its slot has been sent and added. This cannot deadlock, because it waits only for
-// exchanges that were opened before it, on every rank.
+// share memory, of the gradient buffer (BucketPlan::gradient_slots) or of the receive staging alone (staging_places()),
+// the first exchange of a bucket is opened, and the bucket may be written, when the previous bucket of its slot has been
+// sent and added. This cannot deadlock, because it waits only for exchanges that were opened before it, on every rank.
+// A bucket with a place of its own in the gradient buffer waits, too: adds run behind what is launched before them, so
+// those of a backward that is launched at once would free no slot before its end.
 #pragma once
 
 #include <cstdint>
@@ -57,9 +59,11 @@ struct LaneReductionCounts {
 class LaneReduction {
  public:
   // Reserves the memory of LaneSum and LinkDigests in `plan`. Everything passed by reference except `plan` and `waiter`
-  // outlives this object. `exchange` is of this rank. `digests_sums`: reduced() has digests.
+  // outlives this object. `exchange` is of this rank. `digests_sums`: reduced() has digests. `staging_bytes`: as for
+  // staging_places(), the same on all ranks.
   LaneReduction(const BucketPlan& buckets, LaneExchange exchange, Transport& transport, Device& device,
-                const Waiter& waiter, MemoryPlan& plan, bool digests_sums = false);
+                const Waiter& waiter, MemoryPlan& plan, bool digests_sums = false,
+                std::uint64_t staging_bytes = staging_bytes_max);
   ~LaneReduction();
   LaneReduction(const LaneReduction&) = delete;
   LaneReduction& operator=(const LaneReduction&) = delete;
@@ -84,6 +88,7 @@ class LaneReduction {
   // Waits until the gradients of this bucket may be written. It is called before the operations that write
   // them are launched, and returns at once where every bucket has a slot of its own.
   Result<void> wait_for_slot(int bucket);
+  bool shares_slots() const { return slots_ < bucket_count_; }
   void bucket_launched(int bucket, Device::Ticket ticket);
   void backward_launched();
   // Advances what can be advanced without waiting, for a caller that waits for something else meanwhile.

@@ -22,8 +22,32 @@ float* take_term(float*& sum, float* term, const float* place) {
 
 }  // namespace
 
+int staging_places(const BucketPlan& buckets, std::uint64_t bytes) {
+  constexpr int fewest = 4;
+  int places = buckets.gradient_slots();
+  if (buckets.ranks() == 1 || buckets.shares_gradient_memory()) return places;
+  std::vector<std::uint64_t> elements;  // by bucket
+  for (int bucket = 0; bucket < buckets.local_count(); ++bucket) {
+    elements.push_back(0);
+    for (const BucketTensor& tensor : buckets.buckets()[index(bucket)].tensors)
+      elements.back() += tensor.elements();
+  }
+  const auto fit = [&] {
+    std::uint64_t all = 0;
+    for (std::size_t place = 0; place < index(places); ++place) {
+      std::uint64_t largest = 0;
+      for (std::size_t bucket = place; bucket < elements.size(); bucket += index(places))
+        largest = std::max(largest, elements[bucket]);
+      all += largest;
+    }
+    return all * sizeof(float) <= bytes;
+  };
+  while (places > fewest && !fit()) --places;
+  return places;
+}
+
 LaneSum::LaneSum(const BucketPlan& buckets, const LaneExchange& exchange, Device& device, MemoryPlan& plan,
-                 bool makes_digests)
+                 bool makes_digests, int places)
     : buckets_(&buckets),
       exchange_(&exchange),
       schedule_(exchange.schedule()),
@@ -36,7 +60,7 @@ LaneSum::LaneSum(const BucketPlan& buckets, const LaneExchange& exchange, Device
       block_sums_(buckets.buckets().size()),
       sums_for_others_(buckets.buckets().size()) {
   index_segments();
-  reserve_memory(plan, makes_digests);
+  reserve_memory(plan, makes_digests, places);
 }
 
 void LaneSum::index_segments() {
@@ -60,16 +84,14 @@ void LaneSum::index_segments() {
   }
 }
 
-// Reserves a place for each rank that sends to this one, as an owner and for its blocks. Buckets that share memory of
-// the gradient buffer share it here, too.
-void LaneSum::reserve_staging(MemoryPlan& plan) {
+// Reserves the places of buckets for each rank that sends to this one, as an owner and for its blocks.
+void LaneSum::reserve_staging(MemoryPlan& plan, int places) {
   std::uint64_t elements = 0;
-  const auto reserve = [&](std::size_t place, std::vector<std::uint64_t>& offsets, const auto& size_of) {
-    const int slots = buckets_->gradient_slots();
-    for (int slot = 0; slot < slots; ++slot) {
+  const auto reserve = [&](std::size_t sender, std::vector<std::uint64_t>& offsets, const auto& size_of) {
+    for (int place = 0; place < places; ++place) {
       std::uint64_t largest = 0;
-      for (int bucket = slot; bucket < buckets_->local_count(); bucket += slots) {
-        offsets[place * index(bucket_count_) + index(bucket)] = elements;
+      for (int bucket = place; bucket < buckets_->local_count(); bucket += places) {
+        offsets[sender * index(bucket_count_) + index(bucket)] = elements;
         largest = std::max(largest, size_of(bucket));
       }
       elements += (largest + staging_alignment - 1) / staging_alignment * staging_alignment;
@@ -102,8 +124,8 @@ void LaneSum::reserve_staging(MemoryPlan& plan) {
       plan.reserve("lane_reduction.staging", MemoryClass::communication, elements * sizeof(float));
 }
 
-void LaneSum::reserve_memory(MemoryPlan& plan, bool makes_digests) {
-  reserve_staging(plan);
+void LaneSum::reserve_memory(MemoryPlan& plan, bool makes_digests, int places) {
+  reserve_staging(plan, places);
   accumulator_slot_ = plan.reserve("lane_reduction.accumulator", MemoryClass::gradients,
                                    in_place_ ? 0 : buckets_->accumulator_elements(rank_) * sizeof(float));
   if (schedule_.carries_blocks()) {

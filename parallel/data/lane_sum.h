@@ -4,7 +4,8 @@
 //
 // Memory is moved no more than needed. A step of one wave (D = L) sums in the owner's own range of the
 // gradient buffer: a single lane is neither copied nor added to anything. Several waves need an accumulator.
-// So do buckets that share memory of the gradient buffer; these share the receive staging in the same way.
+// So do buckets that share memory of the gradient buffer; these share the receive staging in the same way, as do those of
+// a model whose gradients would make it too large (staging_places()).
 // The first lane of a step is received directly into the accumulator. The lanes of a block (LaneSchedule::block())
 // are summed where its first lane lies, and the first block where the sum of all does; a block that goes on in the
 // next wave needs an accumulator of its own. A block that is summed for others lies in the gradient buffer, where this
@@ -25,13 +26,22 @@
 
 namespace holdfast::parallel {
 
+// Gradients of a lane for which the receive staging has a place for each bucket: that of a larger model has fewer. It
+// takes (D - 1) / D of them.
+inline constexpr std::uint64_t staging_bytes_max = std::uint64_t{2} << 30;
+
+// Returns how many buckets have a place in the receive staging: bucket b is in place b modulo this number. Where
+// buckets share memory of the gradient buffer it is their number of slots, else as many as fit in `bytes`, and at least
+// four: the head and the embedding write two gradients at once, while others are being sent.
+int staging_places(const BucketPlan& buckets, std::uint64_t bytes);
+
 class LaneSum {
  public:
   // Reserves the receive staging (of D > 1), the accumulator (of several waves), that of lane blocks (where
-  // they straddle waves), the sums of squares and, if `makes_digests`, the digests in `plan`. `buckets`,
-  // `exchange` and `device` outlive this object. Nothing is allocated later.
+  // they straddle waves), the sums of squares and, if `makes_digests`, the digests in `plan`. `places`:
+  // staging_places(). `buckets`, `exchange` and `device` outlive this object. Nothing is allocated later.
   LaneSum(const BucketPlan& buckets, const LaneExchange& exchange, Device& device, MemoryPlan& plan,
-          bool makes_digests);
+          bool makes_digests, int places);
   // Binds the memory. It is called once; `gradients` is the flat gradient buffer of this rank's lanes.
   void bind(const MemoryArena& arena, float* gradients);
 
@@ -58,8 +68,8 @@ class LaneSum {
   std::span<const double> square_sums() const { return square_sums_; }
 
  private:
-  void reserve_memory(MemoryPlan& plan, bool makes_digests);
-  void reserve_staging(MemoryPlan& plan);
+  void reserve_memory(MemoryPlan& plan, bool makes_digests, int places);
+  void reserve_staging(MemoryPlan& plan, int places);
   void index_segments();
   float* result(int bucket) const;  // location of the sum over all lanes
   float* block_result(int bucket) const;

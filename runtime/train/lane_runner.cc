@@ -86,7 +86,7 @@ LaneRunner::LaneRunner(StepParts& parts, SampleLog* ledger)
       buckets_wait_(parts.rank.config.training.cuda_graphs && parts.rank.mesh.shape().data == 1),
       // Buckets that share memory cannot wait for each other.
       buckets_wait_for_point_(parts.rank.faults.corrupts_lane_gradients() &&
-                              !parts.workload().buckets.shares_gradient_memory()) {
+                              !parts.update.reduction.shares_slots()) {
   if (!parts.rank.faults.spoils_samples()) return;
   parts_.stage.set_after_embedding([this](int microbatch) { spoil_embedding(microbatch); });
 }

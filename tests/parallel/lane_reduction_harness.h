@@ -32,6 +32,19 @@ inline std::vector<Bucket> uneven_buckets() {
   return buckets;
 }
 
+// Many of them, so that places of the receive staging are used again and again.
+inline std::vector<Bucket> many_buckets() {
+  std::vector<Bucket> buckets;
+  for (int round = 0; round < 3; ++round) {
+    for (Bucket& bucket : uneven_buckets()) {
+      if (bucket.tied_to >= 0) continue;
+      for (BucketTensor& tensor : bucket.tensors) tensor.name += std::to_string(round);
+      buckets.push_back(std::move(bucket));
+    }
+  }
+  return buckets;
+}
+
 // Gradients whose sums depend on the order: magnitudes over 2^48, both signs, exact cancellation, and zeros
 // of both signs.
 inline float lane_gradient(int step, int lane, std::uint64_t index) {
@@ -97,6 +110,7 @@ struct LaneShape {
   int block = 1;
   int gradient_slots = 0;
   std::vector<int> hosts = {};  // of ranks
+  std::uint64_t staging_bytes = staging_bytes_max;
 };
 
 // A rank with its device and buffers, to run whole steps of lane reduction.
@@ -110,7 +124,7 @@ class ReducingRank {
         places_(std::move(buckets), transport.size(), shape.gradient_slots, shape.block),
         device_(make_cpu_device(options)),
         reduction_(places_, LaneExchange(places_, schedule_, transport.rank(), shape.hosts), transport,
-                   *device_, waiter, memory_, /*digests_sums=*/true) {
+                   *device_, waiter, memory_, /*digests_sums=*/true, shape.staging_bytes) {
     gradients_slot_ =
         memory_.reserve("gradients", MemoryClass::gradients, places_.gradient_elements() * sizeof(float));
     Result<MemoryArena> arena = MemoryArena::allocate(memory_);
@@ -220,9 +234,10 @@ class ReducingRank {
 };
 
 // Two steps with all bits compared, and the counts of bytes and buckets.
-inline Result<void> check_lane_reduction(Transport& transport, const Waiter& waiter, const LaneShape& shape) {
+inline Result<void> check_lane_reduction(Transport& transport, const Waiter& waiter, const LaneShape& shape,
+                                         std::vector<Bucket> buckets_reduced = uneven_buckets()) {
   const int rank = transport.rank(), ranks = transport.size(), lanes = shape.lanes;
-  ReducingRank reducing(transport, waiter, shape, uneven_buckets());
+  ReducingRank reducing(transport, waiter, shape, std::move(buckets_reduced));
   for (int step = 0; step < 2; ++step) {
     HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));
     const std::vector<float> sums = block_sum(reducing.plan(), step, lanes, shape.block);

@@ -75,6 +75,16 @@ TEST_P(LaneReductionBits, AreThoseOfASequentialSum) {
   }));
 }
 
+// Twelve buckets, of which the receive staging has places for four at once.
+TEST_P(LaneReductionBits, AreTheSameWithFewPlacesForWhatArrives) {
+  const auto [ranks, lanes] = GetParam();
+  HF_EXPECT_OK(run_local_ranks(ranks, [lanes = lanes](Communicator& c) {
+    LateTransport transport(c);
+    return test::check_lane_reduction(transport, patient(), {.lanes = lanes, .staging_bytes = 1},
+                                      test::many_buckets());
+  }));
+}
+
 // A rank alone sums where its gradients lie.
 class SharedBucketMemoryBits : public LaneReductionBits {};
 
@@ -125,6 +135,12 @@ TEST(LaneBlocks, HaveTheSameBitsOnEveryHost) {
                 {.lanes = lanes, .block = block, .gradient_slots = slots, .hosts = hosts});
           }));
         }
+        HF_EXPECT_OK(run_local_ranks(ranks, [&](Communicator& c) {
+          HostTransport transport(c);
+          return test::check_lane_reduction(
+              transport, patient(), {.lanes = lanes, .block = block, .hosts = hosts, .staging_bytes = 1},
+              test::many_buckets());
+        }));
       }
     }
   }
@@ -174,6 +190,34 @@ TEST(LaneBlocks, HaveAnAccumulatorWhereTheyStraddleWaves) {
   EXPECT_TRUE(carried(8, 1, 2));
   EXPECT_TRUE(carried(8, 3, 2));
   EXPECT_TRUE(carried(8, 7, 2));
+}
+
+// Ten buckets of 1 GiB have a place each where as much is allowed, and else as many as fit, but never less than four.
+// Nothing is allocated here.
+TEST(LaneStaging, HasAsManyPlacesAsFit) {
+  constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+  std::vector<Bucket> buckets(10);
+  for (Bucket& bucket : buckets) bucket.tensors = {{.name = "t", .shape = {gib / sizeof(float)}}};
+  const BucketPlan two(buckets, 2), alone(buckets, 1), shared(buckets, 2, 2);
+  HF_EXPECT_OK(run_local_ranks(2, [&](Communicator& c) -> Result<void> {
+    const std::unique_ptr<Device> device = make_cpu_device({});
+    HostTransport transport(c);
+    for (const auto& [bytes, places] : {std::pair{10 * gib, 10U}, {9 * gib, 9U}, {gib, 4U}}) {
+      MemoryPlan memory;
+      const LaneReduction reduction(two, LaneExchange(two, LaneSchedule(2, 2), c.rank()), transport, *device,
+                                    patient(), memory, /*digests_sums=*/false, bytes);
+      EXPECT_EQ(reduction.shares_slots(), places < 10);
+      for (const MemoryPlan::Entry& entry : memory.entries()) {
+        if (entry.name == "lane_reduction.staging") {
+          EXPECT_EQ(entry.slot.bytes, places * gib / 2);
+        }
+      }
+    }
+    return {};
+  }));
+  EXPECT_EQ(staging_places(two, staging_bytes_max), 4);
+  EXPECT_EQ(staging_places(alone, gib), 10) << "nothing arrives";
+  EXPECT_EQ(staging_places(shared, 10 * gib), 2) << "the slots of their gradients";
 }
 
 using Shape = std::tuple<int, int>;
