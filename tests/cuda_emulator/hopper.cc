@@ -483,7 +483,7 @@ Units Asynchronous::units_of(const Product& product) const {
     }
   };
   const WarpgroupProduct& what = product.what;
-  if (what.left_fragment == nullptr) mark(Matrix(what.left, false), product_rows);
+  if (what.left_fragment == nullptr) mark(Matrix(what.left, what.left_transposed), product_rows);
   mark(Matrix(what.right, what.right_transposed), static_cast<unsigned>(what.columns));
   return units;
 }
@@ -545,8 +545,8 @@ void Asynchronous::add(unsigned index, float* sums, const WarpgroupProduct& what
   Product& product = group.products[number - group.done];
   const WarpgroupProduct& first = product.what;
   if (first.columns != what.columns || first.left != what.left || first.right != what.right ||
-      first.right_transposed != what.right_transposed || first.add != what.add ||
-      (first.left_fragment == nullptr) != (what.left_fragment == nullptr))
+      first.left_transposed != what.left_transposed || first.right_transposed != what.right_transposed ||
+      first.add != what.add || (first.left_fragment == nullptr) != (what.left_fragment == nullptr))
     stop_kernel("its product differs from that of another thread of the warpgroup");
   auto accumulator = std::ranges::find(mine.accumulators, sums, &Accumulator::place);
   if (accumulator == mine.accumulators.end()) {
@@ -583,7 +583,7 @@ void Asynchronous::execute(Warpgroup& group) {
     for (unsigned n = 0; n < columns; ++n) right[k * columns + n] = element(right_matrix.place(n, k));
   }
   if (what.left_fragment == nullptr) {
-    const Matrix matrix(what.left, false);
+    const Matrix matrix(what.left, what.left_transposed);
     for (unsigned row = 0; row < product_rows; ++row) {
       for (unsigned k = 0; k < product_depth; ++k)
         left[row * product_depth + k] = element(matrix.place(row, k));

@@ -51,7 +51,8 @@ struct WarpgroupProduct {
   int columns = 0;
   const unsigned* left_fragment = nullptr;
   std::uint64_t left = 0, right = 0;
-  bool right_transposed = false;  // the columns of a row are neighbours in memory
+  bool left_transposed = false,
+       right_transposed = false;  // neighbours across the sum are neighbours in memory
   bool add = false;
 };
 void fence_products();

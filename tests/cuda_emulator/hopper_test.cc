@@ -275,6 +275,57 @@ TEST_F(CudaHopper, AWrongLayoutGivesWrongNumbersOrASentence) {
     EXPECT_NE(Kernel(operands_, mistake).run(0), operands_.expected) << static_cast<int>(mistake);
 }
 
+// Left operands whose rows are neighbours in memory: the product of a tile's transpose and the tile.
+TEST_F(CudaHopper, ALeftMatrixMayBeTransposed) {
+  CUtensorMap map;
+  ASSERT_EQ(map_rows(map, operands_.right.data(), size, size * steps, 1, size), cudaSuccess);
+  std::vector<float> expected(size * size);
+  for (int i = 0; i < size * size * size; ++i)
+    expected[i / size] += to_float(operands_.right[i % size * size + i / size / size]) *
+                          to_float(operands_.right[i % size * size + i / size % size]);
+  // In warp `otherwise` the left operand is not transposed.
+  const auto run = [&](bool transposed, unsigned otherwise, std::uint64_t order) {
+    std::vector<float> result(size * size);
+    cuda_emulator::set_order(order);
+    const auto body = [&] {
+      const SharedAddress tile = shared_address(aligned_shared()), arrived = tile + tile_bytes;
+      if (threadIdx.x == 0) {
+        set_barrier(arrived, 1);
+        fence_async_proxy();
+        arrive_expecting(arrived, tile_bytes);
+        copy_box(tile, map, 0, 0, 0, arrived);
+      }
+      __syncthreads();
+      await_phase(arrived, 0);
+      float sums[size / 8][4];
+      const std::uint64_t matrix = matrix_of(tile, 0, 1024, Swizzle::rows_of_128);
+      fence_products();
+      for (unsigned k = 0; k < size / 16; ++k) {
+        const std::uint64_t rows = matrix_at(matrix, 2048 * k);
+        if (transposed && threadIdx.x / 32 != otherwise) {
+          multiply_shared<true, true>(sums, rows, rows, k > 0);
+        } else {
+          multiply_shared<true, false>(sums, rows, rows, k > 0);
+        }
+      }
+      commit_products();
+      await_products<0>(sums);
+      const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+      for (int i = 0; i < size / 8 * 4; ++i)
+        result[(warp * 16 + lane / 4 + i / 2 % 2 * 8) * size + i / 4 * 8 + lane % 4 * 2 + i % 2] =
+            sums[i / 4][i % 4];
+    };
+    cuda_emulator::run_grid(
+        {.grid = {}, .block = {warpgroup_threads, 1, 1}, .shared_bytes = 2 * tile_bytes + 8}, body);
+    cuda_emulator::set_order(0);
+    return result;
+  };
+  constexpr unsigned none = 4;
+  for (const std::uint64_t order : {0, 1, 2, 3}) EXPECT_EQ(run(true, none, order), expected) << order;
+  EXPECT_NE(run(false, none, 0), expected);
+  EXPECT_DEATH(run(true, 2, 0), "its product differs from that of another thread");
+}
+
 // Ordinary stores, which the asynchronous proxy sees after a fence alone.
 TEST_F(CudaHopper, FindsStoresWithoutAFence) {
   const auto run = [](bool fence, std::uint64_t order) {

@@ -80,11 +80,14 @@ template <int groups_left, int... n>
 void await_products(float (&... sums)[n][4]) {
   cuda_emulator::await_products(groups_left, {&sums[0][0]...});
 }
-template <bool right_transposed, int n>
+template <bool right_transposed, bool left_transposed = false, int n>
 void multiply_shared(float (&sums)[n][4], std::uint64_t left, std::uint64_t right, bool add) {
-  cuda_emulator::multiply_later(
-      &sums[0][0],
-      {.columns = 8 * n, .left = left, .right = right, .right_transposed = right_transposed, .add = add});
+  cuda_emulator::multiply_later(&sums[0][0], {.columns = 8 * n,
+                                              .left = left,
+                                              .right = right,
+                                              .left_transposed = left_transposed,
+                                              .right_transposed = right_transposed,
+                                              .add = add});
 }
 template <bool right_transposed, int n>
 void multiply_registers(float (&sums)[n][4], const unsigned (&left)[4], std::uint64_t right) {
@@ -211,26 +214,26 @@ __device__ void await_products(float (&... sums)[n][4]) {
   ".f32.bf16.bf16 {" names "}, " operands ";\n}"
 
 // Starts sums = left * right (+ sums), of 64 x 16 and 16 x 8 n elements that matrix_of() describes. Rows of
-// a left operand, and columns of a right one that is not `right_transposed`, have their 16 elements in a row
-// of memory.
-template <bool right_transposed, int n>
+// a left operand that is not `left_transposed`, and columns of a right one that is not `right_transposed`,
+// have their 16 elements in a row of memory.
+template <bool right_transposed, bool left_transposed = false, int n>
 __device__ inline void multiply_shared(float (&sums)[n][4], std::uint64_t left, std::uint64_t right,
                                        bool add) {
   static_assert(n == 1 || n == 8 || n == 16);
-  constexpr int transposed = right_transposed ? 1 : 0;
+  constexpr int left_is = left_transposed ? 1 : 0, right_is = right_transposed ? 1 : 0;
   const int adds = add ? 1 : 0;
   if constexpr (n == 1) {
-    asm volatile(HF_PRODUCT("m64n8k16", "%0, %1, %2, %3", "%6", "%4, %5, p, 1, 1, 0, %7")
+    asm volatile(HF_PRODUCT("m64n8k16", "%0, %1, %2, %3", "%6", "%4, %5, p, 1, 1, %7, %8")
                  : HF_SUMS(0)
-                 : "l"(left), "l"(right), "r"(adds), "n"(transposed));
+                 : "l"(left), "l"(right), "r"(adds), "n"(left_is), "n"(right_is));
   } else if constexpr (n == 8) {
-    asm volatile(HF_PRODUCT("m64n64k16", HF_NAMES_8, "%34", "%32, %33, p, 1, 1, 0, %35")
+    asm volatile(HF_PRODUCT("m64n64k16", HF_NAMES_8, "%34", "%32, %33, p, 1, 1, %35, %36")
                  : HF_SUMS_8(0)
-                 : "l"(left), "l"(right), "r"(adds), "n"(transposed));
+                 : "l"(left), "l"(right), "r"(adds), "n"(left_is), "n"(right_is));
   } else {
-    asm volatile(HF_PRODUCT("m64n128k16", HF_NAMES_16, "%66", "%64, %65, p, 1, 1, 0, %67")
+    asm volatile(HF_PRODUCT("m64n128k16", HF_NAMES_16, "%66", "%64, %65, p, 1, 1, %67, %68")
                  : HF_SUMS_8(0), HF_SUMS_8(8)
-                 : "l"(left), "l"(right), "r"(adds), "n"(transposed));
+                 : "l"(left), "l"(right), "r"(adds), "n"(left_is), "n"(right_is));
   }
 }
 
