@@ -65,6 +65,87 @@ struct NoQueryGradients {
   __device__ void add(int /*head*/, int /*first_key*/, int /*first_query*/, std::byte* /*buffer*/) const {}
 };
 
+// Keeps sums of gradients of queries in the workspace, in fp32, from tile to tile of keys, the last tile
+// first. A part is 32 of them of each lane of one warp: the lane that takes them has kept them itself, or the
+// lane of another block that has the same place.
+struct QuerySums {
+  static constexpr int packs = 8;  // of four floats, of a lane
+  float4* sums;                    // (parts, packs, lanes)
+  unsigned* counters;              // (parts), of tiles of keys whose products were added
+  unsigned* begun;                 // the number of blocks that have begun
+
+  // Goes on with a part to which `added` tiles were added: zeros if none. With `waits` other blocks add them.
+  template <bool waits>
+  __device__ void take(int part, int added, int lane, float (&part_sums)[packs][4]) const {
+    if (added == 0) return set_zero<1, packs>(reinterpret_cast<MmaSums<1, packs>&>(part_sums));
+    if constexpr (waits) await_count(counters + part, static_cast<unsigned>(added));
+    const float4* kept = place_of_part(part, lane);
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      const float4 pack = __ldcg(kept + 32 * i);
+      part_sums[i][0] = pack.x;
+      part_sums[i][1] = pack.y;
+      part_sums[i][2] = pack.z;
+      part_sums[i][3] = pack.w;
+    }
+  }
+  // Leaves a part to the next tile, which is number `added`.
+  template <bool waits>
+  __device__ void keep(int part, int added, int lane, const float (&part_sums)[packs][4]) const {
+    float4* kept = place_of_part(part, lane);
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      const float(&pack)[4] = part_sums[i];
+      __stcg(kept + 32 * i, make_float4(pack[0], pack[1], pack[2], pack[3]));
+    }
+    if constexpr (waits) tell_count(counters + part, static_cast<unsigned>(added));
+  }
+
+ private:
+  __device__ float4* place_of_part(int part, int lane) const {
+    return sums + static_cast<std::int64_t>(part) * (32 * packs) + lane;
+  }
+};
+
+// Says how large the workspace is: sums, then counters, then the number of blocks that have begun. `queries`
+// are so many that whole parts are made of them, of a head.
+struct QueryWorkspace {
+  std::size_t parts, sum_bytes, bytes;
+  QueryWorkspace(const AttentionBackward& op, int queries) {
+    constexpr int part = 32 * 4 * QuerySums::packs;
+    const std::int64_t steps = (op.sequence_length + queries - 1) / queries;
+    parts = static_cast<std::size_t>(op.batch * op.heads * steps * (queries * op.head_size / part));
+    sum_bytes = parts * part * sizeof(float);
+    bytes = sum_bytes + (parts + 1) * sizeof(unsigned);
+  }
+  // Returns where they are. With `waits`, counters become zero before a kernel that is launched next.
+  QuerySums start(Context& context, bool waits) const {
+    std::byte* const memory = context.workspace();
+    auto* const counters = reinterpret_cast<unsigned*>(memory + sum_bytes);
+    if (waits)
+      context.note(cudaMemsetAsync(counters, 0, bytes - sum_bytes, context.stream()), "cudaMemsetAsync");
+    return {reinterpret_cast<float4*>(memory), counters, counters + parts};
+  }
+};
+
+// Returns the work of this block where blocks take tiles of keys in the order in which they begin: a block
+// may then wait for those that have the tiles after its own, which run or have ended. The tiles of a head
+// are neighbours: their queries and sums are in the L2 cache together. All threads call; `shared` is a word
+// of shared memory that nobody uses.
+__device__ inline TilePlace take_tile(const AttentionBackward& op, unsigned* begun, int tile_keys,
+                                      unsigned* shared) {
+  if (threadIdx.x == 0) *shared = atomicAdd(begun, 1U);
+  __syncthreads();
+  const unsigned number = *shared;
+  const unsigned last_tile = static_cast<unsigned>((op.sequence_length - 1) / tile_keys);
+  TilePlace at(op.batch, op.kv_heads);
+  at.tile = static_cast<int>(last_tile - number % (last_tile + 1));
+  const unsigned head = number / (last_tile + 1);
+  at.b = static_cast<int>(head / static_cast<unsigned>(op.kv_heads));
+  at.head = static_cast<int>(head % static_cast<unsigned>(op.kv_heads));
+  return at;
+}
+
 template <int head_size, typename Pass>
 __device__ void copy_queries(std::byte* buffer, const QueryHead& head, int first_query, int length) {
   copy_tile<Pass::tile_queries, head_size>(buffer, head.queries, head.place.qkv_stride, first_query, length);

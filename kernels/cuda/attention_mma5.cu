@@ -28,18 +28,11 @@ struct Sizes : KeyPass<head_size, 4096 / head_size> {
   static constexpr int part = Pass::step_queries;  // queries, and columns, of the sums of a warp
   static constexpr int parts = head_size / part;   // of the columns
   static_assert(part * part * mma_warps == Pass::tile_queries * head_size);
-  static constexpr int sum_packs = part * part / 32 / 4;  // of four floats, of a lane
 
   using ScoreTile = MmaTile<Pass::tile_queries>;  // rows are keys
   static constexpr int scores = Pass::bytes;      // their gradients; offset in shared memory
   static constexpr int bytes = scores + ScoreTile::bytes_of(Pass::tile_keys);
   static_assert(bytes <= 97 << 10, "more than a block of every GPU may have (compute capability 8.6, 8.9)");
-};
-
-// Holds what blocks leave for each other in the workspace: a part of the sums is 32 queries x 32 columns.
-struct QuerySums {
-  float4* sums;        // (batch, heads, steps of 32 queries, parts of columns, packs, lanes)
-  unsigned* counters;  // (batch, heads, steps, parts), of tiles of keys whose products were added
 };
 
 // The part of a block in the gradients of queries. With `waits`, other blocks have the tiles of keys after its
@@ -111,28 +104,11 @@ struct QueryGradients {
         ((forgotten(b) * static_cast<int>(op.heads) + head) * steps + query / S::part) * S::parts + part;
     const int added = query / S::tile_keys - first_key / S::tile_keys;  // tiles of keys, before this one
     MmaSums<2, 4> sums;
-    float4* kept = memory.sums + static_cast<std::int64_t>(index) * (32 * S::sum_packs) + thread.lane;
-    if (added == 0) {
-      set_zero<2, 4>(sums);
-    } else {
-      if constexpr (waits) await_count(memory.counters + index, static_cast<unsigned>(added));
-#pragma unroll
-      for (int i = 0; i < S::sum_packs; ++i) {
-        const float4 pack = __ldcg(kept + 32 * i);
-        sums[i / 4][i % 4][0] = pack.x;
-        sums[i / 4][i % 4][1] = pack.y;
-        sums[i / 4][i % 4][2] = pack.z;
-        sums[i / 4][i % 4][3] = pack.w;
-      }
-    }
+    auto& packs = reinterpret_cast<float(&)[QuerySums::packs][4]>(sums);
+    memory.take<waits>(index, added, thread.lane, packs);
     add_products(first_key, query, begin, row, part * S::part, thread.lane, sums);
     if (begin >= first_key) return store(head, query, row, part * S::part, buffer, sums);
-#pragma unroll
-    for (int i = 0; i < S::sum_packs; ++i) {
-      const float(&pack)[4] = sums[i / 4][i % 4];
-      __stcg(kept + 32 * i, make_float4(pack[0], pack[1], pack[2], pack[3]));
-    }
-    if constexpr (waits) tell_count(memory.counters + index, static_cast<unsigned>(added + 1));
+    memory.keep<waits>(index, added + 1, thread.lane, packs);
   }
 
   __device__ void store(int head, int query, int row, int column, std::byte* buffer,
@@ -159,37 +135,19 @@ __global__ void __launch_bounds__(mma_threads, 2) head_gradients(AttentionBackwa
   }
 }
 
-// `begun` is the number of blocks that have begun. The tiles of a head are neighbours: their queries and sums are
-// in the L2 cache together.
 template <int head_size>
-__global__ void __launch_bounds__(mma_threads, 2)
-    tile_gradients(AttentionBackward op, QuerySums memory, unsigned* begun) {
+__global__ void __launch_bounds__(mma_threads, 2) tile_gradients(AttentionBackward op, QuerySums memory) {
   using S = Sizes<head_size>;
   std::byte* tiles = dynamic_shared();
-  unsigned* shared_number = reinterpret_cast<unsigned*>(tiles + S::scores);
-  if (threadIdx.x == 0) *shared_number = atomicAdd(begun, 1U);
-  __syncthreads();
-  const unsigned number = *shared_number;
-  const unsigned last_tile = static_cast<unsigned>((op.sequence_length - 1) / S::tile_keys);
-  TilePlace at(op.batch, op.kv_heads);
-  at.tile = static_cast<int>(last_tile - number % (last_tile + 1));
-  const unsigned head = number / (last_tile + 1);
-  at.b = static_cast<int>(head / static_cast<unsigned>(op.kv_heads));
-  at.head = static_cast<int>(head % static_cast<unsigned>(op.kv_heads));
+  const TilePlace at =
+      take_tile(op, memory.begun, S::tile_keys, reinterpret_cast<unsigned*>(tiles + S::scores));
   compute_key_gradients<head_size, typename S::Pass>(
       op, at, tiles, QueryGradients<head_size, true>{op, at.b, tiles, memory});
 }
 
-// Sizes of the workspace: sums, then counters, then the number of blocks that have begun.
-struct Workspace {
-  std::size_t parts, sum_bytes, bytes;
-  explicit Workspace(const AttentionBackward& op) {
-    const std::int64_t steps = (op.sequence_length + 31) / 32;
-    parts = static_cast<std::size_t>(op.batch * op.heads * steps * (op.head_size / 32));
-    sum_bytes = parts * 32 * 32 * sizeof(float);
-    bytes = sum_bytes + (parts + 1) * sizeof(unsigned);
-  }
-};
+QueryWorkspace workspace_of(const AttentionBackward& op) {
+  return {op, Sizes<64>::part};
+}
 
 void check_alignment(const AttentionBackward& op) {
   HF_CHECK(packs_fit<BFloat16>(op.head_size, op.qkv, op.dout, op.dqkv),
@@ -199,14 +157,14 @@ void check_alignment(const AttentionBackward& op) {
 }  // namespace
 
 void prepare_attention_backward_mma5(Context& context, const void* arguments) {
-  context.request_workspace(Workspace(*static_cast<const AttentionBackward*>(arguments)).bytes);
+  context.request_workspace(workspace_of(*static_cast<const AttentionBackward*>(arguments)).bytes);
 }
 
 void run_attention_backward_mma5(Context& context, const void* arguments) {
   const AttentionBackward& op = *static_cast<const AttentionBackward*>(arguments);
   check_alignment(op);
   run_attention_delta(context, op);
-  const QuerySums memory = {reinterpret_cast<float4*>(context.workspace()), nullptr};
+  const QuerySums memory = workspace_of(op).start(context, false);
   for_mma_head_size(op.head_size, [&](auto head_size) {
     launch(context, head_gradients<head_size>,
            {.blocks = blocks_for(op.batch * op.kv_heads, 1),
@@ -220,16 +178,11 @@ void run_attention_backward_mma5_tiles(Context& context, const void* arguments) 
   const AttentionBackward& op = *static_cast<const AttentionBackward*>(arguments);
   check_alignment(op);
   run_attention_delta(context, op);
-  const Workspace sizes(op);
-  unsigned* counters = reinterpret_cast<unsigned*>(context.workspace() + sizes.sum_bytes);
-  const QuerySums memory = {reinterpret_cast<float4*>(context.workspace()), counters};
-  context.note(cudaMemsetAsync(counters, 0, sizes.bytes - sizes.sum_bytes, context.stream()),
-               "cudaMemsetAsync");
+  const QuerySums memory = workspace_of(op).start(context, true);
   for_mma_head_size(op.head_size, [&](auto head_size) {
     using S = Sizes<head_size>;
     launch(context, tile_gradients<head_size>,
-           mma_grid(op.batch * op.kv_heads, op.sequence_length, S::tile_keys, S::bytes), op, memory,
-           counters + sizes.parts);
+           mma_grid(op.batch * op.kv_heads, op.sequence_length, S::tile_keys, S::bytes), op, memory);
   });
 }
 

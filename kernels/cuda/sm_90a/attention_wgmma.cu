@@ -6,26 +6,17 @@
 // those of attention_mma.cu, with other tiles of keys.
 #include "kernels/attention.h"
 
-#include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/sm_90a/warpgroup.h"
+#include "kernels/cuda/sm_90a/attention_panels.h"
 
 namespace holdfast::kernels::cuda {
 
 namespace {
 
-constexpr int tile = 128;  // queries of a block, and keys
-constexpr int groups = 2;  // of queries
-constexpr int group_queries = tile / groups;
-constexpr int group_warps = warpgroup_threads / 32;
-constexpr int threads = (1 + groups) * warpgroup_threads;
-constexpr int ring_tiles = 6;  // of keys or values
+constexpr int tile = groups * group_rows;  // queries of a block, and keys
+constexpr int ring_tiles = 6;              // of keys or values
 constexpr int n_tiles = tile / 8;
-// Holds 64 columns of all rows of a tile together: a box of a copy.
-constexpr int panel_columns = 64;
-constexpr unsigned panel_bytes = tile * panel_columns * 2, group_bytes = panel_bytes / groups;
-constexpr unsigned swizzled_rows = 1024;  // bytes of 8 rows of a panel
-constexpr int registers_to_copy = 24, registers_to_compute = 240;
+constexpr unsigned panel_bytes = tile * row_bytes;
 
 // Names of barriers (sync_threads): of turns and of the end, for each group.
 __device__ constexpr int turn_of(int group) {
@@ -54,18 +45,8 @@ struct Room {
   }
 };
 
-// A tile's place in the ring. All take them in one order: keys 0, keys 1, values 0, keys 2, values 1, ...
-// values of the last.
-struct Place {
-  int slot = 0;
-  unsigned turn = 0;  // parity
-  __device__ void advance() {
-    if (++slot == ring_tiles) {
-      slot = 0;
-      turn ^= 1U;
-    }
-  }
-};
+// All take tiles in one order: keys 0, keys 1, values 0, keys 2, values 1, ... values of the last.
+using Place = RingPlace<ring_tiles>;
 
 // Holds what a block computes: queries from first_query on, against the tiles of keys from begin to that of these
 // queries.
@@ -110,42 +91,22 @@ __device__ void bring_tiles(const AttentionForward& op, const CUtensorMap& qkv, 
   bring(columns.value, work.first_query);
 }
 
-// Starts scores = queries * keys^T, over the head.
-template <int head_size>
-__device__ void multiply_keys(std::uint64_t queries, SharedAddress keys, MmaSums<1, n_tiles>& scores) {
-  const std::uint64_t matrix = matrix_of(keys, 0, swizzled_rows, Swizzle::rows_of_128);
-  fence_products();
-#pragma unroll
-  for (int d = 0; d < head_size; d += 16) {
-    const unsigned offset = d / panel_columns * panel_bytes + d % panel_columns * 2;
-    multiply_shared<false>(scores[0], matrix_at(queries, offset), matrix_at(matrix, offset), d > 0);
-  }
-  commit_products();
-}
-
-// Starts out += weights * values, over the keys of a tile.
-template <int head_size>
-__device__ void add_values(const MmaLeft<1, n_tiles / 2>& weights, SharedAddress values,
-                           MmaSums<1, head_size / 8>& out) {
-  const std::uint64_t matrix = matrix_of(values, panel_bytes, swizzled_rows, Swizzle::rows_of_128);
-  fence_products();
-#pragma unroll
-  for (int k = 0; k < n_tiles / 2; ++k)
-    multiply_registers<true>(out[0], weights[0][k], matrix_at(matrix, 2 * k * swizzled_rows));
-  commit_products();
-}
-
 // Computes a warpgroup's 64 queries.
 template <int head_size>
 __device__ void attend_group(const AttentionForward& op, const Work& work, const Room<head_size>& room,
                              std::byte* memory, int group) {
-  using Sizes = Room<head_size>;
   constexpr int d_tiles = head_size / 8;
   const int lane = MmaThread().lane, warp = static_cast<int>(threadIdx.x) / 32 % group_warps;
-  const int warp_row = group * group_queries + 16 * warp, warp_first = work.first_query + warp_row;
+  const int warp_row = group * group_rows + 16 * warp, warp_first = work.first_query + warp_row;
   const int mixed_end = work.visible.first_of(warp_first + 15);
-  const std::uint64_t queries =
-      matrix_of(room.queries + group * group_bytes, 0, swizzled_rows, Swizzle::rows_of_128);
+  const std::uint64_t queries = rows_of(room.queries + group * group_rows * row_bytes, panel_bytes);
+  const auto multiply_keys = [&](int slot, MmaSums<1, n_tiles>& scores) {
+    multiply_heads<head_size, panel_bytes, panel_bytes>(queries, rows_of(room.tile_at(slot), panel_bytes),
+                                                        scores[0]);
+  };
+  const auto add_values = [&](int slot, const MmaLeft<1, n_tiles / 2>& weights, MmaSums<1, d_tiles>& out) {
+    add_rows(weights[0], rows_of(room.tile_at(slot), panel_bytes), out[0]);
+  };
   const auto release = [&](int slot) {
     __syncwarp();
     if (lane == 0) arrive(room.is_free(slot));
@@ -164,7 +125,7 @@ __device__ void attend_group(const AttentionForward& op, const Work& work, const
   Place place;
   await_phase(room.has_queries(), 0);
   await_phase(room.is_full(place.slot), place.turn);
-  multiply_keys<head_size>(queries, room.tile_at(place.slot), scores);
+  multiply_keys(place.slot, scores);
   await_products<0>(scores[0]);
   release(place.slot);
   place.advance();
@@ -179,9 +140,9 @@ __device__ void attend_group(const AttentionForward& op, const Work& work, const
     await_phase(room.is_full(place.slot), place.turn);
     place.advance();
     sync_threads(turn_of(group), groups * warpgroup_threads);
-    multiply_keys<head_size>(queries, room.tile_at(keys_slot), scores);
+    multiply_keys(keys_slot, scores);
     await_phase(room.is_full(place.slot), place.turn);
-    add_values<head_size>(weights, room.tile_at(place.slot), out);
+    add_values(place.slot, weights, out);
     if (group == 0 || key < work.first_query) arrive_threads(turn_of(1 - group), groups * warpgroup_threads);
     await_products<1>(scores[0]);
     release(keys_slot);
@@ -195,7 +156,7 @@ __device__ void attend_group(const AttentionForward& op, const Work& work, const
     round_to_left<1, n_tiles>(scores, weights);
   }
   await_phase(room.is_full(place.slot), place.turn);
-  add_values<head_size>(weights, room.tile_at(place.slot), out);
+  add_values(place.slot, weights, out);
   await_products<0>(out[0]);
 
   const HeadPlace place_of_head = place_of(op, work.b, work.head);
@@ -204,19 +165,14 @@ __device__ void attend_group(const AttentionForward& op, const Work& work, const
   softmax.finish(op.lse + place_of_head.statistics, warp_first, work.visible.length, inverse);
   sync_threads(end_of(group),
                warpgroup_threads);  // the group's queries are no longer needed: results pass there
-#pragma unroll
-  for (int panel = 0; panel < Sizes::panels; ++panel) {
-    const auto& columns =
-        reinterpret_cast<const MmaSums<1, panel_columns / 8>&>(out[0][panel * panel_columns / 8]);
-    store_rows<panel_columns>(columns, inverse, memory + panel * panel_bytes, warp_row,
-                              static_cast<BFloat16*>(op.out) + place_of_head.out + panel * panel_columns,
-                              place_of_head.out_stride, warp_first, end);
-  }
+  store_panels<panel_bytes>(out, inverse, memory, warp_row,
+                            static_cast<BFloat16*>(op.out) + place_of_head.out, place_of_head.out_stride,
+                            warp_first, end);
 }
 
 // `qkv`: all rows of op.qkv (map_rows()).
 template <int head_size>
-__global__ void __launch_bounds__(threads, 1)
+__global__ void __launch_bounds__(block_threads, 1)
     attend(AttentionForward op, const __grid_constant__ CUtensorMap qkv) {
   std::byte* const memory = aligned_shared();
   const Room<head_size> room(memory);
@@ -253,7 +209,7 @@ void run_attention_forward_wgmma(Context& context, const void* arguments) {
   for_mma_head_size(op.head_size, [&](auto head_size) {
     launch(context, attend<head_size>,
            {.blocks = blocks_of_heads(op.batch * op.heads, op.sequence_length, tile),
-            .threads = threads,
+            .threads = block_threads,
             .shared_bytes = Room<head_size>::bytes},
            op, qkv);
   });
