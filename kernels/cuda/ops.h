@@ -22,10 +22,14 @@ bool supports_attention_forward_mma(const void* arguments);
 bool supports_attention_backward_mma(const void* arguments);
 void run_attention_forward_mma(Context& context, const void* arguments);
 void run_attention_backward_mma(Context& context, const void* arguments);
-void run_attention_forward_wgmma(Context& context, const void* arguments);  // built for sm_90a alone
 void prepare_attention_backward_mma5(Context& context, const void* arguments);
 void run_attention_backward_mma5(Context& context, const void* arguments);
 void run_attention_backward_mma5_tiles(Context& context, const void* arguments);
+// Those are built for sm_90a alone.
+void run_attention_forward_wgmma(Context& context, const void* arguments);
+void prepare_attention_backward_wgmma(Context& context, const void* arguments);
+void run_attention_backward_wgmma(Context& context, const void* arguments);
+void run_attention_backward_wgmma_tiles(Context& context, const void* arguments);
 // Multiplies the C of a product, in fp32 and in place, by the derivative of GELU at gelu_of.
 void multiply_by_gelu_slopes(Context& context, const Matmul& op);
 void prepare_cublaslt_matmul(Context& context, const void* arguments);

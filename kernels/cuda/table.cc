@@ -58,26 +58,32 @@ constexpr Implementation mma_kernel(Function run, bool (*supports)(const void* a
   return result;
 }
 
-// Describes attention backward with five products of tiles. No GPU has run it, so none chooses it.
-constexpr Implementation mma5_kernel(Function run, const char* name, const char* what) {
-  Implementation result = mma_kernel<AttentionBackward>(run, supports_attention_backward_mma);
+// Describes attention by tensor cores that no GPU has run, so none chooses it. `needs_gpu`: 0 = any.
+template <typename Op>
+constexpr Implementation asked_for_kernel(Function run, bool (*supports)(const void* arguments),
+                                          Function prepare, int needs_gpu, const char* name,
+                                          const char* what) {
+  Implementation result = mma_kernel<Op>(run, supports);
   result.name = name;
   result.what = what;
   result.preference = -1;
-  result.cuda_prepare = prepare_attention_backward_mma5;
+  result.needs_gpu = needs_gpu;
+  result.cuda_prepare = prepare;
   return result;
 }
-
+constexpr Implementation mma5_kernel(Function run, const char* name, const char* what) {
+  return asked_for_kernel<AttentionBackward>(run, supports_attention_backward_mma,
+                                             prepare_attention_backward_mma5, 0, name, what);
+}
 #ifdef HF_CUDA_SM_90A
-// Describes attention forward by products of warpgroups. No GPU has run it, so none chooses it.
-constexpr Implementation wgmma_kernel() {
-  Implementation result =
-      mma_kernel<AttentionForward>(run_attention_forward_wgmma, supports_attention_forward_mma);
-  result.name = "cuda_wgmma";
-  result.what = "as cuda_mma by the instructions of compute capability 9.0: wgmma, tensor copies";
-  result.needs_gpu = 90;
-  result.preference = -1;
-  return result;
+constexpr Implementation wgmma_forward() {
+  return asked_for_kernel<AttentionForward>(
+      run_attention_forward_wgmma, supports_attention_forward_mma, nullptr, 90, "cuda_wgmma",
+      "as cuda_mma by the instructions of compute capability 9.0: wgmma, tensor copies");
+}
+constexpr Implementation wgmma_backward(Function run, const char* name, const char* what) {
+  return asked_for_kernel<AttentionBackward>(run, supports_attention_backward_mma,
+                                             prepare_attention_backward_wgmma, 90, name, what);
 }
 #endif
 
@@ -97,7 +103,11 @@ constexpr Implementation implementations[] = {
     HF_OPS(HF_KERNEL) mma_kernel<AttentionForward>(run_attention_forward_mma, supports_attention_forward_mma),
     mma_kernel<AttentionBackward>(run_attention_backward_mma, supports_attention_backward_mma),
 #ifdef HF_CUDA_SM_90A
-    wgmma_kernel(),
+    wgmma_forward(),
+    wgmma_backward(run_attention_backward_wgmma, "cuda_wgmma",
+                   "as cuda_mma5 by the instructions of compute capability 9.0: wgmma, tensor copies"),
+    wgmma_backward(run_attention_backward_wgmma_tiles, "cuda_wgmma_tiles",
+                   "the bits of cuda_wgmma; a block for each tile of keys, which waits for the next one"),
 #endif
     mma5_kernel(run_attention_backward_mma5, "cuda_mma5",
                 "as cuda_mma in one pass, 5 products of tiles instead of 7; a block for each key head"),

@@ -9,6 +9,7 @@ class CudaAttentionWgmma : public CudaAttention {
  protected:
   CudaAttentionWgmma() : CudaAttention(90) {}
   static constexpr const char* name = "cuda_wgmma";
+  static constexpr const char* tiles = "cuda_wgmma_tiles";
 };
 
 TEST_F(CudaAttentionWgmma, HasTheSameBitsWheneverCopiesAndProductsRun) {
@@ -44,6 +45,42 @@ TEST_F(CudaAttentionWgmma, BitsOfASequenceDoNotDependOnTheOthers) {
       for (std::int64_t i = 0; i < alone.lse.count(); ++i)
         ASSERT_EQ(alone.lse[i], together.lse[b * alone.lse.count() + i]) << "sequence " << b << ", " << i;
     }
+  }
+}
+
+TEST_F(CudaAttentionWgmma, GradientsHaveTheSameBitsBothWaysWheneverCopiesAndProductsRun) {
+  constexpr std::uint64_t orders = 4;
+  for (const AttentionShape& shape : attention_shapes) {
+    SCOPED_TRACE(text_of(shape));
+    const AttentionCase c(shape);
+    const Values first = run_backward(name, c);
+    for (std::uint64_t order = 1; order < orders; ++order)
+      EXPECT_TRUE(run_backward(name, c, 0x3f, order).same_bits(first)) << "order " << order;
+    for (const std::uint64_t order : {0, 1, 2})
+      EXPECT_TRUE(run_backward(tiles, c, 0x7f, order).same_bits(first)) << "tiles, order " << order;
+  }
+}
+
+// Keys come round several times, queries often. A product of the emulated device adds in one order, whatever
+// its size, and both kernels add products in the same order: there they have the same bits.
+TEST_F(CudaAttentionWgmma, GradientsHaveTheBitsOfOtherInstructionsOnThisDevice) {
+  constexpr AttentionShape many_tiles[] = {{1, 1100, 2, 1, 64, 700}, {1, 700, 2, 1, 128}};
+  for (const AttentionShape& shape : many_tiles) {
+    SCOPED_TRACE(text_of(shape));
+    const AttentionCase c(shape);
+    const Values other = run_backward("cuda_mma5", c);
+    for (const std::uint64_t order : {0, 1, 2})
+      EXPECT_TRUE(run_backward(name, c, 0x3f, order).same_bits(other)) << "order " << order;
+    EXPECT_TRUE(run_backward(tiles, c, 0x3f, 3).same_bits(other));
+  }
+}
+
+TEST_F(CudaAttentionWgmma, GradientsOfASequenceDoNotDependOnTheOthers) {
+  for (const AttentionShape& shape : attention_shapes) {
+    if (shape.batch == 1) continue;
+    SCOPED_TRACE(text_of(shape));
+    const AttentionCase c(shape);
+    for (const char* each : {name, tiles}) expect_backward_of_each_alone(each, c, 2);
   }
 }
 

@@ -288,7 +288,7 @@ TEST_F(CudaHopper, ALeftMatrixMayBeTransposed) {
     std::vector<float> result(size * size);
     cuda_emulator::set_order(order);
     const auto body = [&] {
-      const SharedAddress tile = shared_address(aligned_shared()), arrived = tile + tile_bytes;
+      const SharedAddress tile = shared_address(aligned_shared()), arrived = tile + 2 * tile_bytes;
       if (threadIdx.x == 0) {
         set_barrier(arrived, 1);
         fence_async_proxy();

@@ -13,7 +13,6 @@ inline constexpr int groups = 2;  // that multiply
 inline constexpr int group_rows = 64;
 inline constexpr int group_warps = warpgroup_threads / 32;
 inline constexpr int block_threads = (1 + groups) * warpgroup_threads;
-inline constexpr int registers_to_copy = 24, registers_to_compute = 240;
 inline constexpr int panel_columns = 64;
 inline constexpr unsigned row_bytes = panel_columns * 2;  // of a panel
 inline constexpr unsigned swizzled_rows = 8 * row_bytes;  // bytes that a swizzle stays inside of

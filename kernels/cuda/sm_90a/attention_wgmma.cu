@@ -16,6 +16,7 @@ namespace {
 constexpr int tile = groups * group_rows;  // queries of a block, and keys
 constexpr int ring_tiles = 6;              // of keys or values
 constexpr int n_tiles = tile / 8;
+constexpr int registers_to_copy = 24, registers_to_compute = 240;
 constexpr unsigned panel_bytes = tile * row_bytes;
 
 // Names of barriers (sync_threads): of turns and of the end, for each group.
