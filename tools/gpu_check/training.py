@@ -155,9 +155,10 @@ def beside_each_other(session, record, model, cases, count=None):
     """{name: (figures, step events)} of runs of a model in one call, each with settings of its own; their table, and the ms of a
     step of each in the record."""
     runs, rows = {}, [ROW_TITLES]
-    for number, (name, settings) in enumerate(cases.items()):
-        runs[name] = train(session, f"{session.item}-{number}", model, settings, count or model.warmup + 10)
-        record.setdefault("step_ms", {})[name] = runs[name][0]["step_ms"]
+    step_ms = record.setdefault("step_ms", {})
+    for name, settings in cases.items():
+        runs[name] = train(session, f"{session.item}-{len(step_ms)}", model, settings, count or model.warmup + 10)
+        step_ms[name] = runs[name][0]["step_ms"]
         rows.append(row(model, runs[name][0], name))
     session.show(table(rows))
     return runs
@@ -193,32 +194,42 @@ def attention_beside(op, taken, *asked_for, tested_in_a_rehearsal):
     names = (taken, *asked_for)
     fastest = asked_for[0]
 
+    def case(name, turn):
+        return f"{op} {name}, turn {turn}"
+
     def run(session, record):
         tested = tested_in_a_rehearsal if session.sizes.emulated else f"{fastest}*"  # each takes 10 s there
-        session.runner.run("tests", [session.program(session.sizes.smoke_program), f"--gtest_filter={op}.{tested}"])
+        session.runner.run(f"tests-{op}", [session.program(session.sizes.smoke_program), f"--gtest_filter={op}.{tested}"])
         us = {}
         for turn in (1, 2):
             for name in names:
-                measured = session.bench(f"{name}-{turn}", "op", op, "--dtype=bf16", f"--sizes={session.sizes.bench}",
+                measured = session.bench(f"{op}-{name}-{turn}", "op", op, "--dtype=bf16", f"--sizes={session.sizes.bench}",
                                          f"--milliseconds={session.sizes.op_milliseconds}", f"--implementation={name}")
                 for shape in measured["ops"][op]:
                     for each in shape["implementations"]:
                         us.setdefault(f"{shape['shape']} ({shape['use']})", {}).setdefault(name, []).append(each["microseconds"])
-        record["microseconds"] = us
+        record.setdefault("microseconds", {})[op] = us
         session.show(table([[f"{op}, us in two turns", *names]] + [
             [shape, *(" ".join(f"{each:.1f}" for each in found.get(name, [])) for name in names)] for shape, found in us.items()]))
         model = session.sizes.models["gpt2"]
-        cases = {f"{name}{turn}": [f"--kernels.{op}={name}"] for turn in ("", ", again") for name in names}
+        cases = {case(name, turn): [f"--kernels.{op}={name}"] for turn in (1, 2) for name in names}
         runs = beside_each_other(session, record, model, cases, model.warmup + model.steps)
-        for other in (f"{name}{turn}" for name in asked_for for turn in ("", ", again")):
-            if other != fastest:
-                expect_same_bits(record, f"{fastest} and {other}", runs[fastest][1], runs[other][1])
-        step_ms = {name: min(runs[f"{name}{turn}"][0]["step_ms"] for turn in ("", ", again")) for name in names}
+        first, *others = (case(name, turn) for name in asked_for for turn in (1, 2))
+        for other in others:
+            expect_same_bits(record, f"{first} and {other}", runs[first][1], runs[other][1])
+        step_ms = {name: min(runs[case(name, turn)][0]["step_ms"] for turn in (1, 2)) for name in names}
         for name in asked_for:
-            record["found"].append(f"{name} saves {step_ms[taken] - step_ms[name]:.2f} of {step_ms[taken]:.2f} ms of a step")
+            record["found"].append(f"{op} {name} saves {step_ms[taken] - step_ms[name]:.2f} of {step_ms[taken]:.2f} ms of a step")
         if not session.sizes.emulated:
-            predictions.compare_saving(session, record, model, f"ms of a step saved by {fastest}", [cases[taken], cases[fastest]],
-                                       step_ms[taken] - step_ms[fastest])
+            predictions.compare_saving(session, record, model, f"ms of a step saved by {op} {fastest}",
+                                       [cases[case(taken, 1)], cases[case(fastest, 1)]], step_ms[taken] - step_ms[fastest])
+    return run
+
+
+def one_after_another(*parts):
+    def run(session, record):
+        for part in parts:
+            part(session, record)
     return run
 
 

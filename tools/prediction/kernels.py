@@ -142,8 +142,9 @@ def rotary(call, device):
     return [Pass(call.bytes_moved, bytes_rate=device.streaming * max(used, 0.6))]
 
 
-def attention_rate(call, direction):
-    points = r.ATTENTION_FLOPS.get((direction, call.head_size)) if call.dtype == "bf16" else None
+def attention_rate(call, direction, rates=r.ATTENTION_FLOPS):
+    """Of kernels by tensor cores where they take the call."""
+    points = rates.get((direction, call.head_size)) if call.dtype == "bf16" else None
     return r.ATTENTION_FLOPS_GENERAL if points is None else r.interpolated(points, call.sequence_length)
 
 
@@ -155,9 +156,7 @@ def attention_forward(call, device):
 
 def attention_forward_wgmma(call, device):
     """sm_90a/attention_wgmma.cu. No GPU has run it."""
-    points = r.ATTENTION_WGMMA_FLOPS.get(call.head_size) if call.dtype == "bf16" else None
-    return attention_forward(call, device) if points is None else [
-        Pass(call.bytes_moved, call.flops, r.interpolated(points, call.sequence_length))]
+    return [Pass(call.bytes_moved, call.flops, attention_rate(call, "forward", r.ATTENTION_WGMMA_FLOPS))]
 
 
 @kernels_of("attention_backward")
@@ -170,18 +169,30 @@ def attention_backward(call, device):
     return [Pass(2 * out), Pass(call.bytes_moved, keys, rate), Pass(call.bytes_moved, factor * call.flops - keys, rate)]
 
 
+def query_sum_bytes(call, tile_keys):
+    """Of the fp32 sums of gradients of queries that go from tile to tile of keys: written and read before each tile but a query's last."""
+    elements = call.batch * call.sequence_length * call.heads * call.head_size
+    return 2 * 4 * elements * (ceil(call.sequence_length / tile_keys) - 1) / 2
+
+
 def attention_backward_mma5(call, device):
-    """attention_mma5.cu: deltas, then one pass with 5 products for 7, whose sums go through the L2 cache from tile to tile of keys.
+    """attention_mma5.cu: deltas, then one pass with 5 products for 7, whose sums go through the L2 cache.
     Beside its bytes and products nothing is counted: no GPU has run it."""
     deltas, keys, queries = attention_backward(call, device)
-    elements = call.batch * call.sequence_length * call.heads * call.head_size
-    tiles = ceil(call.sequence_length / r.ATTENTION_MMA5_KEYS[call.head_size])
-    sums = 2 * 4 * elements * (tiles - 1) / 2  # of fp32, written and read before each tile of keys but a query's last
+    sums = query_sum_bytes(call, r.ATTENTION_MMA5_KEYS[call.head_size])
     return [deltas, Pass(sums, (keys.flops + queries.flops) * r.ATTENTION_MMA5_PRODUCTS, keys.flops_rate, bytes_rate=r.L2_BYTES)]
 
 
+def attention_backward_wgmma(call, device):
+    """sm_90a/attention_wgmma_backward.cu: the passes of cuda_mma5. No GPU has run it."""
+    deltas, keys, queries = attention_backward(call, device)
+    rate = attention_rate(call, "backward", r.ATTENTION_WGMMA_FLOPS)
+    return [deltas, Pass(query_sum_bytes(call, r.ATTENTION_WGMMA_KEYS), keys.flops + queries.flops, rate, bytes_rate=r.L2_BYTES)]
+
+
 # Implementations that no run takes unless it is asked to: {(op, name): function}.
-ASKED_FOR = {("attention_forward", "cuda_wgmma"): attention_forward_wgmma, ("attention_backward", "cuda_mma5"): attention_backward_mma5}
+ASKED_FOR = {("attention_forward", "cuda_wgmma"): attention_forward_wgmma, ("attention_backward", "cuda_mma5"): attention_backward_mma5,
+             ("attention_backward", "cuda_wgmma"): attention_backward_wgmma}
 
 
 @kernels_of("gelu_forward")

@@ -76,9 +76,16 @@ ATTENTION_KEY_PASS_SHARE = 4 / 7  # of the products of a backward pass; read
 # kernels/cuda/attention_mma5.cu, at the rate of the products above. Read.
 ATTENTION_MMA5_PRODUCTS = 5 / 7
 ATTENTION_MMA5_KEYS = {64: 128, 128: 64}  # of a tile, by the size of a head
-# kernels/cuda/sm_90a/attention_wgmma.cu, forward, by sequence length. Assumed: half way from the kernels above to cuDNN's, which also
-# use wgmma and were measured at the same shapes (345 and 457, 440 and 609 TFLOP/s).
-ATTENTION_WGMMA_FLOPS = {64: {512: 215e12, 1024: 275e12, 8192: 375e12}, 128: {512: 265e12, 1024: 350e12, 8192: 475e12}}
+# kernels/cuda/sm_90a/attention_wgmma.cu and _backward.cu, by sequence length. Assumed, beside cuDNN's, which also use wgmma and were
+# measured at the same shapes (345 and 457, 440 and 609 TFLOP/s forward; 254 and 419, 312 and 516 backward): forward half way to
+# them from the kernels above; backward nine tenths of them, since it adds the gradients of queries in one order.
+ATTENTION_WGMMA_FLOPS = {
+    ("forward", 64): {512: 215e12, 1024: 275e12, 8192: 375e12},
+    ("forward", 128): {512: 265e12, 1024: 350e12, 8192: 475e12},
+    ("backward", 64): {512: 175e12, 1024: 229e12, 8192: 377e12},
+    ("backward", 128): {512: 215e12, 1024: 281e12, 8192: 464e12},
+}
+ATTENTION_WGMMA_KEYS = 128  # of a tile; read
 L2_BYTES = 5.5e12  # bytes/s of the L2 cache, read and written; published for an H100's reads
 
 # ---- instructions per element (read: the inner loops as the assembler made them) --------------------------------------------
