@@ -19,6 +19,7 @@ int run_evaluate_command(const std::vector<std::string>& arguments);
 int run_export_command(const std::vector<std::string>& arguments);
 int run_flight_command(const std::vector<std::string>& arguments);
 int run_guard_command(const std::vector<std::string>& arguments);
+int run_health_command(const std::vector<std::string>& arguments);
 int run_import_command(const std::vector<std::string>& arguments);
 int run_inspect_command(const std::vector<std::string>& arguments);
 int run_launch_command(const std::vector<std::string>& arguments);

@@ -14,7 +14,8 @@ namespace checkpoint { using namespace device; }
 namespace watchdog { using namespace checkpoint; }
 namespace parallel { using namespace watchdog; }
 namespace run { using namespace parallel; }
-namespace report { using namespace run; }
+namespace health { using namespace run; }
+namespace report { using namespace health; }
 namespace data { using namespace report; }
 namespace model { using namespace data; }
 namespace optim { using namespace model; }

@@ -166,6 +166,27 @@ void add_counts(std::string& text, const char* what, const std::optional<std::ui
 
 }  // namespace
 
+std::vector<std::pair<std::string, double>> named_readings(const GpuReadings& readings) {
+  // Reasons for clocks that the hardware lowers: slowdown, heat, power brake.
+  constexpr std::uint64_t slowed = 0x8 | 0x40 | 0x80;
+  std::vector<std::pair<std::string, double>> named;
+  const auto add = [&named](const char* name, const auto& reading) {
+    if (reading.has_value()) named.emplace_back(name, static_cast<double>(*reading));
+  };
+  add("temperature_C", readings.temperature_C);
+  add("power_mW", readings.power_mW);
+  add("sm_MHz", readings.sm_MHz);
+  add("ecc_corrected", readings.ecc_corrected);
+  add("ecc_uncorrected", readings.ecc_uncorrected);
+  add("remap_pending", readings.remap_pending);
+  add("remap_failed", readings.remap_failed);
+  add("pcie_replays", readings.pcie_replays);
+  add("recovery_action", readings.recovery_action);
+  if (readings.clock_reasons.has_value())
+    named.emplace_back("is_slowed", (*readings.clock_reasons & slowed) != 0 ? 1.0 : 0.0);
+  return named;
+}
+
 std::string text_of(const GpuReadings& readings) {
   constexpr std::int64_t mW_per_W = 1000;
   std::string text;

@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/core/result.h"
 
@@ -33,6 +35,9 @@ struct GpuReadings {
 // Returns the readings as a text: "41 C, 123 of 700 W, SM at 1980 MHz, memory at 2619 MHz; ECC errors 0 corrected, 0
 // uncorrected; ...". What is fine and counts nothing is left out, as is what is not known.
 std::string text_of(const GpuReadings& readings);
+
+// Returns the readings that the rules of a host's health know (runtime/health/health_rules.h), by their names there.
+std::vector<std::pair<std::string, double>> named_readings(const GpuReadings& readings);
 
 // Name of the library for the dynamic loader.
 inline constexpr const char* nvml_library_file = "libnvidia-ml.so.1";

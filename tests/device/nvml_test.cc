@@ -87,6 +87,15 @@ TEST(NvmlText, NamesWhatIsWrong) {
   EXPECT_EQ(text_of({.recovery_action = 77}), "the driver advises action 77");
 }
 
+TEST(NvmlNames, AreThoseOfTheRules) {
+  using Named = std::vector<std::pair<std::string, double>>;
+  EXPECT_EQ(named_readings({.temperature_C = 61, .clock_reasons = 0x44, .remap_pending = true}),
+            (Named{{"temperature_C", 61}, {"remap_pending", 1}, {"is_slowed", 1}}));
+  EXPECT_EQ(named_readings({.clock_reasons = 0x4}), (Named{{"is_slowed", 0}}))
+      << "its power limit is no fault";
+  EXPECT_EQ(named_readings({}), Named());
+}
+
 TEST_F(NvmlReadings, OfAGpuThatIsLostAreASentence) {
   record("e0e0:00:00.0 lost 1\n");
   const Result<GpuReadings> lost = read("e0e0:00:00.0"), other = read("e0e0:01:00.0");

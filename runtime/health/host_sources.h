@@ -1,0 +1,58 @@
+// HostSources: what this host's sensors, counters and logs say of it, as readings for the rules. It needs no rights and no
+// library that a host may not have: what is missing is named, with what is lost. Nothing is changed, and nothing is measured:
+// a look takes some milliseconds.
+//
+// Threads: one. A look does not return while a driver or a file system hangs, so it is for a thread that nobody waits for.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/health/reading.h"
+
+namespace holdfast::health {
+
+// Reads a GPU by its name on the PCI bus: readings of the source "nvml" by name. Empty: it does not answer.
+using GpuReader = std::function<std::vector<std::pair<std::string, double>>(const std::string& gpu)>;
+
+class HostSources {
+ public:
+  struct Places {
+    std::string root = {};                   // before /proc and /sys; empty: this host's
+    std::vector<std::string> disks = {"/"};  // paths on the file systems whose room counts
+  };
+  // `env` outlives this object. `read_gpu` may be empty: NVML is not there.
+  HostSources(Env& env, Places places, GpuReader read_gpu);
+
+  // Returns what all sources say now, with the lines that the kernel has logged since the last look; the first look has no
+  // lines, since nobody knows whether they still hold.
+  std::vector<HealthReading> look();
+
+  // Returns a line for each source that is not there: its name, why, and what is not seen without it. Known after a look.
+  const std::vector<std::string>& missing() const { return missing_; }
+
+ private:
+  class Look;
+  void look_at_gpus(Look& look);
+  void look_at_log(Look& look);
+  void look_at_network(Look& look);
+  void look_at_infiniband(Look& look);
+  void look_at_processors(Look& look);
+  void look_at_memory(Look& look);
+  void look_at_disks(Look& look);
+  void look_at_clock(Look& look);
+  void lacks(const std::string& source, const std::string& why, const std::string& what);
+
+  Env* env_;
+  Places places_;
+  GpuReader read_gpu_;
+  bool is_first_ = true;
+  std::string last_line_;             // of the kernel's log
+  std::int64_t clock_offset_us_ = 0;  // wall minus monotonic, at the last look
+  std::vector<std::string> missing_;
+};
+
+}  // namespace holdfast::health

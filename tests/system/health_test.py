@@ -1,0 +1,94 @@
+"""holdfast health: what it says of this host, records, and finds in recordings."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import harness
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HOLDFAST = os.environ["HOLDFAST"]
+HEADER = {"holdfast_health": 1, "host": "node7", "label": "a GPU that falls off the bus", "interval_ms": 15000}
+XID = "[ 99.0] NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def run(*words):
+    return subprocess.run([HOLDFAST, "health", *map(str, words)], capture_output=True, text=True, timeout=60, check=False)
+
+
+class HealthTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.file = self.folder / "recording.jsonl"
+
+    def write(self, *readings):
+        self.file.write_text("".join(json.dumps(line) + "\n" for line in [HEADER, *readings]))
+
+    def test_the_page_is_generated(self):
+        self.assertEqual(run("--rules").stdout, (ROOT / "docs/health.md").read_text(),
+                         "run: build/release/bin/holdfast health --rules > docs/health.md")
+
+    def test_this_host_is_looked_at(self):
+        seen = run("--disk", self.folder)
+        self.assertIn(seen.returncode, (0, 76), seen.stderr)
+        self.assertRegex(seen.stdout, r"memory +available_percent \d")
+        self.assertRegex(seen.stdout, rf"disk {self.folder} +free_MB \d")
+
+    def test_what_is_recorded_is_judged_again(self):
+        recorded = run("--record", self.file, "--seconds", 1, "--every", 0.2)
+        self.assertIn(recorded.returncode, (0, 76), recorded.stderr)
+        lines = [json.loads(line) for line in self.file.read_text().splitlines()]
+        self.assertEqual((lines[0]["holdfast_health"], lines[0]["interval_ms"]), (1, 200))
+        self.assertGreaterEqual(len({line["time_ms"] for line in lines[1:]}), 4)
+        again = run("--replay", self.file)
+        self.assertEqual(again.returncode, recorded.returncode)
+        self.assertIn(f"{len(lines) - 1} readings", again.stdout)
+        refused = run("--record", self.file, "--seconds", 1)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("is there already", refused.stderr)
+
+    def test_a_recorder_that_is_ended_leaves_a_whole_recording(self):
+        with subprocess.Popen([HOLDFAST, "health", "--record", str(self.file), "--every", "0.1"], stdout=subprocess.DEVNULL) as recorder:
+            deadline = time.monotonic() + 30
+            while not self.file.exists() or self.file.read_text().count("\n") < 20:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
+            recorder.send_signal(signal.SIGTERM)
+        self.assertIn(run("--replay", self.file).returncode, (0, 76))
+
+    def test_what_is_found_has_an_exit_code_and_one_line(self):
+        self.write({"time_ms": 1000, "source": "kmsg", "name": "line", "text": "usb 1-1: new device"},
+                   {"time_ms": 16000, "source": "kmsg", "name": "line", "text": XID})
+        found = run("--replay", self.file, "--json")
+        self.assertEqual(found.returncode, 76)
+        findings = [json.loads(line) for line in found.stdout.splitlines()]
+        self.assertEqual([(each["rule"], each["action"]) for each in findings], [("xid", "reboot"), ("gpu-off-the-bus", "leave_out")])
+        self.assertEqual(findings[0]["part"], "0000:18:00")
+        self.write({"time_ms": 1000, "source": "nvml", "part": "0000:18:00.0", "name": "temperature_C", "value": 60})
+        nothing = run("--replay", self.file)
+        self.assertEqual(nothing.returncode, 0)
+        self.assertIn("0 found", nothing.stdout)
+
+    def test_bad_input_gets_a_sentence(self):
+        self.write({"time_ms": 1000, "source": "net", "name": "is_up", "value": 1})
+        cases = {self.file.read_text()[:-9]: "cut short", '{"holdfast_health": 9}\n': "version 9 of the format", "hello\n": "no header"}
+        for text, sentence in cases.items():
+            self.file.write_text(text)
+            refused = run("--replay", self.file)
+            self.assertEqual(refused.returncode, 4)
+            self.assertIn(sentence, refused.stderr)
+        missing = run("--replay", self.folder / "nowhere")
+        self.assertEqual(missing.returncode, 4, missing.stderr)
+        self.assertEqual(run("--every", "0").returncode, 2)
+        self.assertIn("looks at no host", run("--replay", self.file, "--seconds", 3).stderr)
+
+
+if __name__ == "__main__":
+    harness.main()
