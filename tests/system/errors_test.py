@@ -1487,6 +1487,17 @@ class Errors(unittest.TestCase):
         self.record_steps()
         self.expect(self.holdfast("timeline", "run", "--steps=3-5"))
 
+    def replay_operations(self, *lines):
+        header = "step rank replica stage chunk kind begin_s duration_s"
+        (self.folder / "operations.tsv").write_text("".join(line.replace(" ", "\t") + "\n" for line in (header, *lines)))
+        return self.holdfast("timeline", "--operations", "operations.tsv")
+
+    def test_timeline_operations_damaged(self):
+        self.expect(self.replay_operations("5 0 0 0 0 dream 0 1"))
+
+    def test_timeline_operations_half(self):
+        self.expect(self.replay_operations("5 0 0 0 0 forward-compute 0 1", "5 0 0 0 0 forward-send 1 1", "5 1 0 1 0 forward-compute 2 1"))
+
     def write_flight(self, text):
         (self.folder / "run/flight").mkdir(parents=True)
         (self.folder / "run/flight/20260101T000000.000Z-rank-0000.json").write_text(text)
