@@ -6,19 +6,21 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/report/operations_file.h"
+#include "runtime/report/timeline_operations.h"
 #include "runtime/report/timeline_output.h"
 
 namespace holdfast::cli {
 namespace {
 
 constexpr const char* timeline_usage =
-    "usage: holdfast timeline RUN [--steps A..B] [--trace FILE.json]\n"
+    "usage: holdfast timeline RUN [--steps A..B] [--trace FILE.json] [--json]\n"
     "       holdfast timeline --operations FILE.tsv [--json]\n"
     "\n"
-    "Says where the time of recorded steps went: what every rank computed and waited for, and the bubble of "
-    "the\n"
-    "pipeline beside the formula of its schedule. --trace writes a file that ui.perfetto.dev and\n"
-    "chrome://tracing open and show as a picture. --steps takes some of the steps.\n"
+    "Says where the time of recorded steps went: what every rank computed and waited for, the bubble of the\n"
+    "pipeline beside the formula of its schedule, and the seconds lost to each rank, by replaying the steps\n"
+    "without it. --trace writes a file that ui.perfetto.dev and chrome://tracing open and show as a "
+    "picture.\n"
+    "--steps takes some of the steps.\n"
     "\n"
     "A run records its steps when it is told to: holdfast train RUN.toml --trace.steps=3 "
     "[--trace.first_step=10].\n"
@@ -43,7 +45,8 @@ Result<void> replay_operations(const std::vector<std::string>& words) {
 }
 
 Result<void> timeline(const std::vector<std::string>& words) {
-  HF_TRY(const Arguments arguments, Arguments::parse("timeline", words, {"RUN"}, {"steps", "trace"}));
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("timeline", words, {"RUN"}, {"steps", "trace"}, {"json"}));
   Env& env = posix_env();
   const RunPaths paths{.directory = arguments.positional(0)};
   StepRange range;
@@ -54,13 +57,14 @@ Result<void> timeline(const std::vector<std::string>& words) {
   if (arguments.has("steps")) {
     HF_TRY(merged, select_steps(std::move(merged), range));
   }
-  fmt::print("{}", printable(timeline_summary(merged, analyse(merged))));
+  if (!arguments.has("json")) fmt::print("{}\n", printable(timeline_summary(merged, analyse(merged))));
+  HF_TRY_VOID(print_what_if(job_of(merged), arguments.has("json")));
   if (!arguments.has("trace")) return {};
   const std::string path = arguments.text("trace", "");
   if (path.empty()) return fail(ExitCode::config, "--trace is empty: name the file to write");
   if (const Result<void> written = env.replace_text(path, chrome_trace(merged)); !written.ok())
     return fail(ExitCode::config, "{}", written.error().message);
-  fmt::print("{}\n", path);
+  if (!arguments.has("json")) fmt::print("{}\n", path);
   return {};
 }
 

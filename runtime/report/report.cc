@@ -16,6 +16,7 @@
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
 #include "runtime/report/report_sections.h"
+#include "runtime/report/timeline_operations.h"
 #include "runtime/run/event.h"
 #include "runtime/run/run_history.h"
 
@@ -25,6 +26,8 @@ namespace {
 constexpr std::size_t points_per_curve = 2000;
 constexpr std::size_t events_shown = 25;
 constexpr std::size_t markers_shown = 200;  // of each kind, the last ones
+// Bytes of recorded steps that a report reads; of larger recordings `holdfast timeline` tells the same.
+constexpr std::uint64_t trace_read = std::uint64_t{32} << 20;
 
 // Everything the page is made of.
 struct ReportContent {
@@ -33,6 +36,7 @@ struct ReportContent {
   RunStatus status = {};
   std::string config_text = {};  // empty when there is none
   std::string description = {};  // of model and training, one line
+  std::string lost_time = {};    // a card of HTML; empty when no steps were recorded
 };
 
 std::string describe_run(const Config& config) {
@@ -47,11 +51,43 @@ std::string describe_run(const Config& config) {
                             config.training.precision);
 }
 
+// Returns a card with the seconds that recorded steps lost to each rank; empty where none are recorded whole.
+std::string lost_time_section(Env& env, const RunPaths& paths) {
+  std::uint64_t bytes = 0;
+  const Result<std::vector<std::string>> names = env.list(paths.trace());
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const Result<FileStatus> file = env.status(paths.trace() + "/" + name);
+    if (file.ok()) bytes += file->bytes;
+  }
+  if (bytes == 0 || bytes > trace_read) return "";
+  const Result<Timeline> timeline = read_timeline(env, paths);
+  if (!timeline.ok()) return "";
+  const TracedJob job = job_of(*timeline);
+  const Result<WhatIf> answer = ask_what_if(job);
+  if (!answer.ok()) return "";
+  std::string rows =
+      fmt::format("<tr>{}{}{}{}{}</tr>\n", number_head("rank"), number_head("stage"), number_head("copy"),
+                  number_head("seconds lost to it"), number_head("seconds it costs by itself"));
+  for (const LostTime& lost : answer->lost) {
+    const JobWorker& worker = job.workers[static_cast<std::size_t>(lost.worker)];
+    rows += fmt::format(
+        "<tr>{}{}{}{}{}</tr>\n", number_cell(std::to_string(worker.rank)),
+        number_cell(std::to_string(worker.stage)), number_cell(std::to_string(worker.replica)),
+        number_cell(fmt::format("{:.3f}", lost.lost_s)), number_cell(fmt::format("{:.3f}", lost.alone_s)));
+  }
+  return card(
+      "Seconds lost to ranks",
+      fmt::format("recorded steps {} to {}, replayed: {:.3f} s, {:.3f} s with ideal operations",
+                  timeline->steps.front(), timeline->steps.back(), answer->original_s, answer->ideal_s),
+      "", table(rows));
+}
+
 Result<ReportContent> read_content(Env& env, const RunPaths& paths) {
   ReportContent content{.directory = paths.directory};
   HF_TRY(content.history, read_history(env, paths));
   if (!content.history.missing_parts.empty()) print_message("{}", content.history.missing_parts);
   content.status = read_status(env, paths);
+  content.lost_time = lost_time_section(env, paths);
   const Result<std::string> config = read_text_within(env, paths.config(), text_limits::config);
   if (!config.ok()) return content;
   content.config_text = without_commands(config.value());
@@ -258,6 +294,7 @@ std::string page(const ReportContent& content) {
     text += fmt::format("<p class=\"{}\">{}</p>\n", content.status.state, escape_html(content.status.reason));
   }
   text += facts_section(history) + loss_section(history) + faults_section(history.ledger);
+  text += content.lost_time;
   text += numbers_section(history.numbers);
   text += small_charts(history) + events_section(history);
   text += config_section(content.config_text);

@@ -1,5 +1,5 @@
 // RUN/report.html: the run as one self-contained page (inline style and SVG, no scripts, nothing fetched),
-// derived from events.jsonl, status.json and config.toml. Light and dark follow the reader's system.
+// derived from events.jsonl, status.json, config.toml and recorded steps. Light and dark follow the reader's system.
 #pragma once
 
 #include <string>

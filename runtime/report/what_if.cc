@@ -282,12 +282,21 @@ std::string blame_text(const TracedJob& job, const WhatIf& answer) {
   std::string text;
   for (const int worker : answer.blamed) {
     const auto lost = std::ranges::find(answer.lost, worker, &LostTime::worker);
-    text += fmt::format("{:.4g} s lost to rank {}", lost->lost_s, job.workers[index(worker)].rank);
+    if (lost == answer.lost.end()) continue;  // of a large job only the slowest are replayed one by one
+    text += fmt::format("{:.3f} s lost to rank {}", lost->lost_s, job.workers[index(worker)].rank);
     if (!lost->mostly.empty()) text += fmt::format(", mostly in {}", lost->mostly);
     text += '\n';
   }
   return text + fmt::format("to blame: {}, with {:.1f} % of what is lost\n", ranks_text(job, answer.blamed),
                             100.0 * answer.worker_share);
+}
+
+// Where some of the last stage's ranks are to blame, the stage is not.
+bool blames_last_stage(const TracedJob& job, const WhatIf& answer) {
+  if (answer.slowdown < straggles_from || answer.last_stage_share < blamed_from) return false;
+  const int last = std::ranges::max(job.workers, {}, &JobWorker::stage).stage;
+  const auto ranks = std::ranges::count(job.workers, last, &JobWorker::stage);
+  return answer.blamed.empty() || ranks == std::ssize(answer.blamed);
 }
 
 std::string kinds_text(const WhatIf& answer) {
@@ -310,7 +319,7 @@ std::string what_if_summary(const TracedJob& job, const WhatIf& answer) {
       fmt::format("{} step{} replayed: {:.4g} s, with ideal operations {:.4g} s: slowdown {:.3f}\n",
                   job.steps, job.steps == 1 ? "" : "s", answer.original_s, answer.ideal_s, answer.slowdown);
   text += blame_text(job, answer);
-  if (answer.last_stage_share >= blamed_from && answer.slowdown >= straggles_from)
+  if (blames_last_stage(job, answer))
     text += fmt::format("the last stage takes longer than others: {:.1f} % of what is lost is lost to it\n",
                         100.0 * answer.last_stage_share);
   text += kinds_text(answer);

@@ -12,6 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 // MadeUpJob adds operations one after the other: those of a worker are done in the order of add().
 struct MadeUpJob {
@@ -154,11 +155,23 @@ TEST(WhatIf, ACircleIsASentence) {
   EXPECT_THAT(answer.error().message, HasSubstr("wait for each other in a circle"));
 }
 
+TEST(WhatIf, AStageOfWhichOneRankIsSlowIsNotToBlame) {
+  MadeUpJob made{.job = {.kinds = {{"forward"}}}, .last = {}};
+  for (int worker = 0; worker < 4; ++worker) {
+    made.add_worker(worker / 2, worker % 2);
+    made.add(worker, 0, worker == 3 ? 2.0 : 1.0);
+  }
+  const WhatIf answer = made.answer();
+  EXPECT_THAT(answer.blamed, ElementsAre(3));
+  EXPECT_DOUBLE_EQ(answer.last_stage_share, 1.0);
+  EXPECT_THAT(what_if_summary(made.job, answer), Not(HasSubstr("last stage")));
+}
+
 TEST(WhatIf, SaysWhomItBlames) {
   const MadeUpJob made = two_replicas();
   const std::string text = what_if_summary(made.job, made.answer());
   EXPECT_THAT(text, HasSubstr("1 step replayed: 3.5 s, with ideal operations 2.5 s: slowdown 1.400"));
-  EXPECT_THAT(text, HasSubstr("1 s lost to rank 1, mostly in forward"));
+  EXPECT_THAT(text, HasSubstr("1.000 s lost to rank 1, mostly in forward"));
   const std::string json = what_if_json(made.job, made.answer());
   EXPECT_THAT(json, HasSubstr("\"blamed\""));
   EXPECT_THAT(json, HasSubstr("\"lost_s\": 1.0"));

@@ -104,6 +104,24 @@ class TimelineTest(unittest.TestCase):
                 self.assertEqual(sent["args"]["bytes"], 4 * harness.MICROBATCH_SIZE * harness.SEQUENCE_LENGTH * harness.WIDTH)
                 self.assertLessEqual(stages[1, "backward", step, microbatch]["ts"], stages[0, "backward", step, microbatch]["ts"])
 
+    def test_seconds_lost_to_a_rank_that_sleeps(self):
+        """In the second recorded step, of replicas, of stages, of slices of every layer. On a busy machine others are late, too,
+        while it sleeps, so a part of it is not lost to it alone."""
+        late_s, late = 3, 2
+        for name, overrides in {"replicas": [], "stages": ["--parallel.pipeline=2"],
+                                "slices": ["--parallel.tensor=2", "--parallel.tensor_lanes=2"]}.items():
+            with self.subTest(name):
+                run = self.scene.run(f"late-{name}", [*self.overrides, *TRACE, *overrides])
+                run.start(4, faults=f"step.begin@{FIRST + 1}:{late}=sleep:{int(1000 * late_s)}").expect_exit(0)
+                answer = json.loads(self.timeline(run, "--json"))
+                self.assertEqual(answer["steps"], TRACED)
+                self.assertEqual(answer["blamed"], [late], answer)
+                lost = {rank["rank"]: rank["lost_s"] for rank in answer["ranks"]}
+                self.assertAlmostEqual(lost.pop(late), late_s, delta=0.3 * late_s)
+                self.assertLess(max(lost.values()), 0.3 * late_s, lost)
+                self.assertRegex(self.timeline(run), rf"[23]\.\d+ s lost to rank {late}, mostly in host")
+                self.assertRegex((run.directory / "report.html").read_text(), r"Seconds lost to ranks")
+
     def test_a_run_without_a_trace_says_how_to_record_one(self):
         run = self.scene.run("untraced", self.overrides)
         run.start(1).expect_exit(0)
