@@ -40,7 +40,7 @@ constexpr std::array<KindFacts, kind_count> kinds = {{
     {"gc", Place::after_compute, IdealDuration::mean},
 }};
 
-constexpr int largest_index = 1 << 20;
+constexpr int largest_rank = 1 << 20, largest_part = 1 << 14;  // a product of two parts is an int
 constexpr double clock_grain_s = 5e-5;  // within which two times of one rank may be the same
 
 const KindFacts& facts_of(TracedKind kind) {
@@ -90,10 +90,10 @@ std::string read_operation(const std::array<std::string_view, columns.size()>& c
   operation.kind = *kind;
   const std::array<bool, columns.size()> right = {
       read_number(cells[0], std::uint64_t{0}, ~std::uint64_t{0}, operation.step),
-      read_number(cells[1], 0, largest_index, operation.rank),
-      read_number(cells[2], 0, largest_index, operation.replica),
-      read_number(cells[3], 0, largest_index, operation.stage),
-      read_number(cells[4], -1, largest_index, operation.chunk),
+      read_number(cells[1], 0, largest_rank, operation.rank),
+      read_number(cells[2], 0, largest_rank, operation.replica),
+      read_number(cells[3], 0, largest_part, operation.stage),
+      read_number(cells[4], -1, largest_part, operation.chunk),
       true,
       read_number(cells[6], -longest_s, longest_s, operation.begin_s),
       read_number(cells[7], 0.0, longest_s, duration_s)};

@@ -88,7 +88,8 @@ struct WhatIf {
   std::vector<LostTime> lost = {};  // of the 64 slowest workers, by rank
 };
 
-// Replays the job in about 200 ways, each in time proportional to its operations and their order.
+// Replays the job once for each replica, stage and kind, and twice for each of at most 64 workers; each time
+// takes as long as there are operations and pairs in their order.
 // ExitCode::data when operations wait for each other in a circle.
 Result<WhatIf> ask_what_if(const TracedJob& job);
 
