@@ -93,6 +93,27 @@ Result<void> all_reduce_in(Part& part, std::span<std::int64_t> words) {
   return broadcast_in(part, std::as_writable_bytes(words));
 }
 
+// Gathers on rank 0 by a binomial tree: the subtree of a rank holds neighbouring ranks, so each message is one range
+// of `all`.
+Result<void> gather_in(Part& part, std::span<const std::byte> mine, std::span<std::byte> all) {
+  const auto rank = static_cast<std::size_t>(part.rank()), size = static_cast<std::size_t>(part.size());
+  const std::size_t bytes = mine.size();
+  HF_CHECK(all.size() == bytes * size);
+  const auto ranks = [&](std::size_t begin, std::size_t count) {
+    return all.subspan(begin * bytes, std::min(count, size - begin) * bytes);
+  };
+  if (bytes > 0) std::memcpy(ranks(rank, 1).data(), mine.data(), bytes);
+  for (std::size_t step = 1; step < size; step *= 2) {
+    if ((rank & step) != 0) {
+      HF_TRY_VOID(part.send(ranks(rank, step), static_cast<int>(rank - step)));
+      break;
+    }
+    if (rank + step >= size) continue;
+    HF_TRY_VOID(part.receive(ranks(rank + step, step), static_cast<int>(rank + step)));
+  }
+  return {};
+}
+
 }  // namespace
 
 PollBackoff::PollBackoff(Env& env, std::int64_t timeout_ms, WaitListener* listener)
@@ -193,27 +214,16 @@ Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, st
   return {};
 }
 
-// Gathers by a binomial tree: the subtree of a rank holds neighbouring ranks, so each message is one range of
-// `all`.
+Result<void> gather_on_first(Communicator& communicator, const Waiter& waiter,
+                             std::span<const std::byte> mine, std::span<std::byte> all) {
+  Part part(communicator, waiter, "a gather", SpanKind::all_gather);
+  return gather_in(part, mine, all);
+}
+
 Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::span<const std::byte> mine,
                         std::span<std::byte> all) {
-  const auto rank = static_cast<std::size_t>(communicator.rank()),
-             size = static_cast<std::size_t>(communicator.size());
-  const std::size_t bytes = mine.size();
-  HF_CHECK(all.size() == bytes * size);
-  const auto ranks = [&](std::size_t begin, std::size_t count) {
-    return all.subspan(begin * bytes, std::min(count, size - begin) * bytes);
-  };
   Part part(communicator, waiter, "an all-gather", SpanKind::all_gather);
-  if (bytes > 0) std::memcpy(ranks(rank, 1).data(), mine.data(), bytes);
-  for (std::size_t step = 1; step < size; step *= 2) {
-    if ((rank & step) != 0) {
-      HF_TRY_VOID(part.send(ranks(rank, step), static_cast<int>(rank - step)));
-      break;
-    }
-    if (rank + step >= size) continue;
-    HF_TRY_VOID(part.receive(ranks(rank + step, step), static_cast<int>(rank + step)));
-  }
+  HF_TRY_VOID(gather_in(part, mine, all));
   return broadcast_in(part, all);
 }
 

@@ -118,6 +118,9 @@ Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, st
 // mine.size() bytes.
 Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::span<const std::byte> mine,
                         std::span<std::byte> all);
+// Gathers `mine` on rank 0, likewise; on other ranks `all` is memory for what passes through them.
+Result<void> gather_on_first(Communicator& communicator, const Waiter& waiter,
+                             std::span<const std::byte> mine, std::span<std::byte> all);
 // Gathers texts of any length from every rank, in rank order.
 Result<std::vector<std::string>> all_gather_text(Communicator& communicator, const Waiter& waiter,
                                                  const std::string& mine);

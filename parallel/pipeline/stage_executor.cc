@@ -18,21 +18,31 @@ StagePosition position_of(const Action& action) {
 class WaitSpan {
  public:
   explicit WaitSpan(SpanRecorder* spans) : spans_(spans) {}
-  ~WaitSpan() {
-    if (span_ != nullptr) spans_->end(span_);
-  }
+  ~WaitSpan() { end(); }
   WaitSpan(const WaitSpan&) = delete;
   WaitSpan& operator=(const WaitSpan&) = delete;
-  bool on() const { return spans_ != nullptr && spans_->on(); }
+  bool on() const { return spans_ != nullptr && (spans_->on() || spans_->sums() != nullptr); }
   void is_for(const Span& about) {
-    if (span_ != nullptr && span_->kind == about.kind) return;
-    spans_->end(span_);
-    span_ = spans_->begin(about);
+    if (is_open_ && kind_ == about.kind) return;
+    end();
+    is_open_ = true;
+    kind_ = about.kind;
+    span_ = spans_->on() ? spans_->begin(about) : nullptr;
+    if (spans_->sums() != nullptr) idle_ns_ = spans_->sums()->idle_ns();
   }
 
  private:
+  void end() {
+    if (!is_open_) return;
+    if (span_ != nullptr) spans_->end(span_);
+    if (spans_->sums() != nullptr) spans_->sums()->add(kind_, spans_->sums()->idle_ns() - idle_ns_);
+  }
+
   SpanRecorder* spans_;
+  bool is_open_ = false;
+  SpanKind kind_ = SpanKind::count;
   Span* span_ = nullptr;
+  std::int64_t idle_ns_ = 0;  // of the device at the begin
 };
 
 }  // namespace

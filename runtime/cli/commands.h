@@ -29,6 +29,7 @@ int run_report_command(const std::vector<std::string>& arguments);
 int run_sample_command(const std::vector<std::string>& arguments);
 int run_save_command(const std::vector<std::string>& arguments);
 int run_status_command(const std::vector<std::string>& arguments);
+int run_stragglers_command(const std::vector<std::string>& arguments);
 int run_timeline_command(const std::vector<std::string>& arguments);
 int run_train_command(const std::vector<std::string>& arguments);
 int run_verify_command(const std::vector<std::string>& arguments);

@@ -149,6 +149,11 @@ struct VerdictConfig {
   }
 };
 
+// Sick machines (docs/stragglers.md).
+struct HealthConfig {
+  std::string preset = "watch";  // "off", "watch"
+};
+
 struct CheckpointConfig {
   static constexpr std::int64_t interval_auto = -1;  // derived from the cost of a save
 
@@ -207,6 +212,7 @@ struct Config {
   NetworkConfig network;
   OptimizerConfig optimizer;
   VerdictConfig verdict;
+  HealthConfig health;
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;
   KernelsConfig kernels;

@@ -379,6 +379,15 @@ std::vector<Option> verdict_options() {
   };
 }
 
+std::vector<Option> health_options() {
+  return {
+      choice("health.preset", HF_FIELD(health.preset), {"off", "watch"}, kSafe,
+             "Ranks that compute more slowly than the others, so that all wait for them: watch = they are "
+             "found and told (`holdfast stragglers`), and nothing else is done; off = nobody looks. Never "
+             "changes a bit"),
+  };
+}
+
 std::vector<Option> interval_options() {
   return {
       integer_or_auto(
@@ -502,7 +511,7 @@ std::vector<Option> build_registry() {
   for (auto section :
        {general_options, run_options, model_options, data_options, training_options, parallel_options,
         elastic_options, watchdog_options, network_options, optimizer_options, verdict_options,
-        interval_options, kernel_options, log_options, trace_options}) {
+        health_options, interval_options, kernel_options, log_options, trace_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;

@@ -115,6 +115,9 @@ class Device : public DeviceQueue {
   // that was taken later. `target` stays valid until then. Not inside repeat(). May allocate.
   virtual void stamp(Stamp& target) = 0;
 
+  // Returns the clock of the queue; null for a device that has none.
+  virtual WorkClock* work_clock() { return nullptr; }
+
   // Allocates memory that the kernels work on. ExitCode::does_not_fit, with a clause that gives the reason.
   // The memory may outlive the device.
   virtual Result<OwnedMemory> allocate(MemoryKind kind, std::uint64_t bytes) = 0;

@@ -12,11 +12,14 @@ class DeviceSpan {
   DeviceSpan(SpanRecorder& recorder, Device& device, const Span& about)
       : recorder_(&recorder),
         device_(recorder.device_stamps() ? &device : nullptr),
-        span_(recorder.on() ? recorder.open(about) : nullptr) {
+        span_(recorder.on() ? recorder.open(about) : nullptr),
+        clock_(recorder.sums() != nullptr ? &recorder.sums()->device() : nullptr) {
+    if (clock_ != nullptr) clock_->count_as(about.kind);
     if (span_ != nullptr && device_ != nullptr) device_->stamp(span_->begin);
     if (span_ != nullptr && device_ == nullptr) span_->begin = recorder.now();
   }
   ~DeviceSpan() {
+    if (clock_ != nullptr) clock_->count_as(SpanKind::count);
     if (span_ == nullptr) return;
     if (device_ != nullptr) {
       device_->stamp(span_->end);
@@ -31,6 +34,7 @@ class DeviceSpan {
   SpanRecorder* recorder_;
   Device* device_;  // null: the host's time
   Span* span_;
+  WorkClock* clock_;  // null: nobody adds up times
 };
 
 }  // namespace holdfast::device

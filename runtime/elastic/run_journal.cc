@@ -168,7 +168,8 @@ void RunJournal::begin_epoch(Worker& worker, RecoveryInventory& known, double ra
           .device_plan = worker.state_view().device_plan,
           .first_step = step,
           .first_tokens = worker.state().data_cursor * static_cast<std::uint64_t>(sequence_length),
-          .write_hardware_record = [this] { write_hardware_record(); }},
+          .write_hardware_record = [this] { write_hardware_record(); },
+          .post = [this](std::function<void()> writing) { post(std::move(writing)); }},
       group_.leads() ? Progress::Role::speaks
       : writes       ? Progress::Role::writes
                      : Progress::Role::silent);

@@ -16,7 +16,9 @@
 // was closed is lost, and leaves the newer one as it is.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
@@ -92,6 +94,38 @@ struct Span {
 };
 static_assert(std::is_trivially_copyable_v<Span> && sizeof(Span) == 72);
 
+// WorkClock says what the queue of a device does with its time. Threads: any, but count_as() is for the
+// launching one.
+class WorkClock {
+ public:
+  // Returns for how long, up to `now_ns`, which is now, the queue has had nothing to run; from any point in
+  // time.
+  virtual std::int64_t idle_ns(std::int64_t now_ns) const = 0;
+  // Counts what is launched from here on as work of this kind, of group compute; SpanKind::count: as no kind.
+  virtual void count_as(SpanKind kind) = 0;
+  // Returns for how long the queue has run work of the kind, up to the last count_as() that it has reached.
+  virtual std::int64_t worked_ns(SpanKind kind) const = 0;
+
+ protected:
+  ~WorkClock() = default;
+};
+
+// WaitSums adds up, by kind, for how long the host waits while its device has nothing to run, whether or not
+// spans are recorded. Threads: the one that opens spans.
+class WaitSums {
+ public:
+  WaitSums(Env& env, WorkClock& device) : env_(&env), device_(&device) {}
+  WorkClock& device() const { return *device_; }
+  std::int64_t idle_ns() const { return device_->idle_ns(env_->monotonic_ns()); }
+  void add(SpanKind kind, std::int64_t waited_ns) { waited_ns_[static_cast<std::size_t>(kind)] += waited_ns; }
+  std::int64_t waited_ns(SpanKind kind) const { return waited_ns_[static_cast<std::size_t>(kind)]; }
+
+ private:
+  Env* env_;
+  WorkClock* device_;
+  std::array<std::int64_t, static_cast<std::size_t>(SpanKind::count)> waited_ns_{};
+};
+
 class SpanRecorder {
  public:
   explicit SpanRecorder(Env& env) : env_(&env) {}
@@ -109,6 +143,9 @@ class SpanRecorder {
   bool in_flight() const { return ring_opened_ != nullptr && memory_.data() == ring_.data(); }
   bool device_stamps() const { return !in_flight() || ring_has_device_stamps_; }
   void begin_step(std::uint64_t step) { step_ = step; }
+  // Adds waits up in `sums` from now on, which outlives the recorder or the next call; null: no longer.
+  void sum_waits(WaitSums* sums) { sums_ = sums; }
+  WaitSums* sums() const { return sums_; }
 
   // Opens a span with the fields of `about`; its stamps are 0. Returns null while off.
   Span* open(const Span& about);
@@ -136,6 +173,7 @@ class SpanRecorder {
   bool ring_has_device_stamps_ = true;
   std::uint64_t opened_ = 0;
   std::uint64_t step_ = 0;
+  WaitSums* sums_ = nullptr;
 };
 
 // Records what the host does from here to the end of the block. A null recorder counts as off.
@@ -143,9 +181,13 @@ class HostSpan {
  public:
   HostSpan(SpanRecorder* recorder, const Span& about)
       : recorder_(recorder),
-        span_(recorder != nullptr && recorder->on() ? recorder->begin(about) : nullptr) {}
+        span_(recorder != nullptr && recorder->on() ? recorder->begin(about) : nullptr),
+        sums_(recorder != nullptr ? recorder->sums() : nullptr),
+        kind_(about.kind),
+        idle_ns_(sums_ != nullptr ? sums_->idle_ns() : 0) {}
   ~HostSpan() {
     if (span_ != nullptr) recorder_->end(span_);
+    if (sums_ != nullptr) sums_->add(kind_, sums_->idle_ns() - idle_ns_);
   }
   HostSpan(const HostSpan&) = delete;
   HostSpan& operator=(const HostSpan&) = delete;
@@ -153,6 +195,9 @@ class HostSpan {
  private:
   SpanRecorder* recorder_;
   Span* span_;
+  WaitSums* sums_;
+  SpanKind kind_;
+  std::int64_t idle_ns_;  // of the device at the begin
 };
 
 }  // namespace holdfast::os

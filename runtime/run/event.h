@@ -381,6 +381,44 @@ struct VerdictEvent {
   }
 };
 
+struct StragglerEvent {
+  static constexpr std::string_view kind = "straggler";
+  static constexpr std::string_view meaning =
+      "A rank computes more slowly than the others, so that all wait for it (docs/stragglers.md). It is told "
+      "when it "
+      "is found, whenever its steps have doubled since, and when it is over: the last event of a rank and a "
+      "first step counts.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  int rank = 0;
+  std::string host = {};
+  std::string of = {};
+  std::string phase = {};
+  double factor = no_number;
+  std::uint64_t since_step = 0;
+  double lost_seconds = no_number;
+  std::optional<std::uint64_t> until_step = {};
+  std::string reason = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Steps made that the numbers take in");
+    visit("rank", self.rank, "", "The slow rank");
+    visit("host", self.host, "", "Its host");
+    visit("of", self.of, "", "rank: it computes slowly; input: it waits for its data");
+    visit(
+        "phase", self.phase, "",
+        "Where most of the time is lost: forward, backward, update, other (sums of gradients, norms), input "
+        "or host");
+    visit("factor", self.factor, "",
+          "Its own time by that of the ranks that do the same, since the first step");
+    visit("since_step", self.since_step, "", "First slow step, as estimated");
+    visit("lost_seconds", self.lost_seconds, "s", "For which it has held up the others since then");
+    visit("until_step", self.until_step, "",
+          "Step at which it was as fast as the others again; where it was");
+    visit("reason", self.reason, "", "Sentence");
+  }
+};
+
 struct DrainEvent {
   static constexpr std::string_view kind = "drain";
   static constexpr std::string_view meaning = "A host is left after this step.";
@@ -490,7 +528,7 @@ struct FinishEvent {
 // All kinds, in the order of docs/events.md.
 using EventKinds = std::tuple<StartEvent, StepEvent, EvaluationEvent, SnapshotEvent, CheckpointEvent,
                               UploadEvent, IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent,
-                              VerdictEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
+                              VerdictEvent, StragglerEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
 
 template <typename E>
 concept Event = requires(const E& event) {

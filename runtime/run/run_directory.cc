@@ -15,9 +15,10 @@ namespace {
 Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
   HF_TRY(const std::vector<std::string> names, env.list(paths.directory));
   for (const std::string& name : names) {
-    for (const char* ours : {"config.toml.tmp.", "run_id.tmp.", "run_place.tmp.", "place_name.tmp.",
-                             "status.json.tmp.", "history.json.tmp.", "hardware.json.tmp.", "uploaded.tmp.",
-                             "lineage.json.tmp.", "report.html.tmp.", "lock.tmp."}) {
+    for (const char* ours :
+         {"config.toml.tmp.", "run_id.tmp.", "run_place.tmp.", "place_name.tmp.", "status.json.tmp.",
+          "history.json.tmp.", "hardware.json.tmp.", "rank_times.jsonl.tmp.", "uploaded.tmp.",
+          "lineage.json.tmp.", "report.html.tmp.", "lock.tmp."}) {
       if (name.starts_with(ours)) HF_TRY_VOID(env.remove(paths.directory + "/" + name));
     }
   }

@@ -3,6 +3,7 @@
 //   status.json   how the run stands            report.html   curves
 //   history.json  failures and time so far (failure_record.h)
 //   hardware.json  findings about the hardware so far (hardware_record.h)
+//   rank_times.jsonl  where each rank spent its time (runtime/health/rank_times.h)
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
 //   run_id        identifies the run's shared-memory segments; run_place: where it was (below)
@@ -33,6 +34,7 @@ struct RunPaths {
   std::string status() const { return directory + "/status.json"; }
   std::string history() const { return directory + "/history.json"; }
   std::string hardware() const { return directory + "/hardware.json"; }
+  std::string rank_times() const { return directory + "/rank_times.jsonl"; }
   std::string report() const { return directory + "/report.html"; }
   std::string lock() const { return directory + "/lock"; }
   std::string run_id() const { return directory + "/run_id"; }

@@ -55,6 +55,7 @@ class HistoryReader {
   void read(const Json& json) {
     ledger_.read(json);
     history_.numbers.take(json);
+    if (auto straggler = event_as<StragglerEvent>(json)) history_.stragglers.push_back(*std::move(straggler));
     last_step_ = event_step(json).value_or(last_step_);
     const std::optional<StartEvent> start = event_as<StartEvent>(json);
     if (start.has_value()) read_start(*start);

@@ -50,7 +50,8 @@ struct RunHistory {
   std::vector<RunEvent> events;
   IncidentLog ledger;
   NumbersLog numbers;
-  std::string missing_parts;  // of the log, in a sentence; empty: none
+  std::vector<StragglerEvent> stragglers;  // all of them
+  std::string missing_parts;               // of the log, in a sentence; empty: none
 };
 
 // Reads the lines of a log. Lines that are not whole are skipped: a killed run leaves one.

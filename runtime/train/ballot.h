@@ -25,6 +25,7 @@ struct Ballot {
   // another start, and leaves so many hosts (0 to 2).
   std::int64_t grows = 0, starts_ranks = 0, restarts = 0, hosts_leaving = 0;
   std::int64_t due_to_disk = 0, due_to_ram = 0;  // set by rank 0 alone
+  std::int64_t gathers_times = 0;  // likewise: rank 0 wants the times of all ranks (step_clock.h)
   std::int64_t due_asked_for = 0;
   SaveVotes saves = {};
   CheckVotes checks = {};
@@ -42,6 +43,7 @@ struct Ballot {
     visit(self.hosts_leaving);
     visit(self.due_to_disk);
     visit(self.due_to_ram);
+    visit(self.gathers_times);
     visit(self.due_asked_for);
     visit(self.saves);
     visit(self.checks);

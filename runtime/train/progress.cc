@@ -149,6 +149,17 @@ void Progress::reached_verdict(VerdictEvent verdict, const std::optional<Rollbac
   if (setup_.write_hardware_record) setup_.write_hardware_record();
 }
 
+void Progress::found_straggler(StragglerEvent straggler, bool news) {
+  if (!speaks_) return;
+  if (news) print_message("{}", straggler.reason);
+  straggler.time_us = env_->wall_time_us();
+  log_->write(straggler);
+}
+
+void Progress::post(std::function<void()> writing) {
+  if (setup_.post) setup_.post(std::move(writing));
+}
+
 void Progress::evaluated(std::uint64_t step, double loss, std::int64_t duration_ns) {
   if (!writes_) return;
   say(fmt::format("step {}/{}  held-out loss {:.4f}", step, setup_.steps, loss));

@@ -39,6 +39,8 @@ class Progress {
     // Called after each verdict on a rank that writes: it may have changed the record of findings about the
     // hardware.
     std::function<void()> write_hardware_record = {};
+    // Passes the writing of a file of the run to the log's thread.
+    std::function<void(std::function<void()>)> post = {};
   };
   enum class Role { silent, writes, speaks };  // a rank that speaks also writes
   // Builds the reporter of one membership epoch. The log outlives it and is shared by all epochs of the run.
@@ -63,6 +65,10 @@ class Progress {
   void stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   // Reports suspicious numbers, on the console and as an event. `rollback`: where the run goes back.
   void reached_verdict(VerdictEvent verdict, const std::optional<Rollback>& rollback);
+  // Reports a slow rank as an event, and on the console if it is `news` to people.
+  void found_straggler(StragglerEvent straggler, bool news);
+  // Makes the log's thread write a file of the run.
+  void post(std::function<void()> writing);
   void evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
   void saved(const SaveReport& report, const std::string& directory);
   // Reports the save interval that is used from this step on, and why it was chosen.

@@ -69,6 +69,7 @@ StepOutcome outcome_of(Worker& worker, const Ballot& sums, const CheckedStep& ch
           .due = {.to_disk = sums.due_to_disk > 0,
                   .to_ram = sums.due_to_ram > 0,
                   .asked_for = sums.due_asked_for > 0},
+          .gathers_times = sums.gathers_times > 0,
           .saves = sums.saves,
           .action = checked.action,
           .verdict = checked.report,

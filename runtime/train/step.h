@@ -29,6 +29,7 @@ struct StepOutcome {
   bool starts_ranks = false;    // rank 0 said so
   RestartRequest restart = {};  // as the leader's request says; at most two leaving hosts are counted
   SaveDue due = {};             // saves that are due after this step
+  bool gathers_times = false;   // rank 0 wants the times of all ranks
   SaveVotes saves = {};         // sums over all ranks
   // Outcome of starting the all-gather of the updated parameters. On an error a peer is gone and this rank
   // must leave; the step is made all the same.

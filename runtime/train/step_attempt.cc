@@ -170,6 +170,7 @@ Result<VotedStep> attempt_step(Worker& worker, const StepRequest& request) {
   if (worker.rank().communicator.rank() == 0) {
     ballot.due_to_disk = request.due.to_disk ? 1 : 0;
     ballot.due_to_ram = request.due.to_ram ? 1 : 0;
+    ballot.gathers_times = request.gathers_times ? 1 : 0;
   }
   if (request.saver != nullptr) ballot.saves = request.saver->vote();
   if (request.uploads != nullptr) request.uploads->vote(ballot.saves);

@@ -29,6 +29,7 @@ struct StepRequest {
   // Saves that are due by this rank's count. The vote carries the count of rank 0, so that clocks that differ
   // never make ranks decide differently, and whether a save was requested on any rank.
   SaveDue due = {};
+  bool gathers_times = false;  // rank 0 only: the times of all ranks are gathered after this step
 };
 
 // VotedStep is the outcome of the first attempt at a step.

@@ -38,7 +38,8 @@ Trainer::Trainer(TrainingParts parts)
     : parts_(std::move(parts)),
       rank_(parts_.worker.rank()),
       saves_(parts_, trouble_),
-      trace_(parts_.worker) {}
+      trace_(parts_.worker),
+      stragglers_(parts_.worker, parts_.progress) {}
 
 // Runs the steps. An error that all ranks agree on ends the run only after the saves that it has begun,
 // because they are of earlier steps, and sound.
@@ -94,6 +95,7 @@ Result<StepsEnd::How> Trainer::run_steps() {
   HF_TRY_VOID(saves_.prepare());
   if (parts_.saves_first) HF_TRY_VOID(saves_.save());
   HF_TRY_VOID(saves_.free_old_snapshots());
+  HF_TRY_VOID(stragglers_.begin());
   // A rank whose step has changed in memory must not end alone: the vote of the next step finds it.
   while (worker.position().step_of(worker.state()) < last_step) {
     HF_TRY(const StepOutcome outcome, step());
@@ -139,6 +141,7 @@ Result<StepsEnd::How> Trainer::end(StepsEnd::How how) {
   enter(rank_.watch, Phase::end, worker.state().step, rank_.config.watchdog.ceiling_ms);
   HF_TRY_VOID(worker.parameter_gather().finish());
   trace_.finish();
+  stragglers_.finish();
   // Uploads are cancelled after a request to stop, because there may be no time for them; the next start
   // offers this checkpoint again.
   HF_TRY_VOID(saves_.finish_uploads(/*cancels=*/how != StepsEnd::How::finished));
@@ -172,6 +175,7 @@ Result<bool> Trainer::seal_for_another_start(const StepOutcome& outcome) {
 Result<void> Trainer::leave_steps() {
   HF_TRY_VOID(parts_.worker.parameter_gather().finish());
   trace_.finish();
+  stragglers_.finish();
   saves_.cancel_uploads();
   return agree_on_outcome(rank_.communicator, rank_.waiter, trouble_, rank_.env.host_name());
 }
@@ -215,6 +219,7 @@ Result<StepOutcome> Trainer::step() {
   SaveCadence::Step cost = saves_.begin_step();
   HF_TRY(StepOutcome outcome, [&] {
     const StepSpan span(worker);
+    stragglers_.begin_step();
     return run_step(worker, {.stop = stop,
                              .grow = grow,
                              .starts_ranks = parts_.growth.has_value() && parts_.growth->announces(),
@@ -223,8 +228,10 @@ Result<StepOutcome> Trainer::step() {
                              .trouble = trouble_,
                              .saver = saves_.saver(),
                              .uploads = &saves_.uploads(),
-                             .due = due});
+                             .due = due,
+                             .gathers_times = stragglers_.wants_times()});
   }());
+  stragglers_.end_step();
   if (outcome.ends_steps) {
     verdict_ = StepsVerdict{.event = *std::move(outcome.verdict),
                             .action = outcome.action,
@@ -240,6 +247,7 @@ Result<StepOutcome> Trainer::step() {
   parts_.progress.stepped(outcome, state.data_digest, duration_ns);
   HF_TRY_VOID(outcome.gathers);
   HF_TRY_VOID(saves_.advance(outcome));
+  HF_TRY_VOID(stragglers_.stepped(outcome));
   if (rank_.watch != nullptr) {
     const std::string lost = rank_.watch->take_lost_spares();
     if (!lost.empty()) parts_.progress.lost_spares(outcome.step, lost);

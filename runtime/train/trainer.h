@@ -16,6 +16,7 @@
 #include "runtime/train/growth.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/step.h"
+#include "runtime/train/straggler_watch.h"
 #include "runtime/train/trace_recording.h"
 #include "runtime/train/training_saves.h"
 
@@ -75,6 +76,7 @@ class Trainer {
   Result<void> trouble_;
   TrainingSaves saves_;
   TraceRecording trace_;
+  StragglerWatch stragglers_;
   std::int64_t longest_step_ns_ = 0;
   std::int64_t longest_evaluation_ns_ = 0;
   std::int64_t starts_ranks_ns_ = 0;  // StepsEnd::starts_ranks_ns

@@ -48,6 +48,7 @@ Config all_changed() {
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, "bf16", true};
   config.verdict = {"guard",    100, 7.5, 9.5, 20,  0.25,       50, "clip",   "stop",
                     "rollback", 5,   70,  2,   0.5, "continue", 7,  3'600'000};
+  config.health.preset = "off";
   config.checkpoint = {.every_steps = 11,
                        .every_ms = 1'800'000,
                        .keep = 4,
@@ -229,7 +230,8 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_EQ(nothing.error().code, ExitCode::config);
   EXPECT_EQ(nothing.error().message,
             "there is no key or section nothing; the sections are general, run, model, data, training, "
-            "parallel, elastic, watchdog, network, optimizer, verdict, checkpoint, evaluation, kernels, log, "
+            "parallel, elastic, watchdog, network, optimizer, verdict, health, checkpoint, evaluation, "
+            "kernels, log, "
             "trace");
   const auto nearest = [](std::string_view word) { return options_help(word).error().message; };
   EXPECT_THAT(nearest("learning_rate"), testing::HasSubstr(", did you mean optimizer.learning_rate?"));

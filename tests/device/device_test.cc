@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <future>
 #include <string>
@@ -82,6 +83,38 @@ TEST(CpuDevice, StampsStandInTheQueue) {
   EXPECT_LE(after.time_ns, posix_env().monotonic_ns());
   EXPECT_GT(after.worked_ns, before.worked_ns);
   EXPECT_LE(after.worked_ns - before.worked_ns, after.time_ns - before.time_ns);
+}
+
+// What is counted is the time in which ops run, by the kind that they were launched as; the queue is idle at all others.
+TEST(CpuDevice, TheClockTellsWorkFromIdleTime) {
+  static constexpr std::int64_t work_ms = 30, idle_ms = 40;
+  CpuDeviceOptions options;
+  options.observer = [](OpId) { std::this_thread::sleep_for(std::chrono::milliseconds(work_ms)); };
+  const auto device = make_cpu_device(options);
+  WorkClock* const clock = device->work_clock();
+  ASSERT_NE(clock, nullptr);
+  const std::vector<float> values(8, 1.0F);
+  std::vector<float> sums(8, 0.0F);
+  device->synchronize();
+  const auto idle_ns = [clock] { return clock->idle_ns(posix_env().monotonic_ns()); };
+  const std::int64_t begin_ns = posix_env().monotonic_ns(), idle_before_ns = idle_ns();
+  clock->count_as(SpanKind::forward);
+  device->launch(accumulate_row(values, sums));
+  device->synchronize();
+  std::this_thread::sleep_for(std::chrono::milliseconds(idle_ms));
+  clock->count_as(SpanKind::update);
+  device->launch(accumulate_row(values, sums));
+  device->launch(accumulate_row(values, sums));
+  clock->count_as(SpanKind::count);
+  device->synchronize();
+  const std::int64_t idle = idle_ns() - idle_before_ns, all = posix_env().monotonic_ns() - begin_ns;
+  EXPECT_GE(idle, idle_ms * 1'000'000);
+  EXPECT_LE(idle, all - 3 * work_ms * 1'000'000);
+  EXPECT_GE(clock->worked_ns(SpanKind::forward), work_ms * 1'000'000);
+  EXPECT_GE(clock->worked_ns(SpanKind::update), 2 * work_ms * 1'000'000);
+  EXPECT_LE(clock->worked_ns(SpanKind::forward) + clock->worked_ns(SpanKind::update), all - idle)
+      << "idle time is no work";
+  EXPECT_EQ(clock->worked_ns(SpanKind::backward), 0);
 }
 
 TEST(CpuDevice, CountsItsOpsWhereItIsTold) {

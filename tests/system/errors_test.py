@@ -1461,6 +1461,10 @@ class Errors(unittest.TestCase):
     def test_report_of_nothing(self):
         self.expect(self.holdfast("report", "elsewhere"))
 
+    def test_stragglers_without_times(self):
+        self.assertEqual(self.train().returncode, 0)
+        self.expect(self.holdfast("stragglers", "run"))
+
     def test_timeline_without_trace(self):
         self.assertEqual(self.train().returncode, 0)
         self.expect(self.holdfast("timeline", "run"))

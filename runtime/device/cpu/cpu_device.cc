@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -28,7 +29,7 @@ namespace holdfast::device {
 namespace {
 
 // Action of the queue thread on a slot.
-enum class Action : std::uint8_t { run, prepare, begin_count, allocate, stamp, spoil, stop };
+enum class Action : std::uint8_t { run, prepare, begin_count, allocate, stamp, count_as, spoil, stop };
 
 struct Slot {
   OpId id = OpId::count;
@@ -90,7 +91,45 @@ class WrongProduct {
   std::optional<Matmul> of_shape_;  // the first product that was spoiled
 };
 
-class CpuDevice final : public Device {
+// QueueClock is the clock of a queue that one thread serves, which calls the functions that are not const.
+class QueueClock {
+ public:
+  void begin_idle() { idle_.store(idle_ns_ - begin_of_idle(), std::memory_order_relaxed); }
+  void end_idle() {
+    idle_ns_ += posix_env().monotonic_ns() - idle_since_ns_;
+    idle_.store(idle_ns_, std::memory_order_relaxed);
+  }
+  void count_as(SpanKind kind) {
+    const std::int64_t now_ns = posix_env().monotonic_ns();
+    std::atomic<std::int64_t>& worked = worked_ns_[static_cast<std::size_t>(kind_)];
+    worked.store(
+        worked.load(std::memory_order_relaxed) + (now_ns - counted_ns_) - (idle_ns_ - idle_counted_ns_),
+        std::memory_order_relaxed);
+    kind_ = kind;
+    counted_ns_ = now_ns;
+    idle_counted_ns_ = idle_ns_;
+  }
+  std::int64_t idle_ns(std::int64_t now_ns) const {
+    const std::int64_t idle = idle_.load(std::memory_order_relaxed);
+    return idle >= 0 ? idle : now_ns + idle;
+  }
+  std::int64_t worked_ns(SpanKind kind) const {
+    return worked_ns_[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::int64_t begin_of_idle() { return idle_since_ns_ = posix_env().monotonic_ns(); }
+
+  // Idle time so far while the queue works; while it is idle, that less the time at which that began, which is
+  // negative. So one word says both, and a reader never sees half of a change.
+  std::atomic<std::int64_t> idle_{0};
+  std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(SpanKind::count) + 1> worked_ns_{};
+  std::int64_t idle_ns_ = 0, idle_since_ns_ = 0;
+  SpanKind kind_ = SpanKind::count;
+  std::int64_t counted_ns_ = 0, idle_counted_ns_ = 0;
+};
+
+class CpuDevice final : public Device, private WorkClock {
  public:
   CpuDevice(const CpuDeviceOptions& options, KernelTable kernels, bool counts_workspace)
       : isa_(options.isa),
@@ -120,6 +159,8 @@ class CpuDevice final : public Device {
     push(OpId::count, Action::stamp, &pointer, sizeof(pointer));
   }
 
+  WorkClock* work_clock() override { return this; }
+
   void launch_fault(DeviceFault fault) override {
     HF_CHECK(is_wrong_product(fault), "a fault of a GPU on a processor");
     push(OpId::count, Action::spoil, &fault, sizeof(fault));
@@ -142,6 +183,10 @@ class CpuDevice final : public Device {
   int threads() const override { return team_.threads(); }
 
  private:
+  std::int64_t idle_ns(std::int64_t now_ns) const override { return clock_.idle_ns(now_ns); }
+  std::int64_t worked_ns(SpanKind kind) const override { return clock_.worked_ns(kind); }
+  void count_as(SpanKind kind) override { push(OpId::count, Action::count_as, &kind, sizeof(kind)); }
+
   void submit(OpId id, const void* arguments, std::size_t bytes) override {
     push(id, planning_ ? Action::prepare : Action::run, arguments, bytes);
   }
@@ -169,6 +214,7 @@ class CpuDevice final : public Device {
   cpu::MatmulCache matmuls_;
   cpu::Context context_;
   WrongProduct wrong_product_;
+  QueueClock clock_;
   bool planning_ = false;  // of the launching thread
 
   // Sequentially consistent against sleeping_ and waiters_: who publishes looks for sleepers afterwards, who
@@ -246,11 +292,15 @@ Result<void> CpuDevice::end_planning() {
 
 void CpuDevice::await_submission(std::uint64_t done) {
   const auto submitted = [&] { return submitted_.load() > done; };
-  if (cpu::spin_until(submitted)) return;
-  std::unique_lock lock(mutex_);
-  sleeping_.store(true);
-  work_arrived_.wait(lock, submitted);
-  sleeping_.store(false);
+  if (submitted()) return;
+  clock_.begin_idle();
+  if (!cpu::spin_until(submitted)) {
+    std::unique_lock lock(mutex_);
+    sleeping_.store(true);
+    work_arrived_.wait(lock, submitted);
+    sleeping_.store(false);
+  }
+  clock_.end_idle();
 }
 
 void CpuDevice::serve() {
@@ -285,6 +335,12 @@ void CpuDevice::execute(const Slot& slot) {
     Stamp* target = nullptr;
     std::memcpy(&target, slot.arguments, sizeof(target));
     *target = {.time_ns = posix_env().monotonic_ns(), .worked_ns = posix_env().thread_processor_ns()};
+    return;
+  }
+  if (slot.action == Action::count_as) {
+    SpanKind kind = SpanKind::count;
+    std::memcpy(&kind, slot.arguments, sizeof(kind));
+    clock_.count_as(kind);
     return;
   }
   if (slot.action == Action::spoil) {

@@ -36,6 +36,23 @@ TEST(Gather, GivesEveryRankTheRecordsOfAll) {
   ASSERT_TRUE(joined.ok()) << joined.error().message;
 }
 
+TEST(GatherOnFirst, GivesRankZeroTheBytesOfAll) {
+  for (const int ranks : {1, 2, 5, 8}) {
+    const Result<void> joined = run_local_ranks(ranks, [&](Communicator& communicator) -> Result<void> {
+      const std::array<int, 2> mine = {communicator.rank(), 10 * communicator.rank()};
+      std::vector<int> all(2 * static_cast<std::size_t>(ranks), -1);
+      HF_TRY_VOID(gather_on_first(communicator, {posix_env(), 60'000}, std::as_bytes(std::span(mine)),
+                                  std::as_writable_bytes(std::span(all))));
+      for (int rank = 0; communicator.rank() == 0 && rank < ranks; ++rank) {
+        EXPECT_EQ(all[2 * static_cast<std::size_t>(rank)], rank);
+        EXPECT_EQ(all[2 * static_cast<std::size_t>(rank) + 1], 10 * rank);
+      }
+      return barrier(communicator, {posix_env(), 60'000});
+    });
+    ASSERT_TRUE(joined.ok()) << joined.error().message;
+  }
+}
+
 TEST(Gather, ARecordThatCannotBeReadIsAnErrorOnAllRanks) {
   const Result<void> joined = run_local_ranks(3, [&](Communicator& communicator) -> Result<void> {
     const Waiter waiter(posix_env(), 60'000);

@@ -1,0 +1,179 @@
+#include "runtime/train/straggler_watch.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "parallel/comm/collectives.h"
+#include "parallel/comm/gather.h"
+#include "runtime/run/run_directory.h"
+
+namespace holdfast::train {
+namespace {
+
+// A gather costs some tens of microseconds; so often it takes less than a thousandth of the time, and a verdict comes
+// at most so much later.
+constexpr std::size_t gathered_steps_max = 64;
+constexpr std::int64_t gather_interval_ns = 250'000'000;
+
+constexpr std::array waits_for_peers = {
+    SpanKind::wait_activation, SpanKind::wait_gradient,   SpanKind::wait_send,        SpanKind::wait_lanes,
+    SpanKind::wait_vote,       SpanKind::wait_parameters, SpanKind::wait_tied_weight, SpanKind::wait_slices,
+};
+
+float milliseconds_of(std::int64_t duration_ns) {
+  return static_cast<float>(static_cast<double>(std::max<std::int64_t>(duration_ns, 0)) / 1e6);
+}
+
+std::vector<RankWork> work_of(const std::vector<RankPlace>& ranks) {
+  std::vector<RankWork> work;
+  for (const RankPlace& each : ranks) work.push_back({.group = each.group, .weight = each.weight});
+  return work;
+}
+
+}  // namespace
+
+StragglerWatch::Leader::Leader(Env& env, const std::string& path, const std::vector<RankPlace>& places)
+    : ranks(places),
+      rule(work_of(places)),
+      rows(places.size()),
+      file(std::make_shared<RankTimesFile>(env, path, places)),
+      of_step(places.size()),
+      told_step(places.size()) {}
+
+StragglerWatch::StragglerWatch(Worker& worker, Progress& progress) : worker_(worker), progress_(progress) {
+  const RankContext& rank = worker.rank();
+  WorkClock* const clock = rank.device.work_clock();
+  if (rank.config.health.preset == "off" || rank.communicator.size() == 1 || clock == nullptr) return;
+  sums_.emplace(rank.env, *clock);
+  rank.spans.sum_waits(&*sums_);
+}
+
+StragglerWatch::~StragglerWatch() {
+  if (on()) worker_.rank().spans.sum_waits(nullptr);
+}
+
+Result<void> StragglerWatch::begin() {
+  if (!on()) return {};
+  const RankContext& rank = worker_.rank();
+  Communicator& all = rank.communicator;
+  HF_TRY(const std::vector<RankPlace> places,
+         gather(all, rank.waiter,
+                RankPlace{.rank = all.global_rank(all.rank()),
+                          .host = rank.env.host_name(),
+                          .group = rank.coordinate.pipeline,
+                          .weight = static_cast<double>(worker_.workload().rank_lanes.size())}));
+  pending_.reserve(gathered_steps_max);
+  gathered_.resize(gathered_steps_max * places.size());
+  gathered_ns_ = rank.env.monotonic_ns();
+  if (all.rank() == 0) leader_.emplace(rank.env, RunPaths{rank.config.run.directory}.rank_times(), places);
+  return {};
+}
+
+StragglerWatch::Reading StragglerWatch::read() const {
+  const WorkClock& device = sums_->device();
+  Reading reading{.time_ns = worker_.rank().env.monotonic_ns(),
+                  .input_ns = sums_->waited_ns(SpanKind::wait_data)};
+  reading.idle_ns = device.idle_ns(reading.time_ns);
+  for (const SpanKind kind : waits_for_peers) reading.peers_ns += sums_->waited_ns(kind);
+  reading.forward_ns = device.worked_ns(SpanKind::forward);
+  reading.backward_ns = device.worked_ns(SpanKind::backward) + device.worked_ns(SpanKind::backward_input) +
+                        device.worked_ns(SpanKind::backward_weight);
+  reading.update_ns = device.worked_ns(SpanKind::update);
+  return reading;
+}
+
+void StragglerWatch::begin_step() {
+  if (on()) begin_ = read();
+}
+
+void StragglerWatch::end_step() {
+  if (!on()) return;
+  const Reading end = read();
+  const std::int64_t idle_ns = end.idle_ns - begin_.idle_ns;
+  const std::int64_t worked_ns = end.time_ns - begin_.time_ns - idle_ns;
+  const std::int64_t forward_ns = end.forward_ns - begin_.forward_ns,
+                     backward_ns = end.backward_ns - begin_.backward_ns,
+                     update_ns = end.update_ns - begin_.update_ns;
+  const std::int64_t input_ns = end.input_ns - begin_.input_ns, peers_ns = end.peers_ns - begin_.peers_ns;
+  last_ = {.spent_ms = {milliseconds_of(forward_ns), milliseconds_of(backward_ns), milliseconds_of(update_ns),
+                        milliseconds_of(worked_ns - forward_ns - backward_ns - update_ns),
+                        milliseconds_of(input_ns), milliseconds_of(idle_ns - input_ns - peers_ns)},
+           .waited_ms = milliseconds_of(peers_ns)};
+}
+
+bool StragglerWatch::wants_times() const {
+  return leader_.has_value() && (pending_.size() + 1 >= gathered_steps_max ||
+                                 worker_.rank().env.monotonic_ns() - gathered_ns_ >= gather_interval_ns);
+}
+
+Result<void> StragglerWatch::stepped(const StepOutcome& outcome) {
+  if (!on()) return {};
+  pending_.push_back(last_);
+  if (!outcome.gathers_times) return {};
+  const RankContext& rank = worker_.rank();
+  const std::size_t count = pending_.size();
+  const auto ranks = static_cast<std::size_t>(rank.communicator.size());
+  HF_TRY_VOID(gather_on_first(rank.communicator, rank.waiter, std::as_bytes(std::span(pending_)),
+                              std::as_writable_bytes(std::span(gathered_).first(count * ranks))));
+  pending_.clear();
+  gathered_ns_ = rank.env.monotonic_ns();
+  if (!leader_.has_value()) return {};
+  for (std::size_t i = 0; i < count; ++i) take(outcome.step - (count - 1 - i), i, count);
+  for (const StragglerVerdict& verdict : leader_->rule.standing()) {
+    const std::uint64_t told = leader_->told_step[static_cast<std::size_t>(verdict.rank)];
+    if (verdict.last_step - verdict.since_step >= 2 * (told - verdict.since_step)) tell(verdict, false);
+  }
+  return {};
+}
+
+// Takes one of the gathered steps: `index` of `count`.
+void StragglerWatch::take(std::uint64_t step, std::size_t index, std::size_t count) {
+  Leader& leader = *leader_;
+  for (std::size_t rank = 0; rank < leader.of_step.size(); ++rank)
+    leader.of_step[rank] = gathered_[rank * count + index];
+  const StepTimes& own = leader.of_step[0];
+  const double seconds = (own.own_ms() + static_cast<double>(own.waited_ms)) / 1e3;
+  for (const StragglerVerdict& verdict : leader.rule.take(step, leader.of_step, seconds))
+    tell(verdict, !verdict.is_over);
+  write(leader.rows.add(step, leader.of_step, seconds));
+}
+
+void StragglerWatch::tell(const StragglerVerdict& verdict, bool is_new) {
+  Leader& leader = *leader_;
+  leader.told_step[static_cast<std::size_t>(verdict.rank)] = verdict.last_step;
+  const RankPlace& place = leader.ranks[static_cast<std::size_t>(verdict.rank)];
+  StragglerEvent event{.step = verdict.last_step,
+                       .rank = place.rank,
+                       .host = place.host,
+                       .of = std::string(name_of(verdict.kind)),
+                       .phase = std::string(name_of(verdict.phase)),
+                       .factor = verdict.factor,
+                       .since_step = verdict.since_step,
+                       .lost_seconds = verdict.lost_seconds};
+  if (verdict.is_over) event.until_step = verdict.last_step;
+  event.reason = fmt::format(
+      "rank {} (host {}) {} {:.2f} times as long as the ranks that do the same, since step {}, most of it in "
+      "{}: the others have waited {:.1f} s for it{}",
+      place.rank, place.host, verdict.is_over ? "took" : "takes", verdict.factor, verdict.since_step,
+      verdict.kind == StragglerKind::slow_input ? "waiting for its data"
+                                                : std::string(name_of(verdict.phase)),
+      verdict.lost_seconds,
+      verdict.is_over ? fmt::format("; at step {} it is as fast as they are again", verdict.last_step) : "");
+  progress_.found_straggler(std::move(event), is_new);
+}
+
+void StragglerWatch::write(std::optional<RankTimesRow> row) {
+  if (row.has_value())
+    progress_.post([file = leader_->file, row = *std::move(row)]() mutable { file->add(std::move(row)); });
+}
+
+void StragglerWatch::finish() {
+  if (!leader_.has_value()) return;
+  for (const StragglerVerdict& verdict : leader_->rule.standing()) tell(verdict, false);
+  write(leader_->rows.finish());
+}
+
+}  // namespace holdfast::train

@@ -1,0 +1,80 @@
+// StragglerWatch looks for ranks that compute more slowly than the others (health.preset; docs/stragglers.md). Each
+// rank adds up its own time of each step; now and then all of them are gathered on rank 0, which the rule
+// (runtime/health/straggler_rule.h) then tells of slow ones. No bit of the training depends on it.
+//
+// The own time of a rank is the time of its step without that for which it waited for others while its device had
+// nothing to run. When the times are gathered is for rank 0 to say, in the vote of a step, so that all ranks decide
+// alike whatever their clocks say.
+//
+// Off where health.preset is, for a rank alone, and on devices without a clock (Device::work_clock): GPUs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/health/rank_times.h"
+#include "runtime/health/straggler_rule.h"
+#include "runtime/train/progress.h"
+#include "runtime/train/step.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast::train {
+
+class StragglerWatch {
+ public:
+  StragglerWatch(Worker& worker, Progress& progress);
+  ~StragglerWatch();
+  StragglerWatch(const StragglerWatch&) = delete;
+  StragglerWatch& operator=(const StragglerWatch&) = delete;
+
+  // Learns which ranks there are; all ranks call it together before the first step. Errors: a peer is gone.
+  Result<void> begin();
+  // Both are called round a step, by every rank.
+  void begin_step();
+  void end_step();
+  // Returns what rank 0 brings to the vote of the step in hand (StepRequest::gathers_times).
+  bool wants_times() const;
+  // Keeps the times of the step, and gathers those of all ranks where the vote says so; all ranks call it together
+  // after a step that was made. Errors: a peer is gone.
+  Result<void> stepped(const StepOutcome& outcome);
+  // Tells what rank 0 knows and has not told; the steps are over, or pause.
+  void finish();
+
+ private:
+  // The clocks of this rank.
+  struct Reading {
+    std::int64_t time_ns = 0, idle_ns = 0, input_ns = 0, peers_ns = 0;
+    std::int64_t forward_ns = 0, backward_ns = 0, update_ns = 0;
+  };
+  // What rank 0 knows of all ranks.
+  struct Leader {
+    Leader(Env& env, const std::string& path, const std::vector<RankPlace>& places);
+    std::vector<RankPlace> ranks;
+    StragglerRule rule;
+    RowBuilder rows;
+    std::shared_ptr<RankTimesFile> file;  // for the log's thread
+    std::vector<StepTimes> of_step;
+    std::vector<std::uint64_t> told_step;  // by rank: step of the last event about it, while it is slow
+  };
+
+  bool on() const { return sums_.has_value(); }
+  Reading read() const;
+  void take(std::uint64_t step, std::size_t index, std::size_t count);
+  void tell(const StragglerVerdict& verdict, bool is_new);
+  void write(std::optional<RankTimesRow> row);
+
+  Worker& worker_;
+  Progress& progress_;
+  std::optional<WaitSums> sums_;  // none: off
+  Reading begin_;
+  StepTimes last_;                  // of the step that has just ended
+  std::vector<StepTimes> pending_;  // of this rank since the last gather; its capacity is the most there are
+  std::vector<StepTimes> gathered_;
+  std::int64_t gathered_ns_ = 0;  // time of the last gather
+  std::optional<Leader> leader_;  // on rank 0
+};
+
+}  // namespace holdfast::train
