@@ -37,6 +37,7 @@ struct ReportContent {
   std::string config_text = {};  // empty when there is none
   std::string description = {};  // of model and training, one line
   std::string lost_time = {};    // a card of HTML; empty when no steps were recorded
+  std::vector<RankTimesEpoch> rank_times = {};
 };
 
 std::string describe_run(const Config& config) {
@@ -88,6 +89,7 @@ Result<ReportContent> read_content(Env& env, const RunPaths& paths) {
   if (!content.history.missing_parts.empty()) print_message("{}", content.history.missing_parts);
   content.status = read_status(env, paths);
   content.lost_time = lost_time_section(env, paths);
+  content.rank_times = read_rank_times(env, paths.rank_times());
   const Result<std::string> config = read_text_within(env, paths.config(), text_limits::config);
   if (!config.ok()) return content;
   content.config_text = without_commands(config.value());
@@ -296,10 +298,13 @@ std::string page(const ReportContent& content) {
   text += facts_section(history) + loss_section(history) + faults_section(history.ledger);
   text += content.lost_time;
   text += numbers_section(history.numbers);
+  StragglerLog stragglers;
+  for (const StragglerEvent& each : history.stragglers) stragglers.take(each);
+  text += ranks_section(stragglers, content.rank_times);
   text += small_charts(history) + events_section(history);
   text += config_section(content.config_text);
   if (!history.run_id.empty()) text += fmt::format("<p>Run {}</p>\n", escape_html(history.run_id));
-  return html_page(name, fmt::format("{}{}", fault_style, numbers_style), text);
+  return html_page(name, fmt::format("{}{}{}", fault_style, numbers_style, ranks_style), text);
 }
 
 }  // namespace

@@ -345,4 +345,90 @@ std::string verdict_legend(const std::vector<ChartMarker>& markers) {
   return legend;
 }
 
+const std::string_view ranks_style = R"css(
+.heat-0 { color: var(--grid); } .heat-1 { color: var(--warn); opacity: 0.45; } .heat-2 { color: var(--held); opacity: 0.7; }
+.heat-3 { color: var(--bad); opacity: 0.75; } .heat-4 { color: var(--bad); }
+.legend i[class^="heat-"] { border-top-width: 8px; }
+)css";
+
+namespace {
+
+constexpr std::array heat_from = {0.0, 1.1, 1.25, 1.5, 2.0};  // own time by that of the peers
+constexpr std::size_t heat_cells_max = 20'000, heat_ranks_max = 512;
+
+// Returns by how much each rank of the epoch is slower than its peers in each row; of a rank without peers, than it
+// usually is.
+std::vector<std::vector<double>> heat_of(const RankTimesEpoch& epoch) {
+  std::vector<std::vector<double>> heat;
+  for (const RankTimesRow& row : epoch.rows) heat.push_back(ratios_to_peers(epoch, row));
+  for (std::size_t rank = 0; rank < epoch.ranks.size(); ++rank) {
+    if (heat.empty() || heat[0][rank] > 0.0) continue;
+    std::vector<double> own;
+    for (const RankTimesRow& row : epoch.rows) own.push_back(row.mean[rank].own_ms());
+    std::ranges::sort(own);
+    const double usual = own[own.size() / 2];
+    for (std::size_t row = 0; row < heat.size() && usual > 0.0; ++row)
+      heat[row][rank] = epoch.rows[row].mean[rank].own_ms() / usual;
+  }
+  return heat;
+}
+
+std::size_t heat_class(double ratio) {
+  const auto above = std::ranges::upper_bound(heat_from, ratio);
+  return above == heat_from.begin() ? 0 : static_cast<std::size_t>(above - heat_from.begin()) - 1;
+}
+
+// Draws the ranks of one epoch, a line each, over its steps. Of many rows or ranks some are left out.
+std::string heat_map(const RankTimesEpoch& epoch) {
+  constexpr double label = 60.0, top = 4.0;
+  const std::size_t ranks = std::min(epoch.ranks.size(), heat_ranks_max);
+  const std::size_t every = std::max<std::size_t>(1, epoch.rows.size() * ranks / heat_cells_max + 1);
+  const double line = ranks <= 32 ? 16.0 : 6.0;
+  const std::uint64_t first = epoch.rows.front().first_step;
+  const double scale = (width - label - right) / static_cast<double>(epoch.rows.back().last_step - first + 1);
+  const std::vector<std::vector<double>> heat = heat_of(epoch);
+  std::string svg = fmt::format(
+      "<svg class=\"chart\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"Ranks over steps\">\n",
+      width, top + line * static_cast<double>(ranks) + 20.0);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const double y = top + line * static_cast<double>(rank);
+    if (line > 10.0)
+      fmt::format_to(std::back_inserter(svg), "<text class=\"tick\" x=\"0\" y=\"{:.1f}\">rank {}</text>\n",
+                     y + 12.0, epoch.ranks[rank].rank);
+    for (std::size_t row = 0; row < epoch.rows.size(); row += every) {
+      const RankTimesRow& each = epoch.rows[row];
+      const std::uint64_t last = epoch.rows[std::min(row + every, epoch.rows.size()) - 1].last_step;
+      fmt::format_to(std::back_inserter(svg),
+                     "<rect class=\"span heat-{}\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
+                     "height=\"{:.1f}\"><title>rank {} "
+                     "({}), steps {} to {}: {:.2f}</title></rect>\n",
+                     heat_class(heat[row][rank]),
+                     label + scale * static_cast<double>(each.first_step - first), y,
+                     std::max(narrowest, scale * static_cast<double>(last - each.first_step + 1)), line - 1.0,
+                     epoch.ranks[rank].rank, escape_html(epoch.ranks[rank].host), each.first_step, last,
+                     heat[row][rank]);
+    }
+  }
+  return svg + fmt::format("<text class=\"tick\" x=\"{}\" y=\"{:.1f}\">steps {} to {}</text>\n</svg>\n",
+                           label, top + line * static_cast<double>(ranks) + 14.0, first,
+                           epoch.rows.back().last_step);
+}
+
+}  // namespace
+
+std::string ranks_section(const StragglerLog& log, const std::vector<RankTimesEpoch>& epochs) {
+  std::string body;
+  for (const StragglerEvent& each : log.found)
+    body += fmt::format("<p class=\"fault\">{}</p>\n", escape_html(each.reason));
+  for (const RankTimesEpoch& epoch : epochs)
+    if (!epoch.rows.empty() && epoch.rows.back().last_step >= epoch.rows.front().first_step)
+      body += heat_map(epoch);
+  if (body.empty()) return "";
+  std::string legend;
+  for (std::size_t i = 0; i < heat_from.size(); ++i)
+    legend += legend_entry(fmt::format("heat-{}", i),
+                           i == 0 ? "as its peers" : fmt::format("from {} times", heat_from[i]));
+  return card("Ranks", "own time of a step by that of the ranks that do the same", legend, body);
+}
+
 }  // namespace holdfast::report

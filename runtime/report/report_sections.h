@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/health/straggler_log.h"
 #include "runtime/report/report_chart.h"
 #include "runtime/run/incident_log.h"
 #include "runtime/run/numbers_log.h"
@@ -27,5 +28,12 @@ std::vector<ChartMarker> verdict_markers(const NumbersLog& numbers);
 std::string verdict_legend(const std::vector<ChartMarker>& markers);
 // Style for html_page().
 extern const std::string_view numbers_style;
+
+// Slow ranks: a heat map of the ranks over the steps, and who was named.
+
+// Returns a card of HTML; empty where there are no times of several ranks.
+std::string ranks_section(const StragglerLog& log, const std::vector<RankTimesEpoch>& epochs);
+// Style for html_page().
+extern const std::string_view ranks_style;
 
 }  // namespace holdfast::report

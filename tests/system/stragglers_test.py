@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -66,6 +67,11 @@ class StragglersTest(unittest.TestCase):
         self.assertEqual([each["rank"] for each in shown["ranks"]], list(range(len(shown["ranks"]))))
         self.assertGreater(shown["ranks"][rank]["factor"], 1.1)
         self.assertIn(found[-1]["reason"], harness.program_output("stragglers", run.directory))
+        report = (run.directory / "report.html").read_text()
+        self.assertIn(f'<p class="fault">{found[-1]["reason"]}</p>', report)
+        heat = {name: re.findall(rf'heat-(\d)"[^>]*><title>rank {name} ', report) for name in range(2)}
+        self.assertIn(max(heat[rank]), "234", "the slow rank is shown as hot")
+        self.assertEqual(set(heat[1 - rank]), {"0"}, "and the other one is not")
         return found
 
     def test_rank_that_sleeps(self):
