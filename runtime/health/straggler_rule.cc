@@ -240,6 +240,14 @@ double StragglerRule::threshold(const StragglerTerms::Chart& chart, double varia
   return std::max(is_early ? 2.0 * bound : bound, terms_.peers_factor * peers_highest);
 }
 
+double StragglerRule::seconds_needed(const Excursion& excursion, double variance) const {
+  const double noise = variance / terms_.quiet_variance;
+  const double excess = std::log(std::max(excursion.own_ms, 1e-9) / std::max(excursion.expected_ms, 1e-9)) /
+                        terms_.usual_excess;
+  const double seconds = std::min(terms_.seconds_min * (1.0 + noise * noise), terms_.seconds_max);
+  return std::max(seconds / std::max(1.0, excess * excess), terms_.seconds_min);
+}
+
 void StragglerRule::note(Excursion& excursion, const Seen& seen, bool slow) const {
   ++excursion.steps;
   excursion.slow_steps += slow ? 1 : 0;
@@ -324,7 +332,8 @@ void StragglerRule::follow(const Group& group, std::size_t number) {
     chart.peak = std::max(chart.peak, chart.sum);
     note(chart.excursion, seen, excess > terms.allowance);
     const Excursion& slow = chart.excursion;
-    if (chart.sum > limit && slow.slow_steps >= terms_.slow_steps_min && slow.seconds >= terms_.seconds_min &&
+    if (chart.sum > limit && slow.slow_steps >= terms_.slow_steps_min &&
+        slow.seconds >= seconds_needed(slow, terms_.whole_variance * of_peers) &&
         slow.own_ms >= terms_.factor_min * slow.expected_ms && 2 * (named + 1) <= group.size() &&
         (slow.slow_steps >= terms_.steady_share * slow.steps || is_ahead)) {
       ++named;

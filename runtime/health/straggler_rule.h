@@ -62,7 +62,11 @@ struct StragglerTerms {
   int warmup_steps = 4;         // that a process begins with: they are slow, and count for nothing
   int early_steps = 128;        // in which thresholds are doubled, because little is known of the noise
   int slow_steps_min = 16;      // steps above the allowance that lead to a verdict
-  double seconds_min = 1.0;     // time that it must have lasted: programs trade processors within that
+  // Time that it must have lasted, on a quiet machine and at most; it grows with the square of V by quiet_variance, and
+  // is shorter by the square of the excess by usual_excess, where that is larger. Programs that share processors stay on
+  // one for seconds, which nothing else tells from a slow rank.
+  double seconds_min = 1.0, seconds_max = 60.0;
+  double quiet_variance = 0.03, usual_excess = 0.4;
   double factor_min = 1.08;     // a smaller factor is no verdict
   double jitter_ms = 0.5;       // added to all times: what a host may need more or less at any size
   int baseline_steps = 64;      // where there are no peers
@@ -168,6 +172,7 @@ class StragglerRule {
   void fill_excess(const Group& group);
   void follow(const Group& group, std::size_t chart);
   double threshold(const StragglerTerms::Chart& terms, double variance, double peers_highest) const;
+  double seconds_needed(const Excursion& excursion, double variance) const;
   void note(Excursion& excursion, const Seen& seen, bool slow) const;
   void name(int rank, const Excursion& excursion);
   void follow_named(int rank, double excess);

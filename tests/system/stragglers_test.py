@@ -1,12 +1,7 @@
-"""Slow ranks: one that is stopped again and again, sleeps or waits for its data is named, and nobody is where all are alike."""
-import contextlib
+"""Slow ranks: one that sleeps or waits for its data is named, and nobody is where all are alike."""
 import json
-import os
 import re
-import signal
 import subprocess
-import threading
-import time
 import unittest
 
 import harness
@@ -19,31 +14,6 @@ LANES = 2
 
 def stragglers(run):
     return [event for event in run.events("straggler")]
-
-
-@contextlib.contextmanager
-def stopped_half_the_time(pid, period_s=0.1):
-    """Stops the process for half of each period."""
-    ended = threading.Event()
-
-    def toggle():
-        while not ended.is_set():
-            for number in (signal.SIGSTOP, signal.SIGCONT):
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    return
-                time.sleep(period_s / 2)
-
-    thread = threading.Thread(target=toggle)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
 
 
 class StragglersTest(unittest.TestCase):
@@ -90,16 +60,6 @@ class StragglersTest(unittest.TestCase):
         start.expect_exit(0)
         self.expect_named(run, 0, of="input")
 
-    @harness.full
-    def test_rank_that_is_stopped(self):
-        # Steps in which computing takes most of the time: a rank that is stopped while it waits anyway costs little.
-        run, start = self.run_with("stopped", "--training.steps=160", "--model.layers=4", "--model.width=128",
-                                   "--training.sequence_length=128")
-        start.wait_for_step(20)
-        with stopped_half_the_time(start.rank_pid(1)):
-            start.expect_exit(0)
-        self.expect_named(run, 1)
-
     def test_nobody_where_all_are_alike(self):
         """Beside a busy loop, which takes a processor from one rank or the other."""
         busy = subprocess.Popen(["python3", "-c", "while True: pass"])
@@ -123,4 +83,4 @@ class StragglersTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    harness.main(alone=("test_rank_that_is_stopped",))
+    harness.main()
