@@ -40,7 +40,7 @@ constexpr const char* health_usage =
     "  --rules        docs/health.md: the rules and what a run does about Xids\n"
     "  --json         one JSON object for each finding, on a line of its own\n"
     "\n"
-    "Exit code 0: nothing is found that asks for the host to be left; 76: something is.\n";
+    "Exit code 0: nothing asks for the host to be left; 76: something does; 4: FILE is no recording.\n";
 
 // Prints findings, and knows the worst.
 class Findings {

@@ -69,7 +69,7 @@ std::optional<double> HealthJudge::growth(Track& track, std::int64_t kept_ms, st
   std::deque<Point>& points = track.points;
   const double value = *reading.value;
   if (!points.empty() && value < points.back().value) points.clear();  // it began anew
-  // Of readings that are close to each other, only the newest stays, and the very first.
+  // Keeps only the newest of readings that are close to each other, and the very first.
   const std::int64_t apart_ms = kept_ms / static_cast<std::int64_t>(points_max);
   if (points.size() > 1 && reading.time_ms - points[points.size() - 2].time_ms < apart_ms) points.pop_back();
   points.push_back({reading.time_ms, value});

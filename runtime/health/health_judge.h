@@ -42,7 +42,7 @@ class HealthJudge {
     std::int64_t time_ms = 0;
     double value = 0;
   };
-  // What a rule knows of a part.
+  // Holds what a rule knows of a part.
   struct Track {
     std::deque<Point> points = {};              // of a counter
     std::optional<std::int64_t> since_ms = {};  // of a level that lasts; of a link that is down

@@ -102,7 +102,7 @@ void HostSources::look_at_log(Look& look) {
   for (; next != lines->end(); ++next) look.add_line("kmsg", std::move(*next));
 }
 
-// Of network devices only those count that are one: bridges and tunnels have none behind them.
+// Reads devices alone: bridges and tunnels have none behind them.
 void HostSources::look_at_network(Look& look) {
   bool is_one = false;
   for (const std::string& name : look.list("/sys/class/net")) {

@@ -164,7 +164,7 @@ void StragglerRule::take_block() {
   }
 }
 
-// Where there are no peers, notes how the ranks usually compare. Returns whether it still does.
+// Notes how ranks without peers usually compare. Returns whether it still does.
 bool StragglerRule::learns_offsets(const Group& group) {
   if (has_peers_ || baseline_.empty()) return false;
   double mean = 0.0;

@@ -38,7 +38,7 @@
 
 namespace holdfast::health {
 
-// What one rank has to compute. Ranks of one `group` do the same work in a step, but for its amount, `weight`,
+// Says what one rank has to compute. Ranks of one `group` do the same work in a step, but for its amount, `weight`,
 // of forward, backward and input: the tokens that the rank computes.
 struct RankWork {
   int group = 0;
@@ -124,7 +124,7 @@ class StragglerRule {
   std::vector<StragglerVerdict> standing() const;
 
  private:
-  // What has happened since the sum of a chart was 0, or since a rank was named.
+  // Adds up what has happened since the sum of a chart was 0, or since a rank was named.
   struct Excursion {
     std::uint64_t since_step = 0;
     int steps = 0, slow_steps = 0;

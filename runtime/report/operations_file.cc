@@ -104,7 +104,7 @@ std::string read_operation(const std::array<std::string_view, columns.size()>& c
   return fmt::format("\"{}\" is no {}", cells[column], columns[column]);
 }
 
-// Where an operation is by name: "forward-recv of rank 3 in step 7".
+// Names the place of an operation: "forward-recv of rank 3 in step 7".
 std::string name_of(const TracedOperation& operation) {
   return fmt::format("{} of rank {} in step {}", facts_of(operation.kind).name, operation.rank,
                      operation.step);

@@ -291,7 +291,7 @@ std::string blame_text(const TracedJob& job, const WhatIf& answer) {
                             100.0 * answer.worker_share);
 }
 
-// Where some of the last stage's ranks are to blame, the stage is not.
+// Returns whether the last stage is to blame; where some of its ranks are, the stage is not.
 bool blames_last_stage(const TracedJob& job, const WhatIf& answer) {
   if (answer.slowdown < straggles_from || answer.last_stage_share < blamed_from) return false;
   const int last = std::ranges::max(job.workers, {}, &JobWorker::stage).stage;

@@ -49,7 +49,7 @@ class StragglerWatch {
     std::int64_t time_ns = 0, idle_ns = 0, input_ns = 0, peers_ns = 0;
     std::int64_t forward_ns = 0, backward_ns = 0, update_ns = 0;
   };
-  // What rank 0 knows of all ranks.
+  // Holds what rank 0 knows of all ranks.
   struct Leader {
     Leader(Env& env, const std::string& path, const std::vector<RankPlace>& places);
     std::vector<RankPlace> ranks;

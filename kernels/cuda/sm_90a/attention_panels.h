@@ -1,4 +1,4 @@
-// What the attention kernels of this folder have in common: blocks of three warpgroups, of which the first
+// Holds what the attention kernels of this folder share: blocks of three warpgroups, of which the first
 // brings tiles of bf16 by tensor copies into rings in shared memory, and the others multiply them, 64 rows
 // of a product each. A tile lies there in panels of 64 columns of all its rows (Swizzle::rows_of_128, as
 // the boxes of map_rows() arrive).

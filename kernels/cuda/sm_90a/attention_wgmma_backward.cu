@@ -26,7 +26,7 @@ constexpr int tile_keys = groups * group_rows;
 constexpr int ring_tiles = 2;  // of queries and gradients
 constexpr int registers_to_copy = 40, registers_to_compute = 232;
 
-// What a warpgroup computes at once, as in KeyPass.
+// Says what a warpgroup computes at once, as in KeyPass.
 struct Step {
   static constexpr int step_queries = group_rows, warp_keys = group_rows;
   static constexpr int n_tiles = step_queries / 8;
@@ -83,7 +83,7 @@ struct Room {
   }
 };
 
-// What a block computes: tiles of keys from that of last_key down to that of first_key, of a key head.
+// Says what a block computes: tiles of keys from last_key down to first_key, of a key head.
 struct Work {
   int b, kv_head, group, last_key, first_key;  // `group`: of query heads
   VisibleKeys visible;
