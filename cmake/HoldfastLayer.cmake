@@ -102,6 +102,9 @@ endfunction()
 # instruction set, each time into a namespace of its own (HF_ISA); the device picks among them when it starts.
 function(holdfast_compile_per_isa name)
   cmake_parse_arguments(ARG "" "UNIT" "ISAS;SOURCES;LINK" ${ARGN})
+  # A loop that begins where a line of the cache does: elsewhere the same product of matrices took 4 to 8 % longer on a Zen 3,
+  # by what other code in its file had moved it.
+  set(flags_loops -falign-loops=64)
   set(flags_portable "")
   set(flags_avx2 -march=x86-64-v3)
   set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
@@ -112,7 +115,7 @@ function(holdfast_compile_per_isa name)
     add_library(${unit} OBJECT ${ARG_SOURCES})
     set_target_properties(${unit} PROPERTIES UNITY_BUILD OFF)
     target_compile_definitions(${unit} PRIVATE HF_ISA=${isa})
-    target_compile_options(${unit} PRIVATE ${flags_${isa}} -Wno-psabi)
+    target_compile_options(${unit} PRIVATE ${flags_${isa}} ${flags_loops} -Wno-psabi)
     target_link_libraries(${unit} PUBLIC hf_flags ${ARG_LINK})
     target_sources(${name} PRIVATE $<TARGET_OBJECTS:${unit}>)
   endforeach()

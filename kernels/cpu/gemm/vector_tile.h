@@ -119,6 +119,8 @@ struct VectorTile {
       }
     }
     NativeF32 sums[rows][used] = {};
+    // Two steps of the depth for each test and jump: 5 to 8 % faster than one on a Zen 3, four are slower again.
+#pragma GCC unroll 2
     for (std::int64_t word = 0; word < words; ++word) {
       NativeF32 b_vectors[used];
 #pragma GCC unroll 3
