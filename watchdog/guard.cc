@@ -174,6 +174,7 @@ class Guard {
     const bool late = mind_.begin_tick(now_ns, env_->wall_time_us());
     header.guard_tick_ns = now_ns;
     look_at_processes();
+    tell_run();
     begin_network();
     if (network_ != nullptr) {
       network_->tick(now_ns, late);
@@ -188,6 +189,12 @@ class Guard {
     find_hangs(now_ns);
     hand_to_writer();
     return true;
+  }
+
+  void tell_run() {
+    if (settings_.on_run == nullptr) return;
+    const std::string directory = read_run_directory(board_->header());
+    if (!directory.empty()) std::exchange(settings_.on_run, nullptr)(directory);
   }
 
   void report_silent(const std::optional<std::vector<std::string>>& hosts) {

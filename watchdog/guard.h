@@ -50,6 +50,9 @@ struct GuardSettings {
   std::function<void(const RankDeath& death)> on_end = {};
   // Called with the hosts that are out of reach, when they have become others; may be null.
   std::function<void(const std::vector<std::string>& hosts)> on_silent = {};
+  // Called once, by the thread of run_guard(), which it must not hold up: the ranks have said which run they are of. May be
+  // null.
+  std::function<void(const std::string& run_directory)> on_run = {};
 };
 
 // Runs the guard until the last rank has gone. Error: the board cannot be opened.

@@ -1,7 +1,12 @@
 #include <fmt/core.h>
 
+#include <memory>
+
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/device/nvml.h"
+#include "runtime/health/health_watch.h"
+#include "runtime/os/console.h"
 #include "runtime/os/posix_output.h"
 #include "runtime/os/processes.h"
 #include "runtime/run/launch_record.h"
@@ -11,21 +16,44 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* guard_usage =
-    "usage: holdfast guard BOARD\n"
+    "usage: holdfast guard BOARD [--health watch|guard] [--every-ms N] [--host-root DIR]\n"
     "\n"
     "Looks after the ranks of a run on this host until the last has gone: ends one that hangs, and writes "
     "what each was\n"
     "at. The ranks start it themselves (watchdog.guard); there is no need to. BOARD is a name of shared "
     "memory. "
     "With SIGUSR1\n"
-    "it writes what the ranks are at now. docs/watchdog.md.\n";
+    "it writes what the ranks are at now. docs/watchdog.md. The options are health.preset, health.every and "
+    "health.host_root\n"
+    "(docs/health.md); without --health nobody looks.\n";
+
+// Begins to look at this host for the run; null where that is not asked for, or not possible.
+std::unique_ptr<HealthWatch> watch_health(const Arguments& arguments, std::int64_t every_ms,
+                                          const std::string& run_directory) {
+  if (!arguments.has("health")) return nullptr;
+  Env& env = posix_env();
+  Result<std::unique_ptr<HealthWatch>> watch =
+      HealthWatch::begin(env, {.paths = {run_directory},
+                               .acts = arguments.text("health", "") == "guard",
+                               .has_launcher = !launched_start(env).empty(),
+                               .every_ms = every_ms,
+                               .places = {.root = arguments.text("host-root", ""), .disks = {run_directory}},
+                               .open_gpus = nvml_reader});
+  if (watch.ok()) return std::move(watch).value();
+  print_message("host {}: nobody looks at its health: {}", env.host_name(), watch.error().message);
+  return nullptr;
+}
 
 Result<void> guard(const std::vector<std::string>& words) {
-  HF_TRY(const Arguments arguments, Arguments::parse("guard", words, {"BOARD"}, {}));
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("guard", words, {"BOARD"}, {"health", "every-ms", "host-root"}));
   const std::string& board = arguments.positional(0);
   if (board.empty() || board.starts_with('.') || board.find('/') != std::string::npos)
     return fail(ExitCode::config, "'{}' is no name of a board: it is a file name in /dev/shm/holdfast-UID",
                 board);
+  HF_TRY_VOID(arguments.choice("health", {"watch", "guard"}));
+  HF_TRY(const std::int64_t every_ms, arguments.integer("every-ms", 10'000, 1));
+  std::unique_ptr<HealthWatch> health;
   return run_guard(
       posix_env(),
       {.board = board,
@@ -37,9 +65,9 @@ Result<void> guard(const std::vector<std::string>& words) {
              report_death_to_launcher(posix_env(), death.rank, death.process, death.cause, death.step);
            },
        .on_silent =
-           [](const std::vector<std::string>& hosts) {
-             report_silent_hosts_to_launcher(posix_env(), hosts);
-           }});
+           [](const std::vector<std::string>& hosts) { report_silent_hosts_to_launcher(posix_env(), hosts); },
+       .on_run =
+           [&](const std::string& directory) { health = watch_health(arguments, every_ms, directory); }});
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,20 +92,11 @@ void print_readings(const std::vector<HealthReading>& readings, const HostSource
   for (const std::string& missing : sources.missing()) fmt::print("{}\n", missing);
 }
 
-GpuReader gpu_reader() {
-  Result<std::unique_ptr<Nvml>> nvml = load_nvml();
-  if (!nvml.ok()) return {};
-  return [nvml = std::shared_ptr<Nvml>(std::move(nvml).value())](const std::string& gpu) {
-    const Result<GpuReadings> readings = nvml->read(gpu);
-    return readings.ok() ? named_readings(*readings) : std::vector<std::pair<std::string, double>>();
-  };
-}
-
 Result<int> watch_host(Env& env, const Arguments& arguments) {
   HF_TRY(const double every_s, arguments.real("every", 5.0, 0.1));
   HF_TRY(const double seconds, arguments.real("seconds", arguments.has("record") ? 1e9 : 0.0, 0.0));
   const std::string path = arguments.text("record", "");
-  HostSources sources(env, {.disks = {arguments.text("disk", ".")}}, gpu_reader());
+  HostSources sources(env, {.disks = {arguments.text("disk", ".")}}, nvml_reader());
   HealthJudge judge;
   Findings findings(arguments.has("json"));
   if (!path.empty()) {

@@ -151,7 +151,9 @@ struct VerdictConfig {
 
 // Sick machines (docs/stragglers.md).
 struct HealthConfig {
-  std::string preset = "watch";  // "off", "watch"
+  std::string preset = "watch";  // "off", "watch", "guard"
+  std::int64_t every_ms = 10'000;
+  std::string host_root = {};  // before /proc and /sys; empty: none
 };
 
 struct CheckpointConfig {

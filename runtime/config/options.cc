@@ -381,10 +381,16 @@ std::vector<Option> verdict_options() {
 
 std::vector<Option> health_options() {
   return {
-      choice("health.preset", HF_FIELD(health.preset), {"off", "watch"}, kSafe,
-             "Ranks that compute more slowly than the others, so that all wait for them: watch = they are "
-             "found and told (`holdfast stragglers`), and nothing else is done; off = nobody looks. Never "
-             "changes a bit"),
+      choice("health.preset", HF_FIELD(health.preset), {"off", "watch", "guard"}, kSafe,
+             "Ranks that compute more slowly than the others, so that all wait for them (`holdfast "
+             "stragglers`), and hosts that sensors, counters and logs call sick (docs/health.md): watch = "
+             "they are found and told, and nothing else is done; guard = a sick host is left as by "
+             "`holdfast drain`, too; off = nobody looks. Never changes a bit"),
+      duration("health.every", HF_FIELD(health.every_ms), {100, kDay_ms}, kSafe,
+               "How often the guard of each host reads its sensors, counters and logs; less often where that "
+               "would take more than a thousandth of a processor"),
+      text("health.host_root", HF_FIELD(health.host_root), kSafe,
+           "Where /proc and /sys of the host are, for a run in a container that has others; empty = /"),
   };
 }
 

@@ -248,4 +248,13 @@ Result<std::unique_ptr<Nvml>> load_nvml(const std::string& file) {
   return std::unique_ptr<Nvml>(std::make_unique<LoadedNvml>(functions));
 }
 
+std::function<std::vector<std::pair<std::string, double>>(const std::string& pci_bus_id)> nvml_reader() {
+  Result<std::unique_ptr<Nvml>> nvml = load_nvml();
+  if (!nvml.ok()) return {};
+  return [nvml = std::shared_ptr<Nvml>(std::move(nvml).value())](const std::string& pci_bus_id) {
+    const Result<GpuReadings> readings = nvml->read(pci_bus_id);
+    return readings.ok() ? named_readings(*readings) : std::vector<std::pair<std::string, double>>();
+  };
+}
+
 }  // namespace holdfast::device

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,5 +54,9 @@ class Nvml {
 // Loads the library `file`, which stays loaded until the process ends. ExitCode::config and Reach::host with a clause
 // where it is missing, or finds no driver.
 Result<std::unique_ptr<Nvml>> load_nvml(const std::string& file = nvml_library_file);
+
+// Returns a function that has the named_readings() of the GPU with this name on the PCI bus, and none of one that does not
+// answer; a null function where NVML cannot be loaded.
+std::function<std::vector<std::pair<std::string, double>>(const std::string& pci_bus_id)> nvml_reader();
 
 }  // namespace holdfast::device

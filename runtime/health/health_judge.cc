@@ -210,6 +210,7 @@ void HealthJudge::judge_xid(std::size_t rule, const HealthReading& reading,
                       .action = action,
                       .part = xid->gpu,
                       .time_ms = reading.time_ms,
+                      .value = static_cast<double>(xid->code),
                       .sentence = fmt::format("{}: Xid {}, {}{}", xid->gpu, xid->code, name, repeats)});
 }
 
@@ -230,6 +231,7 @@ void HealthJudge::find_silence(std::vector<HealthFinding>& findings, std::int64_
          .action = rule.action,
          .part = key.second,
          .time_ms = time_ms,
+         .value = static_cast<double>(track.silent_ms / second_ms),
          .sentence = sentence_of(rule, key.second, static_cast<double>(track.silent_ms / second_ms))});
   }
 }
@@ -256,6 +258,7 @@ std::vector<HealthFinding> HealthJudge::take(const HealthReading& reading) {
                         .action = rule.action,
                         .part = reading.part,
                         .time_ms = reading.time_ms,
+                        .value = *found,
                         .sentence = sentence_of(rule, reading.part, *found)});
   }
   return findings;

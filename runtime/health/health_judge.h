@@ -27,6 +27,7 @@ struct HealthFinding {
   HealthAction action = HealthAction::ignore;
   std::string part = {};  // of the host; empty: all of it
   std::int64_t time_ms = 0;
+  double value = 0;           // what the rule compares with its threshold; the number of an Xid
   std::string sentence = {};  // "GPU 0000:18:00 is hot: 84 C; ..."
 };
 

@@ -91,7 +91,7 @@ void HostSources::look_at_gpus(Look& look) {
 }
 
 void HostSources::look_at_log(Look& look) {
-  Result<std::vector<std::string>> lines = places_.root.empty() ? kernel_log() : std::vector<std::string>();
+  Result<std::vector<std::string>> lines = places_.reads_log ? kernel_log() : std::vector<std::string>();
   if (!lines.ok())
     return lacks("kmsg", lines.error().message, "what the kernel says of GPUs, memory and disks");
   if (lines->empty()) return;

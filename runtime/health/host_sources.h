@@ -23,6 +23,7 @@ class HostSources {
   struct Places {
     std::string root = {};                   // before /proc and /sys; empty: this host's
     std::vector<std::string> disks = {"/"};  // paths on the file systems whose room counts
+    bool reads_log = true;                   // the kernel's, which no root leads to
   };
   // `env` outlives this object. `read_gpu` may be empty: NVML is not there.
   HostSources(Env& env, Places places, GpuReader read_gpu);

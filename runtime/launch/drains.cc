@@ -10,6 +10,8 @@ namespace {
 
 using State = DrainRequest::State;
 
+constexpr std::int64_t one_second_ns = 1'000'000'000, breaker_window_ns = 300 * one_second_ns;
+
 // Returns whether one of the names is the other without its domain, or both are the same.
 bool is_same_host(const std::string& one, const std::string& other) {
   const auto is_short_for = [](const std::string& name, const std::string& whole) {
@@ -26,8 +28,14 @@ std::vector<std::string> names_of(const std::vector<LaunchHost>& hosts) {
 
 }  // namespace
 
+bool breaker_lets_leave(std::span<const std::int64_t> left_ns, std::int64_t now_ns, std::size_t hosts) {
+  const auto lately = static_cast<std::size_t>(
+      std::ranges::count_if(left_ns, [&](std::int64_t left) { return now_ns - left < breaker_window_ns; }));
+  return 2 * (lately + 1) <= hosts;
+}
+
 DrainRequest Drains::answer_of(const Drain& drain, std::uint64_t step) const {
-  return {.host = drain.asked_as, .state = drain.state, .step = step};
+  return {.host = drain.asked_as, .state = drain.state, .step = step, .sentence = drain.reason};
 }
 
 void Drains::forget_cancelled(const std::vector<DrainRequest>& requests) {
@@ -40,8 +48,9 @@ bool Drains::take_over(const DrainRequest& request, const std::vector<LaunchHost
   const auto host = std::ranges::find_if(
       hosts, [&](const LaunchHost& each) { return is_same_host(each.name, request.host); });
   const bool has_left = request.state == State::begun || request.state == State::drained;
-  if (host == hosts.end() || !has_left) return request.state == State::asked;
-  drains_.push_back({.host = host->name, .asked_as = request.host, .state = request.state});
+  if (host == hosts.end() || !has_left) return request.state == State::asked || request.state == State::sick;
+  drains_.push_back(
+      {.host = host->name, .asked_as = request.host, .state = request.state, .reason = request.sentence});
   return true;
 }
 
@@ -50,7 +59,8 @@ DrainStep Drains::take(std::int64_t now_ns, const std::vector<DrainRequest>& req
   forget_cancelled(requests);
   DrainStep step;
   for (const DrainRequest& request : requests) {
-    const bool is_new = request.state == State::asked || request.state == State::notice;
+    const bool is_new =
+        request.state == State::asked || request.state == State::notice || request.state == State::sick;
     const auto known = std::ranges::find(drains_, request.host, &Drain::asked_as);
     if (!is_new) continue;
     if (known == drains_.end()) {
@@ -107,14 +117,20 @@ void Drains::take_new(std::int64_t now_ns, const DrainRequest& request, const st
             request.host),
         /*stops=*/goes_away);
   }
-  Drain drain{.host = found->name, .asked_as = request.host};
+  const bool is_sick = request.state == State::sick;
+  if (is_sick && !breaker_lets_leave(sick_ns_, now_ns, hosts.size())) {
+    return refuse(fmt::format("half of the hosts were left as sick within {} minutes, and no more are: {}",
+                              breaker_window_ns / 60 / one_second_ns, request.sentence));
+  }
+  if (is_sick) sick_ns_.push_back(now_ns);
+  Drain drain{.host = found->name, .asked_as = request.host, .reason = request.sentence};
   set_deadline(drain, now_ns, request.deadline_s);
   drains_.push_back(std::move(drain));
 }
 
 void Drains::set_deadline(Drain& drain, std::int64_t now_ns, std::int64_t deadline_s) {
   drain.deadline_s = deadline_s;
-  drain.deadline_ns = deadline_s > 0 ? now_ns + deadline_s * 1'000'000'000 : -1;
+  drain.deadline_ns = deadline_s > 0 ? now_ns + deadline_s * one_second_ns : -1;
 }
 
 std::vector<DrainRequest> Drains::begun() {
@@ -140,6 +156,13 @@ std::vector<DrainRequest> Drains::trains(std::uint64_t step) {
 bool Drains::leaves(const std::string& host) const {
   return std::ranges::any_of(
       drains_, [&](const Drain& drain) { return drain.host == host && drain.state != State::asked; });
+}
+
+std::string Drains::reason(const std::string& host) const {
+  for (const Drain& drain : drains_) {
+    if (drain.host == host && !drain.reason.empty()) return drain.reason;
+  }
+  return {};
 }
 
 std::vector<std::string> Drains::leaving() const {

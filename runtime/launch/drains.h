@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ struct DrainView {
   // Returns whether a start on these hosts could have as many ranks as the run needs.
   std::function<bool(const std::vector<LaunchHost>& hosts)> has_room;
 };
+
+// Breaker: never more than half of the hosts are left as sick within five minutes. What finds so many sick at once is more
+// likely wrong itself, or there is nowhere to go. Returns whether one more may be left; `left_ns`: when others were. Pure.
+bool breaker_lets_leave(std::span<const std::int64_t> left_ns, std::int64_t now_ns, std::size_t hosts);
 
 struct DrainStep {
   std::vector<DrainRequest> answers = {};
@@ -56,6 +61,8 @@ class Drains {
 
   // Returns whether the next start must not use this host.
   bool leaves(const std::string& host) const;
+  // Returns why the run leaves a host that its guard calls sick; empty: it was asked to.
+  std::string reason(const std::string& host) const;
   // Returns the hosts that the current start is being ended for.
   std::vector<std::string> leaving() const;
   // Returns a host whose deadline is over while the start that has ranks there goes on; none if there is no
@@ -69,6 +76,7 @@ class Drains {
     DrainRequest::State state = DrainRequest::State::asked;
     std::int64_t deadline_s = 0;    // as last requested
     std::int64_t deadline_ns = -1;  // -1: none
+    std::string reason = {};        // of a sick host
   };
   static void set_deadline(Drain& drain, std::int64_t now_ns, std::int64_t deadline_s);
   DrainRequest answer_of(const Drain& drain, std::uint64_t step = 0) const;
@@ -76,6 +84,7 @@ class Drains {
                 const DrainView& view, DrainStep& step);
 
   std::vector<Drain> drains_;
+  std::vector<std::int64_t> sick_ns_;  // when the run began to leave sick hosts
 };
 
 }  // namespace holdfast::launch

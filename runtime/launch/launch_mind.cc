@@ -118,6 +118,7 @@ HostView LaunchMind::view_of(const Host& host) const {
   if (drained_.contains(row.name)) {
     row.state = HostState::drained;
     row.reason = "the run was asked to leave it";
+    if (const std::string& sick = drained_.at(row.name); !sick.empty()) row.reason = sick;
   } else if (row.state == HostState::ready && faulty_.contains(row.name)) {
     row.state = HostState::suspected;
     row.reason = faulty_.at(row.name);

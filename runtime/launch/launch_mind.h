@@ -139,7 +139,8 @@ class LaunchMind {
   std::vector<LaunchHost> named() const;
   // Returns the name that a host has in the list, which may be another one than it calls itself by.
   std::string name_in_list(const std::string& own_name) const;
-  void set_drained(const std::set<std::string>& hosts) { drained_ = hosts; }
+  // Takes the hosts that the run leaves or has left, each with the reason; empty: it was asked to.
+  void set_drained(std::map<std::string, std::string> hosts) { drained_ = std::move(hosts); }
   // Takes which hosts gave wrong numbers lately, each with a sentence. They are used only while others will not do.
   void set_faulty(std::map<std::string, std::string> hosts);
   // Marks the hosts that other hosts have lost. They get less time to answer.
@@ -255,7 +256,7 @@ class LaunchMind {
   std::vector<Host> hosts_;
   bool is_implicit_ = true;  // no hosts were named
   std::map<std::string, std::string> known_as_;
-  std::set<std::string> drained_;
+  std::map<std::string, std::string> drained_;
   std::map<std::string, std::string> faulty_;
   std::vector<LinkFault> links_;  // between hosts that were asked for the next start
   ScaleUp scale_up_;

@@ -308,8 +308,11 @@ void Launcher::log_fault(const StartEnd& end) {
 void Launcher::log_drains(std::uint64_t step) {
   if (drains_.leaving().empty()) return;
   log_->others_have_written();
-  for (const std::string& host : drains_.leaving())
-    log_->write(DrainEvent{.time_us = env_->wall_time_us(), .step = step, .host = host});
+  for (const std::string& host : drains_.leaving()) {
+    DrainEvent event{.time_us = env_->wall_time_us(), .step = step, .host = host};
+    if (const std::string reason = drains_.reason(host); !reason.empty()) event.reason = reason;
+    log_->write(event);
+  }
 }
 
 void Launcher::log_excluded(const std::string& host, const std::string& reason) {

@@ -204,9 +204,9 @@ void Launcher::take_earlier_drains() {
 }
 
 void Launcher::tell_drained() {
-  std::set<std::string> left;
+  std::map<std::string, std::string> left;
   for (const LaunchHost& host : hosts_) {
-    if (drains_.leaves(host.name)) left.insert(host.name);
+    if (drains_.leaves(host.name)) left[host.name] = drains_.reason(host.name);
   }
   mind_->set_drained(left);
 }
@@ -235,8 +235,8 @@ DrainView Launcher::drain_view(const std::vector<std::string>& names, std::uint6
 void Launcher::answer_refused(const DrainStep& step) {
   answer(step.answers);
   for (const DrainRequest& refused : step.answers) {
-    if (!refused.sentence.empty())
-      say(fmt::format("host {} is not drained: {}", refused.host, refused.sentence));
+    if (refused.state == DrainRequest::State::refused)
+      say(fmt::format("host {} is not drained: {}", refused.host, printable(refused.sentence)));
   }
   if (step.stop.empty()) return;
   say("the run saves and stops, because it cannot go on elsewhere");

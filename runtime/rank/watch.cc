@@ -18,6 +18,15 @@ std::uint32_t slots_on_host(Env& env) {
   return ranks + std::max(ranks, later_min);
 }
 
+// Returns the command of the guard of this host, which reads the host's health, too, unless that is off.
+std::vector<std::string> guard_words(const std::string& board, const HealthConfig& health) {
+  std::vector<std::string> words = {program_path(), "guard", board};
+  if (health.preset == "off") return words;
+  words.insert(words.end(), {"--health", health.preset, "--every-ms", fmt::format("{}", health.every_ms)});
+  if (!health.host_root.empty()) words.insert(words.end(), {"--host-root", health.host_root});
+  return words;
+}
+
 }  // namespace
 
 DeadlineLimits deadline_limits(const WatchdogConfig& config) {
@@ -35,12 +44,13 @@ std::string watched_board(Env& env) {
 std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config, int launched_rank,
                                        std::int64_t join_timeout_ms) {
   const WatchdogConfig wanted = config.ok() ? config->config.watchdog : WatchdogConfig{};
+  const HealthConfig health = config.ok() ? config->config.health : HealthConfig{.preset = "off"};
   if (!wanted.guard) return nullptr;
   const std::string board = watched_board(env);
   Result<std::unique_ptr<RankWatch>> watch = RankWatch::begin(env, {.board = board,
                                                                     .slots = slots_on_host(env),
                                                                     .launched_rank = launched_rank,
-                                                                    .guard = {program_path(), "guard", board},
+                                                                    .guard = guard_words(board, health),
                                                                     .limits = deadline_limits(wanted)});
   if (!watch.ok()) {
     print_message("rank {} (host {}) runs without a watchdog: {}", launched_rank, env.host_name(),

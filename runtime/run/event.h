@@ -419,16 +419,48 @@ struct StragglerEvent {
   }
 };
 
+struct HealthEvent {
+  static constexpr std::string_view kind = "health";
+  static constexpr std::string_view meaning =
+      "A rule of docs/health.md found something on a host of the run: once for each episode.";
+  std::int64_t time_us = 0;
+  std::string host = {};
+  std::string rule = {};
+  std::string part = {};
+  std::string reading = {};
+  double value = no_number;
+  std::optional<double> threshold = {};
+  std::string action = {};
+  std::string answer = {};
+  std::string reason = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("host", self.host, "", "The host, as it calls itself");
+    visit("rule", self.rule, "", "Name of the rule");
+    visit("part", self.part, "", "Which GPU, interface or port; empty: the host");
+    visit("reading", self.reading, "", "Source and name of what the rule looks at");
+    visit("value", self.value, "", "What the rule compares with its threshold; the number of an Xid");
+    visit("threshold", self.threshold, "", "From which value on the rule finds something; not of an Xid");
+    visit("action", self.action, "", "What the finding asks for: ignore, watch, drain, leave_out or reboot");
+    visit("answer", self.answer, "",
+          "told: it asks for no more; asked to leave: the launcher is asked to leave the host; would ask to "
+          "leave: health.preset is watch; nobody to ask: no launcher has the run");
+    visit("reason", self.reason, "", "Sentence");
+  }
+};
+
 struct DrainEvent {
   static constexpr std::string_view kind = "drain";
   static constexpr std::string_view meaning = "A host is left after this step.";
   std::int64_t time_us = 0;
   std::uint64_t step = 0;
   std::string host = {};
+  std::optional<std::string> reason = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("step", self.step, "", "Steps made");
     visit("host", self.host, "", "Host that the run leaves");
+    visit("reason", self.reason, "", "What its health asks for; where the guard of the host asked");
   }
 };
 
@@ -526,9 +558,10 @@ struct FinishEvent {
 };
 
 // All kinds, in the order of docs/events.md.
-using EventKinds = std::tuple<StartEvent, StepEvent, EvaluationEvent, SnapshotEvent, CheckpointEvent,
-                              UploadEvent, IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent,
-                              VerdictEvent, StragglerEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
+using EventKinds =
+    std::tuple<StartEvent, StepEvent, EvaluationEvent, SnapshotEvent, CheckpointEvent, UploadEvent,
+               IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent, VerdictEvent, StragglerEvent,
+               HealthEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
 
 template <typename E>
 concept Event = requires(const E& event) {

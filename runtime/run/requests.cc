@@ -21,7 +21,8 @@ constexpr const char* unattended_prefix = "signal-";
 constexpr const char* restart_name = "restart";
 constexpr std::string_view drain_prefix = "drain-";
 constexpr std::array<std::string_view, 5> save_words = {"", "asked", "begun", "saved", "failed"};
-constexpr std::array<std::string_view, 5> drain_words = {"asked", "notice", "begun", "drained", "refused"};
+constexpr std::array<std::string_view, 6> drain_words = {"asked", "notice",  "sick",
+                                                         "begun", "drained", "refused"};
 
 // Returns the names of the files in RUN/requests, or none where it is not there or cannot be read now.
 std::optional<std::vector<std::string>> request_names(Env& env, const std::string& directory) {
@@ -85,10 +86,13 @@ bool is_host_name(const std::string& name) {
 }
 
 std::string to_line(const DrainRequest& request) {
+  using State = DrainRequest::State;
   std::string line(drain_words[static_cast<std::size_t>(request.state)]);
-  if (request.state == DrainRequest::State::asked) line += fmt::format(" {}", request.deadline_s);
-  if (request.state == DrainRequest::State::drained) line += fmt::format(" {}", request.step);
-  if (request.state == DrainRequest::State::refused) line += " " + request.sentence;
+  if (request.state == State::asked || request.state == State::sick)
+    line += fmt::format(" {}", request.deadline_s);
+  if (request.state == State::drained) line += fmt::format(" {}", request.step);
+  if (!request.sentence.empty()) line += " " + request.sentence;
+  std::ranges::replace(line, '\n', ' ');
   return line + "\n";
 }
 
@@ -98,9 +102,10 @@ std::optional<DrainRequest> read_drain_request(Env& env, const std::string& path
   const auto* const known = std::ranges::find(drain_words, word);
   if (!line.has_value() || known == drain_words.end()) return std::nullopt;
   DrainRequest request{.host = host, .state = static_cast<DrainRequest::State>(known - drain_words.begin())};
-  if (request.state == DrainRequest::State::asked) *line >> request.deadline_s;
-  if (request.state == DrainRequest::State::drained) *line >> request.step;
-  if (request.state == DrainRequest::State::refused) std::getline(*line >> std::ws, request.sentence);
+  using State = DrainRequest::State;
+  if (request.state == State::asked || request.state == State::sick) *line >> request.deadline_s;
+  if (request.state == State::drained) *line >> request.step;
+  std::getline(*line >> std::ws, request.sentence);
   return request;
 }
 

@@ -10,14 +10,15 @@
 // Only the leader writes after "asked". The process that asks removes the file when it has its answer; where
 // nobody waits for the answer (RequestKind::unattended) the leader removes it.
 //
-// To leave a host (drain-HOST): `holdfast drain` writes them, and a rank whose host is to be taken away
-// (preemption_notice.h); `holdfast launch` carries them out and answers in them.
-//   asked SECONDS     by a person: the host is left within that time, 0: whenever the next step is made
-//   notice            by a rank: the host goes away whatever the run does
-//   begun             the run ends after its next step, for a start without the host
-//   drained STEP      the run goes on without it, from this step
-//   refused SENTENCE  the run cannot do without it
-// Only the launcher writes after the first two. The host stays out for as long as the file is there; the
+// To leave a host (drain-HOST): `holdfast drain` writes them, a rank whose host is to be taken away
+// (preemption_notice.h), and the guard of a sick host (runtime/health/health_watch.h); `holdfast launch` carries them out and answers in them.
+//   asked SECONDS            by a person: the host is left within that time, 0: whenever the next step is made
+//   notice                   by a rank: the host goes away whatever the run does
+//   sick SECONDS SENTENCE    by the guard of the host: as asked, because of what its sensors, counters or logs say
+//   begun [SENTENCE]         the run ends after its next step, for a start without the host; why, where it is sick
+//   drained STEP [SENTENCE]  the run goes on without it, from this step
+//   refused SENTENCE         the run cannot do without it
+// Only the launcher writes after the first three. The host stays out for as long as the file is there; the
 // launcher removes those of an earlier launch, unless that was killed.
 #pragma once
 
@@ -109,12 +110,12 @@ class SaveRequests {
 };
 
 struct DrainRequest {
-  enum class State { asked, notice, begun, drained, refused };
+  enum class State { asked, notice, sick, begun, drained, refused };
   std::string host = {};
   State state = State::asked;
-  std::int64_t deadline_s = 0;  // of `asked`
+  std::int64_t deadline_s = 0;  // of `asked` and `sick`
   std::uint64_t step = 0;       // of `drained`
-  std::string sentence = {};    // of `refused`
+  std::string sentence = {};    // of `refused` and `sick`; of the others that follow from `sick`
 };
 
 // Replaces the request about this host. ExitCode::config where the host's name is not valid.

@@ -50,7 +50,7 @@ TEST_F(HostSourcesTest, AreReadWhereTheKernelHasThem) {
        "some avg10=9.0 avg60=8.0 avg300=7.0 total=1\nfull avg10=3.0 avg60=2.50 avg300=1.0 total=1\n");
   file("/proc/driver/nvidia/gpus/0000:18:00.0/information", "Model: NVIDIA H200\n");
   int asked = 0;  // the GPU is lost after two times
-  HostSources sources(posix_env(), {.root = folder_.path(), .disks = {folder_.path()}},
+  HostSources sources(posix_env(), {.root = folder_.path(), .disks = {folder_.path()}, .reads_log = false},
                       [&](const std::string& gpu) {
                         EXPECT_EQ(gpu, "0000:18:00.0");
                         using Readings = std::vector<std::pair<std::string, double>>;
@@ -78,7 +78,8 @@ TEST_F(HostSourcesTest, AreReadWhereTheKernelHasThem) {
 }
 
 TEST_F(HostSourcesTest, ThatAreMissingAreNamed) {
-  HostSources sources(posix_env(), {.root = folder_.path(), .disks = {folder_.path() + "/nowhere"}}, {});
+  HostSources sources(
+      posix_env(), {.root = folder_.path(), .disks = {folder_.path() + "/nowhere"}, .reads_log = false}, {});
   static_cast<void>(sources.look());
   static_cast<void>(sources.look());
   EXPECT_THAT(sources.missing(), Contains("nvml: there is no GPU of NVIDIA; the health of GPUs is not seen"));

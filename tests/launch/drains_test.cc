@@ -31,6 +31,9 @@ class DrainsTest : public testing::Test {
   static DrainRequest asked(const std::string& host, std::int64_t deadline_s = 0) {
     return {.host = host, .deadline_s = deadline_s};
   }
+  static DrainRequest sick(const std::string& host) {
+    return {.host = host, .state = State::sick, .sentence = "its memory is worse"};
+  }
   static DrainRequest notice(const std::string& host) { return {.host = host, .state = State::notice}; }
 
   std::vector<LaunchHost> hosts_ = {
@@ -141,6 +144,54 @@ TEST_F(DrainsTest, ADeadlineRunsFromTheRequestToTheStartWithoutTheHost) {
   EXPECT_EQ(drains_.overdue(32 * one_second), "b") << "which a notice does not take back";
   drains_.trains(3);
   EXPECT_EQ(drains_.overdue(99 * one_second), std::nullopt);
+}
+
+TEST_F(DrainsTest, ASickHostIsLeftAndItsReasonStays) {
+  EXPECT_THAT(take({sick("b")}).leave, ElementsAre("b"));
+  std::vector<DrainRequest> answers = drains_.begun();
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].sentence, "its memory is worse") << "for the launcher after this one";
+  EXPECT_EQ(drains_.reason("b"), "its memory is worse");
+  EXPECT_EQ(drains_.reason("c"), "");
+  EXPECT_EQ(drains_.trains(4)[0].sentence, "its memory is worse");
+  Drains next;
+  EXPECT_TRUE(next.take_over(answers[0], hosts_));
+  EXPECT_EQ(next.reason("b"), "its memory is worse");
+  EXPECT_TRUE(next.take_over(sick("c"), hosts_)) << "it is still to be answered";
+  EXPECT_EQ(next.reason("c"), "");
+}
+
+// A run that cannot leave a host goes on there: to be sick is not to be gone.
+TEST_F(DrainsTest, ASickHostThatTheRunNeedsIsKept) {
+  min_hosts_ = 3;
+  const DrainStep step = take({sick("b")});
+  ASSERT_EQ(step.answers.size(), 1u);
+  EXPECT_EQ(step.answers[0].state, State::refused);
+  EXPECT_EQ(step.stop, "");
+  EXPECT_EQ(take({sick("a")}).stop, "") << "nor for that of the launcher";
+}
+
+TEST_F(DrainsTest, NeverMoreThanHalfOfTheHostsAreLeftAsSickWithinFiveMinutes) {
+  with_ranks_ = {"a", "b", "c", "d"};
+  hosts_.push_back({.name = "d", .slots = 2});
+  DrainStep step = take({sick("b"), sick("c"), sick("d")});
+  EXPECT_THAT(step.leave, ElementsAre("b", "c"));
+  ASSERT_EQ(step.answers.size(), 1u);
+  EXPECT_EQ(step.answers[0].host, "d");
+  EXPECT_THAT(step.answers[0].sentence,
+              HasSubstr("half of the hosts were left as sick within 5 minutes, and no more are: its memory"));
+  drains_.begun();
+  EXPECT_THAT(take({asked("b"), asked("c"), asked("d")}).leave, ElementsAre("d")) << "a person may go on";
+}
+
+TEST(Breaker, LetsHalfOfTheHostsGoInItsTime) {
+  EXPECT_FALSE(breaker_lets_leave({}, 0, 1));
+  EXPECT_TRUE(breaker_lets_leave({}, 0, 2));
+  const std::vector<std::int64_t> left = {0, 100 * one_second};
+  EXPECT_FALSE(breaker_lets_leave(left, 299 * one_second, 5));
+  EXPECT_TRUE(breaker_lets_leave(left, 299 * one_second, 6));
+  EXPECT_TRUE(breaker_lets_leave(left, 300 * one_second, 5)) << "the first was five minutes ago";
+  EXPECT_TRUE(breaker_lets_leave(left, 400 * one_second, 2)) << "both were";
 }
 
 }  // namespace

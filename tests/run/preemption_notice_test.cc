@@ -112,9 +112,12 @@ TEST(DrainRequests, AreReadAsTheyWereWritten) {
       {.host = "c", .state = State::begun},
       {.host = "d", .state = State::drained, .step = 12},
       {.host = "e", .state = State::refused, .sentence = "there is no room"},
+      {.host = "f", .state = State::sick, .deadline_s = 30, .sentence = "a link is down: by 1 in 60 s"},
+      {.host = "g", .state = State::begun, .sentence = "a link is down"},
+      {.host = "h", .state = State::drained, .step = 7, .sentence = "3 links are down"},
   };
   for (const DrainRequest& request : all) ASSERT_TRUE(write_drain_request(env, paths, request).ok());
-  ASSERT_TRUE(env.replace_text(paths.requests() + "/drain-f", "what is this\n").ok());
+  ASSERT_TRUE(env.replace_text(paths.requests() + "/drain-i", "what is this\n").ok());
   const std::vector<DrainRequest> read = read_drain_requests(env, paths);
   ASSERT_EQ(read.size(), all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {

@@ -90,5 +90,44 @@ class HealthTest(unittest.TestCase):
         self.assertIn("looks at no host", run("--replay", self.file, "--seconds", 3).stderr)
 
 
+class HealthOfARunTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(200)
+        cls.addClassCleanup(cls.scene.close)
+
+    def counter(self, value):
+        path = self.scene.directory / "host/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{value}\n")
+
+    def run_that_becomes_sick(self, name, *options):
+        self.counter(0)
+        run = self.scene.run(name, ["--health.every=100ms", f"--health.host_root={self.scene.directory}/host", *options])
+        start = run.start(2, faults=",".join(f"step.begin@{step}:1=sleep:50" for step in range(10, 60)))
+        self.assertTrue(start.wait_for_step(12), start.output())
+        self.counter(2)
+        start.expect_exit(0)
+        return run, start.output(), [event for event in run.events("health") if event["rule"] == "infiniband-down"]
+
+    def test_a_finding_is_told_once_with_what_guard_would_do(self):
+        """By the guard of a run with the defaults; what it trains is the same."""
+        run, output, found = self.run_that_becomes_sick("watch")
+        self.assertEqual([(event["host"], event["part"], event["reading"], event["value"], event["threshold"], event["action"],
+                           event["answer"]) for event in found],
+                         [(os.uname().nodename, "mlx5_0/1", "infiniband: link_downed", 2, 1, "drain", "would ask to leave")], output)
+        self.assertEqual(output.count("an InfiniBand link went down"), 1, output)
+        self.assertRegex(output, r"holdfast guard: host \S+: mlx5_0/1: an InfiniBand link went down: by 2 times in 60 s "
+                                 r"\(infiniband-down\); with health.preset = \"guard\" the run would leave the host\n")
+        off, output, found = self.run_that_becomes_sick("off", "--health.preset=off")
+        self.assertEqual((off.events("health"), found), ([], []), output)
+        self.assertEqual(run.digest(), off.digest())
+
+    def test_nobody_moves_a_run_without_a_launcher(self):
+        run, output, found = self.run_that_becomes_sick("guard", "--health.preset=guard")
+        self.assertEqual([event["answer"] for event in found], ["nobody to ask"], output)
+        self.assertFalse((run.directory / "requests").exists() and list((run.directory / "requests").glob("drain-*")))
+
+
 if __name__ == "__main__":
     harness.main()

@@ -329,6 +329,30 @@ class HostsTest(unittest.TestCase):
         again = self.cluster.start(run, self.launch_words(run, NO_GROWTH))
         self.expect_finished(run, again)
 
+    def test_a_sick_host_is_left(self):
+        """Its guard reads a counter of a link that went down: the run leaves the host between two steps, and says why it stays out."""
+        counter = "host/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed"
+        for name in self.cluster.hosts:
+            (self.cluster.disk(name) / counter).parent.mkdir(parents=True)
+            (self.cluster.disk(name) / counter).write_text("3\n")
+        run, start = self.launch(NO_GROWTH, "--health.preset=guard", "--health.every=100ms",
+                                 f"--health.host_root={self.cluster.local}/host", faults=SLOW_UNTIL_THE_END, until=11)
+        (self.cluster.disk("n2") / counter).write_text("4\n")
+        harness.wait_until(lambda: len(run.events("start")) == 2, SETTLE_S, lambda: not start.alive(), "n2 is not left", start.tail)
+        status = self.cluster.call("n1", str(harness.PROGRAM), "status", str(run.directory)).stdout
+        self.assertRegex(status, "n2 .*drained.*an InfiniBand link went down")
+        output = self.expect_finished(run, start)
+        self.expect_sentence("health-finding", output)
+        found = [(event["host"], event["rule"], event["value"], event["threshold"], event["action"], event["answer"])
+                 for event in run.events("health") if event["action"] != "watch"]
+        self.assertEqual(found, [("n2", "infiniband-down", 1, 1, "drain", "asked to leave")], output)
+        self.assertEqual([(event["host"], "InfiniBand link went down" in event["reason"]) for event in run.events("drain")],
+                         [("n2", True)])
+        self.assertEqual([(event.get("reason"), event["ranks_after"], event["lost_steps"]) for event in run.events("recovery")],
+                         [("drain", RANKS - SLOTS, 0)], output)
+        self.assertEqual([event.get("resumed_from") for event in run.events("start")], [None, "ram"])
+        self.assertEqual(run.events("fault"), [])
+
     @harness.full
     def test_a_host_is_drained_within_a_time(self):
         """Which is over before the step is: it is left at once, and the step is computed again elsewhere."""
