@@ -129,5 +129,42 @@ class HealthOfARunTest(unittest.TestCase):
         self.assertFalse((run.directory / "requests").exists() and list((run.directory / "requests").glob("drain-*")))
 
 
+class NoticeTest(unittest.TestCase):
+    """The commands of configs/notice, with doubles of the programs that they ask."""
+
+    def ask(self, name, program, answer, **variables):
+        with tempfile.TemporaryDirectory() as folder:
+            double = pathlib.Path(folder, program)
+            double.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+            double.chmod(0o755)
+            environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **variables}
+            return subprocess.run([str(ROOT / "configs/notice" / name)], env=environment, timeout=30, check=False).returncode == 0
+
+    def test_slurm(self):
+        node = "NodeName=n2 Arch=x86_64 CPUTot=8 State={} ThreadsPerCore=1 Reason=ECC drain [root@now]"
+        for state, leaves in {"ALLOCATED": False, "ALLOCATED+DRAIN": True, "DOWN*": True, "MIXED+FAIL": True, "IDLE": False}.items():
+            self.assertEqual(self.ask("slurm", "scontrol", node.format(state)), leaves, state)
+
+    def test_dcgm(self):
+        report = "| Health Monitor Report |\n| Overall Health            | {}        |\n| GPU 0 | Memory: ok |"
+        with tempfile.TemporaryDirectory() as folder:
+            violations = pathlib.Path(folder, "violations")
+            for health, leaves in {"Healthy": False, "Warning": False, "Failure": True}.items():
+                self.assertEqual(self.ask("dcgm", "dcgmi", report.format(health), DCGM_VIOLATIONS=str(violations)), leaves, health)
+            violations.write_text("Listening for violations\nTimestamp: now\nA double-bit ECC error has violated policy manager values.\n")
+            self.assertTrue(self.ask("dcgm", "dcgmi", report.format("Healthy"), DCGM_VIOLATIONS=str(violations)))
+
+    def test_nvsentinel(self):
+        self.assertTrue(self.ask("nvsentinel", "kubectl", "true", NODE_NAME="n2"))
+        self.assertFalse(self.ask("nvsentinel", "kubectl", "", NODE_NAME="n2"))
+
+    def test_without_the_program_nothing_is_left(self):
+        with tempfile.TemporaryDirectory() as empty:
+            for command in (ROOT / "configs/notice").iterdir():
+                environment = {"PATH": empty, "NODE_NAME": "n2"}
+                code = subprocess.run([str(command)], env=environment, stderr=subprocess.DEVNULL, timeout=30, check=False).returncode
+                self.assertNotEqual(code, 0, command)
+
+
 if __name__ == "__main__":
     harness.main()
