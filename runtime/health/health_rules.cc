@@ -95,6 +95,9 @@ constexpr std::array rules = std::to_array<HealthRule>({
      "a bad row of the GPU's memory could not be replaced", "gpud remapped-rows"},
     {"gpu-bus-replays", "nvml", "pcie_replays", rises, 10, "replays", minute, watch,
      "the PCI bus repeats what it sends to the GPU", "DCGM"},
+    {"gpu-power-falls", "nvml", "power_mW", falls, 0.5, "of its usual", 5 * minute, watch,
+     "the GPU draws much less power than it did: it may do nothing, whatever its heartbeats say",
+     "marin 7344: a wedge in which all lived"},
     {"gpu-silent", "nvml", "temperature_C", silent, 1, "", minute, drain,
      "the GPU's sensors have fallen silent", "GWDG: detachment is announced by gaps, not by values"},
     // The kernel's log.
