@@ -1465,6 +1465,27 @@ class Errors(unittest.TestCase):
         self.assertEqual(self.train().returncode, 0)
         self.expect(self.holdfast("stragglers", "run"))
 
+    def replay(self, text):
+        (self.folder / "node7.jsonl").write_text(text)
+        self.expect(self.holdfast("health", "--replay", "node7.jsonl"))
+
+    def test_health_recording_cut_short(self):
+        reading = '{"time_ms": 1000, "source": "net", "part": "eth0", "name": "is_up", "value": 1}\n'
+        self.replay('{"holdfast_health": 1, "host": "node7"}\n' + reading + reading[:-20])
+
+    def test_health_recording_newer(self):
+        self.replay('{"holdfast_health": 9, "host": "node7"}\n')
+
+    def test_health_no_recording(self):
+        self.replay("May 1 00:00:00 node7 kernel: NVRM: Xid (PCI:0000:18:00): 79\n")
+
+    def test_health_recording_there(self):
+        (self.folder / "node7.jsonl").write_text("")
+        self.expect(self.holdfast("health", "--record", "node7.jsonl", "--seconds=1"))
+
+    def test_health_replay_and_record(self):
+        self.expect(self.holdfast("health", "--replay", "node7.jsonl", "--record", "node8.jsonl"))
+
     def test_timeline_without_trace(self):
         self.assertEqual(self.train().returncode, 0)
         self.expect(self.holdfast("timeline", "run"))
