@@ -20,6 +20,7 @@ int run_export_command(const std::vector<std::string>& arguments);
 int run_flight_command(const std::vector<std::string>& arguments);
 int run_guard_command(const std::vector<std::string>& arguments);
 int run_health_command(const std::vector<std::string>& arguments);
+int run_hosts_command(const std::vector<std::string>& arguments);
 int run_import_command(const std::vector<std::string>& arguments);
 int run_inspect_command(const std::vector<std::string>& arguments);
 int run_launch_command(const std::vector<std::string>& arguments);
@@ -30,8 +31,10 @@ int run_sample_command(const std::vector<std::string>& arguments);
 int run_save_command(const std::vector<std::string>& arguments);
 int run_status_command(const std::vector<std::string>& arguments);
 int run_stragglers_command(const std::vector<std::string>& arguments);
+int run_taint_command(const std::vector<std::string>& arguments);
 int run_timeline_command(const std::vector<std::string>& arguments);
 int run_train_command(const std::vector<std::string>& arguments);
+int run_untaint_command(const std::vector<std::string>& arguments);
 int run_verify_command(const std::vector<std::string>& arguments);
 
 }  // namespace holdfast::cli

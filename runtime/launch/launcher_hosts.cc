@@ -13,6 +13,7 @@
 #include "runtime/launch/run_progress.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/hardware_record.h"
+#include "runtime/run/host_book.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/requests.h"
@@ -180,14 +181,26 @@ void Launcher::read_hosts_again() {
   mind_->name_hosts(env_->monotonic_ns(), hosts_);
 }
 
+// Returns the hosts of the list that should be left out while others will do, each with a sentence: those whose hardware
+// gave wrong numbers lately, and those that somebody has tainted.
 std::map<std::string, std::string> Launcher::findings_of_hosts() const {
   const HardwareRecord record = read_hardware_record(*env_, paths_).record;
-  return sentences_of_hosts(record, paths_, env_->wall_time_us(), config_.verdict.findings_window_ms);
+  std::map<std::string, std::string> findings =
+      sentences_of_hosts(record, paths_, env_->wall_time_us(), config_.verdict.findings_window_ms);
+  const Result<HostBook> book = read_host_book(*env_);
+  if (!book.ok()) return findings;
+  for (auto& [host, sentence] : book->tainted(env_->wall_time_us())) {
+    if (std::ranges::find(hosts_, host, &LaunchHost::name) != hosts_.end())
+      findings.insert_or_assign(host, std::move(sentence));
+  }
+  return findings;
 }
 
-// Says which hosts gave wrong numbers lately. A damaged record is told by the ranks.
+// Says which hosts these are. A damaged record of hardware is told by the ranks.
 void Launcher::say_findings() const {
   for (const auto& [host, sentence] : findings_of_hosts()) say(sentence);
+  const Result<HostBook> book = read_host_book(*env_);
+  if (!book.ok()) say(fmt::format("{}; this launch knows of no tainted hosts", book.error().message));
 }
 
 void Launcher::note_faulty_hosts() {
