@@ -25,6 +25,7 @@ int run_import_command(const std::vector<std::string>& arguments);
 int run_inspect_command(const std::vector<std::string>& arguments);
 int run_launch_command(const std::vector<std::string>& arguments);
 int run_plan_command(const std::vector<std::string>& arguments);
+int run_preflight_command(const std::vector<std::string>& arguments);
 int run_replay_command(const std::vector<std::string>& arguments);
 int run_report_command(const std::vector<std::string>& arguments);
 int run_sample_command(const std::vector<std::string>& arguments);

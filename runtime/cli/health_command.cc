@@ -10,8 +10,8 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/cli/host_trial.h"
 #include "runtime/core/json.h"
-#include "runtime/device/nvml.h"
 #include "runtime/health/health_judge.h"
 #include "runtime/health/host_sources.h"
 #include "runtime/os/console.h"

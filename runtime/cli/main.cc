@@ -78,7 +78,7 @@ struct Command {
   bool has_news = false;
 };
 
-constexpr std::array<Command, 30> commands = {{
+constexpr std::array<Command, 31> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", run_train_command, true},
     {"launch", "train under mpirun, and start the run again when something fails", run_launch_command, true},
     {"save", "let a run that is going on save, and go on", run_save_command},
@@ -107,6 +107,8 @@ constexpr std::array<Command, 30> commands = {{
     {"flight", "what every rank was at when one hung or died, and who was the cause", run_flight_command},
     {"health", "what this host's sensors, counters and logs say, and which of it is wrong",
      run_health_command},
+    {"preflight", "try hosts before a run: their numbers, rates, memory, disk and clocks",
+     run_preflight_command},
     {"hosts", "what is known of hosts: which are tainted, and what preflights found", run_hosts_command},
     {"taint", "keep a host out of starts, for a time", run_taint_command},
     {"untaint", "let starts use a tainted host again", run_untaint_command},

@@ -65,6 +65,7 @@ struct AskedHost {
   std::string output = {};  // file for its output
   HeardHost heard = {};
   bool has_ended = false;
+  std::int64_t ended_after_ms = -1;
 };
 
 std::optional<AskedHost> ask_host(Env& env, const std::string& name, const std::vector<std::string>& words) {
@@ -111,6 +112,7 @@ HostAnswer answer_of(Env& env, AskedHost& host, int min_not_reached) {
     static_cast<void>(env.remove(host.output).ok());
   }
   const std::optional<ProcessEnd> end = host.process->end();
+  answer.ended_after_ms = host.ended_after_ms;
   if (end.has_value() && !end->killed && end->code < min_not_reached) answer.code = end->code;
   return answer;
 }
@@ -186,6 +188,7 @@ std::vector<HostAnswer> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts
     for (AskedHost& host : asked) {
       if (host.has_ended) continue;
       host.has_ended = host.process->wait_ended(0);
+      if (host.has_ended) host.ended_after_ms = now_ms;
       if (host.heard.after_ms < 0 && (host.has_ended || has_spoken(env, host))) host.heard.after_ms = now_ms;
     }
     std::vector<HeardHost> heard;

@@ -33,13 +33,14 @@ std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspecte
 
 // HostAnswer holds what a program on a host returned and printed.
 struct HostAnswer {
-  static constexpr std::size_t output_bytes = 4096;  // how much is kept of the end of what it printed
+  static constexpr std::size_t output_bytes = 16384;  // how much is kept of the end of what it printed
 
   // Exit code of the program; none if the host could not be reached, was silent for too long, or did not end in time.
   std::optional<int> code = {};
   // Holds what it printed on both streams, and what the command that reaches the host said. Other users may have
   // written it, so it is printable().
   std::string output = {};
+  std::int64_t ended_after_ms = -1;  // from the question to its end; -1: it did not end, or was not asked
 
   // Returns its last line that is not blank, without the name of the program before its messages: with an exit code
   // other than 0 why it failed. Empty if it said no more than own_name().

@@ -198,16 +198,21 @@ bool may_be_secret(const std::string& variable) {
   return variable.find("_COMMAND") != std::string::npos;  // of uploads, with the keys of a store
 }
 
-std::vector<std::string> ready_line(Env& env, const std::string& program, const ReadyQuestion& question) {
-  std::vector<std::string> words = {"env"};
+std::vector<std::string> line_on_host(Env& env, const std::vector<std::string>& words) {
+  std::vector<std::string> line = {"env"};
   for (const std::string& name : variables_of_ranks()) {
     if (!env.variable(name).empty() && !may_be_secret(name))
-      words.push_back(fmt::format("{}={}", name, env.variable(name)));
+      line.push_back(fmt::format("{}={}", name, env.variable(name)));
   }
-  words.insert(words.end(), {program, "launch", "--on-host"});
+  line.insert(line.end(), words.begin(), words.end());
+  return line;
+}
+
+std::vector<std::string> ready_line(Env& env, const std::string& program, const ReadyQuestion& question) {
+  std::vector<std::string> words = {program, "launch", "--on-host"};
   const std::vector<std::string> asked = words_of(question);
   words.insert(words.end(), asked.begin(), asked.end());
-  return words;
+  return line_on_host(env, words);
 }
 
 }  // namespace holdfast::launch

@@ -94,9 +94,10 @@ struct MeetQuestion {
 };
 std::vector<std::string> words_of(const MeetQuestion& question);
 std::optional<MeetQuestion> parse_meet_question(const std::vector<std::string>& words);
-// Returns the command line for a host: it sets the variables that ranks there get, too, since the config may have values
+// Return the command line for a host: it sets the variables that ranks there get, too, since the config may have values
 // from them; but not those whose values may be secrets, as command lines are no secret (may_be_secret()).
 bool may_be_secret(const std::string& variable);
+std::vector<std::string> line_on_host(Env& env, const std::vector<std::string>& words);
 std::vector<std::string> ready_line(Env& env, const std::string& program, const ReadyQuestion& question);
 
 }  // namespace holdfast::launch

@@ -1486,6 +1486,27 @@ class Errors(unittest.TestCase):
     def test_health_replay_and_record(self):
         self.expect(self.holdfast("health", "--replay", "node7.jsonl", "--record", "node8.jsonl"))
 
+    def state_of_hosts(self, text):
+        """The environment of a user about whose hosts this is known."""
+        book = self.folder / "state/holdfast/hosts.json"
+        book.parent.mkdir(parents=True)
+        book.write_text(text)
+        return {"XDG_STATE_HOME": str(self.folder / "state")}
+
+    def test_hosts_of_another_version(self):
+        self.expect(self.holdfast("hosts", environment=self.state_of_hosts('{"version":9,"hosts":[]}')))
+
+    def test_untaint_of_another_host(self):
+        self.expect(self.holdfast("untaint", "n7", environment=self.state_of_hosts('{"version":1,"hosts":[]}')))
+
+    def test_preflight_of_two_lists(self):
+        self.expect(self.holdfast("preflight", "--host", "a", "--hostfile", "b"))
+
+    def test_preflight_of_a_silent_host(self):
+        environment = self.state_of_hosts('{"version":1,"hosts":[]}')
+        self.expect(self.holdfast("preflight", "--host", "node7", "--seconds", "1",
+                                  environment={**environment, "PRTE_MCA_plm_ssh_agent": "false"}))
+
     def test_timeline_without_trace(self):
         self.assertEqual(self.train().returncode, 0)
         self.expect(self.holdfast("timeline", "run"))

@@ -1,0 +1,29 @@
+// Preflight: asks all hosts to try themselves (host_trial.h) at the same time, and judges them (runtime/health/preflight_rules.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/core/result.h"
+#include "runtime/health/preflight_rules.h"
+#include "runtime/launch/launch_options.h"
+#include "runtime/os/env.h"
+
+namespace holdfast::cli {
+
+struct Preflight {
+  std::vector<TriedHost> hosts = {};
+  std::vector<HostVerdict> verdicts = {};  // of them, in the same order
+
+  bool all_fit() const;
+};
+
+// Asks the hosts, and takes what it finds over into the host book. No hosts: this one. `config`, `overrides`: as
+// TrialQuestion. Errors: the host book cannot be used, or the config is wrong on this host.
+Result<Preflight> run_preflight(Env& env, std::vector<LaunchHost> hosts, const std::string& config,
+                                const std::vector<std::string>& overrides, double seconds);
+
+// Returns what it found, for people.
+std::string to_text(const Preflight& preflight);
+
+}  // namespace holdfast::cli
