@@ -8,6 +8,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/cli/preflight.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/result.h"
 #include "runtime/core/units.h"
@@ -16,6 +17,7 @@
 #include "runtime/launch/host_command.h"
 #include "runtime/launch/host_ready.h"
 #include "runtime/launch/launcher.h"
+#include "runtime/launch/named_hosts.h"
 #include "runtime/os/background_job.h"
 #include "runtime/os/console.h"
 #include "runtime/os/env.h"
@@ -32,7 +34,8 @@ namespace {
 
 constexpr const char* launch_usage =
     "usage: holdfast launch -np N|MIN:MAX [--hostfile F | --host-command CMD | --host LIST] [--tune F]\n"
-    "                       [--notice SECONDS] [--wait-for-hosts SECONDS] [--dry-run] [--faults]\n"
+    "                       [--notice SECONDS] [--wait-for-hosts SECONDS] [--preflight] [--dry-run] "
+    "[--faults]\n"
     "                       RUN.toml [--section.key=value ...]\n"
     "\n"
     "Trains the model that RUN.toml describes on N ranks under mpirun, and stays with it until it is done: "
@@ -60,6 +63,8 @@ constexpr const char* launch_usage =
     "  --notice SECONDS  from the first signal to the end of every process, 30 when left out\n"
     "  --wait-for-hosts SECONDS\n"
     "                    how long a start waits for hosts while too few are left, 1800 when left out\n"
+    "  --preflight       try the hosts before the first start, and leave out those that are not fit "
+    "(holdfast preflight)\n"
     "  --dry-run         print the line that starts mpirun, and do nothing\n"
     "  --faults          the faults of HOLDFAST_FAULTS are meant; without this word a start with that "
     "variable "
@@ -170,13 +175,34 @@ Result<void> prove_ready(Env& env, const ReadyQuestion& question) {
   return {};
 }
 
+// Tries the hosts, where that is asked for, before the run takes any of them. A request to stop is left to the launcher.
+Result<void> try_hosts(Env& env, StopRequest& stop, LaunchOptions& options) {
+  if (!options.preflight || options.dry_run) return {};
+  constexpr double seconds = 10.0;
+  HF_TRY(std::vector<LaunchHost> hosts, named_hosts(env, options));
+  const auto is_stopped = [&] {
+    stop.poll();
+    return stop.requested();
+  };
+  const Result<Preflight> found =
+      run_preflight(env, std::move(hosts), options.config, options.overrides, seconds, is_stopped);
+  if (!found.ok() && is_stopped()) return {};
+  HF_TRY_VOID(outcome_of(found));
+  options.unfit_hosts = found->unfit();
+  if (found->all_fit())
+    print_message("preflight: {} host{} fit", found->hosts.size(),
+                  found->hosts.size() == 1 ? " is" : "s are");
+  return {};
+}
+
 Result<ExitCode> launch(const std::vector<std::string>& words, std::optional<OutputThread>& output) {
   Env& env = posix_env();
   // Watches signals first, so that none is lost from here on.
   HF_TRY(const std::unique_ptr<SignalWatcher> signals, StopRequest::watch());
-  HF_TRY(const LaunchOptions options, parse_launch_options(words));
+  HF_TRY(LaunchOptions options, parse_launch_options(words));
   HF_TRY_VOID(check_faults_meant(env, options));
   StopRequest stop(env, *signals, options.notice_ms);
+  HF_TRY_VOID(try_hosts(env, stop, options));
   HF_TRY(Launcher launcher, Launcher::create(env, stop, options));
   if (!options.dry_run) {
     output.emplace();

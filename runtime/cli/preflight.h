@@ -1,6 +1,8 @@
 // Preflight: asks all hosts to try themselves (host_trial.h) at the same time, and judges them (runtime/health/preflight_rules.h).
 #pragma once
 
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,12 +18,15 @@ struct Preflight {
   std::vector<HostVerdict> verdicts = {};  // of them, in the same order
 
   bool all_fit() const;
+  // Returns the hosts that are not fit, each with a sentence.
+  std::map<std::string, std::string> unfit() const;
 };
 
 // Asks the hosts, and takes what it finds over into the host book. No hosts: this one. `config`, `overrides`: as
-// TrialQuestion. Errors: the host book cannot be used, or the config is wrong on this host.
+// TrialQuestion. `is_stopped` is called again and again, and ends it where it returns true. Errors: the host book cannot be used, or the config is wrong on this host.
 Result<Preflight> run_preflight(Env& env, std::vector<LaunchHost> hosts, const std::string& config,
-                                const std::vector<std::string>& overrides, double seconds);
+                                const std::vector<std::string>& overrides, double seconds,
+                                const std::function<bool()>& is_stopped = {});
 
 // Returns what it found, for people.
 std::string to_text(const Preflight& preflight);

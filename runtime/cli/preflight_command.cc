@@ -166,8 +166,20 @@ bool Preflight::all_fit() const {
   return std::ranges::all_of(verdicts, &HostVerdict::is_fit);
 }
 
+std::map<std::string, std::string> Preflight::unfit() const {
+  std::map<std::string, std::string> sentences;
+  for (const HostVerdict& verdict : verdicts) {
+    std::string why;
+    for (const PreflightReason& reason : verdict.reasons) why += (why.empty() ? "" : "; ") + reason.sentence;
+    if (!verdict.is_fit())
+      sentences.emplace(verdict.host, fmt::format("host {} is not fit: {}", verdict.host, why));
+  }
+  return sentences;
+}
+
 Result<Preflight> run_preflight(Env& env, std::vector<LaunchHost> hosts, const std::string& config,
-                                const std::vector<std::string>& overrides, double seconds) {
+                                const std::vector<std::string>& overrides, double seconds,
+                                const std::function<bool()>& is_stopped) {
   HF_TRY_VOID(outcome_of(read_host_book(env)));  // before hosts are asked for nothing
   if (!config.empty()) {
     HF_TRY(const std::vector<Override> parsed, parse_overrides(overrides));
@@ -186,8 +198,10 @@ Result<Preflight> run_preflight(Env& env, std::vector<LaunchHost> hosts, const s
   };
   const std::int64_t asked_us = env.wall_time_us();
   const std::int64_t until_ns = env.monotonic_ns() + (2 * question.milliseconds + reserve_ms) * 1'000'000;
-  const auto left_ms = [&] { return (until_ns - env.monotonic_ns()) / 1'000'000; };
+  const auto has_stopped = [&] { return is_stopped && is_stopped(); };
+  const auto left_ms = [&] { return has_stopped() ? 0 : (until_ns - env.monotonic_ns()) / 1'000'000; };
   const std::vector<HostAnswer> answers = ask_hosts(env, hosts, words, left_ms, /*here_too=*/true, nullptr);
+  if (has_stopped()) return fail(ExitCode::communication, "the preflight was stopped");
   Preflight preflight;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     TriedHost host{.name = hosts[i].name,

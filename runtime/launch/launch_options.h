@@ -24,7 +24,10 @@ struct LaunchOptions {
   // Time that a start waits for hosts while too few are left.
   std::int64_t wait_for_hosts_ms = 1'800'000;
   bool dry_run = false;
-  bool faults = false;                      // the ranks are meant to make the faults of HOLDFAST_FAULTS
+  bool faults = false;     // the ranks are meant to make the faults of HOLDFAST_FAULTS
+  bool preflight = false;  // hosts are tried before the first start
+  // Hosts that were not fit then, each with a sentence: they are used while others will not do.
+  std::map<std::string, std::string> unfit_hosts = {};
   std::string config = {};                  // RUN.toml
   std::vector<std::string> overrides = {};  // --section.key=value, for `holdfast train` as they are
 };

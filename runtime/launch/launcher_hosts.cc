@@ -182,11 +182,12 @@ void Launcher::read_hosts_again() {
 }
 
 // Returns the hosts of the list that should be left out while others will do, each with a sentence: those whose hardware
-// gave wrong numbers lately, and those that somebody has tainted.
+// gave wrong numbers lately, that a preflight found unfit, and that somebody has tainted.
 std::map<std::string, std::string> Launcher::findings_of_hosts() const {
   const HardwareRecord record = read_hardware_record(*env_, paths_).record;
   std::map<std::string, std::string> findings =
       sentences_of_hosts(record, paths_, env_->wall_time_us(), config_.verdict.findings_window_ms);
+  for (const auto& [host, sentence] : options_.unfit_hosts) findings.insert_or_assign(host, sentence);
   const Result<HostBook> book = read_host_book(*env_);
   if (!book.ok()) return findings;
   for (auto& [host, sentence] : book->tainted(env_->wall_time_us())) {

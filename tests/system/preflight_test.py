@@ -181,6 +181,17 @@ class SeveralHostsTest(unittest.TestCase):
         self.assertIn("host n1 is tainted: the fan; holdfast untaint n1 ends that", output)
         self.assertEqual(run.events("start")[-1]["hosts"], {"n0": 2, "n2": 2})
 
+    def test_a_launch_with_a_preflight_leaves_a_sick_host_out(self):
+        run = self.scene.run("tried", ["--training.steps=5", "--evaluation.every_steps=0"])
+        words = [HOLDFAST, "launch", "--preflight", "--faults", "-np", "2", "--host", self.cluster.host_list(2), str(self.scene.config),
+                 f"--run.directory={run.directory}", *run.overrides]
+        # A start of five steps does not come to the hit that spoils the rank of the preflight.
+        output = self.cluster.start(run, words, faults="step.begin@26:1=flip:weights:22:5",
+                                    XDG_STATE_HOME=str(self.cluster.directory)).expect_exit(0)
+        self.assertIn("host n1 is not fit: its processors computed wrong numbers", output)
+        # One of the others may be slow, as three hosts share the processors of this machine.
+        self.assertNotIn("n1", run.events("start")[-1]["hosts"], output)
+
 
 if __name__ == "__main__":
     harness.main()
