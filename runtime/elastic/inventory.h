@@ -26,6 +26,11 @@ struct RecoveryInventory {
   // Step that was given up last although no rank was lost, and how often in succession.
   std::uint64_t redone_step = 0;
   int redone = 0;
+  // The epoch before this one exchanged by NCCL; and recoveries from faults of such epochs that cost no rank, each soon
+  // after the one before, with the step of the newest.
+  bool used_nccl = false;
+  int nccl_faults = 0;
+  std::uint64_t nccl_fault_step = 0;
   // Time at which the fault was first noticed, by the wall clocks, and what was noticed. A rank that noticed
   // more than that another rank gave up (`reported` is false) takes precedence.
   std::int64_t noticed_us = 0;
@@ -52,6 +57,9 @@ struct RecoveryInventory {
     visit("lost_starter", self.lost_starter);
     visit("redone_step", self.redone_step);
     visit("redone", self.redone);
+    visit("used_nccl", self.used_nccl);
+    visit("nccl_faults", self.nccl_faults);
+    visit("nccl_fault_step", self.nccl_fault_step);
     visit("noticed_us", self.noticed_us);
     visit("reported", self.reported);
     visit("noticed", self.noticed);

@@ -21,7 +21,20 @@ Result<void> limit_retries(RecoveryInventory& inventory, const RetryLimit& limit
               inventory.step + 1, limit.retries_max, inventory.noticed);
 }
 
+// Counts in a merged inventory a fault that NCCL may have been the cause of: it had connected all ranks, and all live.
+void count_nccl_fault(RecoveryInventory& inventory) {
+  constexpr std::uint64_t soon_steps = 100;
+  if (!std::exchange(inventory.used_nccl, false) || inventory.lost_some) return;
+  const bool is_soon = inventory.step <= inventory.nccl_fault_step + soon_steps;
+  inventory.nccl_faults = is_soon ? inventory.nccl_faults + 1 : 1;
+  inventory.nccl_fault_step = inventory.step;
+}
+
 }  // namespace
+
+bool gives_up_nccl(const RecoveryInventory& known) {
+  return known.nccl_faults >= nccl_faults_max;
+}
 
 RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventories) {
   RecoveryInventory all{.joined = true};
@@ -42,6 +55,9 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
       all.redone_step = one.redone_step;
       all.redone = one.redone;
     }
+    all.used_nccl = all.used_nccl || one.used_nccl;
+    all.nccl_faults = std::max(all.nccl_faults, one.nccl_faults);
+    all.nccl_fault_step = std::max(all.nccl_fault_step, one.nccl_fault_step);
     if (one.number >= 0) all.numbers.push_back(one.number);
     if (all.places.empty()) all.places = one.places;
     merge_joiners(all.joiners, one.joiners);
@@ -60,6 +76,7 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
 RecoveryPlan plan_recovery(std::span<const RecoveryInventory> inventories, const AssignmentRequest& request,
                            const RetryLimit& limit) {
   RecoveryPlan plan{.known = merge_inventories(inventories)};
+  count_nccl_fault(plan.known);
   if (const Result<void> counted = limit_retries(plan.known, limit); !counted.ok()) {
     plan.error = counted.error();
     return plan;

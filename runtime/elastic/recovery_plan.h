@@ -48,6 +48,11 @@ struct RetryLimit {
 RecoveryPlan plan_recovery(std::span<const RecoveryInventory> inventories, const AssignmentRequest& request,
                            const RetryLimit& limit = {});
 
+// Returns whether the ranks do without NCCL from here on: it connected them and failed again, so often that the run
+// would do little but recover. It is tried again by the next start.
+inline constexpr int nccl_faults_max = 3;
+bool gives_up_nccl(const RecoveryInventory& known);
+
 // Merges the inventories of all ranks into one that holds for all.
 RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventories);
 

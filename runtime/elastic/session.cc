@@ -418,7 +418,7 @@ Result<void> Session::build_worker() {
                                hardware_name(launched_.env, setup_.config, launched_.place)},
                       .buddies = std::move(buddies.of_rank),
                       .data = setup_.data,
-                      .nccl = transport_.nccl.get(),
+                      .nccl = gives_up_nccl(known_) ? nullptr : transport_.nccl.get(),
                       .gpu = transport_.gpu,
                       .connects_beside = epoch > 0,
                       .epoch = epoch,
@@ -576,11 +576,13 @@ Result<void> Session::rebuild_group() {
   // The kernels of this rank end before it enters the recovery, and it frees what those of others may use after it
   // (drop_epoch): no rank comes out before all that are left have entered. The others learn first that it comes.
   membership.communicator().abandon();
+  const bool used_nccl = worker_ != nullptr && worker_->rank().links.is_over_nccl();
   if (worker_ != nullptr) worker_->rank().links.stop_nccl(record.noticed);
   const Result<void> rebuilt = membership.recover(setup_.config.elastic.recovery_timeout_ms, record.noticed);
   drop_epoch(rebuilt.ok() ? &of_epoch : nullptr);
   const std::vector<Member> lost = members_lost(of_epoch, membership.view());
   known_.lost_some = !lost.empty();
+  known_.used_nccl = used_nccl;
   growth_.note_lost(lost);
   const bool lost_rank_0 =
       !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
@@ -635,6 +637,12 @@ Result<PhaseOutcome> Session::plan_epoch() {
   HF_TRY(const std::vector<RecoveryInventory> inventories,
          exchange_inventories(group_, setup_, record, step_, known_));
   RecoveryPlan plan = plan_recovery(inventories, setup_.request);
+  if (gives_up_nccl(plan.known) && !gives_up_nccl(known_) && group_.leads()) {
+    print_message(
+        "NCCL connected the ranks and failed again {} times, and nobody died: the run goes on through host "
+        "memory from step {} on; another start tries NCCL again. The last failure: {}",
+        plan.known.nccl_faults, plan.known.step + 1, plan.known.noticed);
+  }
   known_ = plan.known;
   add_known(group_, known_, record);
   if (const std::string starter = growth_.take_lost_starter(); !starter.empty())

@@ -90,7 +90,9 @@ std::vector<NcclGroup> RankLinks::nccl_groups() {
 
 Result<void> RankLinks::connect_nccl(NcclLibrary& library, Env& env, const NcclOptions& options) {
   nccl_session_ = std::make_unique<NcclSession>(library, env, options);
-  return NcclConnecting(*nccl_session_, communicator_, env, nccl_groups()).connect();
+  HF_TRY_VOID(NcclConnecting(*nccl_session_, communicator_, env, nccl_groups()).connect());
+  is_over_nccl_ = true;
+  return {};
 }
 
 void RankLinks::connect_nccl_beside(NcclLibrary& library, Env& env, const NcclOptions& options) {
@@ -109,6 +111,7 @@ Result<bool> RankLinks::advance_nccl() {
 void RankLinks::use_nccl() {
   connecting_->hand_over();
   connecting_.reset();
+  is_over_nccl_ = true;
 }
 
 void RankLinks::plan_with_nccl() {

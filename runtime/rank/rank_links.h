@@ -75,6 +75,8 @@ class RankLinks {
   // Has NCCL connected beside the steps, which go over the host's memory until then: advance_nccl() goes on with it.
   void connect_nccl_beside(NcclLibrary& library, Env& env, const NcclOptions& options);
   bool connects_nccl() const { return connecting_ != nullptr; }
+  // Returns whether NCCL moves the messages.
+  bool is_over_nccl() const { return is_over_nccl_; }
   // Goes on with connecting; all ranks call it together, between two steps. Returns whether NCCL is connected; then the
   // callers finish what is open, and all call use_nccl(). After an error of NCCL the links stay as they are.
   Result<bool> advance_nccl();
@@ -108,6 +110,7 @@ class RankLinks {
   TensorGroup tensor_group_;
   PipelineLinks pipeline_;
   std::unique_ptr<NcclConnecting> connecting_;  // null: all is connected, or NCCL is not used
+  bool is_over_nccl_ = false;
 };
 
 }  // namespace holdfast::rank

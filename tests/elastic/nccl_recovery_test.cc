@@ -335,5 +335,32 @@ TEST_F(NcclRecovery, AFailureOfNcclThatComesAgainLeavesTheRunOnPinnedMemory) {
   }
 }
 
+// NCCL connects each time, and fails a step later.
+TEST_F(NcclRecovery, NcclThatConnectsAndFailsAgainAndAgainIsGivenUp) {
+  std::vector<std::string> longer = small_;
+  longer.insert(longer.end(), {"checkpoint.ram_every_steps=5", "training.steps=24"});
+  ASSERT_EQ(survive({.run = "whole", .ranks = 1, .overrides = longer}), 0);
+  Doubles doubles;
+  Trouble trouble = doubles.trouble();
+  trouble.before_step = [&](int rank, int) {
+    constexpr int more_than_connecting = 6;  // messages of an epoch
+    const std::string newest = fmt::format("holdfast-e{}-data", doubles.sessions() / 2 - 1);
+    if (rank == 1 && doubles.world.messages()[newest] > more_than_connecting)
+      doubles.newest_of(rank).fail_next("ncclSend", 2);
+  };
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(survive({.run = "given up", .ranks = 2, .overrides = longer}, trouble), 0);
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      ContainsRegex("NCCL connected the ranks and failed again 3 times, and nobody died: the run goes on "
+                    "through host memory from step [0-9]+ on; .*ncclSend"));
+  EXPECT_THAT(doubles.world.names(),
+              UnorderedElementsAre("holdfast-e0-data", "holdfast-e1-data", "holdfast-e2-data"));
+  EXPECT_EQ(events("given up", "recovery").size(), 3U);
+  EXPECT_EQ(digest("given up"), digest("whole"));
+  EXPECT_THAT(doubles.world.violations(), IsEmpty());
+  EXPECT_EQ(doubles.world.handles_left(), 0);
+}
+
 }  // namespace
 }  // namespace holdfast::test

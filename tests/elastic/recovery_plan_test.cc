@@ -57,6 +57,32 @@ TEST(PlanRecovery, AnotherStepOrALostRankIsAnotherMatter) {
   EXPECT_EQ(plan.known.redone, 1);
 }
 
+TEST(PlanRecovery, NcclIsGivenUpAfterThreeFaultsOfItSoonAfterOneAnother) {
+  struct Fault {
+    std::uint64_t step = 0;
+    bool used_nccl = true, lost_some = false;
+  };
+  const auto given_up = [](const std::vector<Fault>& faults) {
+    RecoveryInventory known;
+    for (const Fault& fault : faults) {
+      RecoveryInventory mine = known;
+      mine.step = fault.step;
+      mine.lost_some = fault.lost_some;
+      mine.used_nccl = fault.used_nccl;
+      mine.joined = true;
+      mine.log_opened = true;
+      const RecoveryInventory newcomer = {.joined = true};
+      known = plan_recovery(std::vector{newcomer, mine}, {}).known;
+    }
+    return gives_up_nccl(known);
+  };
+  EXPECT_FALSE(given_up({{5}, {6}}));
+  EXPECT_TRUE(given_up({{5}, {6}, {90}}));
+  EXPECT_FALSE(given_up({{5}, {6}, {107}})) << "long after the one before";
+  EXPECT_FALSE(given_up({{5}, {6, false}, {7}})) << "one of them went through host memory";
+  EXPECT_FALSE(given_up({{5}, {6, true, true}, {7}})) << "one of them cost a rank";
+}
+
 TEST(PlanRecovery, WithoutALogInWhichItBeganTheRunStartsAgain) {
   std::vector<RecoveryInventory> inventories = joined_on({"a", "a"});
   inventories[1].log_opened = false;
