@@ -460,6 +460,7 @@ Result<EpochEnd> Session::train() {
                    .claim = setup_.claim.get(),
                    .writer = setup_.start.writer,
                    .started_ns = launched_.started_ns,
+                   .startup_ns = journal_.startup().before_steps_ns(),
                    .resumed = setup_.start.snapshot,
                    .failures = journal_.failures(),
                    .saves_first = saves_.take_saves_first(),

@@ -17,13 +17,21 @@ namespace {
 constexpr std::int64_t processor_share = 1000;  // a look may take one part of so many of a processor
 constexpr std::int64_t leave_within_s = 30;     // where the host must not be used any longer
 
+}  // namespace
+
 std::string_view name_of(HealthAnswer answer) {
   constexpr std::array<std::string_view, 4> names = {"told", "would ask to leave", "nobody to ask",
                                                      "asked to leave"};
   return names[static_cast<std::size_t>(answer)];
 }
 
-}  // namespace
+std::string_view clause_of(HealthAnswer answer) {
+  if (answer == HealthAnswer::would_ask)
+    return "; with health.preset = \"guard\" the run would leave the host";
+  if (answer == HealthAnswer::nobody)
+    return "; the run should leave the host, which only `holdfast launch` makes it do";
+  return answer == HealthAnswer::ask ? "; the run is asked to leave the host" : "";
+}
 
 HealthAnswer answer_to(HealthAction action, bool acts, bool has_launcher) {
   if (action < HealthAction::drain) return HealthAnswer::told;
@@ -32,13 +40,7 @@ HealthAnswer answer_to(HealthAction action, bool acts, bool has_launcher) {
 }
 
 std::string line_of(const HealthFinding& finding, HealthAnswer answer, const std::string& host) {
-  std::string_view end;
-  if (answer == HealthAnswer::would_ask)
-    end = "; with health.preset = \"guard\" the run would leave the host";
-  if (answer == HealthAnswer::nobody)
-    end = "; the run should leave the host, which only `holdfast launch` makes it do";
-  if (answer == HealthAnswer::ask) end = "; the run is asked to leave the host";
-  return fmt::format("host {}: {} ({}){}", host, finding.sentence, finding.rule, end);
+  return fmt::format("host {}: {} ({}){}", host, finding.sentence, finding.rule, clause_of(answer));
 }
 
 HealthEvent event_of(const HealthFinding& finding, HealthAnswer answer, const std::string& host) {
@@ -126,19 +128,12 @@ class HealthWatch::State {
 
   // The log is begun by the ranks; where run.directory is local to each host, there is none on most of them.
   void write() {
-    if (request_.has_value() && (is_leaving() || write_drain_request(*env_, settings_.paths, *request_).ok()))
-      request_.reset();
+    if (request_.has_value() && ask_to_leave(*env_, settings_.paths, *request_).ok()) request_.reset();
     if (events_.empty()) return;
     const Result<FileStatus> log = env_->status(settings_.paths.events());
     if (!log.ok() || !log->exists) return;
     EventLog lines(*env_, settings_.paths.events());
     for (const HealthEvent& event : std::exchange(events_, {})) lines.write(event);
-  }
-
-  bool is_leaving() const {
-    const std::vector<DrainRequest> known = read_drain_requests(*env_, settings_.paths);
-    const auto own = std::ranges::find(known, host_, &DrainRequest::host);
-    return own != known.end() && own->state != DrainRequest::State::refused;
   }
 
   Env* env_;

@@ -32,6 +32,9 @@ enum class HealthAnswer : std::uint8_t {
 };
 // Returns what is done. `acts`: health.preset = "guard". Pure.
 HealthAnswer answer_to(HealthAction action, bool acts, bool has_launcher);
+// Return what events call it, and the end of a sentence for people: empty where nothing else is done.
+std::string_view name_of(HealthAnswer answer);
+std::string_view clause_of(HealthAnswer answer);
 
 // Return what is told of a finding: the line for the console, and the event of the log.
 std::string line_of(const HealthFinding& finding, HealthAnswer answer, const std::string& host);

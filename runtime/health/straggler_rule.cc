@@ -377,7 +377,8 @@ StragglerVerdict StragglerRule::verdict_of(int rank, std::uint64_t last_step) co
           .factor = slow.expected_ms > 0.0 ? slow.own_ms / slow.expected_ms : 1.0,
           .since_step = slow.since_step,
           .last_step = last_step,
-          .lost_seconds = slow.lost_ms / 1e3};
+          .lost_seconds = slow.lost_ms / 1e3,
+          .seconds = slow.seconds};
 }
 
 std::vector<StragglerVerdict> StragglerRule::standing() const {

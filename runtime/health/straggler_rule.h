@@ -91,6 +91,7 @@ struct StragglerVerdict {
   std::uint64_t since_step = 0;          // estimate of the first slow step
   std::uint64_t last_step = 0;           // that the numbers take in
   double lost_seconds = 0.0;             // by which it held up the others since then
+  double seconds = 0.0;                  // that these steps took in all
   bool is_over = false;                  // it is as fast as its peers again
 };
 

@@ -109,13 +109,18 @@ void Drains::take_new(std::int64_t now_ns, const DrainRequest& request, const st
   for (LaunchHost& host : left)
     host.answers = host.answers && host.name != found->name &&
                    std::ranges::find(drains_, host.name, &Drain::host) == drains_.end();
-  if (!view.has_room(left)) {
+  if (!view.has_room(left, 0)) {
     return refuse(
         fmt::format(
             "without host {} there is no room for the run on the other hosts: elastic.min_data_parallel, "
             "or MIN of -np MIN:MAX, wants more ranks than they have slots for",
             request.host),
         /*stops=*/goes_away);
+  }
+  if (!view.has_room(left, request.ranks)) {
+    return refuse(
+        fmt::format("without it fewer than {} ranks have room, with which the run would be slower: {}",
+                    request.ranks, request.sentence));
   }
   const bool is_sick = request.state == State::sick;
   if (is_sick && !breaker_lets_leave(sick_ns_, now_ns, hosts.size())) {

@@ -27,8 +27,8 @@ struct DrainView {
   std::string launcher_host = {};  // its own host name
   // Returns whether ranks of the start are on this host, by its name in the list of hosts.
   std::function<bool(const std::string& host)> has_ranks;
-  // Returns whether a start on these hosts could have as many ranks as the run needs.
-  std::function<bool(const std::vector<LaunchHost>& hosts)> has_room;
+  // Returns whether a start on these hosts could have as many ranks as the run needs, and at least so many.
+  std::function<bool(const std::vector<LaunchHost>& hosts, int ranks)> has_room;
 };
 
 // Breaker: never more than half of the hosts are left as sick within five minutes. What finds so many sick at once is more

@@ -240,8 +240,8 @@ DrainView Launcher::drain_view(const std::vector<std::string>& names, std::uint6
           .launcher_host = env_->host_name(),
           .has_ranks = [&](const std::string& host) { return mind_->scale_up().may_have_ranks(host, names); },
           .has_room =
-              [&](const std::vector<LaunchHost>& hosts) {
-                return layout_on(hosts, mind_->min_ranks()).has_value();
+              [&](const std::vector<LaunchHost>& hosts, int ranks) {
+                return layout_on(hosts, std::max(mind_->min_ranks(), ranks)).has_value();
               }};
 }
 

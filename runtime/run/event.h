@@ -398,6 +398,7 @@ struct StragglerEvent {
   std::uint64_t since_step = 0;
   double lost_seconds = no_number;
   std::optional<std::uint64_t> until_step = {};
+  std::string answer = {};
   std::string reason = {};
 
   static void visit_fields(auto& self, auto&& visit) {
@@ -415,6 +416,12 @@ struct StragglerEvent {
     visit("lost_seconds", self.lost_seconds, "s", "For which it has held up the others since then");
     visit("until_step", self.until_step, "",
           "Step at which it was as fast as the others again; where it was");
+    visit("answer", self.answer, "",
+          "told: nothing else is done; asked to leave: it has cost what a start without its host costs, and "
+          "the "
+          "launcher is asked to leave the host; would ask to leave: the same, but health.preset is watch; "
+          "nobody "
+          "to ask: no launcher has the run");
     visit("reason", self.reason, "", "Sentence");
   }
 };

@@ -90,6 +90,7 @@ std::string to_line(const DrainRequest& request) {
   std::string line(drain_words[static_cast<std::size_t>(request.state)]);
   if (request.state == State::asked || request.state == State::sick)
     line += fmt::format(" {}", request.deadline_s);
+  if (request.state == State::sick) line += fmt::format(" {}", request.ranks);
   if (request.state == State::drained) line += fmt::format(" {}", request.step);
   if (!request.sentence.empty()) line += " " + request.sentence;
   std::ranges::replace(line, '\n', ' ');
@@ -104,6 +105,7 @@ std::optional<DrainRequest> read_drain_request(Env& env, const std::string& path
   DrainRequest request{.host = host, .state = static_cast<DrainRequest::State>(known - drain_words.begin())};
   using State = DrainRequest::State;
   if (request.state == State::asked || request.state == State::sick) *line >> request.deadline_s;
+  if (request.state == State::sick) *line >> request.ranks;
   if (request.state == State::drained) *line >> request.step;
   std::getline(*line >> std::ws, request.sentence);
   return request;
@@ -272,6 +274,13 @@ Result<void> write_drain_request(Env& env, const RunPaths& paths, const DrainReq
   }
   const std::string name = fmt::format("{}{}", drain_prefix, request.host);
   return outcome_of(write_request(env, paths, name, to_line(request)));
+}
+
+Result<void> ask_to_leave(Env& env, const RunPaths& paths, const DrainRequest& request) {
+  const std::vector<DrainRequest> known = read_drain_requests(env, paths);
+  const auto own = std::ranges::find(known, request.host, &DrainRequest::host);
+  if (own != known.end() && own->state != DrainRequest::State::refused) return {};
+  return write_drain_request(env, paths, request);
 }
 
 std::vector<DrainRequest> read_drain_requests(Env& env, const RunPaths& paths) {

@@ -11,13 +11,14 @@
 // nobody waits for the answer (RequestKind::unattended) the leader removes it.
 //
 // To leave a host (drain-HOST): `holdfast drain` writes them, a rank whose host is to be taken away
-// (preemption_notice.h), and the guard of a sick host (runtime/health/health_watch.h); `holdfast launch` carries them out and answers in them.
-//   asked SECONDS            by a person: the host is left within that time, 0: whenever the next step is made
-//   notice                   by a rank: the host goes away whatever the run does
-//   sick SECONDS SENTENCE    by the guard of the host: as asked, because of what its sensors, counters or logs say
-//   begun [SENTENCE]         the run ends after its next step, for a start without the host; why, where it is sick
-//   drained STEP [SENTENCE]  the run goes on without it, from this step
-//   refused SENTENCE         the run cannot do without it
+// (preemption_notice.h), the guard of a sick host (runtime/health/health_watch.h) and the rank that knows of a slow one
+// (runtime/train/straggler_watch.h); `holdfast launch` carries them out and answers in them.
+//   asked SECONDS                by a person: the host is left within that time, 0: whenever the next step is made
+//   notice                       by a rank: the host goes away whatever the run does
+//   sick SECONDS RANKS SENTENCE  by the run: as asked, where so many ranks at least are left; why
+//   begun [SENTENCE]             the run ends after its next step, for a start without the host; why, where it is sick
+//   drained STEP [SENTENCE]      the run goes on without it, from this step
+//   refused SENTENCE             the run cannot do without it
 // Only the launcher writes after the first three. The host stays out for as long as the file is there; the
 // launcher removes those of an earlier launch, unless that was killed.
 #pragma once
@@ -114,12 +115,15 @@ struct DrainRequest {
   std::string host = {};
   State state = State::asked;
   std::int64_t deadline_s = 0;  // of `asked` and `sick`
-  std::uint64_t step = 0;       // of `drained`
-  std::string sentence = {};    // of `refused` and `sick`; of the others that follow from `sick`
+  int ranks = 0;           // of `sick`: the fewest with which the run is better off without the host; 0: any
+  std::uint64_t step = 0;  // of `drained`
+  std::string sentence = {};  // of `refused` and `sick`; of the others that follow from `sick`
 };
 
 // Replaces the request about this host. ExitCode::config where the host's name is not valid.
 Result<void> write_drain_request(Env& env, const RunPaths& paths, const DrainRequest& request);
+// Does that for a host that the run itself finds sick, unless it leaves the host already.
+Result<void> ask_to_leave(Env& env, const RunPaths& paths, const DrainRequest& request);
 // Returns all requests that are there, by host. Requests that cannot be read now are left out.
 std::vector<DrainRequest> read_drain_requests(Env& env, const RunPaths& paths);
 Result<void> remove_drain_request(Env& env, const RunPaths& paths, const std::string& host);

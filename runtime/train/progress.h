@@ -52,6 +52,8 @@ class Progress {
     std::int64_t worker_ns = 0;     // memory is planned and allocated, kernels are prepared
     std::int64_t state_ns = 0;      // initial weights, or a checkpoint
     std::int64_t gemm_peak_ns = 0;  // measuring the peak that MFU refers to
+
+    std::int64_t before_steps_ns() const { return join_ns + worker_ns + state_ns + gemm_peak_ns; }
   };
   // Reports the start of training. `resumed_from`: "ram", "disk", or empty. `transport`: how the ranks
   // exchange device memory, and why. `processors`: JoinedProcessors::ranks. Returns an error when no event can be

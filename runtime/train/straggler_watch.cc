@@ -8,6 +8,8 @@
 
 #include "parallel/comm/collectives.h"
 #include "parallel/comm/gather.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/requests.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::train {
@@ -17,6 +19,10 @@ namespace {
 // at most so much later.
 constexpr std::size_t gathered_steps_max = 64;
 constexpr std::int64_t gather_interval_ns = 250'000'000;
+
+// What a start without a host costs beside what this process took to come to its steps: the launcher ends the one
+// before, tries the hosts and starts mpirun.
+constexpr double launch_seconds = 5.0;
 
 constexpr std::array waits_for_peers = {
     SpanKind::wait_activation, SpanKind::wait_gradient,   SpanKind::wait_send,        SpanKind::wait_lanes,
@@ -41,9 +47,11 @@ StragglerWatch::Leader::Leader(Env& env, const std::string& path, const std::vec
       rows(places.size()),
       file(std::make_shared<RankTimesFile>(env, path, places)),
       of_step(places.size()),
-      told_step(places.size()) {}
+      told_step(places.size()),
+      answers(places.size()) {}
 
-StragglerWatch::StragglerWatch(Worker& worker, Progress& progress) : worker_(worker), progress_(progress) {
+StragglerWatch::StragglerWatch(Worker& worker, Progress& progress, std::int64_t startup_ns)
+    : worker_(worker), progress_(progress), startup_ns_(startup_ns) {
   const RankContext& rank = worker.rank();
   WorkClock* const clock = rank.device.work_clock();
   if (rank.config.health.preset == "off" || rank.communicator.size() == 1 || clock == nullptr) return;
@@ -124,7 +132,11 @@ Result<void> StragglerWatch::stepped(const StepOutcome& outcome) {
   for (std::size_t i = 0; i < count; ++i) take(outcome.step - (count - 1 - i), i, count);
   for (const StragglerVerdict& verdict : leader_->rule.standing()) {
     const std::uint64_t told = leader_->told_step[static_cast<std::size_t>(verdict.rank)];
-    if (verdict.last_step - verdict.since_step >= 2 * (told - verdict.since_step)) tell(verdict, false);
+    if (follow(verdict)) {
+      tell(verdict, true);
+    } else if (verdict.last_step - verdict.since_step >= 2 * (told - verdict.since_step)) {
+      tell(verdict, false);
+    }
   }
   return {};
 }
@@ -141,10 +153,55 @@ void StragglerWatch::take(std::uint64_t step, std::size_t index, std::size_t cou
   write(leader.rows.add(step, leader.of_step, seconds));
 }
 
+RunOutlook StragglerWatch::outlook() const {
+  const RankContext& rank = worker_.rank();
+  const auto copies = static_cast<std::int64_t>(rank.mesh.shape().data);
+  return {.steps = static_cast<std::uint64_t>(rank.config.training.steps),
+          .restart_seconds = static_cast<double>(startup_ns_) / 1e9 + launch_seconds,
+          .lanes = rank.config.parallel.lanes,
+          .copies = copies,
+          .ranks_per_copy = rank.communicator.size() / copies};
+}
+
+// Does what follows from a verdict that stands, once. Returns whether it was something.
+bool StragglerWatch::follow(const StragglerVerdict& verdict) {
+  HealthAnswer& answer = leader_->answers[static_cast<std::size_t>(verdict.rank)];
+  if (answer != HealthAnswer::told) return false;
+  const std::optional<std::int64_t> ranks = ranks_worth_leaving(verdict, outlook());
+  if (!ranks.has_value()) return false;
+  const RankContext& rank = worker_.rank();
+  answer =
+      answer_to(HealthAction::drain, rank.config.health.preset == "guard", !launched_start(rank.env).empty());
+  if (answer != HealthAnswer::ask) return true;
+  DrainRequest request{.host = leader_->ranks[static_cast<std::size_t>(verdict.rank)].host,
+                       .state = DrainRequest::State::sick,
+                       .ranks = static_cast<int>(*ranks),
+                       .sentence = sentence_of(verdict)};
+  progress_.post(
+      [&env = rank.env, paths = RunPaths{rank.config.run.directory}, request = std::move(request)] {
+        static_cast<void>(ask_to_leave(env, paths, request).ok());  // the run goes on with the slow rank
+      });
+  return true;
+}
+
+std::string StragglerWatch::sentence_of(const StragglerVerdict& verdict) const {
+  const RankPlace& place = leader_->ranks[static_cast<std::size_t>(verdict.rank)];
+  return fmt::format(
+      "rank {} (host {}) {} {:.2f} times as long as the ranks that do the same, since step {}, most of it in "
+      "{}: the others have waited {:.1f} s for it{}",
+      place.rank, place.host, verdict.is_over ? "took" : "takes", verdict.factor, verdict.since_step,
+      verdict.kind == StragglerKind::slow_input ? "waiting for its data"
+                                                : std::string(name_of(verdict.phase)),
+      verdict.lost_seconds,
+      verdict.is_over ? fmt::format("; at step {} it is as fast as they are again", verdict.last_step) : "");
+}
+
 void StragglerWatch::tell(const StragglerVerdict& verdict, bool is_new) {
   Leader& leader = *leader_;
-  leader.told_step[static_cast<std::size_t>(verdict.rank)] = verdict.last_step;
-  const RankPlace& place = leader.ranks[static_cast<std::size_t>(verdict.rank)];
+  const auto index = static_cast<std::size_t>(verdict.rank);
+  leader.told_step[index] = verdict.last_step;
+  if (verdict.is_over) leader.answers[index] = HealthAnswer::told;
+  const RankPlace& place = leader.ranks[index];
   StragglerEvent event{.step = verdict.last_step,
                        .rank = place.rank,
                        .host = place.host,
@@ -154,14 +211,8 @@ void StragglerWatch::tell(const StragglerVerdict& verdict, bool is_new) {
                        .since_step = verdict.since_step,
                        .lost_seconds = verdict.lost_seconds};
   if (verdict.is_over) event.until_step = verdict.last_step;
-  event.reason = fmt::format(
-      "rank {} (host {}) {} {:.2f} times as long as the ranks that do the same, since step {}, most of it in "
-      "{}: the others have waited {:.1f} s for it{}",
-      place.rank, place.host, verdict.is_over ? "took" : "takes", verdict.factor, verdict.since_step,
-      verdict.kind == StragglerKind::slow_input ? "waiting for its data"
-                                                : std::string(name_of(verdict.phase)),
-      verdict.lost_seconds,
-      verdict.is_over ? fmt::format("; at step {} it is as fast as they are again", verdict.last_step) : "");
+  event.answer = std::string(name_of(leader.answers[index]));
+  event.reason = sentence_of(verdict) + std::string(clause_of(leader.answers[index]));
   progress_.found_straggler(std::move(event), is_new);
 }
 

@@ -4,7 +4,8 @@
 //
 // The own time of a rank is the time of its step without that for which it waited for others while its device had
 // nothing to run. When the times are gathered is for rank 0 to say, in the vote of a step, so that all ranks decide
-// alike whatever their clocks say.
+// alike whatever their clocks say. A rank that has cost as much as a start without its host costs is followed by a
+// request to the launcher to leave that host, where health.preset is guard (runtime/health/straggler_ladder.h).
 //
 // Off where health.preset is, for a rank alone, and on devices without a clock (Device::work_clock): GPUs.
 #pragma once
@@ -15,7 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/health/health_watch.h"
 #include "runtime/health/rank_times.h"
+#include "runtime/health/straggler_ladder.h"
 #include "runtime/health/straggler_rule.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/step.h"
@@ -25,7 +28,8 @@ namespace holdfast::train {
 
 class StragglerWatch {
  public:
-  StragglerWatch(Worker& worker, Progress& progress);
+  // `startup_ns`: what it took this process to come to its steps.
+  StragglerWatch(Worker& worker, Progress& progress, std::int64_t startup_ns);
   ~StragglerWatch();
   StragglerWatch(const StragglerWatch&) = delete;
   StragglerWatch& operator=(const StragglerWatch&) = delete;
@@ -58,16 +62,21 @@ class StragglerWatch {
     std::shared_ptr<RankTimesFile> file;  // for the log's thread
     std::vector<StepTimes> of_step;
     std::vector<std::uint64_t> told_step;  // by rank: step of the last event about it, while it is slow
+    std::vector<HealthAnswer> answers;     // by rank: what was done about it, while it is slow
   };
 
   bool on() const { return sums_.has_value(); }
   Reading read() const;
   void take(std::uint64_t step, std::size_t index, std::size_t count);
+  bool follow(const StragglerVerdict& verdict);
   void tell(const StragglerVerdict& verdict, bool is_new);
+  std::string sentence_of(const StragglerVerdict& verdict) const;
+  RunOutlook outlook() const;
   void write(std::optional<RankTimesRow> row);
 
   Worker& worker_;
   Progress& progress_;
+  std::int64_t startup_ns_;
   std::optional<WaitSums> sums_;  // none: off
   Reading begin_;
   StepTimes last_;                  // of the step that has just ended

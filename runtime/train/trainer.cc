@@ -39,7 +39,7 @@ Trainer::Trainer(TrainingParts parts)
       rank_(parts_.worker.rank()),
       saves_(parts_, trouble_),
       trace_(parts_.worker),
-      stragglers_(parts_.worker, parts_.progress) {}
+      stragglers_(parts_.worker, parts_.progress, parts_.startup_ns) {}
 
 // Runs the steps. An error that all ranks agree on ends the run only after the saves that it has begun,
 // because they are of earlier steps, and sound.

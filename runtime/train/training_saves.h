@@ -45,6 +45,7 @@ struct TrainingParts {
   const Claim* claim = nullptr;                 // claim of the run directory; null: another rank holds it
   std::uint64_t writer = 0;                     // StartPoint::writer
   std::int64_t started_ns = 0;                  // when the program started, for run.stop_after
+  std::int64_t startup_ns = 0;                  // what it took to come to the steps
   // RAM snapshot that the state was resumed from and that no checkpoint holds; none: the state came from
   // elsewhere.
   std::optional<SnapshotStep> resumed = {};

@@ -24,8 +24,9 @@ class DrainsTest : public testing::Test {
                          .launcher_host = "a",
                          .has_ranks = [&](const std::string& host) { return with_ranks_.contains(host); },
                          .has_room =
-                             [&](const std::vector<LaunchHost>& hosts) {
-                               return std::ranges::count(hosts, true, &LaunchHost::answers) >= min_hosts_;
+                             [&](const std::vector<LaunchHost>& hosts, int ranks) {
+                               const auto left = std::ranges::count(hosts, true, &LaunchHost::answers);
+                               return left >= min_hosts_ && 2 * left >= ranks;
                              }});
   }
   static DrainRequest asked(const std::string& host, std::int64_t deadline_s = 0) {
@@ -169,6 +170,19 @@ TEST_F(DrainsTest, ASickHostThatTheRunNeedsIsKept) {
   EXPECT_EQ(step.answers[0].state, State::refused);
   EXPECT_EQ(step.stop, "");
   EXPECT_EQ(take({sick("a")}).stop, "") << "nor for that of the launcher";
+}
+
+TEST_F(DrainsTest, AHostIsKeptWhereARunWithoutItWouldBeSlower) {
+  DrainRequest slow = sick("b");
+  slow.ranks = 5;
+  const DrainStep step = take({slow});
+  EXPECT_THAT(step.leave, IsEmpty());
+  ASSERT_EQ(step.answers.size(), 1u);
+  EXPECT_EQ(
+      step.answers[0].sentence,
+      "without it fewer than 5 ranks have room, with which the run would be slower: its memory is worse");
+  slow.ranks = 4;
+  EXPECT_THAT(take({slow}).leave, ElementsAre("b"));
 }
 
 TEST_F(DrainsTest, NeverMoreThanHalfOfTheHostsAreLeftAsSickWithinFiveMinutes) {

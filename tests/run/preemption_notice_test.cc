@@ -112,7 +112,11 @@ TEST(DrainRequests, AreReadAsTheyWereWritten) {
       {.host = "c", .state = State::begun},
       {.host = "d", .state = State::drained, .step = 12},
       {.host = "e", .state = State::refused, .sentence = "there is no room"},
-      {.host = "f", .state = State::sick, .deadline_s = 30, .sentence = "a link is down: by 1 in 60 s"},
+      {.host = "f",
+       .state = State::sick,
+       .deadline_s = 30,
+       .ranks = 12,
+       .sentence = "a link is down: by 1 in 60 s"},
       {.host = "g", .state = State::begun, .sentence = "a link is down"},
       {.host = "h", .state = State::drained, .step = 7, .sentence = "3 links are down"},
   };
@@ -123,6 +127,7 @@ TEST(DrainRequests, AreReadAsTheyWereWritten) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(read[i].host, all[i].host);
     EXPECT_EQ(read[i].state, all[i].state);
+    EXPECT_EQ(read[i].ranks, all[i].ranks);
     EXPECT_EQ(read[i].deadline_s, all[i].deadline_s);
     EXPECT_EQ(read[i].step, all[i].step);
     EXPECT_EQ(read[i].sentence, all[i].sentence);

@@ -70,11 +70,11 @@ class HostsTest(unittest.TestCase):
         self.assertTrue(start.wait_for_step(until, SETTLE_S), start.tail())
         return run, start
 
-    def expect_finished(self, run, start):
+    def expect_finished(self, run, start, reference=None, steps=harness.STEPS):
         """The bits of the reference, every step, and nothing left on the hosts that are up."""
         output = start.expect_exit(0, SETTLE_S)
-        self.assertEqual(run.digest(), self.reference, output)
-        self.assertEqual(set(run.steps_told()), set(range(1, harness.STEPS + 1)))
+        self.assertEqual(run.digest(), reference or self.reference, output)
+        self.assertEqual(set(run.steps_told()), set(range(1, steps + 1)))
         self.assertEqual(run.status()["state"], "finished", output)
         harness.expect_no_processes(run)
         self.expect_clean(start)
@@ -363,6 +363,24 @@ class HostsTest(unittest.TestCase):
         self.assertLess(time.monotonic() - begun, 40)
         self.assertIn("host n2 has to be left now, and the step would last longer", self.expect_finished(run, start))
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS])
+
+    @harness.full
+    def test_the_host_of_a_slow_rank_is_left(self):
+        """When it has cost what a start costs, as a host that is drained: no step is made again."""
+        steps = 100
+        options = [NO_GROWTH, "--health.preset=guard", f"--training.steps={steps}"]
+        faults = ",".join(f"step.begin@{step}:{RANKS - 1}=sleep:700" for step in range(15, steps + 1))
+        run, start = self.launch(*options, faults=faults)
+        reference = harness.reference_digest(self.scene, [*OPTIONS, options[-1]], "reference-of-more-steps")
+        output = self.expect_finished(run, start, reference, steps)
+        self.assertEqual([(event.get("reason"), event["ranks_before"], event["ranks_after"], event["lost_steps"])
+                          for event in run.events("recovery")], [("drain", RANKS, RANKS - SLOTS, 0)], output)
+        found = run.events("straggler")
+        self.assertEqual({event["rank"] for event in found}, {RANKS - 1}, found)
+        self.assertEqual([event["answer"] for event in found if event["answer"] != "told"][:1], ["asked to leave"])
+        left = run.events("drain")
+        self.assertEqual([event["host"] for event in left], ["n2"])
+        self.assertIn(f"rank {RANKS - 1} (host n2) takes", left[0]["reason"])
 
     @harness.full
     def test_a_drained_host_without_replicas(self):
