@@ -21,6 +21,7 @@
 #include "runtime/device/nvml.h"
 #include "runtime/elastic/join.h"
 #include "runtime/health/health_judge.h"
+#include "runtime/health/host_sources.h"
 #include "runtime/model/spec.h"
 #include "runtime/os/background_job.h"
 #include "runtime/os/machine_facts.h"
@@ -388,7 +389,7 @@ Result<HostTrials> try_host(Env& env, const TrialQuestion& question) {
   HF_TRY(const TrialRun run, load_trial_run(env, question));
   trials.test = run.test;
   HealthJudge judge;
-  HostSources sources(env, {.disks = {"."}}, gpu_reader());
+  HostSources sources(env, {.disks = {"."}}, nvml_reader());
   look(sources, judge, trials);
   trials.hottest_C.reset();
   HF_TRY(trials.devices, try_devices(env, run, question));
@@ -396,15 +397,6 @@ Result<HostTrials> try_host(Env& env, const TrialQuestion& question) {
   trials.disk = try_disk(env, run.run_directory);
   trials.ended_us = env.wall_time_us();
   return trials;
-}
-
-GpuReader gpu_reader() {
-  Result<std::unique_ptr<Nvml>> nvml = load_nvml();
-  if (!nvml.ok()) return {};
-  return [nvml = std::shared_ptr<Nvml>(std::move(nvml).value())](const std::string& gpu) {
-    const Result<GpuReadings> readings = nvml->read(gpu);
-    return readings.ok() ? named_readings(*readings) : std::vector<std::pair<std::string, double>>();
-  };
 }
 
 }  // namespace holdfast::cli

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "runtime/core/result.h"
-#include "runtime/health/host_sources.h"
 #include "runtime/health/preflight_rules.h"
 #include "runtime/os/env.h"
 
@@ -37,8 +36,5 @@ struct TrialQuestion {
 
 // Errors: the config is wrong. What a device or the disk cannot do is part of the result.
 Result<HostTrials> try_host(Env& env, const TrialQuestion& question);
-
-// Returns what reads this host's GPUs; empty: NVML is not there.
-GpuReader gpu_reader();
 
 }  // namespace holdfast::cli
