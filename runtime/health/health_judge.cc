@@ -44,6 +44,9 @@ std::string sentence_of(const HealthRule& rule, const std::string& part, double 
     case HealthTest::silent:
       measured = fmt::format("for {} s", value);
       break;
+    case HealthTest::runs_out:
+      measured = fmt::format("in {:.0f} s, as fast as it goes", value);
+      break;
     case HealthTest::flaps:
       measured = fmt::format("{} times", value);
       break;
@@ -62,6 +65,38 @@ std::string sentence_of(const HealthRule& rule, const std::string& part, double 
 
 }  // namespace
 
+// Keeps the reading, and the others of `kept_ms` with one from before.
+void HealthJudge::keep(std::deque<Point>& points, std::int64_t kept_ms, const HealthReading& reading) {
+  // Of readings that are close to each other only the newest, and the very first of all.
+  const std::int64_t apart_ms = kept_ms / static_cast<std::int64_t>(points_max);
+  if (points.size() > 1 && reading.time_ms - points[points.size() - 2].time_ms < apart_ms) points.pop_back();
+  points.push_back({reading.time_ms, *reading.value});
+  while (points.size() > 1 && points[1].time_ms <= reading.time_ms - kept_ms) points.pop_front();
+}
+
+// Returns the last reading until then, or the first.
+HealthJudge::Point HealthJudge::at(const std::deque<Point>& points, std::int64_t time_ms) {
+  const auto after = std::ranges::upper_bound(points, time_ms, {}, &Point::time_ms);
+  return after == points.begin() ? points.front() : *std::prev(after);
+}
+
+// Returns in how many seconds the reading will be 0 if it goes on to fall as in the window; nothing where it does not fall
+// in each quarter of it, as what is taken within minutes is no leak.
+std::optional<double> HealthJudge::seconds_left(Track& track, std::int64_t window_ms,
+                                                const HealthReading& reading) {
+  keep(track.points, window_ms, reading);
+  const std::int64_t begin_ms = reading.time_ms - window_ms;
+  if (track.points.front().time_ms > begin_ms) return std::nullopt;
+  const auto after = [&](int quarters) {
+    return at(track.points, begin_ms + window_ms * quarters / 4).value;
+  };
+  const double fall = after(0) - after(4);
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    if (fall <= 0 || after(quarter) - after(quarter + 1) < fall / 8) return std::nullopt;
+  }
+  return *reading.value / fall * static_cast<double>(window_ms) / static_cast<double>(second_ms);
+}
+
 // Returns how much a counter has grown within the window; `before`, where asked for, how much in as long a time before, and
 // then there is no growth before both times have passed.
 std::optional<double> HealthJudge::growth(Track& track, std::int64_t kept_ms, std::int64_t window_ms,
@@ -69,19 +104,11 @@ std::optional<double> HealthJudge::growth(Track& track, std::int64_t kept_ms, st
   std::deque<Point>& points = track.points;
   const double value = *reading.value;
   if (!points.empty() && value < points.back().value) points.clear();  // it began anew
-  // Keeps only the newest of readings that are close to each other, and the very first.
-  const std::int64_t apart_ms = kept_ms / static_cast<std::int64_t>(points_max);
-  if (points.size() > 1 && reading.time_ms - points[points.size() - 2].time_ms < apart_ms) points.pop_back();
-  points.push_back({reading.time_ms, value});
-  while (points.size() > 1 && points[1].time_ms <= reading.time_ms - kept_ms) points.pop_front();
-  const auto at = [&](std::int64_t time_ms) {  // the last reading until then, or the first
-    const auto after = std::ranges::upper_bound(points, time_ms, {}, &Point::time_ms);
-    return after == points.begin() ? points.front() : *std::prev(after);
-  };
-  const Point begin = at(reading.time_ms - window_ms);
+  keep(points, kept_ms, reading);
+  const Point begin = at(points, reading.time_ms - window_ms);
   if (before != nullptr) {
     if (points.front().time_ms > reading.time_ms - 2 * window_ms) return std::nullopt;
-    *before = begin.value - at(reading.time_ms - 2 * window_ms).value;
+    *before = begin.value - at(points, reading.time_ms - 2 * window_ms).value;
   }
   return value - begin.value;
 }
@@ -156,6 +183,10 @@ std::optional<double> HealthJudge::measure(const HealthRule& rule, Track& track,
       return static_cast<double>(track.times.size()) >= rule.threshold
                  ? std::optional(static_cast<double>(track.times.size()))
                  : std::nullopt;
+    }
+    case HealthTest::runs_out: {
+      const std::optional<double> left_s = seconds_left(track, window_ms, reading);
+      return left_s.has_value() && *left_s <= rule.threshold ? left_s : std::nullopt;
     }
     case HealthTest::silent:
       track.silent_ms = 0;

@@ -155,6 +155,8 @@ constexpr std::array rules = std::to_array<HealthRule>({
     {"disk-full", "disk", "free_MB", at_most, 500, "MB", 0, watch, "a disk is almost full", "gpud: 500 MB"},
     {"memory-low", "memory", "available_percent", at_most, 3, "%", minute, watch,
      "the host has hardly any memory left", "kernel"},
+    {"memory-leak", "memory", "available_percent", runs_out, 1200, "s", 30 * minute, watch,
+     "the host's memory becomes less and less, and will be used up", "a straight line"},
     {"memory-pressure", "pressure", "memory_full_percent", at_least, 20, "%", 2 * minute, watch,
      "processes wait for memory", "kernel: PSI"},
     {"disk-pressure", "pressure", "io_full_percent", at_least, 80, "%", 10 * minute, watch,
@@ -194,9 +196,9 @@ std::string_view name_of(HealthAction action) {
 }
 
 std::string_view name_of(HealthTest test) {
-  constexpr std::array<std::string_view, 11> names = {"at least",     "at most",   "is",       "rises by",
-                                                      "rises faster", "often",     "flaps",    "falls to",
-                                                      "silent",       "is logged", "is an Xid"};
+  constexpr std::array<std::string_view, 12> names = {"at least",        "at most", "is",        "rises by",
+                                                      "rises faster",    "often",   "flaps",     "falls to",
+                                                      "runs out within", "silent",  "is logged", "is an Xid"};
   return names[static_cast<std::size_t>(test)];
 }
 

@@ -28,9 +28,10 @@ enum class HealthTest : std::uint8_t {
   is,        // a reading is `threshold`
   rises,     // a counter grows by `threshold` or more within `window_s`
   accelerates,  // a counter grows `threshold` times as much in `window_s` as in as long a time before, and by 16 at least
-  often,   // so many readings within `window_s` are not 0
-  flaps,   // a link (1: up) was down for 25 s or longer, and up again, so many times within `window_s`
-  falls,   // readings are below `threshold` times what they were at first, for `window_s`
+  often,  // so many readings within `window_s` are not 0
+  flaps,  // a link (1: up) was down for 25 s or longer, and up again, so many times within `window_s`
+  falls,  // readings are below `threshold` times what they were at first, for `window_s`
+  runs_out,  // readings fall in each quarter of `window_s`, and would come to 0 within `threshold` seconds at that speed
   silent,  // a source that has answered before gives no answer for `window_s`
   line,  // a line of a log has one of the texts of `reading`, separated by |, so many times within `window_s`
   xid,   // a line of the kernel's log is an Xid; the table of Xids has the action

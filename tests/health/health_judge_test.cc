@@ -68,6 +68,25 @@ TEST(HealthRules, AreAllDifferentAndMakeSense) {
   }
 }
 
+TEST_F(HealthJudgeTest, AMemoryThatLeaksIsToldBeforeItIsUsedUp) {
+  // Down from 40 % by half a percent a minute, with what comes and goes beside it.
+  read_often("memory", "available_percent", 15 * second, 280,
+             [](int n) { return 40 - 0.125 * n + (n % 7 == 0 ? 1.0 : 0.0); });
+  ASSERT_THAT(found(), ElementsAre("memory-leak"));
+  EXPECT_LE(findings_[0].value, 1200);
+  EXPECT_GE(findings_[0].value, 900) << "as soon as the line says so";
+  EXPECT_EQ(findings_[0].action, HealthAction::watch);
+}
+
+// As of a run that loads its data: a fall that is over is no leak, and neither is a moment without memory.
+TEST_F(HealthJudgeTest, AMemoryThatIsTakenAtOnceDoesNotLeak) {
+  read_often("memory", "available_percent", 15 * second, 400, [](int n) {
+    if (n < 130) return 80.0;
+    return n % 50 == 0 ? 2.0 : std::max(12.0, 80.0 - (n - 130) * 4);
+  });
+  EXPECT_THAT(found(), IsEmpty());
+}
+
 // Another look says the same thing about the same: one episode.
 TEST_F(HealthJudgeTest, ALevelCountsWhenItLasts) {
   const auto hot = [](int n) { return n < 3 ? 79.0 : 84.0; };

@@ -137,7 +137,7 @@ const std::vector<SyntheticKind>& synthetic_kinds() {
       {"driver that wants a reset", {"gpu-reset-wanted", "gpu-reboot-wanted"}},
       {"disk with errors", {"disk-errors", "disk-pressure"}},
       {"memory with errors", {"memory-corrected", "machine-check"}},
-      {"leak", {"memory-low", "memory-pressure", "out-of-memory"}},
+      {"leak", {"memory-leak", "memory-low", "memory-pressure", "out-of-memory"}},
       {"wedge with all heartbeats alive", {"gpu-power-falls"}},
       {"steady", {}},
       {"noisy sensors", {}},
