@@ -39,7 +39,7 @@ where that would take more than a thousandth of a processor. No rank waits for i
 |---|---|
 | `off` | nobody looks |
 | `watch` | is told, with the word that `guard` would leave the host. The default |
-| `guard` | the run leaves the host, as by `holdfast drain` ([launch.md](launch.md#leaving-a-host)): `drain` after the next step, the others within 30 s. The state is handed over in RAM, no step is computed again, and `holdfast status` has the reason for which the host stays out until `holdfast drain RUN HOST --cancel` |
+| `guard` | the run leaves the host, as by `holdfast drain` ([launch.md](launch.md#leaving-a-host)): `drain` after the next step, the others within 30 s. The state is handed over in RAM, no step is computed again, and `holdfast status` has the reason for which the host stays out until `holdfast drain RUN HOST --cancel` or the end of the launch |
 
 With `guard` the run stays where it is, and says so, where the host is that of `holdfast launch`, where the run needs it, and where half of the hosts were
 left as sick within five minutes: then what finds so many sick is more likely wrong itself. Under `mpirun` alone nobody can move a run, and in

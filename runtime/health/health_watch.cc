@@ -129,11 +129,13 @@ class HealthWatch::State {
   // The log is begun by the ranks; where run.directory is local to each host, there is none on most of them.
   void write() {
     if (request_.has_value() && ask_to_leave(*env_, settings_.paths, *request_).ok()) request_.reset();
+    if (log_.has_value()) log_->retry();
     if (events_.empty()) return;
     const Result<FileStatus> log = env_->status(settings_.paths.events());
     if (!log.ok() || !log->exists) return;
-    EventLog lines(*env_, settings_.paths.events());
-    for (const HealthEvent& event : std::exchange(events_, {})) lines.write(event);
+    if (!log_.has_value()) log_.emplace(*env_, settings_.paths.events());
+    log_->others_have_written();
+    for (const HealthEvent& event : std::exchange(events_, {})) log_->write(event);
   }
 
   Env* env_;
@@ -146,6 +148,7 @@ class HealthWatch::State {
   // Of the thread.
   std::vector<HealthEvent> events_;           // that are not written
   std::optional<DrainRequest> request_ = {};  // likewise
+  std::optional<EventLog> log_ = {};
 };
 
 Result<std::unique_ptr<HealthWatch>> HealthWatch::begin(Env& env, Settings settings) {
