@@ -24,7 +24,6 @@ constexpr const char* hosts_usage =
 
 constexpr const char* taint_usage =
     "usage: holdfast taint HOST [--for 2h] [--reason TEXT]\n"
-    "       holdfast untaint HOST\n"
     "\n"
     "Keeps HOST, as it is named to `holdfast launch`, out of starts of all runs of this user while others "
     "have as "
@@ -33,6 +32,11 @@ constexpr const char* taint_usage =
     "\n"
     "  --for 2h       how long; without it until holdfast untaint\n"
     "  --reason TEXT  what people will read of it\n";
+
+constexpr const char* untaint_usage =
+    "usage: holdfast untaint HOST\n"
+    "\n"
+    "Lets starts use HOST again, which holdfast taint has kept out of them.\n";
 
 std::string state_of(const BookedHost& host) {
   if (host.taint.has_value()) return "tainted";
@@ -134,7 +138,7 @@ int run_taint_command(const std::vector<std::string>& arguments) {
 }
 
 int run_untaint_command(const std::vector<std::string>& arguments) {
-  return run_with_usage(arguments, taint_usage, untaint);
+  return run_with_usage(arguments, untaint_usage, untaint);
 }
 
 }  // namespace holdfast::cli

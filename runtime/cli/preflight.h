@@ -16,6 +16,8 @@ namespace holdfast::cli {
 struct Preflight {
   std::vector<TriedHost> hosts = {};
   std::vector<HostVerdict> verdicts = {};  // of them, in the same order
+  std::vector<LinkTrial> links = {};       // between those that answered
+  std::string links_trouble = {};          // why there are none though several did; empty: there are
 
   bool all_fit() const;
   // Returns the hosts that are not fit, each with a sentence.

@@ -10,6 +10,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/program.h"
 #include "runtime/cli/host_trial.h"
+#include "runtime/cli/link_trial.h"
 #include "runtime/cli/preflight.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/json.h"
@@ -31,18 +32,12 @@ constexpr const char* preflight_usage =
     "                          [--section.key=value ...]\n"
     "       holdfast preflight --rules\n"
     "\n"
-    "Tries hosts before a run is started on them, all at once: steps of the run's shapes on every device at "
-    "full load,\n"
-    "whose bits are known because all hosts begin with the same state; memory; the disk of the run "
-    "directory; "
-    "clocks,\n"
-    "programs and sensors. A host is not fit if its numbers are wrong, or it is slower than the others or "
-    "than "
-    "it used to\n"
-    "be. Without RUN.toml the shapes are those of llama-15m; without hosts, the nodes of the Slurm job, or "
-    "this "
-    "host.\n"
-    "What is found is kept for `holdfast hosts` and for the next preflight.\n"
+    "Tries hosts before a run is started on them, all at once: steps of the run's shapes on every\n"
+    "device at full load, whose bits are known because all hosts begin with the same state; memory;\n"
+    "the disk of the run directory; clocks, programs and sensors; then the links between all pairs,\n"
+    "under mpirun. A host is not fit if its numbers are wrong, or it is slower than the others or than\n"
+    "it used to be. Without RUN.toml the shapes are those of llama-15m; without hosts, the nodes of the\n"
+    "Slurm job, or this host. What is found is kept for `holdfast hosts` and for the next preflight.\n"
     "\n"
     "  --host LIST    hosts, as in a:4,b:4\n"
     "  --hostfile F   hosts, one a line: name slots=4\n"
@@ -91,7 +86,15 @@ Json json_of(const Preflight& preflight) {
     if (host.trials.has_value()) json["trials"] = field_to_json(*host.trials);
     hosts.push_back(json);
   }
-  const Json json = {{"fit", preflight.all_fit()}, {"hosts", hosts}};
+  Json links = Json::array();
+  for (const LinkTrial& link : preflight.links) {
+    const Json each = {{"from", preflight.hosts[link.from].name},
+                       {"to", preflight.hosts[link.to].name},
+                       {"MB_per_s", link.MB_per_s},
+                       {"latency_us", link.latency_us}};
+    links.push_back(each);
+  }
+  const Json json = {{"fit", preflight.all_fit()}, {"hosts", hosts}, {"links", links}};
   return json;
 }
 
@@ -162,6 +165,49 @@ Result<int> preflight(Env& env, std::vector<std::string> words) {
 
 }  // namespace
 
+namespace {
+
+// Tries the links between the hosts that have answered; false: they do not work. Where there is no mpirun, nothing is known.
+bool try_links_of(Env& env, const std::vector<LaunchHost>& hosts, Preflight& preflight,
+                  const std::function<bool()>& is_stopped) {
+  std::vector<LaunchHost> there;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    if (!preflight.hosts[i].trials.has_value()) continue;
+    there.push_back(hosts[i]);
+    places.push_back(i);
+  }
+  if (there.size() < 2) return true;
+  const Result<std::vector<LinkTrial>> links = try_links(env, there, is_stopped);
+  if (!links.ok()) {
+    preflight.links_trouble = links.error().message;
+    return links.error().code == ExitCode::config;
+  }
+  for (LinkTrial link : *links) {
+    link.from = places[link.from];
+    link.to = places[link.to];
+    preflight.links.push_back(link);
+  }
+  return true;
+}
+
+// Returns the slowest and the fastest link, for people.
+std::string text_of_links(const Preflight& preflight) {
+  if (preflight.links.empty())
+    return preflight.links_trouble.empty()
+               ? ""
+               : fmt::format("no links were tried: {}\n", printable(preflight.links_trouble));
+  const auto [slowest, fastest] = std::ranges::minmax_element(preflight.links, {}, &LinkTrial::MB_per_s);
+  const auto text = [&](const LinkTrial& link) {
+    return fmt::format("{:.0f} MB/s and {:.0f} us between {} and {}", link.MB_per_s, link.latency_us,
+                       preflight.hosts[link.from].name, preflight.hosts[link.to].name);
+  };
+  if (preflight.links.size() == 1) return fmt::format("1 link: {}\n", text(*slowest));
+  return fmt::format("{} links, from {} to {}\n", preflight.links.size(), text(*slowest), text(*fastest));
+}
+
+}  // namespace
+
 bool Preflight::all_fit() const {
   return std::ranges::all_of(verdicts, &HostVerdict::is_fit);
 }
@@ -211,9 +257,19 @@ Result<Preflight> run_preflight(Env& env, std::vector<LaunchHost> hosts, const s
     if (!host.trials.has_value()) host.silence = silence_of(answers[i]);
     preflight.hosts.push_back(std::move(host));
   }
+  const bool links_fail = !try_links_of(env, hosts, preflight, has_stopped);
+  if (has_stopped()) return fail(ExitCode::communication, "the preflight was stopped");
   HF_TRY_VOID(change_host_book(env, [&](HostBook& known) -> Result<void> {
     preflight.verdicts = judge_hosts(preflight.hosts, known, build_version(), program_digest(env));
-    note_verdicts(known, preflight.hosts, preflight.verdicts, env.wall_time_us());
+    judge_links(preflight.links, known, preflight.verdicts);
+    for (std::size_t i = 0; links_fail && i < hosts.size(); ++i) {
+      if (preflight.hosts[i].trials.has_value())
+        preflight.verdicts[i].reasons.push_back(
+            {.rule = "links",
+             .sentence =
+                 "mpirun does not let it and the others exchange messages: " + preflight.links_trouble});
+    }
+    note_verdicts(known, preflight.hosts, preflight.verdicts, preflight.links, env.wall_time_us());
     return {};
   }));
   return preflight;
@@ -243,7 +299,7 @@ std::string to_text(const Preflight& preflight) {
                           trials.disk.write_MB_per_s, trials.disk.read_MB_per_s, trials.disk.sync_ms, heat);
     }
   }
-  return text + reasons;
+  return text + text_of_links(preflight) + reasons;
 }
 
 int run_preflight_command(const std::vector<std::string>& arguments) {
@@ -251,6 +307,7 @@ int run_preflight_command(const std::vector<std::string>& arguments) {
     fmt::print("{}", preflight_usage);
     return 0;
   }
+  if (arguments == std::vector<std::string>{"--on-rank"}) return try_links_as_rank(posix_env());
   const bool is_asked = !arguments.empty() && arguments.front() == "--on-host";
   const Result<int> code =
       is_asked ? try_this_host(posix_env(), arguments) : preflight(posix_env(), arguments);

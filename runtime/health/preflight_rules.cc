@@ -18,7 +18,7 @@ namespace {
 
 using Bound = PreflightRule::Bound;
 
-constexpr std::array<PreflightRule, 14> table = {{
+constexpr std::array<PreflightRule, 17> table = {{
     {"answers", "does not answer, or cannot be measured", Bound::none, 0.0, "",
      "mpirun would not start there"},
     {"program", "has another program than the host that asks", Bound::none, 0.0, "", "bits depend on it"},
@@ -38,6 +38,11 @@ constexpr std::array<PreflightRule, 14> table = {{
     {"clock", "has a clock that differs by more than this", Bound::above, 1000.0, "ms",
      "logs, leases and expiry compare clocks"},
     {"health", "has sensors or logs that ask for it to be left", Bound::none, 0.0, "", "docs/health.md"},
+    {"links", "does not exchange messages with the others under mpirun", Bound::none, 0.0, "", ""},
+    {"link-fleet", "has no link of this share of what the best links of hosts have in the median",
+     Bound::below, 0.50, "of it", "hosts of one rack have fast links to each other, at least"},
+    {"link-usual", "has a link with less than this share of its own usual rate", Bound::below, 0.80, "of it",
+     "NVSentinel: 80 % of a link's own baseline"},
 }};
 
 const PreflightRule& rule_of(std::string_view name) {
@@ -243,8 +248,81 @@ std::vector<HostVerdict> judge_hosts(std::span<const TriedHost> hosts, const Hos
   return verdicts;
 }
 
+namespace {
+
+// Compares the best link of each host with the best ones of the others: a host has few fast links where it shares a rack with few,
+// and a host with a bad card has none.
+void judge_best_links(std::span<const LinkTrial> links, std::span<HostVerdict> verdicts) {
+  constexpr std::size_t min_fleet = 3;
+  std::map<std::size_t, double> best;  // by host
+  for (const LinkTrial& link : links) {
+    for (const std::size_t host : {link.from, link.to}) best[host] = std::max(best[host], link.MB_per_s);
+  }
+  if (best.size() < min_fleet) return;
+  std::vector<double> rates;
+  for (const auto& [host, rate] : best) rates.push_back(rate);
+  std::ranges::sort(rates);
+  const double median = rates[rates.size() / 2];
+  const PreflightRule& rule = rule_of("link-fleet");
+  for (const auto& [host, rate] : best) {
+    if (!is_beyond(rule, rate / median)) continue;
+    verdicts[host].reasons.push_back(
+        {.rule = rule.name,
+         .sentence =
+             fmt::format("its best link has {:.0f} MB/s, {:.0f} % of the {:.0f} that the best links of hosts "
+                         "have in the median; the bound is {:.0f} %",
+                         rate, 100.0 * rate / median, median, 100.0 * rule.limit)});
+  }
+}
+
+// Compares each link with itself. Most links of a host are slow: it is to blame; else both ends are.
+void judge_usual_links(std::span<const LinkTrial> links, const HostBook& book,
+                       std::span<HostVerdict> verdicts) {
+  const PreflightRule& rule = rule_of("link-usual");
+  const auto usual_of_link = [&](const LinkTrial& link) {
+    return book.usual_link_rate(verdicts[link.from].host, verdicts[link.to].host).value_or(0.0);
+  };
+  std::vector<LinkTrial> slow;
+  std::vector<std::size_t> all(verdicts.size()), bad(verdicts.size());
+  for (const LinkTrial& link : links) {
+    const double usual = usual_of_link(link);
+    const bool is_slow = usual > 0.0 && is_beyond(rule, link.MB_per_s / usual);
+    for (const std::size_t host : {link.from, link.to}) {
+      ++all[host];
+      bad[host] += is_slow ? 1 : 0;
+    }
+    if (is_slow) slow.push_back(link);
+  }
+  const auto is_to_blame = [&](std::size_t host) { return 2 * bad[host] > all[host]; };
+  for (const LinkTrial& link : slow) {
+    const bool nobody = !is_to_blame(link.from) && !is_to_blame(link.to);
+    const double usual = usual_of_link(link);
+    for (const std::size_t host : {link.from, link.to}) {
+      if (!nobody && !is_to_blame(host)) continue;
+      verdicts[host].reasons.push_back(
+          {.rule = rule.name,
+           .sentence = fmt::format(
+               "the link between {} and {} has {:.0f} MB/s, {:.0f} % of its own usual {:.0f}; the bound is "
+               "{:.0f} %",
+               verdicts[link.from].host, verdicts[link.to].host, link.MB_per_s, 100.0 * link.MB_per_s / usual,
+               usual, 100.0 * rule.limit)});
+    }
+  }
+}
+
+}  // namespace
+
+void judge_links(std::span<const LinkTrial> links, const HostBook& book, std::span<HostVerdict> verdicts) {
+  judge_best_links(links, verdicts);
+  judge_usual_links(links, book, verdicts);
+}
+
 void note_verdicts(HostBook& book, std::span<const TriedHost> hosts, std::span<const HostVerdict> verdicts,
-                   std::int64_t now_us) {
+                   std::span<const LinkTrial> links, std::int64_t now_us) {
+  for (const LinkTrial& link : links) {
+    if (verdicts[link.from].is_fit() && verdicts[link.to].is_fit())
+      book.add_link(hosts[link.from].name, hosts[link.to].name, link.MB_per_s);
+  }
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     BookedHost& entry = book.entry(hosts[i].name);
     entry.checked_us = now_us;

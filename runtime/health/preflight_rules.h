@@ -81,6 +81,20 @@ struct HostTrials {
   }
 };
 
+// LinkTrial is what two hosts exchanged, by their places among those that are tried.
+struct LinkTrial {
+  std::size_t from = 0, to = 0;
+  double MB_per_s = 0.0;    // in each direction, both at once
+  double latency_us = 0.0;  // median of half a round trip of a small message
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("from", self.from);
+    visit("to", self.to);
+    visit("MB_per_s", self.MB_per_s);
+    visit("latency_us", self.latency_us);
+  }
+};
+
 // TriedHost is a host as the one that asks sees it.
 struct TriedHost {
   std::string name = {};
@@ -122,13 +136,18 @@ struct HostVerdict {
 std::vector<HostVerdict> judge_hosts(std::span<const TriedHost> hosts, const HostBook& book,
                                      const std::string& version, const std::string& program);
 
+// Adds what the links of the hosts mean to their verdicts. `links`: of different hosts of the list, each pair once. Where most links
+// of a host have become slow, it alone is to blame for them.
+void judge_links(std::span<const LinkTrial> links, const HostBook& book, std::span<HostVerdict> verdicts);
+
 // Returns how far a clock is ahead, at least, in microseconds (negative: behind): that it read begun_us after asked_us and ended_us
 // before answered_us by the other clock proves no more. 0: both may be the same.
 std::int64_t proven_clock_skew_us(std::int64_t asked_us, std::int64_t begun_us, std::int64_t ended_us,
                                   std::int64_t answered_us);
 
-// Takes over what a preflight has found: reasons, the rates of hosts that are fit, and the bits of their devices.
+// Takes over what a preflight has found: reasons, the rates of hosts that are fit and of the links between them, and the
+// bits of their devices.
 void note_verdicts(HostBook& book, std::span<const TriedHost> hosts, std::span<const HostVerdict> verdicts,
-                   std::int64_t now_us);
+                   std::span<const LinkTrial> links, std::int64_t now_us);
 
 }  // namespace holdfast::health

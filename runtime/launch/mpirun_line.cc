@@ -141,7 +141,10 @@ CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPath
     if (!env.variable(name).empty()) words.insert(words.end(), {"-x", name});
   }
   for (const std::string& name : shape.forwarded) words.insert(words.end(), {"-x", name});
-  words.insert(words.end(), {places.program, "train", options.config});
+  words.push_back(places.program);
+  words.insert(words.end(), shape.words.begin(), shape.words.end());
+  if (!shape.words.empty()) return line;
+  words.insert(words.end(), {"train", options.config});
   words.insert(words.end(), shape.overrides.begin(), shape.overrides.end());
   return line;
 }

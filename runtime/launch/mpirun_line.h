@@ -43,6 +43,7 @@ struct LaunchShape {
   std::string hosts = {};                   // LIST for --host; empty: as the options say
   std::map<std::string, int> given = {};    // ranks of each host; empty where mpirun finds the hosts
   std::vector<std::string> overrides = {};  // for `holdfast train`
+  std::vector<std::string> words = {};      // of the program; empty: train, and its config
   std::vector<std::string> forwarded = {};  // variables that ranks on distant hosts get, too
 };
 // Returns the line. Variables that `env` has already stay as they are, and are not among those to set.

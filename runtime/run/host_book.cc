@@ -24,6 +24,23 @@ bool is_known_host(const BookedHost& host) {
          });
 }
 
+bool is_known_link(const BookedLink& link) {
+  return std::ranges::all_of(link.MB_per_s, [](double rate) { return std::isfinite(rate) && rate > 0.0; });
+}
+
+auto find_link(auto& links, const std::string& host, const std::string& other) {
+  return std::ranges::find_if(links, [&](const BookedLink& link) {
+    return (link.from == host && link.to == other) || (link.from == other && link.to == host);
+  });
+}
+
+// Returns the median.
+std::optional<double> usual_of(std::vector<double> rates) {
+  if (rates.empty()) return std::nullopt;
+  std::ranges::sort(rates);
+  return rates[rates.size() / 2];
+}
+
 }  // namespace
 
 const BookedHost* HostBook::find(std::string_view host) const {
@@ -72,9 +89,26 @@ std::optional<double> HostBook::usual_rate(std::string_view host, std::string_vi
     if (trial.device == device && trial.kind == kind && trial.test == test)
       rates.push_back(trial.tokens_per_s);
   }
-  if (rates.empty()) return std::nullopt;
-  std::ranges::sort(rates);
-  return rates[rates.size() / 2];
+  return usual_of(std::move(rates));
+}
+
+void HostBook::add_link(const std::string& host, const std::string& other, double MB_per_s) {
+  const auto& [from, to] = std::minmax(host, other);
+  BookedLink link{.from = from, .to = to};
+  const auto known = find_link(links, host, other);
+  if (known != links.end()) {
+    link = *known;
+    links.erase(known);
+  }
+  link.MB_per_s.push_back(MB_per_s);
+  if (link.MB_per_s.size() > trials_max) link.MB_per_s.erase(link.MB_per_s.begin());
+  links.push_back(std::move(link));
+  if (links.size() > links_max) links.erase(links.begin());
+}
+
+std::optional<double> HostBook::usual_link_rate(const std::string& host, const std::string& other) const {
+  const auto known = find_link(links, host, other);
+  return known == links.end() ? std::nullopt : usual_of(known->MB_per_s);
 }
 
 void HostBook::forget_expired(std::int64_t now_us) {
@@ -112,7 +146,7 @@ Result<HostBook> HostBook::from_text(std::string_view text) {
   if (book->version != newest_version)
     return fail(ExitCode::config, "it has version {} of the format, and this program knows version {} alone",
                 book->version, newest_version);
-  if (!std::ranges::all_of(book->hosts, is_known_host))
+  if (!std::ranges::all_of(book->hosts, is_known_host) || !std::ranges::all_of(book->links, is_known_link))
     return fail(ExitCode::config, "it is damaged (it has a host, or a rate, that is none)");
   std::ranges::sort(book->hosts, {}, &BookedHost::host);
   return book;

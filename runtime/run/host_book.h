@@ -88,15 +88,30 @@ struct BookedBits {
   }
 };
 
+// BookedLink holds the rates of the link between two hosts in preflights that found it fit, oldest first.
+struct BookedLink {
+  std::string from = {}, to = {};  // in ascending order
+  std::vector<double> MB_per_s = {};
+
+  bool operator==(const BookedLink&) const = default;
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("from", self.from);
+    visit("to", self.to);
+    visit("MB_per_s", self.MB_per_s);
+  }
+};
+
 struct HostBook {
   static constexpr std::int64_t newest_version = 1;
-  static constexpr std::size_t trials_max = 5;    // of a device in a test, the newest
-  static constexpr std::size_t devices_max = 64;  // and tests, of a host: those with the newest trials
-  static constexpr std::size_t bits_max = 256;    // the newest
+  static constexpr std::size_t trials_max = 5;      // of a device in a test, the newest
+  static constexpr std::size_t devices_max = 64;    // and tests, of a host: those with the newest trials
+  static constexpr std::size_t bits_max = 256;      // the newest
+  static constexpr std::size_t links_max = 10'000;  // those that were tried last
 
   std::int64_t version = newest_version;
   std::vector<BookedHost> hosts = {};  // by name
   std::vector<BookedBits> bits = {};   // oldest first
+  std::vector<BookedLink> links = {};  // in the order in which they were tried
 
   // Returns a host, or null; entry() adds it where it is missing.
   const BookedHost* find(std::string_view host) const;
@@ -110,6 +125,9 @@ struct HostBook {
   // Returns the usual rate of a device of the host in a test, the median of its trials; none: there was no trial.
   std::optional<double> usual_rate(std::string_view host, std::string_view device, std::string_view kind,
                                    std::string_view test) const;
+  // Do the same for the link between two hosts.
+  void add_link(const std::string& host, const std::string& other, double MB_per_s);
+  std::optional<double> usual_link_rate(const std::string& host, const std::string& other) const;
   // Ends the taints whose time is over.
   void forget_expired(std::int64_t now_us);
   // Returns the tainted hosts, each with a sentence, for a launcher that is about to use them.
@@ -124,6 +142,7 @@ struct HostBook {
     visit("version", self.version);
     visit("hosts", self.hosts);
     visit("bits", self.bits);
+    visit("links", self.links);
   }
 };
 

@@ -174,17 +174,84 @@ TEST(PreflightRules, OnlyWhatIsProvenOfAClockCounts) {
 TEST(PreflightRules, OnlyFitHostsSayWhatIsUsual) {
   HostBook book;
   const std::vector<TriedHost> hosts = {host("a"), host("b"), host("c", 500.0)};
-  note_verdicts(book, hosts, judge_hosts(hosts, book, "0.1.0", "p1"), asked_us);
+  note_verdicts(book, hosts, judge_hosts(hosts, book, "0.1.0", "p1"), {}, asked_us);
   EXPECT_EQ(book.usual_rate("a", "cpu", "cpu", "t1"), 1000.0);
   EXPECT_FALSE(book.usual_rate("c", "cpu", "cpu", "t1").has_value());
   EXPECT_EQ(book.find_bits("cpu", "t1")->digest, "aaaaaaaaaa");
   EXPECT_FALSE(book.find("c")->is_fit);
   EXPECT_THAT(book.find("c")->reasons, ElementsAre(HasSubstr("2.00 times")));
-  note_verdicts(book, std::vector{host("c")}, judge_hosts(std::vector{host("c")}, book, "0.1.0", "p1"),
+  note_verdicts(book, std::vector{host("c")}, judge_hosts(std::vector{host("c")}, book, "0.1.0", "p1"), {},
                 asked_us + 1);
   EXPECT_TRUE(book.find("c")->is_fit);
   EXPECT_THAT(book.find("c")->reasons, IsEmpty());
   EXPECT_EQ(book.find("c")->checked_us, asked_us + 1);
+}
+
+// Returns the rules that find something in hosts a, b, ... with these links.
+std::vector<std::vector<std::string>> rules_of_links(const std::vector<LinkTrial>& links, std::size_t count,
+                                                     const HostBook& book = {}) {
+  std::vector<HostVerdict> verdicts(count);
+  for (std::size_t i = 0; i < count; ++i) verdicts[i].host = std::string(1, static_cast<char>('a' + i));
+  judge_links(links, book, verdicts);
+  std::vector<std::vector<std::string>> rules(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (const PreflightReason& reason : verdicts[i].reasons) rules[i].emplace_back(reason.rule);
+  }
+  return rules;
+}
+
+TEST(PreflightRules, AHostWithoutAFastLinkIsNotFit) {
+  for (const std::size_t count : {3U, 4U, 5U}) {
+    std::vector<LinkTrial> links;
+    for (std::size_t from = 0; from < count; ++from) {
+      for (std::size_t to = from + 1; to < count; ++to)
+        links.push_back({.from = from, .to = to, .MB_per_s = from == 1 || to == 1 ? 40.0 : 100.0});
+    }
+    std::vector<std::vector<std::string>> expected(count);
+    expected[1] = {"link-fleet"};
+    EXPECT_EQ(rules_of_links(links, count), expected) << count;
+  }
+  const std::vector<LinkTrial> racks = {
+      {.from = 0, .to = 1, .MB_per_s = 100.0}, {.from = 2, .to = 3, .MB_per_s = 100.0},
+      {.from = 0, .to = 2, .MB_per_s = 10.0},  {.from = 0, .to = 3, .MB_per_s = 10.0},
+      {.from = 1, .to = 2, .MB_per_s = 10.0},  {.from = 1, .to = 3, .MB_per_s = 10.0}};
+  EXPECT_THAT(rules_of_links(racks, 4), testing::Each(IsEmpty())) << "two racks";
+}
+
+TEST(PreflightRules, ALinkIsComparedWithItself) {
+  HostBook book;
+  book.add_link("b", "a", 100.0);
+  EXPECT_THAT(rules_of_links({{.from = 0, .to = 1, .MB_per_s = 81.0}}, 2, book), testing::Each(IsEmpty()));
+  EXPECT_THAT(rules_of_links({{.from = 0, .to = 1, .MB_per_s = 79.0}}, 2, book),
+              testing::Each(ElementsAre("link-usual")));
+  EXPECT_THAT(rules_of_links({{.from = 0, .to = 1, .MB_per_s = 79.0}}, 2), testing::Each(IsEmpty()))
+      << "never tried before";
+}
+
+TEST(PreflightRules, AHostIsToBlameForMostOfItsLinks) {
+  HostBook book;
+  std::vector<LinkTrial> links;
+  for (const auto& [from, to] : std::vector<std::pair<std::size_t, std::size_t>>{{0, 1}, {0, 2}, {1, 2}}) {
+    book.add_link(std::string(1, static_cast<char>('a' + from)), std::string(1, static_cast<char>('a' + to)),
+                  100.0);
+    links.push_back({.from = from, .to = to, .MB_per_s = from == 1 || to == 1 ? 70.0 : 100.0});
+  }
+  EXPECT_THAT(rules_of_links(links, 3, book),
+              ElementsAre(IsEmpty(), ElementsAre("link-usual", "link-usual"), IsEmpty()));
+  links[2].MB_per_s = 100.0;
+  EXPECT_THAT(rules_of_links(links, 3, book),
+              ElementsAre(ElementsAre("link-usual"), ElementsAre("link-usual"), IsEmpty()))
+      << "of one link both ends";
+}
+
+TEST(PreflightRules, OnlyLinksBetweenFitHostsSayWhatIsUsual) {
+  HostBook book;
+  const std::vector<TriedHost> hosts = {host("a"), host("b"), host("c", 500.0)};
+  const std::vector<LinkTrial> links = {{.from = 0, .to = 1, .MB_per_s = 100.0},
+                                        {.from = 0, .to = 2, .MB_per_s = 90.0}};
+  note_verdicts(book, hosts, judge_hosts(hosts, book, "0.1.0", "p1"), links, asked_us);
+  EXPECT_EQ(book.usual_link_rate("b", "a"), 100.0);
+  EXPECT_FALSE(book.usual_link_rate("a", "c").has_value());
 }
 
 TEST(PreflightRules, WhatAHostTellsSurvivesTheLine) {

@@ -164,12 +164,27 @@ class SeveralHostsTest(unittest.TestCase):
         words = [HOLDFAST, "preflight", str(self.scene.config), "--host", self.cluster.host_list(1), "--seconds", "1", "--json"]
         start = self.cluster.start(run, words, faults="step.begin@6:1=flip:weights:22:5", XDG_STATE_HOME=str(self.cluster.directory))
         output = start.expect_exit(76)
+        told = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+        self.assertEqual(sorted((link["from"], link["to"]) for link in told["links"]), [("n0", "n1"), ("n0", "n2"), ("n1", "n2")])
+        self.assertTrue(all(link["MB_per_s"] > 1 and 0 < link["latency_us"] < 1e6 for link in told["links"]), told["links"])
         found = {host["host"]: [reason["rule"] for reason in host["reasons"]]
-                 for host in json.loads(next(line for line in output.splitlines() if line.startswith("{")))["hosts"]}
+                 for host in told["hosts"]}
         self.assertEqual(sorted(found), ["n0", "n1", "n2"])
         self.assertIn("bits-steady", found["n1"])
         for name in ("n0", "n2"):
             self.assertFalse({"bits", "bits-steady", "answers", "clock", "program"} & set(found[name]), found)
+
+    @unittest.skipIf(hosts.why_not() or hosts.why_no_links(), "links cannot be slowed down here")
+    def test_a_slow_link_is_found(self):
+        self.cluster.links.slow(self.cluster.hosts["n1"].cable)
+        run = self.scene.run("links")
+        words = [HOLDFAST, "preflight", str(self.scene.config), "--host", self.cluster.host_list(1), "--seconds", "1", "--json"]
+        output = self.cluster.start(run, words, XDG_STATE_HOME=str(self.cluster.directory)).expect_exit(76)
+        found = {host["host"]: host["reasons"] for host in json.loads(next(line for line in output.splitlines() if line.startswith("{")))["hosts"]}
+        self.assertRegex(next(each["sentence"] for each in found["n1"] if each["rule"] == "link-fleet"),
+                         r"its best link has \d+ MB/s, \d+ % of the \d+ that .*; the bound is 50 %")
+        for name in ("n0", "n2"):
+            self.assertNotIn("link-fleet", [each["rule"] for each in found[name]])
 
     def test_a_tainted_host_is_left_out_of_a_start(self):
         state = {"XDG_STATE_HOME": str(self.cluster.directory)}
