@@ -119,10 +119,14 @@ void print_rules() {
   }
 }
 
-// Takes the overrides of the config out of the words.
+// Takes the overrides of the config out of the words: what has a section, and with a config what has a value and is no option.
 std::vector<std::string> take_overrides(std::vector<std::string>& words) {
-  const auto is_other = [](const std::string& word) {
-    return !word.starts_with("--") || word.substr(0, word.find('=')).find('.') == std::string::npos;
+  const bool has_config = !words.empty() && !words.front().starts_with('-');
+  const auto is_other = [&](const std::string& word) {
+    const std::string name = word.substr(0, word.find('='));
+    const bool is_option = name == "--host" || name == "--hostfile" || name == "--seconds";
+    const bool has_section = name.find('.') != std::string::npos;
+    return !word.starts_with("--") || is_option || !(has_section || (has_config && name != word));
   };
   const auto begin = std::ranges::stable_partition(words, is_other).begin();
   std::vector<std::string> overrides(begin, words.end());

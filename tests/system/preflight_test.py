@@ -83,6 +83,13 @@ class PreflightTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"tokens/s.*\n\S+ +fit +\d+ ")
 
+    def test_a_gpu_is_tried(self):
+        emulated = {"HOLDFAST_CUDA_MODULE": str(harness.PROGRAM.parent / "libholdfast_cuda_emulated.so")}
+        [host] = self.preflight("run.toml", "--device=cuda", code=0, **emulated)
+        [device] = host["trials"]["devices"]
+        self.assertTrue(device["device"].startswith("GPU-") and device["kind"].startswith("cuda"), device)
+        self.assertEqual((device["other_rounds"], device["wrong_bytes"]), (0, 0))
+
     def test_wrong_bits_are_found(self):
         self.preflight("run.toml", code=0)
         [host] = self.preflight("run.toml", code=76, HOLDFAST_FAULTS="step.begin@6=flip:weights:22:5")
