@@ -102,7 +102,7 @@ endfunction()
 # instruction set, each time into a namespace of its own (HF_ISA); the device picks among them when it starts.
 function(holdfast_compile_per_isa name)
   cmake_parse_arguments(ARG "" "UNIT" "ISAS;SOURCES;LINK" ${ARGN})
-  # A loop that begins where a line of the cache does: elsewhere the same product of matrices took 4 to 8 % longer on a Zen 3,
+  # A loop that begins where a line of the cache does: elsewhere the same product of matrices took up to 8 % longer on a Zen 3,
   # by what other code in its file had moved it.
   set(flags_loops -falign-loops=64)
   set(flags_portable "")

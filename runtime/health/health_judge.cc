@@ -67,7 +67,7 @@ std::string sentence_of(const HealthRule& rule, const std::string& part, double 
 
 // Keeps the reading, and the others of `kept_ms` with one from before.
 void HealthJudge::keep(std::deque<Point>& points, std::int64_t kept_ms, const HealthReading& reading) {
-  // Of readings that are close to each other only the newest, and the very first of all.
+  // Keeps the newest of readings that are close to each other, and the very first of all.
   const std::int64_t apart_ms = kept_ms / static_cast<std::int64_t>(points_max);
   if (points.size() > 1 && reading.time_ms - points[points.size() - 2].time_ms < apart_ms) points.pop_back();
   points.push_back({reading.time_ms, *reading.value});

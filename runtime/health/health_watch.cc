@@ -145,7 +145,7 @@ class HealthWatch::State {
   std::mutex mutex_;  // guards `looks_` and `stops_`
   const std::unique_ptr<Condition> changed_;
   bool looks_ = true, stops_ = false;
-  // Of the thread.
+  // These belong to the thread.
   std::vector<HealthEvent> events_;           // that are not written
   std::optional<DrainRequest> request_ = {};  // likewise
   std::optional<EventLog> log_ = {};

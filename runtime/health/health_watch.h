@@ -23,7 +23,7 @@
 
 namespace holdfast::health {
 
-// What is done about a finding.
+// Says what is done about a finding, or about a slow rank (runtime/train/straggler_watch.h).
 enum class HealthAnswer : std::uint8_t {
   told,       // nothing else: it asks for no more
   would_ask,  // nothing else: with health.preset = "guard" the launcher would be asked to leave the host

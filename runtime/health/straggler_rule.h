@@ -4,7 +4,7 @@
 //   StragglerRule rule(work);
 //   for (const StragglerVerdict& verdict : rule.take(step, times, step_seconds)) tell(verdict);
 //
-// Whom a rank is compared with: those that do the same work (same stage, other data replicas and tensor
+// A rank is compared with those that do the same work (same stage, other data replicas and tensor
 // slices). Where there are none (a pipeline alone), all ranks by what was usual between them in the first
 // steps, so a stage that is slow from the start is not noticed there.
 //

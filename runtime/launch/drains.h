@@ -31,7 +31,7 @@ struct DrainView {
   std::function<bool(const std::vector<LaunchHost>& hosts, int ranks)> has_room;
 };
 
-// Breaker: never more than half of the hosts are left as sick within five minutes. What finds so many sick at once is more
+// Breaker: never more than half of the hosts are left as sick or slow within five minutes. What finds so many sick at once is more
 // likely wrong itself, or there is nowhere to go. Returns whether one more may be left; `left_ns`: when others were. Pure.
 bool breaker_lets_leave(std::span<const std::int64_t> left_ns, std::int64_t now_ns, std::size_t hosts);
 
@@ -61,7 +61,7 @@ class Drains {
 
   // Returns whether the next start must not use this host.
   bool leaves(const std::string& host) const;
-  // Returns why the run leaves a host that its guard calls sick; empty: it was asked to.
+  // Returns why the run leaves a host that it finds sick or slow itself; empty: it was asked to.
   std::string reason(const std::string& host) const;
   // Returns the hosts that the current start is being ended for.
   std::vector<std::string> leaving() const;
@@ -76,7 +76,7 @@ class Drains {
     DrainRequest::State state = DrainRequest::State::asked;
     std::int64_t deadline_s = 0;    // as last requested
     std::int64_t deadline_ns = -1;  // -1: none
-    std::string reason = {};        // of a sick host
+    std::string reason = {};        // of a host that the run finds sick or slow
   };
   static void set_deadline(Drain& drain, std::int64_t now_ns, std::int64_t deadline_s);
   DrainRequest answer_of(const Drain& drain, std::uint64_t step = 0) const;

@@ -345,7 +345,7 @@ class JobBuilder {
     }
   }
 
-  // What comes after the last computation is done one after the other. Reductions of gradients that do not
+  // Adds what comes after the last computation, one after the other; reductions of gradients that do not
   // overlap the backwards are among them.
   void add_end(const Operations& compute, const std::array<Operations, kind_count>& by_kind) {
     const auto of = [&](TracedKind kind) -> const Operations& {

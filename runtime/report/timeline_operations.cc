@@ -212,7 +212,7 @@ class TimelineJob {
     }
     for (const auto& [key, waits] : spans) {
       const SpanKind kind = std::get<0>(key);
-      // Of several waits in the lane reduction, all but the last are for room in it, or for a part of it.
+      // Takes the last of several waits in the lane reduction: the others are for room in it, or a part of it.
       const Span& arrived = kind == SpanKind::wait_lanes ? *waits.back() : *waits.front();
       Attendance attendance = arrive(arrived.begin.time_ns, waits.back()->end.time_ns);
       for (const Span* wait : waits) {
@@ -334,10 +334,10 @@ class TimelineJob {
   std::map<ResultKey, int> results_;
   std::vector<Needed> needed_;
   std::map<MeetingKey, std::vector<Attendance>> meetings_;
-  // Of the rank at hand.
+  // These are of the rank at hand.
   const RankTrace* rank_ = nullptr;
   int update_ = none, last_update_ = none;
-  // Of its step at hand.
+  // These are of its step at hand.
   std::vector<Span> waits_, phases_;
   std::map<const Span*, std::vector<int>> attended_;  // operations by the span of waits_
   std::map<int, int> last_backwards_;                 // by wave

@@ -467,7 +467,7 @@ struct DrainEvent {
   static void visit_fields(auto& self, auto&& visit) {
     visit("step", self.step, "", "Steps made");
     visit("host", self.host, "", "Host that the run leaves");
-    visit("reason", self.reason, "", "What its health asks for; where the guard of the host asked");
+    visit("reason", self.reason, "", "Why: its health, or a slow rank; where the run itself asked");
   }
 };
 

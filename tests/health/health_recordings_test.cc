@@ -29,7 +29,7 @@ struct RecordingScore {
   std::map<std::string, RuleCount> rules = {};
 
   double recall() const { return sick == 0 ? 1 : static_cast<double>(found) / sick; }
-  // Of all rules in all recordings.
+  // Returns that of all rules in all recordings.
   double precision() const {
     int right = 0, all = 0;
     for (const auto& [name, count] : rules) {

@@ -132,7 +132,7 @@ WhatIf forty_replicas(const std::vector<int>& slow) {
   return made.answer();
 }
 
-// Of two that are equally slow each alone saves nothing, and costs all by itself.
+// Each of two that are equally slow saves nothing alone, and costs all by itself.
 TEST(WhatIf, BlamesTheFewestThatExplainHalf) {
   EXPECT_THAT(forty_replicas({7}).blamed, ElementsAre(7));
   EXPECT_DOUBLE_EQ(forty_replicas({7}).lost[7].lost_s, 1.0);
