@@ -457,6 +457,32 @@ class ChaosHostsTest(unittest.TestCase):
         self.assertEqual(host_campaign.left_behind(cluster), {}, output)
 
     @harness.full
+    def test_a_sick_host(self):
+        """Sensors of it say so while it works: the run leaves it between two steps, and nobody dies."""
+        scene = harness.Scene(steps=480, lanes=6)
+        self.addCleanup(scene.close)
+        del scene.environment["OMPI_MCA_btl_sm_backing_directory"]
+        cluster = hosts.Cluster(3)
+        self.addCleanup(cluster.close)
+        for name in cluster.hosts:
+            cluster.sicken(name)
+        campaign = scene.run("campaign")
+        start = host_campaign.start(cluster, campaign, scene.config, "--faults=sick_host", "--faults-max=1", "--seeds=1..3",
+                                    "--checkpoint.every_steps=160", "--checkpoint.ram_every_steps=2", "--checkpoint.replicas=on",
+                                    "--watchdog.floor=4s", "--health.preset=guard", "--health.every=100ms",
+                                    f"--health.host_root={cluster.local}/{hosts.SENSORS}")
+        output = start.expect_exit(0, 300)
+        self.assertIn("3 of 3 runs ended with the right bits", output)
+        result = host_campaign.result(campaign)
+        self.assertEqual(result["faults"]["sick_host"]["injected"], 3, output)
+        self.assertEqual(result["launches"], {"all": 3, "launched_again": 0, "ended_truthfully": 0}, output)
+        for run in result["each"]:
+            hosts_of_starts = [set(start) for start in run["starts"]]
+            self.assertEqual([len(each) for each in hosts_of_starts], [3, 2], (run, output))
+            self.assertEqual(run["lost_steps"], 0, (run, output))
+        self.assertEqual(host_campaign.left_behind(cluster), {}, output)
+
+    @harness.full
     def test_each_of_the_other_faults_of_hosts(self):
         """Once each: what a link does beside being cut, a host whose ranks all die, and one with another name in the place of a lost
         one. No host to which nothing happened is left out, in any start."""

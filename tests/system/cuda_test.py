@@ -199,6 +199,16 @@ class CudaTest(unittest.TestCase):
                 self.assertRegex(output, "recovery: .*lost rank 1 .* at step 9: 1 of 2 ranks go on, from step 8 in RAM")
                 self.assertEqual(run.digest(), alone.digest())
 
+    @harness.full
+    def test_chaos_breaks_gpus(self):
+        campaign = self.scene.run("chaos")
+        words = [str(self.scene.config), f"--directory={campaign.directory}", "--layouts=2x1x1", "--faults=gpu_fault", "--faults-max=1",
+                 "--seeds=1..2", *SMALL, "--training.steps=12", "--checkpoint.ram_every_steps=1", "--watchdog.floor=4s"]
+        output = harness.program_output("chaos", *words)
+        self.assertIn("2 of 2 runs ended with the right bits", output)
+        result = json.loads((campaign.directory / "chaos.json").read_text())
+        self.assertEqual(result["faults"]["gpu_fault"]["in place"], 2, output)
+
     def expect_found_in_time(self, output):
         """At the floor of 2 s, or at three times what a step takes where that is more (watchdog.factor), and within another step."""
         hung, usual, unit = re.search(r"hangs: step 9 for ([\d.]+) s, ([\d.]+) (ms|s) are usual", output).groups()

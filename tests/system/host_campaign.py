@@ -11,7 +11,7 @@ PATIENCE_S = 15
 DEEDS = {"lose-host": "lose", "return-host": "power_on", "replace-host": "replace", "cut-link": "cut", "mend-link": "mend",
          "kill-host": "kill_trainers", "deafen-host": "deafen", "undeafen-host": "clean", "mute-host": "mute",
          "unmute-host": "clean", "spoil-link": "spoil", "clean-link": "clean", "slow-link": "slow", "fast-link": "fast",
-         "unfit-host": "unfit", "fit-host": "fit", "cut-pair": "cut_pair", "mend-pair": "mend_pair", "stop-host": "stop",
+         "unfit-host": "unfit", "fit-host": "fit", "sicken-host": "sicken", "cut-pair": "cut_pair", "mend-pair": "mend_pair", "stop-host": "stop",
          "continue-host": "go_on"}
 
 

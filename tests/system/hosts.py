@@ -37,6 +37,7 @@ DOOR_PATIENCE_S = 5
 NETWORK, TRAINING_NETWORK = "10.77.0", "10.78.0"
 SHARED_MEMORY_MIB = 256
 SHARED_MEMORY = Path("/dev/shm")
+SENSORS = "sensors"  # a directory on the disk of each host: what /proc and /sys say there
 TAKEN_MEMORY = SHARED_MEMORY / "taken"
 PROGRAM_NAME = harness.PROGRAM.name
 NAMESPACES = ["--net", "--uts", "--ipc", "--mount", "--pid"]
@@ -238,6 +239,12 @@ class Cluster:
         self.hide(name, hidden)
         self.kill_trainers(name)
 
+    def sicken(self, name):
+        """Its InfiniBand link goes down once more, as `sensors` of it say: health.host_root of a run, on each host its own."""
+        counter = self.disk(name) / SENSORS / "sys/class/infiniband/mlx5_0/ports/1/counters/link_downed"
+        counter.parent.mkdir(parents=True, exist_ok=True)
+        counter.write_text(f"{int(counter.read_text()) + 1 if counter.exists() else 0}\n")
+
     def hide(self, name, hidden):
         if hidden == SHARED_MEMORY:
             done = self.call(name, "dd", "if=/dev/zero", f"of={TAKEN_MEMORY}", "bs=1M")
@@ -295,7 +302,7 @@ class Cluster:
         at_cable = {deed: lambda name, act=getattr(self.links, deed): act(self.hosts[name].cable)
                     for deed in ("deafen", "mute", "spoil", "clean", "slow", "fast")}
         return {"lose": self.lose, "power_on": self.power_on, "cut": self.cut, "mend": self.mend, "replace": self.replace,
-                "kill_trainers": self.kill_trainers, "unfit": self.unfit, "fit": self.fit, "stop": self.stop, "go_on": self.go_on,
+                "kill_trainers": self.kill_trainers, "unfit": self.unfit, "sicken": self.sicken, "fit": self.fit, "stop": self.stop, "go_on": self.go_on,
                 "cut_pair": self.cut_pair, "mend_pair": self.mend_pair, **at_cable}
 
     def command(self, deed):

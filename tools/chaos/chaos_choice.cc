@@ -110,9 +110,12 @@ bool is_of_cpu(ChaosFault fault) {
   return fault == ChaosFault::wrong_product || fault == ChaosFault::wrong_product_always;
 }
 
+bool on_gpu(const Config& config, const ChaosMachine& machine) {
+  return config.device == "cuda" || (config.device == "auto" && machine.auto_is_gpu);
+}
+
 std::string why_no_number_fault(ChaosFault fault, const Config& config, const ChaosMachine& machine) {
-  const bool on_gpu = config.device == "cuda" || (config.device == "auto" && machine.auto_is_gpu);
-  if (is_of_cpu(fault) && on_gpu)
+  if (is_of_cpu(fault) && on_gpu(config, machine))
     return "a GPU makes no wrong products on purpose; device = \"cpu\" makes some";
   if (config.verdict.preset != "guard") return "verdict.preset is not guard, so nothing compares bits";
   const bool of_weights = fault == ChaosFault::flip_weights || fault == ChaosFault::nan;
@@ -127,11 +130,15 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
   constexpr const char* other_memory = "what other hosts have in memory would be left";
   const bool several_hosts = machine.hosts.size() > 1;
   if (const HostFault* of_host = host_fault_of(fault); of_host != nullptr)
-    return why_no_host_fault(*of_host, options, machine);
+    return fault == ChaosFault::sick_host && config.health.preset != "guard"
+               ? "health.preset is not guard, so nobody leaves a sick host"
+               : why_no_host_fault(*of_host, options, machine);
   switch (fault) {
     case ChaosFault::hang:
     case ChaosFault::livelock:
       return config.watchdog.guard ? "" : "watchdog.guard is off, so nobody ends a rank that hangs";
+    case ChaosFault::gpu_fault:
+      return on_gpu(config, machine) ? "" : "the run computes on processors";
     case ChaosFault::slow_rank:
       return config.watchdog.floor_ms > 2 * slow_rank_max_ms
                  ? ""
@@ -212,7 +219,11 @@ Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions
   HF_TRY(machine.hosts, hosts_of(env, options));
   machine.other_hosts = others_of(env, machine.hosts);
   // The GPU is not tried out, as a rank does: that would hold memory of it during the campaign.
-  if (resolved.device == "auto" && std::ranges::any_of(options.faults, is_of_cpu))
+  const auto asks_for_device = [](ChaosFault fault) {
+    return is_of_cpu(fault) || fault == ChaosFault::gpu_fault;
+  };
+  if (resolved.device == "auto" &&
+      (options.faults.empty() || std::ranges::any_of(options.faults, asks_for_device)))
     machine.auto_is_gpu = may_have_gpu(env) && find_cuda(env).ok();
   const auto may_draw = [&](ChaosFault fault) {
     return !options.kills_only && machine.hosts.size() < 2 &&

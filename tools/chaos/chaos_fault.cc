@@ -43,6 +43,7 @@ const ChaosFaultFacts& facts_of(ChaosFault fault) {
       {.name = "crash", .text = "a rank crashes", .kills_rank = true},
       {.name = "hang", .text = "a rank is stopped and hangs", .kills_rank = true},
       {.name = "livelock", .text = "a rank computes for ever", .kills_rank = true},
+      {.name = "gpu_fault", .text = "a rank's GPU breaks", .kills_rank = true},
       {.name = "slow_rank", .text = "a rank is late for three steps"},
       {.name = "mpirun_killed", .text = "kill -9 of mpirun"},
       {.name = "job_killed", .text = "kill -9 of the launcher", .ends_job = true},
@@ -66,6 +67,7 @@ const ChaosFaultFacts& facts_of(ChaosFault fault) {
        .kills_rank = true,
        .lasts = true},
       {.name = "cut_pair", .text = "two hosts are cut off from each other", .lasts = true},
+      {.name = "sick_host", .text = "a host is sick", .lasts = true},
       {.name = "stopped_host", .text = "a host is stopped, and continues", .lasts = true},
       {.name = "read_error", .text = "reads of training data fail"},
       {.name = "write_error", .text = "writes of checkpoints fail"},
@@ -137,6 +139,7 @@ std::span<const HostFault> host_faults() {
       HostFault{ChaosFault::replaced_host, "lose-host", "replace-host", "is lost and not replaced", true},
       HostFault{ChaosFault::unfit_host, "unfit-host", "fit-host", "is unfit"},
       HostFault{ChaosFault::cut_pair, "cut-pair", "mend-pair", "is cut off from", false, true},
+      HostFault{ChaosFault::sick_host, "sicken-host", "", "is sick"},
       HostFault{ChaosFault::stopped_host, "stop-host", "continue-host", "is stopped"},
   };
   return table;

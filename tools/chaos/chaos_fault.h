@@ -21,6 +21,7 @@ enum class ChaosFault : std::uint8_t {
   crash,               // SIGSEGV or SIGABRT
   hang,                // SIGSTOP: the process exists and does nothing
   livelock,            // a rank computes for ever without progress
+  gpu_fault,           // a kernel of a rank traps, or reads what is not there: the GPU gives up the process
   slow_rank,           // one rank is late for a few steps: nothing may happen
   mpirun_killed,       // SIGKILL
   job_killed,          // `holdfast launch` itself; the campaign launches the run again
@@ -40,6 +41,7 @@ enum class ChaosFault : std::uint8_t {
   replaced_host,       // a machine is lost, and one with another name replaces it
   unfit_host,          // a machine lacks something that ranks need, and its ranks are killed
   cut_pair,            // loss of the link between a machine and one other
+  sick_host,           // sensors of a machine say that it should be left; nothing ends it
   stopped_host,        // SIGSTOP of all processes of a machine, which continue later
   read_error,          // reads of training data fail with EIO: one of them, some, or all from then on
   write_error,         // the same of shards of checkpoints

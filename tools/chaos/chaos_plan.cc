@@ -129,6 +129,14 @@ std::string point_of_livelock(Draw& draw, const ChaosLimits& limits, const Chaos
                      injection.victim);
 }
 
+std::string point_of_gpu_fault(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
+                               const ChaosInjection& injection) {
+  return fmt::format("step.before_reduce@{}:{}={}",
+                     pass_of_step("step.before_reduce", injection.step, limits, layout),
+                     injection.victim % (layout.ranks - layout.spares),
+                     draw.chance(50) ? "gpu_trap" : "gpu_illegal_address");
+}
+
 std::string points_of_slow_rank(const ChaosLimits& limits, const ChaosLayout& layout,
                                 const ChaosInjection& injection) {
   constexpr std::uint64_t steps = 3;
@@ -233,7 +241,11 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
     case ChaosFault::slow_storage:
       draw_slow_storage(draw, injection);
       break;
+    case ChaosFault::gpu_fault:
+      injection.point = point_of_gpu_fault(draw, limits, layout, injection);
+      break;
     case ChaosFault::host_killed:
+    case ChaosFault::sick_host:
       injection.lasts = 0;
       break;
     case ChaosFault::slow_rank:

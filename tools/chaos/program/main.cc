@@ -56,6 +56,7 @@ constexpr const char* usage =
     "  --mute-host CMD, --unmute-host CMD   the same of all that it sends\n"
     "  --spoil-link CMD, --clean-link CMD   what loses a part of both, and what ends that\n"
     "  --slow-link CMD, --fast-link CMD     what makes both late, and what ends that\n"
+    "  --sicken-host CMD                    what makes the sensors of a host say that it should be left\n"
     "  --unfit-host CMD, --fit-host CMD     what makes a host unfit and kills its ranks, and what ends that\n"
     "  --cut-pair CMD, --mend-pair CMD      what cuts a host off from {peer} alone, and what mends that\n"
     "  --stop-host CMD, --continue-host CMD what stops all processes of a host, and what continues them\n"
