@@ -11,6 +11,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/host_trial.h"
+#include "runtime/config/loader.h"
 #include "runtime/core/json.h"
 #include "runtime/health/health_judge.h"
 #include "runtime/health/host_sources.h"
@@ -21,13 +22,15 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* health_usage =
-    "usage: holdfast health [--seconds N] [--every S] [--record FILE] [--disk PATH] [--json]\n"
-    "       holdfast health --replay FILE [--json]\n"
+    "usage: holdfast health [RUN.toml] [--seconds N] [--every S] [--record FILE] [--disk PATH] [--json]\n"
+    "       holdfast health [RUN.toml] --replay FILE [--json]\n"
     "       holdfast health --rules\n"
     "\n"
     "Says what this host's sensors, counters and logs tell about its GPUs, links, memory and disks, and what "
     "the rules of\n"
-    "docs/health.md find in it. It changes nothing, and needs no rights; what it cannot read it names.\n"
+    "docs/health.md find in it. It changes nothing, and needs no rights; what it cannot read it names. With "
+    "RUN.toml the\n"
+    "rules and places are those of the run: health.rules, health.host_root and health.dcgm_exporter.\n"
     "\n"
     "  --seconds N    go on for N seconds and print what is found when it is found (default: two looks, a "
     "second apart)\n"
@@ -92,12 +95,29 @@ void print_readings(const std::vector<HealthReading>& readings, const HostSource
   for (const std::string& missing : sources.missing()) fmt::print("{}\n", missing);
 }
 
-Result<int> watch_host(Env& env, const Arguments& arguments) {
+// What the run says, where there is one, and else the defaults.
+struct HealthTerms {
+  std::vector<HealthRule> rules = {health_rules().begin(), health_rules().end()};
+  HostSources::Places places = {};
+};
+Result<HealthTerms> terms_of(Env& env, const std::string& config) {
+  HealthTerms terms;
+  if (config.empty()) return terms;
+  HF_TRY(const LoadedConfig loaded, load_config(env, config, {}));
+  const HealthConfig& health = loaded.config.health;
+  HF_TRY(terms.rules, changed_rules(health.rules));
+  HF_TRY(terms.places.exporter, exporter_address(health.dcgm_exporter));
+  terms.places.root = health.host_root;
+  return terms;
+}
+
+Result<int> watch_host(Env& env, const Arguments& arguments, HealthTerms terms) {
   HF_TRY(const double every_s, arguments.real("every", 5.0, 0.1));
   HF_TRY(const double seconds, arguments.real("seconds", arguments.has("record") ? 1e9 : 0.0, 0.0));
   const std::string path = arguments.text("record", "");
-  HostSources sources(env, {.disks = {arguments.text("disk", ".")}}, nvml_reader());
-  HealthJudge judge;
+  terms.places.disks = {arguments.text("disk", ".")};
+  HostSources sources(env, std::move(terms.places), nvml_reader());
+  HealthJudge judge(terms.rules);
   Findings findings(arguments.has("json"));
   if (!path.empty()) {
     HF_TRY(const FileStatus status, env.status(path));
@@ -125,11 +145,11 @@ Result<int> watch_host(Env& env, const Arguments& arguments) {
   return findings.exit_code();
 }
 
-Result<int> replay(Env& env, const Arguments& arguments) {
+Result<int> replay(Env& env, const Arguments& arguments, const HealthTerms& terms) {
   HF_TRY(const HealthRecording recording, read_recording(env, arguments.text("replay", "")));
   Findings findings(arguments.has("json"));
   const std::int64_t begin_ms = recording.readings.empty() ? 0 : recording.readings.front().time_ms;
-  HealthJudge judge;
+  HealthJudge judge(terms.rules);
   for (const HealthReading& reading : recording.readings) findings.print(judge.take(reading), begin_ms);
   if (!arguments.has("json"))
     fmt::print("{}: {} readings of {}, {}; {} found\n", printable(recording.header.label),
@@ -138,7 +158,12 @@ Result<int> replay(Env& env, const Arguments& arguments) {
   return findings.exit_code();
 }
 
-Result<int> run_as_told(Env& env, const std::vector<std::string>& words) {
+Result<int> run_as_told(Env& env, std::vector<std::string> words) {
+  std::string config;
+  if (!words.empty() && !words.front().starts_with('-')) {
+    config = words.front();
+    words.erase(words.begin());
+  }
   HF_TRY(const Arguments arguments,
          Arguments::parse("health", words, {}, {"seconds", "every", "record", "replay", "disk"},
                           {"json", "rules"}));
@@ -146,11 +171,12 @@ Result<int> run_as_told(Env& env, const std::vector<std::string>& words) {
     fmt::print("{}", health_page());
     return 0;
   }
-  if (!arguments.has("replay")) return watch_host(env, arguments);
+  HF_TRY(HealthTerms terms, terms_of(env, config));
+  if (!arguments.has("replay")) return watch_host(env, arguments, std::move(terms));
   if (arguments.has("record") || arguments.has("seconds"))
     return fail(ExitCode::config,
                 "health --replay reads a recording and looks at no host; leave out --record and --seconds");
-  return replay(env, arguments);
+  return replay(env, arguments, terms);
 }
 
 }  // namespace

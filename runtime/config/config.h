@@ -153,7 +153,9 @@ struct VerdictConfig {
 struct HealthConfig {
   std::string preset = "watch";  // "off", "watch", "guard"
   std::int64_t every_ms = 10'000;
-  std::string host_root = {};  // before /proc and /sys; empty: none
+  std::string host_root = {};           // before /proc and /sys; empty: none
+  std::string dcgm_exporter = {};       // ADDRESS:PORT of the one of the host; empty: none is asked
+  std::vector<std::string> rules = {};  // changes: "NAME=ACTION" or "NAME=ACTION:THRESHOLD"
 };
 
 struct CheckpointConfig {

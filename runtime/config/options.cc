@@ -391,6 +391,13 @@ std::vector<Option> health_options() {
                "would take more than a thousandth of a processor"),
       text("health.host_root", HF_FIELD(health.host_root), kSafe,
            "Where /proc and /sys of the host are, for a run in a container that has others; empty = /"),
+      text(
+          "health.dcgm_exporter", HF_FIELD(health.dcgm_exporter), kSafe,
+          "ADDRESS:PORT of the DCGM exporter of each host, such as \"127.0.0.1:9400\", for what NVML and the "
+          "kernel's log do not say in a container; the address is numeric. Empty = none is asked"),
+      texts("health.rules", HF_FIELD(health.rules), kSafe,
+            "Changes to the rules of docs/health.md, each \"NAME=ACTION\" or \"NAME=ACTION:THRESHOLD\": "
+            "[\"gpu-hot=drain:87\", \"network-carrier=ignore\"]"),
   };
 }
 

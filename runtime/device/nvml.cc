@@ -115,10 +115,19 @@ class LoadedNvml final : public Nvml {
     }
     take<unsigned>(readings.pcie_replays, nvml_.pcie_replays,
                    [&](unsigned* count) { return nvml_.pcie_replays(gpu, count); });
-    FieldValue advice{.field = 230};  // NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-    if (nvml_.field_values != nullptr && nvml_.field_values(gpu, 1, &advice) == success &&
-        advice.result == success)
-      readings.recovery_action = static_cast<unsigned>(advice.value);
+    const auto field = [&](unsigned id, std::optional<std::int64_t>& reading) {
+      FieldValue value{.field = id};
+      if (nvml_.field_values == nullptr || nvml_.field_values(gpu, 1, &value) != success ||
+          value.result != success)
+        return;
+      constexpr int unsigned_int = 1;
+      reading = static_cast<std::int64_t>(value.type == unsigned_int ? static_cast<unsigned>(value.value)
+                                                                     : value.value);
+    };
+    field(38, readings.nvlink_crc_errors);  // NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL
+    field(52, readings.nvlink_replays);     // NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL
+    field(59, readings.nvlink_recoveries);  // NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL
+    field(230, readings.recovery_action);   // NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
   }
 
   NvmlFunctions nvml_;
@@ -181,6 +190,9 @@ std::vector<std::pair<std::string, double>> named_readings(const GpuReadings& re
   add("remap_pending", readings.remap_pending);
   add("remap_failed", readings.remap_failed);
   add("pcie_replays", readings.pcie_replays);
+  add("nvlink_crc_errors", readings.nvlink_crc_errors);
+  add("nvlink_replays", readings.nvlink_replays);
+  add("nvlink_recoveries", readings.nvlink_recoveries);
   add("recovery_action", readings.recovery_action);
   if (readings.clock_reasons.has_value())
     named.emplace_back("is_slowed", (*readings.clock_reasons & slowed) != 0 ? 1.0 : 0.0);
@@ -212,6 +224,13 @@ std::string text_of(const GpuReadings& readings) {
   if (readings.remap_failed.value_or(false)) add(text, "; ", "a row could not be replaced: exchange the GPU");
   if (readings.pcie_replays.value_or(0) > 0)
     add(text, "; ", fmt::format("{} replays on the PCI bus", *readings.pcie_replays));
+  if (readings.nvlink_crc_errors.value_or(0) + readings.nvlink_replays.value_or(0) +
+          readings.nvlink_recoveries.value_or(0) >
+      0)
+    add(text, "; ",
+        fmt::format("NVLink: {} errors of checksums, {} replays, {} recoveries",
+                    readings.nvlink_crc_errors.value_or(0), readings.nvlink_replays.value_or(0),
+                    readings.nvlink_recoveries.value_or(0)));
   if (readings.recovery_action.value_or(0) != 0) add(text, "; ", advice_of(*readings.recovery_action));
   return text.empty() ? "no readings" : text;
 }

@@ -13,6 +13,7 @@
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/elastic/source.h"
+#include "runtime/health/host_sources.h"
 #include "runtime/integrity/product_check.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
@@ -108,6 +109,7 @@ class PrepareSteps {
       setup_.config.elastic.recovery_timeout_ms = inputs_.config->config.elastic.recovery_timeout_ms;
     }
     HF_TRY(setup_.config, join_config(inputs_, waiter(), difference()));
+    HF_TRY_VOID(health::check_health_keys(setup_.config.health.rules, setup_.config.health.dcgm_exporter));
     if (proves())
       setup_.config.elastic.memory_timeout_ms =
           std::min(setup_.config.elastic.memory_timeout_ms, proof_memory_timeout_ms);

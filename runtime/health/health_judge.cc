@@ -30,6 +30,13 @@ void drop_before(std::deque<std::int64_t>& times, std::int64_t begin_ms) {
   while (!times.empty() && times.front() <= begin_ms) times.pop_front();
 }
 
+// Returns whether the rule looks at the source of the reading. Rules for NVML also judge what DCGM says, but not its silence: an
+// exporter that is not there for a while says nothing of its GPUs.
+bool is_about(const HealthRule& rule, const HealthReading& reading) {
+  return rule.source == reading.source ||
+         (rule.source == "nvml" && reading.source == "dcgm" && rule.test != HealthTest::silent);
+}
+
 std::string place_of(const std::string& part) {
   return part.empty() ? std::string() : fmt::format("{}: ", part);
 }
@@ -43,6 +50,9 @@ std::string sentence_of(const HealthRule& rule, const std::string& part, double 
       break;
     case HealthTest::silent:
       measured = fmt::format("for {} s", value);
+      break;
+    case HealthTest::grows:
+      measured = fmt::format("by {:.0f} {} in {} s", value, rule.unit, rule.window_s);
       break;
     case HealthTest::runs_out:
       measured = fmt::format("in {:.0f} s, as fast as it goes", value);
@@ -80,21 +90,21 @@ HealthJudge::Point HealthJudge::at(const std::deque<Point>& points, std::int64_t
   return after == points.begin() ? points.front() : *std::prev(after);
 }
 
-// Returns in how many seconds the reading will be 0 if it goes on to fall as in the window; nothing where it does not fall
-// in each quarter of it, as what is taken within minutes is no leak.
-std::optional<double> HealthJudge::seconds_left(Track& track, std::int64_t window_ms,
-                                                const HealthReading& reading) {
+// Returns by how much the reading has changed in the window, where it did so in each quarter of it: what is taken within minutes is no
+// leak.
+std::optional<double> HealthJudge::steady_change(Track& track, std::int64_t window_ms,
+                                                 const HealthReading& reading) {
   keep(track.points, window_ms, reading);
   const std::int64_t begin_ms = reading.time_ms - window_ms;
   if (track.points.front().time_ms > begin_ms) return std::nullopt;
   const auto after = [&](int quarters) {
     return at(track.points, begin_ms + window_ms * quarters / 4).value;
   };
-  const double fall = after(0) - after(4);
+  const double change = after(4) - after(0);
   for (int quarter = 0; quarter < 4; ++quarter) {
-    if (fall <= 0 || after(quarter) - after(quarter + 1) < fall / 8) return std::nullopt;
+    if ((after(quarter + 1) - after(quarter)) * change < change * change / 8) return std::nullopt;
   }
-  return *reading.value / fall * static_cast<double>(window_ms) / static_cast<double>(second_ms);
+  return change;
 }
 
 // Returns how much a counter has grown within the window; `before`, where asked for, how much in as long a time before, and
@@ -185,8 +195,14 @@ std::optional<double> HealthJudge::measure(const HealthRule& rule, Track& track,
                  : std::nullopt;
     }
     case HealthTest::runs_out: {
-      const std::optional<double> left_s = seconds_left(track, window_ms, reading);
-      return left_s.has_value() && *left_s <= rule.threshold ? left_s : std::nullopt;
+      const std::optional<double> change = steady_change(track, window_ms, reading);
+      if (!change.has_value() || *change >= 0) return std::nullopt;
+      const double left_s = value / -*change * static_cast<double>(rule.window_s);
+      return left_s <= rule.threshold ? std::optional(left_s) : std::nullopt;
+    }
+    case HealthTest::grows: {
+      const std::optional<double> change = steady_change(track, window_ms, reading);
+      return change.has_value() && *change >= rule.threshold ? change : std::nullopt;
     }
     case HealthTest::silent:
       track.silent_ms = 0;
@@ -238,7 +254,7 @@ void HealthJudge::judge_xid(std::size_t rule, const HealthReading& reading,
   const std::string_view name =
       known == xid_catalog().end() ? "which NVIDIA's catalog lacks" : known->mnemonic;
   findings.push_back({.rule = std::string(rules_[rule].name),
-                      .action = action,
+                      .action = std::min(action, rules_[rule].action),
                       .part = xid->gpu,
                       .time_ms = reading.time_ms,
                       .value = static_cast<double>(xid->code),
@@ -273,7 +289,7 @@ std::vector<HealthFinding> HealthJudge::take(const HealthReading& reading) {
   now_ms_ = std::max(now_ms_, reading.time_ms);
   for (std::size_t i = 0; i < rules_.size(); ++i) {
     const HealthRule& rule = rules_[i];
-    if (rule.source != reading.source) continue;
+    if (!is_about(rule, reading)) continue;
     const bool is_of_lines = rule.test == HealthTest::line || rule.test == HealthTest::xid;
     if (is_of_lines != reading.text.has_value()) continue;
     if (!is_of_lines && (rule.reading != reading.name || !reading.value.has_value())) continue;

@@ -63,8 +63,8 @@ class HealthJudge {
   std::optional<double> measure(const HealthRule& rule, Track& track, const HealthReading& reading);
   static void keep(std::deque<Point>& points, std::int64_t kept_ms, const HealthReading& reading);
   static Point at(const std::deque<Point>& points, std::int64_t time_ms);
-  static std::optional<double> seconds_left(Track& track, std::int64_t window_ms,
-                                            const HealthReading& reading);
+  static std::optional<double> steady_change(Track& track, std::int64_t window_ms,
+                                             const HealthReading& reading);
   std::optional<double> growth(Track& track, std::int64_t kept_ms, std::int64_t window_ms,
                                const HealthReading& reading, double* before);
   void find_silence(std::vector<HealthFinding>& findings, std::int64_t time_ms);

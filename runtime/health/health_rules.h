@@ -8,6 +8,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "runtime/core/result.h"
 
 namespace holdfast::health {
 
@@ -32,6 +35,7 @@ enum class HealthTest : std::uint8_t {
   flaps,  // a link (1: up) was down for 25 s or longer, and up again, so many times within `window_s`
   falls,  // readings are below `threshold` times what they were at first, for `window_s`
   runs_out,  // readings fall in each quarter of `window_s`, and would come to 0 within `threshold` seconds at that speed
+  grows,   // readings rise in each quarter of `window_s`, by `threshold` or more in all
   silent,  // a source that has answered before gives no answer for `window_s`
   line,  // a line of a log has one of the texts of `reading`, separated by |, so many times within `window_s`
   xid,   // a line of the kernel's log is an Xid; the table of Xids has the action
@@ -40,19 +44,23 @@ std::string_view name_of(HealthTest test);
 
 struct HealthRule {
   std::string_view name;     // "gpu-hot"
-  std::string_view source;   // of the readings
+  std::string_view source;   // of the readings; "nvml" also means "dcgm", but for its silence
   std::string_view reading;  // their name; for HealthTest::line texts
   HealthTest test;
   double threshold;
-  std::string_view unit;  // of the threshold
-  std::int64_t window_s;  // 0: one reading is enough
-  HealthAction action;
+  std::string_view unit;    // of the threshold
+  std::int64_t window_s;    // 0: one reading is enough
+  HealthAction action;      // of HealthTest::xid the worst one: the table of Xids has others
   std::string_view says;    // what is wrong, as a clause
   std::string_view origin;  // where the numbers are from
 };
 
 // Returns the table. Names differ.
 std::span<const HealthRule> health_rules();
+
+// Returns the table with changes, each "NAME=ACTION" or "NAME=ACTION:THRESHOLD". ExitCode::config with a sentence: there is no such rule or
+// action, the rule compares with no threshold or cannot have this one, or two changes are of one rule.
+Result<std::vector<HealthRule>> changed_rules(std::span<const std::string> changes);
 
 // An Xid is a report of NVIDIA's driver on an error, by number.
 struct Xid {

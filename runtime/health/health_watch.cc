@@ -43,7 +43,8 @@ std::string line_of(const HealthFinding& finding, HealthAnswer answer, const std
   return fmt::format("host {}: {} ({}){}", host, finding.sentence, finding.rule, clause_of(answer));
 }
 
-HealthEvent event_of(const HealthFinding& finding, HealthAnswer answer, const std::string& host) {
+HealthEvent event_of(const HealthFinding& finding, HealthAnswer answer, const std::string& host,
+                     std::span<const HealthRule> rules) {
   HealthEvent event{.time_us = finding.time_ms * 1000,
                     .host = host,
                     .rule = finding.rule,
@@ -52,8 +53,8 @@ HealthEvent event_of(const HealthFinding& finding, HealthAnswer answer, const st
                     .action = std::string(health::name_of(finding.action)),
                     .answer = std::string(name_of(answer)),
                     .reason = finding.sentence};
-  const auto rule = std::ranges::find(health_rules(), finding.rule, &HealthRule::name);
-  if (rule == health_rules().end()) return event;
+  const auto rule = std::ranges::find(rules, finding.rule, &HealthRule::name);
+  if (rule == rules.end()) return event;
   event.reading = fmt::format("{}{}{}", rule->source, rule->reading.empty() ? "" : ": ", rule->reading);
   if (rule->test != HealthTest::xid) event.threshold = rule->threshold;
   return event;
@@ -101,7 +102,7 @@ class HealthWatch::State {
   void work() {
     env_->lower_thread_priority();
     HostSources sources(*env_, settings_.places, settings_.open_gpus ? settings_.open_gpus() : GpuReader());
-    HealthJudge judge;
+    HealthJudge judge(settings_.rules);
     while (true) {
       const std::int64_t begin_ns = env_->thread_processor_ns();
       for (const HealthReading& reading : sources.look()) {
@@ -121,7 +122,7 @@ class HealthWatch::State {
     const HealthAnswer answer = answer_to(finding.action, settings_.acts, settings_.has_launcher);
     if (finding.action != HealthAction::ignore)
       write_to_console(stderr, fmt::format("holdfast guard: {}\n", line_of(finding, answer, host_)));
-    events_.push_back(event_of(finding, answer, host_));
+    events_.push_back(event_of(finding, answer, host_, settings_.rules));
     const bool is_worse = !request_.has_value() || request_->deadline_s == 0;
     if (answer == HealthAnswer::ask && is_worse) request_ = request_of(finding, host_);
   }

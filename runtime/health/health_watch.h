@@ -13,7 +13,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/core/result.h"
 #include "runtime/health/health_judge.h"
@@ -38,7 +40,9 @@ std::string_view clause_of(HealthAnswer answer);
 
 // Return what is told of a finding: the line for the console, and the event of the log.
 std::string line_of(const HealthFinding& finding, HealthAnswer answer, const std::string& host);
-HealthEvent event_of(const HealthFinding& finding, HealthAnswer answer, const std::string& host);
+// `rules` have its rule.
+HealthEvent event_of(const HealthFinding& finding, HealthAnswer answer, const std::string& host,
+                     std::span<const HealthRule> rules = health_rules());
 // Returns the request for a finding that asks for its host to be left: after the next step, or, where the host must not be used
 // any longer, within half a minute.
 DrainRequest request_of(const HealthFinding& finding, const std::string& host);
@@ -52,6 +56,7 @@ class HealthWatch {
     RunPaths paths = {};
     bool acts = false, has_launcher = false;
     std::int64_t every_ms = 10'000;
+    std::vector<HealthRule> rules = {health_rules().begin(), health_rules().end()};
     HostSources::Places places = {};
     std::function<GpuReader()> open_gpus = {};  // called on the thread of the looks; may be null
   };

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
 #include <utility>
 
+#include "runtime/health/dcgm_exporter.h"
+#include "runtime/health/health_rules.h"
 #include "runtime/os/kernel_log.h"
 #include "runtime/os/machine_facts.h"
 
@@ -27,6 +30,31 @@ std::optional<double> pressure_in(std::string_view text, std::string_view kind) 
 }
 
 }  // namespace
+
+Result<std::optional<os::NetworkAddress>> exporter_address(const std::string& text) {
+  if (text.empty()) return std::optional<os::NetworkAddress>();
+  const std::size_t colon = text.rfind(':');
+  std::string host = text.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const char* const begin = text.data() + std::min(colon, text.size() - 1) + 1;
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), port);
+  const bool is_numeric =
+      !host.empty() && host.find_first_not_of("0123456789abcdefABCDEF.:") == std::string::npos;
+  if (colon == std::string::npos || !is_numeric || error != std::errc() || end != text.data() + text.size() ||
+      port == 0)
+    return fail(
+        ExitCode::config,
+        "health.dcgm_exporter = \"{}\" is no address of an exporter; expected a numeric address and a port, "
+        "such as \"127.0.0.1:9400\"",
+        text);
+  return std::optional(os::NetworkAddress{std::move(host), port});
+}
+
+Result<void> check_health_keys(std::span<const std::string> rules, const std::string& exporter) {
+  HF_TRY_VOID(outcome_of(changed_rules(rules)));
+  return outcome_of(exporter_address(exporter));
+}
 
 // One look: the readings so far, all of one time.
 class HostSources::Look {
@@ -62,6 +90,11 @@ class HostSources::Look {
     const Result<FileStatus> status = env_->status(*root_ + path);
     return status.ok() && status->exists;
   }
+  bool has(const std::string& source, const std::string& part, const std::string& name) const {
+    return std::ranges::any_of(readings_, [&](const HealthReading& each) {
+      return each.source == source && each.part == part && each.name == name;
+    });
+  }
   std::vector<HealthReading> take() { return std::move(readings_); }
 
  private:
@@ -87,6 +120,25 @@ void HostSources::look_at_gpus(Look& look) {
     for (const auto& [name, value] : readings) look.add("nvml", gpu, name, value);
     // That a GPU was asked and gave no answer says something, too.
     if (readings.empty()) look.add("nvml", gpu, "temperature_C", std::nullopt);
+  }
+}
+
+// Adds what NVML did not say. The exporter has the number of the last Xid only: a change of it is a line of the log that others may
+// have read, too, and one that comes again is not seen.
+void HostSources::look_at_exporter(Look& look) {
+  if (!places_.exporter.has_value()) return;
+  const Result<std::string> text = ask_exporter(env_->network(), *places_.exporter);
+  if (!text.ok()) return lacks("dcgm", text.error().message, "what DCGM says of the GPUs");
+  for (const auto& [gpu, name, value] : readings_of_exporter(*text)) {
+    if (name != "xid") {
+      if (!look.has("nvml", gpu, name)) look.add("dcgm", gpu, name, value);
+      continue;
+    }
+    const std::int64_t xid = std::llround(value);
+    const auto [last, is_new] = last_xid_.try_emplace(gpu, xid);
+    if (std::exchange(last->second, xid) == xid || is_new || xid <= 0) continue;
+    look.add_line("kmsg",
+                  fmt::format("NVRM: Xid (PCI:{}): {}, as DCGM says", gpu.substr(0, gpu.rfind('.')), xid));
   }
 }
 
@@ -163,6 +215,22 @@ void HostSources::look_at_memory(Look& look) {
   }
 }
 
+// Reads what each rank has taken for itself: pages of files and of shared memory are no leak.
+void HostSources::look_at_ranks(Look& look) {
+  if (!places_.ranks) return;
+  for (const HostRank& each : places_.ranks()) {
+    const Result<std::string> status =
+        env_->read_text_within(fmt::format("/proc/{}/status", each.process), 1 << 16);
+    constexpr std::string_view key = "RssAnon:";
+    const std::size_t at = status.ok() ? status->find(key) : std::string::npos;
+    if (at == std::string::npos) continue;  // it has ended
+    std::string_view rest = std::string_view(*status).substr(at + key.size());
+    rest.remove_prefix(std::min(rest.find_first_not_of(" \t"), rest.size()));
+    if (const std::optional<double> kB = number_in(rest); kB.has_value())
+      look.add("rank", fmt::format("rank {}", each.rank), "memory_MB", *kB * 1024 / 1e6);
+  }
+}
+
 void HostSources::look_at_disks(Look& look) {
   for (const std::string& path : places_.disks) {
     const Result<std::uint64_t> free_bytes = env_->free_bytes(path);
@@ -181,11 +249,13 @@ void HostSources::look_at_clock(Look& look) {
 std::vector<HealthReading> HostSources::look() {
   Look look(*env_, places_.root);
   look_at_gpus(look);
+  look_at_exporter(look);
   look_at_log(look);
   look_at_network(look);
   look_at_infiniband(look);
   look_at_processors(look);
   look_at_memory(look);
+  look_at_ranks(look);
   look_at_disks(look);
   look_at_clock(look);
   is_first_ = false;

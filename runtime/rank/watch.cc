@@ -1,6 +1,7 @@
 #include "runtime/rank/watch.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "parallel/comm/launcher.h"
 #include "runtime/os/console.h"
@@ -24,6 +25,9 @@ std::vector<std::string> guard_words(const std::string& board, const HealthConfi
   if (health.preset == "off") return words;
   words.insert(words.end(), {"--health", health.preset, "--every-ms", fmt::format("{}", health.every_ms)});
   if (!health.host_root.empty()) words.insert(words.end(), {"--host-root", health.host_root});
+  if (!health.dcgm_exporter.empty()) words.insert(words.end(), {"--dcgm-exporter", health.dcgm_exporter});
+  if (!health.rules.empty())
+    words.insert(words.end(), {"--rules", fmt::format("{}", fmt::join(health.rules, ","))});
   return words;
 }
 

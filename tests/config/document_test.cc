@@ -48,7 +48,7 @@ Config all_changed() {
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, "bf16", true};
   config.verdict = {"guard",    100, 7.5, 9.5, 20,  0.25,       50, "clip",   "stop",
                     "rollback", 5,   70,  2,   0.5, "continue", 7,  3'600'000};
-  config.health = {"off", 5'000, "/host"};
+  config.health = {"off", 5'000, "/host", "127.0.0.1:9400", {"gpu-hot=drain:87", "xid=watch"}};
   config.checkpoint = {.every_steps = 11,
                        .every_ms = 1'800'000,
                        .keep = 4,

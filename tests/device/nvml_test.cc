@@ -41,6 +41,8 @@ TEST_F(NvmlReadings, AreThoseOfTheGpuAtItsPlaceOnTheBus) {
       "e0e0:00:00.0 clock_reasons 4\ne0e0:00:00.0 ecc_corrected 3\ne0e0:00:00.0 ecc_uncorrected 1\n"
       "e0e0:00:00.0 rows_corrected 0\ne0e0:00:00.0 rows_uncorrected 2\ne0e0:00:00.0 remap_pending 1\n"
       "e0e0:00:00.0 remap_failed 0\ne0e0:00:00.0 pcie_replays 7\ne0e0:00:00.0 recovery_action 1\n"
+      "e0e0:00:00.0 nvlink_crc_errors 5000000000\ne0e0:00:00.0 nvlink_replays 4\ne0e0:00:00.0 "
+      "nvlink_recoveries 2\n"
       "e0e0:01:00.0 temperature 99\n");
   const Result<GpuReadings> gpu = read("e0e0:00:00.0");
   ASSERT_TRUE(gpu.ok()) << gpu.error().message;
@@ -58,11 +60,15 @@ TEST_F(NvmlReadings, AreThoseOfTheGpuAtItsPlaceOnTheBus) {
   EXPECT_EQ(gpu->remap_failed, false);
   EXPECT_EQ(gpu->pcie_replays, 7);
   EXPECT_EQ(gpu->recovery_action, 1);
+  EXPECT_EQ(gpu->nvlink_crc_errors, 5'000'000'000);
+  EXPECT_EQ(gpu->nvlink_replays, 4);
+  EXPECT_EQ(gpu->nvlink_recoveries, 2);
   EXPECT_EQ(
       text_of(*gpu),
       "41 C, 699 of 700 W, SM at 1755 MHz, memory at 2619 MHz; clocks lowered by the power limit; ECC errors "
       "since the driver was loaded: 3 corrected, 1 uncorrected; rows of memory replaced: 0 corrected, 2 "
-      "uncorrected; a row is replaced at the next reset of the GPU; 7 replays on the PCI bus; the driver "
+      "uncorrected; a row is replaced at the next reset of the GPU; 7 replays on the PCI bus; NVLink: "
+      "5000000000 errors of checksums, 4 replays, 2 recoveries; the driver "
       "advises to reset the GPU");
 }
 

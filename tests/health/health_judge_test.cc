@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include <map>
 #include <random>
 #include <set>
 
@@ -184,6 +185,32 @@ TEST_F(HealthJudgeTest, SilenceOfASensorIsASign) {
   EXPECT_EQ(findings_[0].action, HealthAction::drain);
 }
 
+// What DCGM says of a GPU is judged as what NVML says; that its exporter is not there for a while is no sign of the GPU.
+TEST_F(HealthJudgeTest, DcgmStandsForNvmlButItsSilenceSaysNothing) {
+  for (int i = 0; i < 40; ++i, wait(15 * second)) {
+    if (i < 20) read("dcgm", gpu, "temperature_C", 60.0);
+    if (i < 20) read("dcgm", gpu, "nvlink_recoveries", i < 10 ? 3 : 4);
+    read("memory", "", "available_percent", 50);
+  }
+  EXPECT_THAT(found(), ElementsAre("gpu-links-retrained"));
+}
+
+// A rank that takes 3 MB more every 4 s does so for ever; one that fills a cache comes to an end.
+TEST_F(HealthJudgeTest, ARankWhoseMemoryGrowsAndGrowsHasALeak) {
+  for (int i = 0; i < 900; ++i, wait(4 * second)) {
+    read("rank", "rank 1", "memory_MB", 4000 + std::min(600, i) * 20.0);
+    read("rank", "rank 2", "memory_MB", 4000 + i * 2.0);
+    if (i == 440) {
+      EXPECT_THAT(found(), IsEmpty()) << "it has not grown for half an hour";
+    }
+    if (i < 600) continue;
+    read("rank", "rank 3", "memory_MB", 4000 + (i < 750 ? 0 : 5000));
+  }
+  ASSERT_THAT(found(), ElementsAre("rank-memory-grows"));
+  EXPECT_EQ(findings_[0].part, "rank 1");
+  EXPECT_THAT(findings_[0].sentence, HasSubstr("rank 1: the memory of the rank grows and grows: by 9"));
+}
+
 // A host that was asleep, or whose recorder was, has no silent sensor.
 TEST_F(HealthJudgeTest, TimeInWhichNobodyLooksIsNoSilence) {
   for (int i = 0; i < 20; ++i, wait(i % 5 == 4 ? hour : 15 * second)) {
@@ -221,6 +248,53 @@ TEST(Xids, AskForWhatNvidiaAdvises) {
             HealthAction::ignore);
   EXPECT_EQ(action_of_xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
             HealthAction::reboot);
+}
+
+TEST(ChangedRules, HaveOtherActionsAndThresholds) {
+  const std::vector<std::string> changes = {"gpu-hot=drain:87.5", "network-carrier=ignore", "xid=watch"};
+  const Result<std::vector<HealthRule>> rules = changed_rules(changes);
+  ASSERT_TRUE(rules.ok()) << rules.error().message;
+  ASSERT_EQ(rules->size(), health_rules().size());
+  HealthJudge judge(*rules);
+  std::vector<HealthFinding> findings;
+  for (std::int64_t i = 0; i < 40; ++i) {
+    const std::vector<HealthReading> readings = {{.time_ms = i * 15 * second,
+                                                  .source = "nvml",
+                                                  .part = "0000:18:00.0",
+                                                  .name = "temperature_C",
+                                                  .value = i < 20 ? 85 : 88},
+                                                 {.time_ms = i * 15 * second,
+                                                  .source = "kmsg",
+                                                  .name = "line",
+                                                  .text = "NVRM: Xid (PCI:0000:18:00): 79, x"}};
+    for (const HealthReading& reading : readings)
+      std::ranges::move(judge.take(reading), std::back_inserter(findings));
+  }
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[0].action, HealthAction::watch) << "Xid 79 asks for a reboot";
+  EXPECT_EQ(findings[1].rule, "gpu-hot");
+  EXPECT_EQ(findings[1].action, HealthAction::drain);
+  EXPECT_EQ(findings[1].value, 88);
+}
+
+TEST(ChangedRules, ThatCannotBeMeantGetASentence) {
+  const std::map<std::vector<std::string>, std::string> cases = {
+      {{"gpu-hat=drain"}, "there is no rule 'gpu-hat' (did you mean 'gpu-hot'?)"},
+      {{"gpu-hot"}, "expected NAME=ACTION or NAME=ACTION:THRESHOLD"},
+      {{"gpu-hot=kill"},
+       "no action is called 'kill'; expected one of ignore, watch, drain, leave_out, reboot"},
+      {{"gpu-hot=drain:x"}, "'x' is no threshold; expected a number above 0"},
+      {{"gpu-hot=drain:-3"}, "expected a number above 0"},
+      {{"gpu-hot=drain:nan"}, "expected a number above 0"},
+      {{"gpu-power-falls=drain:1.5"}, "expected a number below 1"},
+      {{"gpu-silent=drain:9"}, "gpu-silent compares with no threshold; leave out ':9'"},
+      {{"gpu-hot=drain:90", "gpu-hot=watch:80"}, "they contradict each other"}};
+  for (const auto& [changes, sentence] : cases) {
+    const Result<std::vector<HealthRule>> rules = changed_rules(changes);
+    ASSERT_FALSE(rules.ok()) << changes[0];
+    EXPECT_EQ(rules.error().code, ExitCode::config);
+    EXPECT_THAT(rules.error().message, HasSubstr(sentence));
+  }
 }
 
 std::string xid(const std::string& of, int code) {

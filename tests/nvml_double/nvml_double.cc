@@ -122,7 +122,7 @@ int nvmlDeviceGetRemappedRows(void* handle, unsigned* corrected, unsigned* uncor
 int nvmlDeviceGetPcieReplayCounter(void* handle, unsigned* count) {
   return reading(handle, "pcie_replays", count);
 }
-// Field 230 alone is asked for; the type of its value is unsigned int.
+// One field is asked for; the type of the advice is unsigned int, that of counters of NVLink unsigned long long.
 int nvmlDeviceGetFieldValues(void* handle, int count, void* fields) {
   struct {
     unsigned field, scope;
@@ -131,11 +131,15 @@ int nvmlDeviceGetFieldValues(void* handle, int count, void* fields) {
     unsigned long long value;
   } wanted;
   std::memcpy(&wanted, fields, sizeof(wanted));
-  if (count != 1 || wanted.field != 230) return invalid_argument;
-  unsigned action = 0;
-  wanted.result = reading(handle, "recovery_action", &action);
-  wanted.value = action | 0xffffffff00000000U;  // what is beyond the type is not set
-  wanted.type = 1;
+  static const std::map<unsigned, const char*> names = {
+      {38, "nvlink_crc_errors"}, {52, "nvlink_replays"}, {59, "nvlink_recoveries"}, {230, "recovery_action"}};
+  const auto name = names.find(wanted.field);
+  if (count != 1 || name == names.end()) return invalid_argument;
+  unsigned long long value = 0;
+  wanted.result = reading(handle, name->second, &value);
+  const bool is_int = wanted.field == 230;
+  wanted.value = is_int ? value | 0xffffffff00000000U : value;  // what is beyond the type is not set
+  wanted.type = is_int ? 1 : 3;
   std::memcpy(fields, &wanted, sizeof(wanted));
   return success;
 }

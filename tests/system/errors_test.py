@@ -588,6 +588,12 @@ class Errors(unittest.TestCase):
         (self.folder / "run.toml").write_text(CONFIG.replace("steps = 4", "stpes = 4"))
         self.expect_nothing_made(self.mpirun(2, "train", "run.toml"))
 
+    def test_health_rule(self):
+        self.expect_nothing_made(self.mpirun(2, "train", "run.toml", '--health.rules=["gpu-hat=drain"]'))
+
+    def test_health_exporter(self):
+        self.expect_nothing_made(self.train("--health.dcgm_exporter=node7:9400"))
+
     def test_missing_key(self):
         (self.folder / "run.toml").write_text(CONFIG.replace("steps = 4", ""))
         self.expect_nothing_made(self.train())

@@ -123,6 +123,26 @@ class HealthOfARunTest(unittest.TestCase):
         self.assertEqual((off.events("health"), found), ([], []), output)
         self.assertEqual(run.digest(), off.digest())
 
+    def test_rules_are_changed(self):
+        """A run that does not want to leave for a link; and changes that cannot be meant."""
+        run, output, found = self.run_that_becomes_sick("changed", '--health.rules=["infiniband-down=watch"]')
+        self.assertEqual([(event["action"], event["answer"]) for event in found], [("watch", "told")], output)
+        for key, value, sentence in (("rules", '["infiniband-dwn=watch"]', "did you mean 'infiniband-down'?"),
+                                     ("rules", '["gpu-hot=watch:80", "gpu-hot=drain:70"]', "they contradict each other"),
+                                     ("dcgm_exporter", "node7:9400", "is no address of an exporter")):
+            refused = self.scene.run("refused", [f"--health.{key}={value}"]).start(2)
+            self.assertIn(sentence, refused.expect_exit(2))
+
+    def test_the_rules_of_a_run_judge_a_recording(self):
+        recording, config = self.scene.directory / "hot.jsonl", self.scene.directory / "hot.toml"
+        readings = [{"time_ms": 1000 + 10000 * i, "source": "nvml", "part": "0000:18:00.0", "name": "temperature_C", "value": 84} for i in range(20)]
+        recording.write_text("".join(json.dumps(line) + "\n" for line in [HEADER, *readings]))
+        for rules, code in {"[]": 0, '["gpu-hot=drain"]': 76, '["gpu-hot=drain:87"]': 0}.items():
+            config.write_text(self.scene.config.read_text() + f"\n[health]\nrules = {rules}\n")
+            judged = run(config, "--replay", recording)
+            self.assertEqual(judged.returncode, code, judged.stdout + judged.stderr)
+            self.assertIn("1 found" if "87" not in rules else "0 found", judged.stdout)
+
     def test_nobody_moves_a_run_without_a_launcher(self):
         run, output, found = self.run_that_becomes_sick("guard", "--health.preset=guard")
         self.assertEqual([event["answer"] for event in found], ["nobody to ask"], output)
