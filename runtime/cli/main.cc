@@ -78,7 +78,7 @@ struct Command {
   bool has_news = false;
 };
 
-constexpr std::array<Command, 31> commands = {{
+constexpr std::array<Command, 33> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", run_train_command, true},
     {"launch", "train under mpirun, and start the run again when something fails", run_launch_command, true},
     {"save", "let a run that is going on save, and go on", run_save_command},
@@ -100,6 +100,8 @@ constexpr std::array<Command, 31> commands = {{
     {"export", "the weights of a checkpoint as safetensors or as an llm.c model", run_export_command},
     {"import", "a checkpoint of a Hugging Face folder or an llm.c model", run_import_command},
     {"report", "write RUN/report.html from the run's events", run_report_command},
+    {"events", "the events of a run, also while it goes on", run_events_command},
+    {"metrics", "the numbers of a run for monitoring, as OpenMetrics text", run_metrics_command},
     {"stragglers", "which ranks compute more slowly than the others, and what that has cost",
      run_stragglers_command},
     {"timeline", "what every rank computed and waited for in recorded steps, and the pipeline's bubble",

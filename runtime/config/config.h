@@ -203,6 +203,11 @@ struct LogConfig {
   std::int64_t rotate_bytes = std::int64_t{256} << 20;  // part size of events.jsonl; 0 = no limit
 };
 
+struct MetricsConfig {
+  std::int64_t every_ms = 10'000;  // between two writes of metrics.prom; 0 = none
+  bool tensorboard = false;
+};
+
 struct Config {
   std::string device = "auto";  // "auto", "cpu", "cuda"
   std::int64_t threads = 0;     // per rank; 0 = processors / ranks on this host
@@ -221,6 +226,7 @@ struct Config {
   EvaluationConfig evaluation;
   KernelsConfig kernels;
   LogConfig log;
+  MetricsConfig metrics;
   TraceConfig trace;
 };
 

@@ -509,6 +509,17 @@ std::vector<Option> log_options() {
   };
 }
 
+std::vector<Option> metrics_options() {
+  return {
+      duration("metrics.every", HF_FIELD(metrics.every_ms), {0, kDay_ms}, kSafe,
+               "How often RUN/metrics.prom is replaced: the numbers of all events as OpenMetrics text, for "
+               "the textfile "
+               "collector of node_exporter (docs/metrics.md); 0 = never"),
+      boolean("metrics.tensorboard", HF_FIELD(metrics.tensorboard), kSafe,
+              "Whether the curves are also written as event files of TensorBoard, in RUN/tensorboard"),
+  };
+}
+
 std::vector<Option> trace_options() {
   return {
       integer("trace.first_step", HF_FIELD(trace.first_step), "step", {1, kMany}, kSafe,
@@ -524,7 +535,7 @@ std::vector<Option> build_registry() {
   for (auto section :
        {general_options, run_options, model_options, data_options, training_options, parallel_options,
         elastic_options, watchdog_options, network_options, optimizer_options, verdict_options,
-        health_options, interval_options, kernel_options, log_options, trace_options}) {
+        health_options, interval_options, kernel_options, log_options, metrics_options, trace_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;

@@ -15,7 +15,8 @@ namespace watchdog { using namespace checkpoint; }
 namespace parallel { using namespace watchdog; }
 namespace run { using namespace parallel; }
 namespace health { using namespace run; }
-namespace report { using namespace health; }
+namespace metrics { using namespace health; }
+namespace report { using namespace metrics; }
 namespace data { using namespace report; }
 namespace model { using namespace data; }
 namespace optim { using namespace model; }

@@ -10,6 +10,7 @@
 #include "runtime/core/units.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/measure/gemm_peak.h"
+#include "runtime/metrics/metrics_sink.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/rank/kernel_choice.h"
@@ -137,6 +138,18 @@ Result<void> RunJournal::open(Worker& worker, RecoveryInventory& known, const Tr
   return share_hardware_record();
 }
 
+// Puts before the log what counts its lines, unless that is off.
+std::unique_ptr<LineSink> RunJournal::with_metrics(std::unique_ptr<LineSink> log) {
+  const MetricsConfig& metrics = setup_.config.metrics;
+  if (metrics.every_ms == 0 && !metrics.tensorboard) return log;
+  return std::make_unique<MetricsSink>(
+      env(), std::move(log),
+      MetricsSink::Settings{.paths = paths(),
+                            .every_ms = metrics.every_ms,
+                            .tensorboard = metrics.tensorboard,
+                            .may_write = [gate = gate_] { return gate->is_open(); }});
+}
+
 // Makes the reporter of the epoch.
 void RunJournal::begin_epoch(Worker& worker, RecoveryInventory& known, double ranks) {
   FaultPoints& faults = group_.launched().faults;
@@ -146,7 +159,8 @@ void RunJournal::begin_epoch(Worker& worker, RecoveryInventory& known, double ra
   if (queue_ == nullptr)
     queue_ = std::make_unique<EventQueue>(
         env(), paths().events(), static_cast<std::uint64_t>(setup_.config.log.rotate_bytes),
-        [&faults] { HF_FAULT_POINT(faults, "log.before_line"); }, [gate = gate_] { return gate->is_open(); });
+        [&faults] { HF_FAULT_POINT(faults, "log.before_line"); }, [gate = gate_] { return gate->is_open(); },
+        [this](std::unique_ptr<LineSink> log) { return with_metrics(std::move(log)); });
   queue_->others_have_written();
   if (recovery_.has_value()) newest_step_ = std::max(newest_step_, recovery_->step_before);
   if (writes && known.log_opened != true)

@@ -80,6 +80,7 @@ class RunJournal {
   RunPaths paths() const { return {setup_.config.run.directory}; }
   Result<void> take_claim(const LeaseTerms& terms);
   void post(std::function<void()> work);
+  std::unique_ptr<LineSink> with_metrics(std::unique_ptr<LineSink> log);
   void begin_epoch(Worker& worker, RecoveryInventory& known, double ranks);
   Result<void> begin_log(const Worker& worker, const TransportChoice& transport);
   Result<void> continue_log(std::uint64_t step);

@@ -61,6 +61,12 @@ void append_name(std::string& out, std::string_view name) {
 // Limit of the lines that wait: some two hundred thousand steps.
 constexpr std::uint64_t memory_bytes = std::uint64_t{64} << 20;
 
+std::unique_ptr<LineSink> wrapped(
+    std::unique_ptr<LineSink> log,
+    const std::function<std::unique_ptr<LineSink>(std::unique_ptr<LineSink>)>& wrap) {
+  return wrap ? wrap(std::move(log)) : std::move(log);
+}
+
 }  // namespace
 
 EventLine::EventLine() {
@@ -218,10 +224,12 @@ void EventLog::note_gap() {
 }
 
 EventQueue::EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes,
-                       std::function<void()> before_line, std::function<bool()> may_write)
-    : lines_(
-          env,
-          std::make_unique<EventLog>(env, path, rotate_bytes, std::move(before_line), std::move(may_write)),
-          path, {.bytes = memory_bytes, .drops_oldest = true}) {}
+                       std::function<void()> before_line, std::function<bool()> may_write,
+                       const std::function<std::unique_ptr<LineSink>(std::unique_ptr<LineSink>)>& wrap)
+    : lines_(env,
+             wrapped(std::make_unique<EventLog>(env, path, rotate_bytes, std::move(before_line),
+                                                std::move(may_write)),
+                     wrap),
+             path, {.bytes = memory_bytes, .drops_oldest = true}) {}
 
 }  // namespace holdfast::run

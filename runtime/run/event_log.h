@@ -132,8 +132,10 @@ class EventLog final : public LineSink {
 // The event log of a rank that trains: like EventLog, but on a thread of its own (line_thread.h).
 class EventQueue {
  public:
+  // `wrap` may put another sink before the log, which passes lines on.
   EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0,
-             std::function<void()> before_line = {}, std::function<bool()> may_write = {});
+             std::function<void()> before_line = {}, std::function<bool()> may_write = {},
+             const std::function<std::unique_ptr<LineSink>(std::unique_ptr<LineSink>)>& wrap = {});
   void write(const Event auto& event) {
     static_cast<void>(lines_.append(put_event(event, line_).end()).ok());
   }

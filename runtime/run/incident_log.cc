@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "runtime/run/event_reading.h"
 #include "runtime/run/run_directory.h"
@@ -53,8 +54,14 @@ class IncidentReader::State {
   IncidentLog finish() && {
     advance(last_us_, gap_use());
     for (const Piece& piece : pieces_) add(piece);
-    for (const auto& [step, times] : computed_) ledger_.lost_steps += times - 1;
+    for (const auto& [step, computed] : computed_) ledger_.lost_steps += computed.times - 1;
     return std::move(ledger_);
+  }
+
+  std::array<std::int64_t, span_uses> times_us() const {
+    std::array<std::int64_t, span_uses> times_us = times_us_;
+    times_us[static_cast<std::size_t>(gap_use())] += std::max<std::int64_t>(last_us_ - cut_us_, 0);
+    return times_us;
   }
 
  private:
@@ -68,7 +75,13 @@ class IncidentReader::State {
   void advance(std::int64_t to_us, SpanUse use, std::optional<std::uint64_t> step = {}) {
     if (to_us <= cut_us_) return;
     Piece piece{.span = {.use = use, .begin_us = cut_us_, .end_us = to_us}, .step = step};
-    if (step.has_value()) piece.time = computed_[*step];
+    const std::int64_t lasted_us = to_us - cut_us_;
+    if (step.has_value()) {
+      Computed& computed = computed_[*step];
+      piece.time = computed.times;
+      computed.counted_us = lasted_us;
+    }
+    times_us_[static_cast<std::size_t>(use)] += lasted_us;
     pieces_.push_back(piece);
     cut_us_ = to_us;
   }
@@ -112,7 +125,10 @@ class IncidentReader::State {
   void read_step(const StepEvent& step) {
     step_ = step.step;
     advance(step.time_us - microseconds(finite_or_zero(step.step_duration_ms)), gap_use());
-    ++computed_[step_];
+    Computed& computed = computed_[step_];
+    times_us_[static_cast<std::size_t>(SpanUse::training)] -= computed.counted_us;
+    times_us_[static_cast<std::size_t>(SpanUse::lost)] += std::exchange(computed.counted_us, 0);
+    ++computed.times;
     advance(step.time_us, SpanUse::training, step_);
     // After a restart the first step ends the fault; for a recovery in place the recovery event comes next.
     if (restarting_) close(step.time_us, "");
@@ -214,7 +230,7 @@ class IncidentReader::State {
 
   // A step counts when it is the last time that it was computed.
   void add(Piece piece) {
-    if (piece.step.has_value() && piece.time < computed_[*piece.step]) piece.span.use = SpanUse::lost;
+    if (piece.step.has_value() && piece.time < computed_[*piece.step].times) piece.span.use = SpanUse::lost;
     std::vector<GoodputSpan>& spans = ledger_.spans;
     if (!spans.empty() && spans.back().use == piece.span.use) {
       spans.back().end_us = piece.span.end_us;
@@ -225,9 +241,14 @@ class IncidentReader::State {
 
   IncidentLog ledger_;
   std::vector<Piece> pieces_;
-  std::map<std::uint64_t, std::uint64_t> computed_;  // step -> how often
-  std::vector<std::size_t> open_;                    // faults behind which no step was made so far
-  std::uint64_t step_ = 0;                           // the newest
+  struct Computed {
+    std::uint64_t times = 0;
+    std::int64_t counted_us = 0;  // of the last time
+  };
+  std::map<std::uint64_t, Computed> computed_;      // by step
+  std::array<std::int64_t, span_uses> times_us_{};  // of the pieces so far
+  std::vector<std::size_t> open_;                   // faults behind which no step was made so far
+  std::uint64_t step_ = 0;                          // the newest
   std::uint64_t lost_steps_ = 0;
   int ranks_ = 0;
   std::string resumed_from_;
@@ -243,6 +264,9 @@ IncidentReader::IncidentReader() : state_(std::make_unique<State>()) {}
 IncidentReader::~IncidentReader() = default;
 void IncidentReader::read(const Json& event) {
   state_->read(event);
+}
+std::array<std::int64_t, span_uses> IncidentReader::times_us() const {
+  return state_->times_us();
 }
 IncidentLog IncidentReader::finish() && {
   return std::move(*state_).finish();

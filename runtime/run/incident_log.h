@@ -2,6 +2,7 @@
 // went; put together from the event log. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -79,6 +80,8 @@ class IncidentReader {
   IncidentReader();
   ~IncidentReader();
   void read(const Json& event);
+  // Returns where the time went until the newest event, by SpanUse: what finish() would add up to.
+  std::array<std::int64_t, span_uses> times_us() const;
   IncidentLog finish() &&;
 
  private:

@@ -69,6 +69,7 @@ Config all_changed() {
   config.kernels.implementations.fill("mine");
   config.kernels.plan = "mine.plan";
   config.log = {1, 1'000'000};
+  config.metrics = {5'000, true};
   config.trace = {13, 14};
   return config;
 }

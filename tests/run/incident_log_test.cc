@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 
 #include "runtime/report/report_sections.h"
@@ -20,7 +21,11 @@ using testing::Not;
 IncidentLog read_incidents(std::string_view event_lines) {
   IncidentReader reader;
   for_each_event(event_lines, [&](const Json& event) { reader.read(event); });
-  return std::move(reader).finish();
+  const std::array<std::int64_t, span_uses> live_us = reader.times_us();
+  IncidentLog ledger = std::move(reader).finish();
+  for (std::size_t use = 0; use < span_uses; ++use)
+    EXPECT_EQ(live_us[use], ledger.time_us(static_cast<SpanUse>(use))) << "while the log is read";
+  return ledger;
 }
 
 // A log in the making; times are milliseconds since its begin.

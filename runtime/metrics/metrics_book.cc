@@ -1,0 +1,222 @@
+#include "runtime/metrics/metrics_book.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "runtime/run/event_reading.h"
+
+namespace holdfast::metrics {
+namespace {
+
+// Things of one kind that a run may name: more than anybody looks at.
+constexpr std::size_t series_max = 1000;
+constexpr std::string_view prefix = "holdfast_";
+
+// Fields that tell things of one kind from each other.
+struct KindLabels {
+  std::string_view kind;
+  std::array<std::string_view, 3> fields;
+};
+constexpr std::array kind_labels = std::to_array<KindLabels>({
+    {"interval", {"tier"}},
+    {"fault", {"what"}},
+    {"recovery", {"reason", "resumed_from"}},
+    {"verdict", {"kind", "action"}},
+    {"straggler", {"rank", "host", "of"}},
+    {"health", {"host", "rule", "action"}},
+    {"exclude", {"host"}},
+    {"drain", {"host"}},
+});
+
+// Escapes what labels and help texts must not have.
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char letter : text) {
+    if (letter == '\\' || letter == '"') result += '\\';
+    if (letter == '\n') {
+      result += "\\n";
+    } else {
+      result += letter;
+    }
+  }
+  return result;
+}
+
+using Labels = std::vector<std::pair<std::string_view, std::string>>;
+std::string text_of_labels(const Labels& labels) {
+  std::string text;
+  for (const auto& [name, value] : labels)
+    text += fmt::format("{}{}=\"{}\"", text.empty() ? "" : ",", name, escaped(value));
+  return text.empty() ? text : "{" + text + "}";
+}
+
+// Returns the text of a field for a label: numbers are ranks.
+std::string label_of(const Json& event, std::string_view field) {
+  const auto found = event.find(field);
+  if (found == event.end()) return "";
+  return found->is_number_unsigned() ? std::to_string(found->get<std::uint64_t>()) : text_of(event, field);
+}
+
+std::string events_of(std::string_view kind) {
+  return fmt::format("Events of the kind {}", kind);
+}
+
+std::string number_text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+}  // namespace
+
+MetricsBook::MetricsBook() {
+  for (const EventKind& schema : event_schema()) {
+    Kind& kind = kinds_[std::string(schema.name)];
+    const bool is_step = schema.name == StepEvent::kind;
+    for (const EventField& field : schema.fields) {
+      if (field.type != "integer" && field.type != "number" && field.type != "boolean") continue;
+      const bool is_time = field.unit == "ms" && field.name.ends_with("_ms");
+      const std::string name = is_time
+                                   ? fmt::format("{}_seconds", field.name.substr(0, field.name.size() - 3))
+                                   : std::string(field.name);
+      kind.numbers.push_back(
+          {.field = std::string(field.name),
+           .metric = is_step ? fmt::format("{}{}", prefix, name)
+                             : fmt::format("{}last_{}_{}", prefix, schema.name, name),
+           .sum = is_time && !is_step ? fmt::format("{}{}_{}", prefix, schema.name, name) : "",
+           .help = fmt::format("{} ({}: {})", field.meaning, schema.name, schema.meaning),
+           .scale = is_time ? 1e-3 : 1.0,
+           .may_be_null = field.type == "number"});
+    }
+    const auto labels = std::ranges::find(kind_labels, schema.name, &KindLabels::kind);
+    if (labels == kind_labels.end()) continue;
+    for (const std::string_view label : labels->fields) {
+      if (label.empty()) continue;
+      kind.labels.emplace_back(label);
+      std::erase_if(kind.numbers, [&](const Number& number) { return number.field == label; });
+    }
+  }
+  // Faults that have not come are 0, so that the first one is an increase.
+  for (const char* what : {"", FaultEvent::rank, FaultEvent::spare, FaultEvent::growth, FaultEvent::save,
+                           FaultEvent::replica, FaultEvent::upload})
+    put(families_, "holdfast_fault_events", Type::counter, events_of(FaultEvent::kind),
+        text_of_labels({{"what", what}}), 0);
+}
+
+MetricsBook::Family& MetricsBook::family_of(Families& families, const std::string& name, Type type,
+                                            std::string_view help) {
+  const auto [found, is_new] = families.try_emplace(name);
+  if (is_new) {
+    found->second.type = type;
+    found->second.help = help;
+  }
+  return found->second;
+}
+
+// Sets a gauge, and adds to a counter.
+void MetricsBook::put(Families& families, const std::string& name, Type type, std::string_view help,
+                      const std::string& labels, double value) {
+  Family& family = family_of(families, name, type, help);
+  if (family.values.size() >= series_max && !family.values.contains(labels)) return;
+  double& stored = family.values[labels];
+  stored = type == Type::counter ? stored + value : value;
+}
+
+void MetricsBook::take(const Json& event) {
+  const std::string name(event_kind(event));
+  if (name.empty()) return;
+  incidents_.read(event);
+  const std::string of_kind = text_of_labels({{"kind", name}});
+  put(families_, "holdfast_events", Type::counter, "Events in the log", of_kind, 1);
+  put(families_, "holdfast_event_timestamp_seconds", Type::gauge,
+      "When the newest event of a kind was logged, since 1970", of_kind,
+      static_cast<double>(event_time(event)) / 1e6);
+  const auto kind = kinds_.find(name);
+  if (kind == kinds_.end()) return;
+  Labels labels;
+  for (const std::string& field : kind->second.labels) labels.emplace_back(field, label_of(event, field));
+  const std::string labelled = text_of_labels(labels);
+  for (const Number& number : kind->second.numbers) {
+    const auto found = event.find(number.field);
+    if (found == event.end()) continue;
+    double value = std::numeric_limits<double>::quiet_NaN();
+    if (found->is_boolean()) {
+      value = found->get<bool>() ? 1 : 0;
+    } else if (found->is_number()) {
+      value = found->get<double>() * number.scale;
+    } else if (!number.may_be_null) {
+      continue;
+    }
+    put(families_, number.metric, Type::gauge, number.help, labelled, value);
+    if (!number.sum.empty() && std::isfinite(value))
+      put(families_, number.sum, Type::counter, number.help, labelled, std::max(value, 0.0));
+  }
+  if (!kind->second.labels.empty())
+    put(families_, fmt::format("{}{}_events", prefix, name), Type::counter, events_of(name), labelled, 1);
+  if (name == StepEvent::kind) {
+    const auto again = event.find(field_name(&StepEvent::recomputed));
+    put(families_, "holdfast_steps", Type::counter,
+        "Steps computed, those that were computed again counted again", "", 1);
+    put(families_, "holdfast_steps_again", Type::counter, "Of them, steps that an earlier event has, too", "",
+        again != event.end() && again->is_boolean() && again->get<bool>() ? 1 : 0);
+  }
+  if (name == StartEvent::kind || name == FinishEvent::kind)
+    put(families_, "holdfast_under_way", Type::gauge,
+        "1 from a start of the run until it ends by itself; a start that dies says nothing", "",
+        name == StartEvent::kind ? 1 : 0);
+  if (name == StartEvent::kind) take_start(event);
+  if (name == StartEvent::kind || name == RecoveryEvent::kind) take_hosts(event);
+}
+
+void MetricsBook::take_start(const Json& event) {
+  Family& info = family_of(families_, "holdfast_run_info", Type::gauge,
+                           "What the newest start of the run is; the value is 1");
+  info.values = {{text_of_labels({{"run", text_of(event, "run")},
+                                  {"device", text_of(event, "device")},
+                                  {"exchange", text_of(event, "exchange")}}),
+                  1}};
+}
+
+void MetricsBook::take_hosts(const Json& event) {
+  const auto hosts = event.find("hosts");
+  std::map<std::string, int> ranks;
+  if (hosts == event.end() || !read_event_field(*hosts, ranks)) return;
+  Family& family = family_of(families_, "holdfast_ranks_on_host", Type::gauge, "Ranks of the run on a host");
+  family.values.clear();
+  for (const auto& [host, count] : ranks) family.values[text_of_labels({{"host", host}})] = count;
+}
+
+std::string MetricsBook::text() const {
+  Families all = families_;
+  const std::array<std::int64_t, span_uses> times_us = incidents_.times_us();
+  std::int64_t whole_us = 0;
+  for (std::size_t use = 0; use < times_us.size(); ++use) {
+    whole_us += times_us[use];
+    put(all, "holdfast_time_seconds", Type::gauge,
+        "Where the time since the first start went, until the newest event: steps that count, and what else "
+        "there was",
+        text_of_labels({{"use", std::string(name_of(static_cast<SpanUse>(use)))}}),
+        static_cast<double>(times_us[use]) / 1e6);
+  }
+  const auto training_us = static_cast<double>(times_us[static_cast<std::size_t>(SpanUse::training)]);
+  put(all, "holdfast_goodput_ratio", Type::gauge,
+      "Time of the steps that count by all time since the first start, stops that were asked for included "
+      "(ETTR)",
+      "", whole_us > 0 ? training_us / static_cast<double>(whole_us) : 0.0);
+  std::string text;
+  for (const auto& [name, family] : all) {
+    const bool counts = family.type == Type::counter;
+    text += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, escaped(family.help), name,
+                        counts ? "counter" : "gauge");
+    for (const auto& [labels, value] : family.values)
+      text += fmt::format("{}{}{} {}\n", name, counts ? "_total" : "", labels, number_text(value));
+  }
+  return text + "# EOF\n";
+}
+
+}  // namespace holdfast::metrics

@@ -1,0 +1,184 @@
+"""Metrics of a run that dies and goes on: the official parsers of Prometheus and TensorBoard read them back, and the dashboard and the
+alert rules ask only for what is there."""
+import csv
+import io
+import json
+import re
+import subprocess
+import unittest
+
+import harness
+
+PYTHON = harness.ROOT / ".deps/metrics/bin/python"
+PROMTOOL = harness.ROOT / ".deps/promtool/usr/bin/promtool"
+READER = harness.ROOT / "tests/system/read_metrics.py"
+STEPS = 40
+OPTIONS = [f"--training.steps={STEPS}", "--evaluation.every_steps=10", "--checkpoint.every_steps=10", "--metrics.tensorboard=true", "--metrics.every=100ms"]
+
+
+def families(text):
+    """{name: {labels: value}} of OpenMetrics text, without the official parser."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, labels, value = re.fullmatch(r"(\w+)(\{.*\})? (\S+)", line).groups()
+            found.setdefault(name, {})[labels or ""] = float(value)
+    return found
+
+
+class MetricsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(STEPS)
+        cls.addClassCleanup(cls.scene.close)
+        # A rank dies in step 25, and the other goes on from an older step.
+        cls.run_of_all = cls.scene.run("faults", OPTIONS)
+        cls.start = cls.run_of_all.start(2, faults="step.before_reduce@50:1=kill")
+        cls.start.expect_exit(0)
+        cls.text = (cls.run_of_all.directory / "metrics.prom").read_text()
+
+    def program(self, *words):
+        return harness.program_output(*map(str, words))
+
+    def test_the_file_is_what_the_log_says(self):
+        self.assertEqual(self.program("metrics", self.run_of_all.directory), self.text)
+        found = families(self.text)
+        steps = self.run_of_all.events("step")
+        self.assertEqual(found["holdfast_steps_total"][""], len(steps))
+        self.assertEqual(found["holdfast_steps_again_total"][""], sum(1 for event in steps if event.get("recomputed")))
+        self.assertGreater(len(steps), STEPS, "some steps were made again")
+        self.assertEqual(found["holdfast_step"][""], STEPS)
+        self.assertEqual(found["holdfast_loss"][""], steps[-1]["loss"])
+        self.assertEqual(found["holdfast_under_way"][""], 0)
+        self.assertEqual(found["holdfast_fault_events_total"]['{what="rank"}'], 1)
+        whole = (self.run_of_all.events("finish")[-1]["time_us"] - self.run_of_all.events("start")[0]["time_us"]) / 1e6
+        times = found["holdfast_time_seconds"]
+        startup = times['{use="start-up"}']
+        self.assertAlmostEqual(sum(times.values()), whole + startup, delta=0.001 * whole + startup)
+        self.assertAlmostEqual(found["holdfast_goodput_ratio"][""], times['{use="training"}'] / sum(times.values()), delta=1e-9)
+        self.assertGreaterEqual(len({name for name in found if name.startswith("holdfast_")}), 15)
+
+    def test_official_parsers_read_it(self):
+        if not PYTHON.exists():
+            self.skipTest("there are no readers of metrics: tools/bootstrap --tests")
+        outcome = subprocess.run([PYTHON, READER, self.run_of_all.directory], capture_output=True, text=True, check=False, timeout=120)
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        read = json.loads(outcome.stdout)
+        found = families(self.text)
+        for parser in ("openmetrics", "prometheus"):
+            samples = {(name, tuple(map(tuple, labels))): value for name, labels, value in read[parser]}
+            self.assertEqual(samples[("holdfast_steps_total", ())], found["holdfast_steps_total"][""], parser)
+            self.assertEqual(samples[("holdfast_fault_events_total", (("what", "rank"),))], 1, parser)
+            self.assertEqual(len(samples), sum(len(values) for values in found.values()), parser)
+        # TensorBoard has each step once, with the loss of the last time that it was made.
+        losses = {event["step"]: event["loss"] for event in self.run_of_all.events("step")}
+        curve = read["tensorboard"]["train/loss"]
+        self.assertEqual([step for step, _ in curve], list(range(1, STEPS + 1)))
+        for step, value in curve:
+            self.assertAlmostEqual(value, losses[step], delta=1e-6)
+        self.assertEqual([step for step, _ in read["tensorboard"]["held_out/loss"]], [10, 20, 30, 40])
+
+    def test_dashboard_and_alerts_ask_for_what_is_there(self):
+        """Or for what other events would bring: a metric of each kind that this run had none of is made by its name."""
+        known = set(families(self.text))
+        kinds = re.findall(r"^## `(\w+)`$", self.program("config", "events"), re.M)
+        known |= {f"holdfast_{kind}_events_total" for kind in kinds}
+        fields = {kind: re.findall(r"^\| `(\w+)`", section, re.M)
+                  for kind, section in zip(kinds, re.split(r"^## `\w+`$", self.program("config", "events"), flags=re.M)[1:], strict=True)}
+        for kind, names in fields.items():
+            known |= {f"holdfast_{'' if kind == 'step' else f'last_{kind}_'}{re.sub('_ms$', '_seconds', name)}" for name in names}
+        dashboard = json.loads((harness.ROOT / "configs/grafana/holdfast.json").read_text())
+        asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
+        rules = (harness.ROOT / "configs/prometheus/holdfast_rules.yml").read_text()
+        for name in set(re.findall(r"\bholdfast_\w+", asked + " ".join(re.findall(r"expr: (.*)", rules)))):
+            self.assertIn(name, known)
+        self.assertEqual(len({panel["id"] for panel in dashboard["panels"]}), len(dashboard["panels"]))
+
+    def test_alerts_fire(self):
+        """By promtool, on series as a run writes them."""
+        if not PROMTOOL.exists():
+            self.skipTest("there is no promtool: tools/bootstrap --tests")
+        rules = harness.ROOT / "configs/prometheus/holdfast_rules.yml"
+        subprocess.run([PROMTOOL, "check", "rules", rules], check=True, stdout=subprocess.DEVNULL)
+        labels = {"job": "train", "instance": "n0"}
+        healthy = {name: {each: f"{value}x60" for each, value in values.items()} for name, values in families(self.text).items()}
+        # The time of promtool begins at 0, with a minute between two values.
+        healthy["holdfast_event_timestamp_seconds"] = {f'{{kind="{kind}"}}': "0+60x60" if kind == "step" else "-9999x60"
+                                                       for kind in ("step", "straggler", "health")}
+        healthy["holdfast_under_way"] = {"": "1x60"}
+        healthy["holdfast_goodput_ratio"] = {"": "0.99x60"}
+        cases = {
+            None: {},
+            "HoldfastNoProgress": {"holdfast_event_timestamp_seconds": {'{kind="step"}': "0x60"}},
+            "HoldfastGoodputLow": {"holdfast_goodput_ratio": {"": "0.8x60"}, "holdfast_steps_total": {"": "200x60"}},
+            "HoldfastSavesFail": {"holdfast_fault_events_total": {'{what="save"}': "0x50 1x10"}},
+            "HoldfastFaults": {"holdfast_fault_events_total": {'{what="rank"}': "0x30 5x30"}},
+            "HoldfastExposed": {"holdfast_last_failure_cost_job_seconds": {"": "7200x60"}},
+            "HoldfastSlowRank": {"holdfast_last_straggler_factor": {'{rank="1",host="n1",of="rank"}': "1.5x60"},
+                                 "holdfast_event_timestamp_seconds": {'{kind="step"}': "0+60x60", '{kind="straggler"}': "3000x60"}},
+            "HoldfastSickHost": {"holdfast_last_health_value": {'{host="n1",rule="disk-errors",action="drain"}': "1x60"},
+                                 "holdfast_event_timestamp_seconds": {'{kind="step"}': "0+60x60", '{kind="health"}': "3000x60"}},
+            "HoldfastSlower": {"holdfast_tokens_per_sec": {"": "1000x30 500x30"}},
+            "HoldfastNotFinite": {"holdfast_loss": {"": "NaN" + " NaN" * 60}},
+        }
+        self.assertEqual(set(re.findall(r"alert: (\w+)", rules.read_text())), set(cases) - {None}, "every alert has a case")
+        for fires, changed in cases.items():
+            series = [{"series": name + self.with_labels(each, labels), "values": values}
+                      for name, all_values in (healthy | changed).items() for each, values in all_values.items()]
+            tested = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [{
+                "interval": "1m", "input_series": series,
+                "alert_rule_test": [{"eval_time": "55m", "alertname": name, "exp_alerts": []} for name in cases if name and name != fires]}]}
+            file = self.scene.directory / "alerts.json"  # which is YAML, too
+            file.write_text(json.dumps(tested))
+            outcome = subprocess.run([PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False)
+            self.assertEqual(outcome.returncode, 0, outcome.stdout + outcome.stderr)
+            if fires:
+                tested["tests"][0]["alert_rule_test"] = [{"eval_time": "55m", "alertname": fires, "exp_alerts": []}]
+                file.write_text(json.dumps(tested))
+                outcome = subprocess.run([PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False)
+                self.assertNotEqual(outcome.returncode, 0, f"{fires} does not fire")
+                self.assertIn(f'alertname="{fires}"', outcome.stdout + outcome.stderr)
+
+    @staticmethod
+    def with_labels(written, more):
+        added = ",".join(f'{name}="{value}"' for name, value in more.items())
+        return f"{{{added}}}" if not written else written[:-1] + "," + added + "}"
+
+    def test_events_for_people_and_programs(self):
+        run = self.run_of_all.directory
+        as_json = [json.loads(line) for line in self.program("events", run, "--json").splitlines()]
+        self.assertEqual(as_json, [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()])
+        rows = list(csv.DictReader(io.StringIO(self.program("events", run, "--kind", "step", "--csv"))))
+        self.assertEqual([(int(row["step"]), float(row["loss"])) for row in rows],
+                         [(event["step"], event["loss"]) for event in self.run_of_all.events("step")])
+        self.assertRegex(self.program("events", run, "--kind=fault"), r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC  fault .*rank 1")
+        self.assertEqual(self.program("events", run, "--follow"), self.program("events", run), "a run that has ended has no more")
+        for words, sentence in ((["--csv"], "add --kind step"), (["--kind=stp"], "--kind must be one of"), (["--json", "--csv"], "not both")):
+            refused = harness.call_program("events", run, *words)
+            self.assertEqual((refused.returncode, sentence in refused.stdout), (2, True), refused)
+
+    def test_events_are_followed(self):
+        run = self.scene.run("followed", OPTIONS)
+        start = run.start(1, faults="step.begin@5=sleep:2000")
+        self.assertTrue(start.wait_for_step(3), start.output())
+        followed = self.program("events", run.directory, "--follow", "--json")
+        start.expect_exit(0)
+        self.assertEqual([json.loads(line)["step"] for line in followed.splitlines() if '"event":"step"' in line], list(range(1, STEPS + 1)))
+
+    def test_off(self):
+        run = self.scene.run("off", ["--training.steps=6", "--metrics.every=0s"])
+        run.start(1).expect_exit(0)
+        self.assertFalse((run.directory / "metrics.prom").exists() or (run.directory / "tensorboard").exists())
+
+    def test_metrics_that_cannot_be_written_end_nothing(self):
+        """Their place is taken by a directory: the run has its bits."""
+        run = self.scene.run("taken", ["--training.steps=6", "--metrics.every=1ms"])
+        other = self.scene.run("other", ["--training.steps=6", "--metrics.every=0s"])
+        (run.directory / "metrics.prom").mkdir(parents=True)
+        for each in (run, other):
+            each.start(1).expect_exit(0)
+        self.assertEqual(run.digest(), other.digest())
+
+
+if __name__ == "__main__":
+    harness.main()
