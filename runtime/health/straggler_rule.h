@@ -47,12 +47,12 @@ struct RankWork {
 
 // The table of the rule.
 struct StragglerTerms {
-  // Two charts of each rank: one for large factors soon, one for small ones and for those that come and go.
+  // Charts of each rank: for bursts that are long beside a step and far slower ranks, for large factors, for small ones.
   struct Chart {
     double allowance = 0.0;  // k: excess of a step, as a logarithm, that is not counted
     double clip = 0.0;       // M: largest excess of one step
   };
-  std::array<Chart, 2> charts = {{{.allowance = 0.17, .clip = 0.42}, {.allowance = 0.09, .clip = 0.30}}};
+  std::array<Chart, 3> charts = {{{0.13, 1.10}, {0.17, 0.42}, {0.09, 0.30}}};
   double log_steps = 15.0;         // L: e^L steps of one rank until a false alarm, by the bounds
   double whole_variance = 3.0;     // V of noise by that of its upper half, which is what is seen of peers
   double peers_factor = 2.0;       // of the highest sum that a peer came back from

@@ -334,6 +334,34 @@ TEST(StragglerRule, NamesARankThatIsStoppedInFewShortSteps) {
   EXPECT_NEAR(named->factor, 1.8, 0.15);
 }
 
+// Nothing is known of the noise yet, and a rank that takes a multiple of the time is named all the same.
+TEST(StragglerRule, NamesARankThatIsFarSlowerFromTheStart) {
+  for (const float factor : {5.0F, 10.0F, 40.0F}) {
+    Made run(2);
+    std::optional<StragglerVerdict> named;
+    for (int step = 1; step <= 100 && !named.has_value(); ++step)
+      for (const StragglerVerdict& verdict : run.step(50.0F, 1, 50.0F * (factor - 1.0F))) named = verdict;
+    ASSERT_TRUE(named.has_value()) << factor;
+    EXPECT_EQ(named->rank, 1);
+    EXPECT_LE(named->last_step, 20U) << factor;  // 4 that count for nothing, and 16
+  }
+}
+
+// What slows a rank down in bursts of half a second lasts for few of its long steps, and for many of the short ones between.
+TEST(StragglerRule, NamesARankThatIsFarSlowerInFewSteps) {
+  Made run(2);
+  std::optional<StragglerVerdict> named;
+  for (int step = 1; step <= 400 && !named.has_value(); ++step) {
+    const bool slow = step > 200 && step % 9 < 3;
+    for (const StragglerVerdict& verdict : run.step(50.0F, slow ? 1 : -1, slow ? 150.0F : 0.0F))
+      named = verdict;
+  }
+  ASSERT_TRUE(named.has_value());
+  EXPECT_EQ(named->rank, 1);
+  EXPECT_GT(named->last_step, 200U);
+  EXPECT_LE(named->last_step, 300U);
+}
+
 TEST(StragglerRule, SaysWhenItBeganWhatItCostAndWhenItIsOver) {
   Made run(3);
   std::vector<StragglerVerdict> news;
