@@ -185,6 +185,8 @@ void RankWatch::storage_answers() {
 void RankWatch::on_wait(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) {
   BoardSlot& slot = this->slot();
   since_ns = std::max<std::int64_t>(since_ns, 1);
+  if (counts_waits_ && awaited.peer >= 0) count_wait(awaited.peer, now_ns - std::max(since_ns, counted_ns_));
+  counted_ns_ = now_ns;
   const bool same = since_ns == wait_since_ns_ && awaited.operation == awaited_.operation &&
                     awaited.peer == awaited_.peer && awaited.number == awaited_.number;
   if (same) {
@@ -209,6 +211,25 @@ void RankWatch::on_resume() {
   const Together together(slot);
   put(slot.wait_begun_ns, 0);
   put(slot.heartbeat_ns, env_->monotonic_ns());
+}
+
+void RankWatch::count_wait(int peer, std::int64_t waited_ns) {
+  auto found = std::ranges::find(waits_, peer, &PeerWait::peer);
+  if (found == waits_.end()) {
+    found = std::ranges::min_element(waits_, {}, &PeerWait::waited_ms);
+    *found = {.peer = peer};
+  }
+  found->waited_ms += static_cast<float>(static_cast<double>(waited_ns) / 1e6);
+}
+
+PeerWaits RankWatch::take_waits() {
+  PeerWaits longest;
+  const auto longer = [](const PeerWait& one, const PeerWait& other) {
+    return one.waited_ms > other.waited_ms;
+  };
+  std::ranges::partial_sort_copy(waits_, longest, longer);
+  waits_.fill({});
+  return longest;
 }
 
 void RankWatch::drains(std::uint64_t step, std::uint64_t bytes) {

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/peer_waits.h"
 #include "runtime/core/wait_listener.h"
 #include "runtime/os/env.h"
 #include "watchdog/board.h"
@@ -61,6 +62,11 @@ class RankWatch final : public WaitListener {
 
   void on_wait(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) override;
   void on_resume() override;
+  // Counts, by peer, for how long this rank waits, from now on or no longer. Of more than peers_counted those are
+  // forgotten that have been waited for least.
+  void count_waits(bool counts) { counts_waits_ = counts; }
+  // Returns what was counted since the last call.
+  PeerWaits take_waits();
 
   // Says that the rank reads or locks something on a file system, in a call that may block, until
   // storage_answers().
@@ -104,6 +110,7 @@ class RankWatch final : public WaitListener {
   void learn(std::int64_t now_ns);
   void keep_guard(std::int64_t now_ns);
   void start_guard(std::int64_t now_ns);
+  void count_wait(int peer, std::int64_t waited_ns);
   void signal_guard(const ProcessIdentity& guard, int number);
   BoardSlot& slot() { return board_->slot(slot_); }
 
@@ -117,6 +124,10 @@ class RankWatch final : public WaitListener {
   // Begin of the wait that is on the board; 0: none.
   std::int64_t wait_since_ns_ = 0;
   Awaited awaited_ = {};
+  static constexpr std::size_t peers_counted = 64;
+  bool counts_waits_ = false;
+  std::int64_t counted_ns_ = 0;  // up to which the wait was counted
+  std::array<PeerWait, peers_counted> waits_ = {};
   std::uint64_t hangs_taken_ = 0, spares_taken_ = 0;
   // Times of the next and the last look at the guard, and its state at the last look.
   std::int64_t next_look_ns_ = 0;

@@ -32,6 +32,10 @@ struct StepTimes {
   std::array<float, step_phases> spent_ms{};  // by StepPhase
   float waited_ms = 0.0F;                     // for other ranks, while its own device had nothing to do
 
+  void add(const StepTimes& other) {
+    for (std::size_t phase = 0; phase < step_phases; ++phase) spent_ms[phase] += other.spent_ms[phase];
+    waited_ms += other.waited_ms;
+  }
   double own_ms() const {
     double sum = 0.0;
     for (const float each : spent_ms) sum += static_cast<double>(each);

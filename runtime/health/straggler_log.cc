@@ -52,7 +52,7 @@ void StragglerLog::take(const Json& event) {
 
 void StragglerLog::take(StragglerEvent straggler) {
   const auto same = std::ranges::find_if(found, [&](const StragglerEvent& each) {
-    return each.rank == straggler.rank && each.host == straggler.host &&
+    return each.rank == straggler.rank && each.peer == straggler.peer && each.host == straggler.host &&
            each.since_step == straggler.since_step;
   });
   if (same == found.end()) {

@@ -143,11 +143,7 @@ std::span<const StragglerVerdict> StragglerRule::take(std::uint64_t step, std::s
   block_.last_step = step;
   block_.steps += 1.0;
   block_.seconds += step_seconds;
-  for (std::size_t rank = 0; rank < work_.size(); ++rank) {
-    for (std::size_t phase = 0; phase < step_phases; ++phase)
-      block_.sums[rank].spent_ms[phase] += times[rank].spent_ms[phase];
-    block_.sums[rank].waited_ms += times[rank].waited_ms;
-  }
+  for (std::size_t rank = 0; rank < work_.size(); ++rank) block_.sums[rank].add(times[rank]);
   if (block_.seconds >= terms_.block_seconds) {
     take_block();
     block_.steps = 0.0;

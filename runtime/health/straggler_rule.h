@@ -78,13 +78,16 @@ struct StragglerTerms {
   double over_sum = 6.4;        // ... when the difference has added up to this: 128 steps without any excess
 };
 
-enum class StragglerKind : std::uint8_t { slow_rank, slow_input };
+// The rule names ranks; SharedSlowness names links, and all ranks together.
+enum class StragglerKind : std::uint8_t { slow_rank, slow_input, slow_link, all_slow };
 constexpr std::string_view name_of(StragglerKind kind) {
-  return kind == StragglerKind::slow_input ? "input" : "rank";
+  constexpr std::string_view names[] = {"rank", "input", "link", "all"};
+  return names[static_cast<std::size_t>(kind)];
 }
 
 struct StragglerVerdict {
-  int rank = 0;
+  int rank = 0;   // all_slow: -1
+  int peer = -1;  // slow_link: the other end
   StragglerKind kind = StragglerKind::slow_rank;
   StepPhase phase = StepPhase::forward;  // in which most of the excess is
   double factor = 1.0;                   // own time by that of its peers, of all steps since

@@ -384,14 +384,16 @@ struct VerdictEvent {
 struct StragglerEvent {
   static constexpr std::string_view kind = "straggler";
   static constexpr std::string_view meaning =
-      "A rank computes more slowly than the others, so that all wait for it (docs/stragglers.md). It is told "
-      "when it "
-      "is found, whenever its steps have doubled since, and when it is over: the last event of a rank and a "
-      "first step counts.";
+      "A rank computes more slowly than the others, so that all wait for it; or a link is slow, or all ranks "
+      "are "
+      "(docs/stragglers.md). It is told when it is found, of a rank whenever its steps have doubled since, "
+      "and when "
+      "it is over: the last event of a rank, a peer and a first step counts.";
   std::int64_t time_us = 0;
   std::uint64_t step = 0;
   int rank = 0;
   std::string host = {};
+  std::optional<int> peer = {};
   std::string of = {};
   std::string phase = {};
   double factor = no_number;
@@ -403,15 +405,19 @@ struct StragglerEvent {
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("step", self.step, "", "Steps made that the numbers take in");
-    visit("rank", self.rank, "", "The slow rank");
+    visit("rank", self.rank, "", "The slow rank; of a link the rank at one end, -1 where all ranks are slow");
     visit("host", self.host, "", "Its host");
-    visit("of", self.of, "", "rank: it computes slowly; input: it waits for its data");
+    visit("peer", self.peer, "", "Rank at the other end of a slow link; of a link only");
     visit(
-        "phase", self.phase, "",
-        "Where most of the time is lost: forward, backward, update, other (sums of gradients, norms), input "
-        "or host");
+        "of", self.of, "",
+        "rank: it computes slowly; input: it waits for its data; link: two ranks on different hosts wait for "
+        "each other; all: all ranks alike compute more slowly");
+    visit("phase", self.phase, "",
+          "Where most of the time of a rank is lost: forward, backward, update, other (sums of gradients, "
+          "norms), input or host");
     visit("factor", self.factor, "",
-          "Its own time by that of the ranks that do the same, since the first step");
+          "Its own time by that of the ranks that do the same, since the first step; of a link the time of a "
+          "step, of all the own times, by what was usual");
     visit("since_step", self.since_step, "", "First slow step, as estimated");
     visit("lost_seconds", self.lost_seconds, "s", "For which it has held up the others since then");
     visit("until_step", self.until_step, "",

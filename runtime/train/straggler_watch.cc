@@ -44,9 +44,11 @@ std::vector<RankWork> work_of(const std::vector<RankPlace>& ranks) {
 StragglerWatch::Leader::Leader(Env& env, const std::string& path, const std::vector<RankPlace>& places)
     : ranks(places),
       rule(work_of(places)),
+      shared(places),
       rows(places.size()),
       file(std::make_shared<RankTimesFile>(env, path, places)),
       of_step(places.size()),
+      sums(places.size()),
       told_step(places.size()),
       answers(places.size()) {}
 
@@ -75,6 +77,7 @@ Result<void> StragglerWatch::begin() {
                           .weight = static_cast<double>(worker_.workload().rank_lanes.size())}));
   pending_.reserve(gathered_steps_max);
   gathered_.resize(gathered_steps_max * places.size());
+  waits_.resize(places.size());
   gathered_ns_ = rank.env.monotonic_ns();
   if (all.rank() == 0) leader_.emplace(rank.env, RunPaths{rank.config.run.directory}.rank_times(), places);
   return {};
@@ -94,11 +97,14 @@ StragglerWatch::Reading StragglerWatch::read() const {
 }
 
 void StragglerWatch::begin_step() {
-  if (on()) begin_ = read();
+  if (!on()) return;
+  begin_ = read();
+  if (RankWatch* const watch = worker_.rank().watch) watch->count_waits(true);
 }
 
 void StragglerWatch::end_step() {
   if (!on()) return;
+  if (RankWatch* const watch = worker_.rank().watch) watch->count_waits(false);
   const Reading end = read();
   const std::int64_t idle_ns = end.idle_ns - begin_.idle_ns;
   const std::int64_t worked_ns = end.time_ns - begin_.time_ns - idle_ns;
@@ -127,9 +133,14 @@ Result<void> StragglerWatch::stepped(const StepOutcome& outcome) {
   HF_TRY_VOID(gather_on_first(rank.communicator, rank.waiter, std::as_bytes(std::span(pending_)),
                               std::as_writable_bytes(std::span(gathered_).first(count * ranks))));
   pending_.clear();
+  const PeerWaits own_waits = rank.watch != nullptr ? rank.watch->take_waits() : PeerWaits{};
+  HF_TRY_VOID(gather_on_first(rank.communicator, rank.waiter, std::as_bytes(std::span(&own_waits, 1)),
+                              std::as_writable_bytes(std::span(waits_))));
   gathered_ns_ = rank.env.monotonic_ns();
   if (!leader_.has_value()) return {};
+  std::ranges::fill(leader_->sums, StepTimes{});
   for (std::size_t i = 0; i < count; ++i) take(outcome.step - (count - 1 - i), i, count);
+  take_shared(outcome.step - (count - 1), outcome.step);
   for (const StragglerVerdict& verdict : leader_->rule.standing()) {
     const std::uint64_t told = leader_->told_step[static_cast<std::size_t>(verdict.rank)];
     if (follow(verdict)) {
@@ -144,13 +155,28 @@ Result<void> StragglerWatch::stepped(const StepOutcome& outcome) {
 // Takes one of the gathered steps: `index` of `count`.
 void StragglerWatch::take(std::uint64_t step, std::size_t index, std::size_t count) {
   Leader& leader = *leader_;
-  for (std::size_t rank = 0; rank < leader.of_step.size(); ++rank)
+  for (std::size_t rank = 0; rank < leader.of_step.size(); ++rank) {
     leader.of_step[rank] = gathered_[rank * count + index];
+    leader.sums[rank].add(leader.of_step[rank]);
+  }
   const StepTimes& own = leader.of_step[0];
   const double seconds = (own.own_ms() + static_cast<double>(own.waited_ms)) / 1e3;
   for (const StragglerVerdict& verdict : leader.rule.take(step, leader.of_step, seconds))
     tell(verdict, !verdict.is_over);
   write(leader.rows.add(step, leader.of_step, seconds));
+}
+
+// Takes all of the gathered steps.
+void StragglerWatch::take_shared(std::uint64_t first_step, std::uint64_t last_step) {
+  Leader& leader = *leader_;
+  const StepTimes& own = leader.sums[0];
+  const double seconds = (own.own_ms() + static_cast<double>(own.waited_ms)) / 1e3;
+  for (const StragglerVerdict& verdict : leader.shared.take({.first_step = first_step,
+                                         .last_step = last_step,
+                                         .seconds = seconds,
+                                         .times = leader.sums,
+                                         .waits = waits_}))
+    tell(verdict, !verdict.is_over);
 }
 
 RunOutlook StragglerWatch::outlook() const {
@@ -184,6 +210,23 @@ bool StragglerWatch::follow(const StragglerVerdict& verdict) {
   return true;
 }
 
+std::string StragglerWatch::shared_sentence_of(const StragglerVerdict& verdict) const {
+  const auto name = [this](int index) {
+    const RankPlace& place = leader_->ranks[static_cast<std::size_t>(index)];
+    return fmt::format("rank {} (host {})", place.rank, place.host);
+  };
+  return fmt::format(
+      "{} {:.2f} times as long as was usual in this run, since step {}: {}; {:.1f} s are lost{}",
+      verdict.peer < 0
+          ? fmt::format("all ranks {}", verdict.is_over ? "took" : "take")
+          : fmt::format("{} and {} {} for each other, and a step {}", name(verdict.rank), name(verdict.peer),
+                        verdict.is_over ? "waited" : "wait", verdict.is_over ? "took" : "takes"),
+      verdict.factor, verdict.since_step,
+      verdict.peer < 0 ? "no single rank is the cause" : "the link between their hosts is slow",
+      verdict.lost_seconds,
+      verdict.is_over ? fmt::format("; at step {} it is as usual again", verdict.last_step) : "");
+}
+
 std::string StragglerWatch::sentence_of(const StragglerVerdict& verdict) const {
   const RankPlace& place = leader_->ranks[static_cast<std::size_t>(verdict.rank)];
   return fmt::format(
@@ -198,21 +241,31 @@ std::string StragglerWatch::sentence_of(const StragglerVerdict& verdict) const {
 
 void StragglerWatch::tell(const StragglerVerdict& verdict, bool is_new) {
   Leader& leader = *leader_;
-  const auto index = static_cast<std::size_t>(verdict.rank);
-  leader.told_step[index] = verdict.last_step;
-  if (verdict.is_over) leader.answers[index] = HealthAnswer::told;
-  const RankPlace& place = leader.ranks[index];
   StragglerEvent event{.step = verdict.last_step,
-                       .rank = place.rank,
-                       .host = place.host,
+                       .rank = -1,
                        .of = std::string(name_of(verdict.kind)),
-                       .phase = std::string(name_of(verdict.phase)),
                        .factor = verdict.factor,
                        .since_step = verdict.since_step,
                        .lost_seconds = verdict.lost_seconds};
   if (verdict.is_over) event.until_step = verdict.last_step;
-  event.answer = std::string(name_of(leader.answers[index]));
-  event.reason = sentence_of(verdict) + std::string(clause_of(leader.answers[index]));
+  const auto index = static_cast<std::size_t>(verdict.rank);
+  if (verdict.rank >= 0) {
+    event.rank = leader.ranks[index].rank;
+    event.host = leader.ranks[index].host;
+  }
+  if (verdict.peer >= 0) event.peer = leader.ranks[static_cast<std::size_t>(verdict.peer)].rank;
+  HealthAnswer answer = HealthAnswer::told;
+  if (verdict.kind == StragglerKind::slow_rank || verdict.kind == StragglerKind::slow_input) {
+    leader.told_step[index] = verdict.last_step;
+    if (verdict.is_over) leader.answers[index] = HealthAnswer::told;
+    answer = leader.answers[index];
+    event.phase = std::string(name_of(verdict.phase));
+    event.reason = sentence_of(verdict);
+  } else {
+    event.reason = shared_sentence_of(verdict);
+  }
+  event.answer = std::string(name_of(answer));
+  event.reason += clause_of(answer);
   progress_.found_straggler(std::move(event), is_new);
 }
 
@@ -224,6 +277,7 @@ void StragglerWatch::write(std::optional<RankTimesRow> row) {
 void StragglerWatch::finish() {
   if (!leader_.has_value()) return;
   for (const StragglerVerdict& verdict : leader_->rule.standing()) tell(verdict, false);
+  for (const StragglerVerdict& verdict : leader_->shared.standing()) tell(verdict, false);
   write(leader_->rows.finish());
 }
 

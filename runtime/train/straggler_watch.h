@@ -18,6 +18,7 @@
 
 #include "runtime/health/health_watch.h"
 #include "runtime/health/rank_times.h"
+#include "runtime/health/shared_slowness.h"
 #include "runtime/health/straggler_ladder.h"
 #include "runtime/health/straggler_rule.h"
 #include "runtime/train/progress.h"
@@ -58,9 +59,10 @@ class StragglerWatch {
     Leader(Env& env, const std::string& path, const std::vector<RankPlace>& places);
     std::vector<RankPlace> ranks;
     StragglerRule rule;
+    SharedSlowness shared;
     RowBuilder rows;
     std::shared_ptr<RankTimesFile> file;  // for the log's thread
-    std::vector<StepTimes> of_step;
+    std::vector<StepTimes> of_step, sums;
     std::vector<std::uint64_t> told_step;  // by rank: step of the last event about it, while it is slow
     std::vector<HealthAnswer> answers;     // by rank: what was done about it, while it is slow
   };
@@ -68,9 +70,11 @@ class StragglerWatch {
   bool on() const { return sums_.has_value(); }
   Reading read() const;
   void take(std::uint64_t step, std::size_t index, std::size_t count);
+  void take_shared(std::uint64_t first_step, std::uint64_t last_step);
   bool follow(const StragglerVerdict& verdict);
   void tell(const StragglerVerdict& verdict, bool is_new);
   std::string sentence_of(const StragglerVerdict& verdict) const;
+  std::string shared_sentence_of(const StragglerVerdict& verdict) const;
   RunOutlook outlook() const;
   void write(std::optional<RankTimesRow> row);
 
@@ -82,6 +86,7 @@ class StragglerWatch {
   StepTimes last_;                  // of the step that has just ended
   std::vector<StepTimes> pending_;  // of this rank since the last gather; its capacity is the most there are
   std::vector<StepTimes> gathered_;
+  std::vector<PeerWaits> waits_;  // of all ranks since the last gather
   std::int64_t gathered_ns_ = 0;  // time of the last gather
   std::optional<Leader> leader_;  // on rank 0
 };

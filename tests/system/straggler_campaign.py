@@ -264,7 +264,7 @@ def measure(scene, case, step_ms):
             slower = {"quota": Quota, "stops": Stops}[case.means](start.rank_pid(case.rank), case.factor)
             stack.callback(slower.close)
         wait_for(start, lambda: told_straggler(run) or run.last_step() >= BEGIN)
-        if case.means != "input":
+        if case.means != "input" and not told_straggler(run):
             begin = run.last_step()
             stack.callback(Shaped(slower, case).close)
         wait_for(start, lambda: told_straggler(run) or run.last_step() >= begin + case.watched())

@@ -8,9 +8,11 @@ import json
 import os
 import re
 import subprocess
+import time
 import unittest
 
 import harness
+import hosts
 import straggler_campaign
 
 RUNS = int(os.environ.get("HOLDFAST_TEST_STRAGGLER_RUNS", "6"))
@@ -18,6 +20,7 @@ RUNS = int(os.environ.get("HOLDFAST_TEST_STRAGGLER_RUNS", "6"))
 OPTIONS = ["--threads=1", "--model.layers=2", "--model.width=64", "--training.sequence_length=64", "--checkpoint.every_steps=0",
            "--checkpoint.ram_every_steps=0"]
 LANES = 2
+LEARNED_S = 10  # after which the waits of a pair are known
 
 
 def stragglers(run):
@@ -118,6 +121,40 @@ class StragglersTest(unittest.TestCase):
             start.expect_exit(0)
             self.assertFalse((run.directory / "rank_times.jsonl").exists())
             self.assertEqual(harness.call_program("stragglers", run.directory).returncode, 2)
+
+
+class SlowLinkTest(unittest.TestCase):
+    """Three hosts of hosts.py with a rank each, of which one gets and sends everything late for a while."""
+
+    @harness.full
+    def test_the_pair_that_waits_is_named(self):
+        if reason := hosts.why_not():
+            harness.skip(reason)
+        steps = 600
+        options = [*OPTIONS, f"--training.steps={steps}", "--evaluation.every_steps=0"]
+        # Three ranks that compute share two processors, and one of them is slow: so they sleep for most of a step.
+        faults = ",".join(f"step.begin@{step}=sleep:25" for step in range(1, steps + 1))
+        with harness.Scene(lanes=3) as scene, hosts.Cluster(3) as cluster:
+            del scene.environment["OMPI_MCA_btl_sm_backing_directory"]
+            run = scene.run("slow-link", options)
+            start = cluster.start(run, [str(harness.PROGRAM), "launch", "-np", "3", "--host", cluster.host_list(1), str(scene.config),
+                                        f"--run.directory={run.directory}", *run.overrides, "--elastic.grow=off"], faults=faults)
+            self.assertTrue(start.wait_for_step(5), start.tail())
+            time.sleep(LEARNED_S)
+            cable = cluster.hosts["n2"].cable
+            begin = run.last_step()
+            cluster.links.slow(cable)
+            harness.wait_until(lambda: run.events("straggler"), harness.HANG_S, lambda: not start.alive(), "nobody was named", start.tail)
+            cluster.links.fast(cable)
+            start.expect_exit(0, 2 * harness.HANG_S)
+            found = run.events("straggler")
+            self.assertFalse([event for event in found if event["of"] in ("rank", "input")], "no rank is slow")
+            named = [event for event in found if event["of"] == "link"]
+            self.assertEqual({event["peer"] for event in named}, {2}, found)
+            self.assertGreaterEqual(named[0]["since_step"], begin - 5)
+            self.assertGreater(named[0]["factor"], 1.15)
+            self.assertIn(named[0]["reason"], start.output())
+            self.assertEqual(run.digest(), harness.reference_digest(scene, options))
 
 
 if __name__ == "__main__":

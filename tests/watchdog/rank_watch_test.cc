@@ -127,6 +127,36 @@ TEST_F(RankWatchTest, AStepBesideASaveIsAnother) {
   EXPECT_EQ(view().deadline_ns, 210 * ms);
 }
 
+TEST_F(RankWatchTest, CountsForWhomItWaits) {
+  const auto watch = begin();
+  const auto wait = [&](int peer, std::int64_t waited_ms) {
+    const std::int64_t since_ns = env.now_ns;
+    env.now_ns += waited_ms * ms;
+    watch->on_wait(since_ns, env.now_ns, {.operation = "a vote", .peer = peer});
+    watch->on_resume();
+  };
+  wait(3, 10);
+  watch->count_waits(true);
+  wait(3, 10);
+  wait(5, 30);
+  wait(-1, 50);
+  const std::int64_t since_ns = env.now_ns;  // of one wait, for one and then for the other
+  env.now_ns += 10 * ms;
+  watch->on_wait(since_ns, env.now_ns, {.operation = "a sum", .peer = 3});
+  env.now_ns += 5 * ms;
+  watch->on_wait(since_ns, env.now_ns, {.operation = "a sum", .peer = 5});
+  watch->on_resume();
+  const PeerWaits waits = watch->take_waits();
+  EXPECT_EQ(waits[0].peer, 5);
+  EXPECT_FLOAT_EQ(waits[0].waited_ms, 35.0F);
+  EXPECT_EQ(waits[1].peer, 3);
+  EXPECT_FLOAT_EQ(waits[1].waited_ms, 20.0F);
+  EXPECT_EQ(waits[2].peer, -1);
+  for (int peer = 0; peer < 100; ++peer) wait(peer, peer + 1);
+  EXPECT_EQ(watch->take_waits()[7].peer, 92) << "of more peers than are counted the longest";
+  EXPECT_EQ(watch->take_waits()[0].peer, -1);
+}
+
 TEST_F(RankWatchTest, APhaseMayHaveLimitsOfItsOwn) {
   const auto watch = begin();
   watch->enter(Phase::recovery, 4, 250, 400);
