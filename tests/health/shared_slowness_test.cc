@@ -138,13 +138,13 @@ TEST(SharedSlowness, AllThatComputeMoreSlowlyAreNoSlowLink) {
   slower(1.0);
   EXPECT_TRUE(run.blocks(60).empty());
   const std::uint64_t begin = run.step();
-  slower(1.6);
+  slower(2.5);
   const std::vector<StragglerVerdict> found = run.blocks(60);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].kind, StragglerKind::all_slow);
   EXPECT_EQ(found[0].rank, -1);
   EXPECT_EQ(found[0].since_step, begin + 1);
-  EXPECT_NEAR(found[0].factor, 1.6, 0.01);
+  EXPECT_NEAR(found[0].factor, 2.5, 0.01);
   slower(1.0);
   const std::vector<StragglerVerdict> over = run.blocks(60);
   ASSERT_EQ(over.size(), 1U);
