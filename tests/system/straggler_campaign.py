@@ -41,6 +41,7 @@ WATCHED = 120  # steps in which nothing is promised; else so many more than half
 DUTY_S, BURST_S = 2.0, (0.2, 0.6)
 PERIOD_S = 0.02   # of stops, which takes turns with a quota of half of it
 CALIBRATED = 40   # steps
+SHARES = 16 * 1024  # of processors; a group has 1024 where nobody says otherwise
 LIMIT_S = 120
 
 
@@ -83,7 +84,8 @@ def cases(count):
 
 
 class Quota:
-    """Holds a process to a part of a processor, by a control group of its own (version 1 or 2)."""
+    """Holds a process to a part of a processor while it is on, by a control group of its own (version 1 or 2), which is ahead of other
+    programs."""
 
     def __init__(self, pid, factor):
         self.pid, self.factor = pid, factor
@@ -93,6 +95,7 @@ class Quota:
         try:
             self.group.mkdir()
             self.off()
+            (self.group / ("cpu.shares" if self.is_first else "cpu.weight")).write_text(str(SHARES if self.is_first else SHARES // 10))
             (self.group / "cgroup.procs").write_text(str(pid))
         except OSError:
             self.close()
@@ -260,8 +263,13 @@ def measure(scene, case, step_ms):
     with contextlib.ExitStack() as stack:
         stack.callback(start.kill_all)
         wait_for(start, lambda: run.last_step() >= PREPARED)
-        if case.means != "input":
-            slower = {"quota": Quota, "stops": Stops}[case.means](start.rank_pid(case.rank), case.factor)
+        # Both ranks alike are in groups of their own from here on.
+        groups = [Quota(start.rank_pid(rank), case.factor) for rank in range(RANKS)]
+        for group in groups:
+            stack.callback(group.close)
+        slower = groups[case.rank]
+        if case.means == "stops":
+            slower = Stops(slower.pid, case.factor)
             stack.callback(slower.close)
         wait_for(start, lambda: told_straggler(run) or run.last_step() >= BEGIN)
         if case.means != "input" and not told_straggler(run):
