@@ -27,10 +27,25 @@ int GrowingPauses::failed(const std::string& key, std::int64_t now_ns, int behin
   const std::int64_t longest_ms = std::max(longest_pause_ms, first_pause_ms_);
   const std::int64_t pause_ms = std::min(first_pause_ms_ << doublings, longest_ms);
   entry.failed_ns = now_ns;
-  entry.until_ns = now_ns + (pause_ms + behind * first_pause_ms_) * ms;
+  entry.until_ns = std::max(entry.until_ns, now_ns + (pause_ms + behind * first_pause_ms_) * ms);
   entry.newest_ns.push_back(now_ns);
   if (entry.newest_ns.size() > static_cast<std::size_t>(max_failures)) entry.newest_ns.pop_front();
   return entry.failures;
+}
+
+bool GrowingPauses::died(const std::string& key, std::int64_t now_ns) {
+  Entry& entry = entries_[key];
+  const std::int64_t well_since_ns = entry.returned_ns.value_or(std::max(entry.died_ns, entry.until_ns));
+  if (now_ns - well_since_ns > settled_ms_ * ms) entry.deaths = 0;
+  entry.died_ns = now_ns;
+  ++entry.deaths;
+  if (entry.deaths == 1 && !entry.returned_ns.has_value()) return false;
+  failed(key, now_ns);
+  if (entry.deaths > 1) {
+    const std::int64_t pause_ms = std::min(hour_ms << std::min(entry.deaths - 2, 5), day_ms);
+    entry.until_ns = std::max(entry.until_ns, now_ns + pause_ms * ms);
+  }
+  return true;
 }
 
 void GrowingPauses::left(const std::string& key) {
@@ -58,6 +73,11 @@ bool GrowingPauses::is_condemned(const std::string& key) const {
 int GrowingPauses::failures(const std::string& key) const {
   const Entry* entry = find(key);
   return entry == nullptr ? 0 : entry->failures;
+}
+
+int GrowingPauses::deaths(const std::string& key) const {
+  const Entry* entry = find(key);
+  return entry == nullptr ? 0 : entry->deaths;
 }
 
 std::int64_t GrowingPauses::until_ns(const std::string& key) const {

@@ -236,8 +236,8 @@ std::vector<Option> elastic_options() {
                "How long after a fault, or after no more ranks could be had, the run tries to grow"),
       duration("elastic.settle_after", HF_FIELD(elastic.settle_after_ms), {0, kDay_ms}, kSafe,
                "How long ranks that a host or a GPU got back must live to be treated like the others again; "
-               "if they "
-               "die sooner, the pause before it gets ranks again doubles, and after six times it gets none"),
+               "if they die sooner, the pause doubles (a host whose ranks die twice is out for an hour), and "
+               "after six times it gets none"),
       text("elastic.notice_file", HF_FIELD(elastic.notice_file), kSafe,
            "File that says, on the host where it appears, that this host is about to be taken away: the run "
            "leaves it (docs/launch.md); empty = none"),

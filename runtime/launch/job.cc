@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
@@ -226,6 +227,19 @@ void Job::pass_on_request() {
   passed_on_ = true;
 }
 
+std::set<std::string> hosts_of_deaths(const std::vector<LaunchedRank>& died, std::uint64_t step) {
+  constexpr std::int64_t together_us = 5'000'000;
+  std::int64_t first_us = std::numeric_limits<std::int64_t>::max();
+  for (const LaunchedRank& rank : died) {
+    if (rank.died_us > 0 && rank.step_at_death >= step) first_us = std::min(first_us, rank.died_us);
+  }
+  std::set<std::string> hosts;
+  for (const LaunchedRank& rank : died) {
+    if (rank.died_us - together_us <= first_us) hosts.insert(rank.host);
+  }
+  return hosts;
+}
+
 StartEnd Job::end_of_start(std::uint64_t step_before) const {
   StartEnd end{.step_before = step_before, .step = newest_step(*env_, plan_.paths)};
   // The log of a leader that died lacks the lines that waited in its memory.
@@ -259,11 +273,13 @@ EndedStart Job::facts_of(StartEnd end) const {
                    .unfit = unfit_hosts(ranks_),
                    .silent = read_silent_pairs(*env_, plan_.directory),
                    .is_as_asked = status_.state == "saved" && status_.reason == another_start_reason};
+  std::vector<LaunchedRank> died;
   for (const LaunchedRank& rank : ranks_) {
     if (rank.end.has_value()) facts.ended_on.insert(rank.host);
     const bool is_killed = !kill_.why.empty() && is_here(*env_, rank) && kill_.lived.contains(rank.rank);
-    if (!rank.end.has_value() && !rank.unfit.has_value() && !is_killed) facts.died_on.insert(rank.host);
+    if (!rank.end.has_value() && !rank.unfit.has_value() && !is_killed) died.push_back(rank);
   }
+  facts.died_on = hosts_of_deaths(died, facts.end.step);
   return facts;
 }
 

@@ -41,6 +41,10 @@ struct JobPlan {
 // Returns what ranks report of hosts that are unfit, each host once.
 std::vector<UnfitHost> unfit_hosts(const std::vector<LaunchedRank>& ranks);
 
+// Returns the hosts of ranks that died, without those that died long after the first one though no step was made since: the
+// start could not go on without that one, and the others were ended. `step`: the newest that the start has made.
+std::set<std::string> hosts_of_deaths(const std::vector<LaunchedRank>& died, std::uint64_t step);
+
 class Job {
  public:
   Job(Env& env, StopRequest& stop, JobPlan plan) : env_(&env), stop_(&stop), plan_(std::move(plan)) {}

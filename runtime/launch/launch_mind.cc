@@ -184,6 +184,8 @@ void LaunchMind::tell_excluded(std::int64_t now_ns, Host& host) {
   switch (host.state) {
     case HostState::unreachable:
       sentence = fmt::format("host {} does not answer: it is left out", row.name);
+      if (row.until_ns > now_ns)
+        sentence += fmt::format(" for {} at least", whole_seconds(row.until_ns - now_ns));
       break;
     case HostState::condemned:
       sentence = fmt::format("host {} is left out, as it has failed {} times in a row: {}", row.name,
@@ -198,10 +200,10 @@ void LaunchMind::tell_excluded(std::int64_t now_ns, Host& host) {
 }
 
 // Leaves the host out with the pause that its failures have come to.
-void LaunchMind::exclude(std::int64_t now_ns, const std::string& name, HostState state,
-                         const std::string& reason, int behind) {
+void LaunchMind::exclude_unfit(std::int64_t now_ns, const std::string& name, const std::string& reason,
+                               int behind) {
   scale_up_.pauses().failed(name, now_ns, behind);
-  if (Host* host = find(name); host != nullptr) leave_out(now_ns, *host, state, reason);
+  if (Host* host = find(name); host != nullptr) leave_out(now_ns, *host, HostState::unfit, reason);
 }
 
 void LaunchMind::leave_out(std::int64_t now_ns, Host& host, HostState state, const std::string& reason) {
@@ -230,6 +232,12 @@ void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers,
   const auto is_ready = [](const HostAnswer& answer) { return answer.code == 0; };
   const bool is_everywhere =
       !has_begun() && std::ranges::none_of(answers, is_ready) && std::ranges::any_of(answers, is_not_ready);
+  std::set<std::string> gone;  // each costs the others a start
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    const std::string& name = hosts_[i].named.name;
+    if (!answers[i].code.has_value() && given_.contains(name) && !drained_.contains(name)) gone.insert(name);
+  }
+  scale_up_.died(now_ns, gone);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     Host& host = hosts_[i];
     HostAnswer answer = answers[i];
@@ -242,9 +250,6 @@ void LaunchMind::heard(std::int64_t now_ns, std::span<const HostAnswer> answers,
     if (host.room.has_value() && !drained_.contains(name)) tell_room(now_ns, host, *host.room);
     host.named.is_suspected = false;  // if it comes back, its login takes the usual time
     if (host.is_reached || drained_.contains(name)) continue;
-    // A host that came back and is lost again has cost the others a start.
-    if (!answer.code.has_value() && scale_up_.pauses().has_returned(name) && given_.contains(name))
-      scale_up_.pauses().failed(name, now_ns);
     const std::string line = answer.last_line();
     const HostState before = host.state;
     const std::string reason_before = host.reason;

@@ -17,7 +17,8 @@
 //     that came later say.
 //   - A host is left out only with evidence against it: it does not answer or is not ready; it and others do not
 //     reach each other (host_links.h); it reported that it is unfit; a start that it joined failed; or short starts in
-//     a row lost the ranks of this host, or did not hear it (watchdog/fewest_hosts.h). It comes back after a pause that grows (watchdog/growing_pauses.h).
+//     a row lost the ranks of this host, or did not hear it (watchdog/fewest_hosts.h). It comes back after a pause that grows
+//     (watchdog/growing_pauses.h). What kills ranks twice soon after they joined costs no third start within the hour.
 //   - Too few hosts are no reason to end: hosts whose pause is not over are used then, and if there are none, the
 //     launch waits for hosts.
 //   - "Does not fit" of fewer ranks than have trained, or than are wanted, is "too few hosts", too.
@@ -170,10 +171,10 @@ class LaunchMind {
   void begins(std::int64_t now_ns, const ScaleUp::Ranks& given, int ranks, bool is_narrower);
   // Records that ranks of the start train.
   void trains(std::int64_t now_ns);
-  // Records where the ranks are, as the run says, and which hosts do not hear each other.
-  void has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent = {});
-  // Records that a rank of the host left as unfit, and the start goes on without it.
-  void unfit(std::int64_t now_ns, const UnfitHost& host);
+  // Records where the ranks are, as the run says, which hosts do not hear each other, and of which hosts ranks left as
+  // unfit while the start goes on without them.
+  void has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent = {},
+           std::span<const UnfitHost> unfit = {});
   // Decides what follows.
   RestartDecision ended(std::int64_t now_ns, EndedStart ended, bool stop_requested);
   // Decides what follows when something failed that the launcher itself needs for a start.
@@ -219,8 +220,8 @@ class LaunchMind {
   void say(std::string sentence) { news_.push_back({.sentence = std::move(sentence)}); }
   void set(std::int64_t now_ns, Host& host, HostState state, std::string reason);
   HostView view_of(const Host& host) const;
-  void exclude(std::int64_t now_ns, const std::string& name, HostState state, const std::string& reason,
-               int behind = 0);
+  void exclude_unfit(std::int64_t now_ns, const std::string& name, const std::string& reason, int behind);
+  void unfit(std::int64_t now_ns, const UnfitHost& host);
   void leave_out(std::int64_t now_ns, Host& host, HostState state, const std::string& reason);
   void tell_excluded(std::int64_t now_ns, Host& host);
   void take_back(std::int64_t now_ns, Host& host);

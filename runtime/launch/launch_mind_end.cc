@@ -75,6 +75,7 @@ std::vector<SilentPair> LaunchMind::in_list(std::span<const SilentPair> silent) 
 
 void LaunchMind::begins(std::int64_t now_ns, const ScaleUp::Ranks& given, int ranks, bool is_narrower) {
   follow(LaunchOutcome::begins);
+  scale_up_.begins();
   given_ = given;
   ranks_ = ranks;
   is_narrower_ = is_narrower;
@@ -96,7 +97,8 @@ void LaunchMind::trains(std::int64_t now_ns) {
 
 // Takes the ranks. Both of two hosts that lost each other have lost theirs; one of them is the cause, so that the other
 // can come back alone.
-void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent) {
+void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent,
+                     std::span<const UnfitHost> unfit_hosts) {
   const ScaleUp::Ranks named = in_list(ranks);
   std::vector<SilentPair> pairs = in_list(silent);
   // Where one of them has its ranks still, the guards have found the other one out.
@@ -113,24 +115,22 @@ void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span
   for (const auto& [host, count] : trained_) {
     if (is_alone) excused.insert(host);
   }
+  std::set<std::string> unfit_names;
+  for (const UnfitHost& host : unfit_hosts) unfit_names.insert(name_in_list(host.host));
   const bool is_first = !std::exchange(has_reported_, true);
   const std::vector<std::string> lost =
-      is_first ? scale_up_.began(now_ns, named, is_alone ? ScaleUp::Ranks() : given_)
-               : scale_up_.saw(now_ns, named, excused);
+      is_first ? scale_up_.began(now_ns, named, is_alone ? ScaleUp::Ranks() : given_, unfit_names)
+               : scale_up_.saw(now_ns, named, excused, unfit_names);
   trained_ = named;
   if (is_alone) return;
   failed_in_start_.insert(lost.begin(), lost.end());
   for (const std::string& name : lost) {
     Host* host = find(name);
-    if (host == nullptr || !scale_up_.pauses().is_condemned(name) || host->state == HostState::condemned)
-      continue;
-    set(now_ns, *host, HostState::condemned, "it lost its ranks soon after it got them back");
-    news_.push_back(
-        {.sentence = fmt::format("host {} has lost its ranks {} times soon after it got them back: "
-                                 "it is left out",
-                                 name, scale_up_.pauses().failures(name)),
-         .excluded = view_of(*host)});
+    const GrowingPauses& pauses = scale_up_.pauses();
+    if (host != nullptr && (pauses.deaths(name) > 1 || pauses.is_condemned(name)))
+      leave_out(now_ns, *host, HostState::suspected, "it lost its ranks soon after it got them back");
   }
+  for (const UnfitHost& host : unfit_hosts) unfit(now_ns, host);
 }
 
 void LaunchMind::unfit(std::int64_t now_ns, const UnfitHost& unfit) {
@@ -214,7 +214,7 @@ bool LaunchMind::leaves_out_unfit(std::int64_t now_ns, EndedStart& ended) {
     return false;
   }
   int behind = 0;
-  for (const auto& [name, why] : reasons) exclude(now_ns, name, HostState::unfit, why, behind++);
+  for (const auto& [name, why] : reasons) exclude_unfit(now_ns, name, why, behind++);
   end.fault = fmt::format("the start failed on {}", fmt::join(std::views::keys(reasons), ", "));
   return true;
 }
@@ -247,6 +247,8 @@ bool LaunchMind::leaves_out_suspects(std::int64_t now_ns, const EndedStart& ende
     now.died_on = ended.died_on;
   // Silence explains the end. What else died then died of it: mpirun ends all ranks where some give up.
   if (!now.silent.empty()) now.died_on.clear();
+  const std::vector<std::string> died = scale_up_.died(now_ns, now.died_on);
+  std::set<std::string> counted(died.begin(), died.end());
   const std::optional<Evidence> before = std::exchange(last_evidence_, now);
   if (!ended.end.is_short) {
     last_evidence_.reset();
@@ -260,11 +262,12 @@ bool LaunchMind::leaves_out_suspects(std::int64_t now_ns, const EndedStart& ende
     const bool again = before.has_value() && before->mentions(name);
     return find(name) == nullptr || !now.mentions(name) || !(again || is_new(name));
   });
+  for (const std::string& name : scale_up_.died(now_ns, suspects)) counted.insert(name);
   for (const std::string& name : suspects) {
-    const bool has_died = now.died_on.contains(name);
-    exclude(
-        now_ns, name, HostState::suspected,
-        has_died ? "its ranks died, and the run ended" : "other hosts did not hear it, and the run ended");
+    if (!counted.contains(name)) scale_up_.pauses().failed(name, now_ns);
+    leave_out(now_ns, *find(name), HostState::suspected,
+              now.died_on.contains(name) ? "its ranks died, and the run ended"
+                                         : "other hosts did not hear it, and the run ended");
   }
   return !suspects.empty();
 }

@@ -104,9 +104,8 @@ void Launcher::look_at_ranks() {
   seen_bytes_ = bytes;
   if (!ranks.has_value()) return;
   const std::int64_t now_ns = env_->monotonic_ns();
-  mind_->has(now_ns, *ranks, read_silent_pairs(*env_, start_directory_));
-  for (const UnfitHost& host : unfit_hosts(read_launched_ranks(*env_, start_directory_)))
-    mind_->unfit(now_ns, host);
+  mind_->has(now_ns, *ranks, read_silent_pairs(*env_, start_directory_),
+             unfit_hosts(read_launched_ranks(*env_, start_directory_)));
 }
 
 // Writes which hosts are not used, and says what LaunchMind has decided about them: status knows what the log tells.

@@ -1,6 +1,7 @@
 #include "runtime/launch/scale_up.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace holdfast::launch {
@@ -15,13 +16,15 @@ int count_of(const std::map<std::string, int>& ranks, const std::string& host) {
 
 }  // namespace
 
-std::vector<std::string> ScaleUp::began(std::int64_t now_ns, const Ranks& ranks, const Ranks& given) {
-  std::vector<std::string> lost;
+std::vector<std::string> ScaleUp::began(std::int64_t now_ns, const Ranks& ranks, const Ranks& given,
+                                        const std::set<std::string>& unfit) {
+  std::set<std::string> dead, left;
   for (const auto& [host, count] : given) {
-    const bool was_to_get = begun_ && count > count_of(ranks_, host);
-    if (was_to_get && count > count_of(ranks, host)) lost.push_back(host);
+    if (count <= count_of(ranks, host)) continue;
+    if (begun_ && count > count_of(ranks_, host)) pauses_.returned(host, now_ns);
+    (unfit.contains(host) ? left : dead).insert(host);
   }
-  for (const std::string& host : lost) pauses_.failed(host, now_ns);
+  std::vector<std::string> lost = lost_by(now_ns, dead, left);
   for (const auto& [host, count] : ranks) {
     if (begun_ && count > count_of(ranks_, host)) pauses_.returned(host, now_ns);
   }
@@ -34,25 +37,48 @@ std::vector<std::string> ScaleUp::began(std::int64_t now_ns, const Ranks& ranks,
 }
 
 std::vector<std::string> ScaleUp::saw(std::int64_t now_ns, const Ranks& ranks,
-                                      const std::set<std::string>& excused) {
-  std::vector<std::string> lost;
-  if (ranks == ranks_) return lost;
+                                      const std::set<std::string>& excused,
+                                      const std::set<std::string>& unfit) {
+  if (ranks == ranks_) return {};
+  std::set<std::string> dead, left;
   for (const auto& [host, count] : ranks_) {
     if (count_of(ranks, host) >= count) continue;
     losers_.insert(host);
-    if (!pauses_.has_returned(host)) continue;
     if (excused.contains(host)) {
       pauses_.left(host);
-      continue;
+    } else {
+      (unfit.contains(host) ? left : dead).insert(host);
     }
-    pauses_.failed(host, now_ns);
-    lost.push_back(host);
   }
+  std::vector<std::string> lost = lost_by(now_ns, dead, left);
   ranks_ = ranks;
   disturbed_ns_ = now_ns;
   look_pause_ms_ = grow_after_ms_;
   look_ns_ = now_ns + look_pause_ms_ * ms;
   return lost;
+}
+
+std::vector<std::string> ScaleUp::lost_by(std::int64_t now_ns, const std::set<std::string>& dead,
+                                          const std::set<std::string>& left) {
+  std::vector<std::string> lost = died(now_ns, dead);
+  std::ranges::copy(died(now_ns, left, /*is_fault=*/false), std::back_inserter(lost));
+  return lost;
+}
+
+std::vector<std::string> ScaleUp::died(std::int64_t now_ns, const std::set<std::string>& hosts,
+                                       bool is_fault) {
+  std::vector<std::string> failed;
+  for (const std::string& host : hosts) {
+    if (!lost_.insert(host).second) continue;
+    bool counts = pauses_.has_returned(host);
+    if (is_fault && hosts.size() == 1) {
+      counts = pauses_.died(host, now_ns);
+    } else if (counts) {
+      pauses_.failed(host, now_ns);
+    }
+    if (counts) failed.push_back(host);
+  }
+  return failed;
 }
 
 int ScaleUp::ranks() const {

@@ -157,7 +157,11 @@ void report_hang_to_launcher(Env& env, int rank, const std::string& sentence) {
 void report_death_to_launcher(Env& env, int rank, std::int64_t process, const std::string& cause,
                               std::uint64_t step) {
   static_cast<void>(write_fact(env, fmt::format("{}{}", guard_prefix, env.host_id()),
-                               {{"rank", rank}, {"process", process}, {"ended", cause}, {"step", step}})
+                               {{"rank", rank},
+                                {"process", process},
+                                {"ended", cause},
+                                {"step", step},
+                                {"time_us", env.wall_time_us()}})
                         .ok());
 }
 
@@ -194,6 +198,7 @@ std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& direc
       rank.cause = text_of(fact, "ended");
       rank.step_at_death =
           static_cast<std::uint64_t>(std::max<std::int64_t>(whole_number_of(fact, "step"), 0));
+      rank.died_us = std::max<std::int64_t>(whole_number_of(fact, "time_us"), 0);
     }
   });
   return ranks;

@@ -70,6 +70,7 @@ struct LaunchedRank {
   std::string cause = {};  // how it died, as the guard of its host saw it; empty: it did not see it
   std::optional<UnfitReport> unfit = {};  // why it left, or why the start failed because of it
   std::uint64_t step_at_death = 0;        // newest step that it had completed then, if the guard saw it
+  std::int64_t died_us = 0;               // wall clock of that guard
 
   ProcessIdentity identity() const { return {.id = process, .started_ticks = started_ticks}; }
 };

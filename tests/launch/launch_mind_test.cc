@@ -236,8 +236,8 @@ TEST_F(LaunchMindTest, TheOnlyHostIsUsedAgainAfterAPause) {
 
 TEST_F(LaunchMindTest, AHostWithOneGpuLessIsUsedWithTheOthers) {
   trains(0, of_three);
-  mind.has(sec, {{"a", 2}, {"b", 2}, {"c", 1}});
-  mind.unfit(sec, {.host = "c", .sentence = "its GPU is gone"});
+  mind.has(sec, {{"a", 2}, {"b", 2}, {"c", 1}}, {},
+           std::vector<UnfitHost>{{.host = "c", .sentence = "its GPU is gone"}});
   EXPECT_EQ(mind.views()[2].reason, "it has room for 1 rank alone: its GPU is gone");
   EXPECT_THAT(mind.candidates(15 * sec), IsEmpty()) << "there is no room for more";
   ASSERT_TRUE(mind.ended(16 * sec, {.end = {.step = 5, .fault = "lost"}}, false).restart);
@@ -338,6 +338,102 @@ TEST_F(LaunchMindTest, TheOnlyHostIsNotPaused) {
     alone.has(now_ns + 2 * sec, {{"a", 2}});
     const EndedStart killed = failed(ExitCode::communication, {}, static_cast<std::uint64_t>(start + 1));
     ASSERT_TRUE(alone.ended(now_ns + 3 * sec, killed, false).restart) << start;
+  }
+}
+
+enum class Crash { in_place, ends_the_start, before_it_trains, before_the_others_train, host_is_gone };
+
+// Returns when the starts of a run on eight hosts began that had h7, whose ranks die soon after they joined, or which is
+// gone for half a minute then.
+std::vector<std::int64_t> starts_with_the_bad_host(Crash crash, std::int64_t until_s) {
+  std::vector<LaunchHost> hosts;
+  for (int i = 0; i < 8; ++i) hosts.push_back({.name = fmt::format("h{}", i), .slots = 1});
+  const std::string bad = "h7";
+  LaunchMindSettings of_eight = settings();
+  of_eight.own_host = "h0";
+  LaunchMind mind(of_eight);
+  mind.name_hosts(0, hosts);
+  std::vector<std::int64_t> starts;
+  std::int64_t now_s = 0, back_s = 0;
+  std::uint64_t step = 0;
+  const auto answers = [&] {
+    std::vector<HostAnswer> all(8, HostAnswer{.code = 0});
+    if (now_s < back_s) all.back() = {};
+    return all;
+  };
+  while (now_s < until_s) {
+    mind.heard(++now_s * sec, answers());
+    const LaunchMind::Choice choice = mind.choose(now_s * sec);
+    if (!choice.starts) continue;
+    ScaleUp::Ranks ranks;
+    for (const LaunchHost& host : choice.hosts) {
+      if (host.answers) ranks[host.name] = 1;
+    }
+    const bool has_bad = ranks.contains(bad);
+    if (has_bad) starts.push_back(now_s);
+    mind.begins(now_s * sec, ranks, static_cast<int>(ranks.size()), false);
+    EndedStart ended = {.end = {.step_before = step, .step = step, .fault = "lost"}};
+    if (has_bad && crash != Crash::host_is_gone) ended.died_on = {bad};
+    ended.ended_on = {"h0", "h1", "h2", "h3", "h4", "h5", "h6"};
+    now_s += 5;
+    bool goes_on = !has_bad || crash != Crash::before_it_trains;
+    if (goes_on) {
+      mind.trains(now_s * sec);
+      if (has_bad && crash == Crash::before_the_others_train) ranks.erase(bad);
+      mind.has(now_s * sec, ranks);
+      ended.end.step = ++step;
+      goes_on = !has_bad || crash == Crash::in_place || crash == Crash::before_the_others_train;
+      if (has_bad && goes_on) ranks.erase(bad);
+    }
+    if (has_bad && crash == Crash::host_is_gone) {
+      back_s = now_s + 30;
+      for (const std::string& host : ended.ended_on) ended.silent.push_back({.from = host, .of = bad});
+    }
+    for (; goes_on && now_s < until_s; now_s += 2) {
+      mind.has(now_s * sec, ranks);
+      const std::vector<LaunchHost> asked = mind.candidates(now_s * sec);
+      if (asked.empty() || !mind.is_worth_another_start(now_s * sec, asked, answers())) continue;
+      mind.leaves();
+      ended = {.end = {.step_before = step, .step = ++step, .fault = "as asked"}, .is_as_asked = true};
+      break;
+    }
+    now_s += mind.ended(now_s * sec, ended, false).delay_ms / 1000;
+  }
+  return starts;
+}
+
+TEST(LaunchMindCrashLoop, ABadHostOfEightCostsTwoStartsAndAnotherAfterAnHour) {
+  for (const Crash crash : {Crash::in_place, Crash::ends_the_start, Crash::before_it_trains,
+                            Crash::before_the_others_train, Crash::host_is_gone}) {
+    const std::vector<std::int64_t> starts = starts_with_the_bad_host(crash, 7'000);
+    ASSERT_EQ(starts.size(), 3u) << static_cast<int>(crash) << ": " << testing::PrintToString(starts);
+    EXPECT_LT(starts[1], 120);
+    EXPECT_GT(starts[2], starts[1] + 3'600) << static_cast<int>(crash);
+  }
+}
+
+TEST_F(LaunchMindTest, WhatHappensToSeveralHostsAtOnceIsTheFaultOfNone) {
+  for (int time = 0; time < 3; ++time) {
+    const std::int64_t now_ns = 1'000 * time * sec;
+    trains(now_ns, of_three);
+    mind.has(now_ns + sec, {{"a", 2}});
+    ASSERT_TRUE(
+        mind.ended(now_ns + 2 * sec, {.end = {.fault = "as asked"}, .is_as_asked = true}, false).restart);
+    EXPECT_TRUE(mind.may_use("b", now_ns + 100 * sec)) << time;
+    EXPECT_TRUE(mind.may_use("c", now_ns + 100 * sec)) << time;
+  }
+}
+
+TEST_F(LaunchMindTest, AHostThatIsUnfitTwiceMayReturnSoon) {
+  const std::vector<UnfitHost> unfit = {{.host = "c", .sentence = "its GPU is gone"}};
+  for (int time = 0; time < 2; ++time) {
+    const std::int64_t now_ns = 1'000 * time * sec;
+    trains(now_ns, of_three);
+    mind.has(now_ns + sec, without_c, {}, unfit);
+    ASSERT_TRUE(
+        mind.ended(now_ns + 2 * sec, {.end = {.fault = "as asked"}, .is_as_asked = true}, false).restart);
+    EXPECT_FALSE(mind.may_use("c", now_ns + 3 * sec));
+    EXPECT_TRUE(mind.may_use("c", now_ns + 50 * sec)) << time;
   }
 }
 

@@ -58,15 +58,18 @@ TEST(ScaleUp, WithoutAPauseItLooksEverySecond) {
 TEST(ScaleUp, CountsAHostThatAStartWasToGiveRanksAndBeganWithout) {
   ScaleUp scale_up(10'000);
   EXPECT_THAT(scale_up.began(0, without_b, all), IsEmpty()) << "it never had any";
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", 10 * s));
+  scale_up.begins();
   EXPECT_THAT(scale_up.began(100 * s, without_b, all), ElementsAre("b"));
-  EXPECT_FALSE(scale_up.is_worth_a_start("b", 119 * s));
-  EXPECT_TRUE(scale_up.is_worth_a_start("b", 120 * s));
+  EXPECT_FALSE(scale_up.is_worth_a_start("b", 3'699 * s));
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", 3'700 * s));
   EXPECT_THAT(scale_up.began(130 * s, without_b, without_b), IsEmpty()) << "it was not to have any";
 }
 
 // Loses ranks of b and gets them back, again and again; returns the time.
 std::int64_t flap(ScaleUp& scale_up, std::int64_t now_ns, int times, std::int64_t lives_ns) {
   for (int time = 0; time < times; ++time) {
+    scale_up.begins();
     scale_up.began(now_ns, all);
     now_ns += lives_ns;
     scale_up.saw(now_ns, one_of_b);
@@ -74,20 +77,20 @@ std::int64_t flap(ScaleUp& scale_up, std::int64_t now_ns, int times, std::int64_
   return now_ns;
 }
 
-TEST(ScaleUp, WaitsLongerForAHostThatLosesWhatItGotBack) {
+TEST(ScaleUp, WaitsAnHourForAHostThatLosesWhatItGotBackAndThenTwo) {
   ScaleUp scale_up(10'000);
   std::int64_t now_ns = flap(scale_up, 0, 1, 5 * s);
   EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 9 * s));
   EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 10 * s))
       << "what it lost first it had from the beginning";
   now_ns = flap(scale_up, now_ns, 1, 5 * s);
-  EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 19 * s));
-  EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 20 * s));
+  EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 3'599 * s));
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 3'600 * s));
   EXPECT_TRUE(scale_up.is_worth_a_start("a", now_ns + 10 * s));
   EXPECT_TRUE(scale_up.is_worth_a_start("new", now_ns));
   now_ns = flap(scale_up, now_ns, 1, 5 * s);
-  EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 39 * s));
-  EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 40 * s));
+  EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 7'199 * s));
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 7'200 * s));
   EXPECT_FALSE(scale_up.pauses().is_condemned("b"));
 }
 
@@ -104,6 +107,7 @@ TEST(ScaleUp, LeavesAHostOutThatLosesThemEveryTime) {
   ScaleUp scale_up(10'000);
   std::int64_t now_ns = flap(scale_up, 0, GrowingPauses::max_failures, 5 * s);
   EXPECT_FALSE(scale_up.pauses().is_condemned("b"));
+  scale_up.begins();
   scale_up.began(now_ns, all);
   EXPECT_THAT(scale_up.saw(now_ns + s, one_of_b), ElementsAre("b"));
   EXPECT_TRUE(scale_up.pauses().is_condemned("b"));

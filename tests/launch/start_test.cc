@@ -51,6 +51,21 @@ TEST(LaunchRecord, RanksTellThatTheyLiveAndHowTheyEnd) {
   EXPECT_EQ(ranks[1].started_ticks, env.processes().facts(getpid())->started_ticks);
 }
 
+TEST(LaunchRecord, WhatDiedLongAfterTheFirstDeathDiedOfIt) {
+  constexpr std::int64_t s = 1'000'000;
+  const auto died = [](const std::string& host, std::int64_t died_us, std::uint64_t step) {
+    return LaunchedRank{.host = host, .step_at_death = step, .died_us = died_us};
+  };
+  const std::vector<LaunchedRank> hang = {died("a", 31 * s, 4), died("b", s, 4), died("c", 32 * s, 4)};
+  EXPECT_THAT(hosts_of_deaths(hang, 4), ElementsAre("b")) << "the others waited for it, and were ended";
+  EXPECT_THAT(hosts_of_deaths(hang, 9), ElementsAre("a", "b", "c")) << "steps were made since";
+  EXPECT_THAT(hosts_of_deaths({died("a", 2 * s, 4), died("b", s, 4)}, 4), ElementsAre("a", "b"));
+  EXPECT_THAT(hosts_of_deaths({died("a", 0, 0), died("b", s, 4)}, 4), ElementsAre("a", "b"))
+      << "its guard is gone";
+  EXPECT_THAT(hosts_of_deaths({died("b", s, 4), died("c", 99 * s, 9)}, 9), ElementsAre("b", "c"))
+      << "without b the run went on";
+}
+
 TEST(LaunchRecord, NothingIsToldWithoutALauncher) {
   VariablesEnv env(std::map<std::string, std::string>{});
   EXPECT_EQ(launched_start(env), "");

@@ -3,9 +3,13 @@ nothing disturbed, what was in the memory of a lost host comes from where it was
 goes on, and nothing stays behind on any host.
 
 Where the system permits no namespaces this is skipped, and says why; with CI=true that is a failure.
+
+HOLDFAST_TEST_CRASH_LOOPS: how many runs have one bad host among eight; 1 when left out.
 """
 import fcntl
 import json
+import os
+import random
 import re
 import signal
 import threading
@@ -32,6 +36,7 @@ SLOW_STEPS = ",".join(f"step.begin@{step}=sleep:150" for step in range(10, 31))
 # Small, because every thread of a GPU takes its turn on the CPU. All hosts have the same emulated one.
 EMULATED_GPU = ["--device=cuda", "--parallel.ranks_per_gpu=6", "--model.width=32", "--model.layers=1", "--training.sequence_length=16",
                 "--training.microbatch_size=1", "--evaluation.every_steps=0"]
+CRASH_LOOPS = int(os.environ.get("HOLDFAST_TEST_CRASH_LOOPS") or 1)
 SLOW_UNTIL_THE_END = ",".join(f"step.begin@{step}=sleep:700" for step in range(10, 45))
 
 
@@ -151,7 +156,7 @@ class HostsTest(unittest.TestCase):
     def test_a_host_is_used_again(self):
         """Whose ranks had all died: the run is started again with all ranks, from the step that it had come to, in RAM. What dies
         there again is lost like the first, and comes back again."""
-        run, start = self.launch("--elastic.grow_after=2s", faults=SLOW_UNTIL_THE_END, until=11)
+        run, start = self.launch("--elastic.grow_after=2s", "--elastic.settle_after=0s", faults=SLOW_UNTIL_THE_END, until=11)
 
         def growths():
             return [event for event in run.events("recovery") if event.get("reason") == "growth"]
@@ -480,7 +485,7 @@ class HostsTest(unittest.TestCase):
         slow = ",".join(f"step.begin@{step}=sleep:300" for step in range(1, 20))  # of each start
         run, start = self.launch("--elastic.grow_after=0s", faults=slow, until=2)
         killed = 0
-        while start.alive() and "it is left out" not in start.output():
+        while start.alive() and "is left out" not in start.output():
             begun = len(run.events("start"))
             if begun > killed and len(self.cluster.ranks_on(run, "n2")) == SLOTS and run.events()[-1]["event"] == "step":
                 self.cluster.kill_ranks(run, "n2")
@@ -488,8 +493,8 @@ class HostsTest(unittest.TestCase):
             time.sleep(0.1)
         output = self.expect_finished(run, start)
         self.expect_sentence("launch-host-loses-ranks", output)
-        self.assertEqual(killed, 7, "what it lost first it had from the beginning")
-        self.assertEqual([event["ranks"] for event in run.events("start")], 7 * [RANKS])
+        self.assertEqual(killed, 2)
+        self.assertEqual([event["ranks"] for event in run.events("start")], 2 * [RANKS])
 
     @harness.full
     def test_a_host_without_the_program(self):
@@ -782,6 +787,46 @@ class HostsTest(unittest.TestCase):
                            f"{cut_off} still has {[harness.describe(pid) for pid in host.processes()]}", start.tail)
         self.assertEqual(run.status()["state"], "finished", output)
         return output
+
+
+class BadHostTest(unittest.TestCase):
+    @harness.full
+    def test_a_crash_loop_of_one_host_among_eight(self):
+        """Its rank dies up to four seconds after each start that gave it one, some of them before they train: it is left out after the
+        second time, though the run lasts longer than it would take to try it again."""
+        with harness.Scene(lanes=8) as scene, hosts.Cluster(8) as cluster:
+            del scene.environment["OMPI_MCA_btl_sm_backing_directory"]
+            reference = harness.reference_digest(scene, OPTIONS)
+            rows = [self.crash_loop(scene, cluster, seed, reference) for seed in range(CRASH_LOOPS)]
+        lost = [len(row["deaths"]) for row in rows]
+        print(f"\n{len(rows)} runs with one bad host of eight: its rank was started {sum(lost) / len(rows):.2f} times in a run, at most {max(lost)}")
+        self.assertLessEqual(max(lost), 2, rows)
+
+    def crash_loop(self, scene, cluster, seed, reference):
+        draw = random.Random(seed)
+        run = scene.run(f"crash-loop-{seed}", [*OPTIONS, "--elastic.grow_after=1s"])
+        words = [str(harness.PROGRAM), "launch", "-np", "8", f"--notice={NOTICE_S}", "--host", cluster.host_list(1), str(scene.config),
+                 f"--run.directory={run.directory}", *run.overrides]
+        start = cluster.start(run, words, faults=",".join(f"step.begin@{step}=sleep:250" for step in range(1, harness.STEPS + 1)))
+        begun, deaths = time.monotonic(), []
+        while start.alive() and time.monotonic() < begun + 2 * SETTLE_S:
+            if cluster.ranks_on(run, "n5"):
+                delay = round(draw.uniform(0, 4), 2)
+                time.sleep(delay)
+                if cluster.ranks_on(run, "n5"):
+                    cluster.kill_ranks(run, "n5")
+                    died = time.monotonic()
+                    deaths.append(delay)
+                harness.wait_until(lambda: not cluster.ranks_on(run, "n5"), SETTLE_S, lambda: not start.alive(), "it lives", start.tail)
+            time.sleep(0.05)
+        output = start.expect_exit(0, SETTLE_S)
+        row = {"seed": seed, "deaths": deaths, "ranks": [event["ranks"] for event in run.events("start")],
+               "after_s": round(time.monotonic() - died, 1), "s": round(time.monotonic() - begun, 1)}
+        print(row, flush=True)
+        self.assertEqual(run.digest(), reference, output)
+        self.assertIn("host n5 is left out for 1h: ", output)
+        harness.expect_no_processes(run)
+        return row
 
 
 def confirmed_before(events, start):

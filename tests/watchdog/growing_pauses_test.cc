@@ -35,6 +35,43 @@ TEST(GrowingPauses, InNeedAKeyIsUsedSoonerButSixTimesAnHourAtMost) {
   EXPECT_TRUE(pauses.may_be_needed("gpu", 3'600 * second_ns));
 }
 
+TEST(GrowingPauses, WhereWhatRunsDiesTwiceIsNotUsedForAnHourAndThenLonger) {
+  GrowingPauses pauses(10'000);
+  EXPECT_FALSE(pauses.died("host", 0));
+  EXPECT_TRUE(pauses.may_use("host", 0)) << "once is an accident";
+  std::int64_t now_ns = 20 * second_ns;
+  for (const int hours : {1, 2, 4}) {
+    pauses.returned("host", now_ns);
+    EXPECT_TRUE(pauses.died("host", now_ns + second_ns));
+    now_ns += second_ns;
+    EXPECT_FALSE(pauses.may_use("host", now_ns + hours * 3'600 * second_ns - 1));
+    EXPECT_TRUE(pauses.may_be_needed("host", now_ns + 30 * second_ns));
+    now_ns += hours * 3'600 * second_ns;
+    EXPECT_TRUE(pauses.may_use("host", now_ns));
+  }
+  pauses.returned("host", now_ns);
+  now_ns += (GrowingPauses::default_settled_ms / 1'000 + 1) * second_ns;
+  EXPECT_TRUE(pauses.died("host", now_ns));
+  EXPECT_TRUE(pauses.may_use("host", now_ns + 20 * second_ns)) << "it was well for long";
+  EXPECT_EQ(pauses.deaths("host"), 1);
+}
+
+TEST(GrowingPauses, APauseIsNoTimeInWhichItWasWell) {
+  GrowingPauses pauses(10'000);
+  pauses.died("host", 0);
+  pauses.died("host", second_ns);
+  pauses.died("host", 3'700 * second_ns);  // in a start that did not train
+  EXPECT_EQ(pauses.deaths("host"), 3);
+}
+
+TEST(GrowingPauses, AShorterPauseDoesNotEndALongerOne) {
+  GrowingPauses pauses(10'000);
+  pauses.died("host", 0);
+  pauses.died("host", second_ns);
+  pauses.failed("host", 2 * second_ns);
+  EXPECT_FALSE(pauses.may_use("host", 3'600 * second_ns));
+}
+
 TEST(GrowingPauses, WhatHasSettledBeginsAnew) {
   GrowingPauses pauses(10'000);
   pauses.failed("gpu", 0);
