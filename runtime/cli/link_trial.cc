@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
 #include "runtime/os/processes.h"
+#include "runtime/os/tcp_totals.h"
 
 namespace holdfast::cli {
 namespace {
@@ -49,13 +51,11 @@ class LinkEnd {
         received_(large_bytes) {}
 
   Result<LinkTrial> measure() {
-    const bool begins = communicator_.rank() < peer_;
+    const TcpTotals before = tcp_totals();
     std::array<double, small_messages> trips_us{};
     for (double& trip_us : trips_us) {
       const std::int64_t begin_ns = waiter_.env().monotonic_ns();
-      if (begins) HF_TRY_VOID(send(sizeof(double)));
-      HF_TRY_VOID(receive(sizeof(double)));
-      if (!begins) HF_TRY_VOID(send(sizeof(double)));
+      HF_TRY_VOID(trip());
       trip_us = static_cast<double>(waiter_.env().monotonic_ns() - begin_ns) * 1e-3;
     }
     HF_TRY_VOID(exchange());  // the first one connects, and is not timed
@@ -63,14 +63,41 @@ class LinkEnd {
     for (int message = 0; message < large_messages; ++message) HF_TRY_VOID(exchange());
     const double seconds = static_cast<double>(waiter_.env().monotonic_ns() - begin_ns) * 1e-9;
     std::ranges::sort(trips_us);
+    HF_TRY(const std::optional<double> lost_share, worse_share(lost_share_since(before)));
     return LinkTrial{
         .from = static_cast<std::size_t>(communicator_.rank()),
         .to = static_cast<std::size_t>(peer_),
         .MB_per_s = static_cast<double>(large_messages * large_bytes) * 1e-6 / std::max(seconds, 1e-9),
-        .latency_us = trips_us[trips_us.size() / 2] / 2};
+        .latency_us = trips_us[trips_us.size() / 2] / 2,
+        .lost_share = lost_share};
   }
 
  private:
+  // Returns what share of its segments this rank lost; negative: it sent none, or too few to tell.
+  static double lost_share_since(const TcpTotals& before) {
+    constexpr std::uint64_t min_sent = 1'000;
+    const TcpTotals now = tcp_totals();
+    if (now.sent < before.sent + min_sent) return -1.0;
+    const std::uint64_t lost = now.lost - std::min(now.lost, before.lost);  // fewer: some had only been late
+    return static_cast<double>(lost) / static_cast<double>(now.sent - before.sent);
+  }
+  // Returns the larger one of the shares of both ends.
+  Result<std::optional<double>> worse_share(double own) {
+    double other = 0.0;
+    std::memcpy(sent_.data(), &own, sizeof(own));
+    HF_TRY_VOID(trip());
+    std::memcpy(&other, received_.data(), sizeof(other));
+    const double worse = std::max(own, other);
+    return worse < 0.0 ? std::optional<double>() : worse;
+  }
+  // Sends the first bytes there and receives those of the peer.
+  Result<void> trip() {
+    const bool begins = communicator_.rank() < peer_;
+    if (begins) HF_TRY_VOID(send(sizeof(double)));
+    HF_TRY_VOID(receive(sizeof(double)));
+    if (!begins) HF_TRY_VOID(send(sizeof(double)));
+    return {};
+  }
   Result<void> send(std::size_t bytes) {
     HF_TRY(const Communicator::Request request,
            communicator_.send(std::span(sent_).first(bytes), peer_, link_tag));

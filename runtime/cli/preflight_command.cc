@@ -88,10 +88,11 @@ Json json_of(const Preflight& preflight) {
   }
   Json links = Json::array();
   for (const LinkTrial& link : preflight.links) {
-    const Json each = {{"from", preflight.hosts[link.from].name},
-                       {"to", preflight.hosts[link.to].name},
-                       {"MB_per_s", link.MB_per_s},
-                       {"latency_us", link.latency_us}};
+    Json each = {{"from", preflight.hosts[link.from].name},
+                 {"to", preflight.hosts[link.to].name},
+                 {"MB_per_s", link.MB_per_s},
+                 {"latency_us", link.latency_us}};
+    if (link.lost_share.has_value()) each["lost_share"] = *link.lost_share;
     links.push_back(each);
   }
   const Json json = {{"fit", preflight.all_fit()}, {"hosts", hosts}, {"links", links}};

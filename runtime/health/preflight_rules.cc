@@ -18,7 +18,7 @@ namespace {
 
 using Bound = PreflightRule::Bound;
 
-constexpr std::array<PreflightRule, 17> table = {{
+constexpr std::array<PreflightRule, 18> table = {{
     {"answers", "does not answer, or cannot be measured", Bound::none, 0.0, "",
      "mpirun would not start there"},
     {"program", "has another program than the host that asks", Bound::none, 0.0, "", "bits depend on it"},
@@ -43,6 +43,8 @@ constexpr std::array<PreflightRule, 17> table = {{
      Bound::below, 0.50, "of it", "hosts of one rack have fast links to each other, at least"},
     {"link-usual", "has a link with less than this share of its own usual rate", Bound::below, 0.80, "of it",
      "NVSentinel: 80 % of a link's own baseline"},
+    {"link-loss", "has a link on which TCP loses this share", Bound::above, 0.01, "of it",
+     "the rate of TCP falls with the root of the loss"},
 }};
 
 const PreflightRule& rule_of(std::string_view name) {
@@ -275,37 +277,27 @@ void judge_best_links(std::span<const LinkTrial> links, std::span<HostVerdict> v
   }
 }
 
-// Compares each link with itself. Most links of a host are slow: it is to blame; else both ends are.
-void judge_usual_links(std::span<const LinkTrial> links, const HostBook& book,
-                       std::span<HostVerdict> verdicts) {
-  const PreflightRule& rule = rule_of("link-usual");
-  const auto usual_of_link = [&](const LinkTrial& link) {
-    return book.usual_link_rate(verdicts[link.from].host, verdicts[link.to].host).value_or(0.0);
-  };
-  std::vector<LinkTrial> slow;
+// Adds a reason for each link of which `trouble` says something. Most links of a host are bad: it is to blame; else both ends are.
+template <typename Trouble>
+void judge_each_link(std::span<const LinkTrial> links, std::span<HostVerdict> verdicts, std::string_view rule,
+                     const Trouble& trouble) {
   std::vector<std::size_t> all(verdicts.size()), bad(verdicts.size());
   for (const LinkTrial& link : links) {
-    const double usual = usual_of_link(link);
-    const bool is_slow = usual > 0.0 && is_beyond(rule, link.MB_per_s / usual);
     for (const std::size_t host : {link.from, link.to}) {
       ++all[host];
-      bad[host] += is_slow ? 1 : 0;
+      bad[host] += trouble(link).empty() ? 0 : 1;
     }
-    if (is_slow) slow.push_back(link);
   }
   const auto is_to_blame = [&](std::size_t host) { return 2 * bad[host] > all[host]; };
-  for (const LinkTrial& link : slow) {
+  for (const LinkTrial& link : links) {
+    const std::string what = trouble(link);
     const bool nobody = !is_to_blame(link.from) && !is_to_blame(link.to);
-    const double usual = usual_of_link(link);
     for (const std::size_t host : {link.from, link.to}) {
-      if (!nobody && !is_to_blame(host)) continue;
+      if (what.empty() || (!nobody && !is_to_blame(host))) continue;
       verdicts[host].reasons.push_back(
-          {.rule = rule.name,
-           .sentence = fmt::format(
-               "the link between {} and {} has {:.0f} MB/s, {:.0f} % of its own usual {:.0f}; the bound is "
-               "{:.0f} %",
-               verdicts[link.from].host, verdicts[link.to].host, link.MB_per_s, 100.0 * link.MB_per_s / usual,
-               usual, 100.0 * rule.limit)});
+          {.rule = rule,
+           .sentence = fmt::format("the link between {} and {} {}", verdicts[link.from].host,
+                                   verdicts[link.to].host, what)});
     }
   }
 }
@@ -314,7 +306,19 @@ void judge_usual_links(std::span<const LinkTrial> links, const HostBook& book,
 
 void judge_links(std::span<const LinkTrial> links, const HostBook& book, std::span<HostVerdict> verdicts) {
   judge_best_links(links, verdicts);
-  judge_usual_links(links, book, verdicts);
+  const PreflightRule &usual_rule = rule_of("link-usual"), &loss_rule = rule_of("link-loss");
+  judge_each_link(links, verdicts, usual_rule.name, [&](const LinkTrial& link) {
+    const double usual = book.usual_link_rate(verdicts[link.from].host, verdicts[link.to].host).value_or(0.0);
+    if (usual <= 0.0 || !is_beyond(usual_rule, link.MB_per_s / usual)) return std::string();
+    return fmt::format("has {:.0f} MB/s, {:.0f} % of its own usual {:.0f}; the bound is {:.0f} %",
+                       link.MB_per_s, 100.0 * link.MB_per_s / usual, usual, 100.0 * usual_rule.limit);
+  });
+  judge_each_link(links, verdicts, loss_rule.name, [&](const LinkTrial& link) {
+    const double lost = link.lost_share.value_or(0.0);
+    if (!is_beyond(loss_rule, lost)) return std::string();
+    return fmt::format("lost {:.1f} % of what TCP sent; the bound is {:.0f} %", 100.0 * lost,
+                       100.0 * loss_rule.limit);
+  });
 }
 
 void note_verdicts(HostBook& book, std::span<const TriedHost> hosts, std::span<const HostVerdict> verdicts,

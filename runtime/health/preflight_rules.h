@@ -86,12 +86,15 @@ struct LinkTrial {
   std::size_t from = 0, to = 0;
   double MB_per_s = 0.0;    // in each direction, both at once
   double latency_us = 0.0;  // median of half a round trip of a small message
+  // What share of it TCP lost in the worse direction; none: it did not go by TCP.
+  std::optional<double> lost_share = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("from", self.from);
     visit("to", self.to);
     visit("MB_per_s", self.MB_per_s);
     visit("latency_us", self.latency_us);
+    visit("lost_share", self.lost_share);
   }
 };
 

@@ -244,6 +244,18 @@ TEST(PreflightRules, AHostIsToBlameForMostOfItsLinks) {
       << "of one link both ends";
 }
 
+TEST(PreflightRules, ALinkThatLosesIsFoundWithItsHost) {
+  std::vector<LinkTrial> links;
+  for (const auto& [from, to] : std::vector<std::pair<std::size_t, std::size_t>>{{0, 1}, {0, 2}, {1, 2}})
+    links.push_back(
+        {.from = from, .to = to, .MB_per_s = 100.0, .lost_share = from == 1 || to == 1 ? 0.02 : 0.0});
+  EXPECT_THAT(rules_of_links(links, 3),
+              ElementsAre(IsEmpty(), ElementsAre("link-loss", "link-loss"), IsEmpty()));
+  links[0].lost_share = 0.009;
+  links[2].lost_share.reset();
+  EXPECT_THAT(rules_of_links(links, 3), testing::Each(IsEmpty())) << "below the bound, and not by TCP";
+}
+
 TEST(PreflightRules, OnlyLinksBetweenFitHostsSayWhatIsUsual) {
   HostBook book;
   const std::vector<TriedHost> hosts = {host("a"), host("b"), host("c", 500.0)};

@@ -15,6 +15,7 @@
 #include <future>
 #include <thread>
 
+#include "runtime/os/tcp_totals.h"
 #include "tests/support/faulty_network.h"
 
 namespace holdfast::test {
@@ -73,6 +74,20 @@ TEST_P(NetworkTest, MovesLargeMessages) {
   ASSERT_TRUE(pair.far->receive(received, patient_ms).ok());
   EXPECT_TRUE(sending.get());
   EXPECT_TRUE(received == sent);
+}
+
+TEST_P(NetworkTest, TotalsCountWhatSocketsOfTheProcessSend) {
+  const Pair pair = connect_pair(network());
+  const TcpTotals before = tcp_totals();
+  const std::vector<std::byte> sent = pattern(4'000'000);
+  std::vector<std::byte> there(sent.size());
+  std::future<Result<void>> arrival =
+      std::async(std::launch::async, [&] { return pair.far->receive(there, patient_ms); });
+  ASSERT_TRUE(pair.near->send(sent, patient_ms).ok());
+  ASSERT_TRUE(arrival.get().ok());
+  const TcpTotals after = tcp_totals();
+  EXPECT_GT(after.sent, before.sent + sent.size() / 65'536) << "a segment is not larger";
+  EXPECT_LT(after.lost - before.lost, (after.sent - before.sent) / 10) << "nothing is lost here";
 }
 
 TEST_P(NetworkTest, NobodyListens) {

@@ -9,7 +9,8 @@ that of a cluster is, but for one directory that is another one on each host (Cl
         cluster.lose("n2")       # its power: processes, network and shared memory
 
 With `training_network=True` each host has a second card, e1, in a network of its own (TRAINING_NETWORK), for what the ranks
-exchange. cut_pair() makes two hosts lose each other alone, in one network or the other.
+exchange. cut_pair() makes two hosts lose each other alone, in one network or the other. limit_cpu() and limit_disk() make a host slow
+(control groups).
 
 A host answers at a door of its own where others have sshd: door_main() serves it, and agent_main() is what mpirun and
 `holdfast launch` call instead of ssh. As with ssh, what is called there gets nothing of the caller's environment.
@@ -38,8 +39,11 @@ NETWORK, TRAINING_NETWORK = "10.77.0", "10.78.0"
 SHARED_MEMORY_MIB = 256
 SHARED_MEMORY = Path("/dev/shm")
 SENSORS = "sensors"  # a directory on the disk of each host: what /proc and /sys say there
+VARIABLES = "variables.json"
 TAKEN_MEMORY = SHARED_MEMORY / "taken"
 PROGRAM_NAME = harness.PROGRAM.name
+GROUPS = Path("/sys/fs/cgroup")
+PERIOD_US = 100_000
 NAMESPACES = ["--net", "--uts", "--ipc", "--mount", "--pid"]
 
 
@@ -59,6 +63,34 @@ def why_no_links():
     """Why links cannot do less than they should, where there are hosts; None when they can."""
     with Cluster(1) as cluster:
         return links.why_not(cluster)
+
+
+class Limits:
+    """Control groups of this process, of version 1 or 2, each with what a host may take of a processor or a disk."""
+
+    def __init__(self):
+        self.is_new = (GROUPS / "cgroup.controllers").exists()
+        self.groups = []
+
+    def put(self, host, controller, old, new):
+        """Puts all processes of a host, and what they start, into a group with these files. Skips the test where that is not permitted."""
+        group = (GROUPS if self.is_new else GROUPS / controller) / f"holdfast-{os.getpid()}-{controller}-{host.name}"
+        try:
+            if self.is_new:
+                (GROUPS / "cgroup.subtree_control").write_text(f"+{'io' if controller == 'blkio' else controller}")
+            group.mkdir()
+            self.groups.append(group)
+            for file, text in (new if self.is_new else old).items():
+                (group / file).write_text(text)
+            for pid in [host.root, *host.processes()]:
+                (group / "cgroup.procs").write_text(str(pid))
+        except OSError as error:
+            harness.skip(f"this machine permits no control group for {controller}: {error}")
+
+    def close(self):
+        for group in self.groups:
+            harness.wait_until(lambda group=group: not (group / "cgroup.procs").read_text(), 5, lambda: False, f"{group} is in use", str)
+            group.rmdir()
 
 
 class Host:
@@ -139,7 +171,7 @@ class Cluster:
         self.hostfile = self.directory / "hostfile"
         self.hosts, self.switch, self.control = {}, None, None
         self.needs, self.hidden = [], {}  # what unfit() may hide, in turn; {host: what it does not see}
-        self.links = links.Links(self)
+        self.links, self.limits = links.Links(self), Limits()
         try:
             self.build()
         except BaseException:
@@ -178,6 +210,7 @@ class Cluster:
         self.links.close()
         for name in list(self.hosts):
             self.lose(name)
+        self.limits.close()
         if self.switch is not None:
             self.switch.kill()
             self.switch.wait()
@@ -199,7 +232,26 @@ class Cluster:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    def set_variables(self, name, **variables):
+        """Variables that commands which others call there get, beside those of the door."""
+        (self.disk(name) / VARIABLES).write_text(json.dumps(variables))
+
     # What happens to hosts
+
+    def limit_cpu(self, name, share):
+        """All that runs there has this share of one processor."""
+        quota = str(int(share * PERIOD_US))
+        self.limits.put(self.hosts[name], "cpu", {"cpu.cfs_quota_us": quota}, {"cpu.max": f"{quota} {PERIOD_US}"})
+
+    def limit_disk(self, name, directory, bytes_per_s):
+        """All that runs there writes and reads so many bytes on the disk of a directory."""
+        number = os.stat(directory).st_dev
+        disk = f"{os.major(number)}:{os.minor(number)}"
+        if not Path(f"/sys/dev/block/{disk}").exists() or Path(f"/sys/dev/block/{disk}/partition").exists():
+            harness.skip(f"{directory} is on no whole disk, for which alone the kernel has limits")
+        self.limits.put(self.hosts[name], "blkio",
+                        {f"blkio.throttle.{way}_bps_device": f"{disk} {bytes_per_s}" for way in ("read", "write")},
+                        {"io.max": f"{disk} rbps={bytes_per_s} wbps={bytes_per_s}"})
 
     def lose(self, name):
         """Its power is gone, and with it what it had in memory."""
@@ -423,7 +475,7 @@ def door_main(name, hosts_file, scratch, shared_memory_mib, disk, local, told):
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             listener.close()
-            serve(caller, scratch)
+            serve(caller, scratch, Path(local) / VARIABLES)
             os._exit(0)
         caller.close()
 
@@ -436,11 +488,11 @@ def reap():
         pass
 
 
-def serve(caller, scratch):
+def serve(caller, scratch, variables):
     with caller.makefile("rb") as lines:
         words = json.loads(lines.readline())
     environment = {"PATH": os.environ["PATH"], "HOME": "/root", "SHELL": "/bin/bash", "USER": "root",
-                   "TMPDIR": scratch}
+                   "TMPDIR": scratch, **(json.loads(variables.read_text()) if variables.exists() else {})}
     process = subprocess.Popen(["/bin/bash", "-c", words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, env=environment, cwd="/", start_new_session=True)
     sending = threading.Lock()

@@ -1,8 +1,13 @@
-"""holdfast preflight, hosts, taint and untaint: this host, healthy and sabotaged, and hosts in namespaces."""
+"""holdfast preflight, hosts, taint and untaint: this host, healthy and sabotaged, and hosts in namespaces.
 
+HOLDFAST_TEST_PREFLIGHTS: how often three healthy hosts are tried; once when left out.
+"""
+
+import collections
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -12,6 +17,21 @@ import hosts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOLDFAST = str(harness.PROGRAM)
+PREFLIGHTS = int(os.environ.get("HOLDFAST_TEST_PREFLIGHTS") or 1)
+SHARED = {"slow-fleet", "slow-usual", "link-fleet", "link-usual"}  # rules that hosts which share processors may break
+# A clock that is five seconds ahead, for what is linked with it.
+WRONG_CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec* time) {
+  static int (*real)(clockid_t, struct timespec*);
+  if (!real) real = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
+  const int result = real(clock, time);
+  if (clock == CLOCK_REALTIME) time->tv_sec += 5;
+  return result;
+}
+"""
 CONFIG = """[run]
 directory = "run"
 [model]
@@ -166,17 +186,69 @@ class SeveralHostsTest(unittest.TestCase):
         self.scene.environment.pop("OMPI_MCA_btl_sm_backing_directory", None)
         self.cluster = self.enterContext(hosts.Cluster(3))
 
+    def preflight(self, *codes, seconds=1, state="state", faults=""):
+        """What it tells of all three hosts, and {host: {rule: sentence}} of those that are not fit."""
+        run = self.scene.run(self.id().rsplit(".", 1)[1])
+        words = [HOLDFAST, "preflight", str(self.scene.config), f"--run.directory={run.directory}", "--host", self.cluster.host_list(1),
+                 "--seconds", str(seconds), "--json"]
+        start = self.cluster.start(run, words, faults=faults, XDG_STATE_HOME=str(self.cluster.directory / state))
+        code = start.wait(180)
+        self.assertIn(code, codes, start.output())
+        told = json.loads(next(line for line in start.output().splitlines() if line.startswith("{")))
+        self.assertEqual([host["host"] for host in told["hosts"]], ["n0", "n1", "n2"])
+        return told, {host["host"]: {reason["rule"]: reason["sentence"] for reason in host["reasons"]} for host in told["hosts"]}
+
+    def expect_alone(self, *rules, **preflight):
+        """That n1 breaks these rules, and no other host one of them, or one that has nothing to do with rates."""
+        told, found = self.preflight(76, **preflight)
+        print(f"\n{self.id().rsplit('.', 1)[1]}: exit code 76, {found}", flush=True)
+        self.assertLessEqual(set(rules), set(found["n1"]), found)
+        for name in ("n0", "n2"):
+            self.assertLessEqual(set(found[name]), SHARED - set(rules), found)
+        return told
+
+    @harness.full
+    def test_healthy_hosts(self):
+        """They share the processors of this machine, so that rates say little; all the other rules find nothing."""
+        counts, lost = collections.Counter(), []
+        for attempt in range(PREFLIGHTS):
+            told, found = self.preflight(0, 76, state=f"state-{attempt}")
+            counts.update(["fit" if told["fit"] else "not fit", *(rule for rules in found.values() for rule in rules)])
+            for rules in found.values():
+                self.assertLessEqual(set(rules), SHARED, found)
+            lost.append(max(link["lost_share"] for link in told["links"]))
+        print(f"\n{PREFLIGHTS} preflights of three healthy hosts on {os.cpu_count()} processors: {dict(counts)}; a link lost at most "
+              f"{100 * max(lost):.2f} %")
+
+    @harness.full
+    def test_a_host_with_a_quota_is_slow(self):
+        self.cluster.limit_cpu("n1", 0.15)
+        self.expect_alone("slow-fleet", seconds=4)
+
+    @harness.full
+    def test_a_slow_disk_is_found(self):
+        self.cluster.limit_disk("n1", self.scene.directory, 2_000_000)
+        self.expect_alone("disk-rate", "disk-read")
+
+    @harness.full
+    @unittest.skipIf(hosts.why_not() or hosts.why_no_links(), "links cannot lose frames here")
+    def test_a_lossy_link_is_found(self):
+        self.cluster.links.spoil(self.cluster.hosts["n1"].cable)
+        told = self.expect_alone("link-loss")
+        self.assertEqual([link["lost_share"] > 0.01 for link in told["links"]], ["n1" in (link["from"], link["to"]) for link in told["links"]])
+
+    @harness.full
+    @unittest.skipIf(shutil.which("cc") is None or harness.SANITIZED, "needs a C compiler, and a program that loads other libraries first")
+    def test_a_wrong_clock_is_found(self):
+        library = self.cluster.directory / "clock.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", str(library), "-", "-ldl"], input=WRONG_CLOCK, text=True, check=True)
+        self.cluster.set_variables("n1", LD_PRELOAD=str(library))
+        self.expect_alone("clock")
+
     def test_one_of_three_has_wrong_bits(self):
-        run = self.scene.run("preflight")
-        words = [HOLDFAST, "preflight", str(self.scene.config), "--host", self.cluster.host_list(1), "--seconds", "1", "--json"]
-        start = self.cluster.start(run, words, faults="step.begin@6:1=flip:weights:22:5", XDG_STATE_HOME=str(self.cluster.directory))
-        output = start.expect_exit(76)
-        told = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+        told, found = self.preflight(76, faults="step.begin@6:1=flip:weights:22:5")
         self.assertEqual(sorted((link["from"], link["to"]) for link in told["links"]), [("n0", "n1"), ("n0", "n2"), ("n1", "n2")])
         self.assertTrue(all(link["MB_per_s"] > 1 and 0 < link["latency_us"] < 1e6 for link in told["links"]), told["links"])
-        found = {host["host"]: [reason["rule"] for reason in host["reasons"]]
-                 for host in told["hosts"]}
-        self.assertEqual(sorted(found), ["n0", "n1", "n2"])
         self.assertIn("bits-steady", found["n1"])
         for name in ("n0", "n2"):
             self.assertFalse({"bits", "bits-steady", "answers", "clock", "program"} & set(found[name]), found)
@@ -184,14 +256,10 @@ class SeveralHostsTest(unittest.TestCase):
     @unittest.skipIf(hosts.why_not() or hosts.why_no_links(), "links cannot be slowed down here")
     def test_a_slow_link_is_found(self):
         self.cluster.links.slow(self.cluster.hosts["n1"].cable)
-        run = self.scene.run("links")
-        words = [HOLDFAST, "preflight", str(self.scene.config), "--host", self.cluster.host_list(1), "--seconds", "1", "--json"]
-        output = self.cluster.start(run, words, XDG_STATE_HOME=str(self.cluster.directory)).expect_exit(76)
-        found = {host["host"]: host["reasons"] for host in json.loads(next(line for line in output.splitlines() if line.startswith("{")))["hosts"]}
-        self.assertRegex(next(each["sentence"] for each in found["n1"] if each["rule"] == "link-fleet"),
-                         r"its best link has \d+ MB/s, \d+ % of the \d+ that .*; the bound is 50 %")
+        _, found = self.preflight(76)
+        self.assertRegex(found["n1"]["link-fleet"], r"its best link has \d+ MB/s, \d+ % of the \d+ that .*; the bound is 50 %")
         for name in ("n0", "n2"):
-            self.assertNotIn("link-fleet", [each["rule"] for each in found[name]])
+            self.assertNotIn("link-fleet", found[name])
 
     def test_a_tainted_host_is_left_out_of_a_start(self):
         state = {"XDG_STATE_HOME": str(self.cluster.directory)}
