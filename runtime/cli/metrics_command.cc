@@ -32,7 +32,7 @@ constexpr const char* events_usage =
     "\n"
     "Prints the events of the run in RUN (docs/events.md), the oldest first.\n"
     "\n"
-    "  --follow     go on with those that come, until Ctrl-C or the end of the run\n"
+    "  --follow     go on with those that come, until the run has finished or was saved, or Ctrl-C\n"
     "  --kind KIND  of one kind alone, such as step or fault\n"
     "  --json       the lines of the log\n"
     "  --csv        a table with a column for each field; needs --kind\n";
@@ -104,11 +104,13 @@ class EventPrinter {
   std::vector<EventField> fields_;
 };
 
-// Returns whether the run has ended by itself with the newest line.
-bool has_finished(std::string_view lines) {
-  bool finished = false;
-  for_each_event(lines, [&](const Json& event) { finished = event_kind(event) == FinishEvent::kind; });
-  return finished;
+// Notes in `finished` whether the run is over with these lines: a start that failed, or ended for another one, may be followed by one.
+void note_end(std::string_view lines, bool& finished) {
+  for_each_event(lines, [&](const Json& event) {
+    if (event_kind(event) == StartEvent::kind) finished = false;
+    if (const auto finish = event_as<FinishEvent>(event))
+      finished = finish->state != FinishEvent::failed && finish->reason != another_start_reason;
+  });
 }
 
 Result<void> print_events(const std::vector<std::string>& words) {
@@ -132,6 +134,7 @@ Result<void> print_events(const std::vector<std::string>& words) {
                                               : EventPrinter::Form::text,
                        arguments.text("kind", ""));
   std::uint64_t printed = 0;
+  bool finished = false;
   while (true) {
     HF_TRY(const LogReader log, LogReader::open(env, paths));
     const std::uint64_t bytes = log.bytes();
@@ -140,7 +143,8 @@ Result<void> print_events(const std::vector<std::string>& words) {
     printed += lines.size();
     printer.print(lines);
     HF_TRY_VOID(finish_output());
-    if (!arguments.has("follow") || has_finished(lines)) return {};
+    note_end(lines, finished);
+    if (!arguments.has("follow") || finished) return {};
     env.sleep_us(look_us);
   }
 }

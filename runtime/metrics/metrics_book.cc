@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/run/event_reading.h"
+#include "runtime/run/run_directory.h"
 
 namespace holdfast::metrics {
 namespace {
@@ -20,14 +21,14 @@ constexpr std::string_view prefix = "holdfast_";
 // Fields that tell things of one kind from each other.
 struct KindLabels {
   std::string_view kind;
-  std::array<std::string_view, 3> fields;
+  std::array<std::string_view, 4> fields;
 };
 constexpr std::array kind_labels = std::to_array<KindLabels>({
     {"interval", {"tier"}},
     {"fault", {"what"}},
     {"recovery", {"reason", "resumed_from"}},
     {"verdict", {"kind", "action"}},
-    {"straggler", {"rank", "host", "of"}},
+    {"straggler", {"rank", "host", "of", "peer"}},
     {"health", {"host", "rule", "action"}},
     {"exclude", {"host"}},
     {"drain", {"host"}},
@@ -51,8 +52,15 @@ using Labels = std::vector<std::pair<std::string_view, std::string>>;
 std::string text_of_labels(const Labels& labels) {
   std::string text;
   for (const auto& [name, value] : labels)
-    text += fmt::format("{}{}=\"{}\"", text.empty() ? "" : ",", name, escaped(value));
+    if (!value.empty()) text += fmt::format("{}{}=\"{}\"", text.empty() ? "" : ",", name, escaped(value));
   return text.empty() ? text : "{" + text + "}";
+}
+
+// Returns the labels with that of the run before them.
+std::string with_run(const std::string& run, const std::string& labels) {
+  if (run.empty()) return labels;
+  const std::string own = fmt::format("run=\"{}\"", escaped(run));
+  return labels.empty() ? "{" + own + "}" : "{" + own + "," + labels.substr(1);
 }
 
 // Returns the text of a field for a label: numbers are ranks.
@@ -101,11 +109,51 @@ MetricsBook::MetricsBook() {
       std::erase_if(kind.numbers, [&](const Number& number) { return number.field == label; });
     }
   }
+  begin_anew();
+}
+
+void MetricsBook::begin_anew() {
+  incidents_ = std::make_unique<IncidentReader>(/*keeps_spans=*/false);
+  families_.clear();
   // Faults that have not come are 0, so that the first one is an increase.
   for (const char* what : {"", FaultEvent::rank, FaultEvent::spare, FaultEvent::growth, FaultEvent::save,
                            FaultEvent::replica, FaultEvent::upload})
     put(families_, "holdfast_fault_events", Type::counter, events_of(FaultEvent::kind),
         text_of_labels({{"what", what}}), 0);
+}
+
+Json MetricsBook::state() const {
+  Json families = Json::object();
+  for (const auto& [name, family] : families_) {
+    Json values = Json::object();
+    for (const auto& [labels, value] : family.values)
+      values[labels] = std::isfinite(value) ? Json(value) : Json();
+    families[name] = {
+        {"counts", family.type == Type::counter}, {"help", family.help}, {"values", std::move(values)}};
+  }
+  return {{"run", run_}, {"families", std::move(families)}, {"incidents", incidents_->state()}};
+}
+
+void MetricsBook::begin_from(const Json& state) {
+  begin_anew();
+  run_ = text_of(state, "run");
+  const auto families = state.find("families");
+  if (families == state.end() || !families->is_object()) return;
+  for (const JsonMember& each : families->items()) {
+    bool counts = false;
+    if (const auto found = each.value.find("counts"); found != each.value.end())
+      read_event_field(*found, counts);
+    Family& family =
+        family_of(families_, each.key, counts ? Type::counter : Type::gauge, text_of(each.value, "help"));
+    const auto values = each.value.find("values");
+    if (values == each.value.end() || !values->is_object()) continue;
+    for (const JsonMember& value : values->items())
+      family.values[value.key] =
+          value.value.is_number() ? value.value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+  }
+  const auto incidents = state.find("incidents");
+  if (incidents != state.end() && incidents->is_object())
+    incidents_ = std::make_unique<IncidentReader>(*incidents);
 }
 
 MetricsBook::Family& MetricsBook::family_of(Families& families, const std::string& name, Type type,
@@ -130,7 +178,7 @@ void MetricsBook::put(Families& families, const std::string& name, Type type, st
 void MetricsBook::take(const Json& event) {
   const std::string name(event_kind(event));
   if (name.empty()) return;
-  incidents_.read(event);
+  incidents_->read(event);
   const std::string of_kind = text_of_labels({{"kind", name}});
   put(families_, "holdfast_events", Type::counter, "Events in the log", of_kind, 1);
   put(families_, "holdfast_event_timestamp_seconds", Type::gauge,
@@ -143,7 +191,11 @@ void MetricsBook::take(const Json& event) {
   const std::string labelled = text_of_labels(labels);
   for (const Number& number : kind->second.numbers) {
     const auto found = event.find(number.field);
-    if (found == event.end()) continue;
+    if (found == event.end()) {  // what an earlier event had is not of this one
+      if (const auto family = families_.find(number.metric); family != families_.end())
+        family->second.values.erase(labelled);
+      continue;
+    }
     double value = std::numeric_limits<double>::quiet_NaN();
     if (found->is_boolean()) {
       value = found->get<bool>() ? 1 : 0;
@@ -156,8 +208,16 @@ void MetricsBook::take(const Json& event) {
     if (!number.sum.empty() && std::isfinite(value))
       put(families_, number.sum, Type::counter, number.help, labelled, std::max(value, 0.0));
   }
-  if (!kind->second.labels.empty())
+  if (!kind->second.labels.empty()) {
     put(families_, fmt::format("{}{}_events", prefix, name), Type::counter, events_of(name), labelled, 1);
+    put(families_, fmt::format("{}last_{}_timestamp_seconds", prefix, name), Type::gauge,
+        "When the newest of them was logged, since 1970", labelled,
+        static_cast<double>(event_time(event)) / 1e6);
+  }
+  put_derived(name, event);
+}
+
+void MetricsBook::put_derived(const std::string& name, const Json& event) {
   if (name == StepEvent::kind) {
     const auto again = event.find(field_name(&StepEvent::recomputed));
     put(families_, "holdfast_steps", Type::counter,
@@ -165,21 +225,23 @@ void MetricsBook::take(const Json& event) {
     put(families_, "holdfast_steps_again", Type::counter, "Of them, steps that an earlier event has, too", "",
         again != event.end() && again->is_boolean() && again->get<bool>() ? 1 : 0);
   }
-  if (name == StartEvent::kind || name == FinishEvent::kind)
+  const auto finish = event_as<FinishEvent>(event);
+  const bool is_over =
+      finish.has_value() && finish->state != FinishEvent::failed && finish->reason != another_start_reason;
+  if (name == StartEvent::kind || is_over)
     put(families_, "holdfast_under_way", Type::gauge,
-        "1 from a start of the run until it ends by itself; a start that dies says nothing", "",
-        name == StartEvent::kind ? 1 : 0);
+        "1 from the first start of the run until it has finished, or was saved because it was asked to stop",
+        "", is_over ? 0 : 1);
   if (name == StartEvent::kind) take_start(event);
   if (name == StartEvent::kind || name == RecoveryEvent::kind) take_hosts(event);
 }
 
 void MetricsBook::take_start(const Json& event) {
+  run_ = text_of(event, "run");
   Family& info = family_of(families_, "holdfast_run_info", Type::gauge,
                            "What the newest start of the run is; the value is 1");
-  info.values = {{text_of_labels({{"run", text_of(event, "run")},
-                                  {"device", text_of(event, "device")},
-                                  {"exchange", text_of(event, "exchange")}}),
-                  1}};
+  info.values = {
+      {text_of_labels({{"device", text_of(event, "device")}, {"exchange", text_of(event, "exchange")}}), 1}};
 }
 
 void MetricsBook::take_hosts(const Json& event) {
@@ -193,7 +255,7 @@ void MetricsBook::take_hosts(const Json& event) {
 
 std::string MetricsBook::text() const {
   Families all = families_;
-  const std::array<std::int64_t, span_uses> times_us = incidents_.times_us();
+  const std::array<std::int64_t, span_uses> times_us = incidents_->times_us();
   std::int64_t whole_us = 0;
   for (std::size_t use = 0; use < times_us.size(); ++use) {
     whole_us += times_us[use];
@@ -214,7 +276,8 @@ std::string MetricsBook::text() const {
     text += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, escaped(family.help), name,
                         counts ? "counter" : "gauge");
     for (const auto& [labels, value] : family.values)
-      text += fmt::format("{}{}{} {}\n", name, counts ? "_total" : "", labels, number_text(value));
+      text += fmt::format("{}{}{} {}\n", name, counts ? "_total" : "", with_run(run_, labels),
+                          number_text(value));
   }
   return text + "# EOF\n";
 }

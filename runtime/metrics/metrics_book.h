@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,13 @@ namespace holdfast::metrics {
 class MetricsBook {
  public:
   MetricsBook();
+  // Forgets all events.
+  void begin_anew();
+  // Returns what another book goes on from: begin_from() is as if it had taken the same events. The newest steps before it follow by remind(),
+  // for the case that they are made again.
+  Json state() const;
+  void begin_from(const Json& state);
+  void remind(const Json& event) { incidents_->remind(event); }
   // Takes the next event of the log. Kinds that this version does not know are counted.
   void take(const Json& event);
   // Returns all metrics as OpenMetrics text without time stamps, which parsers of Prometheus' format 0.0.4 read, too.
@@ -54,12 +62,15 @@ class MetricsBook {
   static Family& family_of(Families& families, const std::string& name, Type type, std::string_view help);
   static void put(Families& families, const std::string& name, Type type, std::string_view help,
                   const std::string& labels, double value);
+  void put_derived(const std::string& name, const Json& event);
   void take_start(const Json& event);
   void take_hosts(const Json& event);
 
+  std::string
+      run_;  // its id, a label of all metrics, so that those of several runs can lie beside each other
   std::map<std::string, Kind, std::less<>> kinds_;
   Families families_;
-  IncidentReader incidents_;
+  std::unique_ptr<IncidentReader> incidents_;
 };
 
 }  // namespace holdfast::metrics

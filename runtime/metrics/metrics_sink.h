@@ -1,6 +1,8 @@
 // MetricsSink: stands between a run and its event log on the rank that writes it, on the log's thread, so that no step waits for it.
 // What it passes on it also counts, and now and then it replaces RUN/metrics.prom (docs/metrics.md) and appends to the event file of
-// TensorBoard. The numbers are of the whole run: before its first event it reads the log. What cannot be written is tried again at the next
+// TensorBoard. The numbers are of the whole run: a writer goes on from RUN/metrics_state.json and reads of the log
+// what came after it, so that its work does not grow with the run; without that file it counts from the newest tail_bytes of the
+// log on. A line is written before it is counted, and one that somebody waits for is counted with the next. What cannot be written is tried again at the next
 // time; training and its log never fail for it.
 #pragma once
 
@@ -10,17 +12,20 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/metrics/metrics_book.h"
 #include "runtime/metrics/tensorboard_file.h"
 #include "runtime/os/env.h"
 #include "runtime/os/line_thread.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::metrics {
 
 class MetricsSink final : public LineSink {
  public:
+  static constexpr std::uint64_t tail_bytes = std::uint64_t{256} << 10;
   struct Settings {
     RunPaths paths = {};
     std::int64_t every_ms = 0;  // between two writes of metrics.prom; 0: none
@@ -39,15 +44,26 @@ class MetricsSink final : public LineSink {
   void lost(std::uint64_t lines) override { log_->lost(lines); }
 
  private:
+  void note_others();
+  void catch_up();
+  void begin_book(const LogReader& log, std::uint64_t end);
+  static void read_lines(const LogReader& log, std::uint64_t begin, std::uint64_t end,
+                         const std::function<void(const Json&)>& take);
+  void count(std::string_view line);
   void take(std::string_view line);
   void write();
 
   Env* env_;
   std::unique_ptr<LineSink> log_;
   Settings settings_;
-  std::optional<MetricsBook> book_ = {};  // none: the log has to be read
+  MetricsBook book_;
   std::optional<TensorboardFile> tensorboard_ = {};
-  std::int64_t written_ns_ = 0;
+  std::uint64_t counted_bytes_ = 0;                 // of the log
+  bool has_begun_ = false;                          // the book
+  bool is_behind_ = true;                           // others may have written
+  std::optional<std::uint64_t> others_bytes_ = {};  // length of the log when they had
+  std::vector<std::string> insisted_ = {};          // lines that are not counted: somebody waited for each
+  std::optional<std::int64_t> written_ns_ = {};
   bool is_new_ = false;  // the book knows more than the file
 };
 

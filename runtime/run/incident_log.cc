@@ -19,6 +19,8 @@ double finite_or_zero(std::optional<double> value) {
   return value.has_value() && std::isfinite(*value) ? *value : 0.0;
 }
 
+constexpr std::size_t steps_remembered = 100'000;
+
 std::int64_t microseconds(double milliseconds) {
   return static_cast<std::int64_t>(std::clamp(milliseconds, 0.0, 1e14) * 1e3);
 }
@@ -34,6 +36,38 @@ std::string steps_again(std::uint64_t count) {
 // known when the log has been read.
 class IncidentReader::State {
  public:
+  explicit State(bool keeps_spans) : keeps_spans_(keeps_spans) {}
+  explicit State(const Json& state) : keeps_spans_(false) {
+    std::size_t use = 0;
+    if (const auto times = state.find("times_us"); times != state.end() && times->is_array()) {
+      for (const Json& time : *times) {
+        if (use < span_uses) read_event_field(time, times_us_[use++]);
+      }
+    }
+    const auto read = [&](const char* name, auto& value) {
+      if (const auto found = state.find(name); found != state.end()) read_event_field(*found, value);
+    };
+    visit(*this, read);
+    bool is_open = false;
+    read("open", is_open);
+    if (is_open) {
+      open_.push_back(0);
+      ledger_.faults.push_back({.time_us = last_us_, .step = step_});
+    }
+  }
+
+  Json state() const {
+    Json state = {{"times_us", Json(times_us_)}, {"open", !open_.empty()}};
+    visit(*this, [&](const char* name, const auto& value) { state[name] = value; });
+    return state;
+  }
+
+  void remind(const Json& event) {
+    const auto step = event_as<StepEvent>(event);
+    if (step.has_value() && step->step <= step_)
+      computed_[step->step] = {.times = 1,
+                               .counted_us = microseconds(finite_or_zero(step->step_duration_ms))};
+  }
   void read(const Json& json) {
     const std::int64_t time_us = event_time(json);
     if (event_kind(json).empty() || time_us == 0) return;
@@ -71,6 +105,17 @@ class IncidentReader::State {
     std::uint64_t time = 0;                  // counted from 1
   };
 
+  static void visit(auto& self, const auto& use) {
+    use("step", self.step_);
+    use("cut_us", self.cut_us_);
+    use("last_us", self.last_us_);
+    use("step_us", self.step_us_);
+    use("begun", self.begun_);
+    use("starting", self.starting_);
+    use("stopped", self.stopped_);
+    use("restarting", self.restarting_);
+  }
+
   // A clock that was set back adds nothing.
   void advance(std::int64_t to_us, SpanUse use, std::optional<std::uint64_t> step = {}) {
     if (to_us <= cut_us_) return;
@@ -82,7 +127,7 @@ class IncidentReader::State {
       computed.counted_us = lasted_us;
     }
     times_us_[static_cast<std::size_t>(use)] += lasted_us;
-    pieces_.push_back(piece);
+    if (keeps_spans_) pieces_.push_back(piece);
     cut_us_ = to_us;
   }
 
@@ -129,6 +174,7 @@ class IncidentReader::State {
     times_us_[static_cast<std::size_t>(SpanUse::training)] -= computed.counted_us;
     times_us_[static_cast<std::size_t>(SpanUse::lost)] += std::exchange(computed.counted_us, 0);
     ++computed.times;
+    if (!keeps_spans_ && computed_.size() > steps_remembered) computed_.erase(computed_.begin());
     advance(step.time_us, SpanUse::training, step_);
     // After a restart the first step ends the fault; for a recovery in place the recovery event comes next.
     if (restarting_) close(step.time_us, "");
@@ -239,6 +285,7 @@ class IncidentReader::State {
     }
   }
 
+  bool keeps_spans_;
   IncidentLog ledger_;
   std::vector<Piece> pieces_;
   struct Computed {
@@ -260,8 +307,15 @@ class IncidentReader::State {
   bool restarting_ = false;  // it did not
 };
 
-IncidentReader::IncidentReader() : state_(std::make_unique<State>()) {}
+IncidentReader::IncidentReader(bool keeps_spans) : state_(std::make_unique<State>(keeps_spans)) {}
+IncidentReader::IncidentReader(const Json& state) : state_(std::make_unique<State>(state)) {}
 IncidentReader::~IncidentReader() = default;
+Json IncidentReader::state() const {
+  return state_->state();
+}
+void IncidentReader::remind(const Json& event) {
+  state_->remind(event);
+}
 void IncidentReader::read(const Json& event) {
   state_->read(event);
 }

@@ -77,7 +77,14 @@ struct IncidentLog {
 // Takes the events of a log in its order.
 class IncidentReader {
  public:
-  IncidentReader();
+  // Without `keeps_spans`, for a run that goes on, only times_us() is of use, and of steps only as many are remembered as a
+  // run may go back.
+  explicit IncidentReader(bool keeps_spans = true);
+  // Begins where another one without spans was when it made this state(). The durations of steps that the run may go back to
+  // follow by remind().
+  explicit IncidentReader(const Json& state);
+  Json state() const;
+  void remind(const Json& event);
   ~IncidentReader();
   void read(const Json& event);
   // Returns where the time went until the newest event, by SpanUse: what finish() would add up to.

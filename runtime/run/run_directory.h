@@ -3,7 +3,7 @@
 //   status.json   how the run stands            report.html   curves
 //   history.json  failures and time so far (failure_record.h)
 //   hardware.json  findings about the hardware so far (hardware_record.h)
-//   metrics.prom, tensorboard/  its numbers for monitoring (runtime/metrics)
+//   metrics.prom, metrics_state.json, tensorboard/  its numbers for monitoring (runtime/metrics)
 //   rank_times.jsonl  where each rank spent its time (runtime/health/rank_times.h)
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
@@ -37,6 +37,7 @@ struct RunPaths {
   std::string hardware() const { return directory + "/hardware.json"; }
   std::string rank_times() const { return directory + "/rank_times.jsonl"; }
   std::string metrics() const { return directory + "/metrics.prom"; }
+  std::string metrics_state() const { return directory + "/metrics_state.json"; }
   std::string tensorboard() const { return directory + "/tensorboard"; }
   std::string report() const { return directory + "/report.html"; }
   std::string lock() const { return directory + "/lock"; }

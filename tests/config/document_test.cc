@@ -232,7 +232,7 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_EQ(nothing.error().message,
             "there is no key or section nothing; the sections are general, run, model, data, training, "
             "parallel, elastic, watchdog, network, optimizer, verdict, health, checkpoint, evaluation, "
-            "kernels, log, "
+            "kernels, log, metrics, "
             "trace");
   const auto nearest = [](std::string_view word) { return options_help(word).error().message; };
   EXPECT_THAT(nearest("learning_rate"), testing::HasSubstr(", did you mean optimizer.learning_rate?"));

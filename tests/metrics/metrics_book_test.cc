@@ -9,6 +9,7 @@
 
 #include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
+#include "runtime/run/run_directory.h"
 
 namespace holdfast::test {
 namespace {
@@ -51,7 +52,7 @@ class MetricsBookTest : public testing::Test {
 
 TEST_F(MetricsBookTest, HasTheNumbersOfTheNewestEventsAndSums) {
   book_.take(line_of_event(StartEvent{.time_us = begin_us,
-                                      .run = "ab\"c",
+                                      .run = "",
                                       .ranks = 4,
                                       .hosts = std::map<std::string, int>{{"n0", 2}, {"n1", 2}},
                                       .steps = 100,
@@ -71,8 +72,36 @@ TEST_F(MetricsBookTest, HasTheNumbersOfTheNewestEventsAndSums) {
   EXPECT_EQ(value("holdfast_checkpoint_stall_seconds_total"), "0.75");
   EXPECT_EQ(value("holdfast_events_total{kind=\"checkpoint\"}"), "2");
   EXPECT_EQ(value("holdfast_event_timestamp_seconds{kind=\"step\"}"), "1700000002");
-  EXPECT_THAT(book_.text(), HasSubstr(R"(holdfast_run_info{run="ab\"c",device="cpu",exchange=""} 1)"));
+  EXPECT_THAT(book_.text(), HasSubstr(R"(holdfast_run_info{device="cpu"} 1)"));
   EXPECT_TRUE(book_.text().ends_with("# EOF\n"));
+}
+
+// So that the files of several runs can lie beside each other.
+TEST_F(MetricsBookTest, HasTheRunAsALabel) {
+  step(1, 1, 5);
+  book_.take(line_of_event(StartEvent{.time_us = begin_us, .run = "ab\"c"}));
+  EXPECT_EQ(value(R"(holdfast_loss{run="ab\"c"})"), "5");
+  EXPECT_EQ(value(R"(holdfast_events_total{run="ab\"c",kind="step"})"), "1");
+}
+
+// A number that the newest event does not have is not that of an older one.
+TEST_F(MetricsBookTest, WhatAnEventDoesNotSayIsGone) {
+  step(1, 1, 5, /*again=*/true);
+  EXPECT_EQ(value("holdfast_recomputed"), "1");
+  step(2, 2, 5);
+  EXPECT_EQ(value("holdfast_recomputed"), "");
+}
+
+TEST_F(MetricsBookTest, ARunIsUnderWayUntilItIsOver) {
+  const auto finish = [&](const char* state, const char* reason) {
+    book_.take(line_of_event(FinishEvent{.time_us = begin_us, .state = state, .reason = reason}));
+    return value("holdfast_under_way");
+  };
+  book_.take(line_of_event(StartEvent{.time_us = begin_us}));
+  EXPECT_EQ(finish(FinishEvent::failed, "no disk"), "1")
+      << "it makes no progress, which somebody has to hear";
+  EXPECT_EQ(finish("saved", another_start_reason), "1");
+  EXPECT_EQ(finish("finished", ""), "0");
 }
 
 TEST_F(MetricsBookTest, TellsThingsOfOneKindFromEachOther) {
@@ -85,7 +114,7 @@ TEST_F(MetricsBookTest, TellsThingsOfOneKindFromEachOther) {
 }
 
 TEST_F(MetricsBookTest, StepsThatAreMadeAgainAreNoGoodput) {
-  book_.take(line_of_event(StartEvent{.time_us = begin_us, .run = "r"}));
+  book_.take(line_of_event(StartEvent{.time_us = begin_us}));
   for (std::uint64_t number = 1; number <= 4; ++number) step(number, static_cast<double>(number), 5);
   EXPECT_EQ(value("holdfast_goodput_ratio"), "1");
   book_.take(line_of_event(

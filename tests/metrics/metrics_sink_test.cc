@@ -1,9 +1,11 @@
 #include "runtime/metrics/metrics_sink.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/run/event_log.h"
+#include "runtime/run/event_reading.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::test {
@@ -56,7 +58,68 @@ TEST_F(MetricsSinkTest, CountersAreOfTheWholeRun) {
   }
   EXPECT_THAT(metrics(), HasSubstr("\nholdfast_steps_total 5\n"));
   EXPECT_THAT(metrics(), HasSubstr("\nholdfast_events_total{kind=\"fault\"} 1\n"));
+  EXPECT_THAT(metrics(), HasSubstr("\nholdfast_events_total{kind=\"step\"} 5\n"));
   EXPECT_EQ(env_.list(paths_.tensorboard())->size(), 2U) << "one file for each start";
+}
+
+// A writer goes on from the state of the one before, so that it reads no more of a long log than its end, and knows the steps
+// that it makes again.
+TEST_F(MetricsSinkTest, ALongLogIsNotReadAgain) {
+  const auto line_of = [](const auto& event) {
+    EventLine line;
+    return std::string(put_event(event, line).end());
+  };
+  std::string lines = line_of(StartEvent{.time_us = 1'000'000, .run = "r"}) + "\n";
+  std::uint64_t number = 0;
+  while (lines.size() < 3 * MetricsSink::tail_bytes) {
+    ++number;
+    lines += line_of(StepEvent{.time_us = 1'000'000 + static_cast<std::int64_t>(number) * 1000,
+                               .step = number,
+                               .step_duration_ms = 1}) +
+             "\n";
+  }
+  ASSERT_TRUE(env_.replace_text(paths_.events(), lines).ok());
+  MetricsBook all;
+  for_each_event(lines, [&](const Json& each) { all.take(each); });
+  Json state = all.state();
+  state["counted_bytes"] = lines.size();
+  ASSERT_TRUE(env_.replace_text(paths_.metrics_state(), state.dump_any()).ok());
+  {
+    const auto sink = begin();
+    const StepEvent again = {.time_us = 1'001'000 + static_cast<std::int64_t>(number) * 1000,
+                             .step = number,
+                             .step_duration_ms = 1,
+                             .recomputed = true};
+    ASSERT_TRUE(sink->append(line_of(again)).ok());
+  }
+  EXPECT_THAT(metrics(), HasSubstr(fmt::format("\nholdfast_steps_total{{run=\"r\"}} {}\n", number + 1)));
+  EXPECT_THAT(metrics(), HasSubstr("\nholdfast_steps_again_total{run=\"r\"} 1\n"));
+  EXPECT_THAT(metrics(), HasSubstr("\nholdfast_time_seconds{run=\"r\",use=\"lost work, stalls\"} 0.001\n"));
+  ASSERT_TRUE(env_.remove(paths_.metrics_state()).ok());
+  {
+    const auto sink = begin();
+    step(*sink, number + 1);
+  }
+  const std::string text = metrics();
+  constexpr std::string_view name = "\nholdfast_steps_total ";
+  const std::size_t at = text.find(name);
+  ASSERT_NE(at, std::string::npos) << "the start is not in what was read";
+  const std::uint64_t counted = std::stoull(text.substr(at + name.size()));
+  EXPECT_LT(counted, number / 2);
+  EXPECT_GT(counted, number / 4);
+}
+
+// Whoever waits for a line does not wait until the log has been read.
+TEST_F(MetricsSinkTest, ALineThatIsWaitedForIsCountedWithTheNext) {
+  const auto sink = begin();
+  EventLine line;
+  ASSERT_TRUE(
+      sink->insist(put_event(StartEvent{.time_us = env_.wall_time_us(), .ranks = 3}, line).end()).ok());
+  EXPECT_EQ(metrics(), "");
+  EXPECT_THAT(env_.text_or_empty(paths_.events()), HasSubstr("\"event\":\"start\""));
+  step(*sink, 1);
+  EXPECT_THAT(metrics(), HasSubstr("holdfast_last_start_ranks 3\n"));
+  EXPECT_THAT(metrics(), HasSubstr("holdfast_events_total{kind=\"start\"} 1\n"));
 }
 
 TEST_F(MetricsSinkTest, TheFileIsReplacedNowAndThen) {
