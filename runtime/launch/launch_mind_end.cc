@@ -252,6 +252,10 @@ bool LaunchMind::leaves_out_suspects(std::int64_t now_ns, const EndedStart& ende
   const std::optional<Evidence> before = std::exchange(last_evidence_, now);
   if (!ended.end.is_short) {
     last_evidence_.reset();
+    for (const std::string& name : died) {
+      if (find(name) != nullptr && scale_up_.pauses().deaths(name) > 1)
+        leave_out(now_ns, *find(name), HostState::suspected, "its ranks died again, and the run ended");
+    }
     return false;
   }
   std::vector<SilentPair> pairs = now.silent;

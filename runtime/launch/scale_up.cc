@@ -67,11 +67,13 @@ std::vector<std::string> ScaleUp::lost_by(std::int64_t now_ns, const std::set<st
 
 std::vector<std::string> ScaleUp::died(std::int64_t now_ns, const std::set<std::string>& hosts,
                                        bool is_fault) {
-  std::vector<std::string> failed;
+  std::vector<std::string> lost, failed;
   for (const std::string& host : hosts) {
-    if (!lost_.insert(host).second) continue;
+    if (lost_.insert(host).second) lost.push_back(host);
+  }
+  for (const std::string& host : lost) {
     bool counts = pauses_.has_returned(host);
-    if (is_fault && hosts.size() == 1) {
+    if (is_fault && lost.size() == 1) {
       counts = pauses_.died(host, now_ns);
     } else if (counts) {
       pauses_.failed(host, now_ns);

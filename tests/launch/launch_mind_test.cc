@@ -412,6 +412,24 @@ TEST(LaunchMindCrashLoop, ABadHostOfEightCostsTwoStartsAndAnotherAfterAnHour) {
   }
 }
 
+TEST_F(LaunchMindTest, AHostWhoseRanksEndTwoLongStartsIsLeftOutWithAWord) {
+  for (int time = 0; time < 2; ++time) {
+    const std::int64_t now_ns = 700 * time * sec;
+    trains(now_ns, of_three);
+    EXPECT_THAT(mind.take_news(), IsEmpty());
+    const EndedStart ended{.end = {.step = 100u * static_cast<unsigned>(time + 1), .fault = "lost"},
+                           .died_on = {"c"},
+                           .ended_on = {"a", "b"}};
+    ASSERT_TRUE(mind.ended(now_ns + 600 * sec, ended, false).restart);
+  }
+  const std::vector<LaunchNews> news = mind.take_news();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_THAT(news[0].sentence, testing::StartsWith("host c is left out for "));
+  EXPECT_THAT(news[0].sentence, testing::EndsWith(": its ranks died again, and the run ended"));
+  EXPECT_FALSE(mind.may_use("c", (700 + 600 + 3'500) * sec));
+  EXPECT_TRUE(mind.may_use("c", (700 + 600 + 3'700) * sec));
+}
+
 TEST_F(LaunchMindTest, WhatHappensToSeveralHostsAtOnceIsTheFaultOfNone) {
   for (int time = 0; time < 3; ++time) {
     const std::int64_t now_ns = 1'000 * time * sec;
