@@ -11,7 +11,7 @@
 namespace holdfast::health {
 namespace {
 
-constexpr std::int64_t answer_timeout_ms = 1000;
+constexpr std::int64_t answer_timeout_ms = 3000;
 constexpr std::size_t largest_answer_bytes = std::size_t{4} << 20;
 // Returns whether a number of DCGM only says why there is none (dcgm_structs.h): from 2^47 on, and just below 2^31.
 bool is_blank(double value) {
@@ -92,7 +92,8 @@ std::vector<ExporterReading> readings_of_exporter(std::string_view text) {
   return readings;
 }
 
-Result<std::string> ask_exporter(os::Network& network, const os::NetworkAddress& address) {
+Result<std::string> ask_exporter(Env& env, const os::NetworkAddress& address) {
+  os::Network& network = env.network();
   HF_TRY(const std::unique_ptr<os::Connection> connection, network.connect(address, answer_timeout_ms));
   // A server of HTTP 1.0 ends its answer by closing the connection, and sends it in one piece.
   const std::string question = "GET /metrics HTTP/1.0\r\nHost: " + address.host + "\r\n\r\n";
@@ -100,8 +101,10 @@ Result<std::string> ask_exporter(os::Network& network, const os::NetworkAddress&
   std::string answer;
   std::array<std::byte, 1 << 14> piece{};
   const std::array<os::Socket*, 1> sockets = {connection.get()};
+  const std::int64_t until_ns = env.monotonic_ns() + answer_timeout_ms * 1'000'000;
   while (answer.size() < largest_answer_bytes) {
-    if (!network.wait_any_readable(sockets, answer_timeout_ms))
+    const std::int64_t left_ms = (until_ns - env.monotonic_ns()) / 1'000'000;
+    if (left_ms <= 0 || !network.wait_any_readable(sockets, left_ms))
       return fail(ExitCode::communication, "{} does not answer", connection->peer());
     const Result<std::size_t> count = connection->receive_some(piece);
     if (!count.ok()) break;  // all that it sent is there
@@ -113,7 +116,8 @@ Result<std::string> ask_exporter(os::Network& network, const os::NetworkAddress&
       status.find(" 200") == std::string_view::npos)
     return fail(ExitCode::communication, "{} answers '{}' when it is asked for /metrics", connection->peer(),
                 status.substr(0, 80));
-  return answer.substr(head + 4);
+  const std::size_t last_line = answer.rfind('\n') + 1;  // one without an end was cut off
+  return answer.substr(head + 4, last_line - head - 4);
 }
 
 }  // namespace holdfast::health

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 #include "runtime/os/network.h"
 
 namespace holdfast::health {
@@ -27,8 +28,8 @@ struct ExporterReading {
 // Returns the readings in the text. What is not known, is no metric of DCGM, or is one of its blank values ("not supported") is left out.
 std::vector<ExporterReading> readings_of_exporter(std::string_view text);
 
-// Asks the exporter at the address for its text. Errors: communication, where it does not answer within a second, or with
+// Asks the exporter at the address for its text. Errors: communication, where it does not answer within three seconds, or with
 // something else.
-Result<std::string> ask_exporter(os::Network& network, const os::NetworkAddress& address);
+Result<std::string> ask_exporter(Env& env, const os::NetworkAddress& address);
 
 }  // namespace holdfast::health

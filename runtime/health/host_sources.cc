@@ -127,7 +127,7 @@ void HostSources::look_at_gpus(Look& look) {
 // have read, too, and one that comes again is not seen.
 void HostSources::look_at_exporter(Look& look) {
   if (!places_.exporter.has_value()) return;
-  const Result<std::string> text = ask_exporter(env_->network(), *places_.exporter);
+  const Result<std::string> text = ask_exporter(*env_, *places_.exporter);
   if (!text.ok()) return lacks("dcgm", text.error().message, "what DCGM says of the GPUs");
   for (const auto& [gpu, name, value] : readings_of_exporter(*text)) {
     if (name != "xid") {

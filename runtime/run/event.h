@@ -391,7 +391,7 @@ struct StragglerEvent {
       "it is over: the last event of a rank, a peer and a first step counts.";
   std::int64_t time_us = 0;
   std::uint64_t step = 0;
-  int rank = 0;
+  std::optional<int> rank = {};
   std::string host = {};
   std::optional<int> peer = {};
   std::string of = {};
@@ -405,8 +405,9 @@ struct StragglerEvent {
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("step", self.step, "", "Steps made that the numbers take in");
-    visit("rank", self.rank, "", "The slow rank; of a link the rank at one end, -1 where all ranks are slow");
-    visit("host", self.host, "", "Its host");
+    visit("rank", self.rank, "",
+          "The slow rank; of a link the rank at one end; not where all ranks are slow");
+    visit("host", self.host, "", "Its host; empty where all ranks are slow");
     visit("peer", self.peer, "", "Rank at the other end of a slow link; of a link only");
     visit(
         "of", self.of, "",

@@ -242,7 +242,6 @@ std::string StragglerWatch::sentence_of(const StragglerVerdict& verdict) const {
 void StragglerWatch::tell(const StragglerVerdict& verdict, bool is_new) {
   Leader& leader = *leader_;
   StragglerEvent event{.step = verdict.last_step,
-                       .rank = -1,
                        .of = std::string(name_of(verdict.kind)),
                        .factor = verdict.factor,
                        .since_step = verdict.since_step,

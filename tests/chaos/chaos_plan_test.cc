@@ -347,10 +347,12 @@ TEST(Campaign, WhatHostsCanMeetWithIsForTheirOwnerToSay) {
 TEST(Campaign, EveryFaultOfHostsTakesItsOwnCommands) {
   const ChaosMachine machine{.hosts = {{.name = "a", .slots = 2}, {.name = "b", .slots = 2}},
                              .other_hosts = {"b"}};
+  Config config = small_config();
+  config.health.preset = "guard";
   for (const HostFault& of_host : host_faults()) {
     const auto reason = [&](const HostCommands& commands, const char* hostfile = "hosts") {
       const CampaignOptions options{.config = "run.toml", .hostfile = hostfile, .host_commands = commands};
-      const auto skipped = choose_limits(small_config(), options, machine)->skipped;
+      const auto skipped = choose_limits(config, options, machine)->skipped;
       const auto found = skipped.find(of_host.fault);
       return found == skipped.end() ? "" : found->second;
     };
@@ -375,7 +377,8 @@ TEST(ChaosPlan, WhatHappensToAHostLastsUnlessItsRanksAreKilled) {
     for (const ChaosInjection& injection : plan_chaos(seed, limits).injections) {
       drawn.insert(injection.fault);
       const bool is_by_clock = injection.fault == ChaosFault::unfit_host;
-      EXPECT_EQ(injection.lasts == 0, injection.fault == ChaosFault::host_killed || is_by_clock);
+      EXPECT_EQ(injection.lasts == 0, injection.fault == ChaosFault::host_killed ||
+                                          injection.fault == ChaosFault::sick_host || is_by_clock);
       EXPECT_EQ(injection.pause_us > 0, is_by_clock) << to_text(injection);
       EXPECT_TRUE(facts_of(injection.fault).lasts) << "it is made by a command";
       EXPECT_EQ(to_text(injection).find(" steps") == std::string::npos, injection.lasts == 0);

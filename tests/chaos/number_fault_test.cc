@@ -117,9 +117,9 @@ TEST(NumberFault, ASampleIsOneWhoeverReadsIt) {
 // A seed of a campaign that was made before there were number faults repeats its plan.
 TEST(NumberFault, PlansWithoutThemStayAsTheyWere) {
   ChaosLimits limits{.steps = 50, .layouts = layouts_up_to(4, 2, 2), .faults = read_faults("all").value()};
-  for (const ChaosFault later :
-       {ChaosFault::unfit_host, ChaosFault::cut_pair, ChaosFault::stopped_host, ChaosFault::read_error,
-        ChaosFault::write_error, ChaosFault::load_error, ChaosFault::slow_storage})
+  for (const ChaosFault later : {ChaosFault::unfit_host, ChaosFault::cut_pair, ChaosFault::stopped_host,
+                                 ChaosFault::read_error, ChaosFault::write_error, ChaosFault::load_error,
+                                 ChaosFault::slow_storage, ChaosFault::gpu_fault, ChaosFault::sick_host})
     std::erase(limits.faults, later);
   limits.lanes = 4;
   limits.points = {"step.begin", "step.before_reduce", "step.after_vote", "save.before_rename"};

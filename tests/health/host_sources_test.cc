@@ -99,7 +99,7 @@ TEST_F(HostSourcesTest, RanksOfTheRunAreRead) {
   const double before = *values["rank rank 3 memory_MB"];
   EXPECT_GT(before, 0.1);
   std::vector<char> taken(std::size_t{64} << 20, 'x');
-  EXPECT_NEAR(*look(sources)["rank rank 3 memory_MB"], before + 67, 10);
+  EXPECT_GE(*look(sources)["rank rank 3 memory_MB"], before + 60);
   EXPECT_EQ(taken.back(), 'x');
 }
 
@@ -117,7 +117,7 @@ class Exporter {
         std::string question;
         while (!question.ends_with("\r\n\r\n")) {
           std::array<std::byte, 1> letter{};
-          if (!(*connection)->receive(letter, 1'000).ok()) return;
+          if (!(*connection)->receive(letter, 10'000).ok()) return;
           question += static_cast<char>(letter[0]);
         }
         EXPECT_THAT(question, testing::StartsWith("GET /metrics HTTP/1.0\r\n"));
