@@ -1,6 +1,6 @@
-// MetricsBook: what the events of a run say, as numbers for monitoring. All of it follows from the schema of the events (runtime/run/event.h):
-// every number of the newest event of each kind, how often each kind came, and sums of times; a new field is there by itself. Beside them
-// are where the time of the run went and its goodput (runtime/run/incident_log.h). Pure.
+// MetricsBook: what the events of a run say, as numbers for monitoring. All of it follows from the schema of the events
+// (runtime/run/event.h): every number of the newest event of each kind, how often each kind came, and sums of times; a
+// new field is there by itself. Beside them are where the time of the run went and its goodput (runtime/run/incident_log.h). Pure.
 //
 //   holdfast_loss, holdfast_tokens_per_sec           a number of the newest step
 //   holdfast_last_checkpoint_stall_seconds           a number of the newest event of another kind
@@ -8,7 +8,7 @@
 //   holdfast_events_total{kind="checkpoint"}         how many there were
 //   holdfast_goodput_ratio, holdfast_time_seconds{use="restart"}
 //
-// Counters are of the whole run: a start that goes on reads the log first. A step that is computed again counts again
+// Counters are of all events taken, and of those that a book had taken whose state() this one goes on from. A step that is computed again counts again
 // in holdfast_steps_total, and in holdfast_steps_again_total.
 #pragma once
 
@@ -27,10 +27,8 @@ namespace holdfast::metrics {
 class MetricsBook {
  public:
   MetricsBook();
-  // Forgets all events.
-  void begin_anew();
-  // Returns what another book goes on from: begin_from() is as if it had taken the same events. The newest steps before it follow by remind(),
-  // for the case that they are made again.
+  // Returns what another book goes on from: begin_from() is as if it had taken the same events. The newest steps before it
+  // follow by remind(), for the case that they are made again.
   Json state() const;
   void begin_from(const Json& state);
   void remind(const Json& event) { incidents_->remind(event); }
@@ -62,12 +60,13 @@ class MetricsBook {
   static Family& family_of(Families& families, const std::string& name, Type type, std::string_view help);
   static void put(Families& families, const std::string& name, Type type, std::string_view help,
                   const std::string& labels, double value);
+  void begin_anew();
   void put_derived(const std::string& name, const Json& event);
   void take_start(const Json& event);
   void take_hosts(const Json& event);
 
   std::string
-      run_;  // its id, a label of all metrics, so that those of several runs can lie beside each other
+      run_;  // its id: a label of all metrics, so that those of several runs can lie beside each other
   std::map<std::string, Kind, std::less<>> kinds_;
   Families families_;
   std::unique_ptr<IncidentReader> incidents_;

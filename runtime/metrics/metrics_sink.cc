@@ -24,7 +24,10 @@ MetricsSink::~MetricsSink() {
 Result<void> MetricsSink::append(std::string_view line) {
   note_others();
   Result<void> written = log_->append(line);
-  take(line);
+  count_insisted();
+  if (catch_up()) count(line);
+  const std::int64_t now_ns = env_->monotonic_ns();
+  if (!written_ns_.has_value() || now_ns - *written_ns_ >= settings_.every_ms * 1'000'000) write();
   return written;
 }
 
@@ -41,44 +44,51 @@ Result<void> MetricsSink::flush() {
   return flushed;
 }
 
-// Other ranks may have made steps since, and the launcher starts.
+// Notes that other ranks may have made steps since, and the launcher starts.
 void MetricsSink::others_have_written() {
+  count_insisted();  // by the view of the log that was taken before them
   is_behind_ = true;
   log_->others_have_written();
 }
 
-// Notes how long the log is before the next line of this writer.
+// Takes a view of the log as it is before the next line of this writer.
 void MetricsSink::note_others() {
-  if (is_behind_ && !others_bytes_.has_value()) others_bytes_ = log_bytes(*env_, settings_.paths);
+  if (is_behind_ && !others_.has_value()) others_.emplace(LogReader::open(*env_, settings_.paths));
 }
 
-// Reads what others have written. Their steps are curves of their own files.
-void MetricsSink::catch_up() {
-  if (!std::exchange(is_behind_, false)) return;
-  const std::uint64_t end = std::exchange(others_bytes_, std::nullopt).value_or(0);
-  const Result<LogReader> log = LogReader::open(*env_, settings_.paths);
-  if (!log.ok()) return;
-  if (!std::exchange(has_begun_, true) || end < counted_bytes_) begin_book(*log, end);
-  read_lines(*log, counted_bytes_, end, [&](const Json& event) {
-    book_.take(event);
-    if (tensorboard_.has_value()) tensorboard_->skip(event);
-  });
-  counted_bytes_ = std::max(counted_bytes_, end);
-}
-
-// Takes the state that the writer before has left. Where there is none of this log, counted_bytes_ is from where to count.
-void MetricsSink::begin_book(const LogReader& log, std::uint64_t end) {
-  const Json state = Json::parse_any(env_->text_or_empty(settings_.paths.metrics_state()));
-  std::uint64_t counted = end + 1;
-  if (state.is_object()) counted = count_of(state, "counted_bytes", end + 1);
-  if (counted > end) {  // of another log, or of one of which parts were removed
-    book_.begin_anew();
-    counted_bytes_ = end > tail_bytes ? end - tail_bytes : 0;
-    return;
+// Reads what others have written; their steps are curves of their own files. Returns false where the log cannot be read: then
+// the lines of this writer, which are in it, are read with the others' next time.
+bool MetricsSink::catch_up() {
+  if (!is_behind_) return true;
+  const std::optional<Result<LogReader>> others = std::exchange(others_, std::nullopt);
+  if (!others.has_value()) return false;
+  const bool is_none = !others->ok() && others->error().code == ExitCode::config;
+  if (!others->ok() && !is_none) return false;
+  if (!is_none) {
+    const LogReader& log = **others;
+    if (!has_begun_) begin_book(log);
+    read_lines(log, counted_bytes_, log.bytes(), [&](const Json& event) {
+      book_.take(event);
+      if (tensorboard_.has_value()) tensorboard_->skip(event);
+    });
+    counted_bytes_ = std::max(counted_bytes_, log.bytes());
   }
+  has_begun_ = true;
+  is_behind_ = false;
+  return true;
+}
+
+// Takes the state that the writer before has left, and from where to count. Of a log that is shorter by now parts were removed,
+// which were counted.
+void MetricsSink::begin_book(const LogReader& log) {
+  const std::uint64_t end = log.bytes();
+  const Json state = Json::parse_any(env_->text_or_empty(settings_.paths.metrics_state()));
+  counted_bytes_ = end > tail_bytes ? end - tail_bytes : 0;
+  if (!state.is_object()) return;
   book_.begin_from(state);
-  counted_bytes_ = counted;
-  read_lines(log, counted > tail_bytes ? counted - tail_bytes : 0, counted, [&](const Json& event) {
+  counted_bytes_ = std::min(count_of(state, "counted_bytes", end), end);
+  const std::uint64_t begin = counted_bytes_ > tail_bytes ? counted_bytes_ - tail_bytes : 0;
+  read_lines(log, begin, counted_bytes_, [&](const Json& event) {
     book_.remind(event);
     if (tensorboard_.has_value()) tensorboard_->skip(event);
   });
@@ -110,17 +120,16 @@ void MetricsSink::count(std::string_view line) {
   tensorboard_->flush();
 }
 
-void MetricsSink::take(std::string_view line) {
-  catch_up();
-  for (const std::string& earlier : std::exchange(insisted_, {})) count(earlier);
-  count(line);
-  const std::int64_t now_ns = env_->monotonic_ns();
-  if (!written_ns_.has_value() || now_ns - *written_ns_ >= settings_.every_ms * 1'000'000) write();
+void MetricsSink::count_insisted() {
+  if (insisted_.empty()) return;
+  const bool is_read = catch_up();
+  for (const std::string& line : std::exchange(insisted_, {})) {
+    if (is_read) count(line);
+  }
 }
 
 void MetricsSink::write() {
-  if (!insisted_.empty()) catch_up();
-  for (const std::string& earlier : std::exchange(insisted_, {})) count(earlier);
+  count_insisted();
   if (!std::exchange(is_new_, false)) return;
   written_ns_ = env_->monotonic_ns();
   if (settings_.may_write && !settings_.may_write()) return;

@@ -1,9 +1,11 @@
-// MetricsSink: stands between a run and its event log on the rank that writes it, on the log's thread, so that no step waits for it.
-// What it passes on it also counts, and now and then it replaces RUN/metrics.prom (docs/metrics.md) and appends to the event file of
-// TensorBoard. The numbers are of the whole run: a writer goes on from RUN/metrics_state.json and reads of the log
-// what came after it, so that its work does not grow with the run; without that file it counts from the newest tail_bytes of the
-// log on. A line is written before it is counted, and one that somebody waits for is counted with the next. What cannot be written is tried again at the next
-// time; training and its log never fail for it.
+// MetricsSink: stands between a run and its event log on the rank that writes it, on the log's thread, so that no step
+// waits for it. What it passes on it also counts, and now and then it replaces RUN/metrics.prom (docs/metrics.md); the
+// curves of TensorBoard it appends at once.
+//
+// The numbers are of the whole run: a writer goes on from RUN/metrics_state.json and reads of the log what came after it,
+// so that its work does not grow with the run. Without that file it counts from the newest tail_bytes of the log on.
+// A line is written before it is counted, and one that somebody waits for is counted with the next. What cannot be written
+// is tried again at the next time, and what cannot be read before the next line; training and its log never fail for it.
 #pragma once
 
 #include <cstdint>
@@ -45,12 +47,12 @@ class MetricsSink final : public LineSink {
 
  private:
   void note_others();
-  void catch_up();
-  void begin_book(const LogReader& log, std::uint64_t end);
+  bool catch_up();
+  void begin_book(const LogReader& log);
   static void read_lines(const LogReader& log, std::uint64_t begin, std::uint64_t end,
                          const std::function<void(const Json&)>& take);
   void count(std::string_view line);
-  void take(std::string_view line);
+  void count_insisted();
   void write();
 
   Env* env_;
@@ -58,11 +60,11 @@ class MetricsSink final : public LineSink {
   Settings settings_;
   MetricsBook book_;
   std::optional<TensorboardFile> tensorboard_ = {};
-  std::uint64_t counted_bytes_ = 0;                 // of the log
-  bool has_begun_ = false;                          // the book
-  bool is_behind_ = true;                           // others may have written
-  std::optional<std::uint64_t> others_bytes_ = {};  // length of the log when they had
-  std::vector<std::string> insisted_ = {};          // lines that are not counted: somebody waited for each
+  std::uint64_t counted_bytes_ = 0;               // of the log
+  bool has_begun_ = false;                        // the book
+  bool is_behind_ = true;                         // others may have written
+  std::optional<Result<LogReader>> others_ = {};  // the log when they had
+  std::vector<std::string> insisted_ = {};        // lines that are not counted: somebody waited for each
   std::optional<std::int64_t> written_ns_ = {};
   bool is_new_ = false;  // the book knows more than the file
 };

@@ -19,6 +19,7 @@ double finite_or_zero(std::optional<double> value) {
   return value.has_value() && std::isfinite(*value) ? *value : 0.0;
 }
 
+// Steps that a reader without spans knows the duration of: a run goes back by fewer.
 constexpr std::size_t steps_remembered = 100'000;
 
 std::int64_t microseconds(double milliseconds) {
@@ -68,6 +69,7 @@ class IncidentReader::State {
       computed_[step->step] = {.times = 1,
                                .counted_us = microseconds(finite_or_zero(step->step_duration_ms))};
   }
+
   void read(const Json& json) {
     const std::int64_t time_us = event_time(json);
     if (event_kind(json).empty() || time_us == 0) return;

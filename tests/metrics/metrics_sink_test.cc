@@ -6,6 +6,7 @@
 
 #include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
+#include "tests/support/forwarding_env.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::test {
@@ -109,7 +110,52 @@ TEST_F(MetricsSinkTest, ALongLogIsNotReadAgain) {
   EXPECT_GT(counted, number / 4);
 }
 
-// Whoever waits for a line does not wait until the log has been read.
+// Refuses to open the log as often as a test says.
+class DeafEnv final : public ForwardingEnv {
+ public:
+  explicit DeafEnv(Env& inner) : ForwardingEnv(inner) {}
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
+    if (mode == OpenMode::read && path.ends_with("events.jsonl") && refusals > 0) {
+      --refusals;
+      return fail(ExitCode::checkpoint, "{} cannot be read", path);
+    }
+    return ForwardingEnv::open(path, mode);
+  }
+  int refusals = 0;
+};
+
+// Nothing is lost, nor counted twice, and the state that an earlier writer has left stays.
+TEST_F(MetricsSinkTest, ALogThatCannotBeReadIsReadLater) {
+  {
+    const auto sink = begin();
+    for (std::uint64_t number = 1; number <= 3; ++number) step(*sink, number);
+  }
+  DeafEnv deaf(env_);
+  MetricsSink sink(deaf, std::make_unique<EventLog>(deaf, paths_.events()),
+                   MetricsSink::Settings{.paths = paths_, .every_ms = 1});
+  for (std::uint64_t number = 4; number <= 8; ++number) {
+    deaf.refusals = number < 6 ? 1 : 0;  // the log itself, which looks at its end after this, is written
+    step(sink, number);
+    EXPECT_EQ(deaf.refusals, 0);
+  }
+  ASSERT_TRUE(sink.flush().ok());
+  EXPECT_THAT(metrics(), HasSubstr("\nholdfast_steps_total 8\n"));
+}
+
+// Who removes older parts of the log keeps what was counted of them.
+TEST_F(MetricsSinkTest, PartsThatWereRemovedStayCounted) {
+  {
+    const auto sink = begin();
+    for (std::uint64_t number = 1; number <= 30; ++number) step(*sink, number);
+  }
+  ASSERT_TRUE(env_.replace_text(paths_.events(), "{}\n").ok());
+  const auto sink = begin();
+  step(*sink, 31);
+  ASSERT_TRUE(sink->flush().ok());
+  EXPECT_THAT(metrics(), HasSubstr("\nholdfast_steps_total 31\n"));
+}
+
+// A caller that waits for a line does not wait until the log has been read.
 TEST_F(MetricsSinkTest, ALineThatIsWaitedForIsCountedWithTheNext) {
   const auto sink = begin();
   EventLine line;
