@@ -92,7 +92,7 @@ void print_readings(const std::vector<HealthReading>& readings, const HostSource
     last = place;
   }
   fmt::print("{}\n", line);
-  for (const std::string& missing : sources.missing()) fmt::print("{}\n", missing);
+  for (const std::string& missing : sources.missing()) fmt::print("{}\n", printable(missing));
 }
 
 // What the run says, where there is one, and else the defaults.
