@@ -391,14 +391,18 @@ class ChaosHostsTest(unittest.TestCase):
     def test_a_lost_host_and_a_cut_link(self):
         self.torment("85..86", "lost_host", "cut_link")
 
-    def torment(self, seeds, *faults):
-        """One run for each of the faults."""
-        scene = harness.Scene(steps=480, lanes=6)  # a command that takes a host away may last seconds, in which steps go on
+    def three_hosts(self, steps=480):
+        """A scene, whose commands may take a host away for seconds in which steps go on, its hosts, and the directory of a campaign."""
+        scene = harness.Scene(steps=steps, lanes=6)
         self.addCleanup(scene.close)
         del scene.environment["OMPI_MCA_btl_sm_backing_directory"]  # on each host in its own shared memory
         cluster = hosts.Cluster(3)
         self.addCleanup(cluster.close)
-        campaign = scene.run("campaign")
+        return scene, cluster, scene.run("campaign")
+
+    def torment(self, seeds, *faults):
+        """One run for each of the faults."""
+        scene, cluster, campaign = self.three_hosts()
         words = [str(harness.PROGRAM), "chaos", str(scene.config), f"--directory={campaign.directory}", "--host",
                  cluster.host_list(2), "--layouts=6x1x1", f"--faults={','.join(faults)}", "--faults-max=1", f"--seeds={seeds}",
                  "--lose-host", cluster.command("lose"), "--return-host", cluster.command("power_on"),
@@ -417,12 +421,7 @@ class ChaosHostsTest(unittest.TestCase):
     @harness.full
     def test_a_host_that_is_left_out_for_nothing(self):
         """As if a run had left out another host than the one that was lost: the commands take the other one."""
-        scene = harness.Scene(steps=240, lanes=6)
-        self.addCleanup(scene.close)
-        del scene.environment["OMPI_MCA_btl_sm_backing_directory"]
-        cluster = hosts.Cluster(3)
-        self.addCleanup(cluster.close)
-        campaign = scene.run("campaign")
+        scene, cluster, campaign = self.three_hosts(steps=240)
         other = "case {host} in n1) other=n2 ;; *) other=n1 ;; esac; "
         words = [str(harness.PROGRAM), "chaos", str(scene.config), f"--directory={campaign.directory}", "--host",
                  cluster.host_list(2), "--layouts=6x1x1", "--faults=lost_host", "--faults-max=1", "--seeds=25..25",
@@ -439,12 +438,7 @@ class ChaosHostsTest(unittest.TestCase):
     def test_what_is_no_death_of_a_host(self):
         """A host that is unfit, one that is stopped, and two that lose each other: each run goes on without what is missing and uses
         it again."""
-        scene = harness.Scene(steps=480, lanes=6)
-        self.addCleanup(scene.close)
-        del scene.environment["OMPI_MCA_btl_sm_backing_directory"]
-        cluster = hosts.Cluster(3)
-        self.addCleanup(cluster.close)
-        campaign = scene.run("campaign")
+        scene, cluster, campaign = self.three_hosts()
         made = ["unfit_host", "cut_pair", "stopped_host"]
         start = host_campaign.start(cluster, campaign, scene.config, f"--faults={','.join(made)}", "--faults-max=1",
                                     "--seeds=1..5", "--checkpoint.every_steps=160", "--checkpoint.ram_every_steps=2",
@@ -459,14 +453,9 @@ class ChaosHostsTest(unittest.TestCase):
     @harness.full
     def test_a_sick_host(self):
         """Sensors of it say so while it works: the run leaves it between two steps, and nobody dies."""
-        scene = harness.Scene(steps=480, lanes=6)
-        self.addCleanup(scene.close)
-        del scene.environment["OMPI_MCA_btl_sm_backing_directory"]
-        cluster = hosts.Cluster(3)
-        self.addCleanup(cluster.close)
+        scene, cluster, campaign = self.three_hosts()
         for name in cluster.hosts:
             cluster.sicken(name)
-        campaign = scene.run("campaign")
         start = host_campaign.start(cluster, campaign, scene.config, "--faults=sick_host", "--faults-max=1", "--seeds=1..3",
                                     "--checkpoint.every_steps=160", "--checkpoint.ram_every_steps=2", "--checkpoint.replicas=on",
                                     "--watchdog.floor=4s", "--health.preset=guard", "--health.every=100ms",
@@ -488,12 +477,7 @@ class ChaosHostsTest(unittest.TestCase):
         one. No host to which nothing happened is left out, in any start."""
         if reason := hosts.why_no_links():
             harness.skip(reason)
-        scene = harness.Scene(steps=480, lanes=6)
-        self.addCleanup(scene.close)
-        del scene.environment["OMPI_MCA_btl_sm_backing_directory"]
-        cluster = hosts.Cluster(3)
-        self.addCleanup(cluster.close)
-        campaign = scene.run("campaign")
+        scene, cluster, campaign = self.three_hosts()
         made = ["host_killed", "deaf_host", "mute_host", "lossy_link", "slow_link", "replaced_host"]
         start = host_campaign.start(cluster, campaign, scene.config, f"--faults={','.join(made)}", "--faults-max=1",
                                     "--seeds=6327..6332", "--checkpoint.every_steps=160", "--checkpoint.ram_every_steps=2",
