@@ -1467,6 +1467,13 @@ class Errors(unittest.TestCase):
     def test_report_of_nothing(self):
         self.expect(self.holdfast("report", "elsewhere"))
 
+    def test_events_table_without_kind(self):
+        self.saved_run()
+        self.expect(self.holdfast("events", "run", "--csv"))
+
+    def test_metrics_without_run(self):
+        self.expect(self.holdfast("metrics", "none"))
+
     def test_stragglers_without_times(self):
         self.assertEqual(self.train().returncode, 0)
         self.expect(self.holdfast("stragglers", "run"))
