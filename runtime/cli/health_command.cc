@@ -95,7 +95,7 @@ void print_readings(const std::vector<HealthReading>& readings, const HostSource
   for (const std::string& missing : sources.missing()) fmt::print("{}\n", printable(missing));
 }
 
-// What the run says, where there is one, and else the defaults.
+// Holds what the run says, where there is one, and else the defaults.
 struct HealthTerms {
   std::vector<HealthRule> rules = {health_rules().begin(), health_rules().end()};
   HostSources::Places places = {};

@@ -30,7 +30,7 @@ struct GpuReadings {
   std::optional<bool> remap_pending = {};             // a row is replaced at the next reset of the GPU
   std::optional<bool> remap_failed = {};              // there was no spare row
   std::optional<std::int64_t> pcie_replays = {};
-  // Of all NVLink links together, since the driver was loaded.
+  // These are counted on all NVLink links together, since the driver was loaded.
   std::optional<std::int64_t> nvlink_crc_errors = {}, nvlink_replays = {}, nvlink_recoveries = {};
   std::optional<std::int64_t> recovery_action = {};  // what the driver advises; 0: nothing (from driver 570)
 };

@@ -86,7 +86,7 @@ struct LinkTrial {
   std::size_t from = 0, to = 0;
   double MB_per_s = 0.0;    // in each direction, both at once
   double latency_us = 0.0;  // median of half a round trip of a small message
-  // What share of it TCP lost in the worse direction; none: it did not go by TCP.
+  // Holds what share of it TCP lost in the worse direction; none: it did not go by TCP.
   std::optional<double> lost_share = {};
 
   static void visit_fields(auto& self, auto&& visit) {

@@ -185,7 +185,7 @@ TEST_F(HealthJudgeTest, SilenceOfASensorIsASign) {
   EXPECT_EQ(findings_[0].action, HealthAction::drain);
 }
 
-// What DCGM says of a GPU is judged as what NVML says; that its exporter is not there for a while is no sign of the GPU.
+// The judge takes what DCGM says of a GPU as what NVML says; that its exporter is not there for a while is no sign of the GPU.
 TEST_F(HealthJudgeTest, DcgmStandsForNvmlButItsSilenceSaysNothing) {
   for (int i = 0; i < 40; ++i, wait(15 * second)) {
     if (i < 20) read("dcgm", gpu, "temperature_C", 60.0);

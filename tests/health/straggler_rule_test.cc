@@ -347,7 +347,7 @@ TEST(StragglerRule, NamesARankThatIsFarSlowerFromTheStart) {
   }
 }
 
-// What slows a rank down in bursts of half a second lasts for few of its long steps, and for many of the short ones between.
+// The slowness of bursts of half a second lasts for few of its long steps, and for many of the short ones between.
 TEST(StragglerRule, NamesARankThatIsFarSlowerInFewSteps) {
   Made run(2);
   std::optional<StragglerVerdict> named;
