@@ -13,6 +13,7 @@ namespace holdfast::report {
 namespace {
 
 constexpr int none = -1;
+constexpr const char* host_kind = "host";
 
 // Part that an operation has in a meeting: when its rank came to it, what it gave before, and what it did
 // there: the waits, or the first thing afterwards.
@@ -181,7 +182,7 @@ class TimelineJob {
       const auto phase = std::ranges::find_if(phases_, [&](const Span& span) {
         return span.begin.time_ns <= idle.begin_ns && idle.begin_ns < span.end.time_ns;
       });
-      add(kind_of(phase == phases_.end() ? "host" : os::name_of(phase->kind)), idle.begin_ns, idle.end_ns);
+      add(kind_of(phase == phases_.end() ? host_kind : os::name_of(phase->kind)), idle.begin_ns, idle.end_ns);
       return;
     }
     if (idle.kind == SpanKind::wait_send) return;
@@ -257,12 +258,16 @@ class TimelineJob {
     return attendance;
   }
 
+  // Returns the first operation of a worker that had not ended by then.
+  std::vector<int>::const_iterator first_undone(int worker, std::int64_t time_ns) const {
+    return std::ranges::upper_bound(chains_[index(worker)], time_ns, {},
+                                    [this](int operation) { return times_[index(operation)].end_ns; });
+  }
+
   // Returns the last operation of a worker that had ended by then.
   int last_done(int worker, std::int64_t time_ns) const {
-    const std::vector<int>& chain = chains_[index(worker)];
-    const auto after = std::ranges::upper_bound(
-        chain, time_ns, {}, [this](int operation) { return times_[index(operation)].end_ns; });
-    return after == chain.begin() ? none : *(after - 1);
+    const auto after = first_undone(worker, time_ns);
+    return after == chains_[index(worker)].begin() ? none : *(after - 1);
   }
 
   void add_message(const Needed& needed) {
@@ -283,11 +288,22 @@ class TimelineJob {
         duration_s, std::max(0.0, static_cast<double>(time.end_ns - std::max(time.begin_ns, end_ns)) / 1e9));
   }
 
-  // Lets a wait for a part of what the others give come after all that they had done by its end.
-  void follow_progress(int wait, const Attendance& member, const std::vector<Attendance>& members) {
+  // Lets a wait for a part of what the others give come after all that they had done by its end. An operation of
+  // the host counts as done by then if it ends within `grain_ns` after it: such a one waits for nobody, so that
+  // no circle can come of it.
+  void follow_progress(int wait, const Attendance& member, const std::vector<Attendance>& members,
+                       std::int64_t grain_ns) {
+    const std::int64_t end_ns = times_[index(wait)].end_ns;
     for (const Attendance& other : members) {
       if (other.worker == member.worker) continue;
-      const int done = std::min(last_done(other.worker, times_[index(wait)].end_ns), other.arrival);
+      const std::vector<int>& chain = chains_[index(other.worker)];
+      const auto after = first_undone(other.worker, end_ns - 1);
+      int done = after == chain.begin() ? none : *(after - 1);
+      if (after != chain.end() && job_.operations[index(*after)].kind == kind_of(host_kind)) {
+        const Interval& time = times_[index(*after)];
+        if (time.begin_ns <= end_ns && time.end_ns <= end_ns + grain_ns) done = *after;
+      }
+      done = std::min(done, other.arrival);
       if (done != none) follow(wait, done, times_[index(done)].end_ns);
     }
   }
@@ -311,12 +327,14 @@ class TimelineJob {
       const std::int64_t begin_ns = times_[index(operation)].begin_ns;
       // Parameters are passed on just before a rank notes that it waits for them, or has them.
       const std::int64_t grain_ns = gathers ? (passed_ns - begin_ns) / 10 : 0;
-      if (begin_ns >= member.arrival_ns && arrived_ns <= passed_ns + grain_ns) {
+      if (begin_ns >= member.arrival_ns && arrived_ns <= passed_ns) {
         follow(operation, arrived, arrived_ns);
+      } else if (begin_ns >= member.arrival_ns && arrived_ns <= passed_ns + grain_ns) {
+        follow_progress(operation, member, members, grain_ns);
       } else if (contributed_ns <= passed_ns) {
         follow(operation, contributed, contributed_ns);
       } else if (passed_ns > begin_ns) {
-        follow_progress(operation, member, members);
+        follow_progress(operation, member, members, 0);
       }
     };
     for (const Attendance& member : members) {

@@ -214,6 +214,42 @@ TEST(TimelineOperations, CollectivesWaitForTheLateRank) {
   EXPECT_THAT(answer.blamed, ElementsAre(0));
 }
 
+// The late rank has passed its parameters on before its host notes so, and then waits for the processor in a wait for
+// lanes, while the rank that waited for them already computes: neither comes after the other.
+TEST(TimelineOperations, ParametersArePassedOnBeforeTheLateRankNotesIt) {
+  const MeshShape mesh{.data = 2, .pipeline = 1, .tensor = 1};
+  for (const std::int64_t noted_ns :
+       {-50, 50}) {  // the end of its sleep, after the end of the wait for its parameters
+    constexpr std::int64_t late_ns = 50'000;
+    std::vector<RankTrace> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      MadeUpRank made(rank, mesh, {.data = rank, .pipeline = 0, .tensor = 0});
+      const auto compute = [&](SpanKind kind, std::int64_t duration_ns) {
+        Span& span = made.add(kind, made.at_ns + duration_ns);
+        span.chunk = 0;
+        span.microbatch = 0;
+      };
+      if (rank == 0) {
+        made.at_ns += late_ns + noted_ns;  // asleep
+        made.add(SpanKind::wait_lanes, 1000 + late_ns + 200).wave = 0;
+      } else {
+        made.add(SpanKind::wait_parameters, 1000 + late_ns);
+      }
+      compute(SpanKind::forward, 100);
+      compute(SpanKind::backward, 2000);
+      made.add(SpanKind::wait_lanes, 1000 + late_ns + 2500).wave = 0;
+      made.add(SpanKind::wait_vote, made.at_ns + vote_ns);
+      made.at_ns += 5;  // as a host ordinarily takes
+      compute(SpanKind::update, 400);
+      ranks.push_back(made.trace);
+    }
+    const WhatIf answer = answer_to(std::move(ranks));
+    EXPECT_NEAR(lost_ns(answer, 0), static_cast<double>(late_ns), 400.0) << noted_ns;
+    EXPECT_NEAR(lost_ns(answer, 1), 0.0, 400.0) << noted_ns;
+    EXPECT_THAT(answer.blamed, ElementsAre(0)) << noted_ns;
+  }
+}
+
 // Two replicas of two lanes each. The first backward of the second lane waits for the sum of the first one,
 // for which one replica is late.
 TEST(TimelineOperations, ALaneWaitsForTheWaveBefore) {
