@@ -172,8 +172,11 @@ class HostsTest(unittest.TestCase):
         self.assertEqual([event["lost_steps"] for event in growths()], [0, 0])
         print(f"\nfrom the end of the ranks that there were to the first step of all: "
               f"{', '.join(str(event['duration_ms']) for event in growths())} ms")
-        self.assertEqual([event.get("resumed_from") for event in run.events("start")], [None, "ram", "ram"])
-        self.assertEqual([event["ranks"] for event in run.events("start")], 3 * [RANKS])
+        # On a busy machine a host can be silent for longer than SILENCE_S at a start, which is then made once more.
+        starts = run.events("start")
+        self.assertIn(len(starts), (3, 4), output)
+        self.assertEqual([event.get("resumed_from") for event in starts], [None] + (len(starts) - 1) * ["ram"], output)
+        self.assertEqual([event["ranks"] for event in starts], len(starts) * [RANKS], output)
 
     def test_variables_reach_other_hosts(self):
         """What is asked of a rank reaches it wherever it is; ranks that differ in a setting would not begin."""

@@ -7,6 +7,8 @@ import html
 import json
 import os
 import re
+import signal
+import statistics
 import subprocess
 import time
 import unittest
@@ -20,6 +22,7 @@ RUNS = int(os.environ.get("HOLDFAST_TEST_STRAGGLER_RUNS", "6"))
 OPTIONS = ["--threads=1", "--model.layers=2", "--model.width=64", "--training.sequence_length=64", "--checkpoint.every_steps=0",
            "--checkpoint.ram_every_steps=0"]
 LANES = 2
+LAST = 1200  # step of a run that is stopped long before
 LEARNED_S = 10  # after which the waits of a pair are known
 
 
@@ -52,33 +55,45 @@ class StragglersTest(unittest.TestCase):
         self.assertIn(f'<p class="fault">{html.escape(found[-1]["reason"])}</p>', report)
         heat = {name: re.findall(rf'heat-(\d)"[^>]*><title>rank {name} ', report) for name in range(2)}
         self.assertIn(max(heat[rank]), "234", "the slow rank is shown as hot")
-        self.assertEqual(set(heat[1 - rank]), {"0"}, "and the other one is not")
+        # Before it was slow, anything that else runs on the machine may have made the other one hot for a moment.
+        self.assertEqual(statistics.median_low(map(int, heat[1 - rank])), 0, "and the other one is not")
         return found
+
+    def stop_when_named(self, run, start):
+        """On a busy machine it takes more steps, because both have noise."""
+        self.until_named(run, start)
+        start.signal(signal.SIGUSR2)
+        start.expect_exit(75)
+
+    def until_named(self, run, start):
+        harness.wait_until(lambda: stragglers(run), harness.HANG_S, lambda: not start.alive(), "nobody was named", start.tail)
 
     def test_rank_that_sleeps(self):
         """A fault point that sleeps in each step, from step 40 on."""
-        faults = ",".join(f"step.begin@{step}:1=sleep:40" for step in range(40, 121))
-        run, start = self.run_with("sleeps", "--training.steps=120", faults=faults)
-        start.expect_exit(0)
+        faults = ",".join(f"step.begin@{step}:1=sleep:40" for step in range(40, LAST))
+        run, start = self.run_with("sleeps", f"--training.steps={LAST}", faults=faults)
+        self.stop_when_named(run, start)
         found = self.expect_named(run, 1)
         self.assertEqual(found[0]["phase"], "host")
-        self.assertLess(abs(found[0]["since_step"] - 40), 12)
+        self.assertLess(abs(found[0]["since_step"] - 40), 30)
         self.assertIn(found[0]["reason"], start.output())
 
     def test_slow_input(self):
-        faults = ",".join(f"data.before_batch@{hit}:0=sleep:40" for hit in range(40, 161))
-        run, start = self.run_with("input", "--training.steps=120", faults=faults)
-        start.expect_exit(0)
+        faults = ",".join(f"data.before_batch@{hit}:0=sleep:40" for hit in range(40, LAST))
+        run, start = self.run_with("input", f"--training.steps={LAST}", faults=faults)
+        self.stop_when_named(run, start)
         self.expect_named(run, 0, of="input")
 
     def slow_down(self, slower_kind, rank, *layout):
-        """A rank that takes an eighth of its processor's time from step 20 on, or soon after; no bit depends on it."""
-        options = ["--training.steps=120", "--training.microbatch_size=6", "--parallel.tensor_lanes=2", *layout]
+        """A rank that takes an eighth of its processor's time from step 20 on, or soon after, until it is named; no bit depends on
+        it."""
+        options = ["--training.steps=400", "--training.microbatch_size=6", "--parallel.tensor_lanes=2", *layout]
         run, start = self.run_with(f"slowed-{slower_kind.__name__}", *options)
         self.assertTrue(start.wait_for_step(20), start.tail())
         with contextlib.closing(slower_kind(start.rank_pid(rank), 8.0)) as slower:
             slower.on()
-            start.expect_exit(0)
+            self.until_named(run, start)
+        start.expect_exit(0)
         self.expect_named(run, rank)
         self.assertEqual(run.digest(), harness.reference_digest(self.scene, [*OPTIONS, *options[:3]], f"not-{run.directory.name}"))
 
@@ -151,7 +166,7 @@ class SlowLinkTest(unittest.TestCase):
             self.assertFalse([event for event in found if event["of"] in ("rank", "input")], "no rank is slow")
             named = [event for event in found if event["of"] == "link"]
             self.assertEqual({event["peer"] for event in named}, {2}, found)
-            self.assertGreaterEqual(named[0]["since_step"], begin - 5)
+            self.assertGreaterEqual(named[0]["since_step"], begin - 30)
             self.assertGreater(named[0]["factor"], 1.15)
             self.assertIn(named[0]["reason"], start.output())
             self.assertEqual(run.digest(), harness.reference_digest(scene, options))
