@@ -20,8 +20,25 @@ bool is_of_all(const FlightSpan& span) {
   return span.bucket >= 0 && std::ranges::find(kinds, span.kind) != std::end(kinds);
 }
 
+bool has_ended(const FlightRecord& record) {
+  return record.state == 'X' || record.state == 'Z';
+}
+
 bool takes_part(const FlightRecord& record) {
   return record.slot.phase != Phase::spare && !record.slot.left;
+}
+
+// Leaves out ranks that earlier recoveries have lost: they had ended long before, in a membership before the newest one.
+std::vector<FlightRecord> without_lost_before(std::span<const FlightRecord> records) {
+  constexpr std::int64_t long_ns = 2'000'000'000;
+  std::uint64_t newest = 0;
+  for (const FlightRecord& record : records) newest = std::max(newest, record.slot.epoch);
+  std::vector<FlightRecord> left(records.begin(), records.end());
+  std::erase_if(left, [&](const FlightRecord& record) {
+    return has_ended(record) && record.slot.epoch < newest &&
+           record.now_ns - record.slot.heartbeat_ns > long_ns;
+  });
+  return left;
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -86,14 +103,14 @@ HangReport hang_among(std::span<const FlightRecord> records) {
                      .host = record.host,
                      .own_host = true,
                      .stopped = record.state == 'T',
-                     .ended = record.state == 'X' || record.state == 'Z'});
+                     .ended = has_ended(record)});
   }
   return find_hung_rank(ranks, now_ns, waiting_silent_ns);
 }
 
 std::string hang_text(std::span<const FlightRecord> records, const std::optional<Divergence>& divergence) {
   for (const FlightRecord& record : records) {
-    if ((record.state == 'X' || record.state == 'Z') && !record.slot.left)
+    if (has_ended(record) && !record.slot.left)
       return fmt::format("rank {} (host {}): its process exited unexpectedly", record.slot.launched_rank,
                          record.host);
   }
@@ -164,7 +181,8 @@ std::string rank_text(const FlightRecord& record) {
 
 }  // namespace
 
-FlightMerge merge_flights(std::span<const FlightRecord> records) {
+FlightMerge merge_flights(std::span<const FlightRecord> all) {
+  const std::vector<FlightRecord> records = without_lost_before(all);
   const std::optional<Divergence> divergence = first_divergence(records);
   return {.divergence = divergence.has_value() ? divergence_text(*divergence) : "",
           .suspect = hang_text(records, divergence)};

@@ -182,6 +182,28 @@ TEST(FlightMerge, NamesTheDeadThenTheHung) {
   EXPECT_EQ(merge_flights(records).suspect, "rank 2 (host a): its process exited unexpectedly");
 }
 
+// A rank that died in an epoch of ranks before this one is no cause, nor did it miss operations of this one.
+TEST(FlightMerge, RanksThatWereLostBeforeAreNotToBlame) {
+  std::vector<FlightRecord> records;
+  for (int rank = 0; rank < 3; ++rank) {
+    records.push_back(record(rank, {operation(9, 77, false)}));
+    records.back().slot.epoch = 1;
+  }
+  records[0].spans = {operation(8, 70)};
+  records[0].slot.epoch = 0;
+  records[0].state = 'X';
+  records[0].slot.heartbeat_ns = dump_ns - 5'000 * ms;
+  records[2].state = 'X';
+  records[2].slot.epoch = 0;  // it has just died, in the recovery that made the others' epoch
+  FlightMerge merge = merge_flights(records);
+  EXPECT_EQ(merge.suspect, "rank 2 (host a): its process exited unexpectedly");
+  EXPECT_EQ(merge.divergence, "");
+  records[2].state = 'S';
+  records[2].spans.clear();
+  merge = merge_flights(records);
+  EXPECT_THAT(merge.divergence, HasSubstr("begun by rank 1; not by rank 2"));
+}
+
 TEST(FlightMerge, ReadsAsAPage) {
   FlightRecord waiting = record(0, {operation(8, 76), operation(9, 77, false)});
   waiting.slot.wait_begun_ns = dump_ns - 900 * ms;
