@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <optional>
@@ -305,6 +306,29 @@ Result<std::vector<FlightRecord>> read_flight_records(Env& env, const std::strin
   }
   std::erase_if(records,
                 [&](const FlightRecord& each) { return last_us - each.wall_time_us > one_moment_us; });
+  return records;
+}
+
+std::vector<FlightRecord> flight_records_near(Env& env, const std::string& directory, std::int64_t time_us) {
+  constexpr std::int64_t farthest_us = 10'000'000;
+  const std::string place = directory + "/flight";
+  std::map<std::string, FlightRecord> nearest;  // by rank
+  const auto distance_us = [time_us](const FlightRecord& each) {
+    return std::abs(each.wall_time_us - time_us);
+  };
+  const Result<std::vector<std::string>> names = env.list(place);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const std::string rank = rank_part(name), path = fmt::format("{}/{}", place, name);
+    if (rank.empty()) continue;
+    Result<FlightRecord> record =
+        parse_flight(text_within_or_empty(env, path, text_limits::flight_record), path);
+    if (!record.ok() || distance_us(*record) > farthest_us) continue;
+    const auto found = nearest.find(rank);
+    if (found == nearest.end() || distance_us(*record) < distance_us(found->second))
+      nearest.insert_or_assign(rank, *std::move(record));
+  }
+  std::vector<FlightRecord> records;
+  for (auto& [rank, record] : nearest) records.push_back(std::move(record));
   return records;
 }
 

@@ -49,5 +49,7 @@ Result<void> write_flight_record(Env& env, const std::string& directory, const F
 // order of ranks. `directory`: that of a run, or that of the files. Error: there are none, or one cannot be
 // read.
 Result<std::vector<FlightRecord>> read_flight_records(Env& env, const std::string& directory);
+// Returns of each rank the record that was taken nearest to a time, at most 10 s from it; empty where there is none.
+std::vector<FlightRecord> flight_records_near(Env& env, const std::string& directory, std::int64_t time_us);
 
 }  // namespace holdfast::watchdog

@@ -2,6 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstdint>
+
+#include "runtime/core/units.h"
+
 namespace holdfast::report {
 namespace {
 
@@ -137,6 +142,11 @@ std::string number_cell(const std::string& text) {
 
 std::string number_head(std::string_view text) {
   return fmt::format("<th class=\"number\">{}</th>", text);
+}
+
+std::string shown_seconds(double duration_s) {
+  if (duration_s < 100.0) return format_seconds(duration_s);
+  return format_duration(static_cast<std::int64_t>(std::min(duration_s, 1e12)) * 1000);
 }
 
 std::string percent(double share) {

@@ -20,7 +20,8 @@ std::string card(std::string_view title, std::string_view remark, const std::str
 std::string table(const std::string& rows);
 std::string number_cell(const std::string& text);
 std::string number_head(std::string_view text);
-std::string percent(double share);  // "33.3 %"
+std::string shown_seconds(double duration_s);  // "0.0165 s", "1h20m"
+std::string percent(double share);             // "33.3 %"
 std::string escape_html(std::string_view text);
 // Returns "quickstart" for "runs/quickstart/".
 std::string run_name(const std::string& directory);

@@ -145,23 +145,6 @@ class Picture {
   std::string text_;
 };
 
-std::string time_section(const IncidentLog& ledger) {
-  std::string legend;
-  for (std::size_t i = 0; i < span_uses; ++i) {
-    const auto use = static_cast<SpanUse>(i);
-    if (const std::int64_t time_us = ledger.time_us(use); time_us > 0) {
-      legend += legend_entry(classes[i], fmt::format("{} {}", name_of(use), shown_microseconds(time_us)));
-    }
-  }
-  const std::string definition = fmt::format(
-      "<p>Effective training time {}: the time of the steps that count (of one that was computed "
-      "again, the "
-      "last time) over the wall time since the first start, {}. Dots are faults, ticks below are "
-      "checkpoints.</p>\n",
-      percent(ledger.effective_ratio()), shown_microseconds(ledger.end_us() - ledger.begin_us()));
-  return card("Where the time went", "", legend, Picture(ledger).draw() + definition);
-}
-
 std::string level_words(FaultLevel level) {
   constexpr std::array<std::string_view, 5> words = {"beside training", "in place", "another start",
                                                      "another launch", "not mended"};
@@ -183,24 +166,38 @@ std::string parts_of(const FaultEntry& fault) {
 
 std::string fault_rows(const IncidentLog& ledger, std::size_t count) {
   std::string rows;
+  std::size_t number = ledger.faults.size();
   for (auto fault = ledger.faults.rbegin();
-       fault != ledger.faults.rbegin() + static_cast<std::ptrdiff_t>(count); ++fault) {
+       fault != ledger.faults.rbegin() + static_cast<std::ptrdiff_t>(count); ++fault, --number) {
     const std::time_t seconds = fault->time_us / 1'000'000;
     const std::string parts = parts_of(*fault);
-    fmt::format_to(
-        std::back_inserter(rows),
-        "<tr><td class=\"time\">{:%Y-%m-%d %H:%M:%S}</td><td class=\"number\">{}</td><td>{}</td><td "
-        "class=\"details\">{}</td><td class=\"name\">{}</td><td class=\"details\">{}</td><td "
-        "class=\"number\" "
-        "title=\"{}\">{}</td></tr>\n",
-        fmt::gmtime(seconds), fault->step, escape_html(fault->who), escape_html(fault->noticed),
-        level_words(fault->level), escape_html(fault->action), parts,
-        fault->cost_ms > 0.0 ? shown_duration(fault->cost_ms) : "–");
+    fmt::format_to(std::back_inserter(rows),
+                   "<tr><td class=\"number\">{}</td><td class=\"time\">{:%Y-%m-%d %H:%M:%S}</td><td "
+                   "class=\"number\">{}</td><td>{}</td><td class=\"details\">{}</td><td "
+                   "class=\"name\">{}</td><td class=\"details\">{}</td><td "
+                   "class=\"number\" "
+                   "title=\"{}\">{}</td></tr>\n",
+                   number, fmt::gmtime(seconds), fault->step, escape_html(fault->who),
+                   escape_html(fault->noticed), level_words(fault->level), escape_html(fault->action), parts,
+                   fault->cost_ms > 0.0 ? shown_duration(fault->cost_ms) : "–");
   }
   return rows;
 }
 
 }  // namespace
+
+std::string time_section(const IncidentLog& ledger, std::string_view title, std::string_view remark) {
+  std::string legend;
+  for (std::size_t i = 0; i < span_uses; ++i) {
+    const auto use = static_cast<SpanUse>(i);
+    if (const std::int64_t time_us = ledger.time_us(use); time_us > 0) {
+      legend += legend_entry(classes[i], fmt::format("{} {}", name_of(use), shown_microseconds(time_us)));
+    }
+  }
+  return card(title, "", legend,
+              fmt::format("{}<p>{}Dots are faults, ticks below are checkpoints.</p>\n",
+                          Picture(ledger).draw(), remark));
+}
 
 std::string faults_section(const IncidentLog& ledger) {
   if (ledger.faults.empty()) return "";
@@ -209,12 +206,18 @@ std::string faults_section(const IncidentLog& ledger) {
       count < ledger.faults.size()
           ? fmt::format("the last {} of {}, newest first", count, ledger.faults.size())
           : fmt::format("{}newest first", ledger.disturbed() ? summary_of(ledger) + "; " : "");
-  return time_section(ledger) +
-         card("Faults", escape_html(remark), "",
-              table("<tr><th>noticed (UTC)</th><th class=\"number\">behind step</th>"
-                    "<th>who</th><th>how it was noticed</th><th>mended</th><th>what was done</th><th "
-                    "class=\"number\">until the next step</th></tr>\n" +
-                    fault_rows(ledger, count)));
+  const std::string definition = fmt::format(
+      "Effective training time {}: the time of the steps that count (of one that was computed again, the "
+      "last time) "
+      "over the wall time since the first start, {}. ",
+      percent(ledger.effective_ratio()), shown_microseconds(ledger.end_us() - ledger.begin_us()));
+  return time_section(ledger, "Where the time went", definition) +
+         card(
+             "Faults", escape_html(remark), "",
+             table("<tr><th class=\"number\">#</th><th>noticed (UTC)</th><th class=\"number\">after step</th>"
+                   "<th>who</th><th>how it was noticed</th><th>mended</th><th>what was done</th><th "
+                   "class=\"number\">until the next step</th></tr>\n" +
+                   fault_rows(ledger, count)));
 }
 
 const std::string_view numbers_style = R"css(

@@ -15,6 +15,8 @@ namespace holdfast::report {
 
 // Cards of HTML; empty for a run that nothing disturbed.
 std::string faults_section(const IncidentLog& ledger);
+// Returns a card with the picture of where the time of the log went, with its faults and saves. `remark`: HTML below it.
+std::string time_section(const IncidentLog& ledger, std::string_view title, std::string_view remark = "");
 // Style for html_page().
 extern const std::string_view fault_style;
 

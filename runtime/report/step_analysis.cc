@@ -6,7 +6,6 @@
 #include "parallel/pipeline/schedule_time.h"
 
 namespace holdfast::report {
-namespace {
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0.0;
@@ -14,6 +13,8 @@ double median(std::vector<double> values) {
   const std::size_t middle = values.size() / 2;
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
+
+namespace {
 
 std::vector<Span> spans_of(const RankTrace& rank, std::uint64_t step, SpanGroup group) {
   std::vector<Span> spans;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "runtime/core/json.h"
@@ -37,13 +38,31 @@ std::string shown_key(std::string key) {
   return key;
 }
 
+// Returns the fields of a start or an end that people look for; the log has the others.
+std::optional<std::vector<std::string_view>> shown_fields(std::string_view kind) {
+  if (kind == StartEvent::kind)
+    return std::vector<std::string_view>{field_name(&StartEvent::ranks),
+                                         field_name(&StartEvent::hosts),
+                                         field_name(&StartEvent::resumed_from_step),
+                                         field_name(&StartEvent::resumed_from),
+                                         field_name(&StartEvent::device),
+                                         field_name(&StartEvent::exchange),
+                                         field_name(&StartEvent::faults)};
+  if (kind == FinishEvent::kind)
+    return std::vector<std::string_view>{field_name(&FinishEvent::state), field_name(&FinishEvent::exit_code),
+                                         field_name(&FinishEvent::reason)};
+  return std::nullopt;
+}
+
 std::string details_of(const Json& event) {
+  const std::optional<std::vector<std::string_view>> only = shown_fields(event_kind(event));
   const std::array shown_elsewhere = {event_kind_field, event_time_field, field_name(&StepEvent::step),
                                       field_name(&StartEvent::run)};
   std::string text;
   for (const auto& [key, value] : event.items()) {
     if (std::ranges::find(shown_elsewhere, key) != shown_elsewhere.end() || value.is_null() || value == "")
       continue;
+    if (only.has_value() && std::ranges::find(*only, key) == only->end()) continue;
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", shown_key(key), shown_value(key, value));
   }
   return text;

@@ -56,13 +56,6 @@ void append(std::string& text, const Span& span) {
   text += "}\n";
 }
 
-std::optional<SpanKind> kind_of(std::string_view name) {
-  for (std::size_t i = 0; i < static_cast<std::size_t>(SpanKind::count); ++i) {
-    if (name == name_of(static_cast<SpanKind>(i))) return static_cast<SpanKind>(i);
-  }
-  return std::nullopt;
-}
-
 // Reads the fields of one line; whatever is missing, of another type or out of range makes it not ok.
 class Fields {
  public:
@@ -144,7 +137,7 @@ std::optional<TraceHeader> header_of(const Json& line) {
 
 std::optional<Span> span_of(const Json& line) {
   Fields fields(line);
-  const std::optional<SpanKind> kind = kind_of(fields.text("kind"));
+  const std::optional<SpanKind> kind = span_kind_named(fields.text("kind"));
   if (!kind) return std::nullopt;
   Span span{.kind = *kind,
             .chunk = static_cast<std::int16_t>(fields.index("chunk", 1 << 12)),
@@ -161,6 +154,13 @@ std::optional<Span> span_of(const Json& line) {
 }
 
 }  // namespace
+
+std::optional<SpanKind> span_kind_named(std::string_view name) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(SpanKind::count); ++i) {
+    if (name == name_of(static_cast<SpanKind>(i))) return static_cast<SpanKind>(i);
+  }
+  return std::nullopt;
+}
 
 std::string to_text(const RankTrace& trace) {
   std::string text = to_json(trace.header).dump_any() + "\n";

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +60,9 @@ struct RankTrace {
   TraceHeader header;
   std::vector<Span> spans;  // in the order in which they were opened
 };
+
+// Returns the kind that name_of() calls so, or nothing.
+std::optional<SpanKind> span_kind_named(std::string_view name);
 
 std::string to_text(const RankTrace& trace);
 // ExitCode::data when it is not whole or no such file; `path` is for the sentence.

@@ -1467,6 +1467,18 @@ class Errors(unittest.TestCase):
     def test_report_of_nothing(self):
         self.expect(self.holdfast("report", "elsewhere"))
 
+    def test_report_no_such_incident(self):
+        self.saved_run()
+        self.expect(self.holdfast("report", "run", "--incident", "3"))
+
+    def test_report_bundle_there(self):
+        self.saved_run()
+        (self.folder / "there").mkdir()
+        self.expect(self.holdfast("report", "run", "--bundle", "there"))
+
+    def test_report_incident_and_bundle(self):
+        self.expect(self.holdfast("report", "run", "--incident", "1", "--bundle", "there"))
+
     def test_events_table_without_kind(self):
         self.saved_run()
         self.expect(self.holdfast("events", "run", "--csv"))

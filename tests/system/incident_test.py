@@ -1,0 +1,84 @@
+"""holdfast report --incident and --bundle: what is said of a rank that died and of one that hung, by a run as users have it."""
+import json
+import re
+import unittest
+
+import harness
+
+STEPS, LANES = 200, 3
+TOKEN = "token-that-nobody-else-may-see"
+OPTIONS = ["--model.layers=2", "--threads=1", "--checkpoint.every_steps=0", "--checkpoint.ram_every_steps=10", "--watchdog.floor=2s",
+           "--elastic.grow=off", f"--checkpoint.upload_command=true {TOKEN}"]
+
+
+class IncidentTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(STEPS, LANES)
+        cls.addClassCleanup(cls.scene.close)
+        cls.run_ = cls.scene.run("incidents", OPTIONS)
+        cls.start = cls.run_.start(LANES, faults="step.begin@46:2=kill,step.begin@105:1=stop")
+        cls.start.expect_exit(0)
+
+    def report(self, *options):
+        return harness.program_output("report", self.run_.directory, *options)
+
+    def test_a_death(self):
+        said = self.report("--incident=1")
+        self.assertIn("incident 1 of 2: rank-died", said)
+        self.assertRegex(said, r"decided: in place .*: 2 of 3 ranks are left")
+        self.assertRegex(said, r"decided: go on from step (\d+), in RAM")
+        page = (self.run_.directory / "incident-1.html").read_text()
+        self.assertIn("rank 2 (", page)
+        self.assertIn("What each rank was at", page)
+        self.assertIn(f"<td class=\"details\">{self.lost_steps()[0]} step", page)
+        self.assertNotRegex(page, r"<script|https?://")
+
+    def lost_steps(self):
+        return [event["lost_steps"] for event in self.run_.events("recovery")]
+
+    def test_a_hang(self):
+        said = self.report("--incident=last")
+        self.assertIn("incident 2 of 2: rank-hangs", said)
+        unnoticed_s = float(re.search(r"cost: .*: ([\d.]+) s until it was noticed", said)[1])
+        self.assertGreaterEqual(unnoticed_s, 1.9)  # watchdog.floor, but for what it had heard before
+        self.assertRegex(said, r"cheaper: .* passed before it was sure that the rank hangs: .*watchdog.floor")
+        page = (self.run_.directory / "incident-2.html").read_text()
+        self.assertRegex(page, r"likely culprit: rank 1 \(host \S+\) hangs")
+        self.assertRegex(page, r"rank 1 \(\S+\)</text>")
+        self.assertRegex(page, r"rank 2 \(\S+\) †</text>", "it was lost before, and its line says so")
+
+    def test_the_report_numbers_them(self):
+        self.report()
+        page = (self.run_.directory / "report.html").read_text()
+        self.assertEqual(re.findall(r'<tr><td class="number">(\d+)</td><td class="time">', page), ["2", "1"])
+
+    def test_a_bundle_without_secrets(self):
+        bundle = self.scene.directory / "bundle"
+        self.report(f"--bundle={bundle}")
+        names = {path.name for path in bundle.rglob("*") if path.is_file()}
+        self.assertLessEqual({"ABOUT.txt", "config.toml", "events.jsonl", "status.json", "report.html", "incident-1.html",
+                              "incident-2.html"}, names)
+        self.assertEqual(sum(name.endswith("-rank-0000.json") for name in names), 2, names)
+        self.assertIn(TOKEN, " ".join(OPTIONS))
+        for path in bundle.rglob("*"):
+            if path.is_file():
+                self.assertNotIn(TOKEN.encode(), path.read_bytes(), path)
+        self.assertEqual(json.loads((bundle / "status.json").read_text())["state"], "finished")
+        self.assertNotIn("token", names)
+
+    def test_the_playbook_is_generated(self):
+        self.assertEqual(harness.program_output("report", "--playbook"), (harness.ROOT / "docs/playbook.md").read_text(),
+                         "run: build/release/bin/holdfast report --playbook > docs/playbook.md")
+
+    def test_every_fault_of_the_playbook_is_one_of_chaos(self):
+        page = (harness.ROOT / "docs/playbook.md").read_text()
+        named = {name for names in re.findall(r"\| `([a-z_,]+)` \| \[", page) for name in names.split(",")}
+        self.assertGreater(len(named), 20)
+        known = set(re.findall(r'\.name = "([a-z_]+)"', (harness.ROOT / "tools/chaos/chaos_fault.cc").read_text()))
+        self.assertEqual(named - known, set())
+        self.assertEqual(known - named, {"stalled_output"}, "what it makes is no incident: nobody reads the output")
+
+
+if __name__ == "__main__":
+    harness.main(at_once=1)
