@@ -8,6 +8,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/cli/drill.h"
 #include "runtime/cli/preflight.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/result.h"
@@ -34,9 +35,9 @@ namespace {
 
 constexpr const char* launch_usage =
     "usage: holdfast launch -np N|MIN:MAX [--hostfile F | --host-command CMD | --host LIST] [--tune F]\n"
-    "                       [--notice SECONDS] [--wait-for-hosts SECONDS] [--preflight] [--dry-run] "
-    "[--faults]\n"
-    "                       RUN.toml [--section.key=value ...]\n"
+    "                       [--notice SECONDS] [--wait-for-hosts SECONDS] [--preflight] [--drill] "
+    "[--dry-run]\n"
+    "                       [--faults] RUN.toml [--section.key=value ...]\n"
     "\n"
     "Trains the model that RUN.toml describes on N ranks under mpirun, and stays with it until it is done: "
     "starts\n"
@@ -65,6 +66,10 @@ constexpr const char* launch_usage =
     "                    how long a start waits for hosts while too few are left, 1800 when left out\n"
     "  --preflight       try the hosts before the first start, and leave out those that are not fit "
     "(holdfast preflight)\n"
+    "  --drill           before the run: a short one of the same config, in which a rank and, of several, a "
+    "host are "
+    "lost on\n"
+    "                    purpose; says what each loss took, and begins the run only if it got through\n"
     "  --dry-run         print the line that starts mpirun, and do nothing\n"
     "  --faults          the faults of HOLDFAST_FAULTS are meant; without this word a start with that "
     "variable "
@@ -195,6 +200,16 @@ Result<void> try_hosts(Env& env, StopRequest& stop, LaunchOptions& options) {
   return {};
 }
 
+// Makes drills, where that is asked for. A request to stop is left to the launcher.
+Result<void> drill(Env& env, StopRequest& stop, const std::vector<std::string>& words,
+                   const LaunchOptions& options) {
+  if (!options.drill || options.dry_run || stop.requested()) return {};
+  return make_drills(env, words, options, [&stop] {
+    stop.poll();
+    return stop.requested();
+  });
+}
+
 Result<ExitCode> launch(const std::vector<std::string>& words, std::optional<OutputThread>& output) {
   Env& env = posix_env();
   // Watches signals first, so that none is lost from here on.
@@ -203,6 +218,7 @@ Result<ExitCode> launch(const std::vector<std::string>& words, std::optional<Out
   HF_TRY_VOID(check_faults_meant(env, options));
   StopRequest stop(env, *signals, options.notice_ms);
   HF_TRY_VOID(try_hosts(env, stop, options));
+  HF_TRY_VOID(drill(env, stop, words, options));
   HF_TRY(Launcher launcher, Launcher::create(env, stop, options));
   if (!options.dry_run) {
     output.emplace();

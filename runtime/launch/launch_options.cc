@@ -77,7 +77,7 @@ std::string_view option_name(std::string_view word) {
 
 Error unknown_option(std::string_view word) {
   const std::string name(word.substr(0, word.find('=')));
-  std::vector<std::string_view> known = {"dry-run", "faults", "preflight"};
+  std::vector<std::string_view> known = {"dry-run", "drill", "faults", "preflight"};
   known.insert(known.end(), names_with_value.begin(), names_with_value.end());
   const std::string near = closest(name.substr(std::min(name.find_first_not_of('-'), name.size())), known);
   return fail(ExitCode::config, "launch has no option {}{}; holdfast launch --help lists them", name,
@@ -130,6 +130,8 @@ Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words
       options.dry_run = true;
     } else if (word == "--faults") {
       options.faults = true;
+    } else if (word == "--drill") {
+      options.drill = true;
     } else if (word == "--preflight") {
       options.preflight = true;
     } else if (word.starts_with("--") && word.substr(0, equals).find('.') != std::string::npos) {

@@ -26,6 +26,7 @@ struct LaunchOptions {
   bool dry_run = false;
   bool faults = false;     // the ranks are meant to make the faults of HOLDFAST_FAULTS
   bool preflight = false;  // hosts are tried before the first start
+  bool drill = false;      // a short run loses a rank and a host on purpose before the first start
   // Hosts that were not fit then, each with a sentence: they are used while others will not do.
   std::map<std::string, std::string> unfit_hosts = {};
   std::string config = {};                  // RUN.toml

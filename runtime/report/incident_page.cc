@@ -29,7 +29,7 @@ constexpr std::size_t events_around_shown = 200;
 const std::string_view incident_style = R"css(
 .at-compute { color: var(--train); opacity: 0.75; } .at-wait { color: var(--bad); opacity: 0.45; }
 .at-transfer { color: var(--held); opacity: 0.7; } .at-phase { color: var(--grid); } .at-ended { color: var(--faint); opacity: 0.35; }
-.legend i[class^="at-"] { border-picture_top-picture_width: 8px; }
+.legend i[class^="at-"] { border-top-width: 8px; }
 ul { margin: 4px 0 0; padding-left: 20px; } li { margin: 3px 0; overflow-wrap: anywhere; }
 )css";
 

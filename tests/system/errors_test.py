@@ -404,6 +404,15 @@ class Errors(unittest.TestCase):
     def test_launch_range_with_spares(self):
         self.expect_nothing_made(self.holdfast("launch", "-np", "1:3", "run.toml", "--elastic.spares=1"))
 
+    def test_launch_drill_there(self):
+        (self.folder / "run-drill").mkdir()
+        self.expect(self.holdfast("launch", "-np", "1", "--drill", "run.toml"))
+
+    def test_launch_drill_failed(self):
+        self.expect(self.holdfast("launch", "-np", "1", "--drill", "run.toml", "--checkpoint.ram_every_steps=0",
+                                  "--checkpoint.every_steps=0"))
+        self.assertFalse(self.run_directory.exists())
+
     def test_launch_unknown_option(self):
         self.expect(self.holdfast("launch", "-np", "2", "--hostfil", "hosts", "run.toml"))
 

@@ -178,6 +178,14 @@ class HostsTest(unittest.TestCase):
         self.assertEqual([event.get("resumed_from") for event in starts], [None] + (len(starts) - 1) * ["ram"], output)
         self.assertEqual([event["ranks"] for event in starts], len(starts) * [RANKS], output)
 
+    @harness.full
+    def test_a_drill_loses_a_rank_and_a_host(self):
+        run, start = self.launch(NO_GROWTH, options=["--drill"], faults="", until=3)
+        output = self.expect_finished(run, start)
+        self.assertRegex(output, rf"drill: rank {RANKS // 2} lost: {RANKS - 1} of {RANKS} ranks went on in place")
+        self.assertRegex(output, rf"drill: host n2 lost: {RANKS - SLOTS} of {RANKS} ranks went on in place")
+        self.assertEqual(run.events("fault"), [])
+
     def test_variables_reach_other_hosts(self):
         """What is asked of a rank reaches it wherever it is; ranks that differ in a setting would not begin."""
         run, start = self.launch(NO_GROWTH, faults=f"step.begin@16:{RANKS - 1}=kill", until=3, HOLDFAST_LOG_EVERY_STEPS="7")

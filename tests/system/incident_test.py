@@ -1,6 +1,8 @@
-"""holdfast report --incident and --bundle: what is said of a rank that died and of one that hung, by a run as users have it."""
+"""holdfast report --incident and --bundle, launch --drill: what is said of a rank that died and of one that hung, by a run as
+users have it."""
 import json
 import re
+import subprocess
 import unittest
 
 import harness
@@ -78,6 +80,42 @@ class IncidentTest(unittest.TestCase):
         known = set(re.findall(r'\.name = "([a-z_]+)"', (harness.ROOT / "tools/chaos/chaos_fault.cc").read_text()))
         self.assertEqual(named - known, set())
         self.assertEqual(known - named, {"stalled_output"}, "what it makes is no incident: nobody reads the output")
+
+
+class DrillTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(12, 2)
+        cls.addClassCleanup(cls.scene.close)
+
+    def launch(self, name, *overrides):
+        run = self.scene.run(name, OPTIONS)
+        words = [str(harness.PROGRAM), "launch", "-np", "2", "--host", "localhost:2", "--drill", str(self.scene.config),
+                 f"--run.directory={run.directory}", *run.overrides, *overrides]
+        done = subprocess.run(words, capture_output=True, text=True, env=self.scene.environment, timeout=harness.HANG_S, check=False)
+        return run, done.returncode, done.stdout + done.stderr
+
+    def drill_of(self, run):
+        return [run.directory.with_name(f"{run.directory.name}-drill{end}") for end in ("", ".log")]
+
+    def test_a_rank_is_lost_before_it_counts(self):
+        run, code, said = self.launch("in-place")
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, r"drill: rank 1 lost: 1 of 2 ranks went on in place; [\d.]+ s to notice, [\d.]+ s until it computed")
+        self.assertEqual(run.events("fault"), [], "the run itself lost nobody")
+        self.assertEqual(run.digest(), harness.reference_digest(self.scene, OPTIONS))
+        self.assertEqual([path for path in self.drill_of(run) if path.exists()], [])
+
+    def test_a_drill_that_does_not_get_through(self):
+        """Nothing is saved, and no rank has the other one's part: each start begins again and is lost again."""
+        run, code, said = self.launch("never", "--parallel.pipeline=2", "--checkpoint.ram_every_steps=0")
+        self.assertEqual(code, 76, said)
+        self.assertRegex(said, r"--drill: the drill ended with exit code 76, so the run would not survive the loss of rank 1")
+        self.assertFalse(run.directory.exists(), "the run is not begun")
+        self.assertEqual([path for path in self.drill_of(run) if not path.exists()], [])
+        code, said = self.launch("never")[1:]
+        self.assertEqual(code, 2, said)
+        self.assertRegex(said, r"--drill: \S+/never-drill is there, of a drill that did not get through")
 
 
 if __name__ == "__main__":
