@@ -288,6 +288,13 @@ void Checker::check_saves() {
         "checkpoint.upload_shard_command and checkpoint.upload_command are both given: a checkpoint is sent "
         "either file by file by all ranks, or whole by one; leave one of the two out");
   }
+  if (saves.mtbf_ms > 0 && config_.hazard.mtbf_hours > 0.0) {
+    problem(
+        {"checkpoint.mtbf", "hazard.mtbf_hours"},
+        fmt::format("{} and {} are both given: the first is the time between failures of the whole run, the "
+                    "second that of one device, from which the run's follows; leave one of the two out",
+                    shown("checkpoint.mtbf"), shown("hazard.mtbf_hours")));
+  }
   const bool fixed = saves.every_steps != CheckpointConfig::interval_auto;
   if (!fixed || saves.keep_every_steps == 0) return;
   if (saves.every_steps == 0 || saves.keep_every_steps % saves.every_steps != 0) {

@@ -174,8 +174,19 @@ struct CheckpointConfig {
   bool delta = true;                             // frozen tensors are stored once
   std::int64_t ram_every_steps = interval_auto;  // 0 = no snapshots that outlive the process
   std::string replicas = "auto";  // copies of RAM snapshots in a buddy's memory: "auto", "on", "off"
-  std::int64_t mtbf_ms = 0;       // mean time between failures; 0 = as measured
-  std::string io = "auto";        // "auto", "io_uring", "threads": runtime/os/io_queue.h
+  std::int64_t mtbf_ms = 0;  // mean time between failures of the run; 0 = as HazardConfig and history have it
+  std::int64_t lose_at_most_ms = 0;  // most training that may be lost; 0 = no limit
+  std::string io = "auto";           // "auto", "io_uring", "threads": runtime/os/io_queue.h
+};
+
+// How often devices fail, before the run has shown it (runtime/hazard/failure_rate.h).
+struct HazardConfig {
+  double mtbf_hours = 0.0;  // of one device; 0 = the prior of its kind
+};
+
+struct CostConfig {
+  double per_rank_hour = 0.0;  // price of a rank for an hour; 0 = no money is shown
+  std::string currency = "$";  // before an amount
 };
 
 struct EvaluationConfig {
@@ -223,6 +234,8 @@ struct Config {
   VerdictConfig verdict;
   HealthConfig health;
   CheckpointConfig checkpoint;
+  HazardConfig hazard;
+  CostConfig cost;
   EvaluationConfig evaluation;
   KernelsConfig kernels;
   LogConfig log;

@@ -413,8 +413,14 @@ std::vector<Option> interval_options() {
                "checkpoint.every_steps does not; with checkpoint.every_steps = 0 this alone decides; 0 = "
                "never by the clock"),
       duration("checkpoint.mtbf", HF_FIELD(checkpoint.mtbf_ms), {0, 3650 * kDay_ms}, kSafe,
-               "Mean time between failures of the whole run, for checkpoint.every_steps = auto; 0 = as the "
-               "run's history has it, beginning with a day"),
+               "Mean time between failures of the whole run, for checkpoint.every_steps = auto; not together "
+               "with hazard.mtbf_hours, which is of one device; 0 = from hazard.mtbf_hours and the failures "
+               "that the run has had"),
+      duration(
+          "checkpoint.lose_at_most", HF_FIELD(checkpoint.lose_at_most_ms), {0, 3650 * kDay_ms}, kSafe,
+          "Most training that may be lost, such as \"5m\": where their interval is auto, checkpoints and "
+          "RAM snapshots come so often that no more is newer than the last one, whatever they cost; 0 = "
+          "no limit"),
       integer("checkpoint.keep", HF_FIELD(checkpoint.keep), "checkpoints", {1, 1e6}, kSafe,
               "Newest checkpoints that are kept; older ones are removed after a newer one is whole. A run of "
               "several "
@@ -499,6 +505,27 @@ std::vector<Option> kernel_options() {
 }
 #undef HF_KERNEL_OPTION
 
+std::vector<Option> hazard_options() {
+  return {
+      real("hazard.mtbf_hours", HF_FIELD(hazard.mtbf_hours), "hours", {0, 1e9}, kSafe,
+           "Mean time between failures of one device (a GPU; on a CPU, a rank), whatever fails with it: what "
+           "`holdfast plan` expects, and what checkpoint.every_steps = auto begins with until the run's own "
+           "failures say otherwise; 0 = the published rate of the kind of device (docs/plan.md)"),
+  };
+}
+
+std::vector<Option> cost_options() {
+  return {
+      real("cost.per_rank_hour", HF_FIELD(cost.per_rank_hour), "", {0, 1e9}, kSafe,
+           "Price of one rank for an hour, in cost.currency, so that `holdfast plan` says what a run and its "
+           "failures cost; 0 = no money is shown"),
+      text("cost.currency", HF_FIELD(cost.currency), kSafe,
+           "What stands before an amount of money: a sign such as \"$\", or a name with a space behind it, "
+           "such "
+           "as \"EUR \""),
+  };
+}
+
 std::vector<Option> log_options() {
   return {
       integer("log.every_steps", HF_FIELD(log.every_steps), "steps", {1, kMany}, kSafe,
@@ -532,10 +559,10 @@ std::vector<Option> trace_options() {
 
 std::vector<Option> build_registry() {
   std::vector<Option> registry;
-  for (auto section :
-       {general_options, run_options, model_options, data_options, training_options, parallel_options,
-        elastic_options, watchdog_options, network_options, optimizer_options, verdict_options,
-        health_options, interval_options, kernel_options, log_options, metrics_options, trace_options}) {
+  for (auto section : {general_options, run_options, model_options, data_options, training_options,
+                       parallel_options, elastic_options, watchdog_options, network_options,
+                       optimizer_options, verdict_options, health_options, interval_options, hazard_options,
+                       cost_options, kernel_options, log_options, metrics_options, trace_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;

@@ -7,7 +7,8 @@
 namespace holdfast {
 namespace core {}
 namespace os { using namespace core; }
-namespace kernels { using namespace os; }
+namespace hazard { using namespace os; }
+namespace kernels { using namespace hazard; }
 namespace config { using namespace kernels; }
 namespace device { using namespace config; }
 namespace checkpoint { using namespace device; }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "runtime/core/json.h"
@@ -52,6 +51,15 @@ std::int64_t last_event_us(Env& env, const RunPaths& paths) {
 }
 
 }  // namespace
+
+std::optional<FailureHistory> read_failure_history(Env& env, const RunPaths& paths) {
+  const std::optional<FailureRecord> record = read_record(env, paths);
+  if (!record.has_value()) return std::nullopt;
+  const std::int64_t newest_us =
+      record->ended ? 0 : std::max<std::int64_t>(last_event_us(env, paths) - record->started_us, 0);
+  return FailureHistory{.failures = record->failures,
+                        .running_seconds = static_cast<double>(record->running_us + newest_us) / 1e6};
+}
 
 std::string FailureTally::begin_start(Env& env, const RunPaths& paths) {
   std::string note;
@@ -102,42 +110,6 @@ FailureHistory FailureTally::so_far(std::int64_t now_us) const {
       record_.started_us == 0 ? 0 : std::max<std::int64_t>(now_us - record_.started_us, 0);
   return {.failures = record_.failures,
           .running_seconds = static_cast<double>(record_.running_us + newest_us) / 1e6};
-}
-
-namespace {
-
-// A run has fewer steps; and what has no cost at all is still not due all the time that a clock cannot see.
-constexpr double max_steps = 1e12;
-
-std::int64_t steps_of(double seconds, double step_seconds) {
-  if (!(step_seconds > 0.0)) return 1;
-  // Tolerance for rounding, so that a number that is whole but for rounding is not taken for the next one.
-  constexpr double slack = 1e-9;
-  return static_cast<std::int64_t>(std::clamp(std::ceil(seconds / step_seconds - slack), 1.0, max_steps));
-}
-
-}  // namespace
-
-double best_interval_seconds(double cost_seconds, double mtbf_seconds) {
-  if (cost_seconds >= 2.0 * mtbf_seconds) return mtbf_seconds;
-  const double ratio = cost_seconds / (2.0 * mtbf_seconds);
-  const double young_seconds = std::sqrt(2.0 * cost_seconds * mtbf_seconds);
-  return young_seconds * (1.0 + std::sqrt(ratio) / 3.0 + ratio / 9.0) - cost_seconds;
-}
-
-std::int64_t steps_between_saves(const SaveTimes& times, double mtbf_seconds) {
-  const double best = best_interval_seconds(times.cost_seconds, mtbf_seconds);
-  return steps_of(std::max(best, times.durable_seconds), times.step_seconds);
-}
-
-std::int64_t steps_between_snapshots(const SaveTimes& times) {
-  return steps_of(times.cost_seconds / snapshot_share, times.step_seconds);
-}
-
-double measured_mtbf_seconds(const FailureHistory& history) {
-  constexpr double assumed_seconds = 86'400.0, assumed_weight = 0.25;
-  return (history.running_seconds + assumed_weight * assumed_seconds) /
-         (static_cast<double>(history.failures) + assumed_weight);
 }
 
 std::string sentence_of(const RecoveryRecord& record) {

@@ -1,5 +1,5 @@
-// RUN/history.json: how often a run has failed and how long it has trained, for the interval between saves
-// below. The leader replaces it when a start begins, at each recovery and at the end, so that
+// RUN/history.json: how often a run has failed and how long it has trained, for the rate by which it
+// saves (runtime/hazard/failure_rate.h). The leader replaces it when a start begins, at each recovery and at the end, so that
 // neither a start nor a recovery reads the event log, which grows with the run.
 //
 //   {"failures":3,"running_us":8120000,"started_us":1790000000000000,"state":"running"}
@@ -8,42 +8,16 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "parallel/group/membership.h"
 #include "runtime/core/result.h"
+#include "runtime/hazard/failure_rate.h"
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::run {
-
-// Save interval: the best number of steps between saves, from measurements. Pure.
-
-// Returns the seconds of training between two saves for which the sum of what saves cost and what failures
-// undo is least. `cost_seconds`: how much longer training takes for one save. J. T. Daly, "A higher order
-// estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22
-// (2006), equation 37, whose first term is Young's (1974); never longer than the mean time between failures.
-double best_interval_seconds(double cost_seconds, double mtbf_seconds);
-
-struct SaveTimes {
-  double step_seconds = 0.0;     // of a step beside which nothing is saved
-  double cost_seconds = 0.0;     // of a save: how much longer training takes
-  double durable_seconds = 0.0;  // of a save: from its begin until it can be loaded
-};
-// Checkpoints on the disk. None is due before the one before is durable.
-std::int64_t steps_between_saves(const SaveTimes& times, double mtbf_seconds);
-// RAM snapshots: the fewest that leave their cost at or below a half percent of the time.
-inline constexpr double snapshot_share = 0.005;
-std::int64_t steps_between_snapshots(const SaveTimes& times);
-
-// Failures of a run so far, and for how long it has been running.
-struct FailureHistory {
-  std::int64_t failures = 0;
-  double running_seconds = 0.0;
-};
-// A day is assumed before anything is known, with the weight of a quarter of a failure: it fades with the
-// first failures, and with time that has gone by without one.
-double measured_mtbf_seconds(const FailureHistory& history);
 
 struct FailureRecord {
   std::int64_t failures = 0;    // starts that died or failed, but the last; recoveries from a loss
@@ -51,6 +25,10 @@ struct FailureRecord {
   std::int64_t started_us = 0;  // wall clock at the first event of the newest start
   bool ended = false;           // the newest start has recorded its end
 };
+
+// Returns what the record of a run says, with the time of a start that is under way or has died; none without a record that can
+// be read.
+std::optional<FailureHistory> read_failure_history(Env& env, const RunPaths& paths);
 
 // Counts of one run, kept by its leader. Threads: one at a time.
 class FailureTally {

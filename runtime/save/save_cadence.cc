@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::int64_t slow_first_steps = 2;    // first steps of an epoch
 constexpr std::int64_t steps_before_trial = 2;  // number of measured steps
+constexpr std::int64_t snapshot_trials = 3;     // before an interval is chosen; a save to disk is tried once
+constexpr std::int64_t steps_before_comparison = 32;
 
 double seconds(std::int64_t duration_ns) {
   return static_cast<double>(duration_ns) / 1e9;
@@ -47,18 +49,47 @@ SavePlan save_plan(const Config& config) {
   return plan;
 }
 
+CheckpointNumbers most_checkpoints(const Config& config) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  CheckpointNumbers most{.newest = checkpoint.keep};
+  // As TrainingSaves::keep_what_is_needed() keeps them. Lanes may be on several ranks at any later start.
+  const VerdictConfig& verdict = config.verdict;
+  const bool compares_replicas =
+      verdict.audit_every_steps != 0 && config.parallel.lanes > 1 && verdict.on_wrong_rank == "rollback";
+  if (verdict.preset == "guard" &&
+      (compares_replicas || verdict.asks_for_rollbacks() || verdict.on_nonfinite == "rollback"))
+    most.to_return_to = 2;
+  if (checkpoint.keep_every_steps > 0) most.for_good = config.training.steps / checkpoint.keep_every_steps;
+  return most;
+}
+
 void RecentMedian::add(double value) {
   values_[static_cast<std::size_t>(count_) % kept] = value;
   ++count_;
 }
 
-double RecentMedian::value() const {
+double RecentMedian::quantile(double share) const {
   if (count_ == 0) return 0.0;
   std::array<double, kept> sorted = values_;
-  const auto end = sorted.begin() + std::min(count_, static_cast<std::int64_t>(kept));
-  const auto middle = sorted.begin() + (end - sorted.begin()) / 2;
-  std::nth_element(sorted.begin(), middle, end);
-  return *middle;
+  const auto end = sorted.begin() + kept_count();
+  const auto place = sorted.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(kept_count()));
+  std::nth_element(sorted.begin(), place, end);
+  return *place;
+}
+
+double RecentMedian::newest_median(std::int64_t values) const {
+  RecentMedian newest;
+  for (std::int64_t i = std::max<std::int64_t>(count_ - std::min(values, kept_count()), 0); i < count_; ++i)
+    newest.add(values_[static_cast<std::size_t>(i) % kept]);
+  return newest.value();
+}
+
+double RecentMedian::spread() const {
+  RecentMedian distances = *this;
+  const double middle = value();
+  for (double& value : distances.values_) value = std::abs(value - middle);
+  constexpr double of_normal = 1.4826;  // standard deviation, in medians of distances
+  return of_normal * distances.value();
 }
 
 void RecentMedian::scale(double factor) {
@@ -75,7 +106,8 @@ void SaveCadence::begin_epoch(const MembershipEpoch& epoch) {
   step_seconds_.scale(epoch.work / epoch_.work);
   step_beside_fixed_seconds_.scale(epoch.work / epoch_.work);
   for (RecentMedian* each :
-       {&disk_.cost_seconds, &ram_.cost_seconds, &durable_seconds_, &replicated_seconds_})
+       {&disk_.longer_seconds, &disk_.copy_seconds, &disk_.stall_seconds, &ram_.longer_seconds,
+        &ram_.copy_seconds, &ram_.stall_seconds, &durable_seconds_, &replicated_seconds_})
     each->scale(epoch.snapshot_bytes / epoch_.snapshot_bytes);
   const double running_seconds = std::max(history_.running_seconds, epoch.history.running_seconds);
   epoch_ = epoch;
@@ -84,11 +116,11 @@ void SaveCadence::begin_epoch(const MembershipEpoch& epoch) {
   ram_.every_steps = epoch.has_ram_tier ? config_.ram_every_steps : 0;
   for (Tier* tier : {&disk_, &ram_}) {
     tier->last_step = 0;
-    tier->saves = tier->steps = tier->time_ns = tier->own_ns = 0;
+    tier->forget_saves();
     if (tier->chosen_steps > 0) choose(*tier);
   }
   copying_ = nullptr;
-  steps_ = saves_under_way_ = 0;
+  steps_ = saves_under_way_ = since_ordinary_ = 0;
   unsaved_.forget_failures();  // a rank that could not save may have left
   if (epoch.saved_step > 0) unsaved_.saved(epoch.saved_step, 0);
 }
@@ -97,6 +129,7 @@ bool SaveCadence::is_due(const Tier& tier, std::uint64_t step) const {
   if (!tier.is_auto())
     return tier.every_steps > 0 && step % static_cast<std::uint64_t>(tier.every_steps) == 0;
   if (protects_first_step(tier)) return true;
+  if (wants_comparison(tier)) return false;
   if (tier.chosen_steps > 0) return step >= tier.last_step + static_cast<std::uint64_t>(tier.chosen_steps);
   return tier.saves == 0 && usual_step().count() >= steps_before_trial;
 }
@@ -107,6 +140,25 @@ bool SaveCadence::is_due(const Tier& tier, std::uint64_t step) const {
 // as the first steps are slow anyway.
 bool SaveCadence::protects_first_step(const Tier& tier) const {
   return tier.is_auto() && tier.last_step == 0 && (&tier == &ram_ || ram_.every_steps == 0);
+}
+
+// Returns whether a snapshot after every step has left no ordinary step for so long that the next one is left out.
+bool SaveCadence::wants_comparison(const Tier& tier) const {
+  return &tier == &ram_ && tier.is_auto() && tier.chosen_steps == 1 &&
+         since_ordinary_ >= steps_before_comparison;
+}
+
+std::int64_t SaveCadence::most_steps_between(const Tier& tier) const {
+  const bool leaves_out = &tier == &ram_ && tier.is_auto() && tier.chosen_steps == 1;
+  return leaves_out ? 2 : tier.steps_between();
+}
+
+// Returns whether the duration of this step says what a step takes without saves whose cost is measured.
+bool SaveCadence::is_ordinary(const Step& step) const {
+  if (!step.beside_save && !step.beside_snapshot) return true;
+  const bool beside_fixed =
+      !(step.beside_save && disk_.is_auto()) && !(step.beside_snapshot && ram_.is_auto());
+  return beside_fixed && &usual_step() == &step_beside_fixed_seconds_;
 }
 
 // Returns whether a save to disk is due after exactly this step, by the config.
@@ -135,8 +187,10 @@ SaveDue SaveCadence::due(std::uint64_t step, std::int64_t now_ns, bool growth_wa
 void SaveCadence::stepped(const Step& step) {
   history_.running_seconds += seconds(step.duration_ns);
   if (++steps_ <= slow_first_steps) return;
+  const bool ordinary = is_ordinary(step);
   if (!step.beside_save && disk_.saves > 0) close(disk_);
   if (!step.beside_snapshot && ram_.saves > 0) close(ram_);
+  since_ordinary_ = ordinary ? 0 : since_ordinary_ + 1;
   if (!step.beside_save && !step.beside_snapshot) return step_seconds_.add(seconds(step.duration_ns));
   const bool beside_fixed =
       !(step.beside_save && disk_.is_auto()) && !(step.beside_snapshot && ram_.is_auto());
@@ -159,21 +213,24 @@ void SaveCadence::began(const Begun& save) {
   if (steps_ < slow_first_steps) return;
   Tier& tier = save.to_disk ? disk_ : ram_;
   if (!save.to_disk && tier.saves > 0) close(tier);
+  if (tier.saves == 0) tier.follows_ordinary = since_ordinary_ == 0;
   copying_ = &tier;
   ++tier.saves;
   tier.time_ns += save.stall_ns;
-  tier.own_ns += save.stall_ns;
+  tier.stall_ns += save.stall_ns;
 }
 
 void SaveCadence::copied(std::int64_t duration_ns) {
   if (Tier* const tier = std::exchange(copying_, nullptr); tier != nullptr && tier->saves > 0)
-    tier->own_ns += duration_ns;
+    tier->copy_ns += duration_ns;
 }
 
 void SaveCadence::ended(const SaveReport& report, std::int64_t now_ns) {
   --saves_under_way_;
   if (!report.outcome.ok()) return unsaved_.failed(now_ns);
   durable_seconds_.add(seconds(report.duration_ns));
+  if (disk_.copy_ns > 0)
+    disk_.copy_ns += report.processor_ns;  // the writer needs the processors that train, too
   unsaved_.saved(report.step, now_ns - report.duration_ns);
 }
 
@@ -182,27 +239,55 @@ void SaveCadence::replicated(const ReplicaReport& report) {
 }
 
 // Ends the measurement of a tier's saves. A snapshot that overlaps with a save all the time cannot be told
-// from it, and is not counted. Steps vary by themselves, so steps that overlap with a save may be the shorter
-// ones; the processor time spent on the save is its cost all the same.
+// from it, and is not counted. What a step takes changes with what else the machine does, so a save is compared with the
+// ordinary steps just before it; at first also where others were in between.
 void SaveCadence::close(Tier& tier) {
+  constexpr std::int64_t neighbours = 5;
   if (tier.steps > 0 && usual_step().count() > 0) {
-    const double longer = seconds(tier.time_ns) - static_cast<double>(tier.steps) * usual_step().value();
-    tier.cost_seconds.add(std::max(longer, seconds(tier.own_ns)) / static_cast<double>(tier.saves));
+    const auto saves = static_cast<double>(tier.saves), steps = static_cast<double>(tier.steps);
+    if (tier.follows_ordinary || &tier == &disk_ || tier.longer_seconds.count() < snapshot_trials)
+      tier.longer_seconds.add((seconds(tier.time_ns) - steps * usual_step().newest_median(neighbours)) /
+                              saves);
+    tier.copy_seconds.add(seconds(tier.copy_ns) / saves);
+    tier.stall_seconds.add(seconds(tier.stall_ns) / saves);
+    tier.steps_beside.add(steps / saves);
     choose(tier);
   }
-  tier.saves = tier.steps = tier.time_ns = tier.own_ns = 0;
+  tier.forget_saves();
+}
+
+// Returns what a save costs. The median of n values has the standard error 1.25 s / sqrt(n), s: their standard deviation; four
+// times that may be chance, because a run looks at it all the time. Steps that overlap with a save may also be the shorter ones;
+// what is known to be the save's own is its cost all the same.
+double SaveCadence::cost_seconds(const Tier& tier) const {
+  const auto count = static_cast<double>(std::max<std::int64_t>(tier.longer_seconds.kept_count(), 1));
+  const double of_steps = usual_step().spread() * std::sqrt(tier.steps_beside.value());
+  const double spread = &tier == &ram_ ? std::max(tier.longer_seconds.spread(), of_steps) : of_steps;
+  const double error = 1.25 * spread / std::sqrt(count);
+  constexpr double first_quarter = 0.25;
+  return std::max(tier.longer_seconds.value() - 4.0 * error,
+                  tier.copy_seconds.value() + tier.stall_seconds.quantile(first_quarter));
 }
 
 void SaveCadence::choose(Tier& tier) {
-  if (!tier.is_auto() || tier.cost_seconds.count() == 0) return;
+  const bool to_disk = &tier == &disk_;
+  if (!tier.is_auto() || tier.longer_seconds.count() < (to_disk ? 1 : snapshot_trials)) return;
   const SaveTimes times = times_of(tier);
-  tier.chosen_steps =
-      &tier == &disk_ ? steps_between_saves(times, mtbf_seconds()) : steps_between_snapshots(times);
+  const std::int64_t best =
+      to_disk ? steps_between_saves(times, mtbf_seconds()) : steps_between_snapshots(times);
+  tier.chosen_steps = best;
+  tier.unlimited_steps = 0;
+  if (config_.lose_at_most_ms == 0) return;
+  // Beside the interval, what is lost is the step that was under way and the time until the save counts.
+  const double counts = to_disk ? times.durable_seconds : replicated_seconds_.value();
+  const double limit = static_cast<double>(config_.lose_at_most_ms) / 1e3 - counts - times.step_seconds;
+  tier.chosen_steps = steps_within(best, std::max(limit, times.step_seconds), times.step_seconds);
+  if (tier.chosen_steps < best) tier.unlimited_steps = best;
 }
 
 SaveTimes SaveCadence::times_of(const Tier& tier) const {
   return {.step_seconds = usual_step().value(),
-          .cost_seconds = tier.cost_seconds.value(),
+          .cost_seconds = cost_seconds(tier),
           .durable_seconds = &tier == &disk_ ? durable_seconds_.value() : 0.0};
 }
 
@@ -212,23 +297,31 @@ const RecentMedian& SaveCadence::usual_step() const {
   return alone_at_times ? step_seconds_ : step_beside_fixed_seconds_;
 }
 
-double SaveCadence::mtbf_seconds() const {
-  return stated_mtbf_seconds() > 0.0 ? stated_mtbf_seconds() : measured_mtbf_seconds(history_);
+namespace {
+
+// Returns where the time between failures of a choice is from.
+std::string source_of(const IntervalChoice& choice) {
+  if (choice.prior.is_fixed) return "checkpoint.mtbf";
+  if (choice.failures > 0) return "from the run's history";
+  return choice.prior.is_stated ? "hazard.mtbf_hours; the run has had none" : "assumed: the run has had none";
 }
+
+}  // namespace
 
 std::string describe(const IntervalChoice& choice) {
   std::string why = fmt::format("one costs {}, a step takes {}", format_seconds(choice.times.cost_seconds),
                                 format_seconds(choice.times.step_seconds));
   if (choice.to_disk) {
-    constexpr double hour_s = 3600.0;
-    const bool is_assumed = !choice.mtbf_stated && !choice.had_failures;
+    const bool is_assumed = !choice.prior.is_fixed && choice.failures == 0;
     // An assumption is no measurement, and not said as exactly.
-    const double shown_s =
-        is_assumed ? std::round(choice.mtbf_seconds / hour_s) * hour_s : choice.mtbf_seconds;
+    const double unit_s = is_assumed && choice.mtbf_seconds >= hour_seconds ? hour_seconds : 1.0;
+    const double shown_s = std::round(choice.mtbf_seconds / unit_s) * unit_s;
     why += fmt::format(", a failure is expected every {} ({})", format_duration(std::llround(shown_s) * 1000),
-                       choice.mtbf_stated ? "checkpoint.mtbf"
-                       : is_assumed       ? "assumed: the run has had none"
-                                          : "from the run's history");
+                       source_of(choice));
+  }
+  if (choice.unlimited_steps > 0) {
+    why += fmt::format("; checkpoint.lose_at_most = {} asks for more than every {}",
+                       format_duration(choice.lose_at_most_ms), choice.unlimited_steps);
   }
   return fmt::format("{} every {} steps: {}", choice.to_disk ? "checkpoints" : "RAM snapshots",
                      choice.every_steps, why);
@@ -246,8 +339,10 @@ std::optional<IntervalChoice> SaveCadence::take_choice() {
                           .every_steps = tier->chosen_steps,
                           .times = times_of(*tier),
                           .mtbf_seconds = to_disk ? mtbf_seconds() : 0.0,
-                          .mtbf_stated = stated_mtbf_seconds() > 0.0,
-                          .had_failures = history_.failures > 0};
+                          .prior = epoch_.prior,
+                          .failures = history_.failures,
+                          .unlimited_steps = tier->unlimited_steps,
+                          .lose_at_most_ms = config_.lose_at_most_ms};
   }
   return std::nullopt;
 }
@@ -258,7 +353,7 @@ std::optional<double> SaveCadence::lost_with_memory() const {
   const double step = usual_step().value(), sent = epoch_.survives_host ? replicated_seconds_.value() : 0.0;
   const std::optional<double> with_hosts = lost_with_hosts();
   if (ram_.every_steps == 0) return with_hosts;
-  const double own = std::max(static_cast<double>(ram_.steps_between()) * step, sent) + step + sent;
+  const double own = std::max(static_cast<double>(most_steps_between(ram_)) * step, sent) + step + sent;
   return with_hosts.has_value() ? std::min(own, *with_hosts) : own;
 }
 
@@ -274,14 +369,21 @@ std::optional<double> SaveCadence::lost_with_hosts() const {
 std::optional<FailureCost> SaveCadence::take_failure_cost() {
   const auto known = [](const Tier& tier) { return !tier.is_auto() || tier.chosen_steps > 0; };
   if (usual_step().count() < steps_before_trial || !known(ram_) || !known(disk_)) return std::nullopt;
-  const FailureCost cost{.process_seconds = lost_with_memory(),
-                         .host_seconds = epoch_.survives_host ? lost_with_memory() : lost_with_hosts(),
-                         .job_seconds = lost_with_hosts()};
+  FailureCost cost{.process_seconds = lost_with_memory(),
+                   .host_seconds = epoch_.survives_host ? lost_with_memory() : lost_with_hosts(),
+                   .job_seconds = lost_with_hosts()};
   if (reported_cost_.has_value() && holds(reported_cost_->process_seconds, cost.process_seconds) &&
       holds(reported_cost_->host_seconds, cost.host_seconds) &&
       holds(reported_cost_->job_seconds, cost.job_seconds))
     return std::nullopt;
   reported_cost_ = cost;
+  const auto unchanged = [](const std::optional<double>& told, const std::optional<double>& now) {
+    return told.has_value() == now.has_value() && (!now.has_value() || alike(*told, *now));
+  };
+  cost.is_news = !told_cost_.has_value() || !unchanged(told_cost_->process_seconds, cost.process_seconds) ||
+                 !unchanged(told_cost_->host_seconds, cost.host_seconds) ||
+                 !unchanged(told_cost_->job_seconds, cost.job_seconds);
+  if (cost.is_news) told_cost_ = cost;
   return cost;
 }
 

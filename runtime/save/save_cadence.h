@@ -1,5 +1,5 @@
 // SaveCadence decides after which steps a run saves, to disk and to shared memory: every so many steps or,
-// where the config says "auto", as often as is worthwhile (failure_record.h), by the costs measured for saves
+// where the config says "auto", as often as is worthwhile (runtime/hazard/save_interval.h), by the costs measured for saves
 // of this run.
 //
 //   cadence.begin_epoch({...});                       // when ranks begin to train together, and again later
@@ -11,9 +11,12 @@
 //   if (const auto choice = cadence.take_choice()) tell(*choice);
 //   if (const auto cost = cadence.take_failure_cost()) tell(*cost);
 //
-// The cost of a save is how much longer steps that overlap with it take than other steps, plus the time that
-// the loop waits for it, but at least the processor time of the copy. Medians count, because a machine has
-// other things to do at times. The first steps of an epoch do not count: memory is touched for the first time
+// The cost of a save is how much longer steps that overlap with it take than the ordinary steps just before, plus the
+// time that the loop waits for it. Medians count, because a machine has other things to do at times, and only as far as
+// the difference exceeds what steps vary by themselves: where ranks share processors, a thread that does not run for a
+// while would else be taken for the price of a snapshot. But a save costs at least the processor time that its copy used,
+// and what even its shortest waits took. Where a snapshot is made after every step, one is left out at times, for a step
+// to compare with. The first steps of an epoch do not count: memory is touched for the first time
 // in them, which has nothing to do with saves. Measurements carry over from one epoch to the next, in
 // proportion to the work that a rank then has.
 //
@@ -24,6 +27,7 @@
 // Threads: one.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +35,8 @@
 #include <string>
 
 #include "runtime/config/config.h"
-#include "runtime/run/failure_record.h"
+#include "runtime/hazard/failure_rate.h"
+#include "runtime/hazard/save_interval.h"
 #include "runtime/save/save_records.h"
 
 namespace holdfast::save {
@@ -45,16 +50,33 @@ struct SavePlan {
 };
 SavePlan save_plan(const Config& config);  // pure
 
+// CheckpointNumbers says how many checkpoints a run has on its disk at once, at most. Pure.
+struct CheckpointNumbers {
+  std::int64_t newest = 0;         // checkpoint.keep; a run in parts has two at least (disk_tier.h)
+  std::int64_t being_written = 1;  // the oldest goes when the new one is whole
+  std::int64_t to_return_to =
+      0;                      // the state that a verdict may go back to, and the one that will take its place
+  std::int64_t for_good = 0;  // checkpoint.keep_every_steps, by the end
+  std::int64_t all() const { return newest + being_written + to_return_to + for_good; }
+};
+CheckpointNumbers most_checkpoints(const Config& config);
+
 // RecentMedian is the median of the newest few values.
 class RecentMedian {
  public:
   void add(double value);
   std::int64_t count() const { return count_; }  // number of all values that were added
-  double value() const;                          // 0 when there are no values
-  void scale(double factor);                     // scales all values that were added
+  std::int64_t kept_count() const { return std::min(count_, static_cast<std::int64_t>(kept)); }
+  double value() const { return quantile(0.5); }  // 0 when there are no values
+  double quantile(double share) const;
+  double newest_median(std::int64_t values) const;  // of so many, at most
+  // Returns the standard deviation of values that are normal but for outliers: from the median of what they differ from
+  // their median.
+  double spread() const;
+  void scale(double factor);  // scales all values that were added
 
  private:
-  static constexpr std::size_t kept = 9;
+  static constexpr std::size_t kept = 33;
   std::array<double, kept> values_{};
   std::int64_t count_ = 0;
 };
@@ -65,8 +87,10 @@ struct IntervalChoice {
   std::int64_t every_steps = 0;
   SaveTimes times;
   double mtbf_seconds = 0.0;  // for saves to disk
-  bool mtbf_stated = false;
-  bool had_failures = false;  // the run so far; else an MTBF that is not stated is assumed
+  RatePrior prior = {};       // that it follows from, with the failures of the run so far
+  std::int64_t failures = 0;
+  std::int64_t unlimited_steps = 0;  // interval without checkpoint.lose_at_most, where that cut it; else 0
+  std::int64_t lose_at_most_ms = 0;
 };
 std::string describe(const IntervalChoice& choice);  // for the console
 
@@ -74,6 +98,7 @@ std::string describe(const IntervalChoice& choice);  // for the console
 // memory, or all hosts of the job. None: all work since the beginning of the run.
 struct FailureCost {
   std::optional<double> process_seconds, host_seconds, job_seconds;
+  bool is_news = true;  // for people: a figure has changed by a factor of two since they were told
 };
 
 class SaveCadence {
@@ -84,6 +109,7 @@ class SaveCadence {
 
   struct MembershipEpoch {
     FailureHistory history = {};
+    RatePrior prior = {};          // of the run on the ranks that train
     bool has_ram_tier = true;      // snapshots outlive the process
     bool survives_host = false;    // snapshots are also on another host
     double work = 1.0;             // work of this rank in a step, in any unit
@@ -134,28 +160,36 @@ class SaveCadence {
     std::int64_t chosen_steps = 0;  // 0 = not chosen yet
     std::int64_t reported_steps = 0;
     std::uint64_t last_step = 0;  // step after which the newest save of this epoch was begun; 0 = none so far
-    RecentMedian cost_seconds;
+    // Of each save: how much longer its steps took, the processor time of its copy, the time that the loop waited when it
+    // began, and its steps.
+    RecentMedian longer_seconds, copy_seconds, stall_seconds, steps_beside;
     // Number of saves whose cost is being measured, number of steps that overlap with them, duration of these
-    // steps with the waits, and the part of it that is known to be caused by the saves.
-    std::int64_t saves = 0, steps = 0, time_ns = 0, own_ns = 0;
+    // steps with the waits, these waits, and the processor time of the copies.
+    std::int64_t saves = 0, steps = 0, time_ns = 0, stall_ns = 0, copy_ns = 0;
+    bool follows_ordinary = false;     // the step just before the saves began was an ordinary one
+    std::int64_t unlimited_steps = 0;  // as in IntervalChoice
 
     bool is_auto() const { return every_steps == CheckpointConfig::interval_auto; }
     std::int64_t steps_between() const { return is_auto() ? chosen_steps : every_steps; }
+    void forget_saves() { saves = steps = time_ns = stall_ns = copy_ns = 0; }
   };
   bool is_due(const Tier& tier, std::uint64_t step) const;
   bool protects_first_step(const Tier& tier) const;
   bool disk_due_exactly(std::uint64_t step) const;
   bool disk_due_from_here(std::uint64_t step, std::int64_t now_ns) const;
+  bool is_ordinary(const Step& step) const;
+  bool wants_comparison(const Tier& tier) const;
+  std::int64_t most_steps_between(const Tier& tier) const;
   void close(Tier& tier);
   void choose(Tier& tier);
+  double cost_seconds(const Tier& tier) const;
   SaveTimes times_of(const Tier& tier) const;
-  double mtbf_seconds() const;
+  double mtbf_seconds() const { return expected_mtbf_seconds(epoch_.prior, history_); }
   // Returns the durations of ordinary steps.
   const RecentMedian& usual_step() const;
   std::optional<double> lost_with_memory() const;
   std::optional<double> lost_with_hosts() const;
 
-  double stated_mtbf_seconds() const { return static_cast<double>(config_.mtbf_ms) / 1e3; }
   std::int64_t every_ns() const { return config_.every_ms * 1'000'000; }  // checkpoint.every
 
   CheckpointConfig config_;
@@ -166,13 +200,14 @@ class SaveCadence {
   std::int64_t saves_under_way_ = 0;  // number of saves to disk that are under way
   UnsavedWork unsaved_;
   MembershipEpoch epoch_;
-  Tier* copying_ = nullptr;  // tier whose copy is under way and is measured
+  std::int64_t since_ordinary_ = 0;  // steps since the newest ordinary one
+  Tier* copying_ = nullptr;          // tier whose copy is under way and is measured
   // Durations of steps that overlap with no save, and of those that overlap only with saves whose interval
   // the config states. Where these saves are so frequent that there are no other steps, the second count as
   // ordinary.
   RecentMedian step_seconds_, step_beside_fixed_seconds_;
   RecentMedian durable_seconds_, replicated_seconds_;
-  std::optional<FailureCost> reported_cost_;
+  std::optional<FailureCost> reported_cost_, told_cost_;  // to programs, to people
 };
 
 }  // namespace holdfast::save

@@ -205,8 +205,10 @@ void Progress::set_failure_cost(std::uint64_t step, const FailureCost& cost) {
     return seconds.has_value() ? fmt::format("up to {} of work", format_seconds(*seconds))
                                : std::string("all of its work");
   };
-  say(fmt::format("a lost process costs {}, a lost host {}, a lost job {}", reported(cost.process_seconds),
-                  reported(cost.host_seconds), reported(cost.job_seconds)));
+  if (cost.is_news) {
+    say(fmt::format("a lost process costs {}, a lost host {}, a lost job {}", reported(cost.process_seconds),
+                    reported(cost.host_seconds), reported(cost.job_seconds)));
+  }
   const auto milliseconds_of = [](const std::optional<double>& seconds) {
     return seconds.has_value() ? std::optional(*seconds * 1e3) : std::nullopt;
   };

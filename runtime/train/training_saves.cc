@@ -58,8 +58,13 @@ Result<void> TrainingSaves::prepare() {
   const bool is_first_epoch = !parts_.saves.cadence.has_value();
   if (is_first_epoch) parts_.saves.cadence.emplace(plan.intervals, rank_.env.monotonic_ns());
   const MeshShape& shape = rank_.mesh.shape();
+  const CheckpointConfig& checkpoint = rank_.config.checkpoint;
+  const RatePrior prior = run_prior({.run_mtbf_seconds = static_cast<double>(checkpoint.mtbf_ms) / 1e3,
+                                     .device_mtbf_hours = rank_.config.hazard.mtbf_hours},
+                                    rank_.device.host_sees_memory() ? "cpu" : "cuda", shape.ranks());
   parts_.saves.cadence->begin_epoch(
       {.history = parts_.failures,
+       .prior = cautious(prior),
        .has_ram_tier = saver_->snapshots().outlives_process(),
        .survives_host = parts_.saves.survives_host && saver_->snapshots().has_replicas(),
        .work = static_cast<double>(parts_.worker.workload().lanes.waves()) / (shape.pipeline * shape.tensor),

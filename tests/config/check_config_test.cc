@@ -139,6 +139,14 @@ std::vector<BadPair> run_table() {
        "run.toml:5:67  error  checkpoint.keep_every_steps = 250 (run.toml:5:67) contradicts "
        "checkpoint.every_steps = 0 (run.toml:5:30): no save is due after those steps; give "
        "checkpoint.every_steps a number that divides them, or leave it out"},
+      {"checkpoint = { mtbf = \"6h\" }\nhazard = { mtbf_hours = 50000 }\n",
+       {},
+       "run.toml:5:23  error  checkpoint.mtbf = \"6h\" (run.toml:5:23) and hazard.mtbf_hours = 50000.0 "
+       "(run.toml:6:25) are both given: the first is the time between failures of the whole run, the second "
+       "that of one device, from which the run's follows; leave one of the two out"},
+      {"cost = { per_rank_hour = -3 }\n",
+       {},
+       "run.toml:5:26  error  cost.per_rank_hour must be >= 0, got -3"},
       {"evaluation = { every_steps = 10 }\n",
        {},
        "run.toml:5:30  error  evaluation.every_steps = 10 (run.toml:5:30) needs held-out data: give "

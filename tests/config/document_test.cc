@@ -62,9 +62,12 @@ Config all_changed() {
                        .delta = false,
                        .ram_every_steps = 6,
                        .replicas = "on",
-                       .mtbf_ms = 3'600'000,
+                       .mtbf_ms = 0,
+                       .lose_at_most_ms = 300'000,
                        .io = "threads"};
   config.evaluation = {12, {{"c.txt", "text", 0.0}}, 9};
+  config.hazard = {50'000.0};
+  config.cost = {3.0, "EUR "};
   config.kernels.isa = "avx2";
   config.kernels.implementations.fill("mine");
   config.kernels.plan = "mine.plan";
@@ -78,7 +81,7 @@ TEST(DumpConfig, LoadsBackToTheSameConfig) {
   const Config config = all_changed();
   for (const Option& option : option_registry()) {
     const bool contradicts = option.key == "model.preset" || option.key == "verdict.preset" ||
-                             option.key == "checkpoint.upload_command";
+                             option.key == "checkpoint.upload_command" || option.key == "checkpoint.mtbf";
     if (contradicts) continue;
     EXPECT_NE(value_text(option, config), default_text(option))
         << option.key << " is not covered by this test";
@@ -219,8 +222,15 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
           "checkpoint.every_steps does not; with checkpoint.every_steps = 0 this alone decides; 0 = never by "
           "the clock\n"
           "  --checkpoint.mtbf=  duration, 0s to 3650d, default \"0s\"; on resume: safe\n"
-          "      Mean time between failures of the whole run, for checkpoint.every_steps = auto; 0 = as the "
-          "run's history has it, beginning with a day\n"
+          "      Mean time between failures of the whole run, for checkpoint.every_steps = auto; not "
+          "together "
+          "with hazard.mtbf_hours, which is of one device; 0 = from hazard.mtbf_hours and the failures that "
+          "the run has had\n"
+          "  --checkpoint.lose_at_most=  duration, 0s to 3650d, default \"0s\"; on resume: safe\n"
+          "      Most training that may be lost, such as \"5m\": where their interval is auto, checkpoints "
+          "and "
+          "RAM snapshots come so often that no more is newer than the last one, whatever they cost; 0 = no "
+          "limit\n"
           "  --checkpoint.keep=  integer (checkpoints), 1 to 1000000, default 3; on resume: safe\n"
           "      Newest checkpoints that are kept; older ones are removed after a newer one is whole. A "
           "run of several replicas keeps up to two more that it may have to go back to "
@@ -229,11 +239,13 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_THAT(options_help("checkpoint.keep").value(), testing::StartsWith("  --checkpoint.keep=  integer"));
   const Result<std::string> nothing = options_help("nothing");
   EXPECT_EQ(nothing.error().code, ExitCode::config);
-  EXPECT_EQ(nothing.error().message,
-            "there is no key or section nothing; the sections are general, run, model, data, training, "
-            "parallel, elastic, watchdog, network, optimizer, verdict, health, checkpoint, evaluation, "
-            "kernels, log, metrics, "
-            "trace");
+  EXPECT_EQ(
+      nothing.error().message,
+      "there is no key or section nothing; the sections are general, run, model, data, training, "
+      "parallel, elastic, watchdog, network, optimizer, verdict, health, checkpoint, evaluation, hazard, "
+      "cost, "
+      "kernels, log, metrics, "
+      "trace");
   const auto nearest = [](std::string_view word) { return options_help(word).error().message; };
   EXPECT_THAT(nearest("learning_rate"), testing::HasSubstr(", did you mean optimizer.learning_rate?"));
   EXPECT_THAT(nearest("every_steps"),

@@ -1,0 +1,43 @@
+#include "runtime/hazard/save_interval.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace holdfast::hazard {
+namespace {
+
+// A run has fewer steps; and what has no cost at all is still not due all the time that a clock cannot see.
+constexpr double max_steps = 1e12;
+// Tolerance for rounding, so that a number that is whole but for rounding is not taken for another one.
+constexpr double slack = 1e-9;
+
+std::int64_t steps_of(double seconds, double step_seconds) {
+  if (!(step_seconds > 0.0)) return 1;
+  return static_cast<std::int64_t>(std::clamp(std::ceil(seconds / step_seconds - slack), 1.0, max_steps));
+}
+
+}  // namespace
+
+double best_interval_seconds(double cost_seconds, double mtbf_seconds) {
+  if (cost_seconds >= 2.0 * mtbf_seconds) return mtbf_seconds;
+  const double ratio = cost_seconds / (2.0 * mtbf_seconds);
+  const double young_seconds = std::sqrt(2.0 * cost_seconds * mtbf_seconds);
+  return young_seconds * (1.0 + std::sqrt(ratio) / 3.0 + ratio / 9.0) - cost_seconds;
+}
+
+std::int64_t steps_between_saves(const SaveTimes& times, double mtbf_seconds) {
+  const double best = best_interval_seconds(times.cost_seconds, mtbf_seconds);
+  return steps_of(std::max(best, times.durable_seconds), times.step_seconds);
+}
+
+std::int64_t steps_between_snapshots(const SaveTimes& times) {
+  return steps_of(times.cost_seconds / snapshot_share, times.step_seconds);
+}
+
+std::int64_t steps_within(std::int64_t steps, double limit_seconds, double step_seconds) {
+  if (!(limit_seconds > 0.0) || !(step_seconds > 0.0)) return steps;
+  const double most = std::clamp(std::floor(limit_seconds / step_seconds + slack), 1.0, max_steps);
+  return std::min(steps, static_cast<std::int64_t>(most));
+}
+
+}  // namespace holdfast::hazard

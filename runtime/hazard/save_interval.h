@@ -1,0 +1,27 @@
+// Save intervals: the best number of steps between saves, from what was measured or stated. Pure.
+#pragma once
+
+#include <cstdint>
+
+namespace holdfast::hazard {
+
+// Returns the seconds of training between two saves for which the sum of what saves cost and what failures
+// undo is least. `cost_seconds`: how much longer training takes for one save. J. T. Daly, "A higher order
+// estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22
+// (2006), equation 37, whose first term is Young's (1974); never longer than the mean time between failures.
+double best_interval_seconds(double cost_seconds, double mtbf_seconds);
+
+struct SaveTimes {
+  double step_seconds = 0.0;     // of a step beside which nothing is saved
+  double cost_seconds = 0.0;     // of a save: how much longer training takes
+  double durable_seconds = 0.0;  // of a save: from its begin until it can be loaded
+};
+// Checkpoints on the disk. None is due before the one before is durable.
+std::int64_t steps_between_saves(const SaveTimes& times, double mtbf_seconds);
+// RAM snapshots: the fewest that leave their cost at or below a half percent of the time.
+inline constexpr double snapshot_share = 0.005;
+std::int64_t steps_between_snapshots(const SaveTimes& times);
+// Returns an interval cut to what may be lost (checkpoint.lose_at_most); 0 seconds: no limit. It is a step at least.
+std::int64_t steps_within(std::int64_t steps, double limit_seconds, double step_seconds);
+
+}  // namespace holdfast::hazard
