@@ -23,6 +23,7 @@
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/processor_binding.h"
 #include "runtime/rank/rank_layout.h"
+#include "runtime/save/save_cadence.h"
 #include "runtime/save/snapshot.h"
 
 namespace holdfast::cli {
@@ -202,7 +203,9 @@ void print_run(Env& env, const Config& config) {
   fmt::print("  device       {}\n", device_of_run(env, config));
   fmt::print("  activations  {}\n", activation_memory(config, spec));
   const std::uint64_t bytes = state_bytes(spec, config.optimizer);
-  fmt::print("  checkpoint   {}\n", format_bytes(bytes));
+  const CheckpointNumbers most = most_checkpoints(config);
+  fmt::print("  checkpoint   {}, up to {} at once; holdfast plan has the bytes\n", format_bytes(bytes),
+             most.all());
   if (config.checkpoint.ram_every_steps != 0) fmt::print("  RAM snapshot {}\n", ram_tier(env, bytes));
 }
 

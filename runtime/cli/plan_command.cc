@@ -12,6 +12,8 @@
 #include "runtime/os/machine_facts.h"
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
+#include "runtime/plan/reliability.h"
+#include "runtime/plan/stated_gpu.h"
 #include "runtime/plan/step_ops.h"
 #include "runtime/plan/timed_layers.h"
 #include "runtime/rank/device_choice.h"
@@ -26,13 +28,16 @@ constexpr const char* plan_usage =
     "\n"
     "What N ranks would hold, send and take in a step, before any of them starts: memory of every rank as "
     "the\n"
-    "run allocates it, traffic, bubble, step time, and the same after ranks were lost. docs/plan.md says "
-    "how\n"
-    "to read it and how far to trust it.\n"
+    "run allocates it, traffic, bubble, step time, the same after ranks were lost, the failures to expect, "
+    "and\n"
+    "what all of it costs. docs/plan.md says how to read it and how far to trust it.\n"
     "\n"
     "  --suggest          the layouts of N ranks that fit, the fastest first, and the keys to set\n"
     "  --ops              every op that one rank launches in a step, by shape: calls, GFLOP, bytes;\n"
     "                     --rank R: of this rank instead of rank 0\n"
+    "  --gpu NAME         a100, h100, h200 or b200: the memory and the rates of such a GPU, 8 in a host, "
+    "for\n"
+    "                     all of the following that are left out\n"
     "  --memory-gib X     memory per rank; default: that of this machine divided by N\n"
     "  --peak-tflops X    of what one rank computes on, with\n"
     "  --memory-gbs Y     the rate of its memory (10^9 bytes read or written per second); left out, a CPU "
@@ -43,6 +48,7 @@ constexpr const char* plan_usage =
     "  --ranks-per-host R ranks r*R to r*R+R-1 share a host; left out, all ranks share one\n"
     "  --host-link-gbs H  with it: 10^9 bytes per second that a rank receives from ranks of its own host;\n"
     "                     --link-gbs is then that between hosts\n"
+    "  --replacement-hours H  until a host that failed is back, 24 if left out: for spares and waiting\n"
     "  --json             one JSON object instead of text\n"
     "\n"
     "Exit code 0, 2 when the config or the layout is wrong, 3 when nothing fits; the smallest change that\n"
@@ -77,6 +83,8 @@ PlanWords split(const std::vector<std::string>& words) {
 struct Stated {
   double tflops = 0.0, memory_gbs = 0.0, memory_gib = 0.0, link_gbs = 0.0, host_link_gbs = 0.0;
   int ranks_per_host = 0;
+  const StatedGpu* gpu = nullptr;  // of --gpu
+  double replacement_hours = 24.0;
 
   static Result<Stated> of(const Arguments& arguments) {
     Stated stated;
@@ -87,6 +95,15 @@ struct Stated {
     HF_TRY(stated.host_link_gbs, arguments.real("host-link-gbs", 0.0, 0.0));
     HF_TRY(const std::int64_t on_host, arguments.integer("ranks-per-host", 0, 1));
     stated.ranks_per_host = static_cast<int>(std::min<std::int64_t>(on_host, ranks_max));
+    HF_TRY(stated.replacement_hours, arguments.real("replacement-hours", stated.replacement_hours, 0.0));
+    if (arguments.has("gpu")) {
+      const std::string name = arguments.text("gpu", "");
+      stated.gpu = find_gpu(name);
+      if (stated.gpu == nullptr)
+        return fail(ExitCode::config,
+                    "--gpu is {}, expected one of {}; of another GPU give --peak-tflops and --memory-gbs",
+                    name, known_gpus());
+    }
     if (stated.host_link_gbs > 0.0 && stated.ranks_per_host == 0) {
       return fail(
           ExitCode::config,
@@ -97,21 +114,37 @@ struct Stated {
                 "--peak-tflops and --memory-gbs belong together: give both, or neither to measure");
   }
   bool peaks() const { return tflops > 0.0; }
+
+  // Puts the rates of the GPU in place of what was left out.
+  void complete(const Config& config) {
+    if (gpu == nullptr) return;
+    if (!peaks()) {
+      tflops = config.training.precision == "bf16" ? gpu->bf16_tflops : gpu->fp32_tflops;
+      memory_gbs = gpu->memory_gbs;
+    }
+    if (memory_gib <= 0.0) memory_gib = gpu->memory_gib;
+    if (ranks_per_host == 0) ranks_per_host = gpus_per_host;
+    if (host_link_gbs <= 0.0) host_link_gbs = gpu->host_link_gbs;
+    if (link_gbs <= 0.0) link_gbs = gpu->link_gbs;
+  }
 };
 
 // Machine of a plan, and the objects that it points to.
 struct Place {
   PlannedMachine machine;
+  ReliabilityOptions reliability;
   std::unique_ptr<OpPrices> prices;
   std::unique_ptr<Device> kernels;
 };
 
 Result<std::unique_ptr<OpPrices>> prices_of(Env& env, const Config& config, int ranks, const Stated& stated) {
   if (stated.peaks()) {
+    const std::string whose =
+        stated.gpu == nullptr ? "stated peaks" : fmt::format("--gpu {}", stated.gpu->name);
     return std::unique_ptr<OpPrices>(std::make_unique<PeakPrices>(
         stated.tflops * 1e12, stated.memory_gbs * 1e9,
-        fmt::format("stated peaks of {} TFLOP/s and {} GB/s, which no run reaches", stated.tflops,
-                    stated.memory_gbs)));
+        fmt::format("{}: {} TFLOP/s of large products and {} GB/s, which no whole step reaches", whose,
+                    stated.tflops, stated.memory_gbs)));
   }
   if (config.device != "cpu") return std::unique_ptr<OpPrices>();
   return price_ops_here(env, config, ranks);
@@ -129,6 +162,8 @@ Result<Place> place_of(Env& env, const Config& config, const std::map<std::strin
   const bool on_cpu = config.device == "cpu";
   machine = machine_of(config, ranks);
   machine.ranks_per_host = stated.ranks_per_host;
+  place.reliability.device_kind = stated.gpu != nullptr ? std::string(stated.gpu->name) : config.device;
+  place.reliability.replacement_seconds = stated.replacement_hours * hour_seconds;
   if (stated.memory_gib > 0.0) {
     constexpr double gib = 1024.0 * 1024.0 * 1024.0;
     machine.rank_bytes = static_cast<std::uint64_t>(std::min(stated.memory_gib * gib, 1e18));
@@ -166,10 +201,16 @@ void print(const Json& json) {
 }
 
 std::string does_not_fit(const LayoutPlan* plan, int ranks, const PlannedMachine& machine) {
-  const std::string room = format_bytes(machine.bytes_for_rank(ranks).value_or(0));
+  std::string room = format_bytes(machine.bytes_for_rank(ranks).value_or(0)) + " for a rank";
+  if (!machine.rank_bytes.has_value() && machine.host_bytes.has_value()) {
+    room += fmt::format(
+        ", which is the {} that this machine has available for {} ranks: if the run will be elsewhere, give "
+        "--memory-gib, or --gpu",
+        format_bytes(*machine.host_bytes), machine.ranks_on_host(ranks));
+  }
   if (plan == nullptr)
-    return fmt::format("no layout of {} rank{} fits into {} for a rank", ranks, ranks == 1 ? "" : "s", room);
-  return fmt::format("the plan of {} does not fit into {} for a rank",
+    return fmt::format("no layout of {} rank{} fits into {}", ranks, ranks == 1 ? "" : "s", room);
+  return fmt::format("the plan of {} does not fit into {}",
                      format_bytes(plan->largest(machine).needed_bytes(machine)), room);
 }
 
@@ -225,26 +266,35 @@ Result<RunPlan> plan_run(Env& env, const Config& config, int ranks, const Planne
   return plan;
 }
 
-int answer(Env& env, const Config& config, int ranks, const PlannedMachine& machine, const PlanWords& words) {
+int answer(Env& env, const Config& config, int ranks, const Place& place, const PlanWords& words) {
+  const PlannedMachine& machine = place.machine;
   if (words.suggest) {
     SearchNews news(env);
     const LayoutSearch search = search_layouts(
         env, config, ranks, machine, {.progress = [&](const LayoutSearch& so_far) { news.report(so_far); }});
     if (search.tried == 0) return complain(plan_layout(env, config, ranks, machine).error());
     if (search.plans.empty()) {
-      return refuse(env, config, ranks, machine, nullptr, search_json(search, machine), words.json);
+      return refuse(env, config, ranks, machine, nullptr, search_json(search, config, ranks, machine),
+                    words.json);
     }
     if (words.json) {
-      print(search_json(search, machine));
+      print(search_json(search, config, ranks, machine));
     } else {
-      fmt::print("{}", search_text(search, ranks, machine));
+      fmt::print("{}", search_text(search, config, ranks, machine));
     }
     return 0;
   }
   const Result<RunPlan> plan = plan_run(env, config, ranks, machine);
   if (!plan.ok()) return complain(plan.error());
-  const Json json = plan_json(*plan, machine);
-  if (!words.json) fmt::print("{}", plan_text(*plan, machine));
+  ReliabilityOptions options = place.reliability;
+  if (!plan->smaller.empty() && plan->smaller.front().time.has_value())
+    options.smaller_step_seconds = plan->smaller.front().time->seconds();
+  const ReliabilityPlan reliability =
+      plan_reliability(plan->layout, machine, read_run_figures(env, config.run.directory, ranks), options);
+  Json json = plan_json(*plan, machine);
+  json["reliability"] = reliability_json(reliability, config.cost);
+  if (!words.json)
+    fmt::print("{}\n{}", plan_text(*plan, machine), reliability_text(reliability, config.cost));
   if (!plan->layout.fits(machine))
     return refuse(env, config, ranks, machine, &plan->layout, json, words.json);
   if (words.json) print(json);
@@ -265,9 +315,10 @@ int print_ops(Env& env, const Config& config, int ranks, int rank, bool as_json)
 Result<int> plan(const std::vector<std::string>& arguments) {
   Env& env = posix_env();
   PlanWords words = split(arguments);
-  HF_TRY(const Arguments parsed, Arguments::parse("plan", words.others, {"RUN.toml"},
-                                                  {"ranks", "rank", "memory-gib", "peak-tflops", "memory-gbs",
-                                                   "link-gbs", "ranks-per-host", "host-link-gbs"}));
+  HF_TRY(const Arguments parsed,
+         Arguments::parse("plan", words.others, {"RUN.toml"},
+                          {"ranks", "rank", "memory-gib", "peak-tflops", "memory-gbs", "link-gbs",
+                           "ranks-per-host", "host-link-gbs", "gpu", "replacement-hours"}));
   HF_TRY(const std::int64_t ranks, parsed.integer("ranks", 0, 1));
   if (!parsed.has("ranks") || ranks > ranks_max) {
     return fail(ExitCode::config, "plan needs --ranks N, how many ranks the run would have, 1 to {}",
@@ -277,7 +328,8 @@ Result<int> plan(const std::vector<std::string>& arguments) {
   if (rank >= ranks) return fail(ExitCode::config, "--rank is {}, expected 0 to {}", rank, ranks - 1);
   if (words.suggest && words.ops) return fail(ExitCode::config, "give --suggest or --ops, not both");
   if (parsed.has("rank") && !words.ops) return fail(ExitCode::config, "--rank belongs to --ops");
-  HF_TRY(const Stated stated, Stated::of(parsed));
+  HF_TRY(Stated stated, Stated::of(parsed));
+  if (stated.gpu != nullptr) words.overrides.emplace_back("--device=cuda");
   HF_TRY(const std::vector<Override> overrides, parse_overrides(words.overrides));
   HF_TRY(LoadedConfig loaded, load_config(env, parsed.positional(0), overrides));
   Config& config = loaded.config;
@@ -290,8 +342,9 @@ Result<int> plan(const std::vector<std::string>& arguments) {
     fmt::print("{}", run_text(config));
     std::fflush(stdout);
   }
+  stated.complete(config);
   HF_TRY(const Place place, place_of(env, config, loaded.origin, static_cast<int>(ranks), stated));
-  return answer(env, config, static_cast<int>(ranks), place.machine, words);
+  return answer(env, config, static_cast<int>(ranks), place, words);
 }
 
 }  // namespace

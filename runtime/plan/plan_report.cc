@@ -8,13 +8,9 @@
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
+#include "runtime/save/save_cadence.h"
 
 namespace holdfast::plan {
-namespace {
-
-std::string seconds_text(double seconds) {
-  return seconds < 1.0 ? fmt::format("{} ms", digits(seconds * 1e3)) : fmt::format("{} s", digits(seconds));
-}
 
 std::string count_text(double count) {
   struct Unit {
@@ -26,6 +22,12 @@ std::string count_text(double count) {
     if (count >= unit.size) return fmt::format("{} {}", digits(count / unit.size), unit.name);
   }
   return fmt::format("{} ", digits(count));
+}
+
+namespace {
+
+std::string seconds_text(double seconds) {
+  return seconds < 1.0 ? fmt::format("{} ms", digits(seconds * 1e3)) : fmt::format("{} s", digits(seconds));
 }
 
 double tokens_per_second(const LayoutPlan& plan) {
@@ -61,10 +63,10 @@ std::uint64_t state_bytes(const Config& config) {
   return state_bytes(make_model_spec(config), config.optimizer);
 }
 
-// Returns the bytes of all checkpoints that are kept. With checkpoint.delta they share the frozen tensors.
-std::uint64_t kept_bytes(const Config& config) {
+// Returns the bytes of so many checkpoints. With checkpoint.delta they share the frozen tensors.
+std::uint64_t kept_bytes(const Config& config, std::int64_t checkpoints) {
   const ModelSpec spec = make_model_spec(config);
-  const auto kept = static_cast<std::uint64_t>(config.checkpoint.keep);
+  const auto kept = static_cast<std::uint64_t>(checkpoints);
   const std::uint64_t frozen = (parameter_count(spec) - trained_parameter_count(spec)) * sizeof(float);
   return state_bytes(config) * kept - (config.checkpoint.delta ? frozen * (kept - 1) : 0);
 }
@@ -72,6 +74,18 @@ std::uint64_t kept_bytes(const Config& config) {
 double step_flops(const Config& config) {
   return flops_per_token(make_model_spec(config), config.training.sequence_length) *
          static_cast<double>(tokens_per_step(config));
+}
+
+std::string checkpoints_text(const Config& config) {
+  const CheckpointNumbers most = most_checkpoints(config);
+  std::string text = fmt::format(
+      "  checkpoint  {}; up to {} are there at once ({}): {} of checkpoint.keep, one that is written",
+      format_bytes(state_bytes(config)), most.all(), format_bytes(kept_bytes(config, most.all())),
+      most.newest);
+  if (most.to_return_to > 0)
+    text += fmt::format(", {} that the run may have to go back to", most.to_return_to);
+  if (most.for_good > 0) text += fmt::format(", {} of checkpoint.keep_every_steps", most.for_good);
+  return text + "\n";
 }
 
 std::string layout_text(const LayoutPlan& plan) {
@@ -177,6 +191,15 @@ std::string traffic_text(const LayoutPlan& plan) {
   return table.text();
 }
 
+// Returns whether a step is estimated to multiply faster than the peak that its MFU refers to.
+bool beats_peak(const LayoutPlan& plan, const PlannedMachine& machine) {
+  return plan.model_flops_utilization(machine).value_or(0.0) > 1.0;
+}
+constexpr const char* beaten_peak_text =
+    "  MFU over 100 % says that the peak is too low: large products were measured while this machine was "
+    "busy; plan "
+    "again when it is idle\n";
+
 std::string mfu_clause(const LayoutPlan& plan, const PlannedMachine& machine) {
   const std::optional<double> mfu = plan.model_flops_utilization(machine);
   if (!mfu.has_value()) return {};
@@ -215,9 +238,10 @@ std::string time_text(const LayoutPlan& plan, const PlannedMachine& machine) {
   add(time.sums, "gradient sums");
   add(time.update, "update");
   add(time.communication, "communication that nothing hides");
-  return fmt::format("step time: {}, {}tokens/s{}\n  = {}\n{}  from {}\n", seconds_text(time.seconds()),
+  return fmt::format("step time: {}, {}tokens/s{}\n  = {}\n{}{}  from {}\n", seconds_text(time.seconds()),
                      count_text(tokens_per_second(plan)), mfu_clause(plan, machine), parts,
-                     hidden_text(time, machine), machine.prices->description());
+                     beats_peak(plan, machine) ? beaten_peak_text : "", hidden_text(time, machine),
+                     machine.prices->description());
 }
 
 std::string smaller_text(const RunPlan& plan, const PlannedMachine& machine) {
@@ -335,9 +359,7 @@ std::string run_text(const Config& config) {
   text += fmt::format("  compute     {}FLOP per token, {}FLOP per step\n",
                       count_text(flops_per_token(spec, training.sequence_length)),
                       count_text(step_flops(config)));
-  text += fmt::format("  checkpoint  {}, {} with the {} that are kept\n", format_bytes(state_bytes(config)),
-                      format_bytes(kept_bytes(config)), config.checkpoint.keep);
-  return text;
+  return text + checkpoints_text(config);
 }
 
 std::string plan_text(const RunPlan& plan, const PlannedMachine& machine) {
@@ -363,6 +385,8 @@ Json plan_json(const RunPlan& plan, const PlannedMachine& machine) {
           {"flops_per_step", step_flops(layout.config)},
           {"tokens_per_step", layout.tokens_per_step()},
           {"checkpoint_bytes", state_bytes(layout.config)},
+          {"checkpoints_at_once", most_checkpoints(layout.config).all()},
+          {"checkpoints_at_once_bytes", kept_bytes(layout.config, most_checkpoints(layout.config).all())},
           {"prices", machine.prices != nullptr ? Json(machine.prices->description()) : Json()},
           {"layout", layout_json(layout, machine)},
           {"ranks", ranks},
@@ -413,6 +437,28 @@ std::string lane_block_text(const LayoutPlan& plan, const PlannedMachine& machin
       best, given, best);
 }
 
+// Returns what no candidate has, and why. Each would be another run: it decides bits.
+std::vector<std::string> not_searched(const Config& config, int ranks) {
+  std::vector<std::string> all;
+  const ParallelConfig& parallel = config.parallel;
+  if (parallel.tensor_lanes == 1 && ranks > 1) {
+    all.push_back(
+        "tensor parallelism, because parallel.tensor_lanes is 1; for a run that begins, give "
+        "--parallel.tensor_lanes=2, 4, 8 or 16 (it decides bits)");
+  } else if (parallel.tensor_lanes > 1) {
+    all.push_back(fmt::format("more than {} tensor ranks, because parallel.tensor_lanes is {}",
+                              parallel.tensor_lanes, parallel.tensor_lanes));
+  }
+  if (parallel.lanes < ranks) {
+    all.push_back(
+        fmt::format("more than {} data-parallel ranks, because parallel.lanes is {}; for a run that "
+                    "begins, give more lanes (they decide bits)",
+                    parallel.lanes, parallel.lanes));
+  }
+  all.push_back("gpipe, which takes the time of 1f1b and more memory; other microbatches, which decide bits");
+  return all;
+}
+
 std::string counts_text(const LayoutSearch& search) {
   return fmt::format(
       "{} candidates: {} seen not to fit, {} priced, {} left alone; memory of {} ranks counted, ops of {} "
@@ -423,7 +469,8 @@ std::string counts_text(const LayoutSearch& search) {
 
 }  // namespace
 
-std::string search_text(const LayoutSearch& search, int ranks, const PlannedMachine& machine) {
+std::string search_text(const LayoutSearch& search, const Config& config, int ranks,
+                        const PlannedMachine& machine) {
   TextTable table({"data x pipeline x tensor", "schedule", "recompute", "bubble", "memory", "exposed",
                    "hidden", "step", "tokens/s", "MFU"},
                   3);
@@ -445,6 +492,9 @@ std::string search_text(const LayoutSearch& search, int ranks, const PlannedMach
       machine.prices != nullptr ? "the fastest" : "those with the fewest FLOP and bubbles in a row",
       table.text());
   text += counts_text(search);
+  for (const std::string& each : not_searched(config, ranks)) text += fmt::format("not searched: {}\n", each);
+  if (std::ranges::any_of(search.plans, [&](const LayoutPlan& plan) { return beats_peak(plan, machine); }))
+    text += beaten_peak_text;
   if (machine.prices != nullptr) text += "\n" + why_text(search);
   text += "the first one:";
   for (const Setting& setting : layout_settings(search.plans.front())) {
@@ -455,7 +505,7 @@ std::string search_text(const LayoutSearch& search, int ranks, const PlannedMach
   return text + "\n";
 }
 
-Json search_json(const LayoutSearch& search, const PlannedMachine& machine) {
+Json search_json(const LayoutSearch& search, const Config& config, int ranks, const PlannedMachine& machine) {
   Json layouts = Json::array();
   for (const LayoutPlan& plan : search.plans) {
     Json layout = layout_json(plan, machine);
@@ -469,6 +519,7 @@ Json search_json(const LayoutSearch& search, const PlannedMachine& machine) {
           {"left_alone", search.slower},
           {"ranks_planned", search.counts.ranks_planned},
           {"parts_priced", search.counts.parts_priced},
+          {"not_searched", not_searched(config, ranks)},
           {"layouts", layouts}};
 }
 

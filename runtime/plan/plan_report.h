@@ -18,14 +18,18 @@ struct RunPlan {
   std::vector<LayoutPlan> smaller;
 };
 
+std::string count_text(double count);  // "1.05 T", with a space also where there is no unit
+
 // Returns a description of a run of this resolved config, whatever its layout: the first lines of an answer.
 std::string run_text(const Config& config);
 std::string plan_text(const RunPlan& plan, const PlannedMachine& machine);
 Json plan_json(const RunPlan& plan, const PlannedMachine& machine);
 
 // Returns the layouts of `ranks` ranks as a table, why the first is the first, and the keys that give it.
-std::string search_text(const LayoutSearch& search, int ranks, const PlannedMachine& machine);
-Json search_json(const LayoutSearch& search, const PlannedMachine& machine);
+// `config` is that of the search.
+std::string search_text(const LayoutSearch& search, const Config& config, int ranks,
+                        const PlannedMachine& machine);
+Json search_json(const LayoutSearch& search, const Config& config, int ranks, const PlannedMachine& machine);
 
 // Returns "parallel.pipeline = 2, training.recompute = "full"".
 std::string settings_text(const std::vector<Setting>& settings);

@@ -297,7 +297,7 @@ TEST(LayoutSearch, A8bModelOn1024RanksIsCountedNotAllocated) {
   EXPECT_LT(search.counts.ranks_planned, 1000) << "every stage of every candidate has thousands";
   EXPECT_LT(search.counts.parts_priced, 600);
   EXPECT_GE(search.too_large + search.priced + search.slower, search.tried);
-  const std::string text = search_text(search, 1024, machine);
+  const std::string text = search_text(search, llama_8b(1024), 1024, machine);
   for (const char* piece : {"MFU", "hidden", "exposed", "why: it takes ", " less than ", "left alone",
                             "the first one: --parallel.data="}) {
     EXPECT_NE(text.find(piece), std::string::npos) << piece << " in " << text;

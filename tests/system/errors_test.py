@@ -337,6 +337,9 @@ class Errors(unittest.TestCase):
     def test_plan_half_peaks(self):
         self.expect(self.holdfast("plan", "run.toml", "--ranks=2", "--peak-tflops=1"))
 
+    def test_plan_unknown_gpu(self):
+        self.expect(self.holdfast("plan", "run.toml", "--ranks=2", "--gpu=h300"))
+
     def test_plan_half_hosts(self):
         self.expect(self.holdfast("plan", "run.toml", "--ranks=2", "--host-link-gbs=1"))
 
@@ -350,6 +353,10 @@ class Errors(unittest.TestCase):
     # Deep, so that what a block keeps decides.
     def test_plan_does_not_fit(self):
         self.expect(self.plan_with_peaks("--model.layers=64", "--training.sequence_length=128", "--memory-gib=0.014"))
+
+    def test_plan_other_machine(self):
+        self.expect(self.holdfast("plan", "run.toml", "--ranks=4096", "--parallel.lanes=4096", "--model.width=512", "--model.layers=4",
+                                  "--peak-tflops=1", "--memory-gbs=10"))
 
     def test_plan_nothing_fits(self):
         self.expect(self.plan_with_peaks("--suggest", "--memory-gib=0.00001"))

@@ -1,0 +1,100 @@
+// What a planned run costs when things fail: failures to expect, what each takes, spares, the expected training time ratio and
+// the price, with and without fault tolerance. The arithmetic is runtime/hazard; this puts in what the run has measured
+// (RunFigures) and, where it has not, stated priors, and says which. Pure but for read_run_figures().
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/core/json.h"
+#include "runtime/hazard/failure_rate.h"
+#include "runtime/hazard/run_cost.h"
+#include "runtime/hazard/save_interval.h"
+#include "runtime/os/env.h"
+#include "runtime/plan/layout_plan.h"
+
+namespace holdfast::plan {
+
+// What the events of a run say. Costs of steps and saves are those of its newest start, if that had the ranks of the plan.
+struct RunFigures {
+  std::string directory = {};  // empty: the run has not begun
+  int ranks = 0;               // of its newest start; 0: unknown
+  FailureHistory history = {};
+  std::optional<double> step_seconds = {};  // median
+  std::optional<SaveTimes> save = {}, snapshot = {};
+  std::optional<double> recovery_seconds = {};  // median of recoveries in place
+};
+// Reads the record of failures and the end of the event log of a run directory, which need not exist.
+RunFigures read_run_figures(Env& env, const std::string& directory, int ranks);
+
+// What the user stated for the plan alone.
+struct ReliabilityOptions {
+  std::string device_kind = {};  // as hazard::device_prior() has it
+  double replacement_seconds = day_seconds;
+  // Of a step with a replica less; none: not known, or the run has no replica to spare.
+  std::optional<double> smaller_step_seconds = {};
+};
+
+// A number and where it is from.
+struct Figure {
+  double value = 0.0;
+  std::string source;  // "measured in runs/a", "assumed: ..."
+};
+
+// How often a tier saves, and what it costs.
+struct TierPlan {
+  bool exists = false;
+  double interval_seconds = 0.0;
+  std::string chosen_by = {};  // "Young, Daly", "checkpoint.every_steps", ...
+  Figure cost_seconds;
+  double counts_after_seconds = 0.0;  // until a save can be loaded, mean
+  double overhead() const { return exists ? cost_seconds.value / interval_seconds : 0.0; }
+};
+
+struct ReachPlan {
+  FailureReach reach;
+  std::optional<double> most_lost_seconds = {};  // none: all work so far
+  std::string recovered_from = {};               // "RAM", "disk", "the start"
+  std::string recovery_source = {};
+};
+
+// The same run with other measures.
+struct Alternative {
+  std::string name;
+  double elapsed_seconds = 0.0;  // infinite: it never ends
+  double ettr = 0.0;
+  double ranks = 0.0;  // that are paid
+};
+
+struct ReliabilityPlan {
+  int ranks = 1, hosts = 1;
+  std::string device_kind;
+  RatePrior prior = {};
+  FailureHistory history = {};
+  double mtbf_seconds = 0.0;         // by which failures are expected
+  double saving_mtbf_seconds = 0.0;  // by which the run saves
+  double replacement_seconds = 0.0;
+  std::int64_t spares_95 = 0, spares_99 = 0;  // ranks, of whole hosts where there are several
+  std::string ranks_note = {};                // why figures of the run were not used
+  // Below: only with a step time.
+  std::optional<Figure> step_seconds = {};
+  double training_seconds = 0.0;
+  double p_no_failure = 0.0;
+  std::uint64_t tokens = 0;
+  TierPlan disk = {}, ram = {};
+  std::vector<ReachPlan> reaches = {};
+  RunTime time = {};
+  std::vector<Alternative> others =
+      {};  // with spares, where more are recommended than there are; without fault tolerance
+
+  double rank_seconds(double seconds) const { return seconds * ranks; }
+};
+ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& machine,
+                                 const RunFigures& figures, const ReliabilityOptions& options);
+
+std::string reliability_text(const ReliabilityPlan& plan, const CostConfig& cost);
+Json reliability_json(const ReliabilityPlan& plan, const CostConfig& cost);
+
+}  // namespace holdfast::plan

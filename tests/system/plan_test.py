@@ -1,0 +1,71 @@
+"""What `holdfast plan` says of failures and money: of a cluster from what is stated, and of a run from what it has measured."""
+import json
+import math
+import re
+import unittest
+
+import harness
+
+STEPS = 300
+NAMES = ["failures_per_day", "p_no_failure", "ettr", "spares_95", "spares_99", "cost_total"]
+
+
+class PlanTest(unittest.TestCase):
+    def setUp(self):
+        self.scene = harness.Scene(STEPS)
+        self.addCleanup(self.scene.close)
+        self.run_of_all = self.scene.run("planned", ["--checkpoint.every_steps=auto", "--checkpoint.ram_every_steps=auto"])
+
+    def plan(self, ranks, *words):
+        return harness.program_output("plan", *self.run_of_all.train_arguments(f"--training.steps={STEPS}")[2:], "--ranks", str(ranks), *words)
+
+    def reliability(self, ranks, *words):
+        return json.loads(self.plan(ranks, "--json", *words))["reliability"]
+
+    def test_a_cluster(self):
+        """1,000 GPUs with 50,000 hours each fail every two days; money only where there is a price."""
+        words = ["--gpu=h100", "--parallel.lanes=1000", "--hazard.mtbf_hours=50000", "--training.steps=1000000000"]
+        found = self.reliability(1000, *words, "--cost.per_rank_hour=3")
+        for name in NAMES:
+            self.assertIsInstance(found[name], (int, float), name)
+        self.assertAlmostEqual(found["failures_per_day"], 0.48, places=6)
+        self.assertAlmostEqual(found["p_no_failure"], math.exp(-found["training_seconds"] / (50 * 3600)), places=9)
+        self.assertAlmostEqual(found["cost_total"], found["elapsed_seconds"] / 3600 * 1000 * 3, delta=1e-6 * found["cost_total"])
+        self.assertAlmostEqual(sum(found["parts"].values()), 1, places=9)
+        self.assertLessEqual(found["spares_95"], found["spares_99"])
+        self.assertIsNone(self.reliability(1000, *words)["cost_total"])
+        self.assertNotIn("$", self.plan(1000, *words))
+        self.assertIn("hazard.mtbf_hours, 1000 ranks", self.plan(1000, *words))
+
+    def test_a_run(self):
+        """Before it begins all is estimated or assumed; then its own steps and saves count, and its failure."""
+        self.assertEqual(self.reliability(2)["step_from"], "estimated above")
+        self.run_of_all.start(2, faults="step.before_reduce@100:1=kill").expect_exit(0)
+        found = self.reliability(2)
+        self.assertEqual(found["step_from"], f"measured in {self.run_of_all.directory}")
+        self.assertEqual(found["snapshots"]["cost_from"], f"measured in {self.run_of_all.directory}")
+        self.assertEqual(found["failures_so_far"], 1)
+        self.assertIn("1 failure in", self.plan(2))
+        self.assertIn("are not counted", self.plan(1), "of a run with two ranks")
+
+    def test_checkpoints_that_are_there(self):
+        """No more than the plan says are there at any time, though two are kept to go back to."""
+        most = json.loads(self.plan(2, "--json"))["checkpoints_at_once"]
+        start = self.run_of_all.start(2, overrides=["--checkpoint.every_steps=2"])
+        seen = 0
+        while start.alive():
+            seen = max(seen, len(list((self.run_of_all.directory / "checkpoints").glob("step-*"))))
+        start.expect_exit(0)
+        self.assertLessEqual(seen, most)
+        self.assertGreater(most, 4)
+        self.assertRegex(self.plan(2), rf"up to {most} are there at once")
+
+    def test_what_is_not_searched(self):
+        told = self.plan(4, "--suggest", "--gpu=a100", "--parallel.lanes=2")
+        self.assertIn("not searched: tensor parallelism, because parallel.tensor_lanes is 1", told)
+        self.assertIn("not searched: more than 2 data-parallel ranks", told)
+        self.assertTrue(re.search("from --gpu a100: 14.6 TFLOP/s", told), told)
+
+
+if __name__ == "__main__":
+    harness.main()
