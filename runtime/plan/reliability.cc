@@ -36,6 +36,8 @@ double median_of(std::vector<double> values) {
 
 std::string percent(double share) {
   const double value = 100.0 * share;
+  constexpr double least = 0.001;
+  if (value > 0.0 && value < least) return "under 0.001 %";
   if (value >= 99.995 || value < 0.005) return fmt::format("{:.3g} %", value);
   return fmt::format("{:.{}f} %", value, value < 0.1 || value > 99.9 ? 3 : 2);
 }
@@ -272,7 +274,8 @@ ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& m
                          .hosts = (ranks + on_host - 1) / on_host,
                          .device_kind = options.device_kind,
                          .history = figures.history,
-                         .replacement_seconds = options.replacement_seconds};
+                         .replacement_seconds = options.replacement_seconds,
+                         .spares = config.elastic.spares};
   result.prior = run_prior({.run_mtbf_seconds = static_cast<double>(config.checkpoint.mtbf_ms) / 1e3,
                             .device_mtbf_hours = config.hazard.mtbf_hours},
                            options.device_kind, ranks);
@@ -431,7 +434,7 @@ Json reliability_json(const ReliabilityPlan& plan, const CostConfig& cost) {
   const auto finite = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
   const bool timed = plan.step_seconds.has_value(), priced = cost.per_rank_hour > 0.0;
   const auto price = [&](double seconds) {
-    return timed && priced ? finite(price_of(seconds, plan.ranks, cost.per_rank_hour)) : Json();
+    return timed && priced ? finite(price_of(plan.rank_seconds(seconds), 1.0, cost.per_rank_hour)) : Json();
   };
   const double elapsed = plan.time.elapsed();
   Json json = {{"mtbf_hours", plan.mtbf_seconds / hour_seconds},

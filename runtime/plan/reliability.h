@@ -76,6 +76,7 @@ struct ReliabilityPlan {
   double mtbf_seconds = 0.0;         // by which failures are expected
   double saving_mtbf_seconds = 0.0;  // by which the run saves
   double replacement_seconds = 0.0;
+  std::int64_t spares = 0;                    // elastic.spares
   std::int64_t spares_95 = 0, spares_99 = 0;  // ranks, of whole hosts where there are several
   std::string ranks_note = {};                // why figures of the run were not used
   // Below: only with a step time.
@@ -89,7 +90,8 @@ struct ReliabilityPlan {
   std::vector<Alternative> others =
       {};  // with spares, where more are recommended than there are; without fault tolerance
 
-  double rank_seconds(double seconds) const { return seconds * ranks; }
+  // Returns what is paid for so long: spares wait, and cost as much.
+  double rank_seconds(double seconds) const { return seconds * static_cast<double>(ranks + spares); }
 };
 ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& machine,
                                  const RunFigures& figures, const ReliabilityOptions& options);
