@@ -109,6 +109,7 @@ void SaveCadence::begin_epoch(const MembershipEpoch& epoch) {
        {&disk_.longer_seconds, &disk_.copy_seconds, &disk_.stall_seconds, &ram_.longer_seconds,
         &ram_.copy_seconds, &ram_.stall_seconds, &durable_seconds_, &replicated_seconds_})
     each->scale(epoch.snapshot_bytes / epoch_.snapshot_bytes);
+  for (Tier* tier : {&disk_, &ram_}) tier->cost_seconds *= epoch.snapshot_bytes / epoch_.snapshot_bytes;
   const double running_seconds = std::max(history_.running_seconds, epoch.history.running_seconds);
   epoch_ = epoch;
   history_ = {.failures = std::max(history_.failures, epoch.history.failures),
@@ -251,6 +252,12 @@ void SaveCadence::close(Tier& tier) {
     tier.copy_seconds.add(seconds(tier.copy_ns) / saves);
     tier.stall_seconds.add(seconds(tier.stall_ns) / saves);
     tier.steps_beside.add(steps / saves);
+    // Snapshots are many and each is small beside what steps vary, so they change their interval slowly.
+    constexpr double newest_weight = 0.1;
+    const double weight =
+        &tier == &disk_ ? 1.0
+                        : std::max(newest_weight, 1.0 / static_cast<double>(tier.longer_seconds.count()));
+    tier.cost_seconds += weight * (measured_cost(tier) - tier.cost_seconds);
     choose(tier);
   }
   tier.forget_saves();
@@ -259,7 +266,7 @@ void SaveCadence::close(Tier& tier) {
 // Returns what a save costs. The median of n values has the standard error 1.25 s / sqrt(n), s: their standard deviation; four
 // times that may be chance, because a run looks at it all the time. Steps that overlap with a save may also be the shorter ones;
 // what is known to be the save's own is its cost all the same.
-double SaveCadence::cost_seconds(const Tier& tier) const {
+double SaveCadence::measured_cost(const Tier& tier) const {
   const auto count = static_cast<double>(std::max<std::int64_t>(tier.longer_seconds.kept_count(), 1));
   const double of_steps = usual_step().spread() * std::sqrt(tier.steps_beside.value());
   const double spread = &tier == &ram_ ? std::max(tier.longer_seconds.spread(), of_steps) : of_steps;
@@ -287,7 +294,7 @@ void SaveCadence::choose(Tier& tier) {
 
 SaveTimes SaveCadence::times_of(const Tier& tier) const {
   return {.step_seconds = usual_step().value(),
-          .cost_seconds = cost_seconds(tier),
+          .cost_seconds = tier.cost_seconds,
           .durable_seconds = &tier == &disk_ ? durable_seconds_.value() : 0.0};
 }
 

@@ -163,6 +163,7 @@ class SaveCadence {
     // Of each save: how much longer its steps took, the processor time of its copy, the time that the loop waited when it
     // began, and its steps.
     RecentMedian longer_seconds, copy_seconds, stall_seconds, steps_beside;
+    double cost_seconds = 0.0;  // of a save, by all of them; smoothed
     // Number of saves whose cost is being measured, number of steps that overlap with them, duration of these
     // steps with the waits, these waits, and the processor time of the copies.
     std::int64_t saves = 0, steps = 0, time_ns = 0, stall_ns = 0, copy_ns = 0;
@@ -182,7 +183,7 @@ class SaveCadence {
   std::int64_t most_steps_between(const Tier& tier) const;
   void close(Tier& tier);
   void choose(Tier& tier);
-  double cost_seconds(const Tier& tier) const;
+  double measured_cost(const Tier& tier) const;
   SaveTimes times_of(const Tier& tier) const;
   double mtbf_seconds() const { return expected_mtbf_seconds(epoch_.prior, history_); }
   // Returns the durations of ordinary steps.
