@@ -210,8 +210,8 @@ struct TraceConfig {
 };
 
 struct LogConfig {
-  std::int64_t every_steps = 10;                        // console line interval
-  std::int64_t rotate_bytes = std::int64_t{256} << 20;  // part size of events.jsonl; 0 = no limit
+  std::int64_t every_steps = CheckpointConfig::interval_auto;  // console line interval; auto: by the clock
+  std::int64_t rotate_bytes = std::int64_t{256} << 20;         // part size of events.jsonl; 0 = no limit
 };
 
 struct MetricsConfig {

@@ -528,8 +528,9 @@ std::vector<Option> cost_options() {
 
 std::vector<Option> log_options() {
   return {
-      integer("log.every_steps", HF_FIELD(log.every_steps), "steps", {1, kMany}, kSafe,
-              "Print a line on the console this often; events.jsonl always has every step"),
+      integer_or_auto("log.every_steps", HF_FIELD(log.every_steps), "steps", {1, kMany}, kSafe,
+                      "Print a line on the console this often; auto = of every tenth step, or of fewer where "
+                      "that would be more than one line in a second; events.jsonl always has every step"),
       integer("log.rotate_bytes", HF_FIELD(log.rotate_bytes), "bytes", {0, kMany}, kSafe,
               "When events.jsonl has grown to this size it becomes events-0001.jsonl and so on, and another "
               "begins; 0 = never"),

@@ -349,3 +349,4 @@ void Launcher::log_recovery(int ranks, std::uint64_t step) {
 }
 
 }  // namespace holdfast::launch
+  if (waited_ms_ > 0) event.waited_for_hosts_ms = std::exchange(waited_ms_, 0);

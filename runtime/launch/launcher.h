@@ -148,3 +148,4 @@ class Launcher {
 };
 
 }  // namespace holdfast::launch
+  std::int64_t waited_ms_ = 0;          // for hosts, before the start that is about to be made

@@ -29,7 +29,8 @@ constexpr std::int64_t host_retry_ms = 5'000;
 // Returns the shape of the next start, on the hosts that LaunchMind chooses; waits while they are too few. Error:
 // they stay too few.
 Result<LaunchShape> Launcher::next_shape() {
-  for (bool said = false;; said = true) {
+  std::int64_t begin_ns = -1;  // of the time without hosts enough
+  for (;;) {
     HF_TRY_VOID(check_claim());
     read_hosts_again();
     look_at_drains_between_starts();
@@ -38,6 +39,7 @@ Result<LaunchShape> Launcher::next_shape() {
     const LaunchMind::Choice choice = mind_->choose(env_->monotonic_ns());
     tell_news();
     if (choice.starts) {
+      waited_ms_ = begin_ns >= 0 ? (env_->monotonic_ns() - begin_ns) / 1'000'000 : 0;
       hosts_ = choice.hosts;
       // The config of the run, which a narrower layout needs, may not be readable at this moment.
       if (const std::optional<StartLayout> layout = layout_on(hosts_, mind_->min_ranks());
@@ -47,7 +49,10 @@ Result<LaunchShape> Launcher::next_shape() {
       }
     }
     if (!choice.sentence.empty()) return fail(ExitCode::communication, "{}", choice.sentence);
-    if (!said) say_waiting();
+    if (begin_ns < 0) {
+      say_waiting();
+      begin_ns = env_->monotonic_ns();
+    }
     if (!wait_ms(host_retry_ms)) return whole_shape();
   }
 }

@@ -255,21 +255,17 @@ void MetricsBook::take_hosts(const Json& event) {
 
 std::string MetricsBook::text() const {
   Families all = families_;
-  const std::array<std::int64_t, span_uses> times_us = incidents_->times_us();
-  std::int64_t whole_us = 0;
+  const SpanTimes times_us = incidents_->times_us();
   for (std::size_t use = 0; use < times_us.size(); ++use) {
-    whole_us += times_us[use];
     put(all, "holdfast_time_seconds", Type::gauge,
         "Where the time since the first start went, until the newest event: steps that count, and what else "
         "there was",
         text_of_labels({{"use", std::string(name_of(static_cast<SpanUse>(use)))}}),
         static_cast<double>(times_us[use]) / 1e6);
   }
-  const auto training_us = static_cast<double>(times_us[static_cast<std::size_t>(SpanUse::training)]);
   put(all, "holdfast_goodput_ratio", Type::gauge,
-      "Time of the steps that count by all time since the first start, stops that were asked for included "
-      "(ETTR)",
-      "", whole_us > 0 ? training_us / static_cast<double>(whole_us) : 0.0);
+      "Time of the steps that count by all time since the first start, but for pauses (ETTR)", "",
+      goodput_of(times_us));
   std::string text;
   for (const auto& [name, family] : all) {
     const bool counts = family.type == Type::counter;

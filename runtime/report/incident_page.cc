@@ -280,6 +280,8 @@ std::string incident_page(const std::string& run_directory, const Incident& one,
   IncidentLog around;
   around.faults = one.faults;
   around.spans = one.spans;
+  for (const GoodputSpan& span : one.spans)
+    around.times_us[static_cast<std::size_t>(span.use)] += span.end_us - span.begin_us;
   around.saves = one.saves;
   text += flight_section(flights) + evidence_section(one, flights);
   text += card("What was decided", "", "", list(one.decisions)) + cost_section(one);

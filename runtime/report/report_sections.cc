@@ -19,7 +19,9 @@ const std::string_view fault_style = R"css(
 .span { fill: currentColor; }
 .use-training { color: var(--train); opacity: 0.55; } .use-lost { color: var(--bad); opacity: 0.75; }
 .use-recovery { color: var(--good); } .use-restart { color: var(--warn); }
-.use-start-up { color: var(--faint); } .use-other { color: var(--axis); } .use-not-running { color: var(--grid); }
+.use-start-up { color: var(--faint); } .use-other { color: var(--axis); } .use-paused { color: var(--grid); }
+.use-saving, .use-evaluation { color: var(--axis); } .use-waiting { color: var(--warn); opacity: 0.6; }
+.use-straggling, .use-data, .use-checking { color: var(--bad); opacity: 0.4; }
 .legend i[class^="use-"] { border-top-width: 8px; }
 .save-tick { stroke: var(--faint); stroke-width: 1; } .fault-tick { stroke: var(--bad); stroke-width: 1.5; }
 .fault-dot { fill: var(--bad); stroke: var(--card); stroke-width: 1; }
@@ -33,9 +35,10 @@ constexpr double narrowest = 1.0;          // that can be seen
 constexpr std::size_t drawn_max = 4'000;   // of each kind of mark
 constexpr std::size_t faults_shown = 500;  // rows of the table
 
-constexpr std::array<std::string_view, span_uses> classes = {"use-training",   "use-lost",     "use-recovery",
-                                                             "use-restart",    "use-start-up", "use-other",
-                                                             "use-not-running"};
+constexpr std::array<std::string_view, span_uses> classes = {
+    "use-training",   "use-lost",   "use-recovery", "use-restart",    "use-start-up",
+    "use-other",      "use-paused", "use-saving",   "use-evaluation", "use-waiting",
+    "use-straggling", "use-data",   "use-checking"};
 std::string_view class_of(SpanUse use) {
   return classes[static_cast<std::size_t>(use)];
 }
@@ -208,9 +211,11 @@ std::string faults_section(const IncidentLog& ledger) {
           : fmt::format("{}newest first", ledger.disturbed() ? summary_of(ledger) + "; " : "");
   const std::string definition = fmt::format(
       "Effective training time {}: the time of the steps that count (of one that was computed again, the "
-      "last time) "
-      "over the wall time since the first start, {}. ",
-      percent(ledger.effective_ratio()), shown_microseconds(ledger.end_us() - ledger.begin_us()));
+      "last "
+      "time) "
+      "over the wall time since the first start without pauses, {}. ",
+      percent(ledger.effective_ratio()),
+      shown_microseconds(ledger.end_us() - ledger.begin_us() - ledger.time_us(SpanUse::paused)));
   return time_section(ledger, "Where the time went", definition) +
          card(
              "Faults", escape_html(remark), "",

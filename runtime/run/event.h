@@ -101,6 +101,8 @@ struct StepEvent {
   double step_duration_ms = no_number, tokens_per_sec = no_number;
   Digest data_digest = {};
   std::optional<double> mfu = {};
+  std::optional<double> compute_ms = {}, waited_ms = {}, data_ms = {};
+  std::optional<double> save_ms = {}, stall_ms = {}, again_ms = {};
   std::optional<bool> recomputed = {};
 
   static void visit_fields(auto& self, auto&& visit) {
@@ -117,6 +119,23 @@ struct StepEvent {
     visit("mfu", self.mfu, "",
           "Model FLOP utilization: arithmetic of the model by that of large products in the same time; where "
           "the latter is known");
+    visit("compute_ms", self.compute_ms, "ms",
+          "Time for which the device of rank 0 computed; where ranks measure it: of several on CPUs, unless "
+          "health.preset is off, as the next two");
+    visit("waited_ms", self.waited_ms, "ms",
+          "Time for which rank 0 waited for other ranks while its device had nothing to do; where it is "
+          "measured");
+    visit("data_ms", self.data_ms, "ms",
+          "Time for which rank 0 waited for its data; where it is measured and not 0");
+    visit(
+        "save_ms", self.save_ms, "ms",
+        "Time for which training waited for saves between the step before and this one; where it was 0.1 ms "
+        "or more");
+    visit("stall_ms", self.stall_ms, "ms",
+          "Time within the step for which the update waited for a save to copy the state; where it was 0.1 "
+          "ms or more");
+    visit("again_ms", self.again_ms, "ms",
+          "Time within the step for audits, and for computing it again after a verdict; where there was one");
     visit("recomputed", self.recomputed, "",
           "true: an earlier line of the log has this step, too, which is computed again after a resume or a "
           "recovery; absent otherwise");
@@ -293,6 +312,7 @@ struct RecoveryEvent {
   std::optional<int> faults = {};
   std::variant<double, std::int64_t> duration_ms = no_number;  // the launcher counts whole ones
   std::optional<double> shrink_ms = {}, plan_ms = {}, load_ms = {}, replay_ms = {};
+  std::optional<std::int64_t> waited_for_hosts_ms = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("reason", self.reason, "",
@@ -315,6 +335,8 @@ struct RecoveryEvent {
     visit("plan_ms", self.plan_ms, "ms", "Agreeing on ranks, directory and step; level 1");
     visit("load_ms", self.load_ms, "ms", "Memory, kernels and state; level 1");
     visit("replay_ms", self.replay_ms, "ms", "The steps until the first new one was made; level 1");
+    visit("waited_for_hosts_ms", self.waited_for_hosts_ms, "ms",
+          "Part of it for which too few hosts were there for a start; level 2, where there was such a time");
   }
 };
 

@@ -21,6 +21,7 @@ double finite_or_zero(std::optional<double> value) {
 
 // Steps that a reader without spans knows the duration of: a run goes back by fewer.
 constexpr std::size_t steps_remembered = 100'000;
+constexpr std::size_t episodes_remembered = 1000;  // of slow ranks
 
 std::int64_t microseconds(double milliseconds) {
   return static_cast<std::int64_t>(std::clamp(milliseconds, 0.0, 1e14) * 1e3);
@@ -49,6 +50,9 @@ class IncidentReader::State {
       if (const auto found = state.find(name); found != state.end()) read_event_field(*found, value);
     };
     visit(*this, read);
+    if (const auto episodes = state.find("slow"); episodes != state.end() && episodes->is_object()) {
+      for (const JsonMember& member : episodes->items()) read_event_field(member.value, slow_us_[member.key]);
+    }
     bool is_open = false;
     read("open", is_open);
     if (is_open) {
@@ -59,6 +63,7 @@ class IncidentReader::State {
 
   Json state() const {
     Json state = {{"times_us", Json(times_us_)}, {"open", !open_.empty()}};
+    for (const auto& [episode, lost_us] : slow_us_) state["slow"][episode] = lost_us;
     visit(*this, [&](const char* name, const auto& value) { state[name] = value; });
     return state;
   }
@@ -81,6 +86,8 @@ class IncidentReader::State {
     if (const auto step = event_as<StepEvent>(json)) read_step(*step);
     if (const auto fault = event_as<FaultEvent>(json)) read_fault(*fault);
     if (const auto recovery = event_as<RecoveryEvent>(json)) read_recovery(*recovery);
+    if (const auto evaluation = event_as<EvaluationEvent>(json)) read_evaluation(*evaluation);
+    if (const auto straggler = event_as<StragglerEvent>(json)) read_straggler(*straggler);
     if (const auto checkpoint = event_as<CheckpointEvent>(json))
       ledger_.saves.push_back({.time_us = time_us, .step = checkpoint->step});
     if (const auto finish = event_as<FinishEvent>(json)) read_finish(*finish);
@@ -90,12 +97,15 @@ class IncidentReader::State {
   IncidentLog finish() && {
     advance(last_us_, gap_use());
     for (const Piece& piece : pieces_) add(piece);
-    for (const auto& [step, computed] : computed_) ledger_.lost_steps += computed.times - 1;
+    ledger_.times_us = times_us_;
+    ledger_.lost_steps = steps_again_;
     return std::move(ledger_);
   }
 
-  std::array<std::int64_t, span_uses> times_us() const {
-    std::array<std::int64_t, span_uses> times_us = times_us_;
+  std::uint64_t lost_steps() const { return steps_again_; }
+
+  SpanTimes times_us() const {
+    SpanTimes times_us = times_us_;
     times_us[static_cast<std::size_t>(gap_use())] += std::max<std::int64_t>(last_us_ - cut_us_, 0);
     return times_us;
   }
@@ -116,6 +126,8 @@ class IncidentReader::State {
     use("starting", self.starting_);
     use("stopped", self.stopped_);
     use("restarting", self.restarting_);
+    use("restart_us", self.restart_us_);
+    use("steps_again", self.steps_again_);
   }
 
   // A clock that was set back adds nothing.
@@ -128,13 +140,24 @@ class IncidentReader::State {
       piece.time = computed.times;
       computed.counted_us = lasted_us;
     }
-    times_us_[static_cast<std::size_t>(use)] += lasted_us;
+    of(use) += lasted_us;
+    if (use == SpanUse::restart) restart_us_ += lasted_us;
     if (keeps_spans_) pieces_.push_back(piece);
     cut_us_ = to_us;
   }
 
+  std::int64_t& of(SpanUse use) { return times_us_[static_cast<std::size_t>(use)]; }
+
+  // Takes a part of a step out of the training. Returns how much of it there was.
+  std::int64_t take_part(std::int64_t part_us, std::int64_t most_us, SpanUse use) {
+    const std::int64_t taken_us = std::clamp<std::int64_t>(part_us, 0, std::max<std::int64_t>(most_us, 0));
+    of(SpanUse::training) -= taken_us;
+    of(use) += taken_us;
+    return taken_us;
+  }
+
   SpanUse gap_use() const {
-    if (stopped_) return SpanUse::not_running;
+    if (stopped_) return SpanUse::paused;
     if (restarting_) return SpanUse::restart;
     if (!open_.empty()) return SpanUse::recovery;
     return starting_ ? SpanUse::start_up : SpanUse::other;
@@ -153,13 +176,13 @@ class IncidentReader::State {
                                 .time_us = last_us_,
                                 .step = step_,
                                 .noticed = "the start ended without a word"});
-      restarting_ = true;
+      begin_restart();
     }
     for (const std::size_t index : open_) {
       FaultEntry& fault = ledger_.faults[index];
       if (fault.level != FaultLevel::restart) fault.level = silent ? FaultLevel::launch : FaultLevel::restart;
     }
-    if (stopped_) advance(begun_us, SpanUse::not_running);
+    if (stopped_) advance(begun_us, SpanUse::paused);
     resumed_from_ = start.resumed_from.value_or("");
     ranks_ = start.ranks;
     begun_ = starting_ = true;
@@ -171,17 +194,78 @@ class IncidentReader::State {
 
   void read_step(const StepEvent& step) {
     step_ = step.step;
-    advance(step.time_us - microseconds(finite_or_zero(step.step_duration_ms)), gap_use());
+    const std::int64_t begin_us = step.time_us - microseconds(finite_or_zero(step.step_duration_ms));
+    if (gap_use() == SpanUse::other)
+      advance(std::min(begin_us, cut_us_ + microseconds(finite_or_zero(step.save_ms))), SpanUse::saving);
+    advance(begin_us, gap_use());
     Computed& computed = computed_[step_];
-    times_us_[static_cast<std::size_t>(SpanUse::training)] -= computed.counted_us;
-    times_us_[static_cast<std::size_t>(SpanUse::lost)] += std::exchange(computed.counted_us, 0);
-    ++computed.times;
-    if (!keeps_spans_ && computed_.size() > steps_remembered) computed_.erase(computed_.begin());
+    lose(std::exchange(computed.counted_us, 0));
+    if (++computed.times > 1) ++steps_again_;
     advance(step.time_us, SpanUse::training, step_);
+    for (const auto& [part_ms, use] : {std::pair{step.stall_ms, SpanUse::saving},
+                                       {step.data_ms, SpanUse::data},
+                                       {step.again_ms, SpanUse::checking}})
+      computed.counted_us -= take_part(microseconds(finite_or_zero(part_ms)), computed.counted_us, use);
+    if (!keeps_spans_ && computed_.size() > steps_remembered) computed_.erase(computed_.begin());
     // After a restart the first step ends the fault; for a recovery in place the recovery event comes next.
     if (restarting_) close(step.time_us, "");
     starting_ = restarting_ = stopped_ = false;
     step_us_ = step.time_us;
+  }
+
+  // Counts what a step took before it was computed again, but for its parts that are of other classes.
+  void lose(std::int64_t counted_us) {
+    of(SpanUse::lost) += counted_us;
+    of(SpanUse::training) -= counted_us;
+    const std::int64_t missing_us = std::min<std::int64_t>(of(SpanUse::training), 0);
+    of(SpanUse::straggling) += missing_us;  // which was part of it
+    of(SpanUse::training) -= missing_us;
+  }
+
+  void read_evaluation(const EvaluationEvent& evaluation) {
+    const bool is_beside_faults = gap_use() == SpanUse::other || gap_use() == SpanUse::start_up;
+    if (!is_beside_faults) return;
+    advance(evaluation.time_us - microseconds(finite_or_zero(evaluation.duration_ms)), gap_use());
+    advance(evaluation.time_us, SpanUse::evaluation);
+  }
+
+  // Each event of an episode tells what it has cost since its begin. What rank 0 waits for its own data is in its steps.
+  void read_straggler(const StragglerEvent& event) {
+    if (event.of == "input" && event.rank == 0) return;
+    const std::string episode = fmt::format("{} {} {} {}", event.of, event.rank.value_or(-1),
+                                            event.peer.value_or(-1), event.since_step);
+    if (slow_us_.size() >= episodes_remembered && !slow_us_.contains(episode)) slow_us_.clear();
+    std::int64_t& told_us = slow_us_[episode];
+    const std::int64_t lost_us = microseconds(finite_or_zero(event.lost_seconds) * 1e3);
+    take_part(lost_us - told_us, of(SpanUse::training), SpanUse::straggling);
+    told_us = std::max(told_us, lost_us);
+  }
+
+  void begin_restart() {
+    if (!std::exchange(restarting_, true)) restart_us_ = 0;
+  }
+
+  // The launcher tells what a restart waited for hosts when the ranks train again, or are about to.
+  void take_waiting(const RecoveryEvent& recovery) {
+    std::int64_t waited_us = microseconds(
+        static_cast<double>(std::max<std::int64_t>(recovery.waited_for_hosts_ms.value_or(0), 0)));
+    if (restarting_) {
+      const std::int64_t begin_us = cut_us_;
+      advance(std::min(cut_us_ + waited_us, recovery.time_us), SpanUse::waiting);
+      waited_us -= cut_us_ - begin_us;
+    }
+    waited_us = std::min(waited_us, std::exchange(restart_us_, 0));
+    of(SpanUse::restart) -= waited_us;
+    of(SpanUse::waiting) += waited_us;
+    for (std::size_t i = pieces_.size(); i-- > 0 && waited_us > 0;) {
+      if (pieces_[i].span.use != SpanUse::restart) continue;
+      const std::int64_t begin_us = pieces_[i].span.begin_us;
+      const std::int64_t end_us = std::min(begin_us + waited_us, pieces_[i].span.end_us);
+      waited_us -= end_us - begin_us;
+      pieces_[i].span.begin_us = end_us;
+      pieces_.insert(pieces_.begin() + static_cast<std::ptrdiff_t>(i),
+                     {.span = {.use = SpanUse::waiting, .begin_us = begin_us, .end_us = end_us}});
+    }
   }
 
   void read_fault(const FaultEvent& event) {
@@ -201,7 +285,7 @@ class IncidentReader::State {
     // The work that a step had done until the fault is lost.
     const bool computing = open_.empty() && !starting_ && !stopped_;
     advance(fault.time_us, computing ? SpanUse::lost : gap_use());
-    if (event.level == FaultEvent::by_launcher) restarting_ = true;
+    if (event.level == FaultEvent::by_launcher) begin_restart();
     stopped_ = false;
     open_.push_back(ledger_.faults.size());
     ledger_.faults.push_back(std::move(fault));
@@ -209,7 +293,8 @@ class IncidentReader::State {
 
   void read_recovery(const RecoveryEvent& recovery) {
     // A recovery by another start is reported by the launcher; the first step closes it.
-    if (recovery.level == RecoveryEvent::by_launcher || open_.empty()) return;
+    if (recovery.level == RecoveryEvent::by_launcher) return take_waiting(recovery);
+    if (open_.empty()) return;
     FaultEntry& fault = ledger_.faults[open_.back()];
     fault.shrink_ms = finite_or_zero(recovery.shrink_ms);
     fault.plan_ms = finite_or_zero(recovery.plan_ms);
@@ -249,7 +334,8 @@ class IncidentReader::State {
   }
 
   void read_finish(const FinishEvent& finish) {
-    advance(finish.time_us, gap_use());
+    const bool is_last_save = gap_use() == SpanUse::other && finish.state != FinishEvent::failed;
+    advance(finish.time_us, is_last_save ? SpanUse::saving : gap_use());
     if (finish.state == FinishEvent::failed) {
       if (open_.empty()) {
         open_.push_back(ledger_.faults.size());
@@ -257,11 +343,11 @@ class IncidentReader::State {
       }
       FaultEntry& fault = ledger_.faults[open_.back()];
       fault.action = fmt::format("ended with exit code {}: {}", finish.exit_code, finish.reason);
-      restarting_ = true;
+      begin_restart();
       return;
     }
     if (finish.reason == another_start_reason) {
-      restarting_ = true;
+      begin_restart();
       return;
     }
     // Asked to stop, those who go on save what they have found; nobody computes anything.
@@ -294,10 +380,13 @@ class IncidentReader::State {
     std::uint64_t times = 0;
     std::int64_t counted_us = 0;  // of the last time
   };
-  std::map<std::uint64_t, Computed> computed_;      // by step
-  std::array<std::int64_t, span_uses> times_us_{};  // of the pieces so far
-  std::vector<std::size_t> open_;                   // faults behind which no step was made so far
-  std::uint64_t step_ = 0;                          // the newest
+  std::map<std::uint64_t, Computed> computed_;   // by step
+  SpanTimes times_us_{};                         // of the pieces so far
+  std::map<std::string, std::int64_t> slow_us_;  // what each episode of a slow rank has cost
+  std::int64_t restart_us_ = 0;                  // of the newest restart
+  std::uint64_t steps_again_ = 0;
+  std::vector<std::size_t> open_;  // faults behind which no step was made so far
+  std::uint64_t step_ = 0;         // the newest
   std::uint64_t lost_steps_ = 0;
   int ranks_ = 0;
   std::string resumed_from_;
@@ -311,6 +400,8 @@ class IncidentReader::State {
 
 IncidentReader::IncidentReader(bool keeps_spans) : state_(std::make_unique<State>(keeps_spans)) {}
 IncidentReader::IncidentReader(const Json& state) : state_(std::make_unique<State>(state)) {}
+IncidentReader::IncidentReader(IncidentReader&& other) noexcept = default;
+IncidentReader& IncidentReader::operator=(IncidentReader&& other) noexcept = default;
 IncidentReader::~IncidentReader() = default;
 Json IncidentReader::state() const {
   return state_->state();
@@ -321,29 +412,39 @@ void IncidentReader::remind(const Json& event) {
 void IncidentReader::read(const Json& event) {
   state_->read(event);
 }
-std::array<std::int64_t, span_uses> IncidentReader::times_us() const {
+SpanTimes IncidentReader::times_us() const {
   return state_->times_us();
+}
+std::uint64_t IncidentReader::lost_steps() const {
+  return state_->lost_steps();
 }
 IncidentLog IncidentReader::finish() && {
   return std::move(*state_).finish();
 }
 
 std::string_view name_of(SpanUse use) {
-  constexpr std::array<std::string_view, span_uses> names = {
-      "training", "lost work, stalls",  "recovery in place", "restart",
-      "start-up", "saving, evaluation", "not running"};
+  constexpr std::array<std::string_view, span_uses> names = {"training",
+                                                             "lost work, stalls",
+                                                             "recovery in place",
+                                                             "restart",
+                                                             "start-up",
+                                                             "between steps",
+                                                             "paused",
+                                                             "saving",
+                                                             "evaluation",
+                                                             "waiting for hosts",
+                                                             "waiting for a slow rank",
+                                                             "waiting for data",
+                                                             "audits and checks"};
   return names[static_cast<std::size_t>(use)];
 }
 
-std::int64_t IncidentLog::time_us(SpanUse use) const {
-  std::int64_t sum = 0;
-  for (const GoodputSpan& span : spans) sum += span.use == use ? span.end_us - span.begin_us : 0;
-  return sum;
-}
-
-double IncidentLog::effective_ratio() const {
-  const std::int64_t wall_us = end_us() - begin_us();
-  return wall_us > 0 ? static_cast<double>(time_us(SpanUse::training)) / static_cast<double>(wall_us) : 0.0;
+double goodput_of(const SpanTimes& times_us) {
+  std::int64_t whole_us = 0;
+  for (const std::int64_t each : times_us) whole_us += each;
+  whole_us -= times_us[static_cast<std::size_t>(SpanUse::paused)];
+  const auto training_us = static_cast<double>(times_us[static_cast<std::size_t>(SpanUse::training)]);
+  return whole_us > 0 ? training_us / static_cast<double>(whole_us) : 0.0;
 }
 
 bool IncidentLog::disturbed() const {

@@ -37,17 +37,29 @@ struct FaultEntry {
   std::uint64_t lost_steps = 0;  // steps that were computed again
 };
 
+// What the time of a run is spent on: the classes of status, metrics, the summary at the end and the report. Each moment
+// is of one class, so that they add up to the wall time.
 enum class SpanUse : std::uint8_t {
-  training,    // steps that count
-  lost,        // steps that were computed again, and the part of a step before a fault
-  recovery,    // in place
-  restart,     // from the end of a start that failed to the first step of the next
-  start_up,    // of the first start, and of one after a stop that was asked for
-  other,       // between steps: saving that training waited for, evaluation
-  not_running  // between a stop that was asked for and the next start
+  training,  // steps that count, without what is of a class below
+  lost,      // steps that were computed again, and the part of a step before a fault
+  recovery,  // in place
+  restart,   // from the end of a start that failed to the first step of the next
+  start_up,  // of the first start, and of one after a stop that was asked for
+  other,     // between steps
+  paused,  // between the end of a run, or a stop that was asked for, and the next start: no time of the run's
+  saving,  // for which training waited for saves
+  evaluation,
+  waiting,  // for hosts, before another start
+  // Parts of steps that count, which have no spans of their own.
+  straggling,  // for which the ranks waited for a slow one, or for a link
+  data,        // for which rank 0 waited for its data
+  checking,    // audits, and computing a step again after a verdict
 };
-inline constexpr std::size_t span_uses = 7;
+inline constexpr std::size_t span_uses = 13;
 std::string_view name_of(SpanUse use);
+using SpanTimes = std::array<std::int64_t, span_uses>;  // microseconds, by SpanUse
+// Returns the training by all but the pauses (ETTR); 0 where there is no such time.
+double goodput_of(const SpanTimes& times_us);
 
 struct GoodputSpan {
   SpanUse use = SpanUse::training;
@@ -62,14 +74,13 @@ struct IncidentLog {
   std::vector<FaultEntry> faults;   // in the order of the log
   std::vector<GoodputSpan> spans;   // one after another, without gaps; neighbours differ in use
   std::vector<IncidentSave> saves;  // when a checkpoint became visible
+  SpanTimes times_us = {};          // the spans added up, without the parts that are of other classes
   std::uint64_t lost_steps = 0;     // computed more than once, each time but the last
 
   std::int64_t begin_us() const { return spans.empty() ? 0 : spans.front().begin_us; }
   std::int64_t end_us() const { return spans.empty() ? 0 : spans.back().end_us; }
-  std::int64_t time_us(SpanUse use) const;  // added up
-  // Returns the time of the steps that count / wall time since the first start, stops that were asked for
-  // included.
-  double effective_ratio() const;
+  std::int64_t time_us(SpanUse use) const { return times_us[static_cast<std::size_t>(use)]; }
+  double effective_ratio() const { return goodput_of(times_us); }
   // Returns whether anything but `none` happened.
   bool disturbed() const;
 };
@@ -85,10 +96,13 @@ class IncidentReader {
   explicit IncidentReader(const Json& state);
   Json state() const;
   void remind(const Json& event);
+  IncidentReader(IncidentReader&& other) noexcept;
+  IncidentReader& operator=(IncidentReader&& other) noexcept;
   ~IncidentReader();
   void read(const Json& event);
-  // Returns where the time went until the newest event, by SpanUse: what finish() would add up to.
-  std::array<std::int64_t, span_uses> times_us() const;
+  // Both are of the events so far, as finish() would have them.
+  SpanTimes times_us() const;
+  std::uint64_t lost_steps() const;
   IncidentLog finish() &&;
 
  private:

@@ -33,8 +33,9 @@ namespace holdfast::train {
 struct LaneOutcome {
   Digest data;
   std::int64_t counted_targets = 0;
-  std::size_t losses = 0;  // number of entries of StageModel::loss_sums() that are written
-  Result<void> failure;    // error of the loader; its microbatches were run on whatever the memory held
+  std::size_t losses = 0;     // number of entries of StageModel::loss_sums() that are written
+  std::int64_t audit_ns = 0;  // time for the lane that this rank has audited
+  Result<void> failure;       // error of the loader; its microbatches were run on whatever the memory held
 };
 
 class LaneRunner final : private StageWork {

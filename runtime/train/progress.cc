@@ -30,6 +30,22 @@ std::string decimal(double value, int decimals) {
   return std::isfinite(value) ? fmt::format("{:.{}f}", value, decimals) : "-";
 }
 
+// Adds what the time of the step was spent on. What is next to nothing would only make the log longer.
+void put_spending(const StepOutcome& outcome, const Progress::StepSpending& spending, StepEvent& event) {
+  constexpr std::int64_t least_ns = 100'000;
+  if (spending.saving_ns >= least_ns) event.save_ms = milliseconds(spending.saving_ns);
+  if (spending.stall_ns >= least_ns) event.stall_ms = milliseconds(spending.stall_ns);
+  if (outcome.again_ns > 0) event.again_ms = milliseconds(outcome.again_ns);
+  if (!spending.own.has_value()) return;
+  const auto spent_ms = [&](StepPhase phase) {
+    return static_cast<double>(spending.own->spent_ms[static_cast<std::size_t>(phase)]);
+  };
+  const double data_ms = spent_ms(StepPhase::input);
+  event.compute_ms = spending.own->own_ms() - data_ms - spent_ms(StepPhase::host);
+  event.waited_ms = static_cast<double>(spending.own->waited_ms);
+  if (data_ms > 0.0) event.data_ms = data_ms;
+}
+
 bool is_skipped(const StepOutcome& outcome) {
   return outcome.action == VerdictAction::skip;
 }
@@ -97,7 +113,22 @@ std::string Progress::console_line(const StepOutcome& outcome, double duration_m
       format_duration(static_cast<std::int64_t>(remaining_ms / 1000.0) * 1000));
 }
 
-void Progress::stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns) {
+// Returns whether the step gets a line on the console.
+bool Progress::is_shown(std::uint64_t step) {
+  constexpr std::int64_t auto_steps = 10, auto_ns = 1'000'000'000;
+  const auto every_steps = static_cast<std::uint64_t>(
+      setup_.every_steps == CheckpointConfig::interval_auto ? auto_steps : setup_.every_steps);
+  const bool is_end = step == 1 || step == static_cast<std::uint64_t>(setup_.steps);
+  if (!is_end && (every_steps == 0 || step % every_steps != 0)) return false;
+  const std::int64_t now_ns = env_->monotonic_ns();
+  const bool is_by_clock = setup_.every_steps == CheckpointConfig::interval_auto && !is_end;
+  if (is_by_clock && shown_ns_.has_value() && now_ns - *shown_ns_ < auto_ns) return false;
+  shown_ns_ = now_ns;
+  return true;
+}
+
+void Progress::stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns,
+                       const StepSpending& spending) {
   if (!writes_) return;
   const double duration_ms = milliseconds(duration_ns);
   const double tokens_per_sec = static_cast<double>(setup_.tokens_per_step) / (duration_ms / 1e3);
@@ -115,14 +146,12 @@ void Progress::stepped(const StepOutcome& outcome, const Digest& data_digest, st
                   .tokens_per_sec = tokens_per_sec,
                   .data_digest = data_digest};
   if (setup_.peak_flops > 0.0) event.mfu = setup_.flops_per_token * tokens_per_sec / setup_.peak_flops;
+  put_spending(outcome, spending, event);
   if (outcome.step <= setup_.logged_step) event.recomputed = true;
   log_->write(event);
   if (recovery_.has_value()) recovered();
   compare_with_peak(setup_.flops_per_token * tokens_per_sec);
-  const auto step = static_cast<std::int64_t>(outcome.step);
-  const bool shown =
-      step == 1 || step == setup_.steps || (setup_.every_steps > 0 && step % setup_.every_steps == 0);
-  if (shown) say(console_line(outcome, duration_ms, tokens_per_sec));
+  if (is_shown(outcome.step)) say(console_line(outcome, duration_ms, tokens_per_sec));
 }
 
 void Progress::compare_with_peak(double flops_per_second) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/health/step_times.h"
 #include "runtime/run/event_log.h"
 #include "runtime/run/failure_record.h"
 #include "runtime/run/run_directory.h"
@@ -23,7 +24,7 @@ class Progress {
  public:
   struct Setup {
     std::int64_t steps = 0;
-    std::int64_t every_steps = 10;
+    std::int64_t every_steps = 10;  // between console lines, or auto (log.every_steps)
     double flops_per_token = 0.0;
     double peak_flops = 0.0;  // peak rate of all ranks together (gemm_peak.h)
     std::uint64_t tokens_per_step = 0;
@@ -62,9 +63,16 @@ class Progress {
                        const RunState& state, std::string_view resumed_from, const StartupTimes& times,
                        const Device& device, std::string_view transport,
                        const std::map<std::string, int>& processors);
+  // What this rank spent time on in a step and before it, as far as it is known.
+  struct StepSpending {
+    std::int64_t saving_ns = 0;  // since the step before
+    std::int64_t stall_ns = 0;   // the update waited for a save
+    std::optional<StepTimes> own = {};
+  };
   // Prints a console line for the first step, every `every_steps` and the last one, and writes an event for
   // every step.
-  void stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
+  void stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns,
+               const StepSpending& spending);
   // Reports suspicious numbers, on the console and as an event. `rollback`: where the run goes back.
   void reached_verdict(VerdictEvent verdict, const std::optional<Rollback>& rollback);
   // Reports a slow rank as an event, and on the console if it is `news` to people.
@@ -108,6 +116,7 @@ class Progress {
 
  private:
   std::string console_line(const StepOutcome& outcome, double duration_ms, double tokens_per_sec) const;
+  bool is_shown(std::uint64_t step);
   void recovered();
   void tell_failed_save(const SaveReport& report, const std::optional<UnsavedWork::Size>& unsaved,
                         const std::string& consequence);
@@ -119,9 +128,10 @@ class Progress {
   EventQueue* log_;
   std::optional<RecoveryRecord> recovery_;  // set until the first step after the recovery is made
   std::int64_t resumed_ns_ = 0;
-  double smooth_step_ms_ = 0.0;  // exponential mean, for the ETA
-  std::int64_t steps_seen_ = 0;  // steps made by this process
-  bool replicas_fail_ = false;   // the last replica report was a failure
+  double smooth_step_ms_ = 0.0;                // exponential mean, for the ETA
+  std::int64_t steps_seen_ = 0;                // steps made by this process
+  std::optional<std::int64_t> shown_ns_ = {};  // time of the newest console line of a step
+  bool replicas_fail_ = false;                 // the last replica report was a failure
   bool peak_was_beaten_ = false;
 };
 

@@ -103,11 +103,16 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   }
   HF_TRY(const VotedStep voted, attempt_step(worker, request));
   StepAccess access = access_to_step(worker);
-  access.attempt_again = [&worker](std::span<const AttemptBits> earlier, int audit_retry) {
-    return attempt_again(worker, earlier, audit_retry);
+  std::int64_t again_ns = voted.audit_ns;
+  access.attempt_again = [&worker, &again_ns](std::span<const AttemptBits> earlier, int audit_retry) {
+    const std::int64_t begin_ns = worker.rank().env.monotonic_ns();
+    Result<Attempt> attempt = attempt_again(worker, earlier, audit_retry);
+    again_ns += worker.rank().env.monotonic_ns() - begin_ns;
+    return attempt;
   };
   HF_TRY(const CheckedStep checked, check_step(access, voted.attempt));
   StepOutcome outcome = outcome_of(worker, voted.sums, checked);
+  outcome.again_ns = again_ns;
   if (outcome.ends_steps) return outcome;
   const bool updates = checked.action != VerdictAction::skip;
   if (updates) {

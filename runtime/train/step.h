@@ -30,6 +30,7 @@ struct StepOutcome {
   RestartRequest restart = {};  // as the leader's request says; at most two leaving hosts are counted
   SaveDue due = {};             // saves that are due after this step
   bool gathers_times = false;   // rank 0 wants the times of all ranks
+  std::int64_t again_ns = 0;    // time that this rank took for an audit, and to compute the step again
   SaveVotes saves = {};         // sums over all ranks
   // Outcome of starting the all-gather of the updated parameters. On an error a peer is gone and this rank
   // must leave; the step is made all the same.

@@ -39,10 +39,12 @@ Result<void> launch_parameter_digests(Worker& worker, bool audits) {
 Result<void> run_lanes(Worker& worker, const std::optional<LaneAudit>& audit, LaneOutcome& lanes) {
   const int replica = worker.rank().coordinate.data;
   if (audit.has_value()) {
+    const std::int64_t begin_ns = worker.rank().env.monotonic_ns();
     const int lane = audit->lane_of(audit->owner_for(replica));
     const std::unique_ptr<DataLoader> loader = worker.loader_of_lane(lane);
     HF_TRY_VOID(worker.lane_runner().audit(lane, *loader, lanes.failure));
     wait_for_device(worker.rank().device, worker.rank().communicator);  // it reads the slots of the tokens
+    lanes.audit_ns = worker.rank().env.monotonic_ns() - begin_ns;
   }
   worker.reduction().begin_step(/*digests_links=*/audit.has_value());
   HF_TRY_VOID(
@@ -151,7 +153,8 @@ Result<VotedStep> vote_on(Worker& worker, LaneOutcome& lanes, const std::optiona
                                .gradient_factor = factor,
                                .losses = lanes.losses,
                                .audit = audit,
-                               .digests = digests}};
+                               .digests = digests},
+                   .audit_ns = lanes.audit_ns};
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ struct StepRequest {
 struct VotedStep {
   Ballot sums = {};  // over all ranks
   Attempt attempt = {};
+  std::int64_t audit_ns = 0;  // time that this rank took for the lane of another that it audits
 };
 
 // Makes the first attempt at the next step. Errors: trouble or a loader error of some rank (agreed: all ranks

@@ -86,7 +86,8 @@ Result<void> StragglerWatch::begin() {
 StragglerWatch::Reading StragglerWatch::read() const {
   const WorkClock& device = sums_->device();
   Reading reading{.time_ns = worker_.rank().env.monotonic_ns(),
-                  .input_ns = sums_->waited_ns(SpanKind::wait_data)};
+                  .input_ns = sums_->waited_ns(SpanKind::wait_data),
+                  .stall_ns = sums_->waited_ns(SpanKind::wait_snapshot)};
   reading.idle_ns = device.idle_ns(reading.time_ns);
   for (const SpanKind kind : waits_for_peers) reading.peers_ns += sums_->waited_ns(kind);
   reading.forward_ns = device.worked_ns(SpanKind::forward);
@@ -116,6 +117,7 @@ void StragglerWatch::end_step() {
                         milliseconds_of(worked_ns - forward_ns - backward_ns - update_ns),
                         milliseconds_of(input_ns), milliseconds_of(idle_ns - input_ns - peers_ns)},
            .waited_ms = milliseconds_of(peers_ns)};
+  stall_ns_ = end.stall_ns - begin_.stall_ns;
 }
 
 bool StragglerWatch::wants_times() const {

@@ -40,6 +40,9 @@ class StragglerWatch {
   // Both are called round a step, by every rank.
   void begin_step();
   void end_step();
+  // Returns what this rank spent the time of the step that has just ended on; none where it is not measured.
+  std::optional<StepTimes> last_step() const { return on() ? std::optional(last_) : std::nullopt; }
+  std::int64_t last_stall_ns() const { return stall_ns_; }  // for which its update waited for a save
   // Returns what rank 0 brings to the vote of the step in hand (StepRequest::gathers_times).
   bool wants_times() const;
   // Keeps the times of the step, and gathers those of all ranks where the vote says so; all ranks call it together
@@ -51,7 +54,7 @@ class StragglerWatch {
  private:
   // The clocks of this rank.
   struct Reading {
-    std::int64_t time_ns = 0, idle_ns = 0, input_ns = 0, peers_ns = 0;
+    std::int64_t time_ns = 0, idle_ns = 0, input_ns = 0, peers_ns = 0, stall_ns = 0;
     std::int64_t forward_ns = 0, backward_ns = 0, update_ns = 0;
   };
   // Holds what rank 0 knows of all ranks.
@@ -84,6 +87,7 @@ class StragglerWatch {
   std::optional<WaitSums> sums_;  // none: off
   Reading begin_;
   StepTimes last_;                  // of the step that has just ended
+  std::int64_t stall_ns_ = 0;       // part of its time
   std::vector<StepTimes> pending_;  // of this rank since the last gather; its capacity is the most there are
   std::vector<StepTimes> gathered_;
   std::vector<PeerWaits> waits_;  // of all ranks since the last gather

@@ -118,7 +118,7 @@ Result<StepsEnd::How> Trainer::run_steps() {
     if (last || stopping) {
       HF_TRY_VOID(saves_.save_at_end([this] { return parts_.stop.stop_requested() || time_is_up(); }));
     } else if (const bool to_disk = outcome.due.wants_disk(); to_disk || outcome.due.to_ram) {
-      HF_TRY_VOID(saves_.begin(to_disk));
+      HF_TRY_VOID(while_saving([&] { return saves_.begin(to_disk); }));
     }
     if (stopping) return end(StepsEnd::How::saved);
   }
@@ -244,9 +244,12 @@ Result<StepOutcome> Trainer::step() {
   const std::int64_t duration_ns = rank_.env.monotonic_ns() - begin_ns;
   if (SampleLog* ledger = worker.ledger()) keep(ledger->close_step(outcome.step));
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
-  parts_.progress.stepped(outcome, state.data_digest, duration_ns);
+  parts_.progress.stepped(outcome, state.data_digest, duration_ns,
+                          {.saving_ns = std::exchange(saving_ns_, 0),
+                           .stall_ns = stragglers_.last_stall_ns(),
+                           .own = stragglers_.last_step()});
   HF_TRY_VOID(outcome.gathers);
-  HF_TRY_VOID(saves_.advance(outcome));
+  HF_TRY_VOID(while_saving([&] { return saves_.advance(outcome); }));
   HF_TRY_VOID(stragglers_.stepped(outcome));
   if (rank_.watch != nullptr) {
     const std::string lost = rank_.watch->take_lost_spares();
@@ -254,6 +257,14 @@ Result<StepOutcome> Trainer::step() {
   }
   cost.duration_ns = rank_.env.monotonic_ns() - begin_ns;
   saves_.stepped(outcome.step, cost);
+  return outcome;
+}
+
+// Does what training waits for because of its saves.
+Result<void> Trainer::while_saving(const std::function<Result<void>()>& work) {
+  const std::int64_t begin_ns = rank_.env.monotonic_ns();
+  Result<void> outcome = work();
+  saving_ns_ += rank_.env.monotonic_ns() - begin_ns;
   return outcome;
 }
 

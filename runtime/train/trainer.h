@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "checkpoint/store.h"
@@ -62,6 +63,7 @@ class Trainer {
   bool time_is_up() const;
   bool evaluation_due(std::uint64_t step) const;
   Result<void> evaluate();
+  Result<void> while_saving(const std::function<Result<void>()>& work);
   Result<bool> seal_for_another_start(const StepOutcome& outcome);
   Result<void> leave_steps();
   Result<void> save_by_verdict();
@@ -80,6 +82,7 @@ class Trainer {
   std::int64_t longest_step_ns_ = 0;
   std::int64_t longest_evaluation_ns_ = 0;
   std::int64_t starts_ranks_ns_ = 0;  // StepsEnd::starts_ranks_ns
+  std::int64_t saving_ns_ = 0;        // that training has waited for saves since the newest step
   bool reported_unsealed_ = false;
   std::optional<StepsVerdict> verdict_;  // that ends the steps
 };

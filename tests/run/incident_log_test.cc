@@ -21,7 +21,7 @@ using testing::Not;
 IncidentLog read_incidents(std::string_view event_lines) {
   IncidentReader reader;
   for_each_event(event_lines, [&](const Json& event) { reader.read(event); });
-  const std::array<std::int64_t, span_uses> live_us = reader.times_us();
+  const SpanTimes live_us = reader.times_us();
   IncidentLog ledger = std::move(reader).finish();
   for (std::size_t use = 0; use < span_uses; ++use)
     EXPECT_EQ(live_us[use], ledger.time_us(static_cast<SpanUse>(use))) << "while the log is read";
@@ -55,7 +55,8 @@ void expect_uses(const IncidentLog& ledger, const std::map<SpanUse, int>& expect
     const auto found = expected_ms.find(use);
     EXPECT_EQ(ledger.time_us(use), 1000 * (found == expected_ms.end() ? 0 : found->second)) << name_of(use);
   }
-  std::int64_t sum = 0;
+  std::int64_t sum = 0, sum_of_uses = 0;
+  for (const std::int64_t each : ledger.times_us) sum_of_uses += each;
   for (std::size_t i = 0; i < ledger.spans.size(); ++i) {
     sum += ledger.spans[i].end_us - ledger.spans[i].begin_us;
     if (i > 0) {
@@ -64,6 +65,7 @@ void expect_uses(const IncidentLog& ledger, const std::map<SpanUse, int>& expect
     }
   }
   EXPECT_EQ(sum, ledger.end_us() - ledger.begin_us());
+  EXPECT_EQ(sum_of_uses, sum);
 }
 
 const std::string death =
@@ -91,6 +93,93 @@ TEST(IncidentLog, SavingAndEvaluationAreTimeBesideSteps) {
   expect_uses(ledger, {{SpanUse::start_up, 20}, {SpanUse::training, 200}, {SpanUse::other, 50}});
   ASSERT_EQ(ledger.saves.size(), 1U);
   EXPECT_EQ(ledger.saves[0].step, 1U);
+}
+
+TEST(IncidentLog, EventsThatSayWhatTimeTheyTookMakeClasses) {
+  Log log;
+  log.start(0).step(100, 1);
+  log.line(130, "evaluation", "\"step\":1,\"loss\":2.0,\"duration_ms\":20.0");  // 10 ms before it
+  // 40 ms between it and the step, of which 15 are a save's.
+  log.line(270, "step",
+           "\"step\":2,\"step_duration_ms\":100.0,\"save_ms\":15.0,\"stall_ms\":5.0,\"data_ms\":7.0,"
+           "\"again_ms\":30.0");
+  expect_uses(log.ledger(), {{SpanUse::start_up, 20},
+                             {SpanUse::training, 158},
+                             {SpanUse::evaluation, 20},
+                             {SpanUse::saving, 20},
+                             {SpanUse::data, 7},
+                             {SpanUse::checking, 30},
+                             {SpanUse::other, 35}});
+  // The parts of a step are never more than the step.
+  log.line(370, "step", "\"step\":3,\"step_duration_ms\":100.0,\"data_ms\":70.0,\"again_ms\":60.0");
+  EXPECT_EQ(log.ledger().time_us(SpanUse::training), 158'000);
+  EXPECT_EQ(log.ledger().time_us(SpanUse::checking), 60'000);
+}
+
+TEST(IncidentLog, WhatASlowRankCostsIsCountedOnce) {
+  const auto slow = [](double lost_seconds, const char* more) {
+    return fmt::format("\"rank\":2,\"host\":\"a\",\"of\":\"rank\",\"since_step\":1,\"lost_seconds\":{}{}",
+                       lost_seconds, more);
+  };
+  Log log;
+  log.start(0).step(100, 1).step(200, 2).line(200, "straggler", slow(0.05, ""));
+  log.step(300, 3).line(300, "straggler", slow(0.08, ""));
+  log.step(400, 4).line(400, "straggler", slow(0.09, ",\"until_step\":4"));
+  const std::map<SpanUse, int> expected = {
+      {SpanUse::start_up, 20}, {SpanUse::training, 310}, {SpanUse::straggling, 90}};
+  expect_uses(log.ledger(), expected);
+  EXPECT_NEAR(log.ledger().effective_ratio(), 310.0 / 420.0, 1e-9);
+  // What rank 0 waits for its own data is in its steps.
+  log.line(400, "straggler", "\"rank\":0,\"of\":\"input\",\"since_step\":1,\"lost_seconds\":0.1");
+  expect_uses(log.ledger(), expected);
+  // A claim of more than there is does not make the training negative, and neither do steps that are lost.
+  log.line(400, "straggler", slow(9.0, ""));
+  EXPECT_EQ(log.ledger().time_us(SpanUse::straggling), 400'000);
+  log.line(410, "fault", death).step(530, 3).line(531, "recovery", healed);
+  const IncidentLog ledger = log.ledger();
+  EXPECT_GE(ledger.time_us(SpanUse::training), 0);
+  std::int64_t sum_us = 0;
+  for (const std::int64_t each : ledger.times_us) sum_us += each;
+  EXPECT_EQ(sum_us, ledger.end_us() - ledger.begin_us());
+}
+
+TEST(IncidentLog, WaitingForHostsIsNoTimeOfTheRestart) {
+  for (const bool is_told_late : {false, true}) {
+    Log log;
+    log.start(0).step(100, 1).step(200, 2);
+    log.line(300, "fault", "\"level\":2,\"step\":2,\"reason\":\"a host is gone\"");
+    log.start(2020, "\"resumed_from_step\":2");
+    const std::string again = "\"level\":2,\"ranks_before\":4,\"ranks_after\":4,\"waited_for_hosts_ms\":1500";
+    if (!is_told_late) log.line(2030, "recovery", again);
+    log.step(2200, 3);
+    if (is_told_late) log.line(2200, "recovery", again);
+    const IncidentLog ledger = log.step(2300, 4).ledger();
+    expect_uses(ledger, {{SpanUse::start_up, 20},
+                         {SpanUse::training, 400},
+                         {SpanUse::lost, 100},
+                         {SpanUse::waiting, 1500},
+                         {SpanUse::restart, 300}});
+  }
+}
+
+// A reader that goes on from the state of another one ends up with the same.
+TEST(IncidentLog, GoesOnFromAState) {
+  Log log;
+  log.start(0).step(100, 1).step(200, 2);
+  log.line(200, "straggler", "\"rank\":2,\"of\":\"rank\",\"since_step\":1,\"lost_seconds\":0.05");
+  const std::string first = log.text_;
+  log.line(300, "fault", "\"level\":2,\"step\":2,\"reason\":\"a host is gone\"");
+  log.line(400, "straggler", "\"rank\":2,\"of\":\"rank\",\"since_step\":1,\"lost_seconds\":0.07");
+  log.start(2020, "\"resumed_from_step\":1").step(2200, 2).step(2300, 3);
+  IncidentReader before(/*keeps_spans=*/false);
+  for_each_event(first, [&](const Json& event) { before.read(event); });
+  IncidentReader after(Json::parse_any(before.state().dump_any()));
+  for_each_event(first, [&](const Json& event) { after.remind(event); });
+  for_each_event(std::string_view(log.text_).substr(first.size()),
+                 [&](const Json& event) { after.read(event); });
+  const IncidentLog whole = log.ledger();
+  EXPECT_EQ(after.times_us(), whole.times_us);
+  EXPECT_EQ(after.lost_steps(), whole.lost_steps);
 }
 
 TEST(IncidentLog, HealedInPlace) {
@@ -210,10 +299,10 @@ TEST(IncidentLog, AStopThatWasAskedForIsNoFault) {
   log.line(5110, "finish", "\"state\":\"finished\",\"step\":2,\"exit_code\":0");
   const IncidentLog ledger = log.ledger();
   EXPECT_TRUE(ledger.faults.empty());
-  expect_uses(ledger, {{SpanUse::start_up, 40},
-                       {SpanUse::training, 200},
-                       {SpanUse::other, 30},
-                       {SpanUse::not_running, 4860}});
+  expect_uses(
+      ledger,
+      {{SpanUse::start_up, 40}, {SpanUse::training, 200}, {SpanUse::saving, 30}, {SpanUse::paused, 4860}});
+  EXPECT_NEAR(ledger.effective_ratio(), 200.0 / 270.0, 1e-9) << "a pause is no time of the run's";
 }
 
 TEST(IncidentLog, AStartWithMoreRanksIsNoFaultButTakesItsTime) {

@@ -27,7 +27,7 @@ class PeakTest : public testing::Test {
   std::string shown(StepOutcome outcome, std::int64_t step_ns = 1'000'000'000) {
     testing::internal::CaptureStdout();
     outcome.step = ++step_;
-    progress_.stepped(outcome, {}, step_ns);
+    progress_.stepped(outcome, {}, step_ns, {});
     return testing::internal::GetCapturedStdout();
   }
 

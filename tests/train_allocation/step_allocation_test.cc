@@ -58,7 +58,7 @@ Result<void> whole_step(Worker& worker, Progress& progress) {
   const std::int64_t begin_ns = worker.rank().env.monotonic_ns();
   HF_TRY(const StepOutcome outcome, run_step(worker, {}));
   HF_TRY_VOID(worker.ledger()->close_step(outcome.step));
-  progress.stepped(outcome, worker.state().data_digest, worker.rank().env.monotonic_ns() - begin_ns);
+  progress.stepped(outcome, worker.state().data_digest, worker.rank().env.monotonic_ns() - begin_ns, {});
   return {};
 }
 
