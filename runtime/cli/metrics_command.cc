@@ -133,17 +133,14 @@ Result<void> print_events(const std::vector<std::string>& words) {
                        : arguments.has("csv") ? EventPrinter::Form::csv
                                               : EventPrinter::Form::text,
                        arguments.text("kind", ""));
-  std::uint64_t printed = 0;
+  LogFollower log(env, paths);
   bool finished = false;
   while (true) {
-    HF_TRY(const LogReader log, LogReader::open(env, paths));
-    const std::uint64_t bytes = log.bytes();
-    HF_TRY(std::string lines, log.read(printed, bytes - std::min(printed, bytes)));
-    lines.resize(lines.rfind('\n') + 1);  // the last line may be half written; npos + 1 is 0
-    printed += lines.size();
-    printer.print(lines);
+    HF_TRY_VOID(log.read_new([&](std::string_view lines) {
+      printer.print(lines);
+      note_end(lines, finished);
+    }));
     HF_TRY_VOID(finish_output());
-    note_end(lines, finished);
     if (!arguments.has("follow") || finished) return {};
     env.sleep_us(look_us);
   }

@@ -2,7 +2,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <csignal>
 #include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
@@ -12,19 +14,24 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/loader.h"
+#include "runtime/health/rank_times.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/posix_output.h"
+#include "runtime/os/signals.h"
 #include "runtime/run/claim.h"
+#include "runtime/run/event_reading.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_summary.h"
+#include "runtime/run/watch_view.h"
 #include "watchdog/board.h"
 
 namespace holdfast::cli {
 namespace {
 
 constexpr const char* status_usage =
-    "usage: holdfast status RUN [--json]\n"
+    "usage: holdfast status RUN [--json | --watch [--every SECONDS]]\n"
     "\n"
     "Says how the run of the run directory RUN stands: who has it, its newest step, how many ranks each host "
     "has, what\n"
@@ -32,7 +39,11 @@ constexpr const char* status_usage =
     "writes, and\n"
     "disturbs nothing; the run may be on any host that shares RUN.\n"
     "\n"
-    "  --json  one JSON object, for programs (docs/launch.md has its members)\n";
+    "  --json           one JSON object, for programs (docs/launch.md has its members)\n"
+    "  --watch          draw it anew until the run is over, or Ctrl-C; where the output is no terminal, "
+    "print it "
+    "anew\n"
+    "  --every SECONDS  between two looks, 1 when left out\n";
 
 // Returns the processes of this host that are known to be ranks of the run: its writer, and those that
 // reported to a launcher.
@@ -69,32 +80,128 @@ std::vector<RunSummary::Rank> ranks_here(Env& env, const std::set<std::int64_t>&
     }
     if (std::ranges::none_of(slots, [&](const SlotView& slot) { return processes.contains(slot.process); }))
       continue;
-    for (const SlotView& slot : slots)
-      ranks.push_back({.rank = slot.launched_rank, .does = activity_of(slot, env.monotonic_ns())});
+    for (const SlotView& slot : slots) ranks.push_back(rank_of(slot, env.monotonic_ns()));
   }
   std::ranges::sort(ranks, {}, &RunSummary::Rank::rank);
   return ranks;
 }
 
-Result<void> status(const std::vector<std::string>& words) {
-  HF_TRY(const Arguments arguments, Arguments::parse("status", words, {"RUN"}, {}, {"json"}));
-  Env& env = posix_env();
-  RunSummary run{.directory = arguments.positional(0)};
-  const RunPaths paths{run.directory};
-  HF_TRY_VOID(expect_run_directory(env, paths));
-  run.status = read_status(env, paths);
-  const Result<std::optional<std::string>> holder = run_holder(env, paths);
-  if (holder.ok()) run.holder = *holder;
-  if (!holder.ok()) run.holder_unknown = holder.error().message;
-  if (const Result<LogReader> log = LogReader::open(env, paths); log.ok())
-    HF_TRY_VOID(log->for_each([&](const Json& event) { run.take(event); }));
-  if (const Result<std::string> text = read_text_within(env, paths.config(), text_limits::config);
-      text.ok()) {
-    const Result<LoadedConfig> config = load_stored_config(env, *text, paths.config());
-    if (config.ok()) run.steps = static_cast<std::uint64_t>(config->config.training.steps);
+// Returns where the ranks spent the newest steps that their file has. It is of the epoch that trains, or trained last.
+std::vector<RunSummary::RankTime> times_of_ranks(Env& env, const RunPaths& paths) {
+  std::vector<RunSummary::RankTime> times;
+  const std::vector<RankTimesEpoch> epochs = read_rank_times(env, paths.rank_times());
+  if (epochs.empty() || epochs.back().rows.empty()) return times;
+  const RankTimesRow& row = epochs.back().rows.back();
+  const std::vector<RankPlace>& places = epochs.back().ranks;
+  for (std::size_t i = 0; i < std::min(places.size(), row.mean.size()); ++i)
+    times.push_back({.rank = places[i].rank,
+                     .host = places[i].host,
+                     .own_ms = row.mean[i].own_ms(),
+                     .waited_ms = static_cast<double>(row.mean[i].waited_ms)});
+  std::ranges::sort(times, {}, &RunSummary::RankTime::rank);
+  return times;
+}
+
+// Follows a run: each look() takes in what its log has more, and where it stands now.
+class RunFollower {
+ public:
+  RunFollower(Env& env, const std::string& directory) : env_(&env), paths_{directory}, log_(env, paths_) {
+    run_.directory = directory;
+    run_.own_host = env.host_name();
   }
-  run.left_out = read_host_rows(env, paths).hosts;
-  run.here = ranks_here(env, processes_here(env, run, paths));
+
+  // Error: the directory is none of a run, or its log cannot be read.
+  Result<void> look() {
+    HF_TRY_VOID(expect_run_directory(*env_, paths_));
+    run_.status = read_status(*env_, paths_);
+    const Result<std::optional<std::string>> holder = run_holder(*env_, paths_);
+    run_.holder = holder.ok() ? *holder : std::nullopt;
+    run_.holder_unknown = holder.ok() ? "" : holder.error().message;
+    const auto take = [this](const Json& event) { run_.take(event); };
+    const Result<void> read = log_.read_new([&](std::string_view lines) { for_each_event(lines, take); });
+    if (!read.ok() && read.error().code != ExitCode::config) return read;  // none so far
+    if (run_.steps == 0) read_steps();
+    run_.left_out = read_host_rows(*env_, paths_).hosts;
+    run_.here = ranks_here(*env_, processes_here(*env_, run_, paths_));
+    run_.times = times_of_ranks(*env_, paths_);
+    const Result<std::uint64_t> free = env_->free_bytes(paths_.directory);
+    run_.free_bytes = free.ok() ? std::optional(*free) : std::nullopt;
+    return {};
+  }
+  const RunSummary& run() const { return run_; }
+  // Returns whether nobody goes on with the run. Between two writers nobody has it for a moment.
+  bool is_over() {
+    const bool is_free = !run_.holder.has_value() && run_.holder_unknown.empty();
+    if (!is_free) free_since_ns_.reset();
+    if (!is_free) return false;
+    if (run_.status.state != "running") return true;
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (!free_since_ns_.has_value()) free_since_ns_ = now_ns;
+    return now_ns - *free_since_ns_ > between_writers_ns;
+  }
+
+ private:
+  static constexpr std::int64_t between_writers_ns = 3'000'000'000;
+
+  void read_steps() {
+    const Result<std::string> text = read_text_within(*env_, paths_.config(), text_limits::config);
+    if (!text.ok()) return;
+    const Result<LoadedConfig> config = load_stored_config(*env_, *text, paths_.config());
+    if (config.ok()) run_.steps = static_cast<std::uint64_t>(config->config.training.steps);
+  }
+
+  Env* env_;
+  RunPaths paths_;
+  LogFollower log_;
+  RunSummary run_;
+  std::optional<std::int64_t> free_since_ns_ = {};
+};
+
+// Draws the lines over those before on a terminal, and below them elsewhere.
+void draw(const std::vector<std::string>& lines, const std::optional<TerminalSize>& terminal, bool is_first) {
+  std::string text = !terminal.has_value() ? (is_first ? "" : "\n") : is_first ? "\x1b[2J\x1b[H" : "\x1b[H";
+  for (const std::string& line : lines) text += line + (terminal.has_value() ? "\x1b[K\r\n" : "\n");
+  if (terminal.has_value()) text += "\x1b[J";
+  fmt::print("{}", text);
+}
+
+Result<void> watch(Env& env, RunFollower& follower, double every_seconds) {
+  HF_TRY(const std::unique_ptr<SignalWatcher> signals, SignalWatcher::watch({SIGINT, SIGTERM}));
+  const bool has_colors = env.variable("NO_COLOR").empty();
+  for (bool is_first = true;; is_first = false) {
+    const std::optional<TerminalSize> terminal = terminal_size(stdout);
+    const TerminalSize size = terminal.value_or(TerminalSize{.columns = 0, .rows = 1});
+    draw(watch_lines(follower.run(), env.wall_time_us(),
+                     {.columns = size.columns,
+                      .rows = size.rows - 1,
+                      .has_colors = terminal.has_value() && has_colors}),
+         terminal, is_first);
+    HF_TRY_VOID(finish_output());
+    if (follower.is_over()) return {};
+    const std::int64_t until_ns = env.monotonic_ns() + static_cast<std::int64_t>(every_seconds * 1e9);
+    while (env.monotonic_ns() < until_ns) {
+      if (signals->poll() != 0) return {};
+      env.sleep_us(std::clamp<std::int64_t>((until_ns - env.monotonic_ns()) / 1000, 1, 50'000));
+    }
+    HF_TRY_VOID(follower.look());
+  }
+}
+
+Result<void> status(const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("status", words, {"RUN"}, {"every"}, {"json", "watch"}));
+  HF_TRY(const double every_seconds, arguments.real("every", 1.0, 0.1));
+  if (arguments.has("every") && !arguments.has("watch"))
+    return fail(ExitCode::config, "status --every is for status --watch; add --watch");
+  if (arguments.has("json") && arguments.has("watch"))
+    return fail(
+        ExitCode::config,
+        "status prints --json once, and --watch for people; programs call it with --json as often as they "
+        "need, or read holdfast events RUN --follow --json");
+  Env& env = posix_env();
+  RunFollower follower(env, arguments.positional(0));
+  HF_TRY_VOID(follower.look());
+  if (arguments.has("watch")) return watch(env, follower, every_seconds);
+  const RunSummary& run = follower.run();
   fmt::print("{}", arguments.has("json") ? to_json(run).dump_any() + "\n"
                                          : printable(to_text(run, env.wall_time_us())));
   return finish_output();

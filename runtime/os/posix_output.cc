@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +18,15 @@
 #include "runtime/os/line_thread.h"
 
 namespace holdfast::os {
+
+std::optional<TerminalSize> terminal_size(std::FILE* stream) {
+  const int descriptor = ::fileno(stream);
+  if (descriptor < 0 || ::isatty(descriptor) == 0) return std::nullopt;
+  winsize size = {};
+  const bool is_known = ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0;
+  return is_known ? TerminalSize{.columns = size.ws_col, .rows = size.ws_row} : TerminalSize{};
+}
+
 namespace {
 
 constexpr std::int64_t written_wait_ms = 100;  // limit of a write to stderr

@@ -18,8 +18,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 namespace holdfast::os {
+
+struct TerminalSize {
+  int columns = 80, rows = 24;
+};
+// Returns the size of the terminal that the stream writes to, or nothing where it writes to something else.
+std::optional<TerminalSize> terminal_size(std::FILE* stream);
 
 class OutputThread {
  public:

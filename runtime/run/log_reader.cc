@@ -145,6 +145,25 @@ Result<void> LogReader::for_each(const std::function<void(const Json&)>& take) c
   return {};
 }
 
+// A log that is shorter by now has lost parts; what it has more than that will be read.
+Result<void> LogFollower::read_new(const std::function<void(std::string_view)>& take) {
+  constexpr std::uint64_t piece_bytes = 4 << 20;
+  HF_TRY(const LogReader log, LogReader::open(*env_, paths_));
+  bytes_ = std::min(bytes_, log.bytes());
+  std::string text;  // from bytes_ on
+  for (std::uint64_t read = bytes_; read < log.bytes();) {
+    HF_TRY(const std::string piece, log.read(read, std::min(log.bytes() - read, piece_bytes)));
+    read += piece.size();
+    text += piece;
+    std::size_t whole = text.rfind('\n') + 1;  // npos + 1 is 0; the last line may be half written
+    take(std::string_view(text).substr(0, whole));
+    if (text.size() - whole > text_limits::event_line) whole = text.size();  // no event is so long
+    text.erase(0, whole);
+    bytes_ += whole;
+  }
+  return {};
+}
+
 std::uint64_t log_bytes(Env& env, const RunPaths& paths) {
   const Result<LogReader> reader = LogReader::open(env, paths);
   return reader.ok() ? reader->bytes() : 0;

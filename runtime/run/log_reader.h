@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/json.h"
@@ -47,6 +49,23 @@ class LogReader {
   std::vector<Part> parts_;
   std::uint64_t bytes_ = 0;
   std::string warning_;
+};
+
+// Follows a log that grows.
+class LogFollower {
+ public:
+  // Begins with what the log has after `begin` bytes.
+  LogFollower(Env& env, RunPaths paths, std::uint64_t begin = 0)
+      : env_(&env), paths_(std::move(paths)), bytes_(begin) {}
+  // Calls back with whole lines that have come since the last call, a piece at a time. Errors as of LogReader::open(); then the
+  // next call goes on.
+  Result<void> read_new(const std::function<void(std::string_view lines)>& take);
+  std::uint64_t bytes() const { return bytes_; }  // up to which lines have been handed over
+
+ private:
+  Env* env_;
+  RunPaths paths_;
+  std::uint64_t bytes_;
 };
 
 // All of the log, and how many bytes that is: 0 without a log.

@@ -46,7 +46,35 @@ std::string state_sentence(const RunSummary& run) {
   return "not running: " + run.status.state;
 }
 
+std::string rate_line(const RunSummary& run) {
+  const RunSummary::Step& step = *run.newest;
+  std::string text;
+  const auto add = [&](std::string part) { text += (text.empty() ? "" : ", ") + std::move(part); };
+  if (step.mfu.has_value()) add(fmt::format("MFU {:.1f} %", 100.0 * *step.mfu));
+  if (std::isfinite(step.gradient_norm)) add(fmt::format("gradient norm {:.4g}", step.gradient_norm));
+  if (std::isfinite(step.learning_rate)) add(fmt::format("learning rate {:.3g}", step.learning_rate));
+  if (const auto left = run.seconds_left(); left.has_value()) add(fmt::format("{} left", left_text(*left)));
+  return text.empty() ? text : fmt::format("rates     {}\n", text);
+}
+
 }  // namespace
+
+std::string left_text(double seconds) {
+  constexpr double most = 1e10;
+  if (seconds < 10.0) return format_seconds(seconds);
+  return format_duration(static_cast<std::int64_t>(std::min(seconds, most)) * 1000);
+}
+
+std::string time_sentence(const SpanTimes& times_us) {
+  std::string text = fmt::format("goodput {:.1f} %", 100.0 * goodput_of(times_us));
+  std::string_view mark = ": ";
+  for (std::size_t use = 0; use < times_us.size(); ++use) {
+    if (times_us[use] == 0) continue;
+    text += fmt::format("{}{} {}", std::exchange(mark, ", "), name_of(static_cast<SpanUse>(use)),
+                        left_text(static_cast<double>(times_us[use]) * 1e-6));
+  }
+  return text;
+}
 
 Result<void> write_host_rows(Env& env, const RunPaths& paths, const HostRows& rows) {
   return env.replace_text(path_of(paths), record_to_text(rows) + "\n");
@@ -63,6 +91,45 @@ HostRows read_host_rows(Env& env, const RunPaths& paths) {
   return rows.ok() ? std::move(rows).value() : HostRows();
 }
 
+namespace {
+
+void take_step(const StepEvent& event, RunSummary& run) {
+  constexpr std::int64_t first_hour_us = 3'600'000'000;
+  constexpr std::size_t early_max = 10'000;
+  run.newest = RunSummary::Step{.step = event.step,
+                                .loss = event.loss,
+                                .tokens_per_second = event.tokens_per_sec,
+                                .time_us = event.time_us,
+                                .gradient_norm = event.grad_norm,
+                                .learning_rate = event.learning_rate,
+                                .milliseconds = event.step_duration_ms,
+                                .tokens = event.tokens,
+                                .mfu = event.mfu,
+                                .compute_ms = event.compute_ms,
+                                .waited_ms = event.waited_ms};
+  if (!run.recent.empty() && event.step != run.recent.back().step + 1) run.recent.clear();
+  run.recent.push_back(*run.newest);
+  if (run.recent.size() > RunSummary::paced_steps) run.recent.pop_front();
+  if (run.first_step_us == 0) run.first_step_us = event.time_us;
+  const bool is_early = event.time_us - run.first_step_us < first_hour_us && run.early_ms.size() < early_max;
+  if (is_early && std::isfinite(event.step_duration_ms)) run.early_ms.push_back(event.step_duration_ms);
+}
+
+// Keeps what people ask after first. Time that follows says nothing about the rate of the steps before.
+void take_news(const Json& json, RunSummary& run) {
+  const std::string_view kind = event_kind(json);
+  const auto fault = event_as<FaultEvent>(json);
+  const bool is_break = kind == StartEvent::kind || kind == RecoveryEvent::kind || kind == DrainEvent::kind;
+  if (is_break || (fault.has_value() && !fault->is_aside())) run.recent.clear();
+  if (kind == FinishEvent::kind || (kind == StartEvent::kind && run.starts == 1)) return;
+  std::optional<News> news = news_of(json);
+  if (!news.has_value()) return;
+  run.told.push_back(std::move(*news));
+  if (run.told.size() > RunSummary::told_max) run.told.pop_front();
+}
+
+}  // namespace
+
 void RunSummary::take(const Json& json) {
   if (const auto start = event_as<StartEvent>(json)) {
     ++starts;
@@ -74,20 +141,60 @@ void RunSummary::take(const Json& json) {
   if (const auto recovery = event_as(json, RecoveryEvent{.ranks_after = ranks})) {
     ++recoveries;
     ranks = recovery->ranks_after;
-    lost_steps += recovery->lost_steps;
     if (recovery->hosts.has_value()) hosts = *recovery->hosts;
   }
-  if (const auto step = event_as(json, StepEvent{.tokens_per_sec = 0.0})) {
-    newest = Step{.step = step->step,
-                  .loss = step->loss,
-                  .tokens_per_second = step->tokens_per_sec,
-                  .time_us = step->time_us};
-  }
+  incidents.read(json);
+  if (const auto step = event_as(json, StepEvent{.tokens_per_sec = 0.0})) take_step(*step, *this);
   if (const auto saved = event_as<CheckpointEvent>(json)) checkpoint = SavedStep{saved->step, saved->time_us};
   if (const auto saved = event_as<SnapshotEvent>(json)) snapshot = SavedStep{saved->step, saved->time_us};
   if (const auto told = event_as<FailureCostEvent>(json))
     cost = FailureCost{told->process_ms, told->host_ms, told->job_ms};
   numbers.take(json);
+  take_news(json, *this);
+}
+
+std::optional<double> RunSummary::step_seconds() const {
+  if (recent.size() < 2) return std::nullopt;
+  const auto steps = static_cast<double>(recent.back().step - recent.front().step);
+  return std::max(static_cast<double>(recent.back().time_us - recent.front().time_us) * 1e-6 / steps, 1e-6);
+}
+
+std::optional<double> RunSummary::early_step_seconds() const {
+  if (early_ms.empty()) return std::nullopt;
+  std::vector<double> sorted = early_ms;
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::ranges::nth_element(sorted, middle);
+  return *middle * 1e-3;
+}
+
+std::optional<double> RunSummary::exposed_seconds() const {
+  const std::optional<double> each = step_seconds();
+  if (!checkpoint.has_value() || !newest.has_value() || !each.has_value()) return std::nullopt;
+  return *each * static_cast<double>(newest->step - std::min(newest->step, checkpoint->step));
+}
+
+std::optional<double> RunSummary::seconds_left() const {
+  const std::optional<double> each = step_seconds();
+  if (!holder.has_value() || !newest.has_value() || !each.has_value() || steps < newest->step)
+    return std::nullopt;
+  return *each * static_cast<double>(steps - newest->step);
+}
+
+RunSummary::Rank rank_of(const SlotView& slot, std::int64_t now_ns) {
+  const auto seconds = [now_ns](std::int64_t begin_ns) {
+    return static_cast<double>(std::max<std::int64_t>(now_ns - begin_ns, 0)) * 1e-9;
+  };
+  RunSummary::Rank rank{.rank = slot.launched_rank,
+                        .does = activity_of(slot, now_ns),
+                        .phase = std::string(name_of(slot.phase)),
+                        .step = slot.step,
+                        .phase_seconds = seconds(slot.begun_ns)};
+  if (slot.storage_begun_ns != 0) rank.storage_seconds = seconds(slot.storage_begun_ns);
+  if (slot.wait_begun_ns == 0) return rank;
+  rank.waits_seconds = seconds(slot.wait_begun_ns);
+  rank.waits_for = slot.wait_peer;
+  rank.waits_in = slot.wait_operation;
+  return rank;
 }
 
 std::string activity_of(const SlotView& slot, std::int64_t now_ns) {
@@ -115,6 +222,7 @@ std::string to_text(const RunSummary& run, std::int64_t now_us) {
     text += fmt::format("step      {}{}, {}, {:.0f} tokens/s, {}\n", step.step,
                         run.steps == 0 ? "" : fmt::format(" of {}", run.steps), loss, step.tokens_per_second,
                         ago(step.time_us, now_us));
+    text += rate_line(run);
   }
   std::string where;
   for (const auto& [host, count] : run.hosts) where += fmt::format(", {} {}", host, count);
@@ -140,9 +248,13 @@ std::string to_text(const RunSummary& run, std::int64_t now_us) {
     text += fmt::format("a failure now costs, of a process {}, of a host {}, of the job {}\n",
                         work_of(run.cost->process_ms), work_of(run.cost->host_ms), work_of(run.cost->job_ms));
   }
+  const std::uint64_t again = run.incidents.lost_steps();
   text += fmt::format("so far    {} start{}, {} recover{}, {} step{} computed again\n", run.starts,
-                      run.starts == 1 ? "" : "s", run.recoveries, run.recoveries == 1 ? "y" : "ies",
-                      run.lost_steps, run.lost_steps == 1 ? "" : "s");
+                      run.starts == 1 ? "" : "s", run.recoveries, run.recoveries == 1 ? "y" : "ies", again,
+                      again == 1 ? "" : "s");
+  if (run.newest.has_value()) text += fmt::format("time      {}\n", time_sentence(run.incidents.times_us()));
+  if (run.free_bytes.has_value())
+    text += fmt::format("disk      {} free where the run directory is\n", format_bytes(*run.free_bytes));
   if (const std::string numbers = summary_of(run.numbers); !numbers.empty())
     text += fmt::format("numbers   {}\n", numbers);
   return text;
@@ -170,6 +282,41 @@ Json json_of(const NumbersLog& numbers) {
   return json;
 }
 
+Json json_of(const RunSummary::Rank& rank) {
+  Json json = Json::object();
+  json["phase"] = rank.phase;
+  json["step"] = rank.step;
+  json["phase_seconds"] = rank.phase_seconds;
+  if (rank.storage_seconds.has_value()) json["storage_seconds"] = *rank.storage_seconds;
+  if (!rank.waits_seconds.has_value()) return json;
+  json["waits_seconds"] = *rank.waits_seconds;
+  if (rank.waits_for >= 0) json["waits_for"] = rank.waits_for;
+  if (!rank.waits_in.empty()) json["waits_in"] = rank.waits_in;
+  return json;
+}
+
+// Puts the numbers of the newest step, and what follows from all of them.
+void put_rates(const RunSummary& run, Json& json) {
+  const RunSummary::Step& step = *run.newest;
+  const auto put = [&](const char* name, std::optional<double> value) {
+    if (value.has_value() && std::isfinite(*value)) json[name] = *value;
+  };
+  put("grad_norm", step.gradient_norm);
+  put("learning_rate", step.learning_rate);
+  put("step_duration_ms", step.milliseconds);
+  put("mfu", step.mfu);
+  put("compute_ms", step.compute_ms);
+  put("waited_ms", step.waited_ms);
+  put("seconds_left", run.seconds_left());
+  put("exposed_seconds", run.exposed_seconds());
+  if (step.tokens != 0) json["tokens"] = step.tokens;
+  const SpanTimes times_us = run.incidents.times_us();
+  json["goodput"] = goodput_of(times_us);
+  for (std::size_t use = 0; use < times_us.size(); ++use)
+    json["seconds"][std::string(name_of(static_cast<SpanUse>(use)))] =
+        static_cast<double>(times_us[use]) / 1e6;
+}
+
 }  // namespace
 
 Json to_json(const RunSummary& run) {
@@ -182,7 +329,7 @@ Json to_json(const RunSummary& run) {
   json["generation"] = run.generation;
   json["starts"] = run.starts;
   json["recoveries"] = run.recoveries;
-  json["lost_steps"] = run.lost_steps;
+  json["lost_steps"] = run.incidents.lost_steps();
   if (run.holder.has_value()) json["holder"] = *run.holder;
   if (run.status.state == "failed") {
     json["exit_code"] = run.status.exit_code;
@@ -194,7 +341,9 @@ Json to_json(const RunSummary& run) {
     if (std::isfinite(run.newest->loss)) json["loss"] = run.newest->loss;
     json["tokens_per_sec"] = run.newest->tokens_per_second;
     json["step_time_us"] = run.newest->time_us;
+    put_rates(run, json);
   }
+  if (run.free_bytes.has_value()) json["free_bytes"] = *run.free_bytes;
   if (!run.hosts.empty()) json["hosts"] = Json(run.hosts);
   const auto saved = [&](const char* name, const std::optional<RunSummary::SavedStep>& what) {
     if (!what.has_value()) return;
@@ -219,7 +368,16 @@ Json to_json(const RunSummary& run) {
     if (row.until_us != 0) json_of_host["until_us"] = row.until_us;
     if (row.failures != 0) json_of_host["failures"] = row.failures;
   }
-  for (const RunSummary::Rank& rank : run.here) json["here"][std::to_string(rank.rank)] = rank.does;
+  for (const RunSummary::Rank& rank : run.here) {
+    json["here"][std::to_string(rank.rank)] = rank.does;
+    json["ranks_here"][std::to_string(rank.rank)] = json_of(rank);
+  }
+  for (const RunSummary::RankTime& rank : run.times) {
+    Json& times = json["rank_times"][std::to_string(rank.rank)];
+    times["host"] = rank.host;
+    times["own_ms"] = rank.own_ms;
+    times["waited_ms"] = rank.waited_ms;
+  }
   return json;
 }
 

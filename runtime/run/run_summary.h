@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +12,9 @@
 #include "runtime/core/json.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
+#include "runtime/run/event.h"
+#include "runtime/run/incident_log.h"
+#include "runtime/run/news.h"
 #include "runtime/run/numbers_log.h"
 #include "runtime/run/run_directory.h"
 #include "watchdog/board.h"
@@ -60,18 +64,36 @@ struct RunSummary {
     double loss = 0;  // not finite: the step has none, as one that was skipped
     double tokens_per_second = 0;
     std::int64_t time_us = 0;
+    double gradient_norm = no_number, learning_rate = no_number, milliseconds = no_number;
+    std::uint64_t tokens = 0;                                         // of the whole run
+    std::optional<double> mfu = {}, compute_ms = {}, waited_ms = {};  // StepEvent
   };
   // Milliseconds of work; none: all of it.
   struct FailureCost {
     std::optional<double> process_ms = {}, host_ms = {}, job_ms = {};
   };
-  // Says in words what a rank of this host is at.
+  // Says what a rank of this host is at.
   struct Rank {
     int rank = -1;
-    std::string does = {};
+    std::string does = {};   // in words
+    std::string phase = {};  // the same in numbers
+    std::uint64_t step = 0;
+    double phase_seconds = 0.0;
+    std::optional<double> waits_seconds = {}, storage_seconds = {};
+    int waits_for = -1;  // a rank; -1: all others
+    std::string waits_in = {};
   };
+  // Where a rank spent the time of the newest steps that its file has (runtime/health/rank_times.h), of one step.
+  struct RankTime {
+    int rank = -1;
+    std::string host = {};
+    double own_ms = 0.0, waited_ms = 0.0;
+  };
+  static constexpr std::size_t told_max = 8;      // newest are kept
+  static constexpr std::size_t paced_steps = 64;  // that the rate of the steps is measured over
 
   std::string directory = {};
+  std::string own_host = {};  // where this program runs
   std::string run_id = {};
   RunStatus status = {};
   std::optional<std::string> holder = {};  // none: nobody has the run
@@ -84,18 +106,38 @@ struct RunSummary {
   std::optional<SavedStep> checkpoint = {}, snapshot = {};
   std::optional<FailureCost> cost = {};
   int starts = 0, recoveries = 0;
-  std::uint64_t lost_steps = 0;  // computed again, of all recoveries
+  IncidentReader incidents{
+      /*keeps_spans=*/false};  // where the time went, and the steps that were computed again
   NumbersLog numbers = {};
+  std::deque<News> told = {};    // the oldest first
+  std::deque<Step> recent = {};  // steps in a row, without a fault or a start between them
+  std::int64_t first_step_us = 0;
+  std::vector<double> early_ms = {};  // steps of the first hour
   std::vector<Rank> here = {};
-  std::vector<HostRow> left_out = {};  // hosts that the launcher does not use
+  std::vector<RankTime> times = {};              // of all ranks; empty: not known
+  std::optional<std::uint64_t> free_bytes = {};  // of the file system of the run directory
+  std::vector<HostRow> left_out = {};            // hosts that the launcher does not use
 
   // Takes the next event of the log. What it does not know changes nothing.
   void take(const Json& event);
+  // Returns the wall time of a step, with what is between steps, as it is now.
+  std::optional<double> step_seconds() const;
+  // Returns the median time of the steps of the first hour.
+  std::optional<double> early_step_seconds() const;
+  // Returns how long the steps take that the newest checkpoint does not have; none: there is no checkpoint, or no rate.
+  std::optional<double> exposed_seconds() const;
+  // Returns the time until the last step is made, if nothing happens; only of a run that is held.
+  std::optional<double> seconds_left() const;
 };
 
 // "step 12 for 0.3 s, waits for rank 1 in all_reduce", of a slot of a board and the monotonic clock of its
 // host.
 std::string activity_of(const SlotView& slot, std::int64_t now_ns);
+RunSummary::Rank rank_of(const SlotView& slot, std::int64_t now_ns);
+
+// "goodput 93.1 %: training 12m, saving 3 s"
+std::string time_sentence(const SpanTimes& times_us);
+std::string left_text(double seconds);  // "4.2 s", "1h12m3s"
 
 // Lines for people; times are told as before `now_us`, of the wall clock.
 std::string to_text(const RunSummary& run, std::int64_t now_us);

@@ -23,6 +23,7 @@ TEST(RunSummary, IsWhatTheNewestEventsSay) {
       R"({"event":"checkpoint","time_us":2500000,"step":5})",
       R"({"event":"snapshot","time_us":2600000,"step":6})",
       R"({"event":"failure_cost","time_us":2700000,"step":7,"process_ms":400.0})",
+      R"({"event":"step","time_us":2900000,"step":7,"loss":3.5,"tokens_per_sec":1200.0,"recomputed":true})",
       R"({"event":"recovery","time_us":3000000,"ranks_after":5,"lost_steps":1,"hosts":{"n0":2,"n1":3}})",
       R"({"event":"step","time_us":4000000,"step":8,"loss":3.25,"tokens_per_sec":1000.0})",
       R"({"event":"something new","time_us":4000001})",
@@ -56,6 +57,57 @@ TEST(RunSummary, IsWhatTheNewestEventsSay) {
   EXPECT_TRUE(json["failure_cost"].contains("process_ms"));
   EXPECT_FALSE(json["failure_cost"].contains("job_ms")) << "all of it would be lost";
   EXPECT_TRUE(json["running"].get<bool>());
+}
+
+TEST(RunSummary, HasNumbersForPrograms) {
+  RunSummary run = standing({
+      R"({"event":"start","time_us":1000000,"run":"abc","ranks":2,"join_ms":500.0})",
+      R"({"event":"step","time_us":2000000,"step":1,"step_duration_ms":1000.0,"loss":4.0})",
+      R"({"event":"step","time_us":4000000,"step":2,"step_duration_ms":1000.0,"loss":3.5,"grad_norm":0.75,)"
+      R"("learning_rate":0.0005,"tokens":2048,"mfu":0.25,"compute_ms":700.0,"waited_ms":200.0,"data_ms":100.0,)"
+      R"("save_ms":600.0})",
+      R"({"event":"fault","time_us":4100000,"step":2,"what":"save","reason":"the disk\nis full"})",
+  });
+  run.steps = 12;
+  run.holder = "host n0 pid 12";
+  run.free_bytes = 1U << 30U;
+  run.times = {{.rank = 1, .host = "n1", .own_ms = 50.0, .waited_ms = 350.0}};
+  const SlotView slot{.launched_rank = 1,
+                      .phase = Phase::step,
+                      .step = 3,
+                      .begun_ns = 1'000'000'000,
+                      .wait_begun_ns = 1'250'000'000,
+                      .wait_peer = 0,
+                      .wait_operation = "all_reduce"};
+  run.here = {rank_of(slot, 1'500'000'000)};
+  const Json json = to_json(run);
+  EXPECT_EQ(json["grad_norm"].get<double>(), 0.75);
+  EXPECT_EQ(json["learning_rate"].get<double>(), 0.0005);
+  EXPECT_EQ(json["mfu"].get<double>(), 0.25);
+  EXPECT_EQ(json["tokens"].get<int>(), 2048);
+  EXPECT_EQ(json["free_bytes"].get<int>(), 1 << 30);
+  EXPECT_DOUBLE_EQ(json["seconds_left"].get<double>(), 20.0) << "ten steps, of which each took two seconds";
+  EXPECT_DOUBLE_EQ(json["seconds"]["training"].get<double>(), 1.9) << "without the wait for data";
+  EXPECT_DOUBLE_EQ(json["seconds"]["waiting for data"].get<double>(), 0.1);
+  EXPECT_DOUBLE_EQ(json["seconds"]["saving"].get<double>(), 0.6);
+  EXPECT_DOUBLE_EQ(json["seconds"]["between steps"].get<double>(), 0.5);
+  EXPECT_DOUBLE_EQ(json["goodput"].get<double>(), 1.9 / 3.6);
+  EXPECT_EQ(json["ranks_here"]["1"]["phase"].get<std::string>(), "step");
+  EXPECT_DOUBLE_EQ(json["ranks_here"]["1"]["phase_seconds"].get<double>(), 0.5);
+  EXPECT_DOUBLE_EQ(json["ranks_here"]["1"]["waits_seconds"].get<double>(), 0.25);
+  EXPECT_EQ(json["ranks_here"]["1"]["waits_for"].get<int>(), 0);
+  EXPECT_EQ(json["rank_times"]["1"]["host"].get<std::string>(), "n1");
+  EXPECT_EQ(json["rank_times"]["1"]["waited_ms"].get<double>(), 350.0);
+  const std::string text = to_text(run, 4'200'000);
+  EXPECT_THAT(text,
+              HasSubstr("\nrates     MFU 25.0 %, gradient norm 0.75, learning rate 0.0005, 20s left\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\ntime      goodput 52.8 %: training 1.90 s, start-up 0.500 s, between steps"));
+  EXPECT_THAT(text, HasSubstr("\ndisk      1.00 GiB free"));
+  ASSERT_EQ(run.told.size(), 1U);
+  EXPECT_EQ(run.told[0].sentence, "save failed: the disk is full");
+  run.holder.reset();
+  EXPECT_FALSE(to_json(run).contains("seconds_left")) << "nobody makes steps";
 }
 
 TEST(RunSummary, ARunThatNobodyHasSaysHowItEnded) {
