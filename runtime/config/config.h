@@ -219,6 +219,13 @@ struct MetricsConfig {
   bool tensorboard = false;
 };
 
+struct NotifyConfig {
+  std::string command;  // run for each event that people should know of; empty = none
+  std::int64_t timeout_ms = 30'000;
+  std::int64_t at_most = 30;      // commands in an hour, beside heartbeats
+  std::int64_t heartbeat_ms = 0;  // 0 = none
+};
+
 struct Config {
   std::string device = "auto";  // "auto", "cpu", "cuda"
   std::int64_t threads = 0;     // per rank; 0 = processors / ranks on this host
@@ -240,6 +247,7 @@ struct Config {
   KernelsConfig kernels;
   LogConfig log;
   MetricsConfig metrics;
+  NotifyConfig notify;
   TraceConfig trace;
 };
 

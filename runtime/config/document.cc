@@ -79,7 +79,7 @@ std::string dump_config(const Config& config, const std::map<std::string, std::s
 }
 
 bool is_command(std::string_view key) {
-  return key.ends_with("_command");
+  return key.ends_with("command");
 }
 
 std::string record_config(const Config& config, const std::map<std::string, std::string>& origin) {

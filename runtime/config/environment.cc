@@ -22,6 +22,9 @@ constexpr auto kOtherVariables = std::to_array<std::string_view>({
     // Commands of a config get these, and may be such a program again.
     "HOLDFAST_BEFORE_STEP", "HOLDFAST_CHECKPOINT", "HOLDFAST_DOWNLOAD", "HOLDFAST_FILE", "HOLDFAST_NAME",
     "HOLDFAST_RUN", "HOLDFAST_STEP",
+    // runtime/metrics/notify_mind.h, beside some of those
+    "HOLDFAST_DIRECTORY", "HOLDFAST_EVENT", "HOLDFAST_EXIT_CODE", "HOLDFAST_HOST", "HOLDFAST_LEFT_OUT",
+    "HOLDFAST_RANK", "HOLDFAST_SENTENCE", "HOLDFAST_STATE", "HOLDFAST_TIME",
     // runtime/launch/named_hosts.h
     "HOLDFAST_HOSTS_MISSING", "HOLDFAST_RANKS_MISSING", "HOLDFAST_WHY_MISSING",
     "HOLDFAST_PEERS_PYTHON",  // tools/bench_peers

@@ -548,6 +548,25 @@ std::vector<Option> metrics_options() {
   };
 }
 
+std::vector<Option> notify_options() {
+  return {
+      text("notify.command", HF_FIELD(notify.command), kSafe,
+           "Shell command that tells people of the run: run for each start, fault, recovery, verdict, slow "
+           "rank, sick host, host that is left or not used, and the end, with HOLDFAST_EVENT, "
+           "HOLDFAST_SENTENCE, HOLDFAST_RUN, HOLDFAST_DIRECTORY and HOLDFAST_STEP in the environment "
+           "(docs/notify.md); no record holds the command; empty = none"),
+      duration("notify.timeout", HF_FIELD(notify.timeout_ms), {100, kDay_ms}, kSafe,
+               "A notify.command that takes longer is killed, with all that it has started"),
+      integer("notify.at_most", HF_FIELD(notify.at_most), "an hour", {1, 3600}, kSafe,
+              "Most runs of notify.command in an hour, heartbeats and the end of the run aside; what is left "
+              "out is counted, and told with the next one (HOLDFAST_LEFT_OUT)"),
+      duration(
+          "notify.heartbeat", HF_FIELD(notify.heartbeat_ms), {0, kDay_ms}, kSafe,
+          "How often notify.command is also run with HOLDFAST_EVENT=heartbeat while the run makes steps, "
+          "for a service that alarms when it stays away; 0 = never"),
+  };
+}
+
 std::vector<Option> trace_options() {
   return {
       integer("trace.first_step", HF_FIELD(trace.first_step), "step", {1, kMany}, kSafe,
@@ -560,10 +579,11 @@ std::vector<Option> trace_options() {
 
 std::vector<Option> build_registry() {
   std::vector<Option> registry;
-  for (auto section : {general_options, run_options, model_options, data_options, training_options,
-                       parallel_options, elastic_options, watchdog_options, network_options,
-                       optimizer_options, verdict_options, health_options, interval_options, hazard_options,
-                       cost_options, kernel_options, log_options, metrics_options, trace_options}) {
+  for (auto section :
+       {general_options,  run_options,     model_options,    data_options,    training_options,
+        parallel_options, elastic_options, watchdog_options, network_options, optimizer_options,
+        verdict_options,  health_options,  interval_options, hazard_options,  cost_options,
+        kernel_options,   log_options,     metrics_options,  notify_options,  trace_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;

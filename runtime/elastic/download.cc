@@ -19,7 +19,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/rank/watch.h"
-#include "runtime/save/user_command.h"
+#include "runtime/run/user_command.h"
 
 namespace holdfast::elastic {
 namespace {

@@ -63,6 +63,7 @@ Result<void> RunJournal::take_claim(const LeaseTerms& terms) {
 Result<void> RunJournal::hand_over_claim() {
   const bool writes = group_.writes();
   if (!writes) gap_noted_ = false;
+  if (!writes) notifier_.reset();
   if (!writes && setup_.claim != nullptr) {
     flush();  // so that the lines of the next writer come after these
     setup_.claim.reset();
@@ -138,6 +139,18 @@ Result<void> RunJournal::open(Worker& worker, RecoveryInventory& known, const Tr
   return share_hardware_record();
 }
 
+// Begins to run notify.command, before the log has a line of this start.
+void RunJournal::begin_notices() {
+  const NotifyConfig& notify = setup_.config.notify;
+  const bool is_here = group_.leads() && launched_start(env()).empty();
+  if (notify.command.empty() || !is_here || notifier_ != nullptr) return;
+  notifier_ = std::make_unique<Notifier>(
+      env(), Notifier::Settings{.paths = paths(),
+                                .command = notify.command,
+                                .timeout_ms = notify.timeout_ms,
+                                .mind = {.at_most = notify.at_most, .heartbeat_ms = notify.heartbeat_ms}});
+}
+
 // Puts before the log what counts its lines, unless that is off.
 std::unique_ptr<LineSink> RunJournal::with_metrics(std::unique_ptr<LineSink> log) {
   const MetricsConfig& metrics = setup_.config.metrics;
@@ -161,6 +174,7 @@ void RunJournal::begin_epoch(Worker& worker, RecoveryInventory& known, double ra
         env(), paths().events(), static_cast<std::uint64_t>(setup_.config.log.rotate_bytes),
         [&faults] { HF_FAULT_POINT(faults, "log.before_line"); }, [gate = gate_] { return gate->is_open(); },
         [this](std::unique_ptr<LineSink> log) { return with_metrics(std::move(log)); });
+  begin_notices();
   queue_->others_have_written();
   if (recovery_.has_value()) newest_step_ = std::max(newest_step_, recovery_->step_before);
   if (writes && known.log_opened != true)
@@ -333,6 +347,7 @@ void RunJournal::end(const RunEnd& end, std::uint64_t step, Worker* worker) {
   const bool refused = setup_.claim != nullptr && !begun && is_refusal(end.code);
   if (refused && setup_.makes_directory && remove_unused_directory(env(), paths())) setup_.claim.reset();
   if (setup_.claim != nullptr && (begun || may_record_failure(env(), paths()))) record_end(end, step, worker);
+  if (notifier_ != nullptr) notifier_->finish({});
 }
 
 void RunJournal::record_end(const RunEnd& end, std::uint64_t step, Worker* worker) {

@@ -15,6 +15,7 @@
 #include "runtime/elastic/group.h"
 #include "runtime/elastic/inventory.h"
 #include "runtime/elastic/train_run.h"
+#include "runtime/metrics/notifier.h"
 #include "runtime/rank/transport_choice.h"
 #include "runtime/run/failure_record.h"
 #include "runtime/run/hardware_record.h"
@@ -80,6 +81,7 @@ class RunJournal {
   RunPaths paths() const { return {setup_.config.run.directory}; }
   Result<void> take_claim(const LeaseTerms& terms);
   void post(std::function<void()> work);
+  void begin_notices();
   std::unique_ptr<LineSink> with_metrics(std::unique_ptr<LineSink> log);
   void begin_epoch(Worker& worker, RecoveryInventory& known, double ranks);
   Result<void> begin_log(const Worker& worker, const TransportChoice& transport);
@@ -96,6 +98,7 @@ class RunJournal {
   RunSetup& setup_;
   std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // for the writes of the queue's thread
   std::unique_ptr<EventQueue> queue_;
+  std::unique_ptr<Notifier> notifier_;     // on the rank that leads; null where a launcher tells, or nobody
   std::unique_ptr<SampleLog> samples_;
   std::unique_ptr<Progress> progress_;
   bool gap_noted_ = false;  // this rank writes the log, and has told what was lost with the writer before

@@ -110,9 +110,42 @@ LaunchMindSettings Launcher::mind_settings() const {
 }
 
 Result<ExitCode> Launcher::run() {
+  Result<ExitCode> end = run_to_end();
+  tell_end(end);
+  return end;
+}
+
+// The launcher tells, because it is there when all ranks are gone.
+void Launcher::begin_notices() {
+  const NotifyConfig& config = config_.notify;
+  if (config.command.empty()) return;
+  notifier_ =
+      std::make_unique<Notifier>(*env_, Notifier::Settings{.paths = paths_,
+                                                           .command = config.command,
+                                                           .timeout_ms = config.timeout_ms,
+                                                           .mind = {.at_most = config.at_most,
+                                                                    .heartbeat_ms = config.heartbeat_ms,
+                                                                    .ends_with_start = false}});
+}
+
+void Launcher::tell_end(const Result<ExitCode>& end) {
+  if (notifier_ == nullptr) return;
+  const ExitCode code = end.ok() ? *end : end.error().code;
+  News news{.kind = std::string(FinishEvent::kind),
+            .sentence = end.ok() ? end_sentence_ : end.error().message,
+            .time_us = env_->wall_time_us(),
+            .state = code == ExitCode::done    ? "finished"
+                     : code == ExitCode::saved ? "saved"
+                                               : FinishEvent::failed,
+            .exit_code = static_cast<int>(code)};
+  notifier_->finish(std::move(news));
+}
+
+Result<ExitCode> Launcher::run_to_end() {
   const Result<FileStatus> before = env_->status(paths_.directory);
   const bool makes_directory = before.ok() && !before->exists;
   HF_TRY(claim_, claim_launch(*env_, paths_));
+  begin_notices();
   stop_->on_save_request([this] { ask_for_save(); });
   mind_ = std::make_unique<LaunchMind>(mind_settings());
   mind_->name_hosts(env_->monotonic_ns(), hosts_);
@@ -125,6 +158,7 @@ Result<ExitCode> Launcher::run() {
   Result<LaunchShape> shape = looks_at_hosts ? next_shape() : whole_shape();
   const auto stopped = [&](const std::string& sentence) {
     say(sentence);
+    end_sentence_ = sentence;
     forget_hosts();
     return ExitCode::saved;
   };
@@ -138,6 +172,7 @@ Result<ExitCode> Launcher::run() {
     HF_TRY(const RestartDecision decision, make_start(*shape));
     if (!decision.restart) {
       if (decision.code != ExitCode::done) say(decision.sentence);
+      end_sentence_ = decision.sentence;
       const bool refused = makes_directory && is_refusal(decision.code);
       if (refused && remove_unused_directory(*env_, paths_)) claim_.reset();
       return decision.code;
@@ -338,6 +373,7 @@ void Launcher::log_recovery(int ranks, std::uint64_t step) {
                       .ranks_after = ranks,
                       .lost_steps = reached > step ? reached - step : 0,
                       .duration_ms = duration_ms};
+  if (waited_ms_ > 0) event.waited_for_hosts_ms = std::exchange(waited_ms_, 0);
   const bool ended_as_asked = std::exchange(ended_as_asked_, false);
   if (!drains_.leaving().empty()) {
     event.reason = RecoveryEvent::drain;
@@ -349,4 +385,3 @@ void Launcher::log_recovery(int ranks, std::uint64_t step) {
 }
 
 }  // namespace holdfast::launch
-  if (waited_ms_ > 0) event.waited_for_hosts_ms = std::exchange(waited_ms_, 0);

@@ -22,6 +22,7 @@
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/restart_policy.h"
 #include "runtime/launch/stop_request.h"
+#include "runtime/metrics/notifier.h"
 #include "runtime/os/background_job.h"
 #include "runtime/os/env.h"
 #include "runtime/run/event_log.h"
@@ -53,6 +54,9 @@ class Launcher {
   };
 
   static void say(const std::string& sentence);
+  Result<ExitCode> run_to_end();
+  void begin_notices();
+  void tell_end(const Result<ExitCode>& end);
   LaunchMindSettings mind_settings() const;
   Result<void> check_claim() const;
   void ask_for_save();
@@ -124,6 +128,8 @@ class Launcher {
   Config config_;
   RunPaths paths_;
   std::unique_ptr<EventLog> log_;
+  std::unique_ptr<Notifier> notifier_;  // null: notify.command is not given, or another launcher has the run
+  std::string end_sentence_ = {};       // how the run has ended
   std::unique_ptr<Claim> claim_;
   std::vector<LaunchHost> hosts_;     // those of the newest start answer; empty: mpirun finds them
   std::string hosts_trouble_;         // why reading them again failed last; empty: it did not
@@ -143,9 +149,9 @@ class Launcher {
   std::vector<LaunchHost> asked_;       // hosts that are asked at the moment
   std::unique_ptr<Question> question_;  // under way; null: none
   bool ended_as_asked_ = false;         // the newest start ended because it was asked to
+  std::int64_t waited_ms_ = 0;          // for hosts, before the start that is about to be made
   int ranks_before_ = 0;                // ranks that the start that failed had at its end
   std::int64_t failed_ns_ = -1;         // when it failed; -1: no start has
 };
 
 }  // namespace holdfast::launch
-  std::int64_t waited_ms_ = 0;          // for hosts, before the start that is about to be made

@@ -39,9 +39,9 @@
 #include "runtime/os/background_job.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
+#include "runtime/run/user_command.h"
 #include "runtime/save/save_records.h"
 #include "runtime/save/storage_domains.h"
-#include "runtime/save/user_command.h"
 
 namespace holdfast::save {
 

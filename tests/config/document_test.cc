@@ -73,6 +73,7 @@ Config all_changed() {
   config.kernels.plan = "mine.plan";
   config.log = {1, 1'000'000};
   config.metrics = {5'000, true};
+  config.notify = {"curl there", 5'000, 12, 60'000};
   config.trace = {13, 14};
   return config;
 }
@@ -245,7 +246,7 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
       "parallel, elastic, watchdog, network, optimizer, verdict, health, checkpoint, evaluation, hazard, "
       "cost, "
       "kernels, log, metrics, "
-      "trace");
+      "notify, trace");
   const auto nearest = [](std::string_view word) { return options_help(word).error().message; };
   EXPECT_THAT(nearest("learning_rate"), testing::HasSubstr(", did you mean optimizer.learning_rate?"));
   EXPECT_THAT(nearest("every_steps"),

@@ -1,4 +1,4 @@
-// Runs a user's command line from the config (checkpoint.upload_command and similar keys), with its time
+// Runs a user's command line from the config (checkpoint.upload_command, notify.command and similar keys), with its time
 // limit and its retries.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include "runtime/os/command.h"
 #include "runtime/os/env.h"
 
-namespace holdfast::save {
+namespace holdfast::run {
 
 struct UserCommand {
   std::string key;  // key of the config, for messages
@@ -34,4 +34,4 @@ CommandAttempts run_user_command(Env& env, const UserCommand& command,
                                  const std::map<std::string, std::string>& variables,
                                  const std::atomic<bool>& cancelled);
 
-}  // namespace holdfast::save
+}  // namespace holdfast::run

@@ -1,4 +1,4 @@
-#include "runtime/save/user_command.h"
+#include "runtime/run/user_command.h"
 
 #include <fmt/core.h>
 
@@ -6,7 +6,7 @@
 
 #include "runtime/core/units.h"
 
-namespace holdfast::save {
+namespace holdfast::run {
 namespace {
 
 std::string sentence_of_end(const CommandEnd& end, const UserCommand& command) {
@@ -71,4 +71,4 @@ CommandAttempts run_user_command(Env& env, const UserCommand& command,
   }
 }
 
-}  // namespace holdfast::save
+}  // namespace holdfast::run

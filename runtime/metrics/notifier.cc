@@ -1,0 +1,127 @@
+#include "runtime/metrics/notifier.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/os/console.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/run/event_reading.h"
+
+namespace holdfast::metrics {
+namespace {
+
+constexpr std::int64_t look_ms = 300;
+
+struct Told {
+  std::optional<std::uint64_t> bytes = {};
+  std::uint64_t left_out = 0;
+};
+
+Told read_told(Env& env, const RunPaths& paths) {
+  const Json state = Json::parse_any(text_within_or_empty(env, paths.notified(), text_limits::status));
+  if (!state.is_object() || !state.contains("bytes")) return {};
+  return {.bytes = count_of(state, "bytes"), .left_out = count_of(state, "left_out")};
+}
+
+}  // namespace
+
+Notifier::Notifier(Env& env, Settings settings)
+    : env_(&env),
+      settings_(std::move(settings)),
+      mind_(settings_.mind, read_told(env, settings_.paths).left_out),
+      changed_(env.make_condition()) {
+  const Told told = read_told(env, settings_.paths);
+  const std::uint64_t begin = told.bytes.value_or(log_bytes(env, settings_.paths));
+  log_ = std::make_unique<LogFollower>(env, settings_.paths, begin);
+  remembered_ = {begin, told.left_out};
+  Result<std::unique_ptr<Thread>> thread = env.start_thread("notifier", [this] { work(); });
+  if (thread.ok()) {
+    thread_ = std::move(thread).value();
+  } else {
+    print_message("notify.command is not run: {}", thread.error().message);
+  }
+}
+
+Notifier::~Notifier() {
+  finish({});
+}
+
+void Notifier::finish(std::optional<News> end) {
+  if (thread_ == nullptr) return;
+  {
+    std::unique_lock lock(mutex_);
+    ends_ = true;
+    end_ = std::move(end);
+    changed_->notify();
+    if (!changed_->wait_at_most(lock, end_patience_ms, [this] { return has_ended_; })) cancelled_ = true;
+  }
+  thread_->wait();
+  thread_.reset();
+}
+
+void Notifier::work() {
+  while (true) {
+    bool ends = false;
+    {
+      std::unique_lock lock(mutex_);
+      ends = changed_->wait_at_most(lock, look_ms, [this] { return ends_; });
+    }
+    look();
+    if (!ends) continue;
+    std::optional<News> end;
+    {
+      const std::lock_guard lock(mutex_);
+      end = std::move(end_);
+    }
+    if (end.has_value()) tell(mind_.tell_end(*std::move(end)));
+    remember();
+    const std::lock_guard lock(mutex_);
+    has_ended_ = true;
+    changed_->notify();
+    return;
+  }
+}
+
+// Tells what the log has more. A log that cannot be read is read the next time.
+void Notifier::look() {
+  const auto take = [this](const Json& event) {
+    const std::optional<Notification> notice = mind_.take(event, env_->monotonic_ns());
+    if (notice.has_value()) tell(*notice);
+  };
+  static_cast<void>(log_->read_new([&](std::string_view lines) { for_each_event(lines, take); }).ok());
+  if (const auto beat = mind_.beat(env_->monotonic_ns(), env_->wall_time_us()); beat.has_value()) tell(*beat);
+  remember();
+}
+
+// Runs the command. When the owner ends, there is time for the end of the run alone.
+void Notifier::tell(const Notification& notice) {
+  const bool is_end = !notice.news.state.empty();
+  if (is_end) cancelled_ = false;
+  if (cancelled_) return;
+  const UserCommand command{
+      .key = "notify.command",
+      .line = settings_.command,
+      .timeout_key = "notify.timeout",
+      .timeout_ms = is_end ? std::min(settings_.timeout_ms, end_patience_ms) : settings_.timeout_ms};
+  const CommandAttempts done = run_user_command(
+      *env_, command, variables_of(notice, mind_.run(), settings_.paths.directory), cancelled_);
+  const bool fails = !done.outcome.ok();
+  if (fails && !fails_) {
+    print_message("{} (event {}). The run goes on, and the next notice is another try",
+                  done.outcome.error().message, notice.news.kind);
+  } else if (!fails && fails_) {
+    print_message("notify.command works again");
+  }
+  fails_ = fails;
+}
+
+void Notifier::remember() {
+  const std::pair now(log_->bytes(), mind_.left_out());
+  if (std::exchange(remembered_, now) == now) return;
+  Json state = Json::object();
+  state["bytes"] = log_->bytes();
+  state["left_out"] = mind_.left_out();
+  static_cast<void>(env_->replace_text(settings_.paths.notified(), state.dump_any() + "\n").ok());
+}
+
+}  // namespace holdfast::metrics
