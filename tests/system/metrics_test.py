@@ -90,7 +90,7 @@ class MetricsTest(unittest.TestCase):
         dashboard = json.loads((harness.ROOT / "configs/grafana/holdfast.json").read_text())
         asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
         rules = (harness.ROOT / "configs/prometheus/holdfast_rules.yml").read_text()
-        for name in set(re.findall(r"\bholdfast_\w+", asked + " ".join(re.findall(r"expr: (.*)", rules)))):
+        for name in set(re.findall(r"\bholdfast_\w+", asked + " ".join(re.findall(r"expr: ((?:.*\n)(?: {10}.*\n)*)", rules)))):
             self.assertIn(name, known)
         self.assertEqual(len({panel["id"] for panel in dashboard["panels"]}), len(dashboard["panels"]))
 
@@ -112,6 +112,9 @@ class MetricsTest(unittest.TestCase):
         healthy["holdfast_last_straggler_timestamp_seconds"] = {'{rank="2",host="n1",of="rank"}': "3000x60"}
         healthy["holdfast_last_straggler_until_step"] = {'{rank="2",host="n1",of="rank"}': "77x60"}
         healthy["holdfast_goodput_ratio"] = {"": "0.99x60"}
+        healthy |= {"holdfast_step": {"": "100+6x60"}, "holdfast_last_checkpoint_step": {"": "99+6x60"}, "holdfast_step_duration_seconds": {"": "10x60"},
+                    "holdfast_last_failure_cost_job_seconds": {"": "100x60"}, "holdfast_compute_seconds": {"": "8x60"}, "holdfast_waited_seconds": {"": "1x60"}}
+        healthy["holdfast_time_seconds"] = {'{use="training"}': "0+57x60", '{use="saving"}': "0+3x60", '{use="paused"}': "0+600x60"}
         cases = {
             None: {},
             "HoldfastNoProgress": {"holdfast_event_timestamp_seconds": {'{kind="step"}': "0x60"}},
@@ -122,6 +125,9 @@ class MetricsTest(unittest.TestCase):
             "HoldfastSlowRank": {"holdfast_last_straggler_timestamp_seconds": {'{rank="1",host="n1",of="rank"}': "3000x60"}},
             "HoldfastSickHost": {"holdfast_last_health_timestamp_seconds": {'{host="n1",rule="disk-errors",action="drain"}': "3000x60"}},
             "HoldfastSlower": {"holdfast_tokens_per_sec": {"": "1000x30 500x30"}},
+            "HoldfastGoodputFalls": {"holdfast_time_seconds": {'{use="training"}': "0+30x60", '{use="restart"}': "0+30x60"}},
+            "HoldfastWaitsMore": {"holdfast_waited_seconds": {"": "1x25 20x35"}},
+            "HoldfastExposedBeyondPromise": {"holdfast_last_checkpoint_step": {"": "99x60"}},
             "HoldfastNotFinite": {"holdfast_loss": {"": "NaN" + " NaN" * 60}},
         }
         self.assertEqual(set(re.findall(r"alert: (\w+)", rules.read_text())), set(cases) - {None}, "every alert has a case")
