@@ -8,6 +8,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/metrics/metrics_book.h"
+#include "runtime/metrics/metrics_server.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/hardware_record.h"
@@ -20,12 +21,14 @@ namespace {
 constexpr std::int64_t look_us = 300'000;  // between two looks at a log that grows
 
 constexpr const char* metrics_usage =
-    "usage: holdfast metrics RUN\n"
+    "usage: holdfast metrics RUN [--token]\n"
     "\n"
     "Prints the metrics of the run in RUN as OpenMetrics text: what RUN/metrics.prom has while the run goes "
     "on (docs/metrics.md), made "
     "from its\n"
-    "log. The run may go on, have ended or have died.\n";
+    "log. The run may go on, have ended or have died.\n"
+    "\n"
+    "  --token  print the token that a scraper needs where metrics.listen is not on a loopback address\n";
 
 constexpr const char* events_usage =
     "usage: holdfast events RUN [--follow] [--kind KIND] [--json | --csv]\n"
@@ -38,10 +41,15 @@ constexpr const char* events_usage =
     "  --csv        a table with a column for each field; needs --kind\n";
 
 Result<void> print_metrics(const std::vector<std::string>& words) {
-  HF_TRY(const Arguments arguments, Arguments::parse("metrics", words, {"RUN"}, {}, {}));
+  HF_TRY(const Arguments arguments, Arguments::parse("metrics", words, {"RUN"}, {}, {"token"}));
   Env& env = posix_env();
   const RunPaths paths{arguments.positional(0)};
   HF_TRY_VOID(expect_run_directory(env, paths));
+  if (arguments.has("token")) {
+    HF_TRY(const std::string token, metrics_token(env, paths));
+    fmt::print("{}\n", token);
+    return finish_output();
+  }
   HF_TRY(const LogReader log, LogReader::open(env, paths));
   MetricsBook book;
   HF_TRY_VOID(log.for_each([&](const Json& event) { book.take(event); }));

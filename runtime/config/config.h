@@ -217,6 +217,7 @@ struct LogConfig {
 struct MetricsConfig {
   std::int64_t every_ms = 10'000;  // between two writes of metrics.prom; 0 = none
   bool tensorboard = false;
+  std::string listen;  // "ADDRESS:PORT" where a scraper finds the metrics; empty = nowhere
 };
 
 struct NotifyConfig {

@@ -545,6 +545,11 @@ std::vector<Option> metrics_options() {
                "collector of node_exporter (docs/metrics.md); 0 = never"),
       boolean("metrics.tensorboard", HF_FIELD(metrics.tensorboard), kSafe,
               "Whether the curves are also written as event files of TensorBoard, in RUN/tensorboard"),
+      text("metrics.listen", HF_FIELD(metrics.listen), kSafe,
+           "ADDRESS:PORT where a scraper finds the metrics by HTTP (docs/metrics.md), such as "
+           "\"127.0.0.1:9400\"; \":9400\" = on network.interface, and on all where that is empty; port 0 = "
+           "any, which the console tells. Other than on a loopback address a scraper needs the token of "
+           "`holdfast metrics RUN --token`. Empty = nowhere"),
   };
 }
 

@@ -15,6 +15,7 @@
 #include "runtime/elastic/source.h"
 #include "runtime/health/host_sources.h"
 #include "runtime/integrity/product_check.h"
+#include "runtime/metrics/metrics_server.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/return_wait.h"
@@ -110,6 +111,8 @@ class PrepareSteps {
     }
     HF_TRY(setup_.config, join_config(inputs_, waiter(), difference()));
     HF_TRY_VOID(health::check_health_keys(setup_.config.health.rules, setup_.config.health.dcgm_exporter));
+    if (const std::string& listen = setup_.config.metrics.listen; !listen.empty())
+      HF_TRY_VOID(outcome_of(metrics::listen_address_of(listen)));
     if (proves())
       setup_.config.elastic.memory_timeout_ms =
           std::min(setup_.config.elastic.memory_timeout_ms, proof_memory_timeout_ms);

@@ -13,6 +13,7 @@
 #include "runtime/metrics/metrics_sink.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/parse_address.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/rank/watch.h"
@@ -63,7 +64,10 @@ Result<void> RunJournal::take_claim(const LeaseTerms& terms) {
 Result<void> RunJournal::hand_over_claim() {
   const bool writes = group_.writes();
   if (!writes) gap_noted_ = false;
-  if (!writes) notifier_.reset();
+  if (!writes) {
+    notifier_.reset();
+    server_.reset();
+  }
   if (!writes && setup_.claim != nullptr) {
     flush();  // so that the lines of the next writer come after these
     setup_.claim.reset();
@@ -135,6 +139,7 @@ Result<void> RunJournal::open(Worker& worker, RecoveryInventory& known, const Tr
   if (group_.writes() && outcome.ok() && recovery_.has_value()) outcome = continue_log(step);
   HF_TRY_VOID(group_.agree(outcome));
   known.log_opened = true;
+  begin_listening();
   tell_changed_links(step);
   return share_hardware_record();
 }
@@ -151,15 +156,49 @@ void RunJournal::begin_notices() {
                                 .mind = {.at_most = notify.at_most, .heartbeat_ms = notify.heartbeat_ms}});
 }
 
+// Shows the metrics where metrics.listen says. Where that cannot be, the run goes on without.
+void RunJournal::begin_listening() {
+  if (page_ == nullptr || !group_.leads() || server_ != nullptr || listening_failed_) return;
+  const auto listen = [&]() -> Result<std::string> {
+    HF_TRY(NetworkAddress address, listen_address_of(setup_.config.metrics.listen));
+    const bool is_on_all = address.host.empty() && setup_.config.network.interface.empty();
+    if (address.host.empty() && !is_on_all) {
+      HF_TRY(const std::vector<std::string> own,
+             env().network().own_addresses(setup_.config.network.interface));
+      address.host = own.front();
+    }
+    const bool is_open = is_loopback(address.host);
+    std::string token;
+    if (!is_open) {
+      HF_TRY(token, metrics_token(env(), paths()));
+    }
+    HF_TRY(server_, MetricsServer::listen(env(), address, std::move(token), page_));
+    std::string host = is_on_all ? env().host_name() : address.host;
+    if (host.find(':') != std::string::npos) host = "[" + host + "]";
+    const std::string url = fmt::format("http://{}:{}/metrics", host, server_->port());
+    HF_TRY_VOID(env().replace_text(paths().metrics_address(), url + "\n"));
+    return url + (is_open ? ""
+                          : fmt::format(", for those who have the token of `holdfast metrics {} --token`",
+                                        paths().directory));
+  };
+  const Result<std::string> where = listen();
+  if (where.ok()) return progress_->say("metrics: " + *where);
+  listening_failed_ = true;
+  print_message("metrics.listen: {}. The run goes on, and RUN/metrics.prom has the metrics",
+                where.error().message);
+}
+
 // Puts before the log what counts its lines, unless that is off.
 std::unique_ptr<LineSink> RunJournal::with_metrics(std::unique_ptr<LineSink> log) {
   const MetricsConfig& metrics = setup_.config.metrics;
-  if (metrics.every_ms == 0 && !metrics.tensorboard) return log;
+  if (!metrics.listen.empty()) page_ = std::make_shared<MetricsPage>();
+  if (metrics.every_ms == 0 && !metrics.tensorboard && page_ == nullptr) return log;
   return std::make_unique<MetricsSink>(
       env(), std::move(log),
       MetricsSink::Settings{.paths = paths(),
                             .every_ms = metrics.every_ms,
                             .tensorboard = metrics.tensorboard,
+                            .page = page_,
                             .may_write = [gate = gate_] { return gate->is_open(); }});
 }
 

@@ -15,6 +15,7 @@
 #include "runtime/elastic/group.h"
 #include "runtime/elastic/inventory.h"
 #include "runtime/elastic/train_run.h"
+#include "runtime/metrics/metrics_server.h"
 #include "runtime/metrics/notifier.h"
 #include "runtime/rank/transport_choice.h"
 #include "runtime/run/failure_record.h"
@@ -82,6 +83,7 @@ class RunJournal {
   Result<void> take_claim(const LeaseTerms& terms);
   void post(std::function<void()> work);
   void begin_notices();
+  void begin_listening();
   std::unique_ptr<LineSink> with_metrics(std::unique_ptr<LineSink> log);
   void begin_epoch(Worker& worker, RecoveryInventory& known, double ranks);
   Result<void> begin_log(const Worker& worker, const TransportChoice& transport);
@@ -98,6 +100,9 @@ class RunJournal {
   RunSetup& setup_;
   std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // for the writes of the queue's thread
   std::unique_ptr<EventQueue> queue_;
+  std::shared_ptr<MetricsPage> page_;      // null: metrics.listen is not given
+  std::unique_ptr<MetricsServer> server_;  // on the rank that leads
+  bool listening_failed_ = false;          // which has been said
   std::unique_ptr<Notifier> notifier_;     // on the rank that leads; null where a launcher tells, or nobody
   std::unique_ptr<SampleLog> samples_;
   std::unique_ptr<Progress> progress_;

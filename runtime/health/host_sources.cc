@@ -12,6 +12,7 @@
 #include "runtime/health/health_rules.h"
 #include "runtime/os/kernel_log.h"
 #include "runtime/os/machine_facts.h"
+#include "runtime/os/parse_address.h"
 
 namespace holdfast::health {
 namespace {
@@ -33,22 +34,14 @@ std::optional<double> pressure_in(std::string_view text, std::string_view kind) 
 
 Result<std::optional<os::NetworkAddress>> exporter_address(const std::string& text) {
   if (text.empty()) return std::optional<os::NetworkAddress>();
-  const std::size_t colon = text.rfind(':');
-  std::string host = text.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  const char* const begin = text.data() + std::min(colon, text.size() - 1) + 1;
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), port);
-  const bool is_numeric =
-      !host.empty() && host.find_first_not_of("0123456789abcdefABCDEF.:") == std::string::npos;
-  if (colon == std::string::npos || !is_numeric || error != std::errc() || end != text.data() + text.size() ||
-      port == 0)
+  std::optional<os::NetworkAddress> address = parse_address(text);
+  if (!address.has_value() || address->host.empty() || address->port == 0)
     return fail(
         ExitCode::config,
         "health.dcgm_exporter = \"{}\" is no address of an exporter; expected a numeric address and a port, "
         "such as \"127.0.0.1:9400\"",
         text);
-  return std::optional(os::NetworkAddress{std::move(host), port});
+  return address;
 }
 
 Result<void> check_health_keys(std::span<const std::string> rules, const std::string& exporter) {

@@ -26,6 +26,7 @@ Result<void> MetricsSink::append(std::string_view line) {
   Result<void> written = log_->append(line);
   count_insisted();
   if (catch_up()) count(line);
+  show();
   const std::int64_t now_ns = env_->monotonic_ns();
   if (!written_ns_.has_value() || now_ns - *written_ns_ >= settings_.every_ms * 1'000'000) write();
   return written;
@@ -128,8 +129,19 @@ void MetricsSink::count_insisted() {
   }
 }
 
+// Puts the metrics on the page where what is there is old.
+void MetricsSink::show() {
+  constexpr std::int64_t oldest_ns = 1'000'000'000;
+  if (settings_.page == nullptr) return;
+  const std::int64_t now_ns = env_->monotonic_ns();
+  if (shown_ns_.has_value() && now_ns - *shown_ns_ < oldest_ns) return;
+  shown_ns_ = now_ns;
+  settings_.page->set(book_.text());
+}
+
 void MetricsSink::write() {
   count_insisted();
+  show();
   if (!std::exchange(is_new_, false)) return;
   written_ns_ = env_->monotonic_ns();
   if (settings_.may_write && !settings_.may_write()) return;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/metrics/metrics_book.h"
+#include "runtime/metrics/metrics_server.h"
 #include "runtime/metrics/tensorboard_file.h"
 #include "runtime/os/env.h"
 #include "runtime/os/line_thread.h"
@@ -32,6 +33,8 @@ class MetricsSink final : public LineSink {
     RunPaths paths = {};
     std::int64_t every_ms = 0;  // between two writes of metrics.prom; 0: none
     bool tensorboard = false;
+    std::shared_ptr<MetricsPage> page =
+        {};  // shows the metrics, too, a second old at most; null: there is none
     // Returns false when the run directory belongs to another writer by now; may be null.
     std::function<bool()> may_write = {};
   };
@@ -53,6 +56,7 @@ class MetricsSink final : public LineSink {
                          const std::function<void(const Json&)>& take);
   void count(std::string_view line);
   void count_insisted();
+  void show();
   void write();
 
   Env* env_;
@@ -65,7 +69,7 @@ class MetricsSink final : public LineSink {
   bool is_behind_ = true;                         // others may have written
   std::optional<Result<LogReader>> others_ = {};  // the log when they had
   std::vector<std::string> insisted_ = {};        // lines that are not counted: somebody waited for each
-  std::optional<std::int64_t> written_ns_ = {};
+  std::optional<std::int64_t> written_ns_ = {}, shown_ns_ = {};
   bool is_new_ = false;  // the book knows more than the file
 };
 

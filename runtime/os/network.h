@@ -69,6 +69,11 @@ class Network {
   virtual ~Network() = default;
   // Listens on a free port of the interface that has this numeric address; empty: of every interface.
   virtual Result<std::unique_ptr<Listener>> listen(const std::string& address) = 0;
+  // Listens on a port that a user has chosen; 0: a free one. Networks that are not the system's have no such ports.
+  virtual Result<std::unique_ptr<Listener>> listen_on(const NetworkAddress& address) {
+    if (address.port == 0) return listen(address.host);
+    return fail(ExitCode::communication, "port {} cannot be chosen in this network", address.port);
+  }
   // Connects within the time, unless `*stopped` becomes true: another thread sets it to end the attempt,
   // which then is an error at most stop_look_ms later. Null: nothing stops it.
   static constexpr std::int64_t stop_look_ms = 50;

@@ -262,19 +262,21 @@ Descriptor listening_socket(const Address& address) {
   Descriptor descriptor(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (descriptor.value() < 0) return descriptor;
   if (family == AF_INET6) set_option(descriptor.value(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  // A port that was asked for may have been this run's a moment ago.
+  if (port_of(address) != 0) set_option(descriptor.value(), SOL_SOCKET, SO_REUSEADDR, 1);
   const bool listens = bind(descriptor.value(), address.pointer(), address.bytes) == 0 &&
                        ::listen(descriptor.value(), SOMAXCONN) == 0;
   return listens ? std::move(descriptor) : Descriptor(-1);
 }
 
 // Listens at every interface where the address is empty.
-Descriptor listening_socket(const std::string& address) {
+Descriptor listening_socket(const NetworkAddress& address) {
   for (const char* const any : {"::", "0.0.0.0"}) {  // the first takes IPv4, too
     const std::optional<Address> own =
-        parse_number({.host = address.empty() ? std::string(any) : address, .port = 0});
+        parse_number({.host = address.host.empty() ? std::string(any) : address.host, .port = address.port});
     if (!own.has_value()) errno = EADDRNOTAVAIL;
     Descriptor descriptor = own.has_value() ? listening_socket(*own) : Descriptor(-1);
-    if (descriptor.value() >= 0 || !address.empty()) return descriptor;
+    if (descriptor.value() >= 0 || !address.host.empty()) return descriptor;
   }
   return Descriptor(-1);
 }
@@ -336,11 +338,17 @@ std::vector<std::string> addresses_by_preference(const std::vector<Interface>& t
 class PosixNetwork final : public Network {
  public:
   Result<std::unique_ptr<Listener>> listen(const std::string& address) override {
+    return listen_on({.host = address, .port = 0});
+  }
+
+  Result<std::unique_ptr<Listener>> listen_on(const NetworkAddress& address) override {
     Descriptor descriptor = listening_socket(address);
     Address own;
     if (descriptor.value() < 0 || getsockname(descriptor.value(), own.pointer(), &own.bytes) != 0) {
-      return fail(ExitCode::communication, "this host gives no port to listen on{}: {}",
-                  address.empty() ? "" : " at " + address, reason_text(errno));
+      return fail(ExitCode::communication, "this host gives no port to listen on{}{}: {}",
+                  address.host.empty() ? "" : " at " + address.host,
+                  address.port == 0 ? "" : fmt::format(" (port {} was asked for)", address.port),
+                  reason_text(errno));
     }
     const std::uint16_t port = port_of(own);
     return std::unique_ptr<Listener>(std::make_unique<PosixListener>(std::move(descriptor), port));

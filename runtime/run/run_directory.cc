@@ -19,7 +19,7 @@ Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
          {"config.toml.tmp.", "run_id.tmp.", "run_place.tmp.", "place_name.tmp.", "status.json.tmp.",
           "history.json.tmp.", "hardware.json.tmp.", "rank_times.jsonl.tmp.", "uploaded.tmp.",
           "lineage.json.tmp.", "report.html.tmp.", "metrics.prom.tmp.", "metrics_state.json.tmp.",
-          "notified.json.tmp.", "lock.tmp."}) {
+          "metrics_address.tmp.", "notified.json.tmp.", "lock.tmp."}) {
       if (name.starts_with(ours)) HF_TRY_VOID(env.remove(paths.directory + "/" + name));
     }
   }

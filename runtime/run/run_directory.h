@@ -4,6 +4,7 @@
 //   history.json  failures and time so far (failure_record.h)
 //   hardware.json  findings about the hardware so far (hardware_record.h)
 //   metrics.prom, metrics_state.json, tensorboard/  its numbers for monitoring (runtime/metrics)
+//   metrics_address, metrics_token  where a scraper finds them by HTTP, and what it must know
 //   notified.json      how much of the log notify.command has told
 //   rank_times.jsonl  where each rank spent its time (runtime/health/rank_times.h)
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
@@ -39,6 +40,8 @@ struct RunPaths {
   std::string rank_times() const { return directory + "/rank_times.jsonl"; }
   std::string metrics() const { return directory + "/metrics.prom"; }
   std::string metrics_state() const { return directory + "/metrics_state.json"; }
+  std::string metrics_token() const { return directory + "/metrics_token"; }
+  std::string metrics_address() const { return directory + "/metrics_address"; }
   std::string notified() const { return directory + "/notified.json"; }
   std::string tensorboard() const { return directory + "/tensorboard"; }
   std::string report() const { return directory + "/report.html"; }

@@ -72,7 +72,7 @@ Config all_changed() {
   config.kernels.implementations.fill("mine");
   config.kernels.plan = "mine.plan";
   config.log = {1, 1'000'000};
-  config.metrics = {5'000, true};
+  config.metrics = {5'000, true, "127.0.0.1:9400"};
   config.notify = {"curl there", 5'000, 12, 60'000};
   config.trace = {13, 14};
   return config;

@@ -610,6 +610,9 @@ class Errors(unittest.TestCase):
     def test_health_exporter(self):
         self.expect_nothing_made(self.train("--health.dcgm_exporter=node7:9400"))
 
+    def test_metrics_address(self):
+        self.expect_nothing_made(self.train("--metrics.listen=node7:9400"))
+
     def test_missing_key(self):
         (self.folder / "run.toml").write_text(CONFIG.replace("steps = 4", ""))
         self.expect_nothing_made(self.train())
@@ -1501,6 +1504,15 @@ class Errors(unittest.TestCase):
 
     def test_metrics_without_run(self):
         self.expect(self.holdfast("metrics", "none"))
+
+    def test_metrics_token_seen(self):
+        self.saved_run()
+        (self.run_directory / "metrics_token").write_text("0" * 64 + "\n")
+        self.expect(self.holdfast("metrics", "run", "--token"))
+
+    def test_watch_as_json(self):
+        self.saved_run()
+        self.expect(self.holdfast("status", "run", "--watch", "--json"))
 
     def test_stragglers_without_times(self):
         self.assertEqual(self.train().returncode, 0)
