@@ -12,7 +12,7 @@ def run_attack(scene):
     command = f"TOKEN={TOKEN} true"
     keys = scene.holdfast("config", "docs").stdout  # an older program has fewer
     scene.train(*[f"--{key}={value}" for key, value in (("checkpoint.upload_command", command), ("checkpoint.download_command", command),
-                                                        ("elastic.notice_command", f"false # {TOKEN}")) if f"`{key}`" in keys])
+                                                        ("elastic.notice_command", f"false # {TOKEN}"), ("notify.command", f"false # {TOKEN}")) if f"`{key}`" in keys])
     again = scene.train("--training.steps=6", f"--checkpoint.upload_command={command} again")
     scene.holdfast("report", "run")
     told = [str(path.relative_to(scene.folder)) for path in sorted(scene.run.rglob("*"))

@@ -1,5 +1,5 @@
-"""Reads the metrics of a run with the official parsers, and prints what they found as JSON; for metrics_test.py, by the Python of
-.deps/metrics.
+"""Reads the metrics of a run, and the curves if there are any, with the official parsers, and prints what they found as JSON; for
+metrics_test.py and watch_test.py, by the Python of .deps/metrics.
 
     python read_metrics.py RUN
 """
@@ -16,11 +16,15 @@ def samples(families):
     return [(sample.name, sorted(sample.labels.items()), sample.value) for family in families for sample in family.samples]
 
 
+def curves_of(directory):
+    accumulator = event_accumulator.EventAccumulator(str(directory), size_guidance={event_accumulator.SCALARS: 0})
+    accumulator.Reload()
+    return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
+
+
 def main(run):
     text = (run / "metrics.prom").read_text()
-    accumulator = event_accumulator.EventAccumulator(str(run / "tensorboard"), size_guidance={event_accumulator.SCALARS: 0})
-    accumulator.Reload()
-    curves = {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
+    curves = curves_of(run / "tensorboard") if (run / "tensorboard").exists() else {}
     print(json.dumps({"openmetrics": samples(openmetrics.text_string_to_metric_families(text)),
                       "prometheus": samples(parser.text_string_to_metric_families(text)), "tensorboard": curves}))
 

@@ -16,6 +16,7 @@ import urllib.request
 import harness
 
 STEPS = 60
+READERS = harness.ROOT / ".deps/metrics/bin/python"
 SLOW = ["--training.steps=60", "--checkpoint.every_steps=10"]
 
 
@@ -207,6 +208,13 @@ class ListenTest(unittest.TestCase):
         kind, text = self.get(url, {"Accept": "application/openmetrics-text;version=1.0.0"}.items())
         self.assertIn("application/openmetrics-text; version=1.0.0", kind)
         self.assertTrue(text.endswith("# EOF\n"))
+        if READERS.exists():  # tools/bootstrap --tests
+            scraped = self.scene.directory / "text"
+            scraped.mkdir()
+            (scraped / "metrics.prom").write_text(text)
+            read = json.loads(subprocess.run([READERS, harness.ROOT / "tests/system/read_metrics.py", scraped], capture_output=True, check=True, timeout=60).stdout)
+            for parser in ("openmetrics", "prometheus"):
+                self.assertIn("holdfast_goodput_ratio", {name for name, _, _ in read[parser]}, parser)
         with self.assertRaises(urllib.error.HTTPError) as refused:
             self.get(url.replace("/metrics", "/"))
         self.assertEqual(refused.exception.code, 404)
