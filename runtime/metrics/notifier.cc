@@ -1,11 +1,15 @@
 #include "runtime/metrics/notifier.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
+#include "runtime/run/user_command.h"
 
 namespace holdfast::metrics {
 namespace {
@@ -25,16 +29,55 @@ Told read_told(Env& env, const RunPaths& paths) {
 
 }  // namespace
 
-Notifier::Notifier(Env& env, Settings settings)
-    : env_(&env),
-      settings_(std::move(settings)),
-      mind_(settings_.mind, read_told(env, settings_.paths).left_out),
-      changed_(env.make_condition()) {
-  const Told told = read_told(env, settings_.paths);
-  const std::uint64_t begin = told.bytes.value_or(log_bytes(env, settings_.paths));
-  log_ = std::make_unique<LogFollower>(env, settings_.paths, begin);
-  remembered_ = {begin, told.left_out};
-  Result<std::unique_ptr<Thread>> thread = env.start_thread("notifier", [this] { work(); });
+// What the thread works with.
+class Notifier::State {
+ public:
+  State(Env& env, Settings settings, Told told)
+      : env_(&env),
+        settings_(std::move(settings)),
+        log_(env, settings_.paths, told.bytes.value_or(log_bytes(env, settings_.paths))),
+        mind_(settings_.mind, told.left_out),
+        remembered_(log_.bytes(), told.left_out),
+        changed_(env.make_condition()) {}
+
+  void work();
+  // Asks the thread to end. Returns whether it has, in this time.
+  bool end(std::optional<News> news, std::int64_t patience_ms) {
+    std::unique_lock lock(mutex_);
+    ends_ = true;
+    end_ = std::move(news);
+    changed_->notify();
+    return changed_->wait_at_most(lock, patience_ms, [this] { return has_ended_; });
+  }
+  // Kills the command that runs, but for that of the end.
+  bool cancel(std::int64_t patience_ms) {
+    cancelled_ = true;
+    std::unique_lock lock(mutex_);
+    return changed_->wait_at_most(lock, patience_ms, [this] { return has_ended_; });
+  }
+
+ private:
+  void look();
+  void tell(const Notification& notice);
+  void remember();
+
+  Env* env_;
+  Settings settings_;
+  LogFollower log_;
+  NotifyMind mind_;
+  std::pair<std::uint64_t, std::uint64_t> remembered_;  // bytes and left_out of the file
+  bool fails_ = false;                                  // the newest command has failed, which has been said
+  std::atomic<bool> cancelled_ = false;
+  std::mutex mutex_;  // guards the next three
+  bool ends_ = false, has_ended_ = false;
+  std::optional<News> end_ = {};
+  std::unique_ptr<Condition> changed_;
+};
+
+Notifier::Notifier(Env& env, Settings settings) {
+  const Told told = read_told(env, settings.paths);
+  state_ = std::make_shared<State>(env, std::move(settings), told);
+  Result<std::unique_ptr<Thread>> thread = env.start_thread("notifier", [state = state_] { state->work(); });
   if (thread.ok()) {
     thread_ = std::move(thread).value();
   } else {
@@ -48,18 +91,18 @@ Notifier::~Notifier() {
 
 void Notifier::finish(std::optional<News> end) {
   if (thread_ == nullptr) return;
-  {
-    std::unique_lock lock(mutex_);
-    ends_ = true;
-    end_ = std::move(end);
-    changed_->notify();
-    if (!changed_->wait_at_most(lock, end_patience_ms, [this] { return has_ended_; })) cancelled_ = true;
+  constexpr std::int64_t kill_ms = 1'000;
+  const bool has_ended =
+      state_->end(std::move(end), end_patience_ms) || state_->cancel(end_patience_ms + kill_ms);
+  if (has_ended) {
+    thread_->wait();
+  } else {
+    thread_->leave();
   }
-  thread_->wait();
   thread_.reset();
 }
 
-void Notifier::work() {
+void Notifier::State::work() {
   while (true) {
     bool ends = false;
     {
@@ -83,18 +126,18 @@ void Notifier::work() {
 }
 
 // Tells what the log has more. A log that cannot be read is read the next time.
-void Notifier::look() {
+void Notifier::State::look() {
   const auto take = [this](const Json& event) {
     const std::optional<Notification> notice = mind_.take(event, env_->monotonic_ns());
     if (notice.has_value()) tell(*notice);
   };
-  static_cast<void>(log_->read_new([&](std::string_view lines) { for_each_event(lines, take); }).ok());
+  static_cast<void>(log_.read_new([&](std::string_view lines) { for_each_event(lines, take); }).ok());
   if (const auto beat = mind_.beat(env_->monotonic_ns(), env_->wall_time_us()); beat.has_value()) tell(*beat);
   remember();
 }
 
 // Runs the command. When the owner ends, there is time for the end of the run alone.
-void Notifier::tell(const Notification& notice) {
+void Notifier::State::tell(const Notification& notice) {
   const bool is_end = !notice.news.state.empty();
   if (is_end) cancelled_ = false;
   if (cancelled_) return;
@@ -115,11 +158,11 @@ void Notifier::tell(const Notification& notice) {
   fails_ = fails;
 }
 
-void Notifier::remember() {
-  const std::pair now(log_->bytes(), mind_.left_out());
+void Notifier::State::remember() {
+  const std::pair now(log_.bytes(), mind_.left_out());
   if (std::exchange(remembered_, now) == now) return;
   Json state = Json::object();
-  state["bytes"] = log_->bytes();
+  state["bytes"] = log_.bytes();
   state["left_out"] = mind_.left_out();
   static_cast<void>(env_->replace_text(settings_.paths.notified(), state.dump_any() + "\n").ok());
 }

@@ -9,20 +9,15 @@
 // Threads: one owner. Errors end nothing.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "runtime/metrics/notify_mind.h"
 #include "runtime/os/env.h"
 #include "runtime/os/thread.h"
-#include "runtime/run/log_reader.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/run/user_command.h"
 
 namespace holdfast::metrics {
 
@@ -43,28 +38,14 @@ class Notifier {
   Notifier(const Notifier&) = delete;
   Notifier& operator=(const Notifier&) = delete;
 
-  // Tells what the log has more, and then the end if it is given. A command that takes too long for that is killed.
-  // Nothing is told after it.
+  // Tells what the log has more, and then the end if it is given. A command that takes too long for that is killed, and a
+  // log that cannot be read is not waited for. Nothing is told after it.
   void finish(std::optional<News> end);
 
  private:
-  void work();
-  void look();
-  void tell(const Notification& notice);
-  void remember();
-
-  Env* env_;
-  Settings settings_;
-  std::unique_ptr<LogFollower> log_;
-  NotifyMind mind_;
-  std::pair<std::uint64_t, std::uint64_t> remembered_ = {};  // bytes and left_out of the file
-  bool fails_ = false;  // the newest command has failed, which has been said
-  std::atomic<bool> cancelled_ = false;
-  std::mutex mutex_;  // guards the next three
-  bool ends_ = false, has_ended_ = false;
-  std::optional<News> end_ = {};
-  std::unique_ptr<Condition> changed_;
-  std::unique_ptr<Thread> thread_;  // last, because it uses the others
+  class State;
+  std::shared_ptr<State> state_;  // shared with the thread, which a file system that stands still may hold
+  std::unique_ptr<Thread> thread_;
 };
 
 }  // namespace holdfast::metrics

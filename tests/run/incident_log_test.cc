@@ -316,7 +316,7 @@ TEST(IncidentLog, AStartWithMoreRanksIsNoFaultButTakesItsTime) {
   EXPECT_TRUE(ledger.faults.empty());
   expect_uses(
       ledger,
-      {{SpanUse::start_up, 20}, {SpanUse::training, 200}, {SpanUse::other, 30}, {SpanUse::restart, 4980}});
+      {{SpanUse::start_up, 20}, {SpanUse::training, 200}, {SpanUse::saving, 30}, {SpanUse::restart, 4980}});
 }
 
 // Preempted in a recovery, or in the start behind a fault: what is in memory is saved before another step.

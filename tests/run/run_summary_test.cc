@@ -101,8 +101,7 @@ TEST(RunSummary, HasNumbersForPrograms) {
   const std::string text = to_text(run, 4'200'000);
   EXPECT_THAT(text,
               HasSubstr("\nrates     MFU 25.0 %, gradient norm 0.75, learning rate 0.0005, 20s left\n"));
-  EXPECT_THAT(text,
-              HasSubstr("\ntime      goodput 52.8 %: training 1.90 s, start-up 0.500 s, between steps"));
+  EXPECT_THAT(text, HasSubstr("\ntime      goodput 52.8 %: training 1.9 s, start-up 0.5 s, between steps"));
   EXPECT_THAT(text, HasSubstr("\ndisk      1.00 GiB free"));
   ASSERT_EQ(run.told.size(), 1U);
   EXPECT_EQ(run.told[0].sentence, "save failed: the disk is full");
