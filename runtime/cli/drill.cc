@@ -128,8 +128,8 @@ std::vector<DrillPlan> plan_drills(const std::vector<std::string>& words, const 
     return word != "--drill" && word != "--preflight" && word != "--faults";
   });
   // What the drill must not do to the world, and what would end it before its loss.
-  for (const char* key :
-       {"checkpoint.upload_command", "checkpoint.upload_shard_command", "checkpoint.download_command"})
+  for (const char* key : {"checkpoint.upload_command", "checkpoint.upload_shard_command",
+                          "checkpoint.download_command", "notify.command", "metrics.listen"})
     drill.push_back(fmt::format("--{}=", key));
   for (const auto& [key, value] :
        std::map<std::string, std::string>{{"run.directory", directory},

@@ -7,7 +7,10 @@
 #include <map>
 #include <set>
 
+#include "runtime/config/loader.h"
 #include "runtime/core/units.h"
+#include "runtime/hazard/run_cost.h"
+#include "runtime/os/foreign_text.h"
 #include "runtime/report/report_page.h"
 #include "runtime/report/step_analysis.h"
 #include "runtime/run/event_reading.h"
@@ -180,7 +183,21 @@ std::vector<std::string> decisions_of(const Incident& one) {
   return decisions;
 }
 
+// Takes the price of a rank from the config that the run had.
+void take_price(Env& env, const RunPaths& paths, Incident& incident) {
+  const std::string text = text_within_or_empty(env, paths.config(), text_limits::config);
+  const Result<LoadedConfig> loaded = load_stored_config(env, text, paths.config());
+  if (text.empty() || !loaded.ok()) return;
+  incident.per_rank_hour = loaded->config.cost.per_rank_hour;
+  incident.currency = loaded->config.cost.currency;
+}
+
 }  // namespace
+
+std::string Incident::price_of(double duration_s) const {
+  if (per_rank_hour <= 0.0) return "";
+  return money_text(duration_s * std::max(ranks_before, 1), per_rank_hour, currency);
+}
 
 Result<Incident> read_incident(Env& env, const RunPaths& paths, std::size_t number) {
   HF_TRY(const RunHistory history, read_history(env, paths));
@@ -200,6 +217,7 @@ Result<Incident> read_incident(Env& env, const RunPaths& paths, std::size_t numb
   IncidentCollector collector(incident);
   HF_TRY_VOID(log.for_each([&](const Json& event) { collector.take(event); }));
   collector.finish();
+  take_price(env, paths, incident);
   incident.decisions = decisions_of(incident);
   return incident;
 }
@@ -244,14 +262,15 @@ std::vector<std::string> cheaper_ways(const Incident& one) {
 }
 
 std::string incident_text(const Incident& one) {
+  const std::string price = one.price_of(one.cost.all_s());
   std::string text = fmt::format("incident {} of {}: {}\n", one.number, one.count, one.playbook().kind);
   for (const FaultEntry& fault : one.faults)
     text += fmt::format("  {}{}{}\n", fault.who, fault.who.empty() ? "" : ": ", fault.noticed);
   for (const std::string& decision : one.decisions) text += fmt::format("decided: {}\n", decision);
-  text +=
-      fmt::format("cost: {}: {} until it was noticed, {} until the run computed again, {} for steps again",
-                  shown_seconds(one.cost.all_s()), shown_seconds(one.cost.unnoticed_s),
-                  shown_seconds(one.cost.pause_s), shown_seconds(one.cost.again_s));
+  text += fmt::format(
+      "cost: {}{}: {} until it was noticed, {} until the run computed again, {} for steps again",
+      shown_seconds(one.cost.all_s()), price.empty() ? "" : " (" + price + ")",
+      shown_seconds(one.cost.unnoticed_s), shown_seconds(one.cost.pause_s), shown_seconds(one.cost.again_s));
   if (one.cost.slower_s > 0.0) text += fmt::format(", {} with fewer ranks", shown_seconds(one.cost.slower_s));
   text += "\n";
   for (const std::string& way : cheaper_ways(one)) text += fmt::format("cheaper: {}\n", way);

@@ -45,7 +45,11 @@ struct Incident {
   double snapshot_s = 0.0,
          usual_pause_s = 0.0;  // cost of a RAM snapshot; median pause of other recoveries in place
   IncidentCost cost;
+  double per_rank_hour = 0.0;  // cost.per_rank_hour; 0: no price is known
+  std::string currency;
   const FaultEntry& fault() const { return faults.back(); }
+  // Returns the price of so many seconds of all ranks, "$0.12"; empty without a price.
+  std::string price_of(double duration_s) const;
   const PlaybookEntry& playbook() const {
     return playbook_entry(faults.front(), verdict.has_value() ? &*verdict : nullptr, !lost_hosts.empty());
   }

@@ -201,12 +201,12 @@ std::string evidence_section(const Incident& one, const std::vector<FlightRecord
 
 std::string cost_section(const Incident& one) {
   const double ranks = one.ranks_before > 0 ? one.ranks_before : 1;
-  std::string rows =
-      "<tr><th>part</th>" + number_head("time") + number_head("times ranks") + "<th></th></tr>\n";
+  std::string rows = "<tr><th>part</th>" + number_head("time") + number_head("times ranks") +
+                     number_head("price") + "<th></th></tr>\n";
   const auto add = [&](std::string_view name, double cost_s, std::string_view remark) {
-    rows +=
-        fmt::format("<tr><td class=\"name\">{}</td>{}{}<td class=\"details\">{}</td></tr>\n", name,
-                    number_cell(shown_seconds(cost_s)), number_cell(shown_seconds(cost_s * ranks)), remark);
+    rows += fmt::format("<tr><td class=\"name\">{}</td>{}{}{}<td class=\"details\">{}</td></tr>\n", name,
+                        number_cell(shown_seconds(cost_s)), number_cell(shown_seconds(cost_s * ranks)),
+                        number_cell(escape_html(one.price_of(cost_s))), remark);
   };
   add("until it was noticed", one.cost.unnoticed_s, "since the end of the last step");
   std::string parts;
@@ -226,7 +226,8 @@ std::string cost_section(const Incident& one) {
         fmt::format("a step takes {} instead of {}", format_seconds(one.step_after_s),
                     format_seconds(one.step_s)));
   add("all", one.cost.all_s(), "");
-  return card("What it cost", "", "", table(rows));
+  return card("What it cost", one.per_rank_hour > 0.0 ? "" : "no price: cost.per_rank_hour is not set", "",
+              table(rows));
 }
 
 std::string playbook_section(const PlaybookEntry& entry) {
@@ -275,7 +276,7 @@ std::string incident_page(const std::string& run_directory, const Incident& one,
   text += fmt::format("<p>{}</p>\n", shown_words(one.playbook().what));
   text += facts(fact("Noticed", clock_text(one.begin_us), "UTC") +
                 fact("After step", std::to_string(one.fault().step)) +
-                fact("Cost", shown_seconds(one.cost.all_s()), "wall time") +
+                fact("Cost", shown_seconds(one.cost.all_s()), one.price_of(one.cost.all_s())) +
                 fact("Ranks", std::to_string(one.ranks_before), ranks_remark(one)));
   IncidentLog around;
   around.faults = one.faults;

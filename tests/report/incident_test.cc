@@ -14,6 +14,7 @@
 namespace holdfast::test {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -92,6 +93,16 @@ TEST(Incident, CostsOfADeath) {
   EXPECT_NEAR(one.cost.slower_s, 20 * 0.05, 1e-9);  // steps 41 to 60; then there are as many ranks again
   EXPECT_THAT(one.decisions, ElementsAre(HasSubstr("3 of 4 ranks"), HasSubstr("step 30, in RAM")));
   EXPECT_THAT(one.lost_hosts, IsEmpty());
+}
+
+TEST(Incident, HasThePriceOfAllRanks) {
+  Incident one = run_with_a_death().incident(1).value();
+  EXPECT_EQ(one.price_of(900.0), "");
+  EXPECT_THAT(incident_page("runs/a", one, {}), HasSubstr("cost.per_rank_hour is not set"));
+  one.per_rank_hour = 3.0;
+  one.currency = "<$>";
+  EXPECT_EQ(one.price_of(900.0), "<$>3.00");  // 4 ranks for a quarter of an hour
+  EXPECT_THAT(incident_page("runs/a", one, {}), AllOf(HasSubstr("&lt;$&gt;"), Not(HasSubstr("<$>"))));
 }
 
 TEST(Incident, SaysWhatWouldHaveBeenCheaper) {
